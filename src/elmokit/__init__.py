@@ -132,7 +132,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'elmokit' has no attribute {name!r}")
     value = getattr(import_module(_MODULE_OF[name]), name)
-    globals()[name] = value  # the next access does not come here again
+    globals()[name] = value  # later accesses find it without calling this function
     return value
 
 

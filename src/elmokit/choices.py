@@ -1,10 +1,10 @@
-"""Settings that must be one of a few choices, which a type checker alone would enforce."""
+"""A run-time check of settings typed as Literal, which type checkers alone would enforce."""
 
 from typing import Literal, get_args, get_origin, get_type_hints
 
 
 def check_choices(config: object) -> None:
-    """ValueError if a setting of `config` is none of the choices of its type, a Literal or a Literal | None."""
+    """ValueError if a field of `config` typed as a Literal, or a Literal | None, has none of its values."""
     for name, kind in get_type_hints(type(config)).items():
         literals = [each for each in (kind, *get_args(kind)) if get_origin(each) is Literal]
         choices = [choice for literal in literals for choice in get_args(literal)]

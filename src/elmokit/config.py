@@ -16,7 +16,7 @@ STATE_POLICIES: tuple[StatePolicy, ...] = get_args(StatePolicy)
 
 
 def check_state(state: str) -> None:
-    """ValueError if a state policy is none of these."""
+    """Raise ValueError unless `state` is one of `STATE_POLICIES`."""
     if state not in STATE_POLICIES:
         raise ValueError(f"state must be one of {', '.join(STATE_POLICIES)}, not {state!r}")
 
@@ -29,9 +29,9 @@ NUM_CHARACTERS = 261
 
 # Limits that protect time and memory from the configuration of a damaged or malicious file.
 MAX_LAYERS, MAX_WORD_LENGTH, MAX_SIZE = 100, 10_000, 10_000_000
-MAX_CONTEXT = 8192  # a mask of twice its square is made for longer text
+MAX_CONTEXT = 8192  # the attention to longer text allocates a mask (context, 2 * context)
 
-NO_STATE = (0, 0, 0)  # the shape of the state of a sequence encoder that carries none
+NO_STATE = (0, 0, 0)  # the `state_shape` of a sequence encoder that carries no state
 
 # Entries of ELMoForManyLangs' dictionaries. Its training swapped the two marks around a word (frontend.py:51), so its
 # models know them swapped.
@@ -43,7 +43,7 @@ PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7
 
 
 def _check_numbers(owner: str, lowest: int, highest: int, **numbers: int) -> None:
-    """Check that each is an integer within bounds; else ValueError."""
+    """Raise ValueError unless each of `numbers` is an integer from `lowest` to `highest`."""
     for name, number in numbers.items():
         if not isinstance(number, int) or isinstance(number, bool):
             raise ValueError(f"{owner}.{name} must be an integer, not {number!r}")
@@ -80,8 +80,8 @@ class CharCNNConfig:
         filters: (width, number) of the filters; F is the sum of the numbers.
         num_highway: Highway layers.
         activation: Of the convolutions: "relu" or "tanh".
-        max_characters: Characters C of a word with its two marks; longer words are truncated.
-        num_characters: Rows of the character table.
+        max_characters: Characters C per word, its two marks included; longer words are truncated.
+        num_characters: Rows of the table of character embeddings.
     """
 
     embedding_dim: int = 16
@@ -126,9 +126,9 @@ class CharCNNConfig:
 class EfmlEncoderConfig:
     """ELMoForManyLangs' token encoder: a table of word vectors, a CNN over characters, or both, and a projection.
 
-    `words` and `characters` are its dictionaries, in the order of the rows of their tables: no words, no table; no
-    characters, no CNN. Words longer than `max_characters`, the two marks around a word included, are truncated (None:
-    no word is).
+    `words` and `characters` are its dictionaries, in the order of the rows of their tables; an empty one means that
+    there is no word table, or no CNN. Words longer than `max_characters`, the two marks around a word included, are
+    truncated; None: no limit.
     """
 
     words: tuple[str, ...] = ()
@@ -169,7 +169,7 @@ class EfmlEncoderConfig:
         return {character: row for row, character in enumerate(self.characters)}
 
     def boundary_ids(self, which: int, width: int) -> list[int]:
-        """The ids of <S> (`which` 0) or </S> (1), shifted by one, with padding up to `width`."""
+        """The ids of <S> (`which` = 0) or </S> (1), shifted by one and padded to `width`."""
         mark, ids = EFML_BOUNDARIES[which], []
         if self.words:
             ids.append(self.word_rows.get(mark, self.word_rows[EFML_OOV]))
@@ -180,23 +180,23 @@ class EfmlEncoderConfig:
 
     @property
     def num_features(self) -> int:
-        """Input width of the projection: the word vector and the filters."""
+        """Input width of the projection: the width of a word vector plus the number of filters."""
         return self.word_dim * bool(self.words) + (0 if self.char_cnn is None else self.char_cnn.num_filters)
 
 
 # --- Sequence encoders -----------------------------------------------------------------------------------------------
 #
-# What the rest of the program asks of each:
+# Each configuration answers what the rest of the program needs to know about its encoder:
 #   predicts_words       whether it can be a language model
 #   merges_directions    whether a position's layers have seen the words on both sides, so that only hidden words can be
 #                        predicted
-#   carries_state        whether a text can go on from the state that the one before it left
-#   state_shape          of one row and direction: layers, and the widths of h and c in each
+#   carries_state        whether a text can continue from the state that the text before it left
+#   state_shape          of one row and direction: the number of layers, and the widths of h and c in each
 #   num_layers           L
 #   projection_dim       D, of one direction
 #   num_representations  layers to choose from, the token layer among them
 #
-# And `str` of it says in a line how large it is.
+# `str(config)` gives the sizes in one line.
 
 
 @dataclass(frozen=True)
@@ -207,8 +207,8 @@ class LSTMConfig:
         num_layers: L.
         cell_dim: H.
         projection_dim: D, of one direction.
-        cell_clip: Bound of the cell's values; None: none.
-        proj_clip: Bound of the projection's values; None: none.
+        cell_clip: Cell values are clipped to [-cell_clip, cell_clip]; None: not clipped.
+        proj_clip: Projected outputs are clipped to [-proj_clip, proj_clip]; None: not clipped.
         use_skip_connections: Add the input of each layer above the first to its output.
         forget_bias: Added to the forget gate.
     """
@@ -238,7 +238,7 @@ class LSTMConfig:
 
     @property
     def has_projection(self) -> bool:
-        """bilm-tf leaves the projection out where it would change nothing in size (training.py)."""
+        """Whether outputs are projected: bilm-tf (training.py) omits the projection where H equals D."""
         return self.cell_dim != self.projection_dim
 
     @property
@@ -248,7 +248,7 @@ class LSTMConfig:
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
-        """L layers with an output and a cell."""
+        """L layers, each with an output h (D) and a cell c (H)."""
         return self.num_layers, self.projection_dim, self.cell_dim
 
 
@@ -262,8 +262,8 @@ class InterleavedConfig:
         projection_dim: D, half of the width of a layer.
         forget_bias: Added to the forget gate.
         projects_layers: Whether each layer's outputs, both directions side by side, are projected to 2D and added to
-            the layer's input. Otherwise as in ELMoForManyLangs' encoder `lstm`: layers read outputs as they are, and
-            only a projection of the top layer is a representation.
+            the layer's input. If not, as in ELMoForManyLangs' encoder `lstm`, each layer reads the outputs below as
+            they are, and the only representation is a projection of the top layer.
     """
 
     merges_directions: ClassVar[bool] = True
@@ -287,12 +287,12 @@ class InterleavedConfig:
 
     @property
     def predicts_words(self) -> bool:
-        """Whether there is a vector that hides a word, for the model to predict it."""
+        """Whether it has a learned vector that replaces a hidden word, which the model then predicts."""
         return self.projects_layers
 
     @property
     def num_representations(self) -> int:
-        """L + 1: the token layer and every layer; without projections the top alone."""
+        """L + 1: the token layer and every layer; 1, the top layer, without projections."""
         return self.num_layers + 1 if self.projects_layers else 1
 
 
@@ -303,9 +303,9 @@ class TransformerConfig:
     Attributes:
         num_layers: L.
         projection_dim: D, of one direction.
-        num_heads: Heads of the attention; D is a multiple of twice their number.
+        num_heads: Attention heads; D must be a multiple of twice their number.
         feedforward_dim: Width of the hidden layer of each feed-forward network.
-        context: How many positions a position attends to at most: itself and those before it.
+        context: Maximum number of positions that a position attends to: itself and those before it.
     """
 
     predicts_words: ClassVar[bool] = True
@@ -349,8 +349,8 @@ class GatedCNNConfig:
     Attributes:
         num_layers: L.
         projection_dim: D, of one direction.
-        hidden_dim: Gated units of a layer, which are projected to D.
-        width: Positions that a convolution reads: its own and those before it.
+        hidden_dim: Gated units of a layer, whose outputs are projected to D.
+        width: Positions that a convolution reads: its own and the `width` - 1 before it.
     """
 
     predicts_words: ClassVar[bool] = True
@@ -379,7 +379,7 @@ class GatedCNNConfig:
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
-        """L layers with the last `width` - 1 inputs of each."""
+        """L layers, each with its last `width` - 1 inputs as h, and no c."""
         return self.num_layers, (self.width - 1) * self.projection_dim, 0
 
 
@@ -394,19 +394,19 @@ SEQUENCE_ENCODERS: dict[str, type[SequenceEncoderConfig]] = {
 
 # --- As JSON values --------------------------------------------------------------------------------------------------
 
-# Names on disk of what is called otherwise here; they stay, so that files and fingerprints do.
+# Keys in files that differ from the names here. They never change, so that files and fingerprints stay valid.
 EFML_ON_DISK, INTERLEAVED_ON_DISK = "words_and_characters", "joins_directions"
 
 
 def _as_dict(name: str, values: object) -> dict[str, Any]:
-    """A copy of a JSON object; ValueError if it is something else."""
+    """A copy of a JSON object. ValueError if it is something else."""
     if not isinstance(values, dict):
         raise ValueError(f"{name} must be an object with settings, not {values!r}")
     return dict(values)
 
 
 def _checked(kind: type, values: object) -> dict[str, Any]:
-    """Check that the values are all the settings of a configuration, and nothing else; else ValueError."""
+    """A copy of the values. ValueError unless they are all the settings of a configuration, and nothing else."""
     values = _as_dict(kind.__name__, values)
     wrong = sorted({f.name for f in dataclasses.fields(kind)} ^ set(values))
     if wrong:
@@ -437,7 +437,7 @@ def _efml_from_dict(values: object) -> EfmlEncoderConfig:
 
 
 def _efml_lstm_to_dict(config: InterleavedConfig) -> dict[str, Any]:
-    """ELMoForManyLangs' encoder `lstm` as files have it: LSTMs with a mark."""
+    """ELMoForManyLangs' encoder `lstm` as it is stored: the settings of an `LSTMConfig`, and a flag."""
     sizes = config.num_layers, config.cell_dim, config.projection_dim
     plain = LSTMConfig(*sizes, None, None, use_skip_connections=False, forget_bias=config.forget_bias)
     return dataclasses.asdict(plain) | {INTERLEAVED_ON_DISK: True}
@@ -454,7 +454,7 @@ class BiLMConfig:
     """A bidirectional language model: a sequence encoder over a token encoder, exactly one of each.
 
     Attributes:
-        lstm: The sequence encoder of ELMo, and the default; None where there is another.
+        lstm: The sequence encoder of ELMo, and the default; None with another one.
         char_cnn: The token encoder of a model that reads characters.
         num_words: Rows of the word table of a model that reads word ids.
         boundary_words: Rows of <S> and </S> in the word table.
@@ -511,11 +511,11 @@ class BiLMConfig:
 
     @property
     def sequence_encoder(self) -> SequenceEncoderConfig:
-        """The one that is set."""
+        """The configuration of the sequence encoder, whichever it is."""
         return getattr(self, self.encoder_name)
 
     def lstm_for(self, purpose: str) -> LSTMConfig:
-        """The LSTMs, for a purpose that has no other sequence encoder; ValueError where the model has another."""
+        """The LSTMs, where no other sequence encoder will do. ValueError, which begins with `purpose`, for another."""
         if self.lstm is None:
             raise ValueError(f"{purpose} for LSTMs only, and this model's sequence encoder is {self.encoder_name}")
         return self.lstm
@@ -527,7 +527,7 @@ class BiLMConfig:
 
     @property
     def num_representations(self) -> int:
-        """L + 1: the token layer and every layer above; of ELMoForManyLangs' encoder `lstm` the top alone."""
+        """L + 1: the token layer and every layer above; 1, the top layer, with ELMoForManyLangs' encoder `lstm`."""
         return self.sequence_encoder.num_representations
 
     @staticmethod
@@ -549,7 +549,7 @@ class BiLMConfig:
         return PRESETS[name]
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings by their names on disk; later ones only where used, so that files stay the same."""
+        """All settings by their keys in files; unset encoders are omitted, so that older files do not change."""
         values = dataclasses.asdict(self)
         if self.interleaved is not None and not self.interleaved.projects_layers:
             values |= {"lstm": _efml_lstm_to_dict(self.interleaved), "interleaved": None}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # Distinguishable with color vision deficiencies.
 COLORS = ("#0067a5", "#c24d00", "#00795a", "#a8447d", "#8a6a00", "#5b4bb5", "#b0202e", "#4d5a66")
-# Groups of points differ in shape as well, which tells a ninth group from the first.
+# Groups of points also differ in shape, so that a ninth group, which has the color of the first, can be told from it.
 SHAPES = ("o", "s", "^", "D", "v")
 
 
@@ -31,7 +31,7 @@ def check_plot(path: str | Path | None) -> None:
     """Check, before the work whose result is to be plotted, that a picture can be written in the format of its suffix.
 
     Args:
-        path: The picture; None: none is asked for.
+        path: The picture; None: nothing is to be plotted.
 
     Raises:
         ValueError: matplotlib is missing, or does not write this format.

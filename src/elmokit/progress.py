@@ -9,7 +9,7 @@ SECONDS_BETWEEN_LINES = 30
 
 
 class _Lines:
-    """A stream for a bar that is not on a terminal: each state of the bar is a line of its own."""
+    """A stream for a bar without a terminal: each update is a line of its own."""
 
     def write(self, text: str) -> None:
         if line := text.strip(" \r\n"):
@@ -20,7 +20,7 @@ class _Lines:
 
 
 class ProgressBar(tqdm):
-    """tqdm's bar, with its arguments. Without a terminal a job that takes less than half a minute prints nothing."""
+    """tqdm's bar, with its arguments. Without a terminal, a job of less than half a minute prints nothing."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         if not sys.stderr.isatty():

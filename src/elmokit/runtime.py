@@ -24,7 +24,7 @@ def pick_device(name: str | None = None) -> torch.device:
         name: "cpu", "cuda" or "cuda:N"; None: a GPU where PyTorch has one, else the CPU.
 
     Returns:
-        The device; a GPU with its number, as tensors name it.
+        The device; that of a GPU has an index, as `tensor.device` does.
 
     Raises:
         ValueError: There is no such device, or PyTorch has no GPU.
@@ -52,8 +52,8 @@ def pick_dtype(name: str | None, device: torch.device, dtypes: dict[str, torch.d
 
     Args:
         name: A key of `dtypes`, or "auto": bfloat16 where the hardware multiplies it, else float32. None: float32.
-        device: Where it is computed.
-        dtypes: The choices.
+        device: The device to compute on.
+        dtypes: The choices by name.
 
     Returns:
         The type.
@@ -79,7 +79,7 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def pytorch_threads(number: int | None) -> Iterator[None]:
-    """Let PyTorch compute on so many threads, until the end of the context; None: as many as before."""
+    """Let PyTorch use `number` threads within the `with` block; None: as many as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:
@@ -89,10 +89,10 @@ def pytorch_threads(number: int | None) -> Iterator[None]:
 
 
 def release_freed_memory() -> None:
-    """Return the memory of freed tensors to the system, under glibc; other platforms need not.
+    """Return the memory of freed tensors to the operating system; does nothing without glibc, where none is kept.
 
-    Weights that were read and then prepacked lie between memory in use, so that the process would keep them: 130 MB for
-    a model of the original size.
+    Weights that were read and then prepacked lie between blocks in use, so that glibc keeps their memory: 130 MB for a
+    model of the original size.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is not None and hasattr(libc, "malloc_trim"):

@@ -19,7 +19,7 @@ CARRIED_BATCH_SENTENCES = 256  # without carried state, the embedder chooses the
 def _embed_independent(
     sentences: Iterable[Sequence[str]], embedder: Embedder, state: StatePolicy
 ) -> Iterator[Embeddings]:
-    """Embed with the same initial state for each sentence; warn once, at the end, of all truncated words."""
+    """Embed with the same initial state for each sentence; warn once, at the end, of truncated words."""
     truncated = 0
     for batch in embedder.embed_stream(sentences, "all", state):
         truncated += batch.truncated_words
@@ -68,5 +68,5 @@ def all_layers(
     batches = _embed_carrying(sentences(), embedder) if carries else _embed_independent(sentences(), embedder, state)
     for batch in batches:
         for layers in batch:
-            # `embed` leaves the axis out where there is one representation.
+            # `embed` omits the axis of layers where there is one.
             yield pending.popleft(), layers.reshape(embedder.num_layers, -1, embedder.dim)

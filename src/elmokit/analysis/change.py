@@ -1,8 +1,8 @@
 """Change of a word between two corpora, by the vectors of its uses (Kutuzov and Giulianelli 2020).
 
-The average pairwise distance is the mean cosine distance of a use in one corpus and a use in the other; the prototype
-distance is that of the two mean vectors. How likely a distance is by chance is estimated by permutations: the same uses
-are assigned to two groups of the same sizes at random.
+The average pairwise distance is the mean cosine distance between a use in one corpus and a use in the other; the
+prototype distance is the one between the two mean vectors. Permutation tests tell how likely a distance is by chance:
+the same uses are assigned to two groups of the same sizes at random.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Distance:
-    """A cosine distance, and its p-value.
+    """A cosine distance, and its p-value (None without permutations).
 
-    The p-value is the share of random assignments, the observed one counted among them, whose distance is at least as
-    large.
+    The p-value is the share of assignments, random ones and the observed one, whose distance is at least as large.
     """
 
     distance: float
@@ -39,7 +38,7 @@ class Distance:
 
 @dataclass(frozen=True)
 class WordChange:
-    """How far the uses of a word in two corpora are apart.
+    """How far apart the uses of a word in two corpora are.
 
     Attributes:
         word: The word.
@@ -84,7 +83,7 @@ def _p(distance: Distance) -> str:
 
 
 def distances(sums: np.ndarray, others: np.ndarray, sizes: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Average pairwise and prototype distances of pairs of groups, each (P,).
+    """Average pairwise and prototype distances of P pairs of groups, each (P,).
 
     Args:
         sums: Sums of the unit vectors of the first groups, (P, D).
@@ -129,7 +128,7 @@ def compare_vectors(
 def _sampled(
     words: Sequence[str], corpus: str | Path, embedder: Embedder, config: ChangeConfig, tokenize: bool
 ) -> dict[str, list[Use]]:
-    """Uses of each word in a corpus, which is read once."""
+    """A sample of the uses of each word in a corpus, which is read once. ValueError if a word has fewer than two."""
     samples = {word: UseSample(config.max_uses, config.seed) for word in words}
     for sentence in sentences_with(words, find_files([corpus]), embedder, tokenize):
         lowered = set(map(str.lower, sentence))
@@ -159,7 +158,7 @@ def semantic_change(
     """Compare the uses of words in two corpora, e.g. of two periods.
 
     Args:
-        words: Matched exactly; in sentences without an exact match, regardless of case.
+        words: The words; case is ignored in sentences without an exact match.
         first: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files. It is streamed.
         second: Another text.
         model: An `Embedder`, or a model as `Embedder.load` accepts it.
@@ -208,7 +207,7 @@ def plot_change(report: ChangeReport, names: tuple[str, str], path: str | Path) 
 
 
 def change_figure(report: ChangeReport, names: tuple[str, str]) -> Figure:
-    """The picture of `plot_change`, not yet written."""
+    """The figure that `plot_change` writes."""
     columns = min(4, len(report.words))
     rows = -(-len(report.words) // columns)
     figure = new_figure(3.2 * columns, 3.4 * rows)

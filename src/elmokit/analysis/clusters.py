@@ -115,9 +115,9 @@ def cluster(points: np.ndarray, k: int | None = None, max_k: int = 8, seed: int 
 
     Args:
         points: (N, d).
-        k: Number of clusters; by default the number from 2 to `max_k` with the largest silhouette. Either is at most
-            the number of distinct points, of coordinates rounded to six decimals, and N - 1, since a silhouette needs a
-            cluster of two points.
+        k: Number of clusters; None: the number from 2 to `max_k` with the largest silhouette. It is limited to the
+            number of distinct points (with coordinates rounded to six decimals), and to N - 1, since a silhouette needs
+            a cluster of two points.
         max_k: Largest number of clusters to try.
         seed: Seed of the initial centres.
 

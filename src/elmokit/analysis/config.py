@@ -1,4 +1,4 @@
-"""The settings of analyses that the command line shows, without importing torch, so that it starts fast."""
+"""The settings of analyses on the command line, without importing torch, so that it starts fast."""
 
 from dataclasses import dataclass
 

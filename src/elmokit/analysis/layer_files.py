@@ -12,9 +12,9 @@ import numpy as np
 
 
 class LayerFiles:
-    """Vectors of N words in float16, one file per layer. A context manager: the files are removed at its end.
+    """Vectors of N words in float16, one file per layer. A context manager, which removes the files at its end.
 
-    They take N x (L+1) x 2D x 2 bytes in the system's temporary directory (environment variable TMPDIR).
+    They take N x (L+1) x 2D x 2 bytes in the system's temporary directory ($TMPDIR).
     """
 
     def __init__(self, sentences: Iterable[np.ndarray]) -> None:

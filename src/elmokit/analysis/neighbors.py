@@ -10,7 +10,7 @@ from elmokit.analysis.uses import Use, use_vectors, uses_in_each, uses_in_files
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
 
-BATCH_WORDS = 1 << 14  # of the sentences whose vectors are in memory at a time; a longer sentence is alone
+BATCH_WORDS = 1 << 14  # of the sentences whose vectors are in memory at a time; a longer sentence is a batch of its own
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Neighbors(NamedTuple):
 
 
 def _batches(uses: Iterable[list[Use]]) -> Iterator[list[list[Use]]]:
-    """The uses in consecutive sentences of `BATCH_WORDS` words at most."""
+    """The uses in batches of consecutive sentences with at most `BATCH_WORDS` words."""
     batch, words = [], 0
     for of_sentence in uses:
         length = len(of_sentence[0].sentence)
@@ -85,7 +85,7 @@ def nearest_uses(
     for batch in _batches(candidates):
         searched += len(batch)
         in_batch = [use for of_sentence in batch for use in of_sentence]
-        # Rounded, or rounding errors, which depend on the batch, would rank equal vectors.
+        # Rounded, so that rounding errors, which depend on the batch, do not rank equal vectors.
         cosines = (use_vectors(in_batch, embedder, layers) @ query_vector).round(6)
         best |= zip(in_batch, cosines.tolist(), strict=True)
         # The sort is stable: of equal cosines the first in the corpus stays first.
@@ -108,7 +108,7 @@ def neighbors(
     The corpus is streamed, and only sentences with the word are embedded (every sentence with `any_word`).
 
     Args:
-        word: Matched exactly; in sentences without an exact match, regardless of case.
+        word: The word; case is ignored in sentences without an exact match.
         sentence: A sentence with the use to search for.
         corpus: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files. The query sentence
             is excluded, and repeated sentences are returned once.

@@ -41,7 +41,7 @@ class ProbeReport:
     """Probe accuracies of every layer and of the most-frequent-tag baseline.
 
     Attributes:
-        scores: By method: "layer 0", ..., and the baseline.
+        scores: Scores by method: "layer 0", ..., and the baseline.
         tags: Number of distinct tags in the training set.
         tokens: Number of words in "train", "dev" and "test".
         state: Initial state of a sentence.
@@ -99,7 +99,7 @@ def _most_frequent_tags(splits: Splits) -> ProbeScore:
 def _probe_layer(
     features: dict[str, np.ndarray], classes: dict[str, np.ndarray], embedder: Embedder, penalties: Sequence[float]
 ) -> ProbeScore:
-    """Try penalties from the strongest to the weakest, until the development score stops improving."""
+    """Fit with penalties from the strongest to the weakest, until the development score stops improving."""
     fit = SoftmaxRegressionFit(features["train"], classes["train"], int(classes["train"].max()) + 1, embedder.device)
     best = None
     for l2 in sorted(penalties, reverse=True):

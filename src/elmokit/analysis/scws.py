@@ -32,7 +32,14 @@ class RatedPair:
 
 @dataclass(frozen=True)
 class ScwsReport:
-    """Spearman's correlation of cosines with ratings, times 100, by representation."""
+    """Spearman's correlations of cosines with ratings, times 100, by representation.
+
+    Attributes:
+        correlations: Of all pairs.
+        pairs: Number of pairs.
+        same_word: Of pairs of the same word, ignoring case; None if there are fewer than two.
+        fingerprint: Fingerprint of the model.
+    """
 
     correlations: dict[str, float]
     pairs: int
@@ -49,7 +56,7 @@ class ScwsReport:
 
 
 def marked_use(context: str, place: str) -> Use:
-    """The use that "<b> word </b>" marks in a tokenized context; of several words the last, the head of a compound."""
+    """The use that "<b> word </b>" marks in a tokenized context; if it marks several words, the last, as the head."""
     words = context.split()
     if words.count(BEGIN) != 1 or words.count(END) != 1 or words.index(END) < words.index(BEGIN) + 2:
         raise ValueError(f"{place}: expected one word between {BEGIN} and {END}")
@@ -75,7 +82,7 @@ def read_scws(path: str | Path) -> Iterator[RatedPair]:
 def scws(path: str | Path, model: Embedder | str | Path | None = None, device: str | None = None) -> ScwsReport:
     """Correlate the cosine similarity of words in context with human ratings, for each layer and the model's mix.
 
-    Layer 0 knows no context: for pairs of words that are spelled alike its cosine is 1.
+    Layer 0 does not depend on the context: for two words that are spelled alike, its cosine is 1.
 
     Args:
         path: ratings.txt of SCWS.
@@ -98,7 +105,7 @@ def scws(path: str | Path, model: Embedder | str | Path | None = None, device: s
     embedded = all_layers(uses, lambda use: use.sentence, embedder, single_sentence_state(embedder))
     vectors = (_representations(layers[:, use.position], weights) for use, layers in embedded)
     for row, (first, second) in zip(cosines, zip(vectors, vectors, strict=True), strict=True):
-        row[:] = (first * second).sum(1).round(6)  # or rounding errors would rank equal vectors
+        row[:] = (first * second).sum(1).round(6)  # so that rounding errors do not rank equal vectors
     names = [*(f"layer {number}" for number in range(embedder.num_layers)), "mix"]
     ratings = np.array([pair.rating for pair in pairs])
     same = np.array([_word(pair.first) == _word(pair.second) for pair in pairs])

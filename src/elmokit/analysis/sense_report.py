@@ -59,7 +59,7 @@ class SenseReport:
     Attributes:
         f1: F1 in percent, by test set and method; a method is a layer or a baseline.
         instances: Number of instances, by test set.
-        senses: Number of senses that the training text has of lemmas in the test sets.
+        senses: Number of senses in the training text of the lemmas of the test sets.
         unseen: Number of instances whose lemma does not occur in the training text.
         state: Initial LSTM state of a sentence.
         fingerprint: Fingerprint of the model's weights.

@@ -22,7 +22,13 @@ def _table(name: str, matrix: np.ndarray) -> Iterator[str]:
 
 
 class SenseContrast(NamedTuple):
-    """Uses in two senses: mean cosines of pairs, and of how many uses the most similar other one has the same sense."""
+    """Similarities of uses in two senses.
+
+    Attributes:
+        same: Mean cosine of two uses in the same sense.
+        other: Mean cosine of two uses in different senses.
+        nearest_is_same: Number of uses whose most similar other use has the same sense.
+    """
 
     same: float
     other: float
@@ -35,7 +41,7 @@ class SenseContrast(NamedTuple):
         same, pairs = np.equal.outer(is_other, is_other), ~np.eye(len(cosines), dtype=bool)
         nearest = np.where(same & pairs, cosines, -np.inf).max(axis=1)
         nearest_other = np.where(~same, cosines, -np.inf).max(axis=1)
-        # Beyond rounding: of a representation that does not depend on the context, all cosines are 1.
+        # By more than rounding errors: without dependence on the context, all cosines are 1.
         is_nearer = nearest - nearest_other > 1e-6
         return SenseContrast(float(cosines[same & pairs].mean()), float(cosines[~same].mean()), int(is_nearer.sum()))
 
@@ -43,7 +49,7 @@ class SenseContrast(NamedTuple):
 class Comparison(NamedTuple):
     """N uses of a word and, by name of the representation, their (N, N) cosine similarities.
 
-    The last `num_other` uses are those in another sense, if such were given.
+    The last `num_other` uses are those in another sense, if any were given.
     """
 
     word: str
@@ -74,11 +80,11 @@ class Comparison(NamedTuple):
 
 
 def _representations(uses: Sequence[Use], embedder: Embedder, layers: str | int) -> dict[str, np.ndarray]:
-    """The vectors to compare, (N, 2D), by the name that is printed; the sentences are embedded once."""
+    """The vectors to compare, (N, 2D), by the printed name of the representation; sentences are embedded once."""
     vectors = vectors_of_uses(uses, embedder, layers)
     if layers != "all":
         return {f"layer {layers}" if isinstance(layers, int) else layers: vectors}
-    if embedder.num_layers == 1:  # the top one alone: a token layer always has others above it
+    if embedder.num_layers == 1:  # the top layer: a token layer always has others above it
         return {"top layer (contextual)": vectors[:, 0]}
     kinds = ["context-independent", *["contextual"] * (embedder.num_layers - 1)]
     of_layers = {f"layer {number} ({kind})": vectors[:, number] for number, kind in enumerate(kinds)}
@@ -98,7 +104,7 @@ def compare(
     """Compute the cosine similarities between the vectors of all uses of a word in some sentences.
 
     Args:
-        word: Matched exactly; in sentences without an exact match, regardless of case.
+        word: The word; case is ignored in sentences without an exact match.
         sentences: Strings, which the model's tokenizer splits, or lists of tokens.
         model: An `Embedder`, or a model as `Embedder.load` accepts it.
         layers: "all" (every layer, and where there are several the mix), or one representation as in `Embedder.embed`.
@@ -107,10 +113,10 @@ def compare(
         other: Sentences in which the word has another sense than in `sentences`.
 
     Returns:
-        The similarities, with `other` also how those within a sense differ from those between the senses.
+        The similarities; with `other` also the contrast between the senses.
 
     Raises:
-        ValueError: A sentence lacks the word, or there are fewer than two uses, with `other` of each sense; or a text
+        ValueError: A sentence lacks the word, there are fewer than two uses (with `other`, in each sense), or a string
             is given in place of a list.
     """
     for name, given in (("sentences", sentences), ("other", other)):

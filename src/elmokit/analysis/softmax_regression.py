@@ -52,7 +52,7 @@ class SoftmaxRegression:
 
 
 class SoftmaxRegressionFit:
-    """Trains on the same examples with a sequence of penalties, each fit starting from the previous solution.
+    """Fits with a sequence of penalties on the same examples, each fit starting from the previous solution.
 
     Memory holds one chunk of the features, and L-BFGS's history of ten steps.
     """
@@ -66,7 +66,7 @@ class SoftmaxRegressionFit:
             features: (N, D) of any float type.
             classes: (N,) from 0 to `num_classes` - 1.
             num_classes: K.
-            device: Device to compute on; the CPU by default.
+            device: Device to compute on; None: the CPU.
         """
         self._features, self._classes = features, torch.from_numpy(classes.astype(np.int64))
         self._device = device or torch.device("cpu")

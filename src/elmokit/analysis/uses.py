@@ -33,7 +33,7 @@ class Use(NamedTuple):
 
 
 def window(use: Use, around: int) -> Use:
-    """The use in a sentence of up to so many words on each side of it."""
+    """The use with its sentence shortened to at most `around` words on each side."""
     start = max(0, use.position - around)
     return Use(use.sentence[start : use.position + around + 1], use.position - start)
 
@@ -43,7 +43,7 @@ def uses_of(word: str, sentence: Sequence[str]) -> list[Use]:
     exact = [position for position, token in enumerate(sentence) if token == word]
     lowered = word.lower()
     positions = exact or [position for position, token in enumerate(sentence) if token.lower() == lowered]
-    words = tuple(sentence)  # one for all uses: memory and the time to hash it would grow with the square of the length
+    words = tuple(sentence)  # shared by all uses: copies, and their hashes, would grow with the square of the length
     return [Use(words, position) for position in positions]
 
 
@@ -70,12 +70,12 @@ def sentences_with(
     """Stream the tokenized sentences of text files in which one of some words may occur.
 
     Args:
-        words: The words; other lines than those with one of them, in any case, are not tokenized. None: every sentence.
+        words: The words; lines that contain none of them, in any case, are skipped. None: every sentence.
         files: Text files with one sentence per line.
-        embedder: Its tokenizer splits raw lines.
-        tokenize: Whether text is raw, unless `elmokit prepare` wrote it; else lines are split at white space.
-        progress: Show how many sentences were read.
-        on_line: Called for every line, whether or not it has a word: what it raises ends the search.
+        embedder: The embedder whose tokenizer splits raw lines.
+        tokenize: Split raw lines with the tokenizer; else, and lines of `elmokit prepare`, at white space.
+        progress: Show a progress bar.
+        on_line: Called for every line, also skipped ones; an exception that it raises ends the search.
     """
     tokenizers = file_tokenizers(files, embedder.model.tokenizer, tokenize, by_line=True)
     lowered = None if words is None else [INVISIBLE.sub("", word.lower()) for word in words]
@@ -138,8 +138,8 @@ def vectors_of_uses(
 ) -> np.ndarray:
     """Vectors of uses, (N, 2D), or with "all" every layer of each, (N, L+1, 2D).
 
-    Each distinct sentence is embedded once. TruncationWarning where the model reads the beginning of a word only.
-    `check` is called after each batch of sentences: an exception that it raises ends the computation.
+    Each distinct sentence is embedded once. `check` is called after each batch of sentences; an exception that it
+    raises ends the computation. Warns with a TruncationWarning if words are longer than the model reads.
     """
     uses_in: dict[tuple[str, ...], list[Use]] = {}
     for use in uses:
@@ -151,12 +151,13 @@ def vectors_of_uses(
             check()
         truncated += batch.truncated_words
         for embedding, in_sentence in zip(batch, remaining, strict=False):
-            vectors |= {use: embedding[..., use.position, :].copy() for use in in_sentence}  # not those of other words
+            # Copies, so that the vectors of other words are freed.
+            vectors |= {use: embedding[..., use.position, :].copy() for use in in_sentence}
     if truncated:
         message = truncation_in(sentences, embedder.count_truncated, embedder.word_limit)
         warnings.warn(message, TruncationWarning, stacklevel=3)
     stacked = np.stack([vectors[use] for use in uses])
-    # `embed` leaves the axis of layers out where there is one.
+    # `embed` omits the axis of layers where there is one.
     return stacked.reshape(len(uses), embedder.num_layers, -1) if layers == "all" else stacked
 
 
@@ -167,7 +168,7 @@ def use_vectors(uses: Sequence[Use], embedder: Embedder, layers: str | int) -> n
 
 
 class UseSample:
-    """Samples uses that are added one by one: any subset of the distinct ones is as likely as any other of its size.
+    """A uniform random sample of the distinct ones among uses that are added one by one.
 
     It keeps the uses with the smallest hashes of seed and use. The sample does not depend on the order of the uses, nor
     on how often one is repeated; memory holds the sample alone.
@@ -176,13 +177,13 @@ class UseSample:
     def __init__(self, size: int, seed: int) -> None:
         self.size, self.seed = size, seed
         self.count = 0
-        self._kept: dict[int, Use] = {}  # by negated hash, since the hash of a tuple takes as long as it has words
+        self._kept: dict[int, Use] = {}  # by negated hash: hashing the tuple takes time in the length of its sentence
         self._largest_first: list[int] = []  # a heap of negated hashes
         self._sentence: tuple[str, ...] | None = None  # of the last use
         self._hashed = blake2b(digest_size=16)  # the seed and that sentence
 
     def add(self, use: Use) -> None:
-        """Add a use. An equal one is counted again, but kept once."""
+        """Add a use. A repeated one is counted, but kept once."""
         self.count += 1
         entry = -self._hash(use)
         if entry in self._kept:
@@ -196,7 +197,7 @@ class UseSample:
         self._kept[entry] = use
 
     def _hash(self, use: Use) -> int:
-        """Hash of `repr((seed, sentence, position))`: its beginning once for uses of one sentence in turn."""
+        """Hash of `repr((seed, sentence, position))`; successive uses of a sentence share the hash of its beginning."""
         if use.sentence is not self._sentence:
             self._sentence = use.sentence
             self._hashed = blake2b(f"({self.seed!r}, {use.sentence!r}, ".encode(), digest_size=16)

@@ -33,7 +33,7 @@ CLUSTERED_DIMENSIONS = 8
 TYPICAL_USES = 5
 CONTEXT_WORDS = 3  # typical uses must differ in this many words on either side
 EXCERPT_WORDS = 12  # on each side of a printed use
-# Per cluster: uses whose substitutes are combined; per use: candidates; per cluster: substitutes kept.
+# Per cluster, uses whose substitutes are combined; per use, candidates; per cluster, substitutes kept.
 USES_SUBSTITUTED, CANDIDATES, SUBSTITUTES = 20, 100, 8
 # Words on each side of a use from which its substitutes are predicted. Words further away hardly change them, and the
 # language model runs for each use: over the whole of a sentence of thousands of words, it would take many minutes.
@@ -67,8 +67,8 @@ class WordMap:
         labels: Index of the cluster of each use, (N,).
         clusters: The clusters, the largest first.
         silhouette: Mean silhouette of the clustering, in [-1, 1].
-        layers: Representation that was clustered.
-        uses_in_corpus: Number of uses in the corpus; `uses` is a sample of them.
+        layers: The representation that was clustered.
+        uses_in_corpus: Number of uses in the corpus, of which `uses` is a sample.
         fingerprint: Fingerprint of the model's weights.
     """
 
@@ -126,7 +126,7 @@ def _substitutes(embedder: Embedder, uses: list[Use], check: Callable[[], None] 
 
 
 def _distinct_contexts(uses: list[Use], order: list[int]) -> list[int]:
-    """Indices of uses, in `order`, without those whose neighboring words repeat those of an earlier one."""
+    """The indices of uses in `order`, without those whose neighboring words are the same as those of an earlier one."""
     by_context = {}
     for number in order:
         words, position = uses[number]
@@ -168,9 +168,9 @@ def map_uses(
         embedder: The model.
         layers: Representation to cluster: "mix", "average", "sum", "top" or the number of a layer.
         config: Settings of the clustering.
-        uses_in_corpus: Number of uses in the corpus, if `uses` is a sample of them; by default there are no others.
-        fingerprint: `embedder.fingerprint()`, which takes time, where it is known.
-        check: Called before each run of the language model, and between batches of sentences that are embedded: an
+        uses_in_corpus: Number of uses in the corpus, if `uses` is a sample of them; None: the number of `uses`.
+        fingerprint: `embedder.fingerprint()` if it is known; None: it is computed, which takes time.
+        check: Called before each run of the language model, and after each batch of sentences that is embedded; an
             exception that it raises ends the computation.
 
     Returns:
@@ -215,7 +215,7 @@ def word_map(
     """Collect the uses of a word in a corpus, and cluster them by their vectors; see `map_uses`.
 
     Args:
-        word: Matched exactly; in sentences without an exact match, regardless of case.
+        word: The word; case is ignored in sentences without an exact match, unless `config.match_case`.
         corpus: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files. It is streamed.
         model: An `Embedder`, or a model as `Embedder.load` accepts it.
         layers: Representation to cluster: "mix", "average", "sum", "top" or the number of a layer.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 JSON_NAME, PAGE_NAME, PICTURE_NAME = "senses.json", "senses.html", "senses.png"
-# Where a line is a whole document, each of its uses would hold all of it.
+# A sentence may be a whole document, which each use in it would repeat.
 WORDS_AROUND = 200
 # JSON escapes of the characters that could end a script element or a line of JavaScript.
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
@@ -53,7 +53,7 @@ def to_json(word_map: WordMap) -> dict[str, Any]:
 
 
 def page_part(name: str) -> str:
-    """A part of the page, which other pages with a map share: word_map.css, word_map.js."""
+    """A part of the page, such as word_map.css or word_map.js, which the server's page uses too."""
     return resources.files("elmokit.analysis").joinpath(name).read_text(encoding="utf-8").strip()
 
 
@@ -73,7 +73,7 @@ def picture(word_map: WordMap) -> Figure:
     panels = figure.subplots(1, layers, squeeze=False)[0]
     centres = [(plane.min(axis=0) + plane.max(axis=0)) / 2 for plane in word_map.planes]
     reach = max(abs(plane - centre).max() for plane, centre in zip(word_map.planes, centres, strict=True))
-    # One scale for all layers: with its own, a layer whose uses do not differ would show their rounding.
+    # One scale for all layers: on its own scale, a layer whose uses do not differ would show their rounding errors.
     reach = 1.08 * reach or 1.0
     for layer, (axes, plane) in enumerate(zip(panels, word_map.planes, strict=True)):
         for number in range(len(word_map.clusters)):
@@ -104,7 +104,7 @@ def _check_free(directory: Path, overwrite: bool) -> None:
 
 
 def write_word_map(word_map: WordMap, directory: str | Path, overwrite: bool = False) -> None:
-    """Write senses.json, senses.html and senses.png to a directory, all or none.
+    """Write senses.json, senses.html and senses.png to a directory, atomically.
 
     Without matplotlib the figure is left out, with a warning.
 
@@ -114,7 +114,7 @@ def write_word_map(word_map: WordMap, directory: str | Path, overwrite: bool = F
         overwrite: Replace an existing map.
 
     Raises:
-        FileExistsError: The directory is not empty, and has no map or `overwrite` is not set.
+        FileExistsError: The directory is not empty, and holds no map or `overwrite` is not set.
     """
     _check_free(Path(directory), overwrite)
     with atomic_directory(directory, overwrite) as partial:

@@ -112,7 +112,7 @@ def _lemmas_and_sets(files: Iterable[Path]) -> tuple[set[str], set[str]]:
         for instance in (instance for sentence in read_raganato(file) for instance in sentence.instances):
             lemmas.add(instance.lemma)
             name = _set_of(instance, file)
-            use = name, instance.name.removeprefix(f"{name}.")  # which only ALL puts before the id
+            use = name, instance.name.removeprefix(f"{name}.")  # a prefix that only ALL has
             first = file_of.setdefault(use, file)
             if first != file:
                 omitted = first if file.name == ALL + DATA_SUFFIX else file
@@ -231,7 +231,7 @@ def wsd(
 
     Raises:
         ValueError: `data` is a single path, CoarseWSD is combined with other data, or all-words test sets lack a
-            training text or are as `all_words_wsd` refuses them.
+            training text or are refused by `all_words_wsd`.
         FileNotFoundError: A file is missing.
     """
     _check_list(data)

@@ -17,7 +17,7 @@ Target = Literal["native", "hdf5", "onnx", "token-embeddings"]
 
 
 def _warn_of_losses(model: Pretrained, format: str, kept: Collection[str] = ()) -> None:
-    """Warn of all that a model has besides its biLM and a format cannot hold; `kept` are the parts that it can."""
+    """Warn of the parts of a model, besides its biLM, that a format cannot hold; `kept` names those that it can."""
     lost = {
         "softmax": model.softmax is not None,
         "mix of layers": model.mix is not None,
@@ -50,12 +50,12 @@ def save_hdf5(model: Pretrained, directory: str | Path, *, overwrite: bool = Fal
         overwrite: Replace a directory that holds a model in this format, and nothing else.
 
     Raises:
-        FileExistsError: The directory is not empty and is not to be replaced, holds no such model or other files
-            besides, or is a file.
+        FileExistsError: The path is a file, or a directory that is not empty, and `overwrite` is not set or it holds no
+            such model, or other files.
         ValueError: The format cannot express the model's configuration.
 
     Warns:
-        UserWarning: The format cannot hold the softmax, mix, state policy, warm state or tokenizer that the model has,
+        UserWarning: The model has parts that the format cannot hold: softmax, mix, state policy, warm state, tokenizer,
             or without a vocabulary the rows of the boundary words.
     """
     _check_representable(model)
@@ -86,7 +86,7 @@ def convert(
     *,
     overwrite: bool = False,
 ) -> dict[str, str | int]:
-    """Read a model in any format and write it in another. The same call again changes nothing.
+    """Read a model in any format and write it in another. Repeating the call changes nothing.
 
     Args:
         input: The model, as `elmokit.load` takes it.
@@ -100,7 +100,8 @@ def convert(
         The output's path, format and bytes.
 
     Raises:
-        FileExistsError: The output exists with other content, and is not to be overwritten, or a directory is no model.
+        FileExistsError: The output exists with other content, and `overwrite` is not set or it is a directory that is
+            not a model.
         ValueError: The format cannot express the model, or the arguments contradict each other.
 
     Warns:

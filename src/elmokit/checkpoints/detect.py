@@ -1,7 +1,7 @@
-"""The formats that a model may have on disk, and how each is recognised by the names of its files.
+"""The formats of models on disk, and how each is detected by the names of its files.
 
-Recognising opens no weights, but reads the first bytes of files without a suffix. `elmokit.checkpoints.loading` knows
-the loader of each format.
+Detection opens no weights, but reads the first bytes of files without a suffix. `elmokit.checkpoints.loading` has the
+loader of each format.
 """
 
 import re
@@ -24,7 +24,7 @@ KNOWN_DIRECTORIES = (
 # --- HDF5 --------------------------------------------------------------------------------------------------------
 
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-OPTIONS = ("options.json", "options_file", "options")  # bio_embeddings and others keep files under names of arguments
+OPTIONS = ("options.json", "options_file", "options")  # bio_embeddings and others name files after their arguments
 
 
 def _is_hdf5(path: Path) -> bool:
@@ -38,7 +38,7 @@ def _is_hdf5(path: Path) -> bool:
 
 
 def _find_hdf5(path: Path) -> Path | None:
-    """The file of weights: the path itself, or the only one of the directory."""
+    """The file of weights: the path itself, or the only such file in the directory. CheckpointError for several."""
     if not path.is_dir():
         return path if _is_hdf5(path) else None
     weights = sorted(path.glob("*.hdf5")) or sorted(filter(_is_hdf5, path.iterdir()))
@@ -49,10 +49,10 @@ def _find_hdf5(path: Path) -> Path | None:
 
 
 def options_of(weights: Path) -> Path:
-    """The options of a file of weights.
+    """The path of the options for a file of weights, which need not exist.
 
     They have its name with "options" for "weights", or are called options.json, or options_file or options without a
-    suffix, or are the only *options*.json of the directory.
+    suffix, or are the only *options*.json in the directory.
 
     Raises:
         CheckpointError: There are several of the last kind.
@@ -73,7 +73,7 @@ def options_of(weights: Path) -> Path:
 
 
 def _find_allennlp(path: Path) -> Path | None:
-    """The weights of a model that AllenNLP saved: the path itself, or those of a directory, the best ones first."""
+    """The weights of a model that AllenNLP saved: the path itself, or best.th or weights.th in the directory."""
     if path.suffix == ".th" and path.is_file():
         return path
     return next(filter(Path.is_file, (path / "best.th", path / "weights.th")), None)
@@ -99,13 +99,13 @@ def _step(index: Path) -> tuple[int, str]:
 
 
 def find_prefix(path: str | Path) -> Path | None:
-    """Find the prefix of a TensorFlow checkpoint, with which the names of all its files begin.
+    """Find the prefix of a TensorFlow checkpoint, the common beginning of the paths of its files.
 
     Args:
-        path: The prefix itself, its index, a SavedModel, or a directory of checkpoints, of which the latest counts.
+        path: The prefix itself, its index, a SavedModel, or a directory of checkpoints, of which the latest is taken.
 
     Returns:
-        The prefix; None where there is no checkpoint.
+        The prefix; None if there is no checkpoint.
     """
     path = Path(path)
     if path.suffix == ".index" and path.is_file():
@@ -116,7 +116,7 @@ def find_prefix(path: str | Path) -> Path | None:
         return path / "variables" / "variables"
     record = path / "checkpoint"
     if record.is_file():
-        # The record may name the directory in which training ran, so only the last part of the path counts.
+        # The record may name the directory where training ran, so only the last part of its path is used.
         latest = re.match(rb'model_checkpoint_path: "(?:[^"\n]*[/\\])?([^"\n]+)"', record.read_bytes()[:4096])
         if latest and (path / f"{latest[1].decode(errors='replace')}.index").is_file():
             return path / latest[1].decode()
@@ -125,7 +125,7 @@ def find_prefix(path: str | Path) -> Path | None:
 
 
 def find_companion(prefix: Path, names: Iterable[str]) -> Path | None:
-    """The first of these files in the directory of a checkpoint, or in its parent; None where there is none."""
+    """The first of these files in the directory of a checkpoint, or in its parent; None if there is none."""
     paths = (folder / name for name in names for folder in (prefix.parent, prefix.parent.parent))
     return next(filter(Path.is_file, paths), None)
 
@@ -139,10 +139,8 @@ def _tensorflow_files(prefix: Path) -> list[Path]:
 
 
 def _find_native(path: Path) -> Path | None:
-    """A directory with config.json, unless its weights are of another format: then config.json is another program's.
-
-    Repositories on the Hub often have such a one.
-    """
+    """A directory with config.json, unless its weights have another format: then config.json is of another program,
+    as often in repositories on the Hub."""
     if not (path / "config.json").is_file():
         return None
     if (path / "model.safetensors").is_file():
@@ -161,8 +159,8 @@ class Format:
 
     Attributes:
         name: Its name, for users.
-        find: From a path to the path that the format's loader reads, or None where it is not of this format.
-        files: From the path that the loader reads to all files of the model.
+        find: Maps a path to the path that the format's loader reads; None if it is not of this format.
+        files: Maps the path that the loader reads to all files of the model.
     """
 
     name: str
@@ -186,16 +184,16 @@ NLPL_ZIP = Format(
 TAR = Format("tar archive", lambda path: path if _is_tar(path) else None, lambda archive: [archive])
 TENSORFLOW = Format("TensorFlow variables", find_prefix, _tensorflow_files)
 
-# The first that recognises a directory counts. ELMoForManyLangs' and AllenNLP's hold a config.json, as native ones do.
+# The first match counts. Directories of ELMoForManyLangs and AllenNLP hold a config.json, as native ones do.
 FORMATS = (EFML, ALLENNLP, NATIVE, HDF5, NLPL_ZIP, TAR, TENSORFLOW)
 
 
-# Files of a model, each of which names the model too.
+# Files of a model; the path of one stands for the model.
 MEMBERS = ("config.json", *OPTIONS, "model.safetensors", "checkpoint", *EFML_WEIGHTS)
 
 
 def model_of(path: Path) -> Path:
-    """The model that a file belongs to: its directory, or the weights of options; any other path is itself."""
+    """The model that a file belongs to: its directory, or the weights that options are for; else the path itself."""
     if not path.is_file():
         return path
     weights = path.with_name(path.name.removesuffix("options.json") + "weights.hdf5")
@@ -211,17 +209,17 @@ class Detected(NamedTuple):
     path: Path
 
     def absolute(self) -> "Detected":
-        """The same, wherever the process goes."""
+        """The same with an absolute path, which stays valid when the process changes its directory."""
         return Detected(self.format, self.path.absolute())
 
     def file_states(self) -> list[tuple[str, int, int]]:
-        """The name, size and time of change of each file: others after a file was written."""
+        """The name, size and modification time of each file, which change when a file is written."""
         states = [(file.name, file.stat()) for file in self.format.files(self.path) if file.is_file()]
         return [(name, state.st_size, state.st_mtime_ns) for name, state in states]
 
 
 def detect(path: Path) -> Detected | None:
-    """The format of the model at a path; None where no format fits.
+    """The format of the model at a path; None if it has none.
 
     Raises:
         CheckpointError: The path is a directory with several HDF5 files.

@@ -1,4 +1,4 @@
-"""The error of a checkpoint that cannot be used, and the comparison of its keys with the expected ones."""
+"""The error for a checkpoint that cannot be used, and the comparison of its keys with the expected ones."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ Shape = tuple[int, ...]
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used; the message names every offending key."""
+    """A checkpoint that cannot be used: its files are damaged, or do not match; the message names offending keys."""
 
 
 def check_shapes(source: object, expected: Mapping[str, Shape], actual: Mapping[str, Shape]) -> None:
@@ -16,8 +16,8 @@ def check_shapes(source: object, expected: Mapping[str, Shape], actual: Mapping[
 
     Args:
         source: The file or model, for the message.
-        expected: The shapes by name that the configuration asks for.
-        actual: The shapes by name in `source`.
+        expected: The shapes that the configuration asks for, by name.
+        actual: The shapes in `source`, by name.
 
     Raises:
         CheckpointError: They differ; the message lists every missing, unexpected and wrong-shaped key.
@@ -35,7 +35,7 @@ def check_shapes(source: object, expected: Mapping[str, Shape], actual: Mapping[
 
 def non_finite(tensors: Mapping[str, Tensor]) -> list[str]:
     """The names of the tensors with a number that is not finite."""
-    # A sum is not finite where a number is not, and takes a fraction of the time; large numbers may overflow it.
+    # If a number is not finite, neither is the sum, which takes a fraction of the time; large numbers may overflow it.
     suspects = {name: tensor for name, tensor in tensors.items() if not tensor.sum().isfinite()}
     return [name for name, tensor in suspects.items() if not tensor.isfinite().all()]
 

@@ -1,4 +1,4 @@
-"""Models on the Hugging Face Hub: from OWNER/NAME, or the address of its page, to a directory on this disk.
+"""Models on the Hugging Face Hub: from OWNER/NAME, or the URL of its page, to a local directory.
 
 huggingface_hub (elmokit's extra `hub`) fetches the files into its cache, where they are read like any others.
 """
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-# The files that loaders read: never code, and of pickles only those of ELMoForManyLangs and AllenNLP, in which nothing
-# is executed.
+# The files that loaders read: no code, and no pickles but those of ELMoForManyLangs and AllenNLP, from which nothing is
+# executed.
 FILES = (
     "*.json", "README.md", "vocab.txt", "vocab.txt.gz", "*.dic",
     "model.safetensors", "softmax.safetensors", "state.safetensors",
@@ -18,13 +18,13 @@ FILES = (
     "token_embedder.pkl", "encoder.pkl",
     "best.th", "weights.th", "fta/*options_file",
 )  # fmt: skip
-# A star matches slashes too. Weights in a subdirectory are those of another model.
+# A star matches slashes, too. Weights in a subdirectory belong to another model.
 IGNORED = ("*/*.hdf5",)
 
 NAME = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 ADDRESS = re.compile(rf"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/({NAME})(?:/tree/([^/?#]+))?/?", re.ASCII)
 PREFIX = "hf:"
-# Not names on the Hub, but of files that are missing on this disk.
+# Names of missing local files rather than of models on the Hub.
 FILE = re.compile(r".*\.(?:hdf5|h5|json|safetensors|th|zip|tar|tar\.gz|tgz|index)")
 
 
@@ -40,17 +40,17 @@ class HubModel:
 
 
 def hub_model(name: str, revision: str | None = None) -> HubModel | None:
-    """Parse a name on the Hub.
+    """Parse the name of a model on the Hub.
 
     Args:
         name: OWNER/NAME, hf:OWNER/NAME, or https://huggingface.co/OWNER/NAME, also with /tree/REVISION.
-        revision: Branch, tag or commit; it overrides the address.
+        revision: Branch, tag or commit; it overrides the one in a URL.
 
     Returns:
-        The repository; None where `name` cannot be one.
+        The repository; None if `name` cannot be one.
 
     Raises:
-        ValueError: The address of another site, or hf: without a name.
+        ValueError: It is a URL of another site, or hf: without a name.
     """
     if name.startswith(PREFIX):
         if not re.fullmatch(NAME, name.removeprefix(PREFIX), re.ASCII):
@@ -65,7 +65,7 @@ def hub_model(name: str, revision: str | None = None) -> HubModel | None:
 
 
 def _failure(model: HubModel, error: Exception) -> OSError:
-    """An error of huggingface_hub as one that says what to do."""
+    """Translate an error of huggingface_hub into one that says what to do."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.RevisionNotFoundError):
@@ -101,12 +101,12 @@ def download(
     Args:
         model: The repository.
         local_files_only: Fetch nothing, as with HF_HUB_OFFLINE=1 in the environment.
-        token: A token of the Hub; None: that of `hf auth login` or HF_TOKEN, if there is one.
+        token: An access token; None: that of `hf auth login` or HF_TOKEN, if there is one.
         cache_dir: The cache; None: that of huggingface_hub.
-        force_download: Fetch the files that the cache has, too.
+        force_download: Fetch also the files that the cache has.
 
     Returns:
-        The directory of all its files, in the cache.
+        The directory with its files, in the cache.
 
     Raises:
         FileNotFoundError: There is no such model, the cache lacks files that may not be fetched, or huggingface_hub is

@@ -1,4 +1,4 @@
-"""Load, save and describe models: by a path, the name of a bundled model, or a name on the Hugging Face Hub."""
+"""Load, save and describe models, given by a path, the name of a bundled model, or a name on the Hugging Face Hub."""
 
 import errno
 import re
@@ -46,7 +46,7 @@ CARD_LINES = 16
 
 
 def _load_tar(archive: Path, softmax: bool) -> Pretrained:
-    """Load the only model of an archive. CheckpointError where there is none, or several."""
+    """Load the only model in an archive. CheckpointError if there is none, or more than one."""
     with unpacked(archive) as folder:
         try:
             folders = (folder, *sorted(path for path in folder.rglob("*") if path.is_dir()))
@@ -62,7 +62,7 @@ def _load_tar(archive: Path, softmax: bool) -> Pretrained:
             raise CheckpointError(f"{archive}: {str(error).replace(f'{folder}/', '')}") from error
 
 
-# From the path that `detect` found, and whether the softmax is to be read, to the model.
+# Each takes the path that `detect` found, and whether to read the softmax.
 LOADERS: dict[Format, Callable[[Path, bool], Pretrained]] = {
     detect.EFML: load_efml,
     detect.ALLENNLP: load_allennlp,
@@ -78,7 +78,7 @@ ModelSource: TypeAlias = Pretrained | str | Path | None
 
 
 def list_models() -> list[str]:
-    """The names of the models inside the package, sorted; `load` takes each."""
+    """The names of the models that come with the package, sorted; `load` takes each of them."""
     return sorted(config.parent.name for config in BUNDLED_MODELS.glob("*/config.json"))
 
 
@@ -110,10 +110,10 @@ def locate(
     cache_dir: str | Path | None = None,
     force_download: bool = False,
 ) -> Detected:
-    """Find a model without loading it; arguments and errors are those of `load`.
+    """Find a model without loading it; one on the Hub is fetched. Arguments and errors are those of `load`.
 
     Returns:
-        Its format, and the path of what the loader reads, which `load` takes too. A model of the Hub is fetched.
+        Its format, and the path that the format's loader reads, which `load` takes, too.
     """
     if not isinstance(model, str | Path | None):
         raise ValueError(f"a model is a path, a name, or what elmokit.load gives, not {type(model).__name__}")
@@ -129,7 +129,7 @@ def locate(
         if error.errno != errno.ENAMETOOLONG:
             raise
         raise ValueError(f"{name[:60]!r} is no name or path of a model") from None
-    # Where the first part of a/b is there, a/b is a path, possibly mistyped.
+    # If a exists, a/b is a path, possibly mistyped, and not a name on the Hub.
     is_path = detected is not None or path.exists() or Path(*path.parts[:1]).exists()
     on_hub = None if is_path else hub_model(name, revision)
     if revision is not None and on_hub is None:
@@ -155,25 +155,25 @@ def load(
     force_download: bool = False,
     allow_non_finite: bool = False,
 ) -> Pretrained:
-    """Load a model in whatever format it is.
+    """Load a model of any published format, which is detected.
 
-    Formats are elmokit's own directory; an *.hdf5 file of AllenNLP or bilm-tf beside its options, or the directory of
+    Formats are elmokit's own directory; an *.hdf5 file of AllenNLP or bilm-tf next to its options, or the directory of
     both; the ELMo in a model that AllenNLP saved (model.tar.gz, or weights.th); a zip archive of the NLPL repository; a
     TensorFlow checkpoint of bilm-tf (its directory or PREFIX), or the module google/elmo as a SavedModel; a directory
     of ELMoForManyLangs; any of them but the zip archive in a tar archive.
 
     Args:
         model: A path, also of the model's config.json or options.json; the name of a bundled model; or OWNER/NAME on
-            the Hugging Face Hub (which needs huggingface_hub), unless there is a path OWNER here: hf:OWNER/NAME is
-            always on the Hub. None: the bundled English model.
+            the Hugging Face Hub (which needs huggingface_hub), unless a path OWNER exists: hf:OWNER/NAME is always on
+            the Hub. None: the bundled English model.
         softmax: Read the output layer of the language model too, where there is one. Vectors do not need it; scoring,
             fine-tuning and saving the whole model do.
         revision: Branch, tag or commit of a model on the Hub.
         local_files_only: Take a model of the Hub from the cache, without a network.
-        token: A token of the Hub, for private models; None: that of `hf auth login` or HF_TOKEN, if there is one.
+        token: An access token for the Hub; None: that of `hf auth login` or HF_TOKEN, if there is one.
         cache_dir: The cache for models of the Hub; None: that of huggingface_hub.
         force_download: Fetch the files of a model of the Hub again.
-        allow_non_finite: Load weights that are infinite or no numbers, too.
+        allow_non_finite: Accept weights that are infinite or NaN.
 
     Returns:
         The model in float32, on the CPU.
@@ -198,14 +198,14 @@ def load(
 
 
 def _tensors_of(model: Pretrained) -> dict[str, Tensor]:
-    """All weights of a model, as they are in memory."""
+    """All weights of a model by name, shared, not copied."""
     softmax = {} if model.softmax is None else model.softmax.state_dict(prefix="softmax.")
     state = {} if model.warm_state is None else {"state.h": model.warm_state.h, "state.c": model.warm_state.c}
     return {**model.bilm.state_dict(), **softmax, **state}
 
 
 def resolve_model(model: ModelSource, *, softmax: bool = False) -> Pretrained:
-    """The loaded model itself, or whatever `load` takes, loaded; every function with an argument `model` asks here."""
+    """The model itself if it is loaded, else `load(model)`; every function with an argument `model` uses this."""
     return model if isinstance(model, Pretrained) else load(model, softmax=softmax)
 
 
@@ -219,9 +219,9 @@ def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, s
         storage_dtype: "float32", or "float16", which halves the files; both load as float32.
 
     Raises:
-        FileExistsError: The directory is not empty and is not to be replaced, holds no such model or other files
-            besides, or is a file.
-        ValueError: `model` is no `Pretrained`, weights are not finite in `storage_dtype`, the softmax has no
+        FileExistsError: The path is a file, or a directory that is not empty, and `overwrite` is not set or it holds no
+            such model, or other files.
+        ValueError: `model` is not a `Pretrained`, weights are not finite in `storage_dtype`, the softmax has no
             vocabulary, or the biLM is prepacked.
         OSError: The directory cannot be written.
     """
@@ -237,7 +237,7 @@ def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, s
 
 
 def without_metadata(card: str) -> str:
-    """A model card without the metadata at its beginning, YAML between two lines of dashes, that the Hub reads."""
+    """A model card without the Hub's metadata at its beginning, YAML between two lines of dashes."""
     return re.sub(r"\A---\n.*?^---\n\s*", "", card, flags=re.DOTALL | re.MULTILINE)
 
 
@@ -252,8 +252,8 @@ def _settings(config: BiLMConfig) -> dict[str, Any]:
 def describe(model: str | Path | None = None) -> dict[str, Any]:
     """Describe a model for `elmokit info`: format, bytes of its files, sizes, settings, beginning of the card.
 
-    The whole model is read, so that damaged files are found. `model` and errors are those of `load`, but weights that
-    are not finite are named and no error.
+    The whole model is read, so that damaged files are found. `model` and errors are those of `load`, except that
+    weights that are not finite are reported, not refused.
     """
     format, path = locate(model)
     loaded = LOADERS[format](path, True)

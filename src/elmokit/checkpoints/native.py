@@ -34,7 +34,7 @@ FORMAT_VERSION = 1
 DICTIONARIES = ("words", "characters")  # of the ELMoForManyLangs token encoder, in a file of their own
 ALIGNMENT = 64  # of PyTorch's CPU memory, in bytes
 STORAGE_DTYPES = {"float32": torch.float32, "float16": torch.float16}
-NO_SHARE = -1e4  # of the mix, before the softmax
+NO_SHARE = -1e4  # the weight, before the softmax, of a layer that has no share in the mix
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -43,7 +43,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def _mix_to_json(mix: MixWeights) -> dict[str, Any]:
-    """The mix; a weight of minus infinity, which JSON lacks, becomes one whose share after the softmax is 0 too."""
+    """The mix; a weight of minus infinity, which JSON lacks, becomes one that is also 0 after the softmax."""
     return {"weights": [max(weight, NO_SHARE) for weight in mix.weights], "gamma": mix.gamma}
 
 
@@ -72,7 +72,7 @@ def _write_tensors(tensors: Mapping[str, Tensor], path: Path, storage_dtype: str
 
 
 def write_card(card: str, directory: Path) -> None:
-    """Write README.md, in which what is no Unicode text is escaped."""
+    """Write README.md; lone surrogates, which UTF-8 cannot encode, are escaped."""
     (directory / "README.md").write_bytes(card.encode("utf-8", "backslashreplace"))
 
 
@@ -162,7 +162,7 @@ def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
 
 
 def _read_tensors(path: Path, expected: Mapping[str, Shape]) -> dict[str, Tensor]:
-    """Read a file in float32; CheckpointError where it is damaged or holds other names or shapes than expected."""
+    """Read a file in float32. CheckpointError if it is damaged, or its names or shapes are not the expected ones."""
     if not path.is_file():
         raise CheckpointError(f"{path} is missing")
     try:
@@ -180,7 +180,7 @@ def filled(make: Callable[[], Module], tensors: Mapping[str, Tensor]) -> Module:
 
     Args:
         make: The constructor.
-        tensors: The weights by the names of the module's state_dict. Those that are aligned are taken, not copied.
+        tensors: The weights by the names of the module's state_dict. Aligned ones are used without a copy.
     """
     with shapes_only():
         module = make()
@@ -189,9 +189,9 @@ def filled(make: Callable[[], Module], tensors: Mapping[str, Tensor]) -> Module:
 
 
 def _aligned(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy at an address that PyTorch would allocate: products depend on it in the last digit.
+    """The tensor, or a copy if it is not aligned like PyTorch's own: the last digits of products depend on alignment.
 
-    A file's tensors lie where its header, and so its metadata, left them.
+    The alignment of a file's tensors depends on the length of its header, and so on its metadata.
     """
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 

@@ -1,4 +1,4 @@
-"""Directories that a writer of models may replace: those that hold a model of its own format, and nothing else."""
+"""Which directories a writer of models may replace: those that hold a model of its own format, and nothing else."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +11,8 @@ class Layout:
     """The files of a model's directory.
 
     Attributes:
-        settings: The JSON file that every such directory has.
-        keys: Keys of the object in it, which tell it from the file of that name of another program.
+        settings: The JSON file of settings that every such directory has.
+        keys: Keys in it that distinguish it from another program's file of the same name.
         others: The other files that the directory may hold; None: any.
     """
 
@@ -49,7 +49,7 @@ def check_overwritable(directory: str | Path, layout: Layout = NATIVE) -> None:
         layout: The files that it may hold.
 
     Raises:
-        FileExistsError: It is a file, holds no model of this layout, or other files besides, which would be lost.
+        FileExistsError: It is a file, holds no model of this layout, or holds other files, which would be lost.
     """
     directory = Path(directory)
     if directory.exists() and not directory.is_dir():

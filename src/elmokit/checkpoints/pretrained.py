@@ -20,7 +20,7 @@ from elmokit.text.vocab import Vocab
 
 
 def _as_float(number: Any) -> float:
-    """A number of a ScalarMix or of NumPy as one that JSON knows."""
+    """A number of a ScalarMix or of NumPy as a Python float."""
     return float(number.detach() if isinstance(number, torch.Tensor) else number)
 
 
@@ -45,14 +45,14 @@ class Pretrained:
 
     Attributes:
         bilm: The network.
-        softmax: The output layer of the language model, over the words of `vocab`; None where the model has none, or
-            where it was loaded without.
+        softmax: The output layer of the language model, over the words of `vocab`; None if the model has none, or was
+            loaded without it.
         vocab: The words of the softmax, and of the word table of a biLM that reads word ids.
         card: The model card, in Markdown.
-        tokenizer: Name of the tokenizer of the training text; None where it is not known.
+        tokenizer: Name of the tokenizer of the training text; None if it is not known.
         state_policy: The state that a sentence starts from by default.
         mix: Fixed weights of the layers; None: layers are averaged.
-        warm_state: A state after some text, of one row, for `state_policy` "warm".
+        warm_state: A state of one row, reached after some text, for `state_policy` "warm".
 
     Raises:
         ValueError: The parts do not fit each other.
@@ -96,17 +96,17 @@ class Pretrained:
         repo_id: str | None = None,
         **options: Any,
     ) -> None:
-        """Write the model to a directory, where it replaces one that is there.
+        """Write the model to a directory, replacing a model that is there.
 
         Args:
             save_directory: As for `elmokit.save`.
             storage_dtype: As for `elmokit.save`.
-            push_to_hub: Put it on the Hugging Face Hub too.
-            repo_id: OWNER/NAME there.
-            options: The others of `push_to_hub`.
+            push_to_hub: Push it to the Hugging Face Hub, too.
+            repo_id: OWNER/NAME on the Hub; required with `push_to_hub`.
+            options: Further arguments of `push_to_hub`.
 
         Raises:
-            TypeError: There are options, but nothing is put on the Hub.
+            TypeError: There are options without `push_to_hub`.
             ValueError, OSError: As `elmokit.save` and `push_to_hub`.
         """
         from elmokit.checkpoints.loading import save
@@ -120,7 +120,7 @@ class Pretrained:
             self.push_to_hub(repo_id, storage_dtype=storage_dtype, **options)
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Put the model on the Hugging Face Hub: `elmokit.push_to_hub`, with its arguments."""
+        """Push the model to the Hugging Face Hub: `elmokit.push_to_hub`, with its arguments."""
         from elmokit.checkpoints.push import push_to_hub
 
         return push_to_hub(self, repo_id, **options)
@@ -131,11 +131,11 @@ class Pretrained:
         return self.bilm.config
 
     def start(self, state: str) -> BiLMState | None:
-        """The state of one row that every sentence starts from; None for zeros, and for carried state.
+        """The state of one row that every sentence starts from under a policy; None for "zeros" and "carry".
 
         Raises:
-            ValueError: There is no such policy, it is "warm" and the model has no warm state, or "carry" and its
-                sequence encoder carries none.
+            ValueError: There is no such policy, it is "warm" and the model has no warm state, or it is "carry" and the
+                sequence encoder carries no state.
         """
         check_state(state)
         if state == "carry" and not self.config.sequence_encoder.carries_state:
@@ -158,10 +158,10 @@ class Pretrained:
 
 
 def on_device(model: Pretrained, device: torch.device) -> Pretrained:
-    """The model itself, or where a part of it is on another device a model with a copy of that part on this one.
+    """The model itself, or one with copies on `device` of the parts that are on another device.
 
     Raises:
-        ValueError: The biLM is on another device, and prepacked, so that it cannot be moved.
+        ValueError: The biLM is prepacked on another device, so that it cannot be moved.
     """
     moved: dict[str, Any] = {}
     if model.bilm.device != device:
@@ -174,7 +174,7 @@ def on_device(model: Pretrained, device: torch.device) -> Pretrained:
 
 
 def fingerprint(model: Pretrained) -> str:
-    """A SHA-256 of all that the vectors depend on: configuration, weights, words, tokenizer, mix and warm state.
+    """The SHA-256, in hexadecimal, of all that vectors depend on: configuration, weights, words, tokenizer, mix, state.
 
     Raises:
         ValueError: The biLM is prepacked: see `Embedder.fingerprint`.

@@ -1,4 +1,4 @@
-"""Models to the Hugging Face Hub: elmokit's own directory and a card with metadata, in one commit."""
+"""Push models to the Hugging Face Hub: the files of elmokit's format and a card with metadata, in one commit."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ vectors = embedder.embed(["A sentence."])
 
 
 def card_with_metadata(model: Pretrained, name: str, license: str | None = None, language: str | None = None) -> str:
-    """The card of a model with the metadata by which the Hub lists it; what the card has already stays.
+    """The card of a model with the metadata by which the Hub lists it; metadata that the card has is kept.
 
     Args:
         model: The model; one without a card gets a short one.
         name: OWNER/NAME.
-        license: The licence, as the Hub calls it (`cc-by-sa-4.0`).
-        language: Code of the language.
+        license: The Hub's identifier of the license, such as cc-by-sa-4.0; None: the card's.
+        language: Language code; None: the card's.
 
     Raises:
         ValueError: The metadata of the card is not valid.
@@ -65,7 +65,7 @@ def card_with_metadata(model: Pretrained, name: str, license: str | None = None,
 
 
 def _commit(api: HfApi, directory: Path, name: str, message: str, revision: str | None, create_pr: bool) -> str:
-    """Replace the model in a repository by that of a directory; the address of the commit or the pull request."""
+    """Replace the model in a repository by that in a directory; returns the URL of the commit or the pull request."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     files = {path.name: path for path in sorted(directory.iterdir())}
@@ -79,7 +79,7 @@ def _commit(api: HfApi, directory: Path, name: str, message: str, revision: str 
 
 
 def _failure(name: str, error: Exception) -> Exception:
-    """An error of huggingface_hub as one that says what to do."""
+    """Translate an error of huggingface_hub into one that says what to do."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.HFValidationError):
@@ -109,29 +109,29 @@ def push_to_hub(
     language: str | None = None,
     storage_dtype: str = "float32",
 ) -> str:
-    """Put a model on the Hugging Face Hub, where `elmokit.load(repo_id)` finds it. Needs huggingface_hub.
+    """Push a model to the Hugging Face Hub, where `elmokit.load(repo_id)` finds it. Needs huggingface_hub.
 
     The repository is created if it does not exist. Its files are those of `elmokit.save`, replaced in one commit; other
     files stay. The card gets the metadata by which the Hub lists models.
 
     Args:
         model: A loaded model, or whatever `elmokit.load` takes.
-        repo_id: OWNER/NAME, or the address of its page.
-        private: Create the repository as a private one; None: as is usual for its owner.
+        repo_id: OWNER/NAME, or the URL of its page.
+        private: Create the repository as private; None: the Hub's default for its owner.
         revision: The branch to commit to, created if it does not exist; None: main.
-        token: A token of the Hub; None: that of `hf auth login` or HF_TOKEN.
+        token: An access token; None: that of `hf auth login` or HF_TOKEN.
         commit_message: The subject of the commit.
-        create_pr: Open a pull request instead.
-        license: The licence for the card, as the Hub calls it (`cc-by-sa-4.0`); None: what the card says.
-        language: Code of the language for the card; None: what the card says.
+        create_pr: Open a pull request instead of committing to the branch.
+        license: The license for the card, by the Hub's identifier, such as cc-by-sa-4.0; None: what the card says.
+        language: Language code for the card; None: what the card says.
         storage_dtype: As for `elmokit.save`.
 
     Returns:
-        The address of the commit, or of the pull request.
+        The URL of the commit, or of the pull request.
 
     Raises:
-        ValueError: `repo_id` is no OWNER/NAME, the card's metadata are not valid, huggingface_hub is not installed; or
-            as `elmokit.save`.
+        ValueError: `repo_id` is not a name on the Hub, the card's metadata is not valid, or huggingface_hub is not
+            installed; or as `elmokit.save`.
         PermissionError: The token may not write there, or there is none.
         OSError: The network or the Hub fails.
     """

@@ -40,12 +40,12 @@ def _run(verb: Verb) -> int:
 
 
 def _print_nowhere() -> None:
-    """Let what is printed from now on, and what Python still holds of it, go nowhere."""
+    """Discard what is printed from now on, and what Python has buffered of standard output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_anything() -> None:
-    """Let words that the encoding of the terminal lacks be printed as escapes, in the place of an error at the end."""
+    """Print characters that the terminal's encoding lacks as escapes, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     that issued them.
 
     Args:
-        arguments: The command line after the program's name; that of this process by default.
+        arguments: The command line after the program's name; None: that of this process.
 
     Returns:
         The exit code: 0 on success, 2 on bad input, 130 if interrupted, and 141 if a job that can be resumed was
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if list(arguments) == ["--version"]:
         print(f"elmokit {elmokit.__version__}")
         return 0
-    options = typed_options(arguments)  # known before the verb, whose settings check their values when it is made
+    options = typed_options(arguments)  # for errors that settings raise before there is a verb
     try:
         verb = tyro.cli(
             verbs_for(arguments),

@@ -112,10 +112,10 @@ class Scws:
 
 @dataclass(frozen=True)
 class Change:
-    """Measure how far the uses of words in two corpora are apart, with permutation tests."""
+    """Measure how far apart the uses of words in two corpora are, with permutation tests."""
 
     words: Annotated[Positional[tuple[str, ...]], arg(metavar="WORD [WORD ...]", help_behavior_hint="(required)")]
-    """Words. In sentences without an exact match, the case of letters is ignored."""
+    """Words to compare. In sentences without an exact match, the case of letters is ignored."""
     first: Path
     """Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`."""
     second: Path
@@ -150,7 +150,7 @@ class Senses:
     """Cluster the occurrences of a word in a corpus by their vectors; list typical sentences and substitutes."""
 
     word: Positional[str]
-    """Word. In sentences without an exact match, the case of letters is ignored."""
+    """Word to look up. In sentences without an exact match, the case of letters is ignored."""
     corpus: Path
     """Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`."""
     output: Annotated[Path | None, UNSET] = None

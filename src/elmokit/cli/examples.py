@@ -1,6 +1,6 @@
 """Examples for the help of each verb.
 
-They run in a checkout as they stand, in this order, in which tests run them: some read what one before them wrote.
+They run in a checkout as they are. Tests run them in this order, since some read the output of an earlier one.
 """
 
 DATA = "examples/data"

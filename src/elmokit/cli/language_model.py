@@ -86,8 +86,8 @@ class Prepare:
 class Pretrain:
     """Pretrain a bidirectional language model on text. Rerun the command to resume an interrupted run.
 
-    Two cores with AVX-512 read 100 million words in about 5 hours with the preset small. In their LSTMs, medium and
-    original do 4 and 16 times as much work for a word.
+    Two cores with AVX-512 read 100 million words in about 5 hours with the preset small. The LSTMs of medium and
+    original do 4 and 16 times as much work per word.
     """
 
     settings: Annotated[PretrainConfig, arg(name="")]
@@ -116,7 +116,7 @@ class Evaluate:
 
     A model that merges the two directions has a pseudo-perplexity instead (each word given all others of its
     sentence), which is another quantity and cannot be compared with a perplexity. It reads sentences of more than
-    1,024 words in windows of so many.
+    1,024 words in windows of at most that length.
     """
 
     files: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILE [FILE ...]", help_behavior_hint="(required)")]
@@ -175,7 +175,7 @@ class Substitutes:
     """Print the most likely replacements of each word of a sentence, with their log-probabilities."""
 
     sentence: Positional[str]
-    """Sentence."""
+    """Sentence whose words to replace."""
     positions: Annotated[tuple[int, ...], UNSET] = ()
     """Positions of the words to replace, from 0 (default: all)."""
     top: int = 10
@@ -206,7 +206,7 @@ class NextWords:
     """Print the most likely next words of an unfinished sentence, with their log-probabilities."""
 
     sentence: Positional[str]
-    """Words so far."""
+    """The words so far."""
     top: int = 10
     """Number of candidates. </S> means that the sentence ends, <UNK> stands for all words outside the vocabulary."""
     direction: Literal["forward", "backward"] = "forward"

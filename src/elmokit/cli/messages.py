@@ -9,10 +9,11 @@ from contextlib import contextmanager
 
 
 def reopen_closed_streams() -> None:
-    """Give a process whose standard streams were closed (2>&-) ones that lead nowhere, so that it can print."""
+    """Connect standard streams that were closed (2>&-) to the null device, so that the process can print."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # The lowest free descriptor, which is that of the stream: a file with it would get what C libraries print.
+            # `open` takes the lowest free descriptor, that of the stream. Else the next file would get it, and with it
+            # what C libraries print.
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
@@ -22,11 +23,11 @@ def is_debugging() -> bool:
 
 
 def one_line(message: Warning | Exception | str, options: Mapping[str, str]) -> str:
-    """The message on a single line, with options in the place of their names in Python.
+    """The message on a single line, with names of Python arguments replaced by those of the options.
 
     Args:
         message: The message; if it is empty, the name of its class is shown.
-        options: As of `option_names`.
+        options: Options by their names in Python, from `option_names`.
     """
     lines = (line.strip() for line in str(message).splitlines())
     text = "; ".join(filter(None, lines)).replace(":; ", ": ") or type(message).__name__

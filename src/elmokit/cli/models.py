@@ -39,17 +39,17 @@ class Push:
     repo_id: Annotated[Positional[str], arg(metavar="OWNER/NAME")]
     """Repository, created if it does not exist. Its model is replaced in one commit; other files stay."""
     private: Annotated[bool | None, UNSET] = None
-    """Create the repository as a private one (default: as is usual for its owner)."""
+    """Create the repository as private (default: the Hub's default for its owner)."""
     revision: Annotated[str | None, UNSET] = None
     """Branch to commit to, created if it does not exist (default: main)."""
     commit_message: str = "Upload a model of elmokit"
     """Subject of the commit."""
     create_pr: bool = False
-    """Open a pull request instead."""
+    """Open a pull request instead of committing to the branch."""
     license: Annotated[str | None, UNSET] = None
-    """License for the card, as the Hub calls it, such as cc-by-sa-4.0 (default: what the card says)."""
+    """License for the card, by the Hub's identifier, such as cc-by-sa-4.0 (default: what the card says)."""
     language: Annotated[str | None, UNSET] = None
-    """Code of the language for the card (default: what the card says)."""
+    """Language code for the card (default: what the card says)."""
     storage_dtype: StorageDtype = "float32"
 
     def run(self) -> None:

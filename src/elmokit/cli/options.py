@@ -11,7 +11,7 @@ UNSET = arg(help_behavior_hint="")
 
 
 def state_defaults_in_text(settings: type) -> None:
-    """Apply `UNSET` to the settings without a default value: their text says what then happens, "(default: ...)"."""
+    """Apply `UNSET` to settings that default to None or (): their help text says what that means, "(default: ...)"."""
     types = get_type_hints(settings, include_extras=True)
     for field in fields(settings):
         if field.default in (None, ()):
@@ -19,7 +19,7 @@ def state_defaults_in_text(settings: type) -> None:
 
 
 def option_names(verb: Any) -> dict[str, str]:
-    """The options of a verb, such as --text-field, by their names in Python, where the two differ."""
+    """The options of a verb by their names in Python, such as --text-field by text_field, where the two differ."""
     names: dict[str, str] = {}
     types = get_type_hints(type(verb), include_extras=True)
     for field in fields(verb):
@@ -31,7 +31,7 @@ def option_names(verb: Any) -> dict[str, str]:
 
 
 def typed_options(arguments: Iterable[str]) -> dict[str, str]:
-    """As `option_names`, of the options in a command line."""
+    """As `option_names`, for the options in a command line."""
     options = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
     return {option[2:].replace("-", "_"): option for option in options if "-" in option[2:]}
 
@@ -56,7 +56,7 @@ OptionalState = Annotated[
 ]
 OneLayer = Literal["mix", "average", "sum", "top"] | int
 Overwrite = Annotated[bool, arg(help="Replace an output that exists and holds something else.")]
-# The one rule for text, of all verbs.
+# Every verb reads text by this rule.
 Tokenize = Annotated[
     bool,
     arg(

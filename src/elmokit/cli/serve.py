@@ -13,10 +13,10 @@ state_defaults_in_text(ServeConfig)
 
 @dataclass(frozen=True)
 class Serve:
-    """Serve a model over HTTP, with a page to look at it, until the process is stopped.
+    """Serve a model over HTTP, with a web page to explore it, until the process is stopped.
 
-    Vectors in the forms of OpenAI's API and of text-embeddings-inference; searches, senses, scores and substitutes of
-    words; the answers of a task model. docs/tutorials/serve.md describes the requests.
+    It serves vectors in the formats of OpenAI's API and of text-embeddings-inference; neighbors, senses, scores and
+    substitutes of words; and predictions of a task model. docs/tutorials/serve.md describes the requests.
     """
 
     model: Positional[Model] = None

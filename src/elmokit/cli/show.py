@@ -29,14 +29,14 @@ def _lines(values: Mapping[str, Any], indent: str = "") -> Iterator[str]:
 
 
 def show(result: Any) -> None:
-    """Print a mapping, or a dataclass without a `__str__`, as one `name: value` per line; anything else as `str`."""
+    """Print a mapping, or a dataclass without a `__str__`, as lines `name: value`; anything else as `str` of it."""
     if is_dataclass(result) and type(result).__str__ is object.__str__:
         result = asdict(result)  # pyright: ignore[reportArgumentType]  (an instance, not a class)
     print("\n".join(_lines(result)) if isinstance(result, Mapping) else result)
 
 
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None], overwrite: bool) -> None:
-    """Check, before the work, that reports and pictures can be written; None stands for one that is not asked for."""
+    """Check, before the work, that reports and pictures can be written; None stands for one that is not wanted."""
     from elmokit.fs.atomic import check_output
 
     files = [file for file in inputs if file is not None]
@@ -47,7 +47,7 @@ def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None],
 def write_report(report: Any, path: Path | None, overwrite: bool) -> None:
     """Write a dataclass or a mapping to `path` as JSON, and print the path; does nothing if `path` is None.
 
-    A file that appeared during the work is not replaced either, unless it may be.
+    Without `overwrite`, a file that appeared during the work is not replaced either.
     """
     if path is None:
         return

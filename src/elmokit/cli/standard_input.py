@@ -1,4 +1,4 @@
-"""`-` in the place of a text file: standard input, which is written to a temporary file, since text is read twice.
+"""`-` in place of a text file: standard input, which is copied to a temporary file, since text is read twice.
 
 It may be plain text, JSON lines or CoNLL-U, compressed or not. A verb with `WRITES_STANDARD_OUTPUT` takes `-` as its
 output too (see `standard_output`).
@@ -18,8 +18,8 @@ from elmokit.fs.json_files import is_json_object
 from elmokit.fs.reading import read_lines
 
 STANDARD_STREAM = Path("-")
-WRITTEN = ("output", "plot", "cache")  # how the names of options begin that name what is written
-LINES_LOOKED_AT = 1_000  # for the format of a text
+WRITTEN = ("output", "plot", "cache")  # beginnings of the names of options that name what is written
+LINES_LOOKED_AT = 1_000  # to detect the format of a text
 SUFFIX_OF_MAGIC = {b"\x1f\x8b": ".gz", b"\x28\xb5": ".zst"}
 
 Verb = TypeVar("Verb")  # a dataclass of options
@@ -46,7 +46,7 @@ def reads_stream(verb: Any) -> bool:
 
 
 def _suffix(file: Path) -> str:
-    """The suffix of a text's format, from its first line that is not blank, and for CoNLL-U no comment either."""
+    """The suffix for the format of a text, detected from its first line that is neither blank nor a comment."""
     from elmokit.data.readers import is_conllu_token  # imported here because it loads safetensors
 
     lines = [line for line in islice(read_lines(file), LINES_LOOKED_AT) if line.strip()]
@@ -57,7 +57,7 @@ def _suffix(file: Path) -> str:
 
 
 def _write(path: Path, directory: Path) -> Path:
-    """Copy a stream to a file, whose name says what it holds and how it is compressed."""
+    """Copy a stream to a file, whose suffixes say its format and compression."""
     name = "standard-input" if path == STANDARD_STREAM else path.name
     if any(directory.glob(f"{name}.*")):
         raise ValueError("standard input can be read only once: write it to a file first")
@@ -72,7 +72,7 @@ def _write(path: Path, directory: Path) -> Path:
 
 
 def _with_files(value: Any, file_of: Callable[[Path], Path]) -> Any:
-    """The options with files in the place of streams."""
+    """The options with files in place of streams."""
     if isinstance(value, Path) and _is_stream(value):
         return file_of(value)
     if isinstance(value, tuple):
@@ -90,10 +90,10 @@ def _with_files(value: Any, file_of: Callable[[Path], Path]) -> Any:
 
 @contextmanager
 def spool_standard_input(verb: Verb) -> Iterator[Verb]:
-    """The verb with temporary files in the place of standard input and pipes, until the `with` block ends.
+    """The verb with temporary files in place of standard input and pipes, until the `with` block ends.
 
     Raises:
-        ValueError: Standard input is named twice, or as what is written.
+        ValueError: Standard input is named twice, or as an output.
     """
     with TemporaryDirectory(prefix="elmokit-", ignore_cleanup_errors=True) as directory:
         yield _with_files(verb, lambda path: _write(path, Path(directory)))

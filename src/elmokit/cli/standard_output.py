@@ -12,15 +12,15 @@ from elmokit.cli.standard_input import STANDARD_STREAM
 
 @contextmanager
 def output_file(output: Path) -> Iterator[Path]:
-    """The file for a verb to write to; for `-` a temporary one, which is copied to standard output when it is whole.
+    """The file for a verb to write to; for `-` a temporary one, which is copied to standard output when complete.
 
-    All that the `with` block prints goes to standard error meanwhile.
+    For `-`, what the `with` block prints goes to standard error.
 
     Args:
         output: The option of the verb.
 
     Yields:
-        `output`, or the temporary file, a .jsonl.
+        `output`, or the temporary file, whose suffix is .jsonl.
     """
     if output != STANDARD_STREAM:
         yield output

@@ -1,4 +1,4 @@
-"""Verbs that train a model for a task on the vectors, and that use it."""
+"""Verbs that train a model for a downstream task on the vectors, and that use it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,8 @@ class Fit(Generic[TaskConfig]):
     cache: Annotated[Path | None, UNSET] = None
     """Directory for the vectors of frozen encoders, shared by all runs (default: elmokit in the user's cache)."""
     seeds: Annotated[str | None, arg(metavar="N,N,..."), UNSET] = None
-    """Seeds of several runs, as in 0,1,2; output then holds seed-0, ..., and report.json with means and deviations."""
+    """Seeds of several runs, as in 0,1,2; output then holds seed-0, ..., and report.json with means and standard
+    deviations."""
     plot: bool = False
     """Write a picture, report.png, next to report.json: learning curve and layer weights (needs matplotlib)."""
     overwrite: Overwrite = False
@@ -84,7 +85,7 @@ def _numbers(text: str, name: str, kind: type[T]) -> list[T]:
 
 @dataclass(frozen=True)
 class SampleEfficiency(Generic[TaskConfig]):
-    """Compare a task model with ELMo to the same without it, on growing parts of the training set."""
+    """Compare a task model with ELMo to the same model without it, on growing parts of the training set."""
 
     task: Task
     train: Positional[Path]
@@ -102,9 +103,9 @@ class SampleEfficiency(Generic[TaskConfig]):
     cache: Annotated[Path | None, UNSET] = None
     """Directory for the vectors of frozen encoders, shared by all runs (default: elmokit in the user's cache)."""
     fractions: Annotated[str, arg(metavar="N,N,...")] = "0.01,0.1,1"
-    """Parts of the training set."""
+    """Fractions of the training set to train on."""
     seeds: Annotated[str, arg(metavar="N,N,...")] = "1,2,3"
-    """Seeds of the runs on each part."""
+    """Seeds of the runs on each fraction."""
     plot: Annotated[Path | None, UNSET] = None
     """Picture of the scores (.png, .svg or .pdf; needs matplotlib)."""
     overwrite: Annotated[bool, arg(help="Replace the picture if it exists.")] = False
@@ -129,7 +130,7 @@ class SampleEfficiency(Generic[TaskConfig]):
 
 
 def _configured(name: str, settings: object, verb: str) -> Any:
-    """The task of a name with its settings. ValueError if the settings are of no task."""
+    """The task called `name`, with its settings. ValueError if they are `NoTask`."""
     from elmokit.tasks.task import find_task
 
     if isinstance(settings, NoTask):
@@ -138,7 +139,7 @@ def _configured(name: str, settings: object, verb: str) -> Any:
 
 
 def with_settings_of(verb: Any, name: str) -> type[Any]:
-    """The verb with the settings of a task, and the task's own defaults of the training."""
+    """The verb with the settings of a task, and the task's own defaults for training."""
     from elmokit.tasks.task import find_task
 
     task = find_task(name)

@@ -37,7 +37,7 @@ ONE_LAYER = "Representation: the model's mix, the average, the sum, the top, or 
 
 @dataclass(frozen=True)
 class FastaOptions:
-    """Protein sequences instead of text."""
+    """Options for protein sequences in place of text."""
 
     fasta: bool = False
     """The file has protein sequences in FASTA format: each residue is a word."""
@@ -51,7 +51,7 @@ class FastaOptions:
 
 @dataclass(frozen=True)
 class RayOptions:
-    """A table on a cluster instead of text on this machine."""
+    """Options for a table on a cluster, in place of text on this machine."""
 
     ray: Annotated[bool, arg(help=RAY)] = False
     column: str = "text"
@@ -171,7 +171,7 @@ class Compare:
     """Print the cosine similarities of one word's vectors across sentences."""
 
     word: Positional[str]
-    """Word. In sentences without an exact match, the case of letters is ignored."""
+    """Word to look up. In sentences without an exact match, the case of letters is ignored."""
     sentences: Annotated[
         Positional[tuple[str, ...]], arg(metavar="SENTENCE [SENTENCE ...]", help_behavior_hint="(required)")
     ]
@@ -194,7 +194,7 @@ class Neighbors:
     """Find the occurrences of a word in a corpus that are nearest in meaning to its occurrence in a sentence."""
 
     word: Positional[str]
-    """Word. In sentences without an exact match, the case of letters is ignored."""
+    """Word to look up. In sentences without an exact match, the case of letters is ignored."""
     sentence: Annotated[str, arg(name="in")]
     """Sentence with the occurrence to search for."""
     corpus: Path

@@ -39,10 +39,10 @@ def name_of(verb: type) -> str:
 
 
 def verbs_for(arguments: Sequence[str]) -> Any:
-    """The union of the verbs for a command line.
+    """The union of the verbs, as tyro parses a command line with it.
 
-    The verb that it names has its whole help and its examples, the others a paragraph for the list of verbs; `fit` and
-    `sample-efficiency` have the options of the task that is named.
+    The verb that the command line names has its full help and examples, the others one paragraph for the list of
+    verbs; `fit` and `sample-efficiency` have the options of the task that is named.
     """
     named, verbs = next(iter(arguments), ""), []
     for verb in get_args(Verb):
@@ -50,7 +50,7 @@ def verbs_for(arguments: Sequence[str]) -> Any:
         if verb in OF_TASKS:
             has_task = named == name and len(arguments) > 1 and not arguments[1].startswith("-")
             verb = with_settings_of(verb, arguments[1]) if has_task else cast(Any, verb)[NoTask]
-        text = cleandoc((get_origin(verb) or verb).__doc__ or "")  # a class, or one of some settings
+        text = cleandoc((get_origin(verb) or verb).__doc__ or "")  # the origin of a generic class, which has the text
         if named == name:
             text = "\n    ".join([f"{text}\n\nExamples, in a checkout of elmokit:", *EXAMPLES[name]])
         else:

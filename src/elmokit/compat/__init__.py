@@ -6,7 +6,8 @@
     elmoformanylangs                                ->  elmokit.compat.elmoformanylangs
     simple_elmo                                     ->  elmokit.compat.simple_elmo
 
-`elmokit.compat.install()` makes the old imports themselves work; `python -m elmokit.compat SCRIPT` runs a script so.
+`elmokit.compat.install()` makes the old imports work unchanged; `python -m elmokit.compat SCRIPT` runs a script that
+uses them.
 docs/migrating.md lists the differences from the original libraries, and the reasons for them.
 """
 

@@ -1,4 +1,4 @@
-"""Run a script, or with -m a module, for an old library as it is: python -m elmokit.compat [-m] SCRIPT ARGS..."""
+"""Run an unchanged script for an old library, or with -m a module: python -m elmokit.compat [-m] SCRIPT ARGS..."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ def _with_rows(state: Tensor, rows: int, device: torch.device) -> Tensor:
 class CarriedStates(nn.Module):
     """The state carried between calls (AllenNLP, encoder_base.py; bilm-tf, model.py).
 
-    Row k of a call starts from the final state of row k of the call before. Rows that a call does not use keep their
-    state. With `stateful=False`, every call starts from zeros. It is a module, since AllenNLP's trainers look for
+    Row k of a call starts from the final state of row k of the previous call. Rows that a call does not use keep their
+    state. With `stateful=False`, every call starts from zeros. This is a module because AllenNLP's trainers look for
     `stateful` and `reset_states` among `model.modules()`.
     """
 

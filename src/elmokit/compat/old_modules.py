@@ -1,4 +1,4 @@
-"""The old libraries' modules by their own names, for programs of which no line is to be changed."""
+"""The old libraries' modules under their own names, so that programs run without any change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from types import CodeType, ModuleType
 from typing import Any, cast
 
-# Old modules, and the modules of `elmokit.compat` that have their names.
+# Old modules, and the modules of `elmokit.compat` that define their names.
 MODULES = {
     "allennlp.__main__": "allennlp.command",
     "allennlp.commands": "allennlp.command",
@@ -42,7 +42,7 @@ MODULES = {
     "simple_elmo.elmo_helpers": "simple_elmo",
 }
 TENSORFLOW_HUB = {"tensorflow_hub": "tf_hub"}
-# Those that `python -m` runs.
+# Modules that `python -m` can run.
 COMMANDS = ("allennlp", "allennlp.__main__", "allennlp.run", "elmoformanylangs", "elmoformanylangs.__main__")
 
 
@@ -51,7 +51,7 @@ def _missing(name: str) -> str:
 
 
 class _OldModules(MetaPathFinder, Loader):
-    """Finds the modules of a table, each with the names of its counterpart, which is imported with it."""
+    """Finds the modules of a table and gives each the names of its counterpart, which is imported with it."""
 
     def __init__(self, modules: dict[str, str]) -> None:
         self._modules = modules
@@ -67,7 +67,7 @@ class _OldModules(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
-        module.__file__ = __file__  # Python names it where a name cannot be imported from the module
+        module.__file__ = __file__  # for Python's message if a name cannot be imported from the module
         if counterpart := self._modules.get(name):
             source = import_module(f"elmokit.compat.{counterpart}")
             vars(module).update({key: value for key, value in vars(source).items() if not key.startswith("__")})
@@ -88,11 +88,11 @@ class _OldModules(MetaPathFinder, Loader):
 def install(*, tensorflow_hub: bool = False) -> None:
     """Let `import allennlp.modules.elmo`, `import bilm` and so on find the modules of `elmokit.compat`.
 
-    Libraries that are installed are found before; a module that they lack, as AllenNLP 1 and 2 lack
-    `allennlp.commands.elmo`, is found here.
+    Installed libraries take precedence; only modules that they lack, as AllenNLP 1 and 2 lack
+    `allennlp.commands.elmo`, are found here.
 
     Args:
-        tensorflow_hub: Stand in for `tensorflow_hub` too, which has more than ELMo.
+        tensorflow_hub: Stand in for `tensorflow_hub`, too. Off by default, since that library is not only for ELMo.
     """
     tables = [MODULES, TENSORFLOW_HUB] if tensorflow_hub else [MODULES]
     installed = [finder._modules for finder in sys.meta_path if isinstance(finder, _OldModules)]
@@ -100,6 +100,6 @@ def install(*, tensorflow_hub: bool = False) -> None:
 
 
 def lacks_command(name: str) -> bool:
-    """Whether `python -m name` would run a module of an old library, not installed, that has no command here."""
+    """Whether `name` belongs to an old library that is not installed, and cannot be run with `python -m` here."""
     library = find_spec(name.partition(".")[0])
     return library is not None and isinstance(library.loader, _OldModules) and name not in COMMANDS

@@ -1,4 +1,4 @@
-"""bio_embeddings' `SeqVecEmbedder`: ELMo of proteins (Heinzinger et al., 2019), whose words are residues.
+"""bio_embeddings' `SeqVecEmbedder`: ELMo for proteins (Heinzinger et al., 2019), whose words are residues.
 
 `elmokit embed --fasta` takes the place of SeqVec's own script.
 """
@@ -39,9 +39,10 @@ def _open(options: dict[str, Any]) -> Pretrained:
 class SeqVecEmbedder:
     """bio_embeddings' `SeqVecEmbedder`: all layers of the residues of protein sequences.
 
-    Every sequence starts from zeros, so that its vectors depend on nothing else. With `warmup_rounds` (in the original
-    4) the model is run as often on a sample sequence, and the state is carried from call to call as in AllenNLP: row k
-    of a batch goes on from row k of the last one. `embed_many` keeps the order of the sequences.
+    Every sequence starts from zeros, so that its vectors depend on nothing else. With `warmup_rounds` (4 in the
+    original) the model first reads a sample sequence that many times, and the state is carried from call to call as in
+    AllenNLP: row k of a batch starts from the final state of row k of the last one. `embed_many` keeps the order of the
+    sequences.
     """
 
     name = "seqvec"
@@ -61,12 +62,12 @@ class SeqVecEmbedder:
         """Load the model.
 
         Args:
-            warmup_rounds: How often the model reads the sample sequence first; 0: no state is carried.
+            warmup_rounds: How many times the model first reads the sample sequence; 0: no state is carried.
             device: As for `elmokit.Embedder`.
             dtype: As for `elmokit.Embedder`.
             use_cpu: The same as device="cpu".
             options: `weights_file` and `options_file`, or `model_directory`, which has files of these names or is any
-                model that `elmokit.load` accepts. Others are ignored, as in the original.
+                model that `elmokit.load` accepts. Other options are ignored, as in the original.
 
         Raises:
             ValueError: No model is named.
@@ -88,7 +89,7 @@ class SeqVecEmbedder:
         return next(self.embed_batch([sequence]))
 
     def embed_batch(self, batch: Sequence[str]) -> Iterator[np.ndarray]:
-        """Sequences -> for each (L+1, T, 2D) float32."""
+        """Yield the layers of each sequence, (L+1, T, 2D) float32."""
         if not batch:
             return
         sentences = [list(sequence) for sequence in batch]
@@ -99,9 +100,9 @@ class SeqVecEmbedder:
         yield from embeddings
 
     def embed_many(self, sequences: Iterable[str], batch_size: int | None = None) -> Iterator[np.ndarray]:
-        """Sequences -> one after the other (L+1, T, 2D) float32, in batches of fewer than `batch_size` residues.
+        """Yield the layers of each sequence, (L+1, T, 2D) float32, in batches of fewer than `batch_size` residues.
 
-        A longer sequence is a batch of its own; without `batch_size` every sequence is.
+        A longer sequence is a batch of its own; without `batch_size`, every sequence is.
         """
         batch: list[str] = []
         for sequence in sequences:

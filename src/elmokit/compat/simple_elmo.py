@@ -32,7 +32,7 @@ CHUNK_LOGITS = 2**26  # 256 MB in float32
 
 
 def _tokenized(texts: Sentences) -> list[list[str]]:
-    """The tokens of each sentence: as in simple_elmo, those of a string are its characters."""
+    """The tokens of each sentence; as in simple_elmo, the tokens of a string are its characters."""
     if any(isinstance(text, str) for text in texts):
         warn_once(STRING_AS_SENTENCE)
     return [list(text) for text in texts]
@@ -83,7 +83,7 @@ def _weights_in(directory: str | Path, full: bool) -> str | Path:
 class ElmoModel:
     """simple_elmo's `ElmoModel`: load a model, then compute vectors, averages or substitutes.
 
-    As in simple_elmo, the sentences of a batch carry their state to those of the next, and with `warmup` the first
+    As in simple_elmo, the sentences of a batch pass their state on to those of the next, and with `warmup` the first
     batch is run once in advance. A call starts from zeros, unless it is given a `session` (anything but None): then it
     starts from the final state of the previous call.
     """
@@ -147,9 +147,9 @@ class ElmoModel:
     def get_elmo_vector_average(
         self, texts: Sentences, warmup: bool = True, layers: str = "average", session: Any = None
     ) -> np.ndarray:
-        """The mean of each sentence's words, of length one: float64 (N, 2D), or (N, L+1, 2D) with layers="all".
+        """The mean of each sentence's words, scaled to length one: float64 (N, 2D), or (N, L+1, 2D) with layers="all".
 
-        With layers="all", as in simple_elmo, the layers of a sentence together have length one, not each of them.
+        With layers="all", as in simple_elmo, all layers of a sentence together have length one, not each of them.
         Arguments and errors are those of `get_elmo_vectors`.
         """
         warn_once("averages exclude padding, unlike simple_elmo's, which therefore depend on the batch")
@@ -176,8 +176,8 @@ class ElmoModel:
             nodelimiters: Exclude <S> and </S>.
 
         Returns:
-            For each sentence and word {"word": ..., "forward": {"candidates", "candidate_words", "logp"}, "backward":
-            {...}}, with the most likely candidate first; unknown words are named <UNK>.
+            For each word of each sentence {"word": ..., "forward": {"candidates", "candidate_words", "logp"},
+            "backward": {...}}, the most likely candidate first; an unknown word is given as <UNK>.
 
         Raises:
             ValueError: The model was loaded without `full`.

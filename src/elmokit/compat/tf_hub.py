@@ -30,7 +30,7 @@ def _named(values: Any) -> str:
 
 
 class HubTensor(Tensor):
-    """A result of a module, which NumPy and TensorFlow can read also where it has gradients; these end there."""
+    """A result of a module, which NumPy and TensorFlow can read even if it requires gradients, which end there."""
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
         """The values."""
@@ -86,7 +86,7 @@ class Module(nn.Module):
 
         Args:
             spec: The handle.
-            trainable: Whether the mix learns.
+            trainable: Whether the mix is trained.
             name: Kept as `name`.
             tags: Ignored: there is one graph.
         """
@@ -105,7 +105,7 @@ class Module(nn.Module):
 
     @property
     def signatures(self) -> Mapping[str, Callable[..., dict[str, Tensor]]]:
-        """As in `hub.load(handle).signatures`: `default(texts)` and `tokens(tokens=..., sequence_len=...)`."""
+        """The signatures, as in `hub.load(handle)`: `default(texts)` and `tokens(tokens=..., sequence_len=...)`."""
         return {"default": self._default, "tokens": self._tokens}
 
     def get_signature_names(self) -> list[str]:
@@ -113,7 +113,7 @@ class Module(nn.Module):
         return list(self.signatures)
 
     def find_signature(self, name: str) -> Callable[..., dict[str, Tensor]]:
-        """One of `signatures`; ValueError if there is no such one."""
+        """The signature of a name; ValueError if there is none."""
         if name not in self.signatures:
             raise ValueError(f"signature must be one of {', '.join(self.signatures)}, not {name!r}")
         return self.signatures[name]
@@ -127,11 +127,11 @@ class Module(nn.Module):
             as_dict: Return all outputs.
 
         Returns:
-            With `as_dict`: word_emb (B, T, D), lstm_outputs1, lstm_outputs2 and elmo (B, T, 2D), zero at padding,
-            default (B, 2D), the mean of elmo over the words, and sequence_len (B,). Otherwise default.
+            With `as_dict`: word_emb (B, T, D), lstm_outputs1, lstm_outputs2 and elmo (B, T, 2D), all zero at padding;
+            default (B, 2D), the mean of elmo over the words; and sequence_len (B,). Otherwise default alone.
 
         Raises:
-            ValueError: There is no such signature, or the inputs do not have its form.
+            ValueError: There is no such signature, or the inputs do not fit it.
         """
         call = self.find_signature(signature)
         outputs = call(**inputs) if isinstance(inputs, Mapping) else call(inputs)
@@ -172,7 +172,7 @@ class Module(nn.Module):
 
 
 class KerasLayer(nn.Module):
-    """TensorFlow Hub's `KerasLayer`, called with strings themselves; it is no layer of Keras'."""
+    """TensorFlow Hub's `KerasLayer`, called with strings; it is a PyTorch module, not a Keras layer."""
 
     def __init__(
         self,
@@ -189,15 +189,15 @@ class KerasLayer(nn.Module):
 
         Args:
             handle: The module.
-            trainable: Whether its mix learns; ignored if it is loaded.
+            trainable: Whether its mix is trained; ignored if `handle` is a loaded module.
             signature: "default" or "tokens".
             signature_outputs_as_dict: Return all outputs.
-            output_key: The output to return; "default" if `signature_outputs_as_dict` is not set.
+            output_key: The output to return; by default "default", unless `signature_outputs_as_dict` is set.
             name: Kept as `name`.
             ignored: `input_shape`, `output_shape`, `dtype`, `tags` and others that a graph would need.
 
         Raises:
-            ValueError: There is no such signature, or both an output and all of them are asked for.
+            ValueError: There is no such signature, or both `output_key` and `signature_outputs_as_dict` are set.
         """
         super().__init__()
         self.module = handle if isinstance(handle, Module) else Module(handle, trainable)
@@ -213,7 +213,7 @@ class KerasLayer(nn.Module):
         return [weight for weight in self.parameters() if weight.requires_grad]
 
     def forward(self, inputs: Any, training: bool | None = None) -> Any:
-        """Embed sentences as `Module.forward` does; errors are its own, and KeyError without such an output."""
+        """Embed sentences as `Module.forward` does, with the same errors; KeyError if there is no such output."""
         outputs = self.module(inputs, self._signature, as_dict=True)
         return outputs if self._output_key is None else outputs[self._output_key]
 

@@ -1,4 +1,4 @@
-"""Weights as the original libraries name them: by path, or by a URL in the cache of the library."""
+"""Weights as named in the original libraries: by path, or by a URL, whose file is in that library's cache."""
 
 import hashlib
 import os
@@ -25,7 +25,7 @@ def _is_url(name: str | Path) -> bool:
 
 
 def _allennlp_file(name: str | Path) -> Path:
-    """The file itself, or the file of a URL in AllenNLP's cache (its `cached_path`)."""
+    """The path of a file, or of a URL's file in AllenNLP's cache (its `cached_path`)."""
     if not _is_url(name):
         return expand_user(name)
     root = expand_user(os.environ.get("ALLENNLP_CACHE_ROOT", "~/.allennlp"))
@@ -43,11 +43,11 @@ def open_bilm(options_file: str | Path | None, weight_file: str | Path | None) -
     """Load a biLM from options.json and HDF5 weights.
 
     Args:
-        options_file: Path or URL; None if `weight_file` is any model that `elmokit.load` accepts.
+        options_file: Path or URL; None: `weight_file` is any model that `elmokit.load` accepts.
         weight_file: Path or URL of the HDF5 weights.
 
     Raises:
-        ValueError: There are options without weights.
+        ValueError: `options_file` is given without `weight_file`.
         FileNotFoundError: A URL is not in AllenNLP's cache.
     """
     if options_file is None:

@@ -1,4 +1,4 @@
-"""Character id 0 inside a word, for which the tables of AllenNLP and bilm-tf have a row of zeros; models have none."""
+"""Character id 0 inside a word: the tables of AllenNLP and bilm-tf have a row of zeros for it, elmokit's have none."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ TABLE = "char_embedding"
 
 
 def _is_zero_inside(ids: Tensor) -> Tensor:
-    """Ids (..., C) -> bool of that shape: True for an id 0 in a word, that is, next to other ids."""
+    """Ids (..., C) -> (..., C) bool: True for an id 0 in a word, that is, in a row that has other ids."""
     return (ids == 0) & (ids > 0).any(dim=-1, keepdim=True)
 
 
 def _with_zero_row(encoder: nn.Module, ids: Tensor, is_zero: Tensor) -> tuple[Tensor, Tensor]:
-    """The encoder's table of characters with a last row of zeros, and the ids, of which those of zeros name it."""
+    """The encoder's character table with a row of zeros appended, and the ids, with those of `is_zero` set to it."""
     table = encoder.get_parameter(TABLE)
     return torch.cat([table, table.new_zeros(1, table.shape[1])]), ids.masked_fill(is_zero, len(table) + 1)
 
@@ -33,7 +33,7 @@ def encode_words(encoder: nn.Module, ids: Tensor) -> Tensor:
 
 
 def run_bilm(frozen: Frozen, bilm: BiLM, ids: Tensor, state: BiLMState | None) -> BiLMOutput:
-    """`frozen.run(bilm, ids, state)`, for ids of characters that may be 0 inside a word, or for ids of words."""
+    """`frozen.run(bilm, ids, state)`, for character ids that may be 0 inside a word, or for word ids."""
     if ids.dim() < 3 or not (is_zero := _is_zero_inside(ids)).any():
         return frozen.run(bilm, ids, state)
     mask, encoder = bilm.token_encoder.is_word(ids), bilm.get_submodule("token_encoder")

@@ -36,7 +36,7 @@ def _read_classes(path: Path) -> dict[str, str]:
 
 def _instance(line: str, label: str, classes: dict[str, str], name: str, word: str) -> SenseSentence:
     position, _, text = line.partition("\t")
-    # At spaces alone, as the position counts: tokens such as "4\u00a01/2" contain other white space.
+    # Split at spaces alone, as positions count: tokens such as "4\u00a01/2" contain other white space.
     words = tuple(word for word in text.split(" ") if word)
     if not position.strip().isdecimal() or int(position) >= len(words):
         raise ValueError(f"{name}: expected the position of a word, a tab and a sentence, not {line[:60]!r}")

@@ -14,7 +14,7 @@ from elmokit.fs.reading import decode_line, read_line_blocks, read_lines, refuse
 from elmokit.progress import ProgressBar
 from elmokit.text.characters import count_truncated
 
-BLOCK_LINES, BLOCK_CHARACTERS = 1 << 17, 1 << 25  # of a shuffled block: about 20 MB of text, never much over 32
+BLOCK_LINES, BLOCK_CHARACTERS = 1 << 17, 1 << 25  # maximum of a shuffled block, except for its last line
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CorpusReport:
         blank_lines: Number of blank lines.
         long_words: Number of words with more bytes than a character CNN reads.
         digest: Hash of the contents of the files, independent of their names and order.
-        order: The indices of the files in the order of hashes of their contents.
+        order: The indices of the files, sorted by the hashes of their contents.
     """
 
     files: int
@@ -68,7 +68,7 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
     for path in map(Path, paths):
         refuse_pipe(path)
         if path.is_dir():
-            # Not the hidden ones, which may be unfinished, or macOS's notes on others.
+            # Hidden files are left out: unfinished ones, and macOS's attributes of others.
             named = (file for file in path.iterdir() if suffixes_of(file).kind == ".txt" and file.name[0] != ".")
             inside = sorted(filter(Path.is_file, named))
             if not inside:
@@ -167,7 +167,7 @@ class Position:
 class SentenceReader:
     """An endless stream of the sentences of a corpus, in a new order in each pass; `position` is where to resume.
 
-    In each pass, the files are shuffled, and the sentences within blocks of lines.
+    Each pass shuffles the files, and the sentences within blocks of lines.
     """
 
     def __init__(self, files: Sequence[Path], seed: int, position: Position = Position()) -> None:

@@ -25,8 +25,8 @@ class Document:
     Attributes:
         file: Index of the file.
         lines: The lines without blank ones.
-        position: Number of the line, from 1, at which it begins, or which holds its record in a file of JSON lines; in
-            a Parquet file the row, from 0.
+        position: Number of the line, from 1, at which it begins, or of its record in JSON lines; of the row, from 0, in
+            a Parquet file.
     """
 
     file: int
@@ -40,7 +40,7 @@ def position_name(path: str) -> str:
 
 
 def is_fasta(path: str | Path) -> bool:
-    """Whether a file, by its name, has protein sequences."""
+    """Whether the name of a file says that it has protein sequences."""
     return suffixes_of(path).kind in FASTA
 
 
@@ -99,7 +99,7 @@ def _parquet_texts(path: str, field: str) -> Iterator[tuple[int, str | None]]:
 
 
 def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:
-    """The lines of a file that are not blank, with None after each document; and the position of each."""
+    """The position and text of each line of a file that is not blank, and None for the text after each document."""
     kind = suffixes_of(path).kind
     if kind in (*JSON_LINES, PARQUET):
         texts = _parquet_texts(path, field) if kind == PARQUET else _json_texts(path, field)
@@ -125,8 +125,8 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
         file: Index of the file, which each document records.
 
     Yields:
-        Documents with at least one line. A longer one is cut into several, after MAX_LINES lines or with the line that
-        reaches MAX_DOCUMENT_CHARACTERS characters; those of one record have its position.
+        Documents with at least one line. One of more than MAX_LINES lines or MAX_DOCUMENT_CHARACTERS characters is cut
+        into several, between lines; those of one record have its position.
 
     Raises:
         FileNotFoundError: The file does not exist.

@@ -5,8 +5,8 @@ threshold. The estimate is MinHash's (Broder, 1997); candidates are documents th
 (locality-sensitive hashing; Leskovec, Rajaraman and Ullman, "Mining of Massive Datasets", chapter 3). rensa computes
 the signatures.
 
-Pages of one template, less similar than the threshold, may all agree in a band. So that the time is linear in their
-number, a document is compared with the first `CANDIDATES` documents of each of its bands only.
+Pages of one template may all agree in a band although they are less similar than the threshold. To keep the time linear
+in their number, a document is compared with the first `CANDIDATES` documents of each of its bands only.
 """
 
 import os
@@ -95,7 +95,7 @@ def signatures(texts: Sequence[str]) -> list[np.ndarray | None]:
 
 
 def band_hashes(rows: np.ndarray) -> np.ndarray:
-    """Hashes of the bands of signatures (N, 128): (N, 16) uint64."""
+    """Signatures (N, 128) -> the hashes of their bands (N, 16) uint64."""
     bands = rows.reshape(len(rows), BANDS, PERMUTATIONS // BANDS).astype(np.uint64)
     multipliers = _multipliers()
     mixed = (bands * multipliers[: bands.shape[2]]).sum(axis=2) + np.arange(1, BANDS + 1, dtype=np.uint64)
@@ -110,7 +110,7 @@ class Fingerprint:
     Attributes:
         document: Hash of the text.
         paragraphs: Hash of each line; 0 for lines that are too short to be compared.
-        signature: MinHash signature, (128,) uint32; None if near duplicates are not compared, or without words.
+        signature: MinHash signature, (128,) uint32; None without words, or if near duplicates are not looked for.
     """
 
     document: int
@@ -126,7 +126,7 @@ def fingerprints(documents: Sequence[Sequence[str]], near: bool) -> list[Fingerp
         near: Compute signatures too, by which near duplicates are found.
 
     Returns:
-        As many fingerprints.
+        A fingerprint for each document.
     """
     texts = ["\n".join(lines) for lines in documents]
     rows = signatures(texts) if near else [None] * len(texts)
@@ -149,7 +149,7 @@ class HashIndex:
         self._limit = newest
         self._newest: dict[int, list[int]] = {}
         self._count = 0
-        self._sorted: list[tuple[np.ndarray, np.ndarray]] = []  # hashes and numbers, at most half as many each time
+        self._sorted: list[tuple[np.ndarray, np.ndarray]] = []  # hashes and numbers; each is at most half the last
 
     def add(self, hashes: Iterable[int], number: int) -> None:
         """Add a number under each of the hashes."""
@@ -185,11 +185,11 @@ class HashIndex:
                     yield index, number
 
     def first(self, hashes: Sequence[int], limit: int) -> np.ndarray:
-        """The distinct numbers under any of the hashes, of each hash the first that were added.
+        """The distinct numbers under any of the hashes, counting only the first that were added under each.
 
         Args:
             hashes: The hashes.
-            limit: How many numbers of each hash.
+            limit: Maximum number of entries under each hash.
 
         Returns:
             The numbers in ascending order, (N,) uint32.
@@ -208,7 +208,7 @@ class HashIndex:
 
 
 class Match(NamedTuple):
-    """An earlier document that a document duplicates, and their similarity (1.0 for exact duplicates)."""
+    """The number of an earlier document that a document duplicates, and their similarity (1.0 for exact duplicates)."""
 
     number: int
     similarity: float
@@ -240,8 +240,8 @@ def _reopened(path: Path, size: int) -> BinaryIO:
 class SeenTexts:
     """An index of the documents and long paragraphs that were kept so far, which is also logged to files.
 
-    A document takes 204 bytes of memory and 520 bytes of disk, a long paragraph 12 and 8. Memory peaks at 2.7 times as
-    much while sorted arrays are merged.
+    A document takes 204 bytes of memory and 520 bytes of disk, a long paragraph 12 and 8. While sorted arrays are
+    merged, memory peaks at 2.7 times that.
     """
 
     ROW = 4 * PERMUTATIONS
@@ -259,8 +259,8 @@ class SeenTexts:
         Args:
             directory: Directory of the files.
             similarity: Threshold of near duplicates.
-            sizes: Entries of the files to keep; by default none.
-            candidates: Documents of a band with which one is compared, the first that were kept.
+            sizes: Number of entries of the files to keep; by default none.
+            candidates: Maximum number of documents in a band that a document is compared with.
 
         Raises:
             ValueError: A file has fewer entries.
@@ -271,7 +271,7 @@ class SeenTexts:
         self._lines = _reopened(directory / "paragraphs.bin", 8 * sizes.paragraphs)
         self._exact, self._bands, self._paragraphs = HashIndex(), HashIndex(), HashIndex()
         self.sizes = sizes
-        self._mapped = np.empty((0, PERMUTATIONS), np.uint32)  # the signatures, as far as they were compared
+        self._mapped = np.empty((0, PERMUTATIONS), np.uint32)  # signatures on disk, mapped again when there are more
         self._rebuild()
 
     def _rebuild(self) -> None:
@@ -291,14 +291,14 @@ class SeenTexts:
             self._paragraphs.add_many(keys, np.arange(begin, begin + len(keys), dtype=np.uint32))
 
     def _signatures(self, numbers: np.ndarray) -> np.ndarray:
-        """The signatures of documents with these numbers, which ascend: (N, 128) uint32."""
+        """The signatures of documents with these numbers, in ascending order: (N, 128) uint32."""
         if numbers[-1] >= len(self._mapped):
             self._rows.flush()
             self._mapped = np.memmap(self._rows, "<u4", "r", shape=(self.sizes.documents, PERMUTATIONS))
         return self._mapped[numbers]
 
     def match(self, fingerprint: Fingerprint) -> Match | None:
-        """The first kept document that this one equals, or otherwise the first candidate that it nearly duplicates."""
+        """The first kept document that equals this one, else the first candidate that is nearly the same, else None."""
         equal = min((number for _, number in self._exact.find([fingerprint.document])), default=None)
         if equal is not None:
             return Match(equal, 1.0, exact=True)
@@ -326,7 +326,7 @@ class SeenTexts:
         """Add the next document.
 
         Args:
-            fingerprint: Its fingerprint; None for a document that is dropped, or compared with no other.
+            fingerprint: Its fingerprint; None for a document that is dropped or not to be compared.
             paragraphs: The hashes of its long paragraphs that are kept.
         """
         number = self.sizes.documents

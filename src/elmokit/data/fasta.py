@@ -10,7 +10,7 @@ from pathlib import Path
 
 from elmokit.fs.reading import read_lines
 
-RESIDUES = re.compile(r"[A-Za-z*.-]*")  # with the marks of a stop and of gaps
+RESIDUES = re.compile(r"[A-Za-z*.-]*")  # including the marks of stops and gaps
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ def read_fasta(path: str | Path) -> Iterator[FastaRecord]:
 
 
 def _by_length(records: Iterable[FastaRecord], group: int) -> Iterator[tuple[int, FastaRecord]]:
-    """Records with their numbers in the file, the shortest first of every `group` consecutive ones."""
+    """Records with their numbers in the file; every `group` consecutive ones are sorted by length."""
     numbered = enumerate(records)
     while together := list(islice(numbered, group)):
         yield from sorted(together, key=lambda each: len(each[1].sequence))
 
 
 def read_sequences(path: str | Path, group: int = 1) -> Iterator[str]:
-    """Stream the residues alone, the shortest first of every `group` consecutive sequences, which are in memory."""
+    """Stream the residues of each sequence; every `group` consecutive ones are held in memory and sorted by length."""
     return (record.sequence for _, record in _by_length(read_fasta(path), group))
 
 
@@ -73,7 +73,7 @@ def _identifier(record: FastaRecord, separator: str, field: int) -> str:
 
 
 def read_identifiers(path: str | Path, separator: str = "|", field: int = 1, group: int = 1) -> dict[str, int]:
-    """The names of all sequences: a field of each header, as P69905 of `>sp|P69905|HBA_HUMAN Hemoglobin`.
+    """The names of all sequences: a field of each header, such as P69905 in `>sp|P69905|HBA_HUMAN Hemoglobin`.
 
     Args:
         path: The file.
@@ -82,7 +82,7 @@ def read_identifiers(path: str | Path, separator: str = "|", field: int = 1, gro
         group: As for `read_sequences`.
 
     Returns:
-        For each name, in the order of the file, the place at which `read_sequences` has its sequence, from 0.
+        For each name, in the order of the file, the index of its sequence in the order of `read_sequences`, from 0.
 
     Raises:
         ValueError: A header has no such field, or two sequences have the same name; the message names the line.

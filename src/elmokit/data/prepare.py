@@ -41,16 +41,16 @@ from elmokit.text.tokenizers import TOKENIZED, missing_rules, tokenizer_for
 SHARD_BYTES = 16_000_000
 COMPRESSION_RATIO = 3
 MAX_DEFAULT_SHARDS = 256
-FIRST_DOCUMENTS = 20  # that are read before the run
+FIRST_DOCUMENTS = 20  # of each file, which are checked before the run
 
-# What users call the options that record files with their sizes.
+# Names, in messages, of the options that record files with their sizes.
 NAMED = {"input_bytes": "inputs (their paths, sizes or order)", "exclude_bytes": "excluded files"}
 # Subdirectory of an unfinished run that becomes the output.
 RESULT_NAME = "result"
 
 
 def _sizes(paths: Sequence[str | Path], text_field: str, tokenizer: Tokenizer) -> dict[str, int]:
-    """The sizes of the files in bytes. ValueError for files that are repeated or whose beginning is unreadable."""
+    """The sizes of the files in bytes. ValueError for files that are repeated, empty, or unreadable from the start."""
     check_distinct(paths)
     names = [str(path) for path in paths]
     doubts = {}
@@ -72,17 +72,17 @@ def _default_num_shards(input_bytes: dict[str, int]) -> int:
 
 
 def _finished_report(output: Path, options: PrepareOptions, overwrite: bool) -> PrepareReport | None:
-    """The report of a finished run with the same options, if any. ValueError if the options differ.
+    """The report of a finished run with the same options, if any. ValueError if they differ, unless `overwrite`.
 
-    Files are compared by name and size. One of the same size that was written later may have other text, or may only
-    have been copied: that is reported, and `overwrite` decides.
+    Files are compared by name and size. One of the same size that was written later may have changed, or may only have
+    been copied: without `overwrite` there is a warning, with it the run is not taken for finished.
     """
     if not (output / REPORT_NAME).exists():
         return None
     try:
         report = read_report(output)
         old, new = asdict(report.options), asdict(options)
-        # As JSON, in which the order of files counts, which is that of the documents.
+        # As JSON, since the order of files counts: it is that of the documents.
         if different := [NAMED.get(name, name) for name in new if json_bytes(old[name]) != json_bytes(new[name])]:
             raise ValueError(
                 f"{output} has a corpus prepared with other {', '.join(different)}: remove it, choose another output, "
@@ -108,7 +108,7 @@ def _finished_report(output: Path, options: PrepareOptions, overwrite: bool) -> 
 
 
 def _identity(checkpoint: Checkpoint) -> bytes:
-    """What a run must share with the one that resumes it, as JSON, in which the order of files counts."""
+    """The values that a run must share with the one that resumes it, as JSON, since the order of files counts."""
     return json_bytes([asdict(checkpoint.report.options), checkpoint.modified])
 
 
@@ -171,9 +171,9 @@ def _check_arguments(
 
 
 def _tokenizer(files: Sequence[str | Path], name: str | None, language: str | None) -> Tokenizer:
-    """The tokenizer of `tokenizer_for`, or for protein sequences the one that splits at the spaces between residues.
+    """The tokenizer: that of `tokenizer_for`, or for protein sequences whitespace-1, as spaces separate their residues.
 
-    ValueError if only some of the files are FASTA, or if another tokenizer or a language is given for these.
+    ValueError if only some of the files are FASTA, or if another tokenizer or a language is given for them.
     """
     sequences = [path for path in files if is_fasta(path)]
     if not sequences:
@@ -213,9 +213,9 @@ def prepare(
             sequences (.fasta, .fa or .faa, plain, .gz or .zst), each a sentence whose words are its residues. A
             document of more than 1,000 lines or 250,000 characters is cut into several, at the ends of lines: a file
             that is one line is one document, and must fit in memory.
-        output: Directory for shard-NNNNN.txt.zst, corpus.json (the report) and dropped.jsonl: a line for each document
-            that was dropped, with its file and its line there, from 1 (of a Parquet file its row, from 0), and the same
-            of the document that it is like. It is created atomically; if it is complete already, nothing is done.
+        output: Directory for shard-NNNNN.txt.zst, corpus.json (the report) and dropped.jsonl: a line for each dropped
+            document, with its file and its line in it, from 1 (in a Parquet file its row, from 0), and the same for
+            the document that it duplicates. It is created atomically; if it is complete already, nothing is done.
         tokenizer: Name of a tokenizer, which models trained on the shards record; by default the one of the language
             (see `tokenizer_for`), for protein sequences whitespace-1.
         num_shards: Number of shards, each of which must fit in memory; by default one per 16 MB of text, at most 256.
@@ -235,7 +235,7 @@ def prepare(
         overwrite: Replace a corpus that was prepared with other options, once the new one is complete.
 
     Returns:
-        The number of documents, sentences and words that were kept, and that were dropped for each reason.
+        The number of documents, sentences and words that were kept, and of those that were dropped for each reason.
 
     Raises:
         ValueError: An option is invalid, a file is empty, damaged or not UTF-8, or the output has a corpus prepared

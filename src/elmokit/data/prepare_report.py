@@ -21,7 +21,7 @@ class PrepareOptions:
     exclude_bytes: dict[str, int]
     text_field: str
     tokenizer: str
-    language: str | None  # of the rules for sentences; None for the tokenizer's own
+    language: str | None  # whose rules split sentences; None: the tokenizer's own
     drop_duplicates: DropDuplicates
     similarity: float
     drop_paragraphs: bool
@@ -55,7 +55,7 @@ class PrepareReport:
         words: Number of words kept.
         long_words: Number of kept words with more bytes than a character CNN reads.
         characters: Number of characters of all documents, kept or dropped.
-        unknown_letters: Number of these that are letters of scripts for which the tokenizer has no rules.
+        unknown_letters: Number of these characters that are letters of scripts without rules in the tokenizer.
         words_per_input: Number of words kept from each input file.
         dropped: Counts of what was dropped, by reason.
         already_done: Whether the output existed, so that this call did nothing.

@@ -27,7 +27,7 @@ DROPPED_NAME = "dropped.jsonl"
 
 # The position of each document in its file, in 8 bytes.
 POSITIONS_NAME = "positions.bin"
-# The number is that of the format of the directory's files: a run of an older one starts over.
+# The number is the version of the directory's format: a run in an older one starts over.
 CHECKPOINT_NAME = "checkpoint-2.json"
 # A checkpoint syncs the files of all shards to disk: at most every 30 seconds, and at most 5 % of the time.
 CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 30, 0.05
@@ -77,10 +77,10 @@ class Checkpoint:
 
 
 class PrepareRun:
-    """A run and its directory. Documents are processed in input order, those of excluded files first."""
+    """An unfinished run and its directory. Documents are processed in input order, those of excluded files first."""
 
     def __init__(self, directory: Path, checkpoint: Checkpoint) -> None:
-        """Resume from a checkpoint, whose files are in `directory`."""
+        """Resume from a checkpoint in `directory`."""
         self._directory, self._checkpoint = directory, checkpoint
         self.report, self._options = checkpoint.report, checkpoint.report.options
         self._paths = [*self._options.exclude_bytes, *self._options.input_bytes]
@@ -146,7 +146,7 @@ class PrepareRun:
             self.save()
 
     def _keep_new_paragraphs(self, document: TokenizedDocument, fingerprint: Fingerprint) -> None:
-        """Keep the document without long paragraphs that occurred before, earlier in the document included."""
+        """Keep the document without its long paragraphs that occurred before, in earlier documents or in this one."""
         options, seen = self._options, self._seen.seen_paragraphs(fingerprint)
         kept: list[TokenizedLine] = []
         added: dict[int, None] = {}  # hashes of its own paragraphs, in order
@@ -178,7 +178,7 @@ class PrepareRun:
         paragraphs: Iterable[int] = (),
     ) -> None:
         """Add lines of a document to its shard, and its fingerprint and paragraphs to the index."""
-        # Not counting excluded documents, so that excluding some does not change the order of the others.
+        # Without counting excluded documents, so that they do not change the order of the others.
         number = self._checkpoint.documents - self._checkpoint.excluded.documents
         self._scatter.add(number, "".join(line.text for line in lines))
         self._seen.add(fingerprint, paragraphs)

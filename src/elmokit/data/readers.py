@@ -28,7 +28,7 @@ class TaggedSentence:
 
 
 class Line(NamedTuple):
-    """A line of a task file; `columns` is None if the line is not a token."""
+    """A line of a task file; `columns` is None if it is not the line of a word."""
 
     number: int
     text: str
@@ -60,7 +60,7 @@ class Layout:
             word_column: Number of the column of the words; ignored for CoNLL-U.
             tag_column: For CoNLL-U, the name of the column of the tags, by default upos; otherwise its number, by
                 default the last.
-            with_tags: Whether tags are read. If not, `tag_column` matters for CoNLL-U alone, where they are written.
+            with_tags: Whether tags are read. If not, `tag_column` matters only for CoNLL-U, where tags are written.
 
         Returns:
             The layout.
@@ -83,13 +83,13 @@ class Layout:
 
 
 def is_conllu_token(line: str) -> bool:
-    """Whether a line is that of a word, a multiword token or an empty node in CoNLL-U."""
+    """Whether a line is CoNLL-U's line of a word, a multiword token or an empty node."""
     columns = line.split("\t")
     return len(columns) == len(CONLLU_COLUMNS) and CONLLU_ID.fullmatch(columns[0]) is not None
 
 
 def conllu_lines(words: Iterable[str], tags: Iterable[str], tag_column: int) -> str:
-    """A sentence in CoNLL-U, with its last empty line; all columns but those of number, word and tag are "_"."""
+    """A sentence in CoNLL-U, with the empty line after it; all columns except id, form and the tag are "_"."""
     lines = []
     for number, (word, tag) in enumerate(zip(words, tags, strict=True), start=1):
         columns = [str(number), word, *"_" * (len(CONLLU_COLUMNS) - 2)]
@@ -106,7 +106,7 @@ def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
         layout: Its columns.
 
     Yields:
-        All lines, from 1; those of tokens with their columns.
+        All lines, numbered from 1; lines of words with their columns.
 
     Raises:
         FileNotFoundError: The file is missing.
@@ -161,7 +161,7 @@ def _column(columns: list[str], index: int, path: str | Path, number: int) -> st
 
 
 def _refuse_numbers(words: tuple[str, ...], path: str | Path) -> None:
-    """ValueError if the words of a sentence are 1, 2, 3, ...: another column has them."""
+    """ValueError if the words of a sentence are 1, 2, 3, ...: then this is not the column of the words."""
     if len(words) > 1 and words == tuple(map(str, range(1, len(words) + 1))):
         raise ValueError(
             f"{path}: the words of its first longer sentence are the numbers {words[0]} to {words[-1]}: give format "
@@ -178,7 +178,7 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
         with_tags: Whether to read the tags. If not, a file with a single column has the words there.
 
     Yields:
-        The sentences; those of CoNLL-U with "_" for each part of speech have no tags.
+        The sentences; a sentence of CoNLL-U whose parts of speech are all "_" has no tags.
 
     Raises:
         ValueError: A line has a wrong number of columns, or none for tags; or the file looks like raw text.
@@ -215,7 +215,7 @@ def _read_sentences(path: str | Path, layout: Layout, with_tags: bool) -> Iterat
 
 
 def _sentence(words: list[str], tags: list[str], layout: Layout) -> TaggedSentence:
-    # "_" is CoNLL-U's mark for what is not there; in columns such as that of the features it is a value.
+    # "_" is CoNLL-U's mark for a missing value; in columns such as feats it is a value.
     untagged = layout.conllu and CONLLU_COLUMNS[layout.tag_column] in PARTS_OF_SPEECH and set(tags) == {"_"}
     return TaggedSentence(tuple(words), () if untagged else tuple(tags))
 
@@ -229,7 +229,7 @@ def _with_tag(line: Line, tag: str, layout: Layout) -> str:
 
 
 def _has_columns(line: Line, layout: Layout) -> bool:
-    """Whether the start of a document has columns of its own, as in CoNLL-2003: conlleval counts them."""
+    """Whether the line that starts a document has columns, as in CoNLL-2003: conlleval counts them."""
     return not layout.conllu and len(SEPARATOR.split(line.text.strip(" \t"))) > 1
 
 
@@ -251,10 +251,10 @@ def write_predictions(
         The number of sentences and the number of tokens.
 
     Raises:
-        ValueError: There are fewer or more tags than tokens, or sentences than the file has, or it is malformed.
+        ValueError: The numbers of sentences or of tags differ from those of the file, or it is malformed.
     """
     sentences, tokens = 0, 0
-    tags: Iterator[str] | None = None  # of the present sentence
+    tags: Iterator[str] | None = None  # of the current sentence
     remaining = iter(predictions)
     with atomic_path(path) as partial, create_bytes(partial) as stream:
         for line in read_token_lines(source, layout):

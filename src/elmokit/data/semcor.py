@@ -31,7 +31,7 @@ def _split_tokens(tokens: Sequence[str]) -> tuple[tuple[str, ...], list[int]]:
 
 
 def _list(record: dict[str, Any], key: str) -> list[Any]:
-    """A value that must be a list: a text would be read letter by letter."""
+    """A value that must be a list; TypeError for others, as a string would be read letter by letter."""
     if not isinstance(value := record[key], list):
         raise TypeError(f"{key} is {type(value).__name__}, not a list")
     return value

@@ -10,8 +10,8 @@ class SenseInstance(NamedTuple):
     """A word, or several consecutive words, with a sense.
 
     Attributes:
-        name: Unique name in the data set, such as "senseval2.d000.s000.t000"; in SemCor file, line and number in it.
-        lemma: Entry that the senses belong to: lemma and part of speech, "play%n", or in CoarseWSD the word.
+        name: Unique name, such as "senseval2.d000.s000.t000"; for JSON lines, file, line and number in the line.
+        lemma: The entry that the senses belong to: lemma and part of speech, "play%n", or in CoarseWSD the word.
         start: Index of the first word in the sentence.
         end: Index after the last word.
         senses: The correct senses; any of them counts as a correct answer.

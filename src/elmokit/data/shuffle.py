@@ -14,7 +14,7 @@ import zstandard
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.reading import read_blocks
 
-# Size of the write buffers of all shards together.
+# Total size of the write buffers of all shards.
 BUFFER_BYTES = 1 << 26
 KEY_DIGITS = 16  # hexadecimal digits of a sort key
 
@@ -25,7 +25,7 @@ def sort_key(number: int, seed: int) -> int:
 
 
 class Scatter:
-    """Distributes documents to the files of their shards, which can be truncated to a checkpoint."""
+    """Distributes documents to the files of their shards, which are truncated to a checkpoint when a run resumes."""
 
     def __init__(self, directory: Path, num_shards: int, seed: int, sizes: Sequence[int] = ()) -> None:
         """Open the files.
@@ -34,10 +34,10 @@ class Scatter:
             directory: Directory of the files.
             num_shards: Number of shards.
             seed: Seed of the shuffling.
-            sizes: Size in bytes to which each file is truncated; by default all are emptied.
+            sizes: Size in bytes to which each file is truncated; by default 0.
 
         Raises:
-            ValueError: A file is smaller.
+            ValueError: A file is smaller than its size.
         """
         self._paths = [directory / f"scattered-{shard:05d}.zst" for shard in range(num_shards)]
         self._seed = seed

@@ -95,7 +95,7 @@ class TrainingStream:
         return self.next_parts([slice(None)])[0]
 
     def next_parts(self, parts: Sequence[slice]) -> list[TrainingWindow]:
-        """The next window, of which each part has some of the rows; rows outside of all parts are passed over."""
+        """The next window, split into parts by rows; rows that belong to no part are skipped, but advance as well."""
         begins = []
         for number, row in enumerate(self._rows):
             if len(row[0]) < self._done[number] + self._steps:
@@ -135,9 +135,9 @@ class PendingText:
     """The text that a `SentenceStream` holds between two batches, and its counts.
 
     Attributes:
-        rest: Words that are left of a sentence that is being cut.
+        rest: The remaining words of a sentence that is being cut.
         excess: Positions by which the batches so far exceed their size; less than one batch.
-        cut: Sentences that were longer than a batch, and so were cut.
+        cut: Number of sentences that were cut because they were longer than a batch.
     """
 
     rest: list[str] = field(default_factory=list)
@@ -152,9 +152,9 @@ class PendingText:
 class SentenceStream:
     """Batches of whole sentences, for encoders that carry no state from one sentence to the next.
 
-    A position is a word, or the one boundary that a direction predicts of each sentence, as in `TrainingStream`: a
-    batch has `size` positions on average. It ends with the sentence that reaches its size, and the next one makes up
-    for the excess. A sentence that is longer than a batch is cut into several.
+    A batch has `size` positions on average: the words, and one boundary per sentence, which is what each direction
+    predicts. It ends with the sentence that reaches its size, and the next batch makes up for the excess. A sentence
+    that is longer than a batch is cut into several.
     """
 
     def __init__(self, sentences: Iterator[list[str]], size: int, pending: PendingText | None = None) -> None:
@@ -166,7 +166,7 @@ class SentenceStream:
             pending: `SentenceStream.pending` of an earlier stream.
 
         Raises:
-            ValueError: A batch has no place for a word and a boundary.
+            ValueError: `size` is below 2, too small for a word and a boundary.
         """
         if size < 2:
             raise ValueError("a batch of whole sentences needs 2 positions or more: raise batch_size or unroll_steps")
@@ -178,7 +178,7 @@ class SentenceStream:
 
     @property
     def pending(self) -> PendingText:
-        """Held text and counts, from which a stream continues."""
+        """The held text and counts, from which a stream can be continued."""
         return PendingText(self._sentence[self._done :], self._excess, self._cut)
 
     def __iter__(self) -> Iterator[list[list[str]]]:
@@ -193,7 +193,7 @@ class SentenceStream:
         return batch
 
     def _next_sentence(self) -> list[str]:
-        """The next sentence, or the next part of one that is cut, of at most as many positions as a batch."""
+        """The next sentence, or the next piece of one that is being cut, with at most as many positions as a batch."""
         longest = self._size - 1
         if self._done >= len(self._sentence):
             self._sentence, self._done = next(self._sentences), 0
@@ -204,12 +204,12 @@ class SentenceStream:
 
 
 def draw_hidden(lengths: Sequence[int], share: float, generator: torch.Generator) -> list[np.ndarray]:
-    """Draw the words of each sentence that are hidden from the model, which is to predict them.
+    """Draw the words of each sentence that are hidden from the model, for it to predict.
 
     Args:
-        lengths: Words of each sentence, at least one.
-        share: Of the words of a sentence, to the nearest word; at least one is drawn.
-        generator: On the CPU.
+        lengths: Number of words of each sentence, at least 1.
+        share: Fraction of the words of a sentence to hide, rounded to a number of at least 1.
+        generator: Generator on the CPU.
 
     Returns:
         The positions of the hidden words of each sentence, from 0, in ascending order.
@@ -324,7 +324,7 @@ def sentence_batches(sentences: Iterable[Sequence[str]], words: int) -> Iterator
 
     Args:
         sentences: Lists of words.
-        words: Words of a batch, counting boundaries: it ends with the sentence that reaches them.
+        words: Size of a batch in words and boundaries, two per sentence; it ends with the sentence that reaches it.
 
     Yields:
         The batches; the last may have fewer words.

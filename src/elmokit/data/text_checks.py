@@ -1,4 +1,4 @@
-"""Checks whether text looks like what it is taken for: raw or tokenized, sentences, the language of a tokenizer."""
+"""Checks whether text looks like what it is read as: raw or tokenized, one sentence per line, in a language."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,11 +17,12 @@ ATTACHED = re.compile(
 ATTACHED_AT_END = re.compile(r".*[^\W\d_]{2}[.!?\u3002\uff01\uff1f][\"'\u201d\u2019)]*")
 SEPARATE = frozenset(",.\u3001\u3002\uff0c")  # as words of their own: tokenized text
 MARK_SHARE = 0.02
-# Sentences are seldom longer; a tenth of longer ones is a text whose lines are paragraphs or documents.
+# Sentences are seldom longer; if a tenth of the lines is, they are paragraphs or documents.
 LONG_LINE_WORDS, LONG_LINE_SHARE = 150, 0.1
-SPLIT_LINES, SPLIT_CHARACTERS, SEVERAL = 100, 5_000, 1.5  # sentences of a line, on average
+# The first lines are split into sentences; this many in a line, on average, are several.
+SPLIT_LINES, SPLIT_CHARACTERS, SEVERAL = 100, 5_000, 1.5
 UNKNOWN_SHARE = 0.01  # of letters of scripts without rules
-# A quarter of the words of English text, and few of those of other languages in its script.
+# They are a quarter of the words of English text, and rare in other languages in its script.
 ENGLISH_WORDS = frozenset(
     "the of and to a in is that it for was with on as he she they you are this be at by i".split()  # noqa: SIM905
 )
@@ -34,15 +35,15 @@ ADVICE = (
 
 
 def doubts_about(file: Path, tokenizer: Tokenizer, lines_are_sentences: bool) -> Iterator[str]:
-    """Reasons against reading a file with this tokenizer, from its beginning, for warnings that begin with its name.
+    """Reasons, found in its beginning, to doubt that a file should be read with a tokenizer.
 
     Args:
         file: Text file.
-        tokenizer: The tokenizer that it will be split with; whitespace-1 if it is taken for tokenized text.
+        tokenizer: The tokenizer that will split it; whitespace-1 if it is read as tokenized text.
         lines_are_sentences: Every line will be used as one sentence.
 
     Yields:
-        Reasons, each a phrase to follow the name of the file.
+        Reasons for a warning, each a phrase that follows the name of the file.
 
     Raises:
         FileNotFoundError: The file is missing.
@@ -115,7 +116,7 @@ def _are_marks_separate(lines: Sequence[Sequence[str]]) -> bool:
 
 
 def _sentences_of_a_line(lines: Sequence[str], tokenizer: Tokenizer) -> float:
-    """The mean number of sentences of the first lines; tokenized ones have one each."""
+    """The mean number of sentences in the first lines; 1 for tokenized text."""
     first = [line[:SPLIT_CHARACTERS] for line in lines[:SPLIT_LINES]]
     return sum(len(tokenizer.split_sentences(line)) for line in first) / max(1, len(first))
 
@@ -126,7 +127,7 @@ def _are_long(lines: Sequence[Sequence[str]]) -> bool:
 
 
 def english_doubt(lines: Iterable[str], tokenizer: Tokenizer) -> str | None:
-    """Say whether text for english-1 lacks the most frequent words of English, unless a language was chosen."""
+    """A doubt if text for english-1 lacks the most frequent words of English; None if not, or a language is given."""
     if tokenizer.name != "english-1" or tokenizer.language is not None:
         return None
     words = [word for word in chain.from_iterable(map(str.split, lines)) if word.isalpha()]

@@ -1,7 +1,7 @@
 """Text files as every verb reads them: raw, so that a tokenizer splits the lines, or tokenized already.
 
-A file is raw unless `elmokit prepare` wrote it or the caller says that it is tokenized. Text that does not look like
-what it is taken for is reported, since the results would be wrong without a sign of it.
+A file is raw unless `elmokit prepare` wrote it or the caller says that it is tokenized. A warning is issued for text
+that does not look like it, since results would otherwise be silently wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHARD = re.compile(r"shard-\d{5}\.txt(?:\.gz|\.zst)?")
 
 
 def tokenizer_of_shard(file: Path) -> str | None:
-    """The tokenizer by which `elmokit prepare` wrote a file, as corpus.json beside it says; None for other files."""
+    """The tokenizer of a shard of `elmokit prepare`, from the corpus.json next to it; None for other files."""
     report = file.parent / "corpus.json"
     if not SHARD.fullmatch(file.name) or not report.is_file():
         return None
@@ -50,7 +50,7 @@ def _refuse_records(files: Sequence[Path]) -> None:
                 f"{file} holds {'a table' if kind == PARQUET else 'JSON'}, not lines of text: `elmokit prepare` makes "
                 "text of it for training; else write its sentences to another file, one a line"
             )
-        # Also the ending of text in Persian.
+        # The suffix .fa is also used for text in Persian.
         if kind in FASTA and next(filter(str.strip, read_lines(file)), "").startswith(">"):
             raise ValueError(
                 f"{file} holds protein sequences, not lines of text: `elmokit embed --fasta` embeds them, and `elmokit "
@@ -59,10 +59,10 @@ def _refuse_records(files: Sequence[Path]) -> None:
 
 
 def line_tokenizer(name: str | None, tokenize: bool = True, language: str | None = None) -> Tokenizer:
-    """The tokenizer of text for a model.
+    """The tokenizer for text that a model is to read.
 
     Args:
-        name: The tokenizer that the model records; None if it records none, so that text must be tokenized.
+        name: The tokenizer that the model records; None if it records none: then text is split at white space.
         tokenize: Whether the text is raw.
         language: Code of the language whose rules split paragraphs into sentences; None: the tokenizer's own rules.
 
@@ -98,10 +98,10 @@ def file_tokenizers(
         tokenize: As in `line_tokenizer`.
         language: As in `line_tokenizer`.
         by_line: Every line is used as one sentence. Otherwise raw lines are split into sentences.
-        long_lines: Lines may be longer than sentences are.
+        long_lines: Lines may be longer than a sentence, without a warning.
 
     Returns:
-        As many tokenizers as files.
+        A tokenizer for each file.
 
     Raises:
         FileNotFoundError: A file is missing.
@@ -109,8 +109,8 @@ def file_tokenizers(
             UTF-8, or holds records instead of lines of text.
 
     Warns:
-        UserWarning: The first file that does not look like what it is taken for, or whose sentences are split by the
-            rules of English for want of a language; or shards of another tokenizer.
+        UserWarning: About the first file that does not look like what it is read as, whose sentences are split by the
+            rules of English because no language is given, or that is a shard of another tokenizer.
     """
     _refuse_records(files)
     shards = [tokenizer_of_shard(file) for file in files]
@@ -125,7 +125,7 @@ def file_tokenizers(
         if shard is not None and tokenize and name not in (None, shard):
             doubts = [f"{file} was tokenized with {shard}, the model's training text with {name}"]
         for doubt in doubts:
-            warnings.warn(doubt, stacklevel=1)  # from here, so that a file that is read twice is reported once
+            warnings.warn(doubt, stacklevel=1)  # always from this line, so that a file that is read twice warns once
         if doubts:
             break
     return [tokenized if shard else raw for shard in shards]
@@ -152,17 +152,17 @@ def read_sentences(file: Path, tokenizer: Tokenizer) -> Iterator[list[str]]:
 def tokenized_files(
     files: Sequence[Path], directory: Path, name: str | None, tokenize: bool = True, language: str | None = None
 ) -> list[Path]:
-    """The files, with tokenized copies in place of raw ones: one sentence per line, in the order of the text.
+    """The files, with tokenized copies in place of raw ones: one sentence per line, in text order.
 
     Args:
         files: Text files.
-        directory: Directory for the copies. Those of an earlier call are used again where the files are the same.
+        directory: Directory for the copies. Those of an earlier call are reused if the files have not changed.
         name: As in `line_tokenizer`.
         tokenize: As in `line_tokenizer`.
         language: As in `line_tokenizer`.
 
     Returns:
-        As many files.
+        A file for each of `files`.
 
     Raises:
         ValueError: A file has no sentences, or is not UTF-8; the message names the line.

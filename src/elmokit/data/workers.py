@@ -18,13 +18,13 @@ from elmokit.text.characters import MAX_CHARACTERS, count_truncated
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import tokenizer_for
 
-CHUNK_CHARACTERS = 1_000_000  # that are sent to a process at a time
+CHUNK_CHARACTERS = 1_000_000  # of documents that are sent to a process at a time
 
 
 def usable_cores() -> int:
-    """The number of cores that this process may run on: in a batch job often fewer than the machine has.
+    """The number of cores that this process may run on, often fewer than the machine has.
 
-    A limit of processor time, as containers have (`docker run --cpus`), is not seen.
+    Limits of processor time, such as those of containers (`docker run --cpus`), are not considered.
     """
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
         return len(os.sched_getaffinity(0))
@@ -67,9 +67,9 @@ class TokenizedDocument:
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """The work of a process: tokenization, and fingerprints (`near`: with signatures).
+    """The work of a process: tokenization, and if asked for fingerprints (`near`: with signatures).
 
-    Documents of the first `num_excluded` files are not tokenized.
+    Documents of the first `num_excluded` files, which are excluded ones, are not tokenized.
     """
 
     tokenizer: str
@@ -146,7 +146,7 @@ def tokenize_documents(
     Args:
         documents: The documents, of which a few chunks are held in memory.
         options: The work to do.
-        processes: Number of processes; 1 for none but this one.
+        processes: Number of worker processes; 1: do the work in this process.
 
     Yields:
         The tokenized documents, in order.

@@ -49,8 +49,8 @@ class Embeddings(list[np.ndarray]):
     """The vectors of some sentences: a list with one array for each.
 
     Attributes:
-        tokens: The words of each sentence, in whose order the rows of its array are.
-        state: The state after the last sentence, where it was carried.
+        tokens: The words of each sentence, in the order of their vectors.
+        state: The state after the last sentence, where state was carried; else None.
         truncated_words: How many words were longer than the model reads.
     """
 
@@ -71,7 +71,7 @@ class Embeddings(list[np.ndarray]):
 
 
 def _state_of(source: Pretrained | Detected) -> Sequence[object]:
-    """What changes with the weights of a model: the sizes and times of its files, or checksums of those in memory."""
+    """Values that change when the weights of a model do: sizes and times of its files, or checksums of its tensors."""
     if isinstance(source, Detected):
         return source.file_states()
     return [
@@ -80,7 +80,7 @@ def _state_of(source: Pretrained | Detected) -> Sequence[object]:
 
 
 class Embedder:
-    """A pretrained biLM that turns sentences into vectors, the same ones in any batch and after any calls."""
+    """A pretrained biLM that turns sentences into vectors, which depend on neither the batch nor earlier calls."""
 
     def __init__(
         self,
@@ -94,19 +94,19 @@ class Embedder:
         """Prepack a model for a device and a number type.
 
         Args:
-            model: A loaded model, which stays as it is; or whatever `elmokit.load` takes, of which only the prepacked
+            model: A loaded model, which is not changed; or whatever `elmokit.load` takes, of which only the prepacked
                 weights stay in memory, as `model.bilm`.
-            device: "cpu", "cuda" or "cuda:N"; the best there is when not given.
+            device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one.
             dtype: The number type to compute in: "float32" (exact, the default), "bfloat16", "float16" (on a GPU),
                 "int8", or "auto", which is bfloat16 where the machine multiplies it, else float32. int8, the fastest,
-                quantises the weights, and the rows that are multiplied by them: it needs the compiled kernels.
-                Vectors are float32 in any case.
+                quantises the weights, and the activations that are multiplied by them: it needs a CPU and the compiled
+                kernels. Vectors are float32 in any case.
             softmax: Load the output layer of the language model too, as in `elmokit.load`.
-            sizes: How much is computed at a time; no vector depends on it.
+            sizes: How much is computed at a time; vectors depend on it by rounding at most.
 
         Raises:
-            ValueError: If the device or the number type is not available here, or the model is one that another
-                embedder has prepacked for others.
+            ValueError: If the device or the number type is not available here, or the model is prepacked for another
+                one.
             FileNotFoundError, CheckpointError: As `elmokit.load`.
         """
         self.device = pick_device(device)
@@ -136,10 +136,10 @@ class Embedder:
         cache_dir: str | Path | None = None,
         force_download: bool = False,
     ) -> Embedder:
-        """Load a model, with the options of `elmokit.load` for those of the Hub, and prepack it.
+        """Load a model and prepack it.
 
         `device` and `dtype` are those of `Embedder`, all other arguments and the errors those of `elmokit.load`.
-        `from_pretrained` is another name of it.
+        `from_pretrained` is an alias.
         """
         source = locate(
             model,
@@ -154,7 +154,7 @@ class Embedder:
     from_pretrained = load  # as transformers calls it
 
     def fingerprint(self) -> str:
-        """The `fingerprint` of the model that runs; weights that were not kept are read from its files once more.
+        """The fingerprint of the model, which names it by content; weights that were not kept are read again from disk.
 
         Raises:
             ValueError: The weights have changed, in memory or in the files, since they were prepacked.
@@ -187,7 +187,7 @@ class Embedder:
 
     @property
     def num_layers(self) -> int:
-        """How many layers there are: L + 1, the token layer and those above; 1 of a model with the top one alone."""
+        """Number of layers: L + 1, the token layer and those above; 1 for a model that has only the top one."""
         return self.model.config.num_representations
 
     def __repr__(self) -> str:
@@ -196,7 +196,7 @@ class Embedder:
         return f"Embedder({vectors}, state {state}, tokenizer {tokenizer}, {self._pipeline.bilm!r})"
 
     def clear_word_cache(self) -> None:
-        """Empty the cache of word vectors, which holds several thousand of the distinct words met last."""
+        """Empty the cache of word vectors, which holds those of several thousand recent words."""
         if self._pipeline.cache is not None:
             self._pipeline.cache.clear()
 
@@ -210,7 +210,7 @@ class Embedder:
         return self._pipeline.bilm.token_encoder.word_limit
 
     def tokenize(self, text: str) -> list[str]:
-        """Split as the model's training text was; at white space where its tokenizer is not known."""
+        """Split a text as the model's training text was; at white space if the model names no tokenizer."""
         return self._tokenizer.split(text)
 
     def embed(
@@ -228,14 +228,15 @@ class Embedder:
             layers: "mix" (the model's own weights, equal ones where it has none), "average", "sum", "top", "all", or
                 the number of a layer (0: the tokens; -1: the last).
             state: The state that sentences start from: "zeros" or "warm" at each sentence; "carry", where sentence i
-                goes on from sentence i - `batch_size` (1 when not given); or a state to carry on from, with a row for
-                each of `batch_size` sentences. None: the model's own policy.
-            batch_size: Rows that are computed side by side; without carried state no vector depends on it.
+                starts from the final state of sentence i - `batch_size`; or a state to carry on from, with
+                `batch_size` rows. None: the model's own policy.
+            batch_size: Rows that are computed side by side; None: 1 with "carry", those of a given state, else
+                `Sizes.rows`. Without carried state no vector depends on it.
             tokenize: Split strings as the model's training text was; else at white space.
 
         Returns:
-            For each sentence (T, 2D) float32, or (L+1, T, 2D) with layers="all"; the words as `.tokens`, carried state
-            as `.state`.
+            For each sentence (T, 2D) float32, or (L+1, T, 2D) with layers="all"; the words as `.tokens`, the final
+            state, if carried, as `.state`.
 
         Raises:
             ValueError: If a sentence, `layers`, `state` or `batch_size` is not as described.
@@ -250,7 +251,7 @@ class Embedder:
         state: StatePolicy | None = None,
         tokenize: bool = True,
     ) -> Iterator[Embeddings]:
-        """Embed sentences that need not all be there: several thousand words at a time, in order, some of them ahead.
+        """Embed a stream of sentences, in order, in batches of several thousand words, some computed ahead.
 
         Args:
             sentences: See `embed`.
@@ -259,8 +260,8 @@ class Embedder:
             tokenize: See `embed`.
 
         Returns:
-            The vectors of each batch, with the words as `.tokens`. Words that are too long are counted, without a
-            warning.
+            An iterator over the vectors of each batch, with the words as `.tokens`. Words that are too long are counted
+            as `.truncated_words`, without a warning.
 
         Raises:
             ValueError: As `embed`, and if the state should be carried.
@@ -280,18 +281,18 @@ class Embedder:
         storage_dtype: str = "float32",
         pooling: Pooling | None = None,
     ) -> Generator[BatchResult, None, None]:
-        """Embed batches of sentences as a store has them; some batches are taken and computed ahead.
+        """Embed batches of sentences into the arrays that a store holds; some batches are computed ahead.
 
         Args:
             batches: Lists of sentences, each a list of tokens; a batch is run at once, however large.
             layers: See `embed`.
             state: See `embed`, with one row.
-            storage_dtype: float32 or float16.
+            storage_dtype: "float32" or "float16"; ignored with a pooling.
             pooling: One vector for each sentence; None: for each word.
 
         Returns:
-            The vectors of each batch as one array (N, 2D), or (N, L+1, 2D) for all layers; with a pooling one array
-            (1, 2D) float32 for each sentence. Words that are too long are counted with a pooling only;
+            The vectors of each batch as one array (N, 2D) for its N words, or (N, L+1, 2D) for all layers; with a
+            pooling one array (1, 2D) float32 for each sentence. `truncated_words` is counted with a pooling only;
             `count_truncated` counts them in any text.
 
         Raises:
@@ -310,14 +311,14 @@ class Embedder:
         """Embed one sentence of any length, of which only a window is held in memory.
 
         Args:
-            words: Needs a length and slices, no more.
+            words: The words; only their number and slices of them are read, so that they may be on disk.
             layers: See `embed`.
             state: See `embed`, with one row.
 
         Returns:
             For each window the forward halves of the vectors of some words and the backward halves of others, and the
             state after it. Words that are too long are not counted. A model whose sequence encoder carries no
-            state reads the sentence whole, up to a length that fits into memory (`Sizes.max_whole_bytes`).
+            state reads the whole sentence at once, up to a length that fits into memory (`Sizes.max_whole_bytes`).
 
         Raises:
             ValueError: As `embed`.
@@ -344,10 +345,10 @@ class Embedder:
         """Embed texts: one vector for each, pooled over its words.
 
         Args:
-            texts: Sentences as of `embed`, or one string.
+            texts: Sentences as for `embed`, or one string.
             pooling: "mean" or "max".
             normalize_embeddings: Scale every vector to length one.
-            layers: See `embed`; "all" is not one vector.
+            layers: See `embed`; "all" is refused, as it is not one vector.
             state: See `embed`.
             tokenize: See `embed`.
             batch_size: See `embed`.
@@ -355,7 +356,7 @@ class Embedder:
             convert_to_tensor: Return a tensor, on the embedder's device.
 
         Returns:
-            (N, 2D) float32, or (2D,) of one string; zeros where there are no words. A NumPy array unless
+            (N, 2D) float32, or (2D,) for one string; zeros where there are no words. A NumPy array unless
             `convert_to_tensor` is set.
 
         Raises:
@@ -373,7 +374,7 @@ class Embedder:
         return torch.from_numpy(vectors).to(self.device) if convert_to_tensor else vectors
 
     def _split(self, sentences: Iterable[Sentence], tokenize: bool) -> Iterator[Sequence[str]]:
-        """Each sentence as tokens, when it is asked for."""
+        """The tokens of each sentence, split lazily."""
         if isinstance(sentences, str):
             raise ValueError("give a list of sentences, not a single string: write embed([text])")
         refuse_table(sentences)
@@ -390,7 +391,7 @@ class Embedder:
         return map(tokens_of, count(), sentences)
 
     def _split_raw(self, text: str) -> list[str]:
-        """`tokenize`, with a warning, once, if text that looks raw is split at white space alone."""
+        """`tokenize`, and warn once if text that looks raw is split at white space alone."""
         tokens = self.tokenize(text)
         if not (self.model.tokenizer or self._warned) and has_attached_mark(tokens):
             self._warned = True
@@ -402,12 +403,12 @@ class Embedder:
         return tokens
 
     def _start(self, state: StatePolicy | BiLMState | None) -> BiLMState | None:
-        """The state that every sentence starts from where none is carried; None: zeros."""
+        """The state that every sentence starts from where state is not carried; None: zeros."""
         start = self.model.start(cast(StatePolicy, state or self.model.state_policy))
         return start and start.to(self.device)
 
     def _carried(self, state: StatePolicy | BiLMState | None, batch_size: int | None) -> BiLMState | None:
-        """The state that the rows go on from; None where no state is carried."""
+        """The state that the rows continue from; None where state is not carried."""
         state = self.model.state_policy if state is None else state
         if not isinstance(state, BiLMState):
             self.model.start(state)  # raises where there is none to carry
@@ -426,7 +427,7 @@ class Embedder:
         state: StatePolicy | BiLMState | None,
         batch_size: int | None = None,
     ) -> Generator[BatchResult, None, None]:
-        """Of each batch, as `split_batches` has them."""
+        """The result of each batch, as `split_batches` yields them."""
         if (carried := self._carried(state, batch_size)) is not None:
             return self._pipeline.embed_all_carrying(batches, spec, carried)
         return self._pipeline.embed_all(batches, spec, self._start(state), batch_size)
@@ -466,5 +467,5 @@ class Embedder:
 def resolve_embedder(
     model: Embedder | ModelSource = None, device: str | None = None, dtype: str | None = None, *, softmax: bool = False
 ) -> Embedder:
-    """An embedder itself, or that of a model, loaded or named."""
+    """The embedder itself, or a new one for a model, which is loaded or whatever `elmokit.load` takes."""
     return model if isinstance(model, Embedder) else Embedder(model, device, dtype, softmax=softmax)

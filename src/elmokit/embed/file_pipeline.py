@@ -1,11 +1,11 @@
-"""The vectors of a text file, part by part, so that a run that was stopped goes on where it was.
+"""The vectors of a text file, part by part, so that an interrupted run can be resumed.
 
 Every part is computed by itself and written whole or not at all. A later run with the same arguments computes the
-parts that are missing, and the result is bit for bit that of a run that was never stopped. A part that was stopped is
-computed again from its beginning, however long its lines are.
+parts that are missing, and the result is bit for bit that of an uninterrupted run. An unfinished part is computed again
+from its beginning, however long its lines are.
 
-Lines are spooled into parts and cut into batches; batches are computed ahead, on other threads, while the calling
-thread writes vectors to their places. So memory holds one line of text and a few batches of vectors or windows of a
+Lines are spooled into parts and split into batches; batches are computed ahead, on other threads, while the calling
+thread writes vectors to their offsets. So memory holds one line of text and a few batches of vectors or windows of a
 long sentence, never a part.
 """
 
@@ -64,7 +64,7 @@ def _finished_parts(job: FileJob, directory: Path, readable: Sequence[int]) -> t
 
 @dataclass(frozen=True)
 class _Part:
-    """A part to be computed, whose words are counted and wait."""
+    """A part to compute, whose words are counted and spooled."""
 
     number: int
     words: TokenSpool
@@ -127,7 +127,7 @@ class _Vectors(NamedTuple):
 
 
 class _BatchEnd(NamedTuple):
-    """All vectors of the batch have come; the state after it."""
+    """All vectors of the batch were yielded; the state after it."""
 
     state: State
 
@@ -138,7 +138,7 @@ _Record: TypeAlias = "_Vectors | HalfVectors | _BatchEnd"
 def _records(
     job: FileJob, batches: Iterable[_Batch], state: State, progress: Progress
 ) -> Generator[tuple[_Batch, _Record], None, None]:
-    """The records to write, batch after batch; some batches are taken and computed ahead."""
+    """Yield the records to write, batch after batch; some batches are computed ahead."""
     carries = isinstance(state, BiLMState) or state == "carry"
     for is_long, together in groupby(batches, key=attrgetter("is_long")):
         if is_long:
@@ -151,7 +151,7 @@ def _records(
         sentences = (read_together(batch.sentences) for batch in computed)
         results = job.embedder.embed_batches(sentences, job.layers, state, job.storage_dtype, job.pooling)
         with closing(results):
-            for result, batch in zip(results, written, strict=False):  # a batch is asked for once it is computed
+            for result, batch in zip(results, written, strict=False):  # results first: they draw the batches
                 state = result.state if carries else state
                 row = batch.sentences[0].begin if job.pooling is None else batch.first_line
                 vectors = result.vectors[0] if job.pooling is None else np.concatenate(result.vectors)
@@ -189,12 +189,12 @@ def write_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
     """Compute and write the parts that a directory lacks, and mark it complete.
 
     Args:
-        job: All that decides the vectors.
+        job: Everything that determines the vectors.
         directory: The embedding store, which the caller has locked.
-        output: The name of the result in the report.
+        output: The output that the report names.
 
     Returns:
-        Counts of the whole text, those of parts that were there included.
+        Counts of the whole text, including the parts that were there already.
 
     Raises:
         ValueError: If the directory holds other embeddings, the text was changed since it was first read, or numbers
@@ -222,7 +222,7 @@ def write_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
                 writer.fill(record.rows, record.columns, record.vectors)
             elif batch.ends_part:
                 if isinstance(record.state, BiLMState):
-                    # Before its part is there, so that the last finished part has its state.
+                    # Before its part is complete, so that the last finished part always has its state.
                     _write_state(_state_path(directory, number), record.state)
                 open_shard.close()
                 writer = None

@@ -1,6 +1,6 @@
-"""A text file to a file of vectors: of every word (`embed_file`), or one of every line (`encode_file`).
+"""From a text file to a file of vectors: one for every word (`embed_file`), or one for every line (`encode_file`).
 
-A file of protein sequences, whose words are residues, to one of arrays by name (`embed_fasta`).
+And from a file of protein sequences, whose words are residues, to arrays by name (`embed_fasta`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RESIDUES = Tokenizer("residues", list, lambda sequence: [sequence])
 
 
 class _Format(NamedTuple):
-    """A format of the output: how it is made of a complete store, and how the index of that store is read again."""
+    """A format of the output: how it is written from a complete store, and how the index of that store is read back."""
 
     write: Callable[[EmbeddingStore, Path], None]
     index_of: Callable[[Path], StoreIndex | None]
@@ -55,7 +55,7 @@ class _Format(NamedTuple):
 
 
 def _index_last(store: Path) -> list[Path]:
-    """The files of a store in the order in which they are taken away, so that it stays one that a run may resume."""
+    """The files of a store, the index last: moved or removed in this order, it stays a store that a run can resume."""
     return sorted(store.iterdir(), key=lambda path: path.name == INDEX_NAME)
 
 
@@ -90,11 +90,11 @@ def embed_file(
     sentences_per_part: int = SENTENCES_PER_PART,
     overwrite: bool = False,
 ) -> FileReport:
-    """Write the vectors of every word of a text file, one sentence a line, however large it is or long its lines are.
+    """Write the vector of every word of a text file with one sentence per line, of any size and lines of any length.
 
-    The same call resumes a run that was stopped: it repeats the parts that were being computed or written, one to
-    three, or where there are more cores one for each, and those that are damaged. After a finished run it changes
-    nothing. Memory holds one line of the text, and the vectors of some sentences or of a window of a long one.
+    The same call resumes an interrupted run: it repeats the parts that were in progress, one to three, or with more
+    cores one per core, and those that are damaged. After a finished run it changes nothing. Memory holds one line of
+    the text, and the vectors of some sentences or of a window of a long one.
 
     Args:
         file: Text, plain, .gz or .zst. A blank line is a sentence of length zero.
@@ -155,7 +155,7 @@ def encode_file(
     sentences_per_part: int = SENTENCES_PER_PART,
     overwrite: bool = False,
 ) -> FileReport:
-    """Write one vector for each line of a text file, as `Embedder.encode` gives it.
+    """Write one vector for each line of a text file, as `Embedder.encode` computes it.
 
     Args:
         file: Text, plain, .gz or .zst, one text a line.
@@ -163,8 +163,8 @@ def encode_file(
         model: An embedder, a loaded model, or whatever `Embedder.load` takes.
         pooling: "mean" or "max" over the words of a line.
         normalize_embeddings: Scale every vector to length one.
-        layers, state, tokenize, device, dtype, sentences_per_part, overwrite: As for `embed_file`; "all" layers are no
-            vector.
+        layers, state, tokenize, device, dtype, sentences_per_part, overwrite: As for `embed_file`; layers="all" is
+            refused, as it is not one vector.
 
     Returns:
         The number of lines and words, and the speed.
@@ -206,18 +206,18 @@ def embed_fasta(
     """Write the vectors of protein sequences, as SeqVec's script did: an array for each, by the name in its header.
 
     A residue is a word of one letter, a sequence a sentence. Memory holds the names of all sequences, the sequences of
-    a part, and the vectors of several thousand residues. A run that was stopped is resumed as in `embed_file`.
+    a part, and the vectors of several thousand residues. An interrupted run is resumed as in `embed_file`.
 
     Args:
         file: FASTA, plain, .gz or .zst; residues are read in upper case.
-        output: An .npz file, or .h5 (.hdf5) with a dataset for each sequence, whose name makes groups where it has "/".
+        output: An .npz file, or an .h5 or .hdf5 file with a dataset for each sequence; "/" in a name makes a group.
         model: An embedder, a loaded model, or whatever `Embedder.load` takes: SeqVec or another model of proteins.
         protein: One vector for each sequence (2D,), the mean of its residues, in place of one for each residue
             (T, 2D).
         layers: As for `Embedder.embed`; "all" is (L+1, T, 2D) for each sequence.
-        id_field: The field of a header that names the sequence, from 0; -1: the whole header. Field 1 of a header of
-            UniProt, `>sp|P69905|HBA_HUMAN`, is the accession number.
-        split_char: Separates the fields.
+        id_field: The field of a header that names the sequence, from 0; -1: the whole header. Field 1 of UniProt's
+            headers, as in `>sp|P69905|HBA_HUMAN`, is the accession number.
+        split_char: The separator of the fields.
         state, device, dtype, overwrite: As for `embed_file`; no state is carried.
         storage_dtype: The number type of the vectors of residues; a vector of a protein is float32.
         sentences_per_part: Sequences between two checkpoints, which are run from the shortest to the longest.
@@ -259,7 +259,7 @@ def embed_fasta(
 
 
 def _policy(state: StatePolicy | None, embedder: Embedder) -> StatePolicy:
-    """The policy that is asked for, or else the model's own; a state could not be known again when a run is resumed."""
+    """The given policy, or else the model's. ValueError for a `BiLMState`, which a resumed run could not compare."""
     if state is not None and not isinstance(state, str):
         raise ValueError(f"a file starts from zeros, warm or carry, not from a {type(state).__name__}")
     return state or embedder.model.state_policy
@@ -269,20 +269,20 @@ def _policy(state: StatePolicy | None, embedder: Embedder) -> StatePolicy:
 
 
 def _check(output: Path, file: str | Path, format: _Format, overwrite: bool) -> None:
-    """Check what can be known of an output before the model and the text are read."""
-    # Vectors of before may be those of the same job.
+    """Check what can be checked of an output before the model and the text are read."""
+    # An output with vectors may be that of the same job.
     may_exist = overwrite or format.is_directory or format.index_of(output) is not None
     check_output(output, [file], overwrite=may_exist, directory_of=INDEX_NAME if format.is_directory else None)
 
 
 def _write(job: FileJob, output: Path, format: _Format, overwrite: bool) -> FileReport:
-    """Write the vectors of a job, or what an earlier run left of them.
+    """Write the vectors of a job, or those that an earlier run left to be done.
 
-    They grow in a store next to the output, `NAME.parts`, or in the output itself where that is a directory without
-    other vectors.
+    They are collected in a store next to the output, `NAME.parts`, or in the output itself if that is a directory
+    without other vectors.
     """
     index = job.index  # errors in the job are raised here, before anything is written
-    target = resolve_link(output)  # its parts are to be on the same file system
+    target = resolve_link(output)  # so that its parts are on the same file system
     parts = target.with_name(f"{target.name}.parts")
     stored = format.index_of(output)
     is_same = stored is not None and not index.differences(stored)
@@ -320,12 +320,12 @@ def _count(job: FileJob, output: Path) -> FileReport:
 
 
 def _discard(parts: Path, written: StoreIndex | None) -> None:
-    """Remove what is left of the store of an output that is complete, unless another process is at work in it.
+    """Remove the store of parts once the output is complete, unless another process is writing in it.
 
     Args:
-        parts: Where the store is. Another directory of that name is kept: one without a store, or with a finished one.
-        written: The index of the store that became the output, which is removed although it is finished; None: its
-            files were moved into the output.
+        parts: The directory of the store. It is kept if it is not ours: not a store, or a finished one.
+        written: The index of the store that the output was written from, which is removed although it is finished;
+            None: its files were moved into the output.
     """
     if parts.is_dir():
         with suppress(ValueError), only_one_in(parts):

@@ -31,9 +31,9 @@ def _add_line(digest: blake2b, line: str) -> None:
 
 @dataclass(frozen=True)
 class TextFile:
-    """A text file that was read to its end once, so that nothing in it stops a run halfway.
+    """A text file that was read to its end once, so that no error in it stops a run halfway.
 
-    Its lines are those of `reader`: the lines of the file, or the sequences in it.
+    Its lines are those that `reader` yields: the lines of the file, or the sequences in it.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class TextFile:
     def read(
         path: str | Path, lines_per_part: int, reader: Callable[[str | Path], Iterator[str]] = read_lines
     ) -> TextFile:
-        """ValueError for invalid UTF-8, naming the line, and for an empty file; FileNotFoundError."""
+        """Read a file to its end. ValueError for invalid UTF-8, naming the line, and for an empty file."""
         if lines_per_part < 1:
             raise ValueError(f"sentences_per_part must be at least 1, not {lines_per_part}")
         lines = characters = 0
@@ -66,7 +66,7 @@ class TextFile:
         return TextFile(Path(path), size, lines, characters, lines_per_part, tuple(digests), reader)
 
     def parts(self) -> Iterator[Iterator[str]]:
-        """The lines of each part, each part to be read to its end; ValueError at the end of one that was changed."""
+        """The lines of each part, which must be read to its end; ValueError at the end of one that has changed."""
         lines, digest = self.reader(self.path), blake2b(digest_size=16)
 
         def part(expected: str) -> Iterator[str]:
@@ -83,7 +83,7 @@ class TextFile:
 
 @dataclass(frozen=True)
 class FileJob:
-    """All that decides the vectors of a file."""
+    """Everything that determines the vectors of a file."""
 
     text: TextFile
     embedder: Embedder
@@ -100,13 +100,13 @@ class FileJob:
 
     @cached_property
     def index(self) -> StoreIndex:
-        """The index of a store, by which it is known as that of this job."""
+        """The index of a store, which identifies it as that of this job."""
         shape = self.embedder.embed([[]], self.layers, self.state)[0].shape  # (0, 2D) or (L+1, 0, 2D)
         settings = {
             "state": self.state,
             "tokenizer": None if self.tokenizer.name == TOKENIZED else self.embedder.model.tokenizer,
             "pooling": self.pooling,
-            "products": str(self.embedder.dtype).removeprefix("torch."),  # so called in stores of before
+            "products": str(self.embedder.dtype).removeprefix("torch."),  # its key in stores of older versions
             "text": self.text.digests[-1],
         }
         if self.names is not None:
@@ -131,7 +131,7 @@ class FileReport:
     words: int
     truncated_words: int  # too long for the model, which read their first bytes only
     parts: int
-    parts_kept: int  # of an earlier run that was stopped
+    parts_kept: int  # of an earlier, interrupted run
     seconds: float
     words_per_second: float
 
@@ -142,11 +142,11 @@ class Progress:
     def __init__(self, text: TextFile) -> None:
         self.bar = ProgressBar(total=text.characters, unit=" characters", unit_scale=True, desc=text.path.name)
         self.words = self.truncated_words = self._words_done = 0
-        self._truncated = ""  # the first word that is
+        self._truncated = ""  # the first truncated word
         self._start = time.perf_counter()
 
     def counted(self, job: FileJob, line: str) -> Iterator[list[str]]:
-        """The words of a line, some at a time."""
+        """Yield the words of a line, some at a time, and count them."""
         for words in tokenize_long_text(job.tokenizer, line):
             self.words += len(words)
             if truncated := job.embedder.count_truncated(words):

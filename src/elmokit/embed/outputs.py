@@ -1,4 +1,4 @@
-"""The output of embedding: which layers, and one vector for a word or for a text."""
+"""The output of embedding: which layers, and a vector for each word or for each text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 
 @dataclass(frozen=True)
 class LayerSelection:
-    """Layers (L+1, 2, N, D) -> their sum by `weights`, (1, 2, N, D), or without weights all `count` of them."""
+    """Layers (L+1, 2, N, D) -> their sum weighted by `weights` (1, 2, N, D), or without weights all `count` layers."""
 
     count: int
     weights: Tensor | None = None
@@ -32,8 +32,8 @@ def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
     """The weight of each layer in one vector of a word.
 
     Args:
-        model: Its own weights are "mix"; equal ones where it has none.
-        layers: "mix", "average", "sum", "top", or the number of a layer.
+        model: The model, whose own mix is "mix"; the average where it has none.
+        layers: "mix", "average", "sum", "top", or the number of a layer, negative from the last.
 
     Returns:
         (L+1,) float32.
@@ -70,13 +70,13 @@ POOLINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mean": lambda vectors: vectors.mean(axis=0),
     "max": lambda vectors: vectors.max(axis=0),
 }
-# The same, window by window: how windows are joined, and the value before the first.
+# The same, window by window: the ufunc that combines windows, and its initial value.
 RUNNING: dict[str, tuple[np.ufunc, float]] = {"mean": (np.add, 0.0), "max": (np.maximum, -np.inf)}
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """How the vectors of a text's words become one: "mean" or "max", of length one where `normalize` says so."""
+    """How the vectors of a text's words become one: by their "mean" or "max", scaled to length one if `normalize`."""
 
     name: str = "mean"
     normalize: bool = False
@@ -95,7 +95,7 @@ class Pooling:
 
 @dataclass(frozen=True)
 class HalfVectors:
-    """Vectors of one direction, (n, D) or (L+1, n, D) in order: those `rows` of a sentence, those columns."""
+    """Vectors of one direction, (n, D) or (L+1, n, D): the given rows (words) and columns of a sentence's array."""
 
     rows: slice
     columns: slice
@@ -103,7 +103,7 @@ class HalfVectors:
 
 
 class RunningPool:
-    """A pooling of vectors that come window by window, each direction by itself; adds up in float64."""
+    """Pools the vectors of a sentence that come window by window, each direction by itself; accumulates in float64."""
 
     def __init__(self, pooling: Pooling, dim: int) -> None:
         self._pooling = pooling
@@ -124,9 +124,13 @@ class RunningPool:
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """The output of a batch: an array a sentence, one vector a sentence, or the vectors of all words end to end.
+    """The output of a batch: by default an array for each sentence.
 
-    `storage_dtype` asks for the last, as a store has them: (N, 2D) or (N, L+1, 2D), float32 or float16.
+    Attributes:
+        layers: The layers of each vector.
+        pooling: Not None: one vector for each sentence.
+        storage_dtype: Not None: the vectors of all words end to end, as a store holds them: (N, 2D) or (N, L+1, 2D),
+            "float32" or "float16".
     """
 
     layers: LayerSelection

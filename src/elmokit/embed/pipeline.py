@@ -1,6 +1,6 @@
 """From sentences to vectors in four stages: plan -> encode -> run -> finalize. Each hands a record to the next.
 
-Batches are independent of each other but for carried state, so several are on their way at a time
+Batches are independent of each other but for carried state, so several are in progress at a time
 (`threads.overlapped`).
 """
 
@@ -32,26 +32,26 @@ from elmokit.text.characters import BOS, EOS
 
 Sentences = Sequence[Sequence[str]]
 
-GPU_FACTOR = 4  # as many words and rows on a GPU, so that a step is more work than to start it; not measured
-LONG_FACTOR = 2  # as many words in a batch of long sentences
+GPU_FACTOR = 4  # times as many words and rows on a GPU, so that a step outweighs its launch; not measured
+LONG_FACTOR = 2  # times as many words in a batch of long sentences
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is computed at a time. No vector depends on it, beyond rounding."""
+    """How much is computed at a time. Vectors depend on it by rounding at most."""
 
     batch_words: int = 8192  # a sentence with more positions is run in windows
     min_batch_words: int = 1024
-    max_layer_bytes: int = 72 << 20  # of a batch: of wide models fewer words, since two batches are held at a time
-    rows: int = 128  # sentences side by side
+    max_layer_bytes: int = 72 << 20  # of all layers of a batch, which therefore has fewer words for wide models
+    rows: int = 128  # rows of a batch, computed side by side
     window_positions: int = 4096  # of each direction
     max_whole_bytes: int = 2 << 30  # of the layers of a sentence that cannot be read in windows
     cache_bytes: int = 32 << 20  # of word vectors
-    batches_ahead: int = 2
+    batches_ahead: int = 2  # batches in progress at a time
 
     @staticmethod
     def of(config: BiLMConfig, device: torch.device, sizes: Sizes | None = None) -> Sizes:
-        """Those of a model on a device."""
+        """The sizes for a model on a device."""
         sizes = sizes or Sizes()
         factor = 1 if device.type == "cpu" else GPU_FACTOR
         bytes_of_word = 4 * config.num_representations * config.output_dim
@@ -63,7 +63,7 @@ class Sizes:
         return sum(map(len, sentences)) * self.rows > len(sentences) * self.batch_words
 
     def words_of(self, sentences: Sentences) -> int:
-        """How many words of these sentences are a batch: more of long ones, so that it has more rows."""
+        """The number of words in a batch of these sentences: more for long ones, so that it has more rows."""
         return self.batch_words * (LONG_FACTOR if self.are_long(sentences) else 1)
 
 
@@ -74,7 +74,7 @@ class Sizes:
 class Plan:
     """Sentences that are run together, or a long one alone, and the arrays that will hold their vectors.
 
-    The arrays are allocated here, by the thread that will release them: allocators keep memory apart for each thread.
+    The arrays are allocated by the thread that will release them, since allocators have a pool for each thread.
     """
 
     sentences: Sentences
@@ -85,9 +85,10 @@ class Plan:
 def split_batches(
     sentences: Iterable[Sequence[str]], longest: int, words: int | None = None
 ) -> Iterator[tuple[list[Sequence[str]], bool]]:
-    """Consecutive sentences in batches of about `words` words (`longest` when not given), like `sentence_batches`.
+    """Split sentences into batches of about `words` words (None: `longest`), as `sentence_batches` does.
 
-    A sentence with more than `longest` positions is alone, and True.
+    Yields:
+        Consecutive sentences, and whether they are a single one of more than `longest` positions.
     """
     for is_long, together in groupby(sentences, key=lambda sentence: len(sentence) + 2 > longest):
         for batch in ([sentence] for sentence in together) if is_long else sentence_batches(together, words or longest):
@@ -97,17 +98,17 @@ def split_batches(
 def split_evenly(
     sentences: Sentences, longest: int, words: int | None = None
 ) -> Iterator[tuple[list[Sequence[str]], bool]]:
-    """As `split_batches`, of sentences that are all there: a small last batch would cost nearly as much as a whole
-    one."""
+    """`split_batches` of a known number of sentences, in batches of about equal size: a small last one would cost
+    nearly as much as a full one."""
     total = sum(map(len, sentences)) + 2 * len(sentences)
     return split_batches(sentences, longest, ceil(total / max(1, ceil(total / (words or longest)))) or None)
 
 
 def running_order(sentences: Sentences, sizes: Sizes) -> list[int]:
-    """The numbers of sentences in the order in which they are run, where that is free.
+    """The indices of sentences in the order in which to run them, where any order will do.
 
-    It is that of the text, whose short sentences fill the rows evenly. Where a batch has fewer sentences than rows,
-    each is a row: they are run by length, so that the rows of a batch end together and not one by one.
+    Short sentences fill the rows evenly in the order of the text. Where a batch has fewer sentences than rows, each is
+    a row: they are sorted by length, so that the rows of a batch end together.
     """
     numbers = list(range(len(sentences)))
     if sizes.are_long(sentences):
@@ -137,7 +138,7 @@ class Layers:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """The arrays of a batch, how many of its words were too long, and the state after it."""
+    """The arrays of a batch as its `OutputSpec` says, how many of its words were truncated, and the state after it."""
 
     vectors: list[np.ndarray]
     truncated_words: int
@@ -146,7 +147,7 @@ class BatchResult:
 
 @dataclass(frozen=True)
 class WindowResult:
-    """The halves of the vectors of some words, and the other halves of others; the state after the window."""
+    """The forward halves of some words' vectors, the backward halves of others', and the state after the window."""
 
     halves: tuple[HalfVectors, HalfVectors]
     state: BiLMState
@@ -211,7 +212,7 @@ class Pipeline:
         return Layers(batch, streams, after)
 
     def after_boundaries(self, start: BiLMState | None) -> BiLMState:
-        """From `start` (one row; None: zeros) the state at the first word that each direction reads of a sentence."""
+        """The state after the boundary that each direction reads first, from `start` (one row; None: zeros)."""
         known = self._after_boundaries.get(start is None)
         if known is None or known[0] is not start:
             layers = self.run(self.encode(window_batch([BOS], [EOS])), start)
@@ -221,7 +222,7 @@ class Pipeline:
     # Finalize
 
     def finalize(self, layers: Layers, plan: Plan, spec: OutputSpec) -> BatchResult:
-        """Fill the plan's arrays from the layers; FloatingPointError, ValueError for numbers that do not fit them."""
+        """Fill the plan's arrays from the layers, and pool them. ValueError for numbers too large for their dtype."""
         batch, streams = layers.batch, spec.layers(layers.streams)
         ends = np.cumsum(batch.lengths)
         begins = ends - batch.lengths + batch.margin
@@ -251,10 +252,10 @@ class Pipeline:
     def embed_batch(
         self, plan: Plan, spec: OutputSpec, start: BiLMState | None = None, rows: int | None = None
     ) -> BatchResult:
-        """A batch, every sentence from `start` (one row; None: zeros), so that rows can be filled as suits the machine.
+        """Embed a batch, every sentence from `start` (one row; None: zeros), in `rows` rows that are filled evenly.
 
-        The state after the boundary that a direction reads first is the same for all sentences, and no output is that
-        of the last one: an encoder that can carry a state starts from there, and reads only words.
+        The state after the boundary that a direction reads first is the same for all sentences, and the boundary that
+        it reads last has no output: an encoder that carries state starts from that state, and reads only words.
         """
         if plan.is_long:
             return self._embed_long(plan.sentences[0], spec, start)
@@ -266,7 +267,7 @@ class Pipeline:
         return self.finalize(self.run(self.encode(batch), start=start), plan, spec)
 
     def embed_carrying(self, plan: Plan, spec: OutputSpec, state: BiLMState, first: int) -> BatchResult:
-        """A batch that begins with sentence `first`: sentence i goes on in row i mod the rows of `state`."""
+        """Embed a batch whose first sentence is number `first`: sentence i continues row i mod the rows of `state`."""
         num_rows = state.h.shape[2]
         rows = np.arange(first, first + len(plan.sentences)) % num_rows
         if plan.is_long:
@@ -278,7 +279,7 @@ class Pipeline:
     def embed_windows(
         self, words: Sequence[str], layers: LayerSelection, state: BiLMState | None
     ) -> Iterator[WindowResult]:
-        """One sentence from `state` on (one row; None: zeros), window by window."""
+        """Embed one sentence from `state` (one row; None: zeros), window by window."""
         carries = self.config.sequence_encoder.carries_state
         if not carries:
             self._check_fits(words)
@@ -327,7 +328,7 @@ class Pipeline:
         start: BiLMState | None,
         rows: int | None = None,
     ) -> Generator[BatchResult, None, None]:
-        """Batches as those of `split_batches`, taken as they are needed, some ahead; every sentence from `start`."""
+        """Embed batches, as `split_batches` yields them, some ahead; every sentence from `start`."""
         plans = (self.plan(sentences, is_long, spec) for sentences, is_long in batches)
         ahead = self.sizes.batches_ahead if self.device.type != "cpu" or num_threads() > 1 else 1
         return overlapped(partial(self.embed_batch, spec=spec, start=start, rows=rows), plans, ahead)
@@ -335,7 +336,7 @@ class Pipeline:
     def embed_all_carrying(
         self, batches: Iterable[tuple[Sentences, bool]], spec: OutputSpec, state: BiLMState
     ) -> Generator[BatchResult, None, None]:
-        """The same, one after the other, each from the state that the one before it left."""
+        """Embed batches one after the other, each from the state that the one before it left."""
         first = 0
         for sentences, is_long in batches:
             result = self.embed_carrying(self.plan(sentences, is_long, spec), spec, state, first)

@@ -1,8 +1,9 @@
-"""Sentences of any length, in windows: exactly the vectors of the whole, of which a window is held.
+"""A sentence of any length in windows: the same vectors as of the whole, with one window in memory.
 
 The directions never exchange information. The forward one reads the sentence from its front and the backward one from
-its back, so both are streams whose state runs on from window to window. Window k holds the k-th stretch of each: the
-forward halves of words near the front, the backward halves of words near the end. After the last one all are whole.
+its back, so both are streams whose state is carried from window to window. Window k holds the k-th stretch of each: the
+forward halves of words near the front, the backward halves of words near the end. After the last window, every word has
+both halves.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ from elmokit.text.characters import BOS, EOS
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch that each direction reads: `words` of its positions are words, the others boundaries.
+    """A stretch of a sentence that each direction reads.
 
-    They are the words `forward` and `backward` of the sentence, the latter in reverse.
+    Attributes:
+        batch: The input of both directions.
+        words: The positions of the window that are words; the others are boundaries.
+        forward: The words of the sentence that the forward direction reads there.
+        backward: The words of the sentence that the backward direction reads there, in reverse.
     """
 
     batch: PackedBatch
@@ -28,14 +33,14 @@ class Window:
 
 
 def _positions(words: Sequence[str], begin: int, end: int) -> list[str]:
-    """Positions begin : end of <S> w1 .. wn </S>."""
+    """Positions begin : end of the sequence <S> w1 .. wn </S>."""
     first = [BOS] if begin == 0 else []
     last = [EOS] if end == len(words) + 2 else []
     return [*first, *words[max(begin - 1, 0) : min(end - 1, len(words))], *last]
 
 
 def plan_windows(words: Sequence[str], positions: int) -> Iterator[Window]:
-    """Windows of so many positions. Of `words` only the length is asked for, and slices of `positions` words."""
+    """Windows of at most `positions` positions. Of `words` only the length is read, and slices of a window's length."""
     length = len(words) + 2
     for begin in range(0, length, positions):
         end = min(begin + positions, length)

@@ -1,4 +1,4 @@
-"""Vectors of the words met last, so that most words of a text are encoded once."""
+"""A cache of the vectors of recent words, so that most words of a text are encoded once."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-MAX_CACHED_LENGTH = 200  # of a word: a text that is no text, without white space, would fill the cache with itself
+MAX_CACHED_LENGTH = 200  # characters of a word: keys made of input without white space would fill the memory
 
 
 class WordCache:
-    """As many vectors as fit into so many bytes; when full it starts anew. Several threads may use it."""
+    """As many vectors (D,) float32 as fit into `num_bytes`; it is emptied when full. Thread-safe."""
 
     def __init__(self, dim: int, num_bytes: int) -> None:
         self.capacity, self._sizes = max(1, num_bytes // (4 * dim)), (dim, num_bytes)
-        with torch.inference_mode(False):  # such a tensor could be written in that mode only
+        with torch.inference_mode(False):  # a tensor of inference mode could be written in that mode only
             self._vectors = torch.empty(self.capacity, dim, dtype=torch.float32)
         self._rows: dict[str, int] = {}
         self._lock = Lock()
         _caches.add(self)
 
     def __reduce__(self) -> tuple[type[WordCache], tuple[int, int]]:
-        """A copy, as for another process, begins empty."""
+        """A copy or pickle, as for another process, is empty."""
         return WordCache, self._sizes
 
     def clear(self) -> None:
@@ -32,14 +32,14 @@ class WordCache:
             self._rows.clear()
 
     def look_up(self, words: list[str]) -> tuple[Tensor, list[int]]:
-        """Words -> (U, D), and the numbers of those that are not known, whose rows mean nothing."""
+        """U words -> vectors (U, D), and the indices of words that are not cached, whose rows are undefined."""
         with self._lock:
             rows = [self._rows.get(word, -1) for word in words]
             vectors = self._vectors[torch.tensor(rows, dtype=torch.int64).clamp_(min=0)]
         return vectors, [number for number, row in enumerate(rows) if row < 0]
 
     def add(self, words: list[str], vectors: Tensor) -> None:
-        """Distinct words, of which another thread may have added some; the first ones, where there are too many."""
+        """Add distinct words, some of which another thread may have added; the first ones, if there are too many."""
         with self._lock:
             if len(self._rows) + len(words) > self.capacity:
                 self._rows.clear()
@@ -50,7 +50,7 @@ class WordCache:
             self._rows.update((words[number], row) for number, row in zip(new, rows, strict=True))
 
     def reset_after_fork(self) -> None:
-        """In a forked child another thread, which does not exist there, may hold the lock, its work half done."""
+        """Empty the cache in a forked child, where the lock may be held by a thread that does not exist there."""
         self._lock, self._rows = Lock(), {}
 
 

@@ -1,7 +1,7 @@
 """Atomic writing: a file or directory has its final name only when it is complete.
 
 Until then it is in a temporary directory `.partial-XXXXXXXX-NAME` next to it, which is locked as long as it is in use.
-One that is not locked was left by a kill, and is removed when the same output is written again.
+One that is not locked was left by a killed process, and is removed when the same output is written again.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ from elmokit.fs.lock import locked
 from elmokit.fs.reading import suffixes_of
 
 OVERWRITE = "ask to overwrite it (--overwrite; overwrite=True in Python)"  # the end of messages about an output
-NAME_CHARACTERS = 50  # of an output's name in that of its temporary directory: together they must fit a file name
+NAME_CHARACTERS = 50  # of the output's name are used for its temporary directory, whose name has a limited length
 
 
 def create_bytes(path: str | Path) -> BinaryIO:
@@ -35,7 +35,7 @@ def create_bytes(path: str | Path) -> BinaryIO:
     path = Path(path)
     compression = suffixes_of(path).compression
     if compression == ".gz":
-        # No time and no name inside, so that equal content makes equal files.
+        # Without time and name in the header, so that equal content gives equal files.
         file = path.open("wb", buffering=0)
         stream = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
         stream.myfileobj = file  # closed with the stream
@@ -52,7 +52,7 @@ def resolve_link(path: str | Path) -> Path:
 
 
 def check_name(output: Path) -> None:
-    """ValueError for a path like "." or "a/..", which has no name to be replaced, or a link to itself."""
+    """ValueError for a path such as "." or "a/..", which does not end in a name, or for a link to itself."""
     if output.name in ("", ".."):
         raise ValueError(f"{output} is no name for an output: name the file or directory itself")
     if resolve_link(output).is_symlink():
@@ -60,7 +60,7 @@ def check_name(output: Path) -> None:
 
 
 def check_replaceable(directory: Path) -> None:
-    """ValueError for a mount point, such as a volume of a container: no other directory can take its place."""
+    """ValueError for a mount point, such as a container's volume, since no other directory can take its place."""
     check_name(directory)
     if os.path.ismount(directory):
         raise ValueError(f"{directory} is a mount point, which cannot be replaced: name a directory inside it")
@@ -74,7 +74,7 @@ def remove_leftovers(directory: Path, name: str | None = None) -> None:
 
     Args:
         directory: Where to look.
-        name: Only those of the output of this name; None: all.
+        name: Name of the output whose temporary directories are removed; None: those of all outputs.
     """
     marker = "*" if name is None else glob.escape(name[:NAME_CHARACTERS])
     for folder in directory.glob(f".partial-????????-{marker}"):
@@ -95,7 +95,7 @@ def _temporary_directory(path: Path, stack: ExitStack) -> Path:
         try:
             stack.enter_context(locked(folder))
         except (BlockingIOError, FileNotFoundError):
-            continue  # another process took it for a leftover, in the moment before it was locked
+            continue  # another process took it for a leftover in the moment before it was locked
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         return folder
 
@@ -117,16 +117,16 @@ def _partial(path: Path, clean: bool = True) -> Iterator[Path]:
         except OSError as error:
             if error.errno in DISK_FULL:
                 raise cannot_write(path, error) from error
-            raise  # it may come from what the block reads
-        except SafetensorError as error:  # safetensors has its own error of a full disk
+            raise  # it may be an error of reading, within the block
+        except SafetensorError as error:  # safetensors' own error for a full disk
             raise cannot_write(path, error) from error
 
 
 def _set_default_mode(folder: Path, files: Sequence[Path]) -> None:
     """Give files the mode of a newly created one: some libraries write files that only their owner may read.
 
-    Links keep theirs, which is the mode of a file elsewhere. The umask is read from a new file in `folder`, since the
-    system call that returns it sets it for the whole process.
+    Links are left alone, since their mode is that of a file elsewhere. The umask is read from a new file in `folder`,
+    since the system call that returns it also sets it, for the whole process.
     """
     probe = folder / f"mode-{uuid.uuid4().hex[:8]}"
     descriptor = os.open(probe, os.O_CREAT | os.O_EXCL, 0o666)
@@ -146,12 +146,12 @@ def _set_default_mode(folder: Path, files: Sequence[Path]) -> None:
 
 @contextmanager
 def atomic_path(path: str | Path, overwrite: bool = True, clean: bool = True) -> Iterator[Path]:
-    """Write a file atomically; one that is replaced leaves its mode to the new one.
+    """Write a file atomically; if it replaces another file, it takes over that file's mode.
 
     Args:
-        path: The file to create, or a symbolic link to it; missing directories are made.
+        path: The file to create, or a symbolic link to it; missing directories are created.
         overwrite: Replace a file with other content.
-        clean: Look for what a killed run left of this file; False where the caller has cleaned a directory of many.
+        clean: Remove what killed runs left of this file; False if the caller has already cleaned the directory.
 
     Yields:
         A temporary path with the name of `path` in another directory, renamed to it when the block succeeds, and
@@ -159,7 +159,8 @@ def atomic_path(path: str | Path, overwrite: bool = True, clean: bool = True) ->
 
     Raises:
         FileExistsError: `path` exists with other content, and is not to be overwritten.
-        OSError: `path`, which is named, cannot be written, or the disk is full.
+        ValueError: `path` does not end in a name, or is a link to itself.
+        OSError: `path` cannot be written, or the disk is full; the message names `path`.
     """
     path = resolve_link(path)
     with _partial(path, clean) as partial:
@@ -199,8 +200,8 @@ def atomic_directory(path: str | Path, overwrite: bool = False) -> Iterator[Path
 
     Raises:
         FileExistsError: `path` exists with other content, and is not to be overwritten.
-        ValueError: `path` is a mount point, or no name.
-        OSError: `path`, which is named, cannot be written, or the disk is full.
+        ValueError: `path` is a mount point, does not end in a name, or is a link to itself.
+        OSError: `path` cannot be written, or the disk is full; the message names `path`.
     """
     path = resolve_link(path)
     check_replaceable(path)
@@ -222,7 +223,7 @@ def _exists(path: Path) -> FileExistsError:
 
 
 def _check_same(new: Path, path: Path) -> None:
-    """FileExistsError unless what is there is what would be written, as after a kill just before the end."""
+    """FileExistsError unless `path` already has the content of `new`, as after a kill just before the end."""
     names = {file.relative_to(new) for file in new.rglob("*")}
     is_same = new.is_dir() == path.is_dir() and names == {file.relative_to(path) for file in path.rglob("*")}
     files = [name for name in names or {Path()} if (new / name).is_file()]
@@ -231,7 +232,7 @@ def _check_same(new: Path, path: Path) -> None:
 
 
 def _finish(directory: Path, folder: Path) -> None:
-    """Give all files of a directory the default mode, and write everything to the disk."""
+    """Give all files of a directory the default mode, and flush everything to the disk."""
     paths = list(directory.rglob("*"))
     _set_default_mode(folder, paths)
     for path in [*paths, directory]:
@@ -240,11 +241,11 @@ def _finish(directory: Path, folder: Path) -> None:
 
 
 def _replace(new: Path, path: Path) -> None:
-    """Rename `new` to `path`; what is there is exchanged with it, so that there is always one of them."""
+    """Rename `new` to `path`; if that exists, exchange the two, so that one of them is always there."""
     if not _is_occupied(path):
         os.replace(new, path)
     elif not _exchange(new, path):
-        # A kill in between leaves nothing under the name, until `remove_leftovers` puts the old one back.
+        # A kill between the two leaves nothing under the name, until `remove_leftovers` puts the old one back.
         old = new.with_name(f"{new.name}.replaced")
         os.rename(path, old)
         try:
@@ -256,7 +257,7 @@ def _replace(new: Path, path: Path) -> None:
 
 
 def _exchange(left: Path, right: Path) -> bool:
-    """Exchange what two names stand for, at once; False where the system or the file system cannot."""
+    """Exchange two paths atomically; False if the system or the file system cannot."""
     if sys.platform != "linux":
         return False
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
@@ -265,7 +266,7 @@ def _exchange(left: Path, right: Path) -> bool:
 
 
 def link_or_copy_directory(source: Path, target: Path) -> None:
-    """Copy a directory of files, as hard links where the file system has them."""
+    """Copy a directory of files atomically, as hard links if the file system has them."""
     with atomic_directory(target) as partial:
         for file in source.iterdir():
             try:
@@ -279,10 +280,10 @@ def publish_directory(new: str | Path, path: str | Path) -> None:
 
     Args:
         new: The directory.
-        path: Its final name. A directory there is exchanged with the new one.
+        path: Its final name. A directory of that name is exchanged with the new one.
 
     Raises:
-        OSError: That failed; `path` is named.
+        OSError: Flushing or renaming failed; the message names `path`.
     """
     new, path = Path(new), Path(path)
     try:
@@ -293,7 +294,7 @@ def publish_directory(new: str | Path, path: str | Path) -> None:
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory; a kill in between leaves none of it under its name."""
+    """Remove a directory; if the process is killed meanwhile, nothing of it is left under its name."""
     with _partial(path) as partial:
         os.rename(path, partial)
 
@@ -309,13 +310,15 @@ def check_output(
     Args:
         output: The file or directory to write.
         inputs: The files and directories that are read.
-        overwrite: It may replace what is there.
-        directory_of: It is a directory, and one is replaced only if it holds a file of this name; None: it is a file.
+        overwrite: The output may replace an existing one.
+        directory_of: For an output directory, the name of a file that an existing one must hold to be replaced; None:
+            the output is a file.
 
     Raises:
-        FileExistsError: It exists, and must not be replaced.
-        ValueError: It is, or holds, one of the inputs; or a file stands in the place of a directory, or the reverse.
-        OSError: It cannot be written there.
+        FileExistsError: The output exists, and must not be replaced.
+        ValueError: The output is, or contains, one of the inputs, or does not end in a name; or it exists as a file
+            instead of a directory, or the reverse.
+        OSError: The output cannot be written.
     """
     output = Path(output)
     check_name(output)
@@ -327,7 +330,7 @@ def check_output(
     if output.exists() and not is_kind:
         raise ValueError(f"{output} exists and is not a {kind}: choose another output")
     if output.is_dir():
-        remove_leftovers(output)  # of a run that was killed before it had written anything else
+        remove_leftovers(output)  # of a run that was killed before it wrote anything else
     if _is_occupied(output) and not overwrite:
         raise _exists(output)
     if _is_occupied(output) and directory_of and not (output / directory_of).is_file():

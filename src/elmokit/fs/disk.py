@@ -1,4 +1,4 @@
-"""Errors of the disk with advice, creation of directories, and flushing."""
+"""Disk errors with advice, creation of directories, and flushing."""
 
 import errno
 import os
@@ -14,9 +14,9 @@ DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def cannot_write(path: Path, error: OSError | SafetensorError) -> OSError:
-    """The error of a failed write of `path`, with what to do."""
+    """The error for a failed write of `path`, with advice."""
     number = getattr(error, "errno", None) or errno.EIO
-    # The text of a full disk may be ours, of a file inside a directory that is written whole.
+    # The text of a disk-full error may already be ours, for a file inside a directory that is written atomically.
     reason = os.strerror(number) if number in DISK_FULL else getattr(error, "strerror", None) or str(error)
     advice = "check free space and permissions; what was there before is unchanged"
     return OSError(number, f"cannot write {path} ({reason}): {advice}")
@@ -24,13 +24,13 @@ def cannot_write(path: Path, error: OSError | SafetensorError) -> OSError:
 
 @contextmanager
 def new_directories(path: Path) -> Iterator[None]:
-    """Make a directory with its parents, and at the end remove those of them that are still empty."""
+    """Create a directory with its parents, and at the end remove those of the new ones that are still empty."""
     missing = [directory for directory in (path, *path.parents) if not directory.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
         yield
     finally:
-        with suppress(OSError):  # of the first that is not empty
+        with suppress(OSError):  # raised by the first one that is not empty
             for directory in missing:
                 directory.rmdir()
 
@@ -48,10 +48,10 @@ def sync(path: Path) -> None:
 
 
 def flush_and_drop_pages(file: IO[bytes], begin: int, size: int) -> None:
-    """Flush an open file to the disk, and drop `size` bytes of it from the page cache where the system can.
+    """Flush an open file to the disk, and drop `size` bytes from `begin` on from the page cache if the system can.
 
-    Otherwise gigabytes of vectors fill the memory, and a virtual machine is slow to get more: with this, Linux wrote a
-    gigabyte in shards of 96 MB in a third of the time.
+    Otherwise gigabytes of vectors fill the page cache, and a virtual machine is slow to get more memory: with this,
+    Linux wrote a gigabyte in shards of 96 MB in a third of the time.
     """
     file.flush()
     os.fsync(file.fileno())

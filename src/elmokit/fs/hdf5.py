@@ -1,4 +1,4 @@
-"""HDF5 files that are written whole or not at all, also where the disk is full."""
+"""HDF5 files that are written completely or not at all, even if the disk is full."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class _Output(io.RawIOBase):
     """The file that HDF5 writes to.
 
     HDF5 cannot close a file that it cannot write: h5py would leave it open, and the process would crash at its end. So
-    the first failure is raised only where HDF5 is not closing the file, and all that it writes afterwards is kept in
-    memory, to be read back.
+    the first failure is raised only if HDF5 is not closing the file, and everything that it writes afterwards is kept
+    in memory, from where HDF5 can read it.
     """
 
     def __init__(self, file: io.FileIO) -> None:
@@ -27,7 +27,7 @@ class _Output(io.RawIOBase):
         self.is_closing = False
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position; the end is that of what was written and what was to be."""
+        """Set the position; the end is that of the file or of the data in memory, whichever is later."""
         ends = [begin + len(data) for begin, data in self._unwritten]
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at}.get(whence)
         self._at = offset + (max(self._file.seek(0, io.SEEK_END), *ends, 0) if start is None else start)
@@ -38,7 +38,7 @@ class _Output(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Read from the position on, zeros after the end."""
+        """Fill a buffer from the position on, with zeros after the end."""
         view, begin = memoryview(buffer).cast("B"), self._at
         self._file.seek(begin)
         read = self._file.readinto(view) or 0
@@ -69,7 +69,7 @@ class _Output(io.RawIOBase):
         return len(view)
 
     def truncate(self, size: int | None = None) -> int:
-        """Set the size."""
+        """Set the size of the file, unless writing has failed."""
         size = self._at if size is None else size
         if self.failure is None:
             self._file.truncate(size)
@@ -89,7 +89,7 @@ def atomic_hdf5(path: str | Path, overwrite: bool = True) -> Iterator[h5py.File]
 
     Raises:
         FileExistsError: `path` exists with other content, and is not to be overwritten.
-        OSError: `path`, which is named, cannot be written, or the disk is full.
+        OSError: `path` cannot be written, or the disk is full; the message names `path`.
     """
     with atomic_path(path, overwrite) as partial, partial.open("w+b", buffering=0) as stream:
         output = _Output(stream)

@@ -1,4 +1,4 @@
-"""JSON files that anyone may have written: bounded in size and depth, and checked against a dataclass."""
+"""Untrusted JSON files: limited in size and depth, and checked against a dataclass."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def read_json(path: str | Path, max_bytes: int = MAX_BYTES) -> Any:
 
     Args:
         path: A regular file.
-        max_bytes: Size above which it is refused unread.
+        max_bytes: A larger file is refused.
 
     Returns:
-        The value: dictionaries, lists, texts, numbers, truth values and None.
+        The value: dictionaries, lists, strings, numbers, booleans and None.
 
     Raises:
-        FileNotFoundError: It is missing.
-        ValueError: It is no regular file, larger, not JSON, or nested too deeply.
+        FileNotFoundError: The file is missing.
+        ValueError: It is not a regular file, too large, not JSON, or nested too deeply.
     """
     with open_regular(path) as file:
         content = file.read(max_bytes + 1)
@@ -47,7 +47,7 @@ def read_json(path: str | Path, max_bytes: int = MAX_BYTES) -> Any:
 
 
 def is_json_object(line: str) -> bool:
-    """Whether a line of text is a JSON object with fields, as in JSON lines."""
+    """Whether a line of text is a JSON object that is not empty, as in JSON Lines."""
     try:
         return line.lstrip().startswith("{") and bool(json.loads(line))
     except (ValueError, RecursionError):
@@ -79,19 +79,20 @@ def _is_scalar(kind: type, value: Any) -> bool:
 
 
 def from_json(kind: Any, value: Any, name: str = "it") -> Any:
-    """A value that was read from JSON as a type says, checked all the way down.
+    """Convert a value that was read from JSON to a type, and check it recursively.
 
     Args:
-        kind: A dataclass, whose fields are keys of an object, or a type of such fields: str, int, float (finite), bool,
-            Any, Literal, X | Y, X | None, list[X], tuple[X, ...], tuple[X, Y], dict[str, X], dict[Literal, X].
+        kind: A dataclass, whose fields are the keys of an object, or the type of such a field: str, int (64 bits),
+            float (finite), bool, Any, Literal, X | Y, X | None, list[X], tuple[X, ...], tuple[X, Y], dict[str, X],
+            dict[Literal, X].
         value: The result of `read_json`, or a value in it.
-        name: Of the value, for the message.
+        name: The name of the value, for error messages.
 
     Returns:
-        The value; objects as dataclasses, lists as tuples where the type says so.
+        The value; objects become dataclasses, and lists tuples, as the type requires.
 
     Raises:
-        ValueError: It is of another type, or a dataclass refuses it; the message names the key.
+        ValueError: A value has another type, or a dataclass rejects it; the message names the key.
     """
     origin: Any = get_origin(kind)
     arguments = get_args(kind)

@@ -1,4 +1,4 @@
-"""Locks on directories, which end with the process that holds them, however that ends."""
+"""Locks on directories, which are released when the process that holds them ends, for whatever reason."""
 
 import errno
 import os
@@ -13,20 +13,20 @@ try:
 except ImportError:  # Windows, where two runs in one directory go undetected
     fcntl = None
 
-# Errors of file systems that cannot lock directories: to NFS they are files that are not open for writing.
+# Errors of file systems that cannot lock directories; NFS, for one, locks only what is open for writing.
 UNSUPPORTED = {errno.EBADF, errno.ENOLCK, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[bool]:
-    """Lock a directory against all who lock it, in this process and in others.
+    """Hold an exclusive advisory lock on a directory, against this process and others.
 
     Yields:
-        Whether it is locked; False where the system has no such locks.
+        Whether the directory is locked; False if the system or the file system has no such locks.
 
     Raises:
-        BlockingIOError: It is locked already.
-        FileNotFoundError: It is not there, or was removed meanwhile.
+        BlockingIOError: The directory is locked already.
+        FileNotFoundError: It does not exist, or was replaced meanwhile.
     """
     if fcntl is None:
         yield False
@@ -53,14 +53,14 @@ def locked(directory: Path) -> Iterator[bool]:
 def only_one_in(directory: str | Path) -> Iterator[None]:
     """Lock a directory against other processes that would write the same files there.
 
-    Where the file system has no such locks, as some over a network, nothing is locked.
+    If the file system has no such locks, like some network file systems, nothing is locked.
 
     Args:
-        directory: The directory, which is made if it is missing, and removed if nothing was written into it.
+        directory: The directory, created if it is missing, and then removed again if nothing was written to it.
 
     Raises:
         ValueError: Another process holds the lock.
-        OSError: The directory cannot be made.
+        OSError: The directory cannot be created.
     """
     directory = Path(directory)
     with ExitStack() as stack:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 def expand_user(path: str | Path) -> Path:
-    """The path with the home directory in the place of ~ or ~USER.
+    """The path with ~ or ~USER replaced by the home directory.
 
     Raises:
-        FileNotFoundError: There is no such user, or no home directory.
+        FileNotFoundError: There is no such user, or the user has no home directory.
     """
     try:
         return Path(path).expanduser()
@@ -22,10 +22,10 @@ def expand_user(path: str | Path) -> Path:
 
 
 def check_distinct(paths: Iterable[str | Path]) -> None:
-    """Check that no file is given twice, be it by another name or through a link.
+    """Check that no file is given twice, not even under another name or through a link.
 
     Raises:
-        ValueError: One is; the message names it as it was given.
+        ValueError: A file is given twice; the message names it as it was given.
     """
     given: dict[str, str | Path] = {}
     for path in paths:

@@ -13,8 +13,8 @@ import zstandard
 
 COMPRESSIONS = (".gz", ".zst")
 READ_SIZE = 1 << 18
-ZSTD_READ_SIZE = 1 << 10  # four bytes may stand for 128 KiB, and what is read at once is decompressed at once
-ZSTD_WINDOW = 1 << 31  # the largest there is; memory holds that of the file, as `zstd --long` has chosen it
+ZSTD_READ_SIZE = 1 << 10  # small, since four bytes may become 128 KiB, and a whole read is decompressed at once
+ZSTD_WINDOW = 1 << 31  # the largest window that is accepted; a file's own, chosen by `zstd --long`, is held in memory
 
 # How compressed files begin, and what decompresses them.
 DECOMPRESSED_BY = {b"\x1f\x8b": "gzip -d", b"\x28\xb5\x2f\xfd": "zstd -d", b"\xfd7zXZ": "xz -d", b"BZh": "bzip2 -d",
@@ -22,10 +22,10 @@ DECOMPRESSED_BY = {b"\x1f\x8b": "gzip -d", b"\x28\xb5\x2f\xfd": "zstd -d", b"\xf
 
 
 class Suffixes(NamedTuple):
-    """The suffixes of a file's name in lower case.
+    """The suffixes of a file's name, in lower case.
 
     Attributes:
-        kind: That of what the file holds, such as ".jsonl"; empty where there is none.
+        kind: The suffix of the uncompressed file, such as ".jsonl"; empty if it has none.
         compression: ".gz", ".zst" or empty.
     """
 
@@ -34,7 +34,7 @@ class Suffixes(NamedTuple):
 
 
 def suffixes_of(path: str | Path) -> Suffixes:
-    """The suffixes by which a file is read and written, whatever their case."""
+    """The suffixes that determine how a file is read and written, whatever their case."""
     name = Path(Path(path).name.lower())
     if name.suffix in COMPRESSIONS:
         return Suffixes(name.with_suffix("").suffix, name.suffix)
@@ -84,7 +84,7 @@ def _plain_or_gzip_blocks(path: Path) -> Iterator[bytes]:
 
 
 def refuse_pipe(path: Path) -> None:
-    """ValueError for a pipe, which can be read only once: text is counted or checked before it is used."""
+    """ValueError for a pipe, which can be read only once, while text is counted or checked before it is used."""
     if path.is_fifo():
         raise ValueError(f"{path} is a pipe: write it to a file first (.gz and .zst are read as they are)")
 
@@ -99,7 +99,7 @@ def read_blocks(path: str | Path) -> Iterator[bytes]:
         Blocks of at most 32 MiB.
 
     Raises:
-        FileNotFoundError: It is missing.
+        FileNotFoundError: The file is missing, or a directory.
         ValueError: It is a pipe, or cannot be decompressed to its end.
     """
     path = Path(path)
@@ -121,13 +121,13 @@ def read_line_blocks(path: str | Path) -> Iterator[list[bytes]]:
         path: The file.
 
     Yields:
-        Lists of consecutive lines, without "\n", which alone ends a line.
+        Lists of consecutive lines, without "\n", the only character that ends a line.
 
     Raises:
-        FileNotFoundError: It is missing.
+        FileNotFoundError: The file is missing, or a directory.
         ValueError: It is a pipe, or cannot be decompressed to its end.
     """
-    begun: list[bytes] = []  # of an unfinished line; concatenated once, as a line may be as long as a book
+    begun: list[bytes] = []  # parts of an unfinished line, concatenated once: a line may be as long as a book
     for block in read_blocks(path):
         *lines, rest = block.split(b"\n")
         if lines:
@@ -145,13 +145,13 @@ def decode_line(line: bytes, path: str | Path, number: int) -> str:
     Args:
         line: The line without "\n".
         path: The file, for the message.
-        number: Number of the line, from 1.
+        number: The line number, from 1.
 
     Returns:
         The text, without "\r" at its end.
 
     Raises:
-        ValueError: It is not UTF-8; the message names file, line and column, or the compression of the file.
+        ValueError: The line is not UTF-8; the message names file, line and column, or the compression of the file.
     """
     try:
         return line.decode("utf-8").rstrip("\r")
@@ -173,11 +173,11 @@ def read_lines(path: str | Path) -> Iterator[str]:
         path: The file.
 
     Yields:
-        Lines without "\n" or "\r\n", which alone end a line, and without a byte order mark.
+        Lines without their end, "\n" or "\r\n" (no other character ends a line), and without a byte order mark.
 
     Raises:
-        FileNotFoundError: The file is missing.
-        ValueError: It is not UTF-8 (file and line are named), is a pipe, or cannot be decompressed.
+        FileNotFoundError: The file is missing, or a directory.
+        ValueError: It is not UTF-8 (the message names file and line), is a pipe, or cannot be decompressed.
     """
     number = 0
     for block in read_line_blocks(path):

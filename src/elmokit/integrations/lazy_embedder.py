@@ -13,9 +13,9 @@ from elmokit.fs.paths import expand_user
 
 
 class LazyEmbedder:
-    """An embedder that is loaded when it is first used, and pickled as the arguments it is loaded from.
+    """An embedder that is loaded when it is first used, and pickled as the arguments from which it is loaded.
 
-    A pickle that is read in the process that wrote it, as caches of scikit-learn do, shares the loaded weights, unless
+    A pickle that is read in the process that wrote it, as by scikit-learn's caches, shares the loaded weights, unless
     the model's files have changed since.
 
     Attributes:
@@ -30,7 +30,7 @@ class LazyEmbedder:
     def get(self) -> Embedder:
         """The embedder; errors are those of `Embedder`."""
         if self._embedder is None:
-            key = _key(self.arguments)  # before: files that change meanwhile must not pass for those that were read
+            key = _key(self.arguments)  # before loading, since files may change meanwhile
             self._embedder, self._loaded_key = Embedder(*self.arguments), key
             _LOADED[key] = self
         return self._embedder
@@ -39,22 +39,22 @@ class LazyEmbedder:
         return _unpickled, (self.arguments, self._loaded_key or _key(self.arguments))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LazyEmbedder:
-        return self  # nothing changes it, so copies may share the weights
+        return self  # it never changes, so copies may share the weights
 
 
-_LOADED: WeakValueDictionary[tuple[Any, ...], LazyEmbedder] = WeakValueDictionary()  # those that something still uses
+_LOADED: WeakValueDictionary[tuple[Any, ...], LazyEmbedder] = WeakValueDictionary()  # by key, as long as they are used
 
 
 def _key(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments, and the names, sizes and times of change of the model's files if it is given by their path."""
+    """The arguments and, if the model is given by its path, the names, sizes and modification times of its files."""
     path = expand_user(arguments[0]) if isinstance(arguments[0], str | Path) else None
     if path is None or not path.exists():
         return arguments
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    states = [(file.name, file.stat()) for file in files if file.exists()]  # a broken link is none of the model's
+    states = [(file.name, file.stat()) for file in files if file.exists()]  # without broken links
     return (*arguments, *((name, state.st_size, state.st_mtime_ns) for name, state in states))
 
 
 def _unpickled(arguments: tuple[Any, ...], written: tuple[Any, ...]) -> LazyEmbedder:
-    """An embedder from its pickle; `written`, the key of its weights, is there for caches that go by pickles."""
+    """An embedder from its pickle; `written`, the key of its weights, only makes pickles of other weights differ."""
     return _LOADED.get(_key(arguments)) or LazyEmbedder(*arguments)

@@ -15,19 +15,19 @@ __all__ = ["export"]
 
 
 def export(model: BiLM | ModelSource, path: str | Path, *, overwrite: bool = False) -> None:
-    """Write a biLM as an ONNX file in float32, with any number of sentences, words and, of a word, characters.
+    """Write a biLM as an ONNX file in float32, with dynamic numbers of sentences, words and characters per word.
 
     Args:
-        model: A biLM; or a loaded model, or whatever `elmokit.load` takes, whose biLM alone is written: softmax,
-            mix, state policy, warm state, tokenizer, vocabulary and card are left out.
-        path: The file. Its input `ids` (B, T, C) or (B, T), int64, has the ids of `BiLM.forward`; `h` (2, L, B, D) and
-            `c` (2, L, B, H) are the state that rows start from. Its outputs are `layers` (L+1, B, T, 2D), `mask`
-            (B, T), `h_after` and `c_after`. A model with interleaved directions has no state.
+        model: A biLM; or a loaded model, or anything that `elmokit.load` takes, of which only the biLM is written, but
+            not the softmax, mix, state policy, warm state, tokenizer, vocabulary and card.
+        path: The file. Its inputs are `ids` (B, T, C) or (B, T), int64, as in `BiLM.forward`, and `h` (2, L, B, D) and
+            `c` (2, L, B, H), the state from which rows start. Its outputs are `layers` (L+1, B, T, 2D), `mask` (B, T),
+            `h_after` and `c_after`. A model with interleaved directions has no state.
         overwrite: Replace a file with other content.
 
     Raises:
         FileExistsError: The file exists with other content, and is not to be overwritten.
-        ValueError: onnx is not installed, or the biLM is prepacked, has more than 2 GB or another sequence encoder
+        ValueError: onnx is not installed, or the biLM is prepacked, has more than 2 GB, or has a sequence encoder other
             than an LSTM.
     """
     write_onnx(model if isinstance(model, BiLM) else resolve_model(model).bilm, path, overwrite)

@@ -1,8 +1,8 @@
-"""Vectors of tables too large for one machine, on a Ray cluster (elmokit's extra ray).
+"""Vectors for tables that are too large for one machine, on a Ray cluster (elmokit's extra ray).
 
-A job is cut into parts, ranges of rows of its source files, each of which becomes a file of the output. A process
-reads, embeds and writes a part by itself, so that no vector travels between machines. A file has its name only when it
-is complete: a job resumes by leaving out the parts whose files are there.
+A job is cut into parts, ranges of rows of its source files, each of which becomes a file of the output. One process
+reads, embeds and writes a part, so that no vector travels between machines. A file gets its name only when it is
+complete: a job resumes by skipping the parts whose files exist.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from elmokit.storage.parquet import column_names, num_rows, read_rows, require_p
 
 __all__ = ["EmbedWords", "TablesReport", "embed_parquet"]
 
-JOB_NAME = "_elmokit.json"  # readers of a directory of Parquet files pass over names that begin with "_"
-RETRIES = 3  # of a part whose process was killed
+JOB_NAME = "_elmokit.json"  # readers of Parquet directories skip names that begin with "_"
+RETRIES = 3  # for a part whose process was killed
 
 
 # --- A job ------------------------------------------------------------------------------------------------------------
 
 
 def _tables_in(directory: Path) -> Iterator[Path]:
-    """The Parquet files in a directory, but for hidden ones, which are unfinished."""
+    """The Parquet files in a directory and below, without hidden ones, which are unfinished."""
     for path in directory.rglob("*.parquet"):
         if not any(part.startswith((".", "_")) for part in path.relative_to(directory).parts):
             yield path
@@ -43,7 +43,7 @@ def _tables_in(directory: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class _Job:
-    """The contents of `JOB_NAME` in a directory of output: everything that determines the bytes of its files."""
+    """The contents of `JOB_NAME` in an output directory: everything that determines the bytes of its files."""
 
     model: str  # its fingerprint
     dtype: str
@@ -52,10 +52,10 @@ class _Job:
     storage_dtype: str
     tokenize: bool
     sentences_per_part: int
-    source: str  # digest of the names, sizes, times of change and rows of the source files
+    source: str  # digest of the names, sizes, modification times and numbers of rows of the source files
 
     def claim(self, target: Path) -> None:
-        """Write the job into its directory; FileExistsError where another one has begun."""
+        """Write the job to its directory; FileExistsError if that has files of another job."""
         file = target / JOB_NAME
         if next(_tables_in(target), None) is None:
             with atomic_path(file) as partial:
@@ -81,7 +81,7 @@ class _Part:
 
 
 def _source_files(source: Path) -> dict[str, Path]:
-    """The Parquet files in a directory, or one file, by name without suffix."""
+    """The Parquet files in a directory and below, or a single file, by path without suffix."""
     if source.is_file():
         return {source.stem: source}
     if not source.exists():
@@ -93,7 +93,7 @@ def _source_files(source: Path) -> dict[str, Path]:
 
 
 def _plan(source: Path, target: Path, embed: EmbedWords, sentences_per_part: int) -> tuple[_Job, list[_Part]]:
-    """Check the source files, and cut them into parts; a file without rows is one part."""
+    """Check the source files, and cut them into parts; a file without rows becomes one part."""
     digest, parts = blake2b(digest_size=16), []
     for name, path in _source_files(source).items():
         rows = num_rows(path)
@@ -115,7 +115,7 @@ def _plan(source: Path, target: Path, embed: EmbedWords, sentences_per_part: int
 
 @dataclass(frozen=True)
 class _Written:
-    """A part whose file is there."""
+    """A part whose file has been written."""
 
     part: _Part
     words: int
@@ -123,13 +123,13 @@ class _Written:
 
 
 class _Worker:
-    """Embeds parts, in a process of Ray's."""
+    """A Ray actor that embeds parts."""
 
     def __init__(self, embed: EmbedWords, batch_size: int) -> None:
         self._embed, self._batch_size = embed, batch_size
 
     def write(self, part: _Part) -> _Written:
-        """Write the file of a part, unless it is there: the process may have been killed after it had written it."""
+        """Write the file of a part, unless it exists: an earlier attempt may have been killed just after it."""
         words, truncated = self._embed.words, self._embed.truncated_words
 
         def tables() -> Iterator[Any]:
@@ -149,9 +149,9 @@ class _Worker:
 def _write_parts(
     parts: Sequence[_Part], embed: EmbedWords, batch_size: int, num_actors: int | None, options: Mapping[str, Any]
 ) -> Iterator[_Written]:
-    """Have a pool of Ray's actors write the files of parts; each part when it is written."""
+    """Have a pool of Ray actors write the files of parts; yields each part when it is written."""
     try:
-        ray: Any = import_module("ray")  # where there is no Ray, pyright would take `import ray` for this file
+        ray: Any = import_module("ray")  # without Ray, pyright would take `import ray` for this file
         from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
         from ray.util import ActorPool  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -164,10 +164,10 @@ def _write_parts(
     worker = ray.remote(**options)(_Worker)
     actors = [worker.remote(embed, batch_size) for _ in range(min(count, len(parts)))]
     try:
-        pool: Any = ActorPool(actors)  # whose own annotations are too narrow
+        pool: Any = ActorPool(actors)  # Ray's own annotations are too narrow
         yield from pool.map_unordered(lambda actor, part: actor.write.remote(part), parts)
     except RayTaskError as error:
-        raise error.cause from error  # the worker's own
+        raise error.cause from error  # the error that the worker raised
     except (RayActorError, OutOfMemoryError) as error:
         raise ValueError(
             f"a process died {RETRIES + 1} times at the same rows; if it lacked memory, lower batch_size or num_actors "
@@ -179,13 +179,13 @@ def _write_parts(
 
 
 def _pool_size(num_actors: int | None, options: Mapping[str, Any], resources: Mapping[str, float]) -> int:
-    """How many actors run at the same time; ValueError where that is none, or fewer than are asked for."""
+    """How many actors run at the same time; ValueError if that is none, or fewer than `num_actors`."""
     needs = {"processors": ("CPU", options["num_cpus"]), "GPUs": ("GPU", options.get("num_gpus", 0))}
     if num_actors is None and not any(each for _, each in needs.values()):
         raise ValueError("actors that need no processor and no GPU may be of any number: give num_actors")
     for unit, (name, each) in needs.items():
         need, available = each * (num_actors or 1), resources.get(name, 0.0)
-        if need > available:  # Ray would wait for more machines, for ever
+        if need > available:  # Ray would wait for more machines forever
             raise ValueError(
                 f"{num_actors or 1} actors need {need:g} {unit}, and Ray has {available:g}: ask for fewer actors, or "
                 "give it more"
@@ -195,14 +195,14 @@ def _pool_size(num_actors: int | None, options: Mapping[str, Any], resources: Ma
 
 @dataclass(frozen=True)
 class TablesReport:
-    """The result of embedding tables: `words` and `truncated_words` are those of this run, which took `seconds`."""
+    """The result of embedding tables; `words`, `truncated_words` and `seconds` are those of this run alone."""
 
     output: Path
     rows: int
     files: int
-    files_kept: int  # of an earlier run that was stopped
+    files_kept: int  # files that an earlier run had written
     words: int
-    truncated_words: int  # too long for the model, which read their first bytes only
+    truncated_words: int  # words that were longer than the model can read, so that it saw only their beginnings
     seconds: float
     words_per_second: float
 
@@ -219,20 +219,21 @@ def embed_parquet(
 ) -> TablesReport:
     """Embed the texts of Parquet files on all machines of a Ray cluster, into Parquet files.
 
-    Files of the output are named after those of the source, `NAME-00000.parquet` and so on, and have their rows in the
-    same order with all columns. The part of a process that dies is computed again. The same call resumes a job that was
+    The files of the output are named after those of the source, `NAME-00000.parquet` and so on, and have their rows in
+    the same order with all columns. If a process dies, its part is computed again. The same call resumes a job that was
     stopped: it computes the files that are missing.
 
     Args:
-        source: A Parquet file, or a directory of them, where every machine finds it.
-        target: A directory for the output, likewise: new, empty, or that of the same job.
-        embed: What is embedded, and how; `EmbedWords()` by default.
-        num_actors: How many processes embed, each with its own copy of the model; by default as many as the cluster
-            has processors for (or GPUs, with `num_gpus`).
+        source: A Parquet file, or a directory of them, at a path that exists on every machine.
+        target: The directory of the output, on a file system that all machines share: new, empty, or that of the same
+            job.
+        embed: The column to embed, and how; `EmbedWords()` by default.
+        num_actors: Number of processes, each with its own copy of the model; by default as many as the cluster has
+            processors for (or GPUs, with `num_gpus`).
         sentences_per_part: Rows in each file of the output.
         batch_size: Rows that a process holds in memory at a time.
         actor_options: Further options of Ray's actors, such as `num_gpus=1`; or `num_cpus=4`, for four threads in each
-            process in place of one.
+            process instead of one.
 
     Returns:
         The number of rows, files and words, and the speed.
@@ -240,8 +241,8 @@ def embed_parquet(
     Raises:
         ValueError: A number is below 1, Ray or pyarrow is not installed, the cluster is too small for `num_actors`, a
             source file is damaged or has no usable texts, another process writes the same output, or processes die
-            again and again.
-        FileNotFoundError: There is no source.
+            repeatedly.
+        FileNotFoundError: The source does not exist, or has no Parquet files.
         FileExistsError: The directory of the output holds another job, or other files.
         OSError: The output cannot be written.
     """
@@ -264,7 +265,7 @@ def embed_parquet(
             for written in _write_parts(missing, embed, batch_size, num_actors, actor_options) if missing else ():
                 words, truncated = words + written.words, truncated + written.truncated_words
                 bar.update(written.part.rows)
-        for folder in {part.output.parent for part in parts}:  # of processes that were killed, of this job or before
+        for folder in {part.output.parent for part in parts}:  # of killed processes, in this run or an earlier one
             remove_leftovers(folder)
     seconds = time.perf_counter() - start
     kept, speed = len(parts) - len(missing), round(words / seconds, 1)

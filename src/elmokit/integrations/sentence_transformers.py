@@ -37,7 +37,7 @@ TYPE_IN_FILES = "elmokit.integrations.sentence_transformers.ElmoModule"
 
 
 def _set_mix(mix: ScalarMix, model: Pretrained, layers: str | int) -> None:
-    """Let a mix compute what `layers` means for a model: "mix" may learn, anything else is fixed."""
+    """Set the weights of a mix as `layers` says: those of "mix" can be trained, all others are fixed."""
     if layers == "mix":
         start = model.mix or MixWeights((0.0,) * model.config.num_representations)
         weights, gamma = torch.tensor(start.weights), start.gamma
@@ -60,13 +60,13 @@ class _Settings:
 
 
 class ElmoModule(InputModule):
-    """Texts -> ELMo's vectors of their words, for a pooling module to follow.
+    """Texts -> ELMo vectors of their words, to be followed by a pooling module.
 
-    A saved module is a directory in elmokit's own format with one more file, so that `elmokit.load` reads it too: also
-    what was learned, the mix of the layers and with freeze=False the biLM.
+    A saved module is a directory in elmokit's own format with one more file, so that `elmokit.load` reads it, too,
+    including what was trained: the mix of the layers and, with freeze=False, the biLM.
     """
 
-    config_file_name = "elmo_module.json"  # config.json is that of the biLM
+    config_file_name = "elmo_module.json"  # config.json belongs to the biLM
     config_keys: ClassVar = ["layers", "max_seq_length", "freeze"]
     save_in_root = False  # a README.md is written there, which would replace the model's card
 
@@ -77,13 +77,14 @@ class ElmoModule(InputModule):
         max_seq_length: int | None = None,
         freeze: bool = True,
     ) -> None:
-        """Put a pretrained model into a module.
+        """Wrap a pretrained model in a module.
 
         Args:
-            model: Whatever `elmokit.load` takes, or a loaded model, of which no copy is made.
-            layers: "mix", whose weights learn, or "average", "sum", "top" or the number of a layer, which are fixed.
-            max_seq_length: Words of a text that are read; None: all of them.
-            freeze: Whether the biLM does not learn.
+            model: Anything that `elmokit.load` takes, or a loaded model, which is not copied.
+            layers: "mix", whose weights are trained, or "average", "sum", "top" or the index of a layer, which are
+                fixed.
+            max_seq_length: Maximum number of words that are read of a text; None: no limit.
+            freeze: Do not train the biLM.
 
         Raises:
             ValueError: The model has no such layers, or `max_seq_length` is below 1.
@@ -114,22 +115,23 @@ class ElmoModule(InputModule):
     # --- Texts to vectors --------------------------------------------------------------------------------------------
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Split texts into words, and encode those.
+        """Split texts into words, and encode these.
 
         Args:
             inputs: Strings.
-            prompt: A text that is put before each.
-            kwargs: Other settings of `SentenceTransformer.encode`, none of which is used.
+            prompt: A text that is put before each of them.
+            kwargs: Other settings of `SentenceTransformer.encode`, all ignored.
 
         Returns:
-            "input_ids" (B, T, C) or (B, T) int64, as `Elmo` takes them, and "attention_mask" (B, T): 1 for a word, and
-            for one vector of zeros where a text has none; "prompt_length" in words where there is a prompt.
+            "input_ids" (B, T, C) or (B, T) int64, as `Elmo` takes them; "attention_mask" (B, T) int64, 1 for a word,
+            and for the first position of a text without words, whose vector is zero; "prompt_length" in words, if there
+            is a prompt.
 
         Raises:
             ValueError: An input is not a string.
 
         Warns:
-            TruncationWarning: Words are longer than the model reads.
+            TruncationWarning: Words are longer than the model can read.
         """
         if others := [text for text in inputs if not isinstance(text, str)]:
             raise ValueError(f"ElmoModule takes texts as strings, not {others[0]!r:.60}")
@@ -143,7 +145,7 @@ class ElmoModule(InputModule):
         return features
 
     def _ids(self, sentences: list[list[str]], mask: Tensor) -> Tensor:
-        """The ids of words, where `mask` is True; zeros elsewhere."""
+        """The ids of words where `mask` is True, zeros elsewhere."""
         encoder = self._model.bilm.token_encoder
         words = [word for sentence in sentences for word in sentence]
         if encoder.count_truncated(words):
@@ -161,7 +163,7 @@ class ElmoModule(InputModule):
         return features
 
     def _start(self, rows: int) -> BiLMState | None:
-        """The state that every text starts from; None: zeros, also where a model carries it from text to text."""
+        """The state from which every text starts; None: zeros, even for models that carry it from text to text."""
         if self._model.state_policy != "warm" or (state := self._model.warm_state) is None:
             return None
         state = state.to(self._model.bilm.device)
@@ -170,7 +172,7 @@ class ElmoModule(InputModule):
     # --- Files -------------------------------------------------------------------------------------------------------
 
     def pretrained(self) -> Pretrained:
-        """The model as elmokit has it, with what this module has learned."""
+        """The model in elmokit's own class, with the weights that this module has learned."""
         mix = MixWeights(tuple(self._mix.weights.tolist()), self._mix.gamma.item())
         start = ScalarMix(len(mix.weights))
         _set_mix(start, self._model, "mix")
@@ -201,7 +203,7 @@ class ElmoModule(InputModule):
             "subfolder": subfolder, "token": token, "cache_folder": cache_folder, "revision": revision,
             "local_files_only": local_files_only,
         }  # fmt: skip
-        # where the file is missing, `load_config` returns no settings
+        # if the file is missing, `load_config` returns no settings
         content, name = cls.load_config(model_name_or_path, **place), f"{cls.config_file_name} of {model_name_or_path}"
         settings = asdict(from_json(_Settings, content, name))
         return cls(load_model(cls.load_dir_path(model_name_or_path, **place)), **settings)
@@ -217,19 +219,19 @@ class _Entry:
     type: str
 
 
-# Where sentence-transformers is not installed, pyright takes its name for this file.
+# If sentence-transformers is not installed, pyright takes its name for this file.
 def load(directory: str | Path, **settings: Any) -> SentenceTransformer:  # pyright: ignore[reportGeneralTypeIssues]
     """Load a saved SentenceTransformer that begins with an `ElmoModule`.
 
     `SentenceTransformer(directory)` loads no class from outside of its own package without trust_remote_code=True,
-    which would trust all else that the directory names as well. This function trusts `ElmoModule` alone.
+    which would also trust any other class that the directory names. This function trusts only `ElmoModule`.
 
     Args:
-        directory: As `SentenceTransformer.save_pretrained` wrote it.
-        settings: Arguments of `SentenceTransformer`, such as `device`; they replace those that were saved.
+        directory: A directory written by `SentenceTransformer.save_pretrained`.
+        settings: Arguments of `SentenceTransformer`, such as `device`; they override those that were saved.
 
     Raises:
-        FileNotFoundError: There is no saved SentenceTransformer.
+        FileNotFoundError: The directory has no modules.json.
         ValueError: Its files are damaged, or one of its modules is neither `ElmoModule` nor one of
             sentence-transformers.
     """

@@ -21,7 +21,7 @@ except ImportError as error:
 
 
 def _column_of(X: Any) -> Iterable[Any]:
-    """X itself, or the only column of a frame; ValueError for a single text, a mapping and several columns."""
+    """X itself, or the only column of a frame; ValueError for a single text, a mapping or several columns."""
     if isinstance(X, str | bytes):
         raise ValueError("ElmoVectorizer takes a list of texts, not a single one: write transform([text])")
     if isinstance(X, Mapping):
@@ -47,18 +47,18 @@ def _check_text(number: int, text: Any) -> str:
 class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Texts -> one ELMo vector each, as `Embedder.encode` computes it: a stateless transformer of scikit-learn.
 
-    The model is loaded when it is first used. Given a name or a path, clones share one loaded model and a pickle holds
-    only that name; given a loaded model, each clone and each pickle contains a copy of it. A text that occurs
-    repeatedly in a call is embedded once. Where the same texts are transformed again and again, as in a grid
-    search over the settings of a classifier, give the pipeline a `memory`.
+    The model is loaded when it is first used. Given a name or a path, clones share one loaded model, and a pickle
+    contains only the name; given a loaded model, each clone and each pickle contains a copy of it. A text that occurs
+    repeatedly in a call is embedded once. If the same texts are transformed again and again, as in a grid search over
+    the settings of a classifier, give the pipeline a `memory`.
 
     Args:
-        model: Whatever `elmokit.load` takes, or a loaded model.
+        model: Anything that `elmokit.load` takes, or a loaded model.
         pooling: "mean" or "max" over the words of a text.
-        layers: "mix", "average", "sum", "top", or the number of a layer.
+        layers: "mix", "average", "sum", "top", or the index of a layer, from 0 for the tokens.
         normalize: Scale every vector to length one.
-        tokenize: Split texts as the model's training text was; else at white space.
-        device: "cpu", "cuda" or "cuda:N"; the best there is when not given.
+        tokenize: Split texts like the model's training text; otherwise at white space.
+        device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one, else the CPU.
         dtype: The number type to compute in, see `Embedder`.
     """
 
@@ -93,7 +93,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             X: Strings: a list, an array, a column of a frame, or a frame with one column.
 
         Returns:
-            (N, 2D) float32, zeros for a text without words; a frame where `set_output` says so.
+            (N, 2D) float32, zeros for a text without words; a data frame if `set_output` asks for one.
 
         Raises:
             ValueError: X is something else, or a parameter is not as described.
@@ -111,7 +111,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     @property
     def _embedder(self) -> LazyEmbedder:
-        """Kept for as long as the parameters that it is loaded from."""
+        """The embedder, kept until one of the parameters that it is loaded from changes."""
         arguments = (self.model, self.device, self.dtype)
         if "_lazy_embedder" not in vars(self) or self._lazy_embedder.arguments != arguments:
             self._lazy_embedder = LazyEmbedder(*arguments)

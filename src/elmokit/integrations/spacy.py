@@ -5,7 +5,7 @@ puts its vectors into `doc.tensor`, from where `token.vector` and `similarity` t
 spaCy's configurations find both without an import.
 """
 
-# spaCy reads annotations at run time, so they are no strings here.
+# spaCy reads annotations at run time, so they must not be strings here.
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from itertools import chain as chain_iterables
@@ -35,7 +35,7 @@ except ImportError as error:
 
 
 class FrozenModel(Shim):
-    """A biLM that does not learn, in a layer of thinc. A saved pipeline holds its fingerprint in place of its weights.
+    """A frozen biLM in a layer of thinc. A saved pipeline contains its fingerprint instead of its weights.
 
     Attributes:
         lazy_embedder: The model's embedder; copies of a pipeline share it.
@@ -46,10 +46,10 @@ class FrozenModel(Shim):
         self.lazy_embedder = lazy_embedder
 
     def finish_update(self, optimizer: Any) -> None:
-        """Nothing learns."""
+        """Do nothing: the biLM is frozen."""
 
     def to_device(self, device_type: str, device_id: int) -> None:
-        """Stay on the device of the embedder: its vectors move."""
+        """Do nothing: the biLM stays on the embedder's device, and only its vectors are moved."""
 
     @cached_property
     def _fingerprint(self) -> bytes:
@@ -68,21 +68,21 @@ class FrozenModel(Shim):
 
 
 def _sentences(doc: Doc) -> Iterable[Iterable[Token]]:
-    """The sentences of a document, where it has some; else the whole."""
+    """The sentences of a document if they are known, else the whole document."""
     return doc.sents if doc.has_annotation("SENT_START") else [doc]
 
 
 def embed_docs(embedder: Embedder, docs: Sequence[Doc], layers: str | int = "mix") -> list[np.ndarray]:
-    """Embed documents, each sentence by itself, or the whole document where its sentences are not known.
+    """Embed documents, each sentence by itself, or the whole document if its sentences are not known.
 
     Args:
         embedder: The model.
-        docs: Documents, the tokens of which are taken as they are.
+        docs: Documents, whose tokens are taken as they are.
         layers: See `Embedder.embed`.
 
     Returns:
-        Of each document (T, 2D), or (L+1, T, 2D) for all layers, zeros for white space. Words that are longer than the
-        model reads are truncated without a warning.
+        For each document (T, 2D) float32, or (L+1, T, 2D) for all layers, zeros for white space. Words that are longer
+        than the model can read are truncated without a warning.
     """
     words = [[[token.text for token in each if not token.is_space] for each in _sentences(doc)] for doc in docs]
     sentences = [sentence for of_doc in words for sentence in of_doc]
@@ -92,7 +92,7 @@ def embed_docs(embedder: Embedder, docs: Sequence[Doc], layers: str | int = "mix
     for doc, of_doc in zip(docs, words, strict=True):
         of_all = np.zeros((*shape, len(doc), embedder.dim), np.float32)
         is_word = [not token.is_space for token in doc]
-        # `embed` leaves the axis of layers out where there is one.
+        # `embed_stream` omits the axis of layers if there is only one.
         of_sentences = (next(arrays).reshape(*shape, -1, embedder.dim) for _ in of_doc)
         of_all[..., is_word, :] = np.concatenate([of_all[..., :0, :], *of_sentences], axis=-2)
         vectors.append(of_all)
@@ -104,7 +104,7 @@ def _embedder(model: Model) -> Embedder:
 
 
 def _fixed_layers(layers: str | int, model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Any], Callable]:
-    """Vectors of a fixed choice of layers: nothing learns."""
+    """The vectors of a fixed choice of layers, without trainable weights."""
     vectors: list[Any] = embed_docs(_embedder(model), docs, layers)
     return [model.ops.asarray2f(of_doc) for of_doc in vectors], lambda gradients: []
 
@@ -118,7 +118,7 @@ def _learned_mix(model: Model, docs: list[Doc], is_train: bool) -> tuple[list[An
     shares: Any = model.ops.softmax(weights)
 
     def backprop(gradients: list[Any]) -> list[Doc]:
-        # of the loss, for a share of each layer
+        # gradient with respect to each layer's share, up to the factor gamma
         by_layer = sum(xp.einsum("ltd,td->l", h, d) for h, d in zip(layers, gradients, strict=True))
         of_gamma = (shares * by_layer).sum(keepdims=True)
         model.inc_grad("gamma", of_gamma)
@@ -138,9 +138,9 @@ def elmo_tok2vec(
     """A frozen biLM as a layer of spaCy: documents -> the vectors of their tokens, zeros for white space.
 
     Args:
-        model: Whatever `elmokit.load` takes by name. A saved pipeline names it too, and does not contain it.
-        layers: "mix", whose weights learn, or "average", "sum", "top" or the number of a layer, which are fixed.
-        device: "cpu", "cuda" or "cuda:N"; the best there is when not given.
+        model: A name or path that `elmokit.load` takes. A saved pipeline stores only this name, not the model.
+        layers: "mix", whose weights are trained, or "average", "sum", "top" or the index of a layer, which are fixed.
+        device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one, else the CPU.
         dtype: The number type to compute in, see `Embedder`.
 
     Returns:
@@ -178,7 +178,7 @@ def _token_vector(token: Token) -> Any:
 
 
 def _mean_vector(part: Doc | Span) -> Any:
-    """The mean of the words; zeros where there are none."""
+    """The mean of the words' vectors; zeros if there are no words."""
     doc = part.doc if isinstance(part, Span) else part
     words = [token.i for token in part if not token.is_space]
     return doc.tensor[words].mean(axis=0) if words else doc.tensor[:0].sum(axis=0)
@@ -189,13 +189,13 @@ def _has_vector(part: Doc | Span | Token) -> bool:
 
 
 def _vector_norm(part: Any) -> float:
-    """The length of the vector as it is now: spaCy keeps that of the vector a document had when it was first asked."""
+    """The length of the current vector: spaCy itself would keep the one that it computed first."""
     vector = part.vector
     return float(vector @ vector) ** 0.5
 
 
 def _similarity(part: Doc | Span | Token, other: Any) -> float:
-    """The cosine of both vectors; 0 where one of them is zero."""
+    """The cosine similarity of both vectors; 0 if one of them is zero."""
     first, second = part.vector, other.vector
     if first.shape != second.shape:
         raise ValueError(f"{other!r} has no vector of ELMo: compare documents, spans and tokens with each other")
@@ -204,11 +204,11 @@ def _similarity(part: Doc | Span | Token, other: Any) -> float:
 
 
 class ElmoPipe(Tok2Vec):
-    """spaCy's `Tok2Vec` with the layer `elmokit.Elmo.v1`: it sets `doc.tensor`, and learns with its listeners.
+    """spaCy's `Tok2Vec` with the layer `elmokit.Elmo.v1`: it sets `doc.tensor`, and is trained with its listeners.
 
-    With `hooks`, `vector` and `similarity` of tokens, spans and documents are those of ELMo in pipelines with static
-    vectors too, spans and documents leave white space out, and two tokens of one word are compared by their vectors,
-    where spaCy itself answers 1 without looking. Hooks are not saved with documents; spaCy says so.
+    With `hooks`, `vector` and `similarity` of tokens, spans and documents use ELMo even in pipelines with static
+    vectors, spans and documents leave out white space, and two tokens of the same word are compared by their vectors,
+    where spaCy itself would return 1. Hooks are not saved with documents, of which spaCy warns.
     """
 
     def __init__(self, vocab: Vocab, model: Model, name: str = "elmo", hooks: bool = True) -> None:

@@ -1,6 +1,6 @@
-"""Vectors of the texts in a table: a callable on batches of rows, for any engine that maps those.
+"""Vectors for the texts in a table: a callable on batches of rows, for any engine that maps batches.
 
-Ray Data, Spark and `datasets.map` take it unchanged. It needs none of these libraries itself; tables of pyarrow need
+Ray Data, Spark and `datasets.map` take it unchanged. It needs none of these libraries itself; pyarrow's tables need
 pyarrow (elmokit's extra parquet).
 """
 
@@ -27,12 +27,12 @@ NEW_COLUMNS = ("tokens", "vectors")
 class EmbedWords:
     """Batches of rows with texts -> the same rows with the words of each text, and a vector for each word.
 
-    The model is loaded at the first batch; a copy that is sent to another process holds its name alone. No vector
+    The model is loaded at the first batch; a copy that is sent to another process contains only its name. No vector
     depends on how rows are batched.
 
     Attributes:
-        words: How many words there were in all batches so far.
-        truncated_words: How many of them were longer than the model reads.
+        words: Number of words in all batches so far.
+        truncated_words: Number of those that were longer than the model can read.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class EmbedWords:
         device: str | None = None,
         dtype: str | None = None,
     ) -> None:
-        """Set what is embedded, and how.
+        """Choose the texts, the model and the vectors.
 
         Args:
             column: The column of texts: strings, or lists of words.
-            model: Whatever `elmokit.load` takes, and every process finds; or a loaded model, which is sent along.
+            model: Anything that `elmokit.load` takes, and every process finds; or a loaded model, which is sent along.
             layers: See `Embedder.embed`.
             storage_dtype: The number type of the vectors, "float32" or "float16".
-            tokenize: Split strings as the model's training text was; else at white space.
-            device: "cpu", "cuda" or "cuda:N"; the best there is when not given.
+            tokenize: Split strings like the model's training text; otherwise at white space.
+            device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one, else the CPU.
             dtype: The number type to compute in, see `Embedder`.
 
         Raises:
-            ValueError: `storage_dtype` is another one.
+            ValueError: `storage_dtype` is neither "float32" nor "float16".
         """
         if storage_dtype not in STORAGE_DTYPES:
             raise ValueError(f"storage_dtype must be {' or '.join(STORAGE_DTYPES)}, not {storage_dtype!r}")
@@ -69,22 +69,22 @@ class EmbedWords:
         self._embedder = LazyEmbedder(model, device, dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy is made of: its counts begin at 0, and a cache that goes by pickles finds equal ones equal."""
+        """The attributes, with counts of 0: those of a copy start anew, and pickles do not depend on past batches."""
         return {**vars(self), "words": 0, "truncated_words": 0}
 
     def __call__(self, batch: Any) -> Any:
         """Embed a batch.
 
         Args:
-            batch: A table of pyarrow, or a mapping of names to columns.
+            batch: A pyarrow table, or a mapping from names to columns.
 
         Returns:
-            The same kind with two more columns: `tokens`, lists of words, and `vectors`, for each text (T, 2D), or
-            (T, L+1, 2D) for all layers. Words that are longer than the model reads are counted, without a warning.
+            A table or mapping with two more columns: `tokens`, lists of words, and `vectors`, for each text (T, 2D), or
+            (T, L+1, 2D) for all layers. Words that are longer than the model can read are counted, without a warning.
 
         Raises:
-            ValueError: The columns are not as `check_columns` wants them, a row has no text, or numbers are too large
-                for float16.
+            ValueError: The columns do not satisfy `check_columns`, a row has no text, or numbers are too large for
+                float16.
         """
         is_mapping = isinstance(batch, Mapping)
         self.check_columns(list(batch) if is_mapping else batch.column_names)
@@ -97,7 +97,7 @@ class EmbedWords:
         return batch
 
     def check_columns(self, names: Sequence[str]) -> None:
-        """ValueError unless a table with these columns has the one of the texts, and none of those that are added."""
+        """ValueError unless these columns include that of the texts, and none of those that are added."""
         if self.column not in names:
             raise ValueError(f"there is no column {self.column!r}: name one of {', '.join(map(repr, names))}")
         if taken := [name for name in NEW_COLUMNS if name in names]:
@@ -134,7 +134,7 @@ class EmbedWords:
         }
 
     def _stored(self, vectors: np.ndarray) -> np.ndarray:
-        """(T, 2D), or (L+1, T, 2D) as (T, L+1, 2D), in the number type of the output."""
+        """Vectors (T, 2D) or (L+1, T, 2D) -> (T, 2D) or (T, L+1, 2D), in the number type of the output."""
         stored = np.moveaxis(vectors, 0, 1) if vectors.ndim == 3 else vectors
         with np.errstate(over="ignore"):
             stored = stored.astype(self.storage_dtype)
@@ -143,5 +143,5 @@ class EmbedWords:
         return stored
 
     def _nothing(self) -> np.ndarray:
-        """The vectors of no words, whose shape gives a batch without rows its types."""
+        """The vectors of an empty text, whose shape gives a batch without rows its column types."""
         return self._stored(self._embedder.get().embed([[]], self.layers)[0])

@@ -1,4 +1,4 @@
-"""Exact perplexity of a corpus: forward, backward, and their mean; of models that merge the two, pseudo-perplexity.
+"""Exact perplexity of a corpus: forward, backward, and their mean; pseudo-perplexity for models that merge the two.
 
 The perplexity of a direction is exp of the mean of -log p over every word and one boundary per sentence (</S> forward,
 <S> backward), from the full softmax, with unknown words scored as <UNK>. The mean perplexity is exp of the mean loss of
@@ -42,7 +42,7 @@ from elmokit.progress import ProgressBar
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
 
-BATCH_WORDS = 16_384  # a sentence with more positions is read in windows of so many
+BATCH_WORDS = 16_384  # a sentence with more positions is read in windows of this many
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Perplexity:
 
     @property
     def value(self) -> float:
-        """The one number by which training runs of a model are compared: the mean."""
+        """The mean, the number by which evaluations of a model are compared."""
         return self.mean
 
     @property
@@ -94,7 +94,7 @@ class Perplexity:
 
     @staticmethod
     def total(files: Sequence[Perplexity]) -> Perplexity:
-        """That of several texts together: their losses, weighted by the number of predictions."""
+        """The perplexity of several texts together: their mean losses weighted by the number of predictions."""
         predictions = [file.predictions for file in files]
         losses = np.log([[file.forward, file.backward, file.mean] for file in files])
         forward, backward, mean = np.exp(np.average(losses, axis=0, weights=predictions)).tolist()
@@ -102,9 +102,9 @@ class Perplexity:
         return Perplexity(forward, backward, mean, predictions=sum(predictions), **counts)
 
 
-Measure: TypeAlias = Perplexity | PseudoPerplexity  # a text's, by the kind of the model; never one beside the other
+Measure: TypeAlias = Perplexity | PseudoPerplexity  # by the kind of model; the two are never compared
 
-UNKNOWN_SHARE = 0.1  # above it, a perplexity is mostly that of predicting <UNK>
+UNKNOWN_SHARE = 0.1  # above it, a perplexity says more about <UNK> than about words
 
 
 def warn_of_unknown(
@@ -117,7 +117,7 @@ def warn_of_unknown(
 
 
 def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor:
-    """Vocabulary ids that the positions of `scoring_batch` predict forward and backward, unpacked, (2, N)."""
+    """Vocabulary ids that the positions of a `scoring_batch` predict forward and backward, in text order, (2, N)."""
     forward = chain.from_iterable((*sentence, EOS) for sentence in sentences)
     backward = chain.from_iterable((BOS, *sentence) for sentence in sentences)
     return torch.from_numpy(vocab.ids(chain(forward, backward)).reshape(2, -1))
@@ -145,12 +145,12 @@ def final_outputs(
     Args:
         bilm: The model.
         vocab: Its vocabulary.
-        batch: From `scoring_batch`.
-        state: State of the rows before the batch.
-        start: State of one row from which sentences start where the batch resets them; zeros by default.
+        batch: A batch from `scoring_batch`.
+        state: State of the rows before the batch; None: zeros.
+        start: State of one row from which sentences start where the batch resets them; None: zeros.
 
     Returns:
-        The input of the softmax of each direction, (2, N, D), unpacked; and the state of the rows after the batch.
+        The input of the softmax of each direction, (2, N, D), in text order; and the state of the rows after the batch.
     """
     _check_independent(bilm.config)
     words = bilm.word_vectors(batch.words, vocab)
@@ -159,7 +159,7 @@ def final_outputs(
 
 
 def _long_ones_alone(batches: Iterable[list[Sequence[str]]]) -> Iterator[list[Sequence[str]]]:
-    """The batches, each of whose last sentence reached its size: a long one is a batch of its own."""
+    """The batches, with a long sentence, which can only be the last of its batch, in a batch of its own."""
     for batch in batches:
         *before, last = batch
         parts = [before, [last]] if _is_long(last) else [batch]
@@ -173,9 +173,9 @@ def _is_long(sentence: Sequence[str]) -> bool:
 def _losses_of_long(
     bilm: BiLM, softmax: FullSoftmax, vocab: Vocab, sentence: Sequence[str], state: BiLMState | None
 ) -> tuple[torch.Tensor, torch.Tensor, BiLMState]:
-    """Targets (2, N), losses (2, N) and the state after a sentence, of which a window is held.
+    """Targets (2, N), losses (2, N) and the final state of a sentence, of which only a window is in memory at a time.
 
-    The directions never exchange information: each reads the sentence from its own end, and its state runs on from
+    The directions never exchange information: each reads the sentence from its own end, and carries its state from
     window to window.
     """
     forward, backward, length = (BOS, *sentence), (EOS, *reversed(sentence)), len(sentence) + 1
@@ -218,7 +218,7 @@ def log_losses(
         start: State of one row, for "warm".
 
     Yields:
-        Batches of sentences, with their targets (2, N) and losses -log p in nats (2, N), in the order of the text.
+        Batches of sentences, with their targets (2, N) and losses -log p in nats (2, N), in text order.
 
     Raises:
         ValueError: An argument is invalid, or the model cannot predict words.
@@ -284,7 +284,7 @@ def measure(
     batch_size: int = 1,
     start: BiLMState | None = None,
 ) -> Measure:
-    """The perplexity of tokenized sentences, or where directions are merged the pseudo-perplexity; see `log_losses`."""
+    """The perplexity of tokenized sentences, or the pseudo-perplexity where directions are merged; see `log_losses`."""
     check_predicts(bilm.config)
     if bilm.config.sequence_encoder.merges_directions:
         state_of(bilm.config, state)
@@ -297,9 +297,9 @@ def measure(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Perplexity of each file, by path (numbered if the file is repeated), and of the concatenated files.
+    """Perplexity of each file, by path (numbered if the file is repeated), and of all files together.
 
-    Or pseudo-perplexity, where the model merges the two directions; `measure` says which.
+    It is the pseudo-perplexity where the model merges the two directions; `measure` says which.
     """
 
     files: dict[str, Measure]
@@ -338,21 +338,21 @@ def evaluate(
 
     Args:
         files: Text (plain, .gz or .zst), or directories of such files. Raw lines are split into sentences and words;
-            those that `elmokit prepare` wrote, and with `tokenize` off all, are tokenized sentences.
-        model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by default.
+            lines that `elmokit prepare` wrote, and all lines with tokenize=False, are tokenized sentences.
+        model: A loaded model, or a path or name as for `elmokit.load`; None: the bundled English model.
         state: Initial state of a sentence: "zeros", "warm", or "carry", where sentence i of a file starts from the
             final state of sentence i - `batch_size`. None: "carry" if the model carries state, else "zeros".
         batch_size: Number of rows with carried state; otherwise it has no effect.
-        device: Device to compute on; a GPU by default if there is one.
+        device: Device to compute on; None: that of a loaded model, else a GPU if there is one.
         tokenize: Split raw text with the model's tokenizer; else at white space, with one sentence per line.
         language: Code of the language whose rules split raw lines into sentences; None: the tokenizer's own.
 
     Returns:
         The perplexities or pseudo-perplexities; for the latter, a sentence of more than 1,024 words is read in windows
-        of so many, and a word is predicted from those of its window.
+        of at most that length, and a word is predicted from the others of its window.
 
     Warns:
-        UserWarning: Text does not look raw or tokenized as it is taken to be, or many of its words are unknown.
+        UserWarning: Text that is read as raw looks tokenized, or the reverse; or many words are unknown.
 
     Raises:
         ValueError: The model has no softmax or vocabulary, or no such state, an argument is invalid, or a file has no

@@ -1,4 +1,4 @@
-"""The language model in a pretrained model: its parts, and the arguments with which it can be asked."""
+"""The language model in a pretrained model: its parts, and checks of the arguments of its functions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from elmokit.text.vocab import Vocab
 
 
 def resolve_language_model(model: ModelSource, device: str | None) -> Pretrained:
-    """Load the model with its softmax if necessary; a loaded model is used where it is unless a device is given."""
+    """Load a model with its softmax; one that is loaded stays on its device unless `device` is given."""
     pretrained = resolve_model(model, softmax=True)
     own = device is None and pretrained is model
     return on_device(pretrained, pretrained.bilm.device if own else pick_device(device))
 
 
 def check_predicts(config: BiLMConfig) -> None:
-    """ValueError if a model predicts no words, as those of ELMoForManyLangs whose directions are interleaved."""
+    """ValueError if a model cannot predict words, as those of ELMoForManyLangs with the encoder `lstm`."""
     if not config.sequence_encoder.predicts_words:
         raise ValueError(
             "this model's directions are interleaved, and it has no vector for a hidden word: it cannot predict words, "
@@ -28,7 +28,7 @@ def check_predicts(config: BiLMConfig) -> None:
 
 
 def parts_of(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
-    """The biLM, the softmax and the vocabulary. ValueError if one is missing, predicts no words, or does not match."""
+    """The biLM, softmax and vocabulary. ValueError if one is missing, they do not match, or cannot predict words."""
     softmax, vocab = model.softmax, model.vocab
     if softmax is None or vocab is None:
         raise ValueError(
@@ -70,7 +70,7 @@ def check_rows(batch_size: int) -> None:
 
 
 def check_start(model: Pretrained, state: str | None, batch_size: int) -> None:
-    """Check, before a text is read, where its sentences start from.
+    """Check the initial state of sentences before a text is read.
 
     Raises:
         ValueError: There is no such policy, the model has no such state, or `batch_size` is below 1.
@@ -80,7 +80,7 @@ def check_start(model: Pretrained, state: str | None, batch_size: int) -> None:
 
 
 def check_single_start(model: Pretrained, state: str) -> None:
-    """ValueError if a single sentence cannot start from this state."""
+    """ValueError if a single sentence cannot start from a state of this policy."""
     model.start(state_of(model.config, state))
     if state == "carry":
         raise ValueError("a single sentence has none before it to carry state from: use state='zeros' or 'warm'")

@@ -2,9 +2,9 @@
 
 A hidden word is replaced by the encoder's learned vector `mask`, and predicted from the sum of the two halves of the
 top layer. The pseudo-perplexity of a text is exp of the mean of -log p over its words, each hidden in turn while all
-others of its sentence are visible (Salazar et al. 2020, "Masked Language Model Scoring", section 2); of a sentence of
-more than 1,024 words, those of its window of so many. It is not a perplexity: each word is predicted with the words
-after it in view, and no boundary is predicted.
+others of its sentence are visible (Salazar et al. 2020, "Masked Language Model Scoring", section 2); in a sentence of
+more than 1,024 words, all others of its window. It is not a perplexity: each word is predicted with the words after it
+in view, and no boundary is predicted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WINDOW_WORDS = 1024
 
 
 def perplexity_of(loss: float) -> float:
-    """exp of a mean of -log p in nats; infinity where it is beyond the largest float, as of a run that diverges."""
+    """exp of a mean of -log p in nats; infinity where it exceeds the largest float, as in a run that diverges."""
     try:
         return math.exp(loss)
     except OverflowError:
@@ -63,7 +63,7 @@ class PseudoPerplexity:
 
     @property
     def value(self) -> float:
-        """The one number by which training runs of a model are compared."""
+        """The number by which evaluations of a model are compared."""
         return self.pseudo_perplexity
 
     @property
@@ -88,7 +88,7 @@ class PseudoPerplexity:
 
     @staticmethod
     def total(files: Sequence[PseudoPerplexity]) -> PseudoPerplexity:
-        """That of several texts together: their losses, weighted by the number of predictions."""
+        """The measure of several texts together: their mean losses weighted by the number of predictions."""
         loss = sum(file.predictions * math.log(file.value) for file in files)
         names = ("sentences", "predictions", "unknown", "truncated")
         return PseudoPerplexity.of(loss, **{name: sum(getattr(file, name) for file in files) for name in names})
@@ -101,10 +101,10 @@ def masked_outputs(
 
     Args:
         bilm: A model that merges the two directions and has a vector for hidden words.
-        vectors: Of distinct words (U, D).
-        tokens: Which of them stands at each slot of either direction (2, N).
+        vectors: Vectors of the distinct words, (U, D).
+        tokens: Index of the word at each slot of each direction, (2, N).
         packing: The shape of the streams.
-        hidden: The slot of each hidden word in either direction (2, M).
+        hidden: The slot of each hidden word in each direction, (2, M).
         dropout: As in `BiLM.run`.
 
     Returns:
@@ -120,16 +120,16 @@ def masked_outputs(
 def outputs_of_hidden(
     bilm: BiLM, vocab: Vocab, sentences: Sequence[Sequence[str]], positions: Sequence[Sequence[int]]
 ) -> Tensor:
-    """Hide some words of sentences, each in a copy of its sentence, so that it alone is hidden.
+    """Hide words of sentences one at a time, each in its own copy of the sentence.
 
     Args:
         bilm: As in `masked_outputs`.
         vocab: Its vocabulary.
         sentences: Lists of words.
-        positions: Of the words to hide in each sentence, from 0.
+        positions: Positions of the words to hide in each sentence, from 0.
 
     Returns:
-        The input of the softmax for each of them (M, D), sentence after sentence.
+        The input of the softmax for each hidden word, (M, D), sentence after sentence.
     """
     words, numbers = number_words(chain.from_iterable((BOS, *sentence, EOS) for sentence in sentences))
     vectors = bilm.word_vectors(words, vocab)
@@ -153,14 +153,14 @@ def outputs_of_hidden(
 
 
 def _chunks(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """Consecutive numbers of copies, with about `BATCH_WORDS` positions each."""
+    """Split copies of sentences, by their lengths, into runs of indices with about `BATCH_WORDS` positions each."""
     if len(lengths):
         batch = (np.cumsum(lengths) - lengths) // BATCH_WORDS
         yield from np.split(np.arange(len(lengths)), np.flatnonzero(np.diff(batch)) + 1)
 
 
 def _windows(sentence: Sequence[str]) -> list[Sequence[str]]:
-    """A sentence in windows of about equal length, at most `WINDOW_WORDS`, so that none is short of context."""
+    """Split a sentence into windows of about equal length, at most `WINDOW_WORDS`, so that none lacks context."""
     count = -(-len(sentence) // WINDOW_WORDS)
     bounds = [number * len(sentence) // max(count, 1) for number in range(count + 1)]
     return [sentence[begin:end] for begin, end in pairwise(bounds)]
@@ -172,7 +172,7 @@ def masked_log_losses(
 ) -> Iterator[tuple[list[Sequence[str]], Tensor, Tensor]]:
     """Compute the loss of every word given all others of its sentence, batch by batch.
 
-    A sentence of more than 1,024 words is read in windows of at most so many, each with boundaries of its own.
+    A sentence of more than 1,024 words is read in windows of at most that length, each with boundaries of its own.
 
     Args:
         bilm: As in `masked_outputs`.
@@ -181,7 +181,7 @@ def masked_log_losses(
         sentences: Tokenized sentences.
 
     Yields:
-        Batches of sentences, with their targets (N,) and losses -log p in nats (N,), in the order of the text.
+        Batches of sentences, with their targets (N,) and losses -log p in nats (N,), in text order.
     """
     prepacked = prepack(bilm, None)
     for batch in sentence_batches(sentences, BATCH_WORDS):

@@ -2,7 +2,7 @@
 
 The forward direction predicts a word from the words before it, the backward direction from the words after it; a model
 that merges the directions predicts it from both, with the word hidden. Probabilities are those of the full softmax, and
-words outside the vocabulary are scored as <UNK>. Logarithms are natural unless bits are asked for.
+words outside the vocabulary are scored as <UNK>. Logarithms are natural (nats) except where bits are mentioned.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class SentenceScore:
 
     Attributes:
         words: The words.
-        forward: Log-probabilities of the words and then </S>, each given the words before it, (T+1,).
-        backward: Log-probabilities of <S> and then the words, each given the words after it, (T+1,).
+        forward: Log-probabilities in nats of the words and then </S>, each given the words before it, (T+1,) float32.
+        backward: Log-probabilities in nats of <S> and then the words, each given the words after it, (T+1,) float32.
         is_unknown: Whether each word is scored as <UNK>, (T,) bool.
         truncated: Number of words with more characters than the model reads.
     """
@@ -64,7 +64,7 @@ class SentenceScore:
     def surprisal(self) -> np.ndarray:
         """Surprisal -log2 p of the words in bits, given the words before and given the words after, (2, T) float32.
 
-        Without the boundaries. Where `is_unknown` is True, it is the surprisal of any unknown word.
+        Boundaries are left out. Where `is_unknown` is True, it is the surprisal of <UNK>.
         """
         return _surprisal(self) / np.float32(math.log(2))
 
@@ -90,7 +90,8 @@ class MaskedScore:
 
     Attributes:
         words: The words.
-        masked: Log-probabilities of the words, each given all others of its window of 1,024 words, (T,).
+        masked: Log-probabilities in nats of the words, each given all others of its sentence, or of its window of at
+            most 1,024 words, (T,) float32.
         is_unknown: Whether each word is scored as <UNK>, (T,) bool.
         truncated: Number of words with more characters than the model reads.
     """
@@ -130,9 +131,9 @@ Score: TypeAlias = SentenceScore | MaskedScore
 
 
 def _surprisal(score: Score) -> np.ndarray:
-    """Surprisal of the words in nats, (2, T): position k of `forward` predicts word k, of `backward` word k - 1.
+    """Surprisal of the words in nats, (2, T), or (T,) for a `MaskedScore`.
 
-    Or (T,), where the words are masked.
+    Position k of `forward` predicts word k, that of `backward` word k - 1.
     """
     if isinstance(score, MaskedScore):
         return -score.masked
@@ -141,7 +142,7 @@ def _surprisal(score: Score) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A word of the vocabulary predicted at some position, and its log-probability."""
+    """A word of the vocabulary predicted at some position, and its log-probability in nats."""
 
     word: str
     log_probability: float
@@ -183,7 +184,7 @@ def _scores(model: Pretrained, sentences: Iterable[Sequence[str]], state: str, b
         log_p = np.split(-losses.cpu().numpy(), ends, axis=1)
         for sentence, (forward, backward), is_unknown in zip(batch, log_p, unknown, strict=True):
             truncated = bilm.token_encoder.count_truncated(sentence)
-            # Of the targets, the last one is </S>.
+            # The last target is </S>.
             yield SentenceScore(tuple(sentence), forward, backward, is_unknown[:-1], truncated)
 
 
@@ -198,8 +199,8 @@ def score(
 ) -> list[SentenceScore] | list[MaskedScore]:
     """Compute the log-probability of every word of some sentences in both directions.
 
-    A model that merges the directions predicts each word from all others of its sentence, or where it has more than
-    1,024 words, of its window of so many.
+    A model that merges the directions predicts each word from all others of its sentence; a sentence of more than
+    1,024 words is read in windows of at most that length.
 
     Args:
         sentences: Lists of tokens, or strings, which the model's tokenizer splits.
@@ -207,11 +208,11 @@ def score(
         state: Initial state of a sentence: "zeros", "warm", or "carry", where sentence i starts from the final state of
             sentence i - `batch_size`.
         batch_size: Number of rows with carried state; otherwise it has no effect.
-        device: Device to compute on; by default that of a loaded model, otherwise a GPU if there is one.
+        device: Device to compute on; None: that of a loaded model, else a GPU if there is one.
         tokenize: Split strings with the model's tokenizer; else at white space.
 
     Returns:
-        The scores of the sentences: of a model that merges the directions, `MaskedScore`.
+        A score for each sentence; with a model that merges the directions, a `MaskedScore`.
 
     Raises:
         ValueError: The model has no softmax, vocabulary, or state of this kind, or `sentences` is a single string.
@@ -248,9 +249,9 @@ def _outputs_of_hidden(model: Pretrained, words: Sequence[str], positions: Seque
 def _in_both_contexts(forward: Tensor, backward: Tensor) -> Tensor:
     """log p(word | words before, words after) of every word (P, V), from those of the two directions.
 
-    If the two contexts are independent given the word, p is proportional to p(word | before) p(word | after) / p(word):
-    their product alone counts the frequency of the word twice, so that function words win. p(word) is taken as
-    1 / rank (Zipf), since vocabularies are sorted by descending frequency.
+    If the two contexts are independent given the word, p is proportional to p(word | before) p(word | after) / p(word);
+    without the division, the frequency of the word would count twice, and function words would win. p(word) is taken
+    to be proportional to 1 / rank (Zipf), since vocabularies are sorted by descending frequency.
     """
     log_rank = torch.arange(1, forward.shape[1] + 1, device=forward.device).log()
     return (forward + backward + log_rank).log_softmax(dim=1)
@@ -258,7 +259,7 @@ def _in_both_contexts(forward: Tensor, backward: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _best(model: Pretrained, outputs: Tensor, excluded: Sequence[Sequence[int]], top: int) -> list[list[Candidate]]:
-    """The most likely words at P positions, without the excluded ones of each, from the outputs (1 or 2, P, D)."""
+    """The most likely words at P positions, except the ids excluded at each, from softmax inputs (1 or 2, P, D)."""
     if top < 1:
         raise ValueError(f"top must be at least 1, not {top}")
     _, softmax, vocab = parts_of(model)
@@ -304,7 +305,7 @@ def substitutes(
         positions: Positions of the words to replace, from 0; all by default.
         top: Number of candidates for each word.
         direction: The context: the words before ("forward"), the words after ("backward"), or "both", where the
-            probabilities of the two directions are multiplied and divided by that of the word in any context.
+            probabilities of the two directions are multiplied, and divided by that of the word without context.
         state: Initial state of the sentence: "zeros" or "warm".
         device: As in `score`.
         tokenize: As in `score`.
@@ -437,7 +438,7 @@ def score_file(
         model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by default.
         state: As in `score`.
         batch_size: As in `score`.
-        device: Device to compute on; a GPU by default if there is one.
+        device: As in `score`.
         tokenize: Split raw lines with the model's tokenizer; else, and for text of `elmokit prepare`, at white space.
         tsv: Write a table with a row per word instead, separated by tabs without quotes: the line number, the position
             from 1, the word, its surprisal -log p given the words before and given the words after (of a model that
@@ -452,7 +453,7 @@ def score_file(
     Raises:
         ValueError: The file has no sentence, the output is the file, or the model has no softmax or vocabulary.
         FileNotFoundError: The file or the model does not exist.
-        FileExistsError: The output exists, or does so at the end, and is not to be overwritten.
+        FileExistsError: The output exists, or appears meanwhile, and `overwrite` is not set.
     """
     check_output(output, [file], overwrite=overwrite)
     pretrained = resolve_language_model(model, device)

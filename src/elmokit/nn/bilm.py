@@ -27,14 +27,14 @@ SEQUENCE_ENCODERS = {
     GatedCNNConfig: BidirectionalGatedCNN,
 }
 
-# The names of weights here; in files those of the two directions are one tensor.
+# Prefixes of weights' names here; in files the weights of the two directions are one tensor.
 FIRST_STACK, SECOND_STACK = "sequence_encoder.stacks.0.", "sequence_encoder.stacks.1."
 WORD_TABLE = "word_embedding"
 
 
 @dataclass(frozen=True, repr=False)
 class BiLMOutput:
-    """Every layer of a padded batch: `layers` (L+1, B, T, 2D), zero where `mask` (B, T) is False; the state after."""
+    """Layers of a padded batch: `layers` (L+1, B, T, 2D), zero where `mask` (B, T) is False; the final `state`."""
 
     layers: Tensor
     mask: Tensor
@@ -45,7 +45,7 @@ class BiLMOutput:
 
 
 def check_ids(ids: Tensor, config: BiLMConfig) -> None:
-    """ValueError for ids that are not those of words as a model of this configuration reads them."""
+    """ValueError unless ids have the type, shape and range that a model of this configuration reads."""
     if not isinstance(ids, Tensor):
         raise ValueError(f"ids are a tensor, as elmokit.batch_to_ids(sentences) makes them, not {type(ids).__name__}")
     by_word = config.num_words is not None
@@ -60,12 +60,12 @@ def check_ids(ids: Tensor, config: BiLMConfig) -> None:
 
 
 def _stacked(first: Tensor, second: Tensor) -> Tensor:
-    # torch.stack of tensors without values would import PyTorch's compiler, which takes a second.
+    # torch.stack of meta tensors would import PyTorch's compiler, which takes a second.
     return first.new_empty(2, *first.shape) if first.is_meta else torch.stack([first, second])
 
 
 class BiLM(nn.Module):
-    """Ids of words, boundaries included -> the token layer and every layer above, both directions side by side.
+    """The bidirectional language model: ids of words with their boundaries -> the token layer and every layer above.
 
     Its parts are `token_encoder` (`nn.token_encoders`) and `sequence_encoder`, one of `SEQUENCE_ENCODERS`.
     """
@@ -76,7 +76,8 @@ class BiLM(nn.Module):
         self.token_encoder = cast(TokenEncoder, token_encoder(config))
         encoder = config.sequence_encoder
         self.sequence_encoder = SEQUENCE_ENCODERS[type(encoder)](encoder)
-        # Of a prepacked biLM, which has no weights of its own: a tensor like its states, and the type of its products.
+        # Set in a prepacked biLM, which has no weights of its own: a tensor with the device and dtype of its states,
+        # and the number type of its products.
         self.like: Tensor | None = None
         self.product_dtype: torch.dtype | None = None
 
@@ -84,8 +85,8 @@ class BiLM(nn.Module):
         """Run a padded batch.
 
         Args:
-            ids: Of characters (B, T, C) or words (B, T), shifted by one, 0 for no word.
-            mask: (B, T), True where there is a word, wherever in a row that is; without it, where an id is above 0.
+            ids: Ids of characters (B, T, C) or of words (B, T), shifted by one, 0 for no word.
+            mask: (B, T), True where there is a word, at any positions of a row; None: where an id is above 0.
             state: The state that the rows start from; None: zeros.
 
         Returns:
@@ -107,10 +108,10 @@ class BiLM(nn.Module):
         return BiLMOutput(layers, mask, state)
 
     def word_vectors(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
-        """Distinct words -> their vectors (U, D), and perhaps a few rows that no token stands for."""
+        """U distinct words -> their vectors (U, D), possibly with a few unused rows after them."""
         encoder = self.token_encoder
         ids = encoder.ids(words, vocab)
-        # Products of our own, whose results can be kept, prepare nothing for a shape.
+        # Cacheable encoders use the package's own kernels, which compile nothing for a shape.
         return encoder((ids if encoder.is_cacheable else encoder.in_few_shapes(ids)).to(self.device))
 
     def run(
@@ -125,11 +126,11 @@ class BiLM(nn.Module):
         """Run packed streams: the one way in which training, embedding, scoring and `forward` compute layers.
 
         Args:
-            words: Vectors of distinct words (U, D).
-            tokens: Which of them stands at each slot of either direction (2, N).
+            words: Vectors of the distinct words, (U, D).
+            tokens: Index into `words` at each slot of each direction, (2, N).
             packing: The shape of the streams.
-            state: A row for each row of the packing; None: zeros.
-            start: The state that a reset sets, of one row, to which no gradient flows; None: zeros.
+            state: The initial state, with a row for each row of the packing; None: zeros.
+            start: The state of one row that a reset sets, to which no gradient flows; None: zeros.
             dropout: See the `forward` of the sequence encoder.
 
         Returns:
@@ -170,16 +171,16 @@ class BiLM(nn.Module):
 
     @property
     def is_prepacked(self) -> bool:
-        """Whether it is a result of `nn.inference.prepack`, without weights of its own."""
+        """Whether it comes from `nn.inference.prepack`, and so has no weights of its own."""
         return self.like is not None
 
     def check_has_weights(self) -> None:
-        """ValueError if it is prepacked, and so without weights that can be written."""
+        """ValueError if it is prepacked, and so has no weights that can be written or trained."""
         if self.is_prepacked:
             raise ValueError("this biLM is prepacked for inference and has no weights of its own: use `elmokit.load`")
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BiLM:
-        """What `to`, `cuda` or `half` do. ValueError if it is prepacked, and would have to move: its weights cannot."""
+        """Called by `to`, `cuda`, `half` and others. ValueError if it is prepacked and would have to be converted."""
         if self.like is not None and ((after := fn(self.like)).device, after.dtype) != (self.device, self.dtype):
             raise ValueError(
                 f"this biLM is prepacked for {str(self.product_dtype)[6:]} on {self.device}, and cannot be moved or "
@@ -192,9 +193,9 @@ class BiLM(nn.Module):
         return BiLMState.zeros(self.config.sequence_encoder, rows, self._like())
 
     def _stored_names(self) -> dict[str, list[str]]:
-        """For each name in files that of the parameter here, or those of both directions.
+        """The names of the parameters, one or one for each direction, by their common name in files.
 
-        Weights of the token encoder are called after its kind.
+        In files, the prefix of the token encoder's weights is its kind.
         """
         names = {}
         for name in self.state_dict():
@@ -208,7 +209,7 @@ class BiLM(nn.Module):
         return names
 
     def stored_tensors(self) -> dict[str, Tensor]:
-        """The weights by their names in files, which `load_state_dict` reads too; two directions as one (2, ...).
+        """The weights by their names in files, which `load_state_dict` also reads; both directions as one (2, ...).
 
         Raises:
             ValueError: It is prepacked, or was pruned or parametrized in one direction alone.

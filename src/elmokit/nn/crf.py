@@ -6,12 +6,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-# The score of a forbidden move while decoding: finite, so that a best path exists even where every path is forbidden.
+# The score of a forbidden transition in decoding: finite, so that a best path exists even if every path is forbidden.
 FORBIDDEN = -10000.0
 
 
 class Transitions(NamedTuple):
-    """Which moves a tag scheme allows, as bool: `first` (K,), `step` (K, K) from row to column, `last` (K,)."""
+    """The transitions that a tag scheme allows, bool: `first` (K,), `step` (K, K) from row to column, `last` (K,)."""
 
     first: Tensor
     step: Tensor
@@ -19,9 +19,9 @@ class Transitions(NamedTuple):
 
 
 def span_transitions(tags: Sequence[str]) -> Transitions:
-    """The moves between tags that IOB2 (O, B-X, I-X) allows or, where E-X and S-X are among the tags, BIOES.
+    """The transitions between tags that IOB2 (O, B-X, I-X) allows or, if E-X or S-X is among the tags, BIOES.
 
-    Tags of the older IOB1 need no such rule: there every I-X may begin a span.
+    IOB1 needs no such rules: there every I-X may begin a span.
     """
     prefixes = [tag.partition("-")[0] for tag in tags]
     types = [tag.partition("-")[2] for tag in tags]
@@ -39,10 +39,11 @@ def _penalty(allowed: Tensor) -> Tensor:
 
 
 class CRF(nn.Module):
-    """Scores of tag sequences: of each tag at each token (given), of each pair of neighbours, the first and the last.
+    """Scores tag sequences: the sum of given scores of tags at tokens, and of learned scores of the first tag, of each
+    pair of neighbours, and of the last tag.
 
-    `allowed` restricts what `decode` may return; the likelihood knows no restriction, so that gold tags which break a
-    rule cost no infinite loss. Masks are bool and True from the first token to the last: padding stands on the right.
+    `allowed` restricts what `decode` returns, but not the likelihood, so that gold tags that break a rule do not make
+    the loss infinite. Masks are bool and True from the first token to the last: padding is on the right.
     """
 
     def __init__(self, num_tags: int, allowed: Transitions | None = None):

@@ -29,7 +29,13 @@ from elmokit.text.characters import (
 
 @dataclass(frozen=True, repr=False)
 class ElmoOutput:
-    """`representations`: for each mix (B, T, 2D), zero where `mask` (B, T) is False; `state` after the batch."""
+    """The output of `Elmo`.
+
+    Attributes:
+        representations: For each mix (B, T, 2D), zero where there is no word.
+        mask: (B, T) bool, True where there is a word.
+        state: The state after the batch.
+    """
 
     representations: list[Tensor]
     mask: Tensor
@@ -45,10 +51,11 @@ def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_C
 
     Args:
         sentences: Lists of tokens.
-        max_characters: Characters of a word that the model reads, with two marks around them; 50 in published models.
+        max_characters: C, the characters of a word that the model reads, including the two marks around it; 50 in
+            published models.
 
     Returns:
-        Ids (B, T, C) int64, shifted by one; zeros where a shorter sentence has ended.
+        Ids (B, T, C) int64, shifted by one; zeros after the end of a sentence.
 
     Raises:
         ValueError: A sentence is a string, or no character fits between the marks.
@@ -68,10 +75,10 @@ def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_C
 
 
 def in_full_width(ids: Tensor, bilm: BiLM) -> Tensor:
-    """Character ids (B, T, C) in the width that the model was trained with; other ids as they are.
+    """Character ids (B, T, C) padded to the C that the model was trained with; other ids as they are.
 
-    A filter that is as wide as a narrower word would not see the padding after it, as it did in training, and the
-    word would have another vector.
+    In a narrower batch, wide filters would not see the padding after a word that they saw in training, and the word
+    would have another vector.
     """
     char_cnn = bilm.config.char_cnn
     if char_cnn is None or ids.shape[2] == char_cnn.max_characters:
@@ -86,13 +93,13 @@ def add_boundaries(ids: Tensor, encoder: TokenEncoder) -> Tensor:
 
     Args:
         ids: (B, T, ...), words at the left of each row, zeros after them.
-        encoder: Whose ids they are.
+        encoder: The token encoder that reads the ids.
 
     Returns:
         (B, T+2, ...).
 
     Raises:
-        ValueError: Padding stands before a word.
+        ValueError: There is padding before a word.
     """
     begin, end = encoder.boundary_ids(ids)
     is_word = encoder.is_word(ids)
@@ -106,10 +113,10 @@ def add_boundaries(ids: Tensor, encoder: TokenEncoder) -> Tensor:
 
 
 class Elmo(nn.Module):
-    """Ids of words without boundaries -> learned mixes of the biLM's layers, one for each place in a model.
+    """Ids of words without boundaries -> learned mixes of the biLM's layers, one for each place in a downstream model.
 
-    Where the compiled kernels run a frozen biLM's weights are prepacked once, not for every batch: that is 1.4 to 1.8
-    times as fast, and takes the memory of the weights again (`nn.inference.Frozen`).
+    With the compiled kernels, the weights of a frozen biLM are prepacked once, not for every batch. That is 1.4 to 1.8
+    times as fast, and takes the memory of the weights once more (`nn.inference.Frozen`).
     """
 
     def __init__(
@@ -121,20 +128,20 @@ class Elmo(nn.Module):
         *,
         fixed_weights: Sequence[float] | None = None,
     ) -> None:
-        """Put a biLM under mixes.
+        """Put mixes on top of a biLM.
 
         Args:
-            bilm: The biLM, of which no copy is made.
-            num_mixes: How many mixes learn, each with weights of its own.
-            dropout: On each mix.
-            freeze: Whether only the mixes learn. This sets `requires_grad` of the parameters of `bilm` itself, so that
-                everything else that uses it is frozen, or not, as well.
-            fixed_weights: Weights of the layers before the softmax (L+1), which then do not learn, and are not scaled
-                by gamma (that of a model's own mix is `model.mix.gamma`).
+            bilm: The biLM, which is not copied.
+            num_mixes: Number of mixes, each with its own weights.
+            dropout: Dropout probability on each mix.
+            freeze: Whether only the mixes learn. This sets `requires_grad` of the parameters of `bilm` itself, and so
+                freezes it, or not, for everything else that uses it.
+            fixed_weights: Weights of the layers before the softmax, L+1 numbers, which then do not learn; gamma is 1
+                (that of a model's own mix is `model.mix.gamma`).
 
         Raises:
-            ValueError: `bilm` is something else, such as the whole model, or prepacked and to be trained; or there are
-                no mixes.
+            ValueError: `bilm` is something else, such as the whole model, or is prepacked and should be trained; or
+                `num_mixes` is below 1.
         """
         super().__init__()
         if not isinstance(bilm, BiLM):
@@ -155,14 +162,14 @@ class Elmo(nn.Module):
         """Run a padded batch; the boundaries of sentences are added and removed here.
 
         Args:
-            ids: (B, T, C) or (B, T), shifted by one, 0 for padding on the right.
+            ids: Ids of characters (B, T, C) or of words (B, T), shifted by one, 0 for padding on the right.
             state: The state that the rows start from; None: zeros.
 
         Returns:
-            A representation of each mix (B, T, 2D), zero where there is no word; the mask; the state after the batch.
+            A representation for each mix (B, T, 2D), zero where there is no word; the mask; the state after the batch.
 
         Raises:
-            ValueError: If `ids` are words, or ids that this model does not read, padding stands before words, or the
+            ValueError: If `ids` are not a tensor of ids that this model reads, there is padding before a word, or the
                 state does not fit.
         """
         check_ids(ids, self.bilm.config)
@@ -172,7 +179,7 @@ class Elmo(nn.Module):
             run_on_own_thread, partial(self._layers, ids.long(), mask, state), self.bilm.device
         )
         if torch.compiler.is_compiling():
-            # Streams are packed in NumPy, and computed by kernels that are no operations of PyTorch's.
+            # Streams are packed in NumPy, and computed by kernels that PyTorch does not know as operations.
             run = cast(Callable[[], tuple[Tensor, BiLMState]], torch.compiler.disable(run))
         layers, end = run()
         return ElmoOutput(self.mix(layers, mask), mask, end)
@@ -183,7 +190,7 @@ class Elmo(nn.Module):
         return out.layers[:, :, 1:-1] * mask.unsqueeze(-1), out.state
 
     def forget_prepacked(self) -> None:
-        """Prepack a frozen biLM's weights again at the next call: after they were written through `.data` or NumPy."""
+        """Prepack a frozen biLM again at the next call; needed after writing its weights through `.data` or NumPy."""
         self._frozen.forget()
 
     def __repr__(self) -> str:
@@ -191,7 +198,7 @@ class Elmo(nn.Module):
         return f"Elmo({len(self.mixes)} mixes, dropout {self.dropout.p}, {kind} {self.bilm!r})"
 
     def mix(self, layers: Tensor, mask: Tensor) -> list[Tensor]:
-        """Layers (L+1, B, T, 2D) that a frozen biLM gave before -> the representations of `forward`."""
+        """Layers (L+1, B, T, 2D) that were computed before, and mask (B, T) -> the representations of `forward`."""
         return [self.dropout(mix(layers, mask)) * mask.unsqueeze(-1) for mix in self.mixes]
 
     def penalty(self, coefficient: float) -> Tensor:

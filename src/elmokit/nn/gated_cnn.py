@@ -20,7 +20,7 @@ from elmokit.ops.packing import Packing, Segments
 
 
 class WeightNormProjection(Projection):
-    """A linear map whose rows have learned lengths (Salimans & Kingma 2016), as all those of Dauphin et al."""
+    """A linear map with weight normalization (Salimans and Kingma 2016), as all linear maps of Dauphin et al."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features)
@@ -29,7 +29,7 @@ class WeightNormProjection(Projection):
         nn.init.zeros_(self.bias)
 
     def normalized_weight(self) -> Tensor:
-        """The weight (M, K) that is multiplied with."""
+        """The effective weight (M, K): normalized rows times their learned lengths."""
         return F.normalize(self.weight, dim=1) * self.row_norms[:, None]
 
     def forward(self, input: Tensor) -> Tensor:
@@ -38,11 +38,12 @@ class WeightNormProjection(Projection):
 
 @dataclass(frozen=True)
 class ConvolutionLayout:
-    """Which vectors each convolution of a stream reads: rows of `[inputs (N); states (B * (k-1)); start (k-1)]`.
+    """The vectors that convolutions of width k read, as indices of rows of `[inputs (N); states (B * (k-1)); start
+    (k-1)]`.
 
     Attributes:
-        windows: For each slot its own row and the k-1 before it, the oldest first (N, k).
-        last_inputs: For each rank the rows that are its state afterwards (B, k-1).
+        windows: For each slot the rows that its convolution reads, the oldest first, (N, k).
+        last_inputs: For each rank the rows that are its state afterwards, (B, k-1).
     """
 
     windows: Tensor
@@ -50,12 +51,12 @@ class ConvolutionLayout:
 
     @staticmethod
     def of(packing: Packing, width: int, device: torch.device) -> ConvolutionLayout:
-        """The layout of convolutions `width` (k) wide."""
+        """The layout for convolutions of width k."""
         segments, count, rows, history = Segments.of(packing), packing.num_slots, len(packing.row_order), width - 1
         before = np.arange(-history, 1)
 
         def rows_read(segment: np.ndarray, position: np.ndarray) -> np.ndarray:
-            """The rows that are read at a position of each segment; before position 0 are the states, or the start."""
+            """The rows that are read at a position of each segment; before position 0 lie the states, or the start."""
             offsets = position[:, None] + before
             inside = np.minimum(np.maximum(offsets, 0), segments.lengths[segment, None] - 1)
             state = count + history * np.where(segments.continued, segments.ranks, rows)[segment]
@@ -65,7 +66,7 @@ class ConvolutionLayout:
         segment_of = np.repeat(np.arange(len(segments.lengths)), segments.lengths)
         windows = np.empty((count, width), dtype=np.int64)
         windows[segments.slots] = rows_read(segment_of, segments.positions())
-        last_inputs = count + np.arange(rows * history).reshape(rows, history)  # of rows without a slot: their states
+        last_inputs = count + np.arange(rows * history).reshape(rows, history)  # rows without a slot keep their states
         is_last = np.append(segments.ranks[1:] != segments.ranks[:-1], [True] * bool(len(segments.ranks)))
         last = np.flatnonzero(is_last)
         last_inputs[segments.ranks[last]] = rows_read(last, segments.lengths[last])[:, :history]
@@ -78,7 +79,7 @@ class GatedConvolution(nn.Module):
     def __init__(self, config: GatedCNNConfig) -> None:
         super().__init__()
         self.history = config.width - 1
-        # Rows: the units' values, then their gates. Columns: the oldest position first.
+        # Rows are the units' values, then their gates; columns are positions, the oldest first.
         self.convolution = WeightNormProjection(config.width * config.projection_dim, 2 * config.hidden_dim)
         self.projection = WeightNormProjection(config.hidden_dim, config.projection_dim)
 
@@ -124,8 +125,8 @@ class GatedConvolutionStack(nn.Module):
 class BidirectionalGatedCNN(nn.Module):
     """Two stacks that never exchange information: one reads each segment from its front, one from its back.
 
-    The state of a row is the last k-1 inputs of each layer, so that a text cut into windows has the vectors of the
-    whole. Zeros stand before a text without a state.
+    The state of a row is the last k-1 inputs of each layer, so that a text in windows has the same vectors as the
+    whole. Without a state, a text is preceded by zeros.
     """
 
     def __init__(self, config: GatedCNNConfig) -> None:

@@ -1,4 +1,4 @@
-"""A biLM that is used and not trained: the same modules, the leaves of which hold prepacked weights."""
+"""A biLM for inference: the same modules, but leaves that hold prepacked weights."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from elmokit.ops.packing import Packing
 from elmokit.ops.threads import parallel_rows
 from elmokit.ops.workspace import allocate
 
-CHUNK_WORDS = 128  # so that the output of one layer is still in cache for the next
-# The attributes of modules, besides their weights, that their results depend on.
+CHUNK_WORDS = 128  # so few that the output of one layer is still in cache for the next
+# Attributes of modules on which their results depend, besides the weights.
 SETTINGS = ("config", "clips", "forget_bias", "use_skip_connections", "activation")
 
 
@@ -77,7 +77,7 @@ class PrepackedCharCNN(CharacterReader, nn.Module):
     def __init__(self, encoder: CharCNN, dtype: torch.dtype) -> None:
         super().__init__()
         self.config, self.activation = encoder.config, encoder.activation
-        # Not in int8: a few filters are so large that, of one scale with them, the rest would be too coarse.
+        # Not in int8: a few filters are so large that with a common scale, the others would be too coarse.
         self._fine = torch.float32 if dtype == torch.int8 else dtype
         self._convolve = prepack_char_conv(encoder.char_embedding, *encoder.filters(), self._fine)
         gates = [cast(Highway, layer).gates for layer in encoder.highways]
@@ -108,7 +108,7 @@ class PrepackedCharCNN(CharacterReader, nn.Module):
 
 
 def _is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether it computes what its class says: it has neither hooks nor a forward of its own."""
+    """Whether a module is of this very class, without hooks and without a `forward` set on the instance."""
     return type(module) is kind and not (
         module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
     )
@@ -122,7 +122,7 @@ def _is_plain_cnn(module: nn.Module) -> bool:
 
 
 def _converted(module: nn.Module, dtype: torch.dtype, in_sequence: bool = False) -> nn.Module:
-    """The module with prepacked leaves; linear maps are such a leaf where they are a sequence encoder's."""
+    """The module with prepacked leaves; linear maps become such a leaf only in a sequence encoder."""
     if _is_plain(module, LSTMLayer):
         return PrepackedLSTMLayer(cast(LSTMLayer, module), dtype)
     if _is_plain_cnn(module):
@@ -151,19 +151,19 @@ def _converted(module: nn.Module, dtype: torch.dtype, in_sequence: bool = False)
 def prepack(bilm: BiLM, dtype: torch.dtype | None) -> BiLM:
     """The same biLM for use without gradients, its weights prepacked for products of one number type.
 
-    The given one is left as it is; later changes of its weights do not change those that are prepacked. All others are
-    shared: tables of words, and layers with hooks, parametrizations or a forward of their own, which are taken as they
+    The given biLM is not changed, and later changes of its weights do not change the prepacked ones. Other weights are
+    shared: tables of words, and layers with hooks, parametrizations or a `forward` of their own, which are used as they
     are.
 
     Args:
-        bilm: Of any device. One that is prepacked already is itself the result.
-        dtype: float32, bfloat16, float16 or float64, or int8 where the processor multiplies it; None: the biLM's own.
+        bilm: A biLM on any device. One that is prepacked already is returned itself.
+        dtype: float32, bfloat16, float16 or float64, or int8 on a CPU with the compiled kernels; None: the biLM's own.
 
     Returns:
         A biLM in evaluation mode, whose `is_prepacked` is True.
 
     Raises:
-        ValueError: If nothing here multiplies that type, or the biLM is prepacked for another.
+        ValueError: If no backend here multiplies that type, or the biLM is prepacked for another.
     """
     if bilm.is_prepacked:
         if dtype not in (None, bilm.product_dtype):
@@ -184,7 +184,7 @@ def prepack(bilm: BiLM, dtype: torch.dtype | None) -> BiLM:
 
 
 def _state_of(bilm: BiLM, weights: list[Tensor]) -> list[Any]:
-    """All that a prepacked form depends on: PyTorch counts every change of a weight but those through `.data`."""
+    """All that a prepacked form depends on: PyTorch counts every change of a weight, except through `.data`."""
     settings = [vars(module).get(name) for module in bilm.modules() for name in SETTINGS]
     hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in bilm.modules()]
     kinds = [(type(module), "forward" in vars(module)) for module in bilm.modules()]
@@ -192,7 +192,7 @@ def _state_of(bilm: BiLM, weights: list[Tensor]) -> list[Any]:
 
 
 class _Kept(NamedTuple):
-    """A prepacked biLM and all that it depends on. Weights that are held keep others out of their memory."""
+    """A prepacked biLM and all that it depends on; weights are held so that no other tensor gets their address."""
 
     state: list[Any]
     weights: list[Tensor]
@@ -200,12 +200,11 @@ class _Kept(NamedTuple):
 
 
 class Frozen:
-    """Runs a biLM that is not trained with weights that are prepacked once, and once more whenever they have changed.
+    """Runs a frozen biLM with weights that are prepacked once, and again after they have changed.
 
-    It compares PyTorch's version counters at each call, so that no vector is stale; only what is written through
-    `.data` or NumPy is not counted: write under `torch.no_grad()`, or call `forget` (`Elmo.forget_prepacked`). Where
-    prepacking brings nothing, or a weight or what a hook adds could learn, the biLM runs itself. A copy, as for another
-    process, begins empty.
+    Each call compares PyTorch's version counters, so that no vector is stale. Writes through `.data` or NumPy are not
+    counted: write under `torch.no_grad()`, or call `forget` (`Elmo.forget_prepacked`). Where prepacking does not pay,
+    or a weight or a hook could learn, the biLM runs as it is. A copy or pickle, as for another process, is empty.
     """
 
     def __init__(self) -> None:
@@ -226,14 +225,14 @@ class Frozen:
             return bilm(ids, state=state)
         kept, now = self._prepacked, _state_of(bilm, weights)
         if kept is None or kept.state != now:
-            kept = self._prepacked = None  # its memory is needed
+            kept = self._prepacked = None  # free its memory first
             kept = self._prepacked = _Kept(now, [weight.detach() for weight in weights], prepack(bilm, None))
         with torch.no_grad():
             return kept.bilm(ids, state=state)
 
     @staticmethod
     def _is_usable(bilm: BiLM, weights: list[Tensor], state: BiLMState | None) -> bool:
-        """Whether prepacking pays, and PyTorch counts every change: not those of other processes, for one."""
+        """Whether prepacking pays, and PyTorch counts every change of the weights, as it does not for shared memory."""
         counted = all(not (weight.requires_grad or weight.is_inference() or weight.is_shared()) for weight in weights)
         same = {(weight.dtype, weight.device) for weight in weights}
         carried = state is not None and records_gradients(state.h, state.c)

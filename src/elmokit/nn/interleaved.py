@@ -1,4 +1,4 @@
-"""Interleaved LSTMs: the two directions meet after every layer, so that a position knows the words on both sides."""
+"""Interleaved LSTMs: each layer reads both directions of the layer below, so that a position sees both sides."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from elmokit.ops.packing import Packing, Segments
 
 
 class InterleavedLSTM(nn.Module):
-    """Plain LSTMs of both directions, whose outputs are projected to 2D after each layer, with a residual connection.
+    """Plain LSTMs in both directions, whose outputs are projected to 2D after each layer, with a residual connection.
 
     Without projections it is ELMoForManyLangs' encoder `lstm` (its modules/lstm.py): layers read the 2H outputs below
-    as they are, and those of the top one are projected to D in each direction. There is no state to carry: the backward
-    direction would have to know what comes after.
+    as they are, and those of the top layer are projected to D in each direction. State cannot be carried, since the
+    backward direction would need the text that follows.
     """
 
     def __init__(self, config: InterleavedConfig) -> None:
@@ -32,7 +32,7 @@ class InterleavedLSTM(nn.Module):
         self.stacks = nn.ModuleList(nn.ModuleDict({"layers": nn.ModuleList(map(layer, inputs))}) for _ in range(2))
         if config.projects_layers:
             self.projections = nn.ModuleList(Projection(2 * cells, 2 * dim) for _ in inputs)
-            self.mask = nn.Parameter(torch.zeros(dim))  # stands for a word that is hidden, to be predicted
+            self.mask = nn.Parameter(torch.zeros(dim))  # replaces the vector of a hidden word, which is predicted
         else:
             self.top_projection = Projection(cells, dim)
             self.mask = None

@@ -27,7 +27,7 @@ class LSTMLayer(nn.Module):
     """One layer in one direction. Rows of the gates are i, g, f, o, as in the published files."""
 
     def __init__(self, input_dim: int, cell_dim: int, output_dim: int, clips: Clips, forget_bias: float) -> None:
-        """The cell is followed by a projection unless `output_dim` is `cell_dim`."""
+        """Create a layer, with a projection after the cell unless `output_dim` equals `cell_dim`."""
         super().__init__()
         self.clips, self.forget_bias = clips, forget_bias
         self.input_weight = nn.Parameter(torch.empty(4 * cell_dim, input_dim))
@@ -52,9 +52,9 @@ class LSTMLayer(nn.Module):
             x: The layer's input (N, K), in stream order.
             packing: The stream's shape, with B rows.
             state: The state that each row starts from, by rank.
-            start: The state that a reset sets, of one row; None: zeros.
-            index: Which row of x each slot reads (N,); None: its own.
-            out: Takes the outputs; only without gradients.
+            start: The state of one row that a reset sets; None: zeros.
+            index: The row of `x` that each slot reads, (N,); None: slot n reads row n.
+            out: A tensor for the outputs; only without gradients.
 
         Returns:
             The outputs (N, D), float32 at least, and each row's state after its last step.
@@ -66,7 +66,7 @@ class LSTMLayer(nn.Module):
     def weights(self) -> LSTMWeights:
         """The weights as the op reads them.
 
-        The forget gate's constant is added here and never stored, so that weights survive any round trip bit for bit.
+        The forget bias is added here and never stored, so that weights survive a round trip to disk bit for bit.
         """
         constant = torch.zeros_like(self.bias).view(4, -1)
         constant[2] = self.forget_bias
@@ -76,7 +76,7 @@ class LSTMLayer(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """TensorFlow's default, glorot uniform, on the stacked kernel [W; U] as bilm-tf had it; biases zero."""
+        """TensorFlow's default, Glorot uniform, on the stacked kernel [W; U] as in bilm-tf; biases are zero."""
         bound = math.sqrt(6 / (self.input_weight.shape[1] + self.recurrent_weight.shape[1] + len(self.bias)))
         self.input_weight.uniform_(-bound, bound)
         self.recurrent_weight.uniform_(-bound, bound)
@@ -87,7 +87,7 @@ class LSTMLayer(nn.Module):
 
 
 class LSTMStack(nn.Module):
-    """L layers in one direction, each but the first with a skip connection where the configuration says so."""
+    """L layers in one direction, each but the first with a skip connection if the configuration says so."""
 
     def __init__(self, config: LSTMConfig) -> None:
         super().__init__()
@@ -110,17 +110,17 @@ class LSTMStack(nn.Module):
         """Run over a packed stream.
 
         Args:
-            words: Vectors of distinct words (U, D).
-            tokens: Which of them stands at each slot (N,).
+            words: Vectors of the distinct words, (U, D).
+            tokens: Index into `words` at each slot, (N,).
             packing: The stream's shape.
-            states: The states that each layer's rows start from, by rank.
-            starts: The state that a reset sets in each layer; None: zeros.
-            dropout: As in bilm-tf (training.py:388-424): on the input of every layer, where the skip adds the dropped
-                input too, and on the last output. The token layer that is returned is the undropped one.
-            out: Takes the layers; only without gradients.
+            states: The state that the rows of each layer start from, by rank.
+            starts: For each layer the state that a reset sets; None: zeros.
+            dropout: As in bilm-tf (training.py:388-424): on the input of every layer, which the skip connection also
+                reads, and on the last output. The token layer that is returned is without dropout.
+            out: A tensor for the layers; only without gradients.
 
         Returns:
-            The layers (L+1, N, D), the token vectors first, and the states.
+            The layers (L+1, N, D), the token vectors first, and the final state of each layer.
         """
         x = F.embedding(tokens, words) if out is None else torch.index_select(words, 0, tokens, out=out[0])
         layers, finals = [x], []
@@ -142,7 +142,7 @@ class LSTMStack(nn.Module):
 
 
 def state_shapes(config: SequenceEncoderConfig, rows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shapes of h and c of a state of `rows` rows."""
+    """The shapes of h and c in a state of `rows` rows."""
     layers, *widths = config.state_shape
     h, c = ((2, layers, rows, width) for width in widths)
     return h, c
@@ -152,8 +152,8 @@ def state_shapes(config: SequenceEncoderConfig, rows: int) -> tuple[tuple[int, .
 class BiLMState:
     """The state of B rows between calls: `h` (2, L, B, D) and `c` (2, L, B, H); directions fwd, bwd.
 
-    Other encoders than LSTMs have other shapes (`state_shape` of their configuration), in which every row is along the
-    third axis: a gated CNN keeps the last inputs of each layer in `h`, and one that carries nothing has no elements.
+    For encoders other than LSTMs the shapes differ (`state_shape` of their configuration), but rows are along the third
+    axis, too: a gated CNN keeps the last inputs of each layer in `h`; an encoder that carries no state has no elements.
     """
 
     h: Tensor
@@ -161,7 +161,7 @@ class BiLMState:
 
     @staticmethod
     def zeros(config: SequenceEncoderConfig, rows: int, like: Tensor) -> BiLMState:
-        """Zeros for `rows` rows, float32 at least, on the device of a tensor."""
+        """Zeros for `rows` rows, float32 at least, on the device of the tensor `like`."""
         wide = torch.promote_types(like.dtype, torch.float32)
         return BiLMState(*(like.new_zeros(shape, dtype=wide) for shape in state_shapes(config, rows)))
 
@@ -176,17 +176,17 @@ class BiLMState:
         return BiLMState(self.h.float(), self.c.float())
 
     def row(self, row: int) -> BiLMState:
-        """The state of one row of several."""
+        """The state of one row."""
         return BiLMState(self.h[:, :, row : row + 1], self.c[:, :, row : row + 1])
 
     def with_row(self, row: int, of_row: BiLMState) -> BiLMState:
-        """The state with that of one row in the place of `row`."""
+        """The state with that of `row` replaced by the only row of `of_row`."""
         h, c = self.h.clone(), self.c.clone()
         h[:, :, row], c[:, :, row] = of_row.h[:, :, 0], of_row.c[:, :, 0]
         return BiLMState(h, c)
 
     def of_direction(self, d: int, rows: Tensor | None = None) -> list[LSTMState]:
-        """The state of each layer of one direction; with `rows` those rows, in that order."""
+        """The state of each layer of direction `d`; with `rows` of those rows, in that order."""
         pairs = zip(self.h[d], self.c[d], strict=True)
         return [LSTMState(h, c) if rows is None else LSTMState(h[rows], c[rows]) for h, c in pairs]
 
@@ -217,11 +217,11 @@ def states_of_directions(
     """The states of each direction and layer, by rank, and the start states.
 
     Args:
-        config: Of a sequence encoder that carries a state.
-        rows: The row of each rank (B,).
-        words: A tensor like the states.
+        config: The configuration of a sequence encoder that carries state.
+        rows: The row of each rank, (B,).
+        words: A tensor with the device and dtype of the states.
         state: The state by row; None: zeros.
-        start: The state that a reset sets, of one row; None: zeros, which are None in the result.
+        start: The state of one row that a reset sets; None: zeros, which are None in the result.
 
     Returns:
         For each direction and layer the states (B, ...), and the start states (1, ...).
@@ -238,22 +238,23 @@ def states_of_directions(
 
 
 def check_stateless(kind: str, state: BiLMState | None, start: BiLMState | None) -> None:
-    """ValueError if a sequence encoder of this kind, which carries no state, is given one."""
+    """ValueError if a sequence encoder that carries no state is given one; `kind` names it in the message."""
     if state is not None or start is not None:
         raise ValueError(f"{kind} has no state to carry or to start from: use zeros")
 
 
 def runs_in_turn(encoder: nn.Module, *inputs: Tensor, dropout: float = 0.0) -> bool:
-    """Whether the directions run one after the other, in the caller's mode: gradients are recorded, or hooks see them.
+    """Whether the directions run one after the other on the caller's thread, for gradients, dropout or hooks.
 
-    What a hook adds may learn although the encoder does not, and what it keeps must not be overwritten.
+    A hook may add parameters that learn although the encoder does not, and may keep tensors, which must then not be
+    overwritten.
     """
     hooked = any(module._forward_hooks or module._forward_pre_hooks for module in encoder.modules())
     return dropout > 0 or hooked or records_gradients(*inputs, *encoder.parameters())
 
 
 def run_directions(tasks: Sequence[Callable[[], Result]], device: torch.device, in_turn: bool) -> list[Result]:
-    """Run a task for each direction, in turn or on threads of their own, which is for use without gradients."""
+    """Run a task for each direction: in turn, or without gradients on threads of their own."""
     return [task() for task in tasks] if in_turn else run_side_by_side([*tasks], device)
 
 
@@ -274,7 +275,7 @@ class BidirectionalLSTM(nn.Module):
         start: BiLMState | None = None,
         dropout: float = 0.0,
     ) -> tuple[Tensor, BiLMState]:
-        """See `BiLM.run`. Unless gradients are recorded or hooks look on, the stacks run on threads of their own."""
+        """See `BiLM.run`. The stacks run on threads of their own, unless `runs_in_turn`."""
         rows, wide = packing.row_order.to(words.device), torch.promote_types(words.dtype, torch.float32)
         words, tokens = words.to(wide), tokens.contiguous()
         states, starts = states_of_directions(self.config, rows, words, state, start)

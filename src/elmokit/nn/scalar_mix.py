@@ -23,14 +23,14 @@ def mix_layers(layers: Tensor, weights: Tensor, mask: Tensor | None = None, laye
     Args:
         layers: (L+1, ..., 2D).
         weights: (L+1,).
-        mask: (...), for layer norm only.
+        mask: (...), True for words; for layer norm only.
         layer_norm: As in `ScalarMix`.
 
     Returns:
         (..., 2D), in the number type of the weights.
 
     Raises:
-        ValueError: There is no mask for the layer norm.
+        ValueError: `layer_norm` is set, and there is no mask.
     """
     if layer_norm:
         if mask is None:
@@ -42,8 +42,8 @@ def mix_layers(layers: Tensor, weights: Tensor, mask: Tensor | None = None, laye
 class ScalarMix(nn.Module):
     """A weighted sum of layers. `weights` (before a softmax) and `gamma` learn unless `fixed_weights` are given.
 
-    `layer_norm` first gives each layer mean 0 and variance 1 over the whole batch (all dimensions of all
-    positions where the mask is True), as the old systems did: results then depend on the batch.
+    With `layer_norm`, each layer is first normalized to mean 0 and variance 1 over the whole batch (all dimensions of
+    all positions where the mask is True), as in bilm-tf and AllenNLP: results then depend on the batch.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class ScalarMix(nn.Module):
 
         Args:
             layers: (L+1, ..., 2D).
-            mask: (...), for layer norm only.
+            mask: (...), True for words; for layer norm only.
 
         Returns:
             (..., 2D), in the number type of the weights.
 
         Raises:
-            ValueError: There are other layers than weights, or there is no mask for the layer norm.
+            ValueError: `layers` is not a tensor of as many layers as weights, or layer norm has no mask.
         """
         if not isinstance(layers, Tensor):
             raise ValueError(f"a mix takes one tensor (L+1, ..., 2D), not {type(layers).__name__}: torch.stack(layers)")
@@ -86,5 +86,5 @@ class ScalarMix(nn.Module):
         return torch.softmax(self.weights, dim=0)
 
     def penalty(self, coefficient: float) -> Tensor:
-        """The L2 penalty on the weights before the softmax (bilm/data.py:541): it draws them towards equal parts."""
+        """The L2 penalty on the weights before the softmax (bilm/data.py:541), which draws them towards an average."""
         return coefficient * self.weights.square().sum()

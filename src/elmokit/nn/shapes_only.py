@@ -1,4 +1,4 @@
-"""Modules without memory for their weights, for their shapes alone or to be given weights that were read."""
+"""Modules on the meta device, for the shapes of their weights, or to be given weights that were read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INITIALISERS = {"normal_", "uniform_", "kaiming_uniform_"}  # of torch.nn.init, 
 
 
 class _WithoutInitialValues(TorchFunctionMode):
-    """To draw initial values on the meta device PyTorch would import its compiler, which takes a second."""
+    """Skips initialization: on the meta device PyTorch would import its compiler for it, which takes a second."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", None) in INITIALISERS:
@@ -23,6 +23,6 @@ class _WithoutInitialValues(TorchFunctionMode):
 
 @contextmanager
 def shapes_only() -> Iterator[None]:
-    """Within it modules are made on PyTorch's meta device, and no initial weights are drawn."""
+    """Within the `with` block, modules are created on PyTorch's meta device, and no initial weights are drawn."""
     with torch.device("meta"), _WithoutInitialValues():
         yield

@@ -13,29 +13,29 @@ from torch import Tensor, nn
 
 from elmokit.ops.functional import linear_logsumexp
 
-Classes = tuple[Tensor, Tensor, Tensor]  # ids (S,), their rows of the weight (S, D) and of the bias (S,)
+Classes = tuple[Tensor, Tensor, Tensor]  # ids (S,), and their rows of the weight (S, D) and of the bias (S,)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Negative classes drawn once for a whole batch: `ids` (S,), distinct, found in `num_tries` draws."""
+    """Negative classes drawn once for a whole batch: distinct `ids` (S,), for which `num_tries` draws were needed."""
 
     ids: Tensor
     num_tries: int
 
 
 def _first_occurrences(draws: Tensor, num_classes: int) -> Tensor:
-    """Positions at which a class appears for the first time, in order."""
+    """The positions in `draws` at which a class appears for the first time, in order."""
     positions = np.arange(len(draws))
     first = np.empty(num_classes, dtype=np.int64)
-    first[draws.numpy()[::-1]] = positions[::-1]  # of the values given to one place the last one stays
+    first[draws.numpy()[::-1]] = positions[::-1]  # with repeated indices, the last assignment remains
     return torch.from_numpy(np.flatnonzero(first[draws.numpy()] == positions))
 
 
 class LogUniformSampler:
     """Distinct classes from P(c) = (log(c+2) - log(c+1)) / log(V+1), Zipf's law for a vocabulary sorted by frequency.
 
-    (TensorFlow's log_uniform_candidate_sampler with unique=True: draw until enough distinct classes have come.)
+    (TensorFlow's log_uniform_candidate_sampler with unique=True: draw until there are enough distinct classes.)
     """
 
     def __init__(self, num_classes: int, num_samples: int) -> None:
@@ -48,7 +48,7 @@ class LogUniformSampler:
         self.num_classes, self.num_samples = num_classes, num_samples
 
     def sample(self, generator: torch.Generator) -> Samples:
-        """`num_samples` distinct classes, on the CPU, in the order in which they came."""
+        """Draw `num_samples` distinct classes, on the CPU, in the order in which they were drawn."""
         draws = torch.empty(0, dtype=torch.int64)
         while True:
             uniform = torch.rand(4 * self.num_samples, dtype=torch.float64, generator=generator)
@@ -60,21 +60,21 @@ class LogUniformSampler:
                 return Samples(draws[first], int(first[-1]) + 1)
 
     def log_expected_count(self, ids: Tensor, num_tries: int) -> Tensor:
-        """log(1 - (1 - P(c))^num_tries) in float64: how likely `num_tries` draws are to hold class c."""
+        """log(1 - (1 - P(c))^num_tries) in float64: of the probability that `num_tries` draws contain class c."""
         c = ids.double()
         probability = torch.log1p(1 / (c + 1)) / math.log(self.num_classes + 1)
         return torch.log(-torch.expm1(num_tries * torch.log1p(-probability)))
 
 
 def _place_in(samples: Tensor, targets: Tensor, num_words: int) -> Tensor:
-    """Where each target stands among the samples, -1 where it does not: an accidental hit."""
+    """The index of each target among the samples (an accidental hit), -1 if it is not among them."""
     place = torch.full((num_words,), -1, dtype=torch.int64, device=samples.device)
     place[samples] = torch.arange(len(samples), device=samples.device)
     return place[targets]
 
 
 def _gather(table: Tensor, sets: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Rows of a table for several sets of ids, with one gradient, which is as large as the table, for all of them."""
+    """Rows of a table for several sets of ids, gathered at once: each gather has a gradient as large as the table."""
     ids = torch.cat([*sets])
     # The gradient of F.embedding takes three times as long on a CPU; that of index_select is not reproducible on a GPU.
     rows = F.embedding(ids, table) if table.is_cuda else table.index_select(0, ids)
@@ -82,13 +82,13 @@ def _gather(table: Tensor, sets: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """One class for each row: hidden (N, D), weight (N, D), bias (N,) -> (N,), in float32 at least."""
+    """The logit of one class per row: hidden (N, D), weight (N, D), bias (N,) -> (N,), float32 at least."""
     wide = torch.promote_types(hidden.dtype, torch.float32)
     return (hidden.to(wide) * weight).sum(dim=1) + bias
 
 
 class FullSoftmax(nn.Module):
-    """weight (V, D) and bias (V,): logits of the next (fwd) or the previous (bwd) word."""
+    """The output layer, `weight` (V, D) and `bias` (V,): logits of the next (forward) or previous (backward) word."""
 
     def __init__(self, num_words: int, dim: int) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class FullSoftmax(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_words))
 
     def log_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Exact -log p of each target: hidden (N, D), targets (N,) -> (N,). Never holds all logits, so any V fits."""
+        """Exact -log p of each target: hidden (N, D), targets (N,) -> (N,), without ever holding all (N, V) logits."""
         return linear_logsumexp(hidden, self.weight, self.bias) - self._target_logits(hidden, targets)
 
     def sampled_losses(
@@ -104,8 +104,8 @@ class FullSoftmax(nn.Module):
     ) -> Tensor:
         """Sampled -log p (tf.nn.sampled_softmax_loss): logits minus the log of their expected counts.
 
-        hidden (K, N, D), targets (K, N), K sets of samples -> (K, N). A sample that is the target of a position is left
-        out there.
+        hidden (K, N, D), targets (K, N), K sets of samples -> (K, N). A sample that is the target of a position is
+        excluded there.
         """
         ids = [*(drawn.ids.to(targets.device) for drawn in samples), *targets]
         weights, biases = _gather(self.weight, ids), _gather(self.bias[:, None], ids)

@@ -1,5 +1,5 @@
-"""Token encoders: ids of words -> token vectors. Each reads ids of its own kind, and answers for them: how words become
-ids, which are those of the boundaries, and where there is a word at all.
+"""Token encoders: ids of words -> token vectors. Each reads ids of its own kind, and answers what others need to know
+of them: how words become ids, which ids are boundaries, and where there is a word at all.
 """
 
 from __future__ import annotations
@@ -37,32 +37,31 @@ class Vocabulary(Protocol):
 
 
 class TokenEncoder(Protocol):
-    """Ids are shifted by one: 0 stands where there is no word."""
+    """The interface of token encoders. Ids are shifted by one: 0 means that there is no word."""
 
-    input: str  # the kind of its ids: "characters", "words", or both
-    word_limit: str  # how much of a word it reads, as "48 bytes"
+    input: str  # the kind of its ids: "characters", "words", or "words and characters"
+    word_limit: str  # how much of a word it reads, such as "48 bytes"
     stored_name: str  # the prefix of its weights' names in files
-    is_cacheable: bool  # whether a word's vector takes work, and is the same, to the last bit, in any batch
+    is_cacheable: bool  # whether caching pays: a vector takes work, and is the same to the last bit in any batch
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Ids of U words -> token vectors (U, D)."""
         ...
 
     def ids(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
-        """Ids of words, (U, C) or (U,); the literal words <S> and </S> are the boundaries."""
+        """Words -> ids (U, C) or (U,); the words <S> and </S> are the boundaries."""
         ...
 
     def in_few_shapes(self, ids: Tensor) -> Tensor:
-        """Ids (U, ...) with more rows, and more padding in each, so that few shapes occur; vectors stay the same.
+        """Ids (U, ...) padded with more rows and longer words to one of a few shapes; vectors stay the same.
 
-        For every new shape of a product oneDNN compiles a program and keeps it. Every text has another number of
-        distinct words: without this, memory grows by 12 MB in a step of training, and by 1 MB for every 1,000 words
-        embedded.
+        oneDNN compiles a program for every new shape of a product, and keeps it. Since every text has another number
+        of distinct words, memory would grow by 12 MB per training step, and by 1 MB per 1,000 words embedded.
         """
         ...
 
     def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """The ids of <S> and of </S>, each as one word of the ids `like` (B, T, ...)."""
+        """The ids of <S> and of </S>, each in the shape and dtype of one word of the ids `like` (B, T, ...)."""
         ...
 
     def is_word(self, ids: Tensor) -> Tensor:
@@ -70,7 +69,7 @@ class TokenEncoder(Protocol):
         ...
 
     def count_truncated(self, words: Sequence[str]) -> int:
-        """How many of the words are longer than it reads, so that it sees their beginning only."""
+        """The number of words that are longer than it reads, so that it sees their beginning only."""
         ...
 
 
@@ -117,7 +116,7 @@ class WordEmbedding(nn.Module):
 
 
 class Filters(nn.Module):
-    """The filters of one width over a word's characters; `CharCNN` runs all widths at once."""
+    """The filters of one width over a word's characters; `CharCNN` runs those of all widths at once."""
 
     def __init__(self, embedding_dim: int, num_filters: int, width: int, activation: str) -> None:
         super().__init__()
@@ -136,7 +135,7 @@ class Highway(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.gates = nn.Linear(dim, 2 * dim)  # rows: transform, then carry
-        with torch.no_grad():  # nearly closed at first, so that the input passes (bilm-tf, training.py:240-265)
+        with torch.no_grad():  # at first the input is mostly carried (bilm-tf, training.py:240-265)
             self.gates.weight.normal_(0, math.sqrt(1 / dim))
             self.gates.bias[:dim] = 0
             self.gates.bias[dim:] = -2
@@ -147,14 +146,14 @@ class Highway(nn.Module):
 
 
 class Projection(nn.Linear):
-    """`nn.Linear` with the same bits on any number of threads."""
+    """`nn.Linear` whose results are the same to the last bit on any number of threads."""
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)
 
 
 class CharacterReader:
-    """The part of a `TokenEncoder` that says how words become characters, for encoders that read nothing else."""
+    """The part of a `TokenEncoder` that turns words into characters, for encoders that read nothing else."""
 
     input, stored_name = "characters", "char_cnn"
     config: CharCNNConfig
@@ -189,7 +188,7 @@ class CharacterReader:
 class CharCNN(CharacterReader, nn.Module):
     """Characters of words -> token vectors: embedding, convolutions, highway layers, projection (bilm/model.py).
 
-    Weights begin as bilm-tf's did (training.py:183-289).
+    Weights are initialized as in bilm-tf (training.py:183-289).
     """
 
     is_cacheable = False
@@ -204,16 +203,16 @@ class CharCNN(CharacterReader, nn.Module):
             Filters(dim, number, width, config.activation) for width, number in config.filters
         )
         self.highways = nn.ModuleList(Highway(filters) for _ in range(config.num_highway))
-        # bilm-tf has no projection where it would change nothing in size
+        # bilm-tf omits the projection where it would not change the size
         self.projection = None if filters == output_dim else Projection(filters, output_dim)
         if self.projection is not None:
             nn.init.normal_(self.projection.weight, std=math.sqrt(1 / filters))
             nn.init.zeros_(self.projection.bias)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """ids (U, C), every row a word (no zero) -> (U, D).
+        """ids (U, C), each row a word, without zeros -> (U, D).
 
-        C may be smaller than `max_characters` as long as every filter sees a window of padding alone.
+        C may be smaller than `max_characters` as long as every filter still sees a window of padding only.
         """
         x = self.activation(char_conv(ids - CHARACTER_SHIFT, self.char_embedding, *self.filters()))
         for layer in self.highways:
@@ -242,14 +241,14 @@ class EfmlEncoder(nn.Module):
         self.config = config
         self.input = " and ".join(name for name in ("words", "characters") if getattr(config, name))
         self.word_embedding = nn.Parameter(torch.empty(len(config.words), config.word_dim)) if config.words else None
-        # As wide as its filters, so that it has no projection of its own.
+        # Its output is as wide as its filters, so that it has no projection.
         self.char_cnn = None if config.char_cnn is None else CharCNN(config.char_cnn, config.char_cnn.num_filters)
         self.projection = Projection(config.num_features, output_dim)
         if self.word_embedding is not None:
             nn.init.uniform_(self.word_embedding, -0.25, 0.25)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """ids (U, 1 + C): the word where there is a table, and its characters -> (U, D)."""
+        """ids (U, 1 + C): of the word, if there is a word table, and of its characters, if there is a CNN -> (U, D)."""
         features = []
         if self.word_embedding is not None:
             features.append(F.embedding(ids[:, 0] - 1, self.word_embedding))
@@ -281,7 +280,7 @@ class EfmlEncoder(nn.Module):
 
 
 def token_encoder(config: BiLMConfig) -> CharCNN | WordEmbedding | EfmlEncoder:
-    """The token encoder of a model's configuration."""
+    """Create the token encoder of a model's configuration."""
     dim = config.sequence_encoder.projection_dim
     if config.char_cnn is not None:
         return CharCNN(config.char_cnn, dim)

@@ -1,4 +1,4 @@
-"""Two stacks of Transformer blocks with causal attention, over packed streams without padding between their products.
+"""Two stacks of Transformer blocks with causal attention over packed streams, padded only for the attention itself.
 
 Blocks are pre-norm (Radford et al. 2019), positions rotary (Su et al. 2021), and the norms have no weights of their
 own, since each is followed by a linear map (Groeneveld et al. 2024).
@@ -22,8 +22,8 @@ from elmokit.ops.functional import apply_dropout
 from elmokit.ops.packing import Packing, Segments
 from elmokit.ops.workspace import allocate
 
-ROTARY_BASE = 10_000.0  # a head's pairs turn by 1 radian a position down to nearly 1 / base (Su et al., section 3.2.2)
-LENGTH_MULTIPLE = 16  # segments are padded to it for the attention, so that few lengths occur
+ROTARY_BASE = 10_000.0  # a head's pairs rotate by 1 down to nearly 1 / base radians per position (Su et al., 3.2.2)
+LENGTH_MULTIPLE = 16  # to which segments are padded for the attention, so that few lengths occur
 
 
 def _normalized(x: Tensor) -> Tensor:
@@ -37,10 +37,10 @@ def _attention(queries: Tensor, keys: Tensor, values: Tensor, **masks: Any) -> T
 
 
 class AttentionLayout:
-    """Where the segments of a stream lie in a buffer with a few lengths, and the rotation of each position.
+    """The places of a stream's segments in a buffer where they are padded to a few lengths, and their rotations.
 
-    Padding comes after the words of a segment, and attention looks back, so that no mask is needed. A segment longer
-    than the context is a run of blocks, each of which attends to itself and to the block before it.
+    Padding follows the words of a segment, and attention only looks back, so that no mask is needed. A segment longer
+    than the context is split into blocks, each of which attends to itself and to the block before it.
     """
 
     def __init__(self, packing: Packing, config: TransformerConfig, like: Tensor) -> None:
@@ -66,7 +66,7 @@ class AttentionLayout:
 
     @staticmethod
     def _rotation(positions: int, config: TransformerConfig, like: Tensor) -> Tensor:
-        """exp(i p w) for each position p and each pair's frequency w, (positions, 1, 1, pairs), taken in float64."""
+        """exp(i p w) for each position p and each pair's frequency w, (positions, 1, 1, pairs), computed in float64."""
         pairs = config.projection_dim // config.num_heads // 2
         frequencies = ROTARY_BASE ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
         angles = torch.arange(positions, dtype=torch.float64)[:, None] * frequencies
@@ -74,7 +74,7 @@ class AttentionLayout:
         return rotation.to(like.device, torch.complex128 if like.dtype == torch.float64 else torch.complex64)
 
     def band(self) -> Tensor:
-        """Which of 2 * context keys each position of a block sees, the block before it included."""
+        """The mask (context, 2 * context) of the keys, of its own block and the one before, that each position sees."""
         if self._band is None:
             context = self.config.context
             seen = torch.ones(context, 2 * context, dtype=torch.bool, device=self.places.device)
@@ -82,10 +82,10 @@ class AttentionLayout:
         return self._band
 
     def attend(self, projected: Tensor) -> Tensor:
-        """Attention of every slot to its own and those before it in the segment.
+        """Attend from every slot to itself and to those before it in its segment.
 
         Args:
-            projected: Queries, keys and values side by side (N, 3D), in each head after head.
+            projected: Queries, keys and values side by side, (N, 3D), each of them head after head.
 
         Returns:
             (N, D).
@@ -103,7 +103,7 @@ class AttentionLayout:
         return torch.cat([buffer[:0, :dim], *outputs]).index_select(0, self.places)
 
     def _rotated(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys, rotated by their position, and values (count, T, 3, heads, d) -> (count, heads, T, d)."""
+        """Queries, keys and values (count, T, 3, heads, d) -> three (count, heads, T, d), the first two rotated."""
         pairs = torch.view_as_complex(rows[:, :, :2].unflatten(-1, (-1, 2)))
         rotated = torch.view_as_real(pairs * self.rotation[: rows.shape[1]]).flatten(-2)
         queries, keys = rotated.transpose(1, 3).unbind(2)
@@ -124,7 +124,7 @@ class AttentionLayout:
 
 
 def _linear(in_features: int, out_features: int, summands: int = 1) -> Projection:
-    """A linear map; one of several that are added up begins smaller (Radford et al. 2019, section 2.3)."""
+    """A linear map, initialized smaller if it is one of `summands` added up (Radford et al. 2019, section 2.3)."""
     linear = Projection(in_features, out_features)
     nn.init.normal_(linear.weight, std=math.sqrt(1 / in_features / summands))
     nn.init.zeros_(linear.bias)
@@ -132,7 +132,7 @@ def _linear(in_features: int, out_features: int, summands: int = 1) -> Projectio
 
 
 class TransformerLayer(nn.Module):
-    """A block: attention, then a feed-forward network, each on the normalized stream, to which it is added."""
+    """A pre-norm block: attention, then a feed-forward network, each with a residual connection."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

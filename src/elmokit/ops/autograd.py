@@ -1,4 +1,4 @@
-"""One autograd function for all ops: an implementation gives the result and the gradients, this connects them."""
+"""One autograd function for all ops: an implementation computes results and gradients, this hands them to PyTorch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tensors = tuple[Tensor | None, ...]
 
 
 def retains_graph() -> bool:
-    """Whether the backward pass that runs leaves its graph for another one. True where PyTorch does not say."""
+    """Whether the running backward pass keeps its graph for another one; True where PyTorch does not tell."""
     autograd = getattr(torch._C, "_autograd", None)
     return getattr(autograd, "_get_current_graph_task_keep_graph", lambda: True)()
 
@@ -40,16 +40,16 @@ class _Apply(torch.autograd.Function):
 
 
 def differentiably(implementation: Any, *inputs: Tensor | None, **settings: Any) -> tuple[Tensor, ...]:
-    """An op's results, with the gradients that its implementation computes.
+    """Run an op whose gradients its implementation computes.
 
     Args:
-        implementation: A module with two functions. `forward(*inputs, **settings)` gives the results and the tensors to
-            save; `backward(saved, gradients, last, **settings)` gives the gradient of each input. `last`: no other
-            backward pass follows, so saved tensors may be overwritten.
-        inputs: Its tensors; None where an optional one is not given.
-        settings: Its other arguments.
+        implementation: A module with two functions. `forward(*inputs, **settings)` returns the results and the tensors
+            to save; `backward(saved, gradients, last, **settings)` returns the gradient of each input. With `last` no
+            other backward pass follows, so it may overwrite the saved tensors.
+        inputs: The op's tensors; None for an optional one that is not given.
+        settings: The op's other arguments.
 
     Returns:
-        The results of its `forward`.
+        The results of `forward`.
     """
     return _Apply.apply(implementation, settings, *inputs)  # type: ignore[no-any-return]

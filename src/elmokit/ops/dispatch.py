@@ -1,11 +1,11 @@
 """Which implementation of an op runs: the only place that asks what the machine has.
 
-Backends are levels, each with less code that is plain and more that is fast. `IMPLEMENTATIONS` lists those of an op,
-best first; the op runs on the first that is allowed and serves the device, the number type and the sizes at hand.
+Backends are levels, from plain to fast. `IMPLEMENTATIONS` lists those of each op, best first; an op runs on the first
+one that is allowed and serves the device, the number type and the sizes at hand.
 
     reference   a few lines of PyTorch: the specification
     portable    PyTorch with gradients of our own, in bounded memory; any device
-    native      C, compiled for several instruction sets (native/library.py says which of them runs)
+    native      C, compiled for several instruction sets (native/library.py chooses one)
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from elmokit.ops.native import library
 
 BACKENDS = ("reference", "portable", "native")
 VARIABLE = "ELMOKIT_BACKEND"
-MAX_INT8_DEPTH = 1 << 16  # as many products, 255 * 127 at most, add up to 32 bits
-MAX_ALPHABET = 1024  # distinct characters: tables of more would take more memory than they save time
+MAX_INT8_DEPTH = 1 << 16  # the sum of as many products, each at most 255 * 127, fits in 32 bits
+MAX_ALPHABET = 1024  # distinct characters: larger tables would take too much memory for the time they save
 
 
 class Request(NamedTuple):
-    """An op, and the device, number type and lengths of dot products that an implementation of it is chosen for."""
+    """An op, and the device, the number type and the lengths of dot products that it is to run with."""
 
     op: str
     device: str
@@ -79,7 +79,7 @@ def _tables_of_characters(request: Request) -> str | None:
     return _float32_sums(request)
 
 
-# --- The table: of each op its backends, best first, each with its module in elmokit.ops and its requirement ----------
+# --- The table: for each op its backends, best first, each with its module in elmokit.ops and its requirement ---------
 
 Requirement = Callable[[Request], str | None]
 IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
@@ -142,12 +142,12 @@ class _Allowed:
 
 
 def set_backend(name: str | None) -> None:
-    """Let nothing above a backend run in this process.
+    """Set the highest backend that may run in this process.
 
-    Weights that were prepacked before stay with the implementation that prepacked them.
+    Weights that are already prepacked stay with the implementation that prepacked them.
 
     Args:
-        name: "reference", "portable" or "native"; None: what ELMOKIT_BACKEND says, else the fastest.
+        name: "reference", "portable" or "native"; None: the value of ELMOKIT_BACKEND, or else the fastest.
 
     Raises:
         ValueError: If there is no such backend.
@@ -156,22 +156,27 @@ def set_backend(name: str | None) -> None:
 
 
 def get_backend() -> str:
-    """The highest backend that may run, as `set_backend` or ELMOKIT_BACKEND says."""
+    """The highest backend that may run, as set by `set_backend` or ELMOKIT_BACKEND; "native" by default.
+
+    Raises:
+        ValueError: If ELMOKIT_BACKEND names no backend.
+    """
     if _Allowed.level is None:
         _Allowed.level = _level(os.environ.get(VARIABLE) or BACKENDS[-1], VARIABLE)
     return BACKENDS[_Allowed.level]
 
 
 def available_backends() -> tuple[str, ...]:
-    """The backends that have something to run on this machine's CPU."""
+    """The backends that this machine's CPU can run; "native" needs the compiled library."""
     return tuple(name for name in BACKENDS if name != "native" or library.is_built())
 
 
 def explain(op: str, device: str, dtype: torch.dtype, *depths: int) -> dict[str, str | None]:
-    """Why a backend runs an op.
+    """Say which backend runs an op, and why not a better one; the arguments are those of `choose`.
 
     Returns:
-        For each backend that has the op, best first, why it is not taken; None for the one that is, which is the last.
+        For each backend that has the op, best first, the reason why it is not chosen, up to the one that is, whose
+        reason is None. Where none can run the op, every one has a reason.
     """
     reasons: dict[str, str | None] = {}
     for backend, (_, requirement) in IMPLEMENTATIONS[op].items():
@@ -201,24 +206,24 @@ def choose(op: str, device: torch.device, dtype: torch.dtype, *depths: int) -> A
         op: A key of `IMPLEMENTATIONS`.
         device: Where its tensors are.
         dtype: The number type of its products.
-        depths: The lengths of its dot products; of a prepacked char_conv, the number of characters.
+        depths: The lengths of its dot products; for a prepacked char_conv, the number of characters.
 
     Returns:
         The module, with the functions that `ops.functional` calls.
 
     Raises:
-        ValueError: If no backend that is allowed has it, as int8 without compiled kernels.
+        ValueError: If no backend that is allowed can run it, as with int8 where there is no compiled library.
     """
     return _chosen(Request(op, device.type, dtype, depths), get_backend())
 
 
 def has_prepacked_products(device: torch.device, dtype: torch.dtype, *depths: int) -> bool:
-    """Whether products with prepacked weights run there: faster, and the same bits for a row in any batch."""
+    """Whether compiled products run there: they are faster, and give a row the same bits in any batch."""
     return explain("prepacked linear", device.type, dtype, *depths).get("native", "") is None
 
 
 def has_character_tables(device: torch.device, dtype: torch.dtype, num_characters: int) -> bool:
-    """Whether a prepacked char_conv sums rows of tables there: the same bits for a word in any batch."""
+    """Whether a prepacked char_conv sums rows of tables there, which gives a word the same bits in any batch."""
     return explain("prepacked char_conv", device.type, dtype, num_characters).get("native", "") is None
 
 

@@ -1,11 +1,11 @@
 """Every operation that the network needs: its signature, its number type and its errors.
 
 `reference` says in a few lines of PyTorch what each op computes, and `dispatch` chooses which implementation runs. An
-implementation is a module with the functions that this one calls: of most ops one of the op's name, and `prepack_{op}`
-where the op has a form without gradients whose weights are prepacked.
+implementation is a module with the functions that this one calls: for most ops a function named like the op, and
+`prepack_{op}` where the op has a form without gradients whose weights are prepacked.
 
-Products run in the number type of the weights, or in that of autocast; results are float32 at least unless an op says
-otherwise. A prepacked map may give its products' number type.
+Products run in the number type of the weights, or in that of autocast; results are at least float32 unless an op says
+otherwise. The results of a prepacked map may have the number type of its products.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from torch import Tensor
 from elmokit.ops.dispatch import choose
 from elmokit.ops.packing import Packing
 
-DROPOUT_LEVELS = 1 << 16  # of the 16 random bits that decide about a value
+DROPOUT_LEVELS = 1 << 16  # 16 random bits decide whether a value is dropped
 
 
 def records_gradients(*tensors: Tensor | None) -> bool:
-    """Whether a gradient of what is computed from these tensors can be asked for."""
+    """Whether autograd records what is computed from these tensors."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def _product_dtype(weight: Tensor) -> torch.dtype:
-    """That of the weight, or autocast's, which leaves float64 as it is (as PyTorch's own operations do)."""
+    """The weight's number type, or autocast's, which leaves float64 as it is (like PyTorch's own operations)."""
     device = weight.device.type
     is_cast = torch.is_autocast_enabled(device) and weight.dtype != torch.float64
     return torch.get_autocast_dtype(device) if is_cast else weight.dtype
@@ -40,21 +40,21 @@ def _product_dtype(weight: Tensor) -> torch.dtype:
 
 
 class LSTMState(NamedTuple):
-    """What a layer carries from step to step: its output `h` (B, D) and its cell `c` (B, H)."""
+    """The state of a layer between two steps: its output `h` (B, D) and its cell `c` (B, H)."""
 
     h: Tensor
     c: Tensor
 
 
 class Clips(NamedTuple):
-    """Bounds of the cell and of the projection; None: no bound."""
+    """Bounds on the absolute values of the cell and of the projection; None: no bound."""
 
     cell: float | None
     projection: float | None
 
 
 class LSTMWeights(NamedTuple):
-    """Rows of the gates in the order of the published files: i, g (TensorFlow's j), f, o."""
+    """The weights of a layer; the gates' rows are in the order of the published files: i, g (TensorFlow's j), f, o."""
 
     input: Tensor  # (4H, K)
     recurrent: Tensor  # (4H, D)
@@ -63,23 +63,23 @@ class LSTMWeights(NamedTuple):
 
     @property
     def depths(self) -> tuple[int, int, int]:
-        """The lengths of the dot products with them."""
+        """The lengths of the dot products with the weights: K, D and H."""
         return self.input.shape[1], self.recurrent.shape[1], len(self.recurrent) // 4
 
     def copied(self, dtype: torch.dtype) -> LSTMWeights:
-        """Copies in another number type, without gradients; the bias stays as it is."""
+        """Copies in another number type, without gradients; the bias keeps its own."""
         projection = None if self.projection is None else self.projection.detach().to(dtype, copy=True)
         input, recurrent = (weight.detach().to(dtype, copy=True) for weight in (self.input, self.recurrent))
         return LSTMWeights(input, recurrent, self.bias.detach().clone(), projection)
 
 
-# Prepacked weights: (x, packing, state, clips, start, index=None, out=None) -> as `lstm`, without gradients. With
-# `index` (N,) slot n reads x[index[n]]; the outputs are written to `out` where it is given.
+# A function of (x, packing, state, clips, start, index=None, out=None) that returns what `lstm` does, without
+# gradients. With `index` (N,) slot n reads x[index[n]]; the outputs are written to `out` if it is given.
 PrepackedLSTM = Callable[..., tuple[Tensor, LSTMState]]
 
 
 def _check_sizes(x: Tensor, packing: Packing, state: LSTMState, weights: LSTMWeights, start: LSTMState | None) -> None:
-    """ValueError unless all sizes fit: compiled passes read and write by them, unchecked."""
+    """ValueError unless all sizes fit: the compiled functions rely on them without a check."""
     (input_width, width, hidden), rows, slots = weights.depths, len(state.h), packing.num_slots
     sizes = [("x", x, (slots, input_width)), ("h", state.h, (rows, width)), ("c", state.c, (rows, hidden))]
     if start is not None:
@@ -106,16 +106,17 @@ def lstm(
     Args:
         x: The layer's input (N, K), in stream order.
         packing: The stream's shape, with B rows.
-        state: What each row starts from, by rank.
+        state: The state from which each row starts, by rank.
         weights: See `LSTMWeights`.
         clips: See `Clips`.
-        start: The state that a reset sets, of one row, to which no gradient flows; None: zeros.
+        start: The state after a reset, a single row, which gets no gradient; None: zeros.
 
     Returns:
         The outputs (N, D) and each row's state after its last step.
 
     Raises:
-        ValueError: The sizes of the input, the packing, the states and the weights do not fit.
+        ValueError: If the sizes of the input, the packing, the states and the weights do not fit together, or no
+            backend multiplies this number type.
     """
     _check_sizes(x, packing, state, weights, start)
     dtype = _product_dtype(weights.recurrent)
@@ -134,7 +135,7 @@ def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> PrepackedLSTM:
     """Prepack the weights of `lstm` for products of one number type.
 
     Raises:
-        ValueError: If nothing here multiplies that type.
+        ValueError: If no backend multiplies that type.
     """
     with torch.no_grad():
         return choose("lstm", weights.recurrent.device, dtype, *weights.depths).prepack_lstm(weights, dtype)
@@ -154,17 +155,17 @@ def char_conv(ids: Tensor, embedding: Tensor, weights: Sequence[Tensor], biases:
     """Convolve over the characters of words, and take each filter's maximum over all positions of a word.
 
     Args:
-        ids: Characters of words (U, C), rows of the embedding.
+        ids: The words' characters (U, C), as row indices of the embedding.
         embedding: (n, E).
-        weights: The filters (F, E, w) of each width w.
-        biases: (F,) of each width.
+        weights: For each width w, its filters (F, E, w).
+        biases: For each width, (F,).
 
     Returns:
         (U, sum of F), in the number type of the embedding, or that of autocast.
 
     Raises:
         IndexError: If a character has no row in the embedding.
-        ValueError: If C is less than a width.
+        ValueError: If C is less than the greatest width.
     """
     _check_ids(ids, len(embedding), max(weight.shape[2] for weight in weights))
     dtype = _product_dtype(embedding)
@@ -193,7 +194,7 @@ def highway(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
     Args:
         x: (M, F).
-        weight: (2F, F); rows of transform, then those of carry, of which the sigmoid is taken.
+        weight: (2F, F); the rows of transform, then those of carry, to which a sigmoid is applied.
         bias: (2F,).
 
     Returns:
@@ -226,10 +227,10 @@ def prepack_linear(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable
         dtype: The number type of the products.
 
     Returns:
-        A function of x (N, K) that gives x @ weight.T + bias (N, M).
+        A function of x (N, K) that returns x @ weight.T + bias (N, M).
 
     Raises:
-        ValueError: If nothing here multiplies that type.
+        ValueError: If no backend multiplies that type.
     """
     with torch.no_grad():
         return choose("prepacked linear", weight.device, dtype, weight.shape[1]).prepack_linear(weight, bias, dtype)
@@ -239,19 +240,19 @@ def prepack_linear(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable
 
 
 def linear_logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None = None) -> Tensor:
-    """Compute log(sum(exp(hidden @ weight.T + bias))), the denominator of a softmax, without ever holding all logits.
+    """Compute log(sum(exp(hidden @ weight.T + bias))), the log of a softmax's denominator, without storing all logits.
 
     Args:
         hidden: (N, D).
         weight: (V, D).
         bias: (V,).
-        excluded: A class that is left out in each row (N,), -1 for none.
+        excluded: For each row, a class that is left out (N,), -1 for none.
 
     Returns:
         (N,).
 
     Raises:
-        ValueError: If sizes do not fit.
+        ValueError: If the sizes do not fit together.
     """
     count, dim = hidden.shape
     if weight.shape[1] != dim:
@@ -273,9 +274,9 @@ def unpack_sentences(streams: Tensor, slots: Tensor, begins: np.ndarray, outs: S
 
     Args:
         streams: (K, 2, N, D), in stream order.
-        slots: Where each token of the text lies in either direction (2, M).
-        begins: The first token of each sentence.
-        outs: An array (K, T, 2D) float32 of each sentence, to be filled.
+        slots: The slot of each token of the text in each direction (2, M).
+        begins: The index of each sentence's first token, of 0..M-1.
+        outs: For each sentence, an array (K, T, 2D) float32 to fill.
     """
     choose("unpack", streams.device, streams.dtype).unpack_sentences(streams, slots, begins, outs)
 
@@ -285,11 +286,11 @@ def unpack_words(streams: Tensor, slots: Tensor, out: np.ndarray) -> None:
 
     Args:
         streams: (K, 2, N, D), in stream order.
-        slots: Where each word lies in either direction (2, M).
-        out: (M, K, 2D), float32 or float16, to be filled.
+        slots: The slot of each word in each direction (2, M).
+        out: The array to fill (M, K, 2D), float32 or float16.
 
     Raises:
-        FloatingPointError: If finite numbers are too large for float16.
+        FloatingPointError: If a finite number is too large for float16.
     """
     if choose("unpack", streams.device, streams.dtype).unpack_words(streams, slots, out):
         raise FloatingPointError("finite numbers have become infinite")
@@ -299,16 +300,17 @@ def unpack_words(streams: Tensor, slots: Tensor, out: np.ndarray) -> None:
 
 
 def apply_dropout(x: Tensor, probability: float) -> Tensor:
-    """Set each value to 0 by a probability, and scale the others so that the mean stays.
+    """Set each value to 0 with a given probability, and scale the others so that the mean stays the same.
 
-    PyTorch's own dropout draws a random number for each value; this draws one for four values.
+    PyTorch's own dropout draws a random number for each value; this draws one for four values, from PyTorch's default
+    generator of the device.
 
     Args:
         x: Of any shape.
-        probability: To the nearest of 65,536 levels; 0: x itself.
+        probability: Of a value to be dropped, rounded to a multiple of 1/65,536; with 0, x itself is returned.
 
     Returns:
-        A tensor like x. The draws are of PyTorch's generator of the device.
+        A tensor like x.
 
     Raises:
         ValueError: If the probability is below 0, or 1 or more.

@@ -15,8 +15,8 @@ class Packing:
     """The shape of a packed stream of N slots: step t holds one slot for each of its `batch_sizes[t]` rows.
 
     Rows are ranked longest first, so the active rows of a step are always the first ones; `row_order[rank]` is the
-    caller's row number. `resets` (N,) marks the first slot of each sentence where the state is to start afresh (None:
-    never).
+    caller's row index. `resets` (N,) bool marks the slots before which the state is reset: the first one of each such
+    sentence (None: never).
     """
 
     batch_sizes: tuple[int, ...]
@@ -25,7 +25,7 @@ class Packing:
 
     @staticmethod
     def rectangle(steps: int, rows: int) -> Packing:
-        """`steps` full steps of `rows` rows whose state runs on: a training window."""
+        """`steps` full steps of `rows` rows without a reset: a training window."""
         return Packing((rows,) * steps, torch.arange(rows, device="cpu"))
 
     @property
@@ -33,14 +33,14 @@ class Packing:
         return sum(self.batch_sizes)
 
     def steps(self) -> Iterator[tuple[slice, int]]:
-        """Of each step its slots and its number of rows."""
+        """Yield the slots and the number of rows of each step."""
         begin = 0
         for rows in self.batch_sizes:
             yield slice(begin, begin + rows), rows
             begin += rows
 
     def windows(self, slots: int) -> Iterator[tuple[slice, Packing]]:
-        """The packing cut between steps into windows of about `slots` slots, each with the slots it covers."""
+        """Cut the packing between steps into windows of about `slots` slots; yields the slots and packing of each."""
         starts, begin = self.starts(), 0
         for t in range(1, len(starts)):
             if starts[t] - starts[begin] >= slots or t == len(starts) - 1:
@@ -50,7 +50,7 @@ class Packing:
                 begin = t
 
     def starts(self) -> list[int]:
-        """First slot of each step, and N at the end."""
+        """The first slot of each step, and N at the end."""
         return [0, *np.cumsum(self.batch_sizes).tolist()]
 
 
@@ -59,11 +59,12 @@ class Segments:
     """The segments of a packed stream: the tokens of a row from one reset to the next, row after row.
 
     Attributes:
-        slots: Those of one segment after another (N,).
-        firsts: Where in `slots` each segment begins (S,).
-        lengths: Its number of slots (S,).
-        ranks: The rank of its row (S,).
-        continued: Whether it goes on from the state of its row: it begins the row, without a reset (S,) bool.
+        slots: The slots of the stream, segment after segment (N,).
+        firsts: The index in `slots` at which each segment begins (S,).
+        lengths: The number of slots of each segment (S,).
+        ranks: The rank of each segment's row (S,).
+        continued: Whether a segment starts from the state of its row, because it begins the row without a reset (S,)
+            bool.
     """
 
     slots: np.ndarray
@@ -86,11 +87,11 @@ class Segments:
         return Segments(slots, firsts, lengths, rank[slots[firsts]], ~is_reset[firsts])
 
     def positions(self) -> np.ndarray:
-        """The position of each of `slots` in its segment, from 0 (N,)."""
+        """The position of each of `slots` in its segment (N,), from 0."""
         return np.arange(len(self.slots)) - np.repeat(self.firsts, self.lengths)
 
     def mirrored(self) -> np.ndarray:
-        """For each slot (N,) the one where the other direction has the same token."""
+        """For each slot, the slot of the same token in the other direction (N,)."""
         mirrored = np.empty_like(self.slots)
         lasts = np.repeat(self.firsts + self.lengths - 1, self.lengths)
         mirrored[self.slots] = self.slots[lasts - self.positions()]
@@ -99,13 +100,13 @@ class Segments:
 
 @dataclass(frozen=True)
 class PackedText:
-    """Where each token of a text went: `slots[d, n]` is the slot of token n in direction d (0 fwd, 1 bwd)."""
+    """Where each token of a text lies: `slots[d, n]` is the slot of token n in direction d (0 fwd, 1 bwd)."""
 
     packing: Packing
     slots: Tensor  # (2, N) int64
 
     def to_streams(self, tokens: Tensor) -> Tensor:
-        """(2, N), the tokens that each direction reads, sentence after sentence -> (2, N) in stream order."""
+        """The tokens that each direction reads, sentence after sentence (2, N) -> (2, N) in stream order."""
         return torch.empty_like(tokens).scatter_(1, self.slots, tokens)
 
     def unpack(self, streams: Tensor) -> Tensor:
@@ -130,9 +131,10 @@ def _first_steps(lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:
 def pack_sentences(
     lengths: Sequence[int] | np.ndarray, rows: Sequence[int] | np.ndarray, num_rows: int, reset: bool
 ) -> PackedText:
-    """Lay sentences of the given lengths into rows; sentence s goes to the end of row `rows[s]`.
+    """Lay sentences of the given lengths into `num_rows` rows; sentence s is appended to row `rows[s]`.
 
-    The backward stream holds the same sentences in the same order, each reversed. With `reset` each starts a new state.
+    The backward stream holds the same sentences in the same order, each reversed. With `reset` the state is reset
+    before each sentence.
     """
     lengths, rows = np.asarray(lengths, dtype=np.int64), np.asarray(rows, dtype=np.int64)
     row_lengths = np.bincount(rows, weights=lengths, minlength=num_rows).astype(np.int64)

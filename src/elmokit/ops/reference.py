@@ -1,6 +1,6 @@
 """The specification of every op, in plain PyTorch, differentiated by PyTorch.
 
-`dtype` is the number type of products; sums of products and the state are float32 at least.
+`dtype` is the number type of products; sums of products and the state are at least float32.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import Tensor
 from elmokit.ops.functional import Clips, LSTMState, LSTMWeights
 from elmokit.ops.packing import Packing
 
-CHUNK_WORDS = 512  # of a convolution without gradients
+CHUNK_WORDS = 512  # words per convolution without gradients
 
 
 def _product(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """x @ weight.T of inputs that are rounded to `dtype`, summed in float32 at least."""
+    """x @ weight.T with both rounded to `dtype`, summed in at least float32."""
     wide = torch.promote_types(dtype, torch.float32)
     return x.to(dtype).to(wide) @ weight.to(dtype).to(wide).T
 
@@ -35,7 +35,7 @@ def lstm(
     start: LSTMState,
     dtype: torch.dtype,
 ) -> tuple[Tensor, LSTMState]:
-    """A step at a time (bilm-tf; AllenNLP, lstm_cell_with_projection.py:207-231)."""
+    """One step at a time (bilm-tf; AllenNLP, lstm_cell_with_projection.py:207-231)."""
     inputs = _product(x, weights.input, dtype) + weights.bias
     (h, c), outputs = state, []
     for slots, rows in packing.steps():

@@ -1,8 +1,8 @@
 """Work on any number of threads: chunks of a loop, the two stacks of a biLM, and batches in a pipeline.
 
 As many threads are used as PyTorch would use (`torch.get_num_threads()` of the caller, which this never changes).
-Tasks run on threads of our own, in which PyTorch computes with one. Whoever waits may be interrupted: a task holds
-what it reads and writes, so nothing is freed under it.
+Tasks run on threads of our own, each of which PyTorch treats as single-threaded. A caller that waits may be
+interrupted while its tasks go on: a task holds what it reads and writes, so nothing is freed under it.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class _Pool:
         try:
             ready.wait()
         finally:
-            # PyTorch remembers the last setting for threads to come: give it back its own.
+            # PyTorch remembers the last setting for future threads: restore it.
             torch.set_num_threads(before)
 
     def _work(self, ready: threading.Barrier) -> None:
-        torch.get_num_threads()  # a new thread takes over the remembered setting once: let that be before the next line
+        torch.get_num_threads()  # a new thread adopts the remembered setting at its first call: before the next line
         torch.set_num_threads(1)
         _of_thread.pool = self if self._computes else None
         ready.wait()
@@ -58,7 +58,7 @@ class _Pool:
                     future.set_result(task())
                 except BaseException as error:
                     future.set_exception(error)
-            del submitted, future, task  # what the task holds is not kept until the next one comes
+            del submitted, future, task  # or what the task holds would be kept until the next one comes
 
     def submit(self, task: Callable[[], Result]) -> Future[Result]:
         future: Future[Result] = Future()
@@ -66,7 +66,7 @@ class _Pool:
         return future
 
     def close(self) -> None:
-        """Cancel what has not begun, and wait for what has."""
+        """Cancel the tasks that have not begun, and wait for those that have."""
         with suppress(Empty):
             while (submitted := self._tasks.get_nowait()) is not None:
                 submitted[0].cancel()
@@ -77,8 +77,8 @@ class _Pool:
 
 
 class _OfThread(threading.local):
-    threads: int | None = None  # that the work of this thread may use; None: as many as PyTorch would
-    pool: _Pool | None = None  # of whose threads it is one, where that computes
+    threads: int | None = None  # how many the work of this thread may use; None: as many as PyTorch would
+    pool: _Pool | None = None  # the pool for computing to which this thread belongs, if any
 
 
 _of_thread = _OfThread()
@@ -94,7 +94,7 @@ def _pool(kind: str, size: int) -> _Pool:
 
 
 def _after_fork() -> None:
-    """A forked child has none of the pools' threads; nor do OpenMP's survive, so PyTorch keeps to one."""
+    """A forked child has none of the pools' threads, nor OpenMP's, so PyTorch computes with one."""
     global _pools_lock
     _pools_lock = threading.Lock()
     _pools.clear()
@@ -106,9 +106,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def _at_exit() -> None:
-    """Tasks of an interrupted call may still run. Python stops their threads when it ends, which within PyTorch aborts
-    the process."""
-    for kind in ("items", "work"):  # items wait for work
+    """Wait for tasks of interrupted calls: Python stops their threads when it ends, which within PyTorch aborts the
+    process."""
+    for kind in ("items", "work"):  # in this order: items wait for work
         for pool in [pool for (of_pool, _), pool in _pools.items() if of_pool == kind]:
             pool.close()
 
@@ -117,14 +117,14 @@ atexit.register(_at_exit)
 
 
 def num_threads() -> int:
-    """How many threads work that is called here may use."""
+    """The number of threads that work started by this thread may use."""
     return _of_thread.threads or torch.get_num_threads()
 
 
 def _in_the_same_mode(
     task: Callable[[], Result], threads: int, records_gradients: bool = False
 ) -> Callable[[], Result]:
-    """The task in the caller's modes of PyTorch, but for gradients, on so many threads."""
+    """The task, to run with the caller's modes of PyTorch (except for gradients) and this number of threads."""
     inference = torch.is_inference_mode_enabled()
     autocast = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
     modes = [(device, torch.get_autocast_dtype(device)) for device in autocast]
@@ -144,7 +144,7 @@ def _in_the_same_mode(
 
 
 def _finished(futures: list[Future[Result]]) -> list[Result]:
-    """All results; where one failed, the others have ended before its error is raised."""
+    """All results; if a task fails, the others have ended before its error is raised."""
     try:
         wait(futures)
     except BaseException:
@@ -155,9 +155,10 @@ def _finished(futures: list[Future[Result]]) -> list[Result]:
 
 
 def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = CPU) -> list[Result]:
-    """Each task's result. Tasks run without gradients, on several threads where there are several for this one.
+    """Run tasks without gradients, on several threads if this one may use several, and return their results in order.
 
-    Each task may use its share of the threads for loops of its own. Work for another device is started by one thread.
+    Each task may use its share of the threads for loops of its own. For another device than the CPU the tasks run one
+    after another on this thread.
     """
     threads = num_threads() if device.type == "cpu" else 1
     if threads < 2 or len(tasks) < 2:
@@ -170,13 +171,13 @@ def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = C
     others = [pool.submit(task) for task in own[1:]]
     results = [own[0]()]
     for future, task in zip(others, own[1:], strict=True):
-        # A task that no other thread has begun is run here: threads that wait for each other would wait for ever.
+        # Run here each task that no other thread has begun: threads that wait for each other would wait forever.
         results.append(task() if future.cancel() else future.result())
     return results
 
 
 def _has_modes() -> bool:
-    """Whether the caller observes what PyTorch does, as checkpointing and counters of operations do, on its thread."""
+    """Whether the caller observes PyTorch's operations on its own thread, as checkpointing and FLOP counters do."""
     autograd = getattr(torch._C, "_autograd", None)
     hooks = getattr(autograd, "_top_saved_tensors_default_hooks", lambda _: None)(False)
     stacks = (getattr(torch._C, f"_len_torch_{kind}_stack", lambda: 0)() for kind in ("dispatch", "function"))
@@ -184,12 +185,12 @@ def _has_modes() -> bool:
 
 
 def run_on_own_thread(task: Callable[[], Result], device: torch.device = CPU) -> Result:
-    """A task's result, computed on a thread of the pool, of whose threads it may use all; gradients as of the caller.
+    """Run a task on a thread of the pool, all of whose threads it may use, and return its result.
 
-    Where the caller observes operations on its own thread, the task runs there.
+    The task records gradients if the caller does. It runs on the caller's thread where that observes operations.
 
-    PyTorch's own operations run on one thread there. On the caller's, each waits, busy, until OpenMP's other threads
-    have done their share: where another process has one of the cores, that takes a slice of its time.
+    PyTorch's own operations are single-threaded in the pool. On the caller's thread each would wait, busily, until
+    OpenMP's other threads have done their share: if another process has one of the cores, for a whole time slice.
     """
     if device.type != "cpu" or num_threads() < 2 or _of_thread.pool is not None or _has_modes():
         return task()
@@ -198,7 +199,7 @@ def run_on_own_thread(task: Callable[[], Result], device: torch.device = CPU) ->
 
 
 def parallel_for(work: Callable[[int], None], chunks: int) -> None:
-    """work(0), ..., work(chunks - 1), in any order, without gradients. Threads take the next chunk when they are
+    """Call work(0), ..., work(chunks - 1), in any order, without gradients. A thread takes the next chunk when it is
     free."""
     numbers = iter(range(chunks))
 
@@ -210,16 +211,16 @@ def parallel_for(work: Callable[[int], None], chunks: int) -> None:
 
 
 def parallel_rows(work: Callable[[slice], None], rows: int, size: int, device: torch.device = CPU) -> None:
-    """work(slice) for slices of so many rows, as `parallel_for`; for another device one slice has all of them."""
+    """Call work(slice) for slices of `size` rows, as `parallel_for` does; off the CPU one slice has all of them."""
     size = size if device.type == "cpu" else max(rows, 1)
     parallel_for(lambda number: work(slice(number * size, min((number + 1) * size, rows))), max(1, -(-rows // size)))
 
 
 def overlapped(process: Callable[[Item], Result], items: Iterable[Item], ahead: int) -> Generator[Result, None, None]:
-    """process(item) of each item, in order, `ahead` of them at a time, each on a thread of its own.
+    """Yield process(item) for each item, in order; `ahead` of them run at a time, each on a thread of its own.
 
-    So no core waits for the last rows of an item, nor a GPU for the CPU. Items are taken as they are needed. Where the
-    caller stops early, what has not begun is cancelled, and what has is waited for.
+    So no core waits for the last rows of an item, nor a GPU for the CPU. Items are taken as they are needed. If the
+    caller stops early, items that have not begun are cancelled, and the others are waited for.
     """
     if ahead < 2:
         yield from map(process, items)

@@ -1,8 +1,8 @@
 """A caching allocator for large arrays that are allocated again and again: in every step of training, for every batch.
 
-The system hands memory out page by page, each zeroed at its first use, which takes longer than the computation in it;
-and general allocators leave gaps between large arrays that no other fits. An array keeps its block: memory is free
-again when the last tensor in it is gone, whoever holds it.
+The system hands out memory page by page and zeroes each page at its first use, which takes longer than the computation
+in it; and general allocators leave gaps between large arrays that fit no other. A block is free again when the last
+tensor in it is gone, whoever held it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MIN_CACHED = 1 << 20  # bytes; less is allocated and released quickly as it is
-HUGE_PAGE = 1 << 21  # bytes; from twice this on NumPy asks Linux for such pages, which are faster to find
-STEPS = 8  # sizes from one power of two to the next, so that arrays of about the same size share a block
-MAX_EXCESS = 2  # of a free block's size over that of the array which it is given to
-MAX_KEPT = 1.25  # allocated and free together, as a multiple of what was allocated at once lately
-MAX_KEPT_UNASKED = 2  # the same where free blocks still fit: far more, so that none is released that a step needs again
-PEAK_DECAY = 0.999  # of that peak at each allocation; a step of training makes a few dozen
+MIN_CACHED = 1 << 20  # bytes; smaller arrays come from PyTorch's allocator, which is fast enough for them
+HUGE_PAGE = 1 << 21  # bytes; for arrays of at least twice this size NumPy asks Linux for such pages, which read faster
+STEPS = 8  # block sizes per power of two, so that arrays of about the same size share a block
+MAX_EXCESS = 2  # a free block is given to an array of at least 1/2 of its size
+MAX_KEPT = 1.25  # all blocks, free ones included, as a multiple of the recent peak; applied before a new block is made
+MAX_KEPT_UNASKED = 2  # the same, applied after every allocation: higher, to keep the blocks that the next step needs
+PEAK_DECAY = 0.999  # the factor of the recent peak at each allocation; a step of training makes a few dozen
 
 
 def _rounded(size: int) -> int:
@@ -32,7 +32,7 @@ def _rounded(size: int) -> int:
 
 
 class _Block:
-    """Memory that begins with a huge page."""
+    """Memory that begins at the boundary of a huge page."""
 
     def __init__(self, size: int) -> None:
         whole = np.empty(size + HUGE_PAGE, dtype=np.uint8)
@@ -41,7 +41,7 @@ class _Block:
 
 
 def huge_pages(size: int) -> Tensor:
-    """So many bytes, of undefined values, where they are read faster: for weights, which are kept."""
+    """`size` bytes (uint8) of undefined values, in huge pages, which read faster: for weights, which are kept."""
     return torch.from_numpy(_Block(size).bytes)
 
 
@@ -53,7 +53,7 @@ class _Owner:
         self._block, self._released = block, released
 
     def __del__(self) -> None:
-        self._released.append(self._block)  # no more than this: it may run at any time, in any thread
+        self._released.append(self._block)  # nothing else: this may run at any time, in any thread
 
 
 class CachingAllocator:
@@ -61,7 +61,7 @@ class CachingAllocator:
 
     def __init__(self) -> None:
         self._lock, self._released = Lock(), deque[_Block]()
-        self._free: list[_Block] = []  # released first, first
+        self._free: list[_Block] = []  # in the order of their release
         self._allocated = self._peak = 0.0  # bytes
 
     def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -72,7 +72,7 @@ class CachingAllocator:
         with self._lock:
             owner = _Owner(self._block_of(_rounded(size)), size, self._released)
         memory = torch.from_numpy(np.asarray(owner)).untyped_storage()
-        # not a view of bytes, which autograd would not take for a function's result
+        # not a view of the bytes, which autograd does not accept as a function's result
         array = torch.empty(0, dtype=dtype, device="cpu")
         return array.set_(memory, 0, tuple(shape))  # pyright: ignore[reportCallIssue]
 
@@ -98,12 +98,12 @@ class CachingAllocator:
         return self._allocated + sum(block.size for block in self._free)
 
     def _release_more_than(self, limit: float) -> None:
-        """Give free blocks back to the system until all blocks together have no more bytes than this."""
+        """Return free blocks to the system, oldest first, until all blocks together have at most `limit` bytes."""
         while self._free and self._total() > limit:
             self._free.pop(0)
 
     def reset_lock(self) -> None:
-        """In a forked child: another thread may have held the lock, and does not exist here."""
+        """For a forked child: the lock may have been held by a thread that does not exist here."""
         self._lock = Lock()
 
 
@@ -113,7 +113,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """An array whose values are undefined, on the CPU where no device is given."""
+    """An array whose values are undefined, on the CPU if no device is given."""
     if device is None or device.type == "cpu":
         return _allocator.allocate(shape, dtype)
     return torch.empty(tuple(shape), dtype=dtype, device=device)

@@ -30,7 +30,7 @@ async def page() -> Response:
 @router.head("/health", include_in_schema=False)
 @router.get("/health")
 async def health(request: Request) -> Any:
-    """Whether the process lives and can compute: status 503 where it needs to be restarted."""
+    """Whether the process is alive and can compute; status 503 if it needs a restart."""
     if not request.app.state.service.engine.is_alive:
         raise RequestError("unhealthy", "the thread that computes has ended: restart the server")
     return {"status": "alive"}
@@ -39,7 +39,7 @@ async def health(request: Request) -> Any:
 @router.head("/ready", include_in_schema=False)
 @router.get("/ready")
 async def ready(request: Request) -> Response:
-    """Whether requests are accepted: status 503 while the server drains."""
+    """Whether requests are accepted; status 503 while the server drains."""
     if request.app.state.service.is_draining:
         raise RequestError("draining", "this server is shutting down")
     return json_response({"status": "ready"})
@@ -64,7 +64,7 @@ async def _refused(request: Request, error: Any) -> Response:
 async def _not_found(request: Request, error: Any) -> Response:
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
     response = error_response(RequestError(code, f"{request.method} {request.url.path}: {error.detail}"))
-    response.headers.update(error.headers or {})  # those that are allowed, where a method is not
+    response.headers.update(error.headers or {})  # such as Allow, if the method is not allowed
     return response
 
 
@@ -75,7 +75,7 @@ async def _failed(request: Request, error: Exception) -> Response:
 def create_app(service: Service) -> FastAPI:
     """The application of a service.
 
-    FastAPI's own pages of documentation load scripts from another host, so there are none: /openapi.json is there.
+    FastAPI's documentation pages load scripts from another host, so they are turned off; /openapi.json is served.
     """
     app = FastAPI(
         title="elmokit", version=elmokit.__version__, docs_url=None, redoc_url=None, redirect_slashes=False,

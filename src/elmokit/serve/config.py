@@ -14,25 +14,28 @@ class ServeConfig:
     """Port to listen on; 0: any free one."""
     corpus: Path | None = None
     """Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`, in which uses of
-    words are searched (default: none; requests bring their own sentences)."""
+    words are searched (default: none; requests must then contain the sentences)."""
     tokenize: bool = True
-    """Raw text in the corpus: split it with the model's tokenizer. With --no-tokenize, it is tokenized: words are
-    separated by spaces, as in what `elmokit prepare` writes, which is recognized."""
+    """The corpus is raw text: split it with the model's tokenizer. With --no-tokenize it is tokenized already, with
+    spaces between words; the output of `elmokit prepare` is recognized as such."""
     task_model: Path | None = None
-    """Directory that `elmokit fit` wrote, for /predict (default: none)."""
+    """Directory written by `elmokit fit`, for /predict (default: none)."""
     api_key: str | None = None
-    """Key that requests must bring as a bearer token (default: that of the environment variable ELMOKIT_API_KEY, or
-    none). The page, /health and /ready need no key."""
+    """Key that requests must send as a bearer token (default: the value of the environment variable ELMOKIT_API_KEY,
+    or none). The page, /health and /ready need no key."""
     max_words: int = 16_384
-    """Words in one request; more are refused with status 413."""
+    """Maximum number of words in a request, counting one more for each text; larger requests are refused with status
+    413."""
     queue_words: int = 65_536
-    """Words that wait to be embedded; requests beyond are refused with status 429."""
+    """Maximum number of words, counted likewise, that wait to be embedded; further requests are refused with status
+    429."""
     batch_words: int = 4_096
-    """Words that are embedded together."""
+    """Words, counted likewise, that are embedded together."""
     max_jobs: int = 32
-    """Requests other than for vectors that may wait; those beyond are refused with status 429."""
+    """Maximum number of requests other than for vectors that wait or run, and likewise of requests whose long texts
+    are tokenized; further ones are refused with status 429."""
     max_body: int = 2 << 20
-    """Bytes in the body of a request; more are refused with status 413."""
+    """Maximum size of a request's body in bytes; larger ones are refused with status 413."""
     timeout: float = 60.0
     """Seconds that a request's body may take to arrive (else status 408), its text to be split into words and its
     result to be computed (else 503 each), and each chunk of its answer to be read by the client (else the connection is

@@ -27,22 +27,22 @@ from elmokit.serve.errors import RequestError
 
 logger = logging.getLogger(__name__)
 
-RATE_SMOOTHING = 0.2  # weight of the last batch in the mean speed
-FIRST_RATE = 10_000.0  # words per second, until a batch was measured
+RATE_SMOOTHING = 0.2  # weight of the last batch in the moving average of the speed
+FIRST_RATE = 10_000.0  # words per second, until a batch has been measured
 # Seconds between returns of freed memory to the system. Batches of all sizes leave gaps that malloc keeps: a hundred
 # megabytes after a few hundred batches of en-small.
 SECONDS_TO_RELEASE = 10.0
 
 
 class Output(NamedTuple):
-    """What a request asks for: vectors from which layers, one for each word or, with a pooling, for each sentence."""
+    """The vectors that a request asks for: of which layers, for each word or, with a pooling, for each sentence."""
 
     layers: str | int = "mix"
     pooling: Pooling | None = None
 
 
 def cost(sentences: Iterable[Sequence[str]]) -> int:
-    """The words of sentences, and one for each: an empty sentence is not free."""
+    """The number of words of sentences, plus one for each sentence, so that empty ones are not free."""
     return sum(len(sentence) + 1 for sentence in sentences)
 
 
@@ -58,7 +58,7 @@ class Waiting:
 
 
 class BatchMeter(NamedTuple):
-    """Functions that observe batches: `waited` gets the seconds that each request waited, `embedded` the words."""
+    """Callbacks: `waited` gets the seconds that each request has waited, `embedded` the `cost` of each batch."""
 
     waited: Callable[[float], None] = lambda seconds: None
     embedded: Callable[[int], None] = lambda words: None
@@ -73,10 +73,10 @@ class Engine:
         """Start the thread.
 
         Args:
-            embedder: The model. Results do not depend on what else is in a batch.
-            queue_words: Words that may wait; a request that does not fit is refused, unless nothing waits.
-            batch_words: Words to embed together; a larger request is a batch of its own.
-            meter: Observes batches, on the engine's thread.
+            embedder: The model. Results do not depend on the other requests in a batch.
+            queue_words: Maximum `cost` of the queue; a request that does not fit is refused, unless nothing waits.
+            batch_words: Maximum `cost` of a batch; a larger request is a batch of its own.
+            meter: Callbacks for measurements, called on the engine's thread.
         """
         self._embedder: Embedder = embedder
         self._state: StatePolicy = single_sentence_state(embedder)
@@ -92,21 +92,21 @@ class Engine:
 
     @property
     def words_waiting(self) -> int:
-        """Words in the queue."""
+        """The `cost` of the queue."""
         return self._words_waiting
 
     @property
     def is_full(self) -> bool:
-        """Whether the queue takes no request, however small."""
+        """Whether the queue accepts no request, however small."""
         return self._words_waiting >= self.queue_words
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs: it ends by itself only through a defect."""
+        """Whether the thread runs: before `close` it ends only through a bug."""
         return self._thread.is_alive()
 
     def overloaded(self) -> RequestError:
-        """The refusal of a request that finds the queue full; it says when the queue will be half empty."""
+        """The error for a request that finds the queue full; `retry_after` is when it will be half empty."""
         seconds = max(1, math.ceil(self._words_waiting / 2 / self._rate))
         return RequestError("overloaded", "too many requests are waiting: try again later", seconds)
 
@@ -114,11 +114,11 @@ class Engine:
         """Queue sentences to be embedded.
 
         Args:
-            sentences: Each a list of tokens.
+            sentences: Lists of tokens.
             output: The vectors to compute.
 
         Returns:
-            A future of an array for each sentence: (2D,) with a pooling, else (T, 2D), or (T, L+1, 2D) of all layers.
+            A future of an array for each sentence: (2D,) with a pooling, else (T, 2D), or (T, L+1, 2D) for all layers.
             Cancelling it removes the request from the queue.
 
         Raises:
@@ -136,7 +136,7 @@ class Engine:
         return request.vectors
 
     def close(self) -> None:
-        """Embed what waits, and end the thread."""
+        """Answer the requests that wait, and end the thread."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -148,7 +148,8 @@ class Engine:
                 self._words_waiting -= request.words
 
     def _next_batch(self) -> list[Waiting]:
-        """The requests that waited longest and fit into a batch, at least one; none when the engine is closed."""
+        """Wait for requests, and take the oldest that fit into a batch, at least one; none when the engine is closed.
+        """
         batch: list[Waiting] = []
         words = 0
         with self._changed:
@@ -172,7 +173,7 @@ class Engine:
                 released = time.monotonic()
 
     def _run_batch(self, batch: list[Waiting]) -> bool:
-        """Answer a batch; False for the empty one, which ends the thread."""
+        """Answer a batch; returns False for an empty one, which ends the thread."""
         began = time.monotonic()
         for request in batch:
             self._meter.waited(began - request.submitted)
@@ -184,7 +185,7 @@ class Engine:
         return bool(batch)
 
     def _answer(self, requests: list[Waiting]) -> None:
-        """Embed requests of the same output and resolve their futures; an error is only that of the request's own."""
+        """Embed requests for the same output, and resolve their futures; an error affects only its own request."""
         sentences = [sentence for request in requests for sentence in request.sentences]
         try:
             vectors = iter(self._embed(sentences, requests[0].output))
@@ -219,12 +220,12 @@ def _by_output(requests: list[Waiting]) -> list[list[Waiting]]:
 
 
 def _in_its_loop(requests: list[Waiting], results: Sequence[list[np.ndarray] | Exception]) -> None:
-    """Resolve futures on the thread of their event loop, all at once: waking it up costs more than an answer."""
+    """Resolve futures on the thread of their event loop, all at once: waking the loop costs more than an answer."""
 
     def resolve() -> None:
         for request, result in zip(requests, results, strict=True):
             if request.vectors.done():
-                continue  # given up meanwhile
+                continue  # cancelled meanwhile
             if isinstance(result, Exception):
                 request.vectors.set_exception(result)
             else:

@@ -1,4 +1,4 @@
-"""Errors as clients see them: one table of codes with their statuses, and one form, that of OpenAI's API."""
+"""Errors as clients see them: one table of codes with their statuses, and one format, that of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ STATUSES = {
     "unhealthy": 503,
 }
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that left; only logs and metrics see it
-REASONS_SHOWN = 3  # of why a body is not valid
+REASONS_SHOWN = 3  # in the message for a body that is not valid
 
 
 class RequestError(Exception):
-    """A request that is not answered as asked.
+    """A request that is answered with an error.
 
     Attributes:
         code: A key of `STATUSES`.
-        retry_after: Seconds after which the same request may succeed, if that is known.
+        retry_after: Seconds after which the same request may succeed; None if not known.
     """
 
     def __init__(self, code: str, message: str, retry_after: int | None = None) -> None:
@@ -39,7 +39,7 @@ class RequestError(Exception):
 
 
 class ClientGone(Exception):
-    """The client closed the connection before its answer was there."""
+    """The client closed the connection, or stopped reading, before it had its answer."""
 
 
 def error_response(error: RequestError) -> Response:
@@ -58,7 +58,7 @@ def error_response(error: RequestError) -> Response:
 
 
 def invalid_body(error: ValidationError) -> RequestError:
-    """Why a body is not valid, in one line without the body itself."""
+    """The error for a body that is not valid: the reasons in one line, without the body itself."""
     details = error.errors(include_url=False, include_context=False, include_input=False)
     reasons = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}".removeprefix(": ") for detail in details]
     more = f" (and {len(reasons) - REASONS_SHOWN} more)" if len(reasons) > REASONS_SHOWN else ""

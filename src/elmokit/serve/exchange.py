@@ -1,4 +1,4 @@
-"""One exchange with a client: its body in, within the limits; its answer out, unless it leaves or takes too long."""
+"""One exchange with a client: read the body, within the limits; answer, unless the client leaves or time is up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 def json_response(value: Any) -> Response:
-    """A JSON value as a response; numbers that are not finite, which JSON lacks, are null."""
+    """A JSON value as a response; numbers that are not finite, which JSON lacks, become null."""
     return Response(to_json(value, inf_nan_mode="null"), media_type="application/json")
 
 
@@ -38,7 +38,7 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
 
 
 async def read_body(request: Request, config: ServeConfig) -> bytes:
-    """The body of a request. RequestError if it is too large or slow, ClientGone if it breaks off."""
+    """The body of a request. RequestError if it is too large or slow, ClientGone if the client disconnects."""
     try:
         with fail_after(config.timeout):
             return await _read_body(request, config.max_body)
@@ -47,7 +47,7 @@ async def read_body(request: Request, config: ServeConfig) -> bytes:
 
 
 async def answer(request: Request, result: asyncio.Future[Result], timeout: float) -> Result:
-    """Wait for the result of a request's work, which is cancelled if the client disconnects or the time is over.
+    """Wait for the result of a request's work, which is cancelled if the client disconnects or the time is up.
 
     Args:
         request: The request, whose body was read.
@@ -87,10 +87,10 @@ async def answer(request: Request, result: asyncio.Future[Result], timeout: floa
 
 
 class JsonRoute(APIRoute):
-    """A route whose endpoint takes the request and its body, `endpoint(request, body)`, and returns JSON values.
+    """A route whose endpoint takes the request and its body, `endpoint(request, body)`, and returns a JSON value.
 
-    The body is JSON whatever its content type says, and pydantic reads it from its bytes, so that whatever is wrong
-    with it is one kind of error.
+    The body is read as JSON, whatever its content type says, and pydantic parses its bytes, so that all errors in it
+    are of one kind.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -1,4 +1,5 @@
-"""The first to see a request: it is counted and, before its body is read, refused where it cannot be served."""
+"""Middleware that sees each request first: counts it and, before its body is read, refuses it if it cannot be served.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ from elmokit.serve.service import Service
 READING = {"GET", "HEAD"}
 READ_WITHOUT_KEY = {"/", "/health", "/ready"}
 WHILE_DRAINING = {"/health", "/ready", "/metrics"}
-OF_VECTORS = {"/", "/v1/embeddings", "/embed", "/embed_all", "/similarity"}  # to which texts for the engine are posted
+OF_VECTORS = {"/", "/v1/embeddings", "/embed", "/embed_all", "/similarity"}  # endpoints that need the engine
 
 
 def allowed_hosts(host: str) -> frozenset[bytes] | None:
-    """Names in the header Host to which a server answers that listens on an address; None: to every name.
+    """Names in the header Host that a server listening on an address accepts; None: every name.
 
     A web page can let its own name point to 127.0.0.1 (DNS rebinding): a browser then takes a server on its user's
-    machine for the page's own and lets the page read its answers. The header still has the page's name.
+    machine for the page's own, and lets the page read its answers. The header still has the page's name.
     """
     address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][4][0]
     if not ip_address(str(address).partition("%")[0]).is_loopback:
@@ -34,10 +35,10 @@ def allowed_hosts(host: str) -> frozenset[bytes] | None:
 
 
 class Gate:
-    """ASGI middleware: metrics, the header Host, the key, draining, a full queue, the announced size of the body."""
+    """ASGI middleware: records metrics; checks the header Host, the key, draining, the queue and the content length."""
 
     def __init__(self, app: ASGIApp, service: Service, endpoints: frozenset[str]) -> None:
-        """Wrap an application; metrics name `endpoints`, and no other path that a client makes up."""
+        """Wrap an application; metrics are labeled with `endpoints`, and "other" for all other paths."""
         self._app, self._service, self._endpoints = app, service, endpoints
         self._hosts = allowed_hosts(service.config.host)
         key = service.config.api_key
@@ -53,7 +54,7 @@ class Gate:
             if message["type"] == "http.response.start":
                 status = message["status"]
             is_in_parts = is_in_parts or message.get("more_body", False)
-            if not is_in_parts:  # it is buffered whole, and waits for nobody
+            if not is_in_parts:  # it is buffered as a whole, so that sending it does not wait for the client
                 await send(message)
                 return
             try:
@@ -75,7 +76,7 @@ class Gate:
             self._observe(scope["path"], status, time.perf_counter() - began)
 
     def _refusal(self, scope: Scope) -> RequestError | None:
-        """Why a request is not served, if so, from its head alone."""
+        """The reason to refuse a request, from its headers alone; None if there is none."""
         service, path, headers = self._service, scope["path"], dict(scope["headers"])
         if not self._has_allowed_host(headers):
             return RequestError(
@@ -97,12 +98,12 @@ class Gate:
         return None
 
     def _has_allowed_host(self, headers: dict[bytes, bytes]) -> bool:
-        """Whether the header Host names this server, with any port, if that is needed."""
+        """Whether the header Host names this server, with any port, or need not."""
         name = re.sub(rb":\d*$", b"", headers.get(b"host", b""))
         return self._hosts is None or name.lower() in self._hosts
 
     def _has_key(self, headers: dict[bytes, bytes]) -> bool:
-        """Whether a request brings the key, if one is needed; compared in a time that says nothing about the key."""
+        """Whether a request has the key, or needs none; compared in constant time."""
         given = headers.get(b"authorization", b"")
         return self._authorization is None or hmac.compare_digest(given, self._authorization)
 

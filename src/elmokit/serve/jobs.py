@@ -1,7 +1,7 @@
 """Work other than embedding, one job at a time: long texts, searches, word maps, the language model, task models.
 
-Such a job may take seconds. On a thread of its own it shares the processor with embedding, but nobody waits behind it
-for vectors.
+Such a job may take seconds. On a thread of its own it shares the processor with embedding, but no request for vectors
+waits behind it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Abandoned(Exception):
 
 
 class Job:
-    """A job's own sign that its result is still wanted."""
+    """Tells a running job whether its result is still wanted."""
 
     def __init__(self) -> None:
         self._abandoned = threading.Event()
@@ -40,7 +40,7 @@ class Job:
             raise Abandoned
 
     def while_wanted(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items, until the job is abandoned: `Abandoned` is raised then."""
+        """Yield the items; raises `Abandoned` as soon as the job is abandoned."""
         for item in items:
             self.check()
             yield item
@@ -50,7 +50,7 @@ class JobQueue:
     """A thread that runs jobs in the order of their arrival. All methods are for the thread of the event loop."""
 
     def __init__(self, max_waiting: int = 32, name: str = "elmokit-jobs") -> None:
-        """Start a thread of that name with an empty queue, which refuses jobs when so many wait or run."""
+        """Start a thread named `name`; the queue refuses jobs while `max_waiting` of them wait or run."""
         self.max_waiting, self.waiting = max_waiting, 0
         self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -63,8 +63,8 @@ class JobQueue:
             function: The job, called with its `Job`.
 
         Returns:
-            A future of its result. Cancelling it removes the job from the queue or, where it runs, ends it at the next
-            `Job.check`.
+            A future of its result. Cancelling it removes the job from the queue or, if it runs already, ends it at the
+            next `Job.check`.
 
         Raises:
             RequestError: The queue is full.
@@ -80,9 +80,9 @@ class JobQueue:
         return result
 
     def close(self, timeout: float = 1.0) -> bool:
-        """End the thread after the jobs that wait; whether it has ended within so many seconds.
+        """End the thread after the jobs that wait; returns whether it has ended within `timeout` seconds.
 
-        A job that was abandoned may go on for long, and nothing can stop it.
+        A job that was abandoned may go on for a long time, and nothing can stop it.
         """
         self._jobs.put(None)
         self._thread.join(timeout)

@@ -1,4 +1,4 @@
-"""Endpoints that look at words in context, ask the language model, and apply a task model: each is a job."""
+"""Endpoints for words in context, the language model and a task model; each request is a job."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 
 async def _run(request: Request, function: Callable[[Job], Result]) -> Result:
-    """The result of a job. The package's own errors of bad input are the client's."""
+    """Run a job, and return its result. A ValueError becomes an error for the client."""
     service: Service = request.app.state.service
     try:
         return await answer(request, service.jobs.submit(function), service.config.timeout)
@@ -62,7 +62,7 @@ async def compare(request: Request, body: CompareRequest) -> Any:
     sentences = await service.words_of(request, body.sentences)
 
     def compare_all(job: Job) -> Comparison:
-        if len(uses_in_each(body.word, sentences)) > MAX_COUNT:  # whose similarities grow with the square
+        if len(uses_in_each(body.word, sentences)) > MAX_COUNT:  # the number of similarities grows quadratically
             raise ValueError(f"there are more than {MAX_COUNT} uses of {body.word!r} to compare: send fewer sentences")
         return compare_uses(body.word, sentences, service.embedder)
 
@@ -73,7 +73,7 @@ async def compare(request: Request, body: CompareRequest) -> Any:
 
 @router.post("/neighbors")
 async def neighbors(request: Request, body: NeighborsRequest) -> Any:
-    """The uses of a word, in given sentences or in the server's corpus, that are nearest to its first in a sentence."""
+    """The uses of a word, in given sentences or the server's corpus, nearest to its first use in a sentence."""
     service: Service = request.app.state.service
     (sentence,) = await service.words_of(request, [body.sentence])
     sentences = await _optional_words(request, body.sentences)
@@ -119,7 +119,7 @@ async def score(request: Request, body: ScoreRequest) -> Any:
     def score_all(job: Job) -> Sequence[SentenceScore | MaskedScore]:
         if not model.config.sequence_encoder.merges_directions:
             return scoring.score(sentences, model, state=state)
-        # The time for a sentence grows with the square of its length: each is scored by itself, with a check before.
+        # Time grows with the square of a sentence's length: score each by itself, and check before each.
         return [each for words in job.while_wanted(sentences) for each in scoring.score([words], model, state=state)]
 
     return list(map(_score, await _run(request, score_all)))
@@ -141,7 +141,7 @@ def _score(result: SentenceScore | MaskedScore) -> dict[str, Any]:
 
 @router.post("/substitutes")
 async def substitutes(request: Request, body: SubstitutesRequest) -> Any:
-    """For each position the words that the language model finds most likely there."""
+    """For each position, the words that the language model finds most likely there."""
     service: Service = request.app.state.service
     (words,) = await service.words_of(request, [body.sentence])
     model = service.embedder.model
@@ -187,7 +187,7 @@ async def predict(request: Request, body: PredictRequest) -> Any:
 
 
 def _example(model: TaskModel, text: object) -> Any:
-    """An input as an example of the task. RequestError if it is none: JSON values have many forms."""
+    """Convert an input to an example of the task; RequestError if it cannot be."""
     try:
         example = model.example(text)
         model.task.check_length(example)

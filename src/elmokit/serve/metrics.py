@@ -15,7 +15,7 @@ WORDS = (16, 64, 256, 1024, 4096, 16_384, 65_536)
 
 
 class Metrics:
-    """What the server counts and measures, in a registry of its own."""
+    """The server's counters and measurements, in a registry of their own."""
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
@@ -34,17 +34,17 @@ class Metrics:
 
     @property
     def of_batches(self) -> BatchMeter:
-        """The functions that observe batches."""
+        """The callbacks for the engine."""
         return BatchMeter(self.queue_seconds.observe, self.batch_words.observe)
 
     def observe(self, name: str, meaning: str, value: Callable[[], float]) -> None:
-        """Measure a value whenever the metrics are asked for."""
+        """Add a gauge whose value is computed whenever the metrics are read."""
         Gauge(name, meaning, registry=self._registry).set_function(value)
 
     def describe_model(self, labels: Mapping[str, str]) -> None:
-        """Say which model this is, as the labels of a constant."""
+        """Add a constant gauge whose labels identify the model."""
         Gauge("elmokit_model_info", "The model", list(labels), registry=self._registry).labels(**labels).set(1)
 
     def text(self) -> bytes:
-        """All of them, in `CONTENT_TYPE`."""
+        """All metrics, as a text of `CONTENT_TYPE`."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""The page: one HTML document with its style and script in it, under a content security policy of their hashes."""
+"""The page: one HTML document with its style and script inline, which its content security policy allows by hash."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def page() -> str:
 
 
 def _source(element: str) -> str:
-    """The source of a policy that allows the page's own inline element, and no other."""
+    """The hash source of a policy that allows the page's own inline element, and no other."""
     (content,) = re.findall(rf"<{element}>(.*?)</{element}>", page(), flags=re.DOTALL)
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
 @cache
 def content_security_policy() -> str:
-    """What the page may load: its own style and script, its empty icon, and answers of this server."""
+    """The page's policy: it may load its own style and script, its empty icon, and answers of this server."""
     directives = {
         "default-src": "'none'",
         "script-src": _source("script"),

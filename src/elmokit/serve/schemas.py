@@ -1,7 +1,7 @@
 """Bodies of requests, as pydantic models. Answers are plain JSON values, which docs/tutorials/serve.md shows.
 
-Requests of other servers' clients (OpenAI, text-embeddings-inference) may hold fields that mean nothing here, which are
-ignored as those servers ignore them; in elmokit's own requests an unknown field is an error.
+Requests of other servers' clients (OpenAI, text-embeddings-inference) may have fields that mean nothing here; they are
+ignored, as by those servers. In elmokit's own requests an unknown field is an error.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
-MAX_TEXTS = 2048  # as OpenAI's API has it
-MAX_COUNT = 100  # candidates, neighbors
+MAX_TEXTS = 2048  # as in OpenAI's API
+MAX_COUNT = 100  # candidates, neighbors, sentences to compare, positions
 MAX_USES = 1000
 
-Text = str | list[str]  # a string, which is split as the model's training text was; or its words
+Text = str | list[str]  # a string, which is split like the model's training text; or a list of words
 Texts = str | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
 Sentences = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
 Word = Annotated[str, Field(min_length=1, max_length=1000)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
-Layers = Literal["mix", "average", "sum", "top", "all"] | StrictInt  # JSON's true is no layer 1
+Layers = Literal["mix", "average", "sum", "top", "all"] | StrictInt  # strict: JSON's true does not mean layer 1
 OneLayer = Literal["mix", "average", "sum", "top"] | StrictInt
 
 
 class Compatible(BaseModel):
-    """A request in the form of another server."""
+    """A request in the format of another server."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -45,7 +45,7 @@ class ErrorDetails(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """The body of every answer that is an error, in the form of OpenAI's API."""
+    """The body of every error answer, in the format of OpenAI's API."""
 
     error: ErrorDetails
 
@@ -70,7 +70,7 @@ class EmbedRequest(Compatible):
     """POST /embed: a vector for each text. `truncate` changes nothing, since texts of any length are read."""
 
     inputs: Texts
-    normalize: bool | None = None  # null and no value mean the same, here True
+    normalize: bool | None = None  # null means True, like a missing value
     truncate: bool | None = None
     dimensions: int | None = None
     pooling: Literal["mean", "max"] = "mean"
@@ -78,7 +78,7 @@ class EmbedRequest(Compatible):
 
 
 class EmbedAllRequest(Compatible):
-    """POST /embed_all: a vector for each word; with layers "all" L+1 of them."""
+    """POST /embed_all: a vector for each word; with layers "all", L+1 vectors."""
 
     inputs: Texts
     truncate: bool | None = None
@@ -86,14 +86,14 @@ class EmbedAllRequest(Compatible):
 
 
 class SimilarityInputs(Compatible):
-    """A sentence, and those that it is compared with."""
+    """A sentence, and those to compare it with."""
 
     source_sentence: Text
     sentences: Sentences
 
 
 class SimilarityRequest(Compatible):
-    """POST /similarity: the cosine of a sentence's vector and each of others."""
+    """POST /similarity: the cosine similarity of a sentence's vector and that of each other sentence."""
 
     inputs: SimilarityInputs
 
@@ -115,7 +115,7 @@ class CompareRequest(Own):
 
 
 class NeighborsRequest(Own):
-    """POST /neighbors: the uses of a word that are nearest to that in a sentence."""
+    """POST /neighbors: the uses of a word that are nearest to its use in a sentence."""
 
     word: Word
     sentence: Text
@@ -141,7 +141,7 @@ class ScoreRequest(Own):
 
 
 class SubstitutesRequest(Own):
-    """POST /substitutes: words that could stand in the place of others."""
+    """POST /substitutes: words that could take the place of others."""
 
     sentence: Text
     positions: Annotated[list[int], Field(min_length=1, max_length=MAX_COUNT)] | None = None
@@ -158,6 +158,6 @@ class NextWordsRequest(Own):
 
 
 class PredictRequest(Own):
-    """POST /predict: answers of the task model. Inputs are those of its task, for most tasks texts."""
+    """POST /predict: answers of the task model. The inputs are those of its task, for most tasks texts."""
 
     inputs: Annotated[list[str | list[str | int | list[str]]], Field(min_length=1, max_length=MAX_TEXTS)]

@@ -1,4 +1,4 @@
-"""Run the server until it is stopped, and finish what was accepted by then."""
+"""Run the server until it is stopped, and answer the requests that were accepted by then."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from elmokit.serve.config import ServeConfig
 
 NEEDED = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prometheus-client"}
 SWITCH_INTERVAL = 0.0005  # seconds
-KEEP_ALIVE = 65  # seconds until an idle connection is closed: longer than the clients and proxies that keep one
+KEEP_ALIVE = 65  # seconds until an idle connection is closed: longer than clients and proxies keep it open
 
 
 def require_libraries() -> None:
-    """ValueError without the libraries of the server."""
+    """ValueError if a library that the server needs is not installed."""
     if missing := [package for module, package in NEEDED.items() if find_spec(module) is None]:
         raise ValueError(
             f"the server needs {' and '.join(missing)}: pip install fastapi uvicorn httptools uvloop prometheus-client "
@@ -36,14 +36,14 @@ def serve(
     device: str | None = None,
     dtype: str | None = None,
 ) -> None:
-    """Serve a model until SIGTERM or SIGINT; what was accepted by then is answered before this returns.
+    """Serve a model until SIGTERM or SIGINT; requests that were accepted by then are answered before this returns.
 
     If a job whose client has gone still runs at shutdown, the process is ended by `os._exit`, since the job's thread
     cannot be stopped.
 
     Args:
         model: As in `elmokit.load`.
-        config: Where to listen, and limits.
+        config: Where to listen, and limits; None: the defaults of `ServeConfig`.
         device: As in `Embedder`.
         dtype: As in `Embedder`.
 
@@ -62,13 +62,13 @@ def serve(
     chosen = config or ServeConfig()
 
     class DrainingServer(uvicorn.Server):
-        """Refuses new work at the first signal, and ends when the last request is answered; or at the second one."""
+        """Refuses new work at the first signal, and ends when the last request is answered, or at a second signal."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             try:
                 await super().startup(sockets)
                 name = bound.getsockname()
-            except OSError as error:  # another process has begun to listen since the address was bound
+            except OSError as error:  # another process has started to listen since the address was bound
                 raise _cannot_listen(chosen.host, chosen.port, error) from error
             print(f"elmokit: {service.name} at {_address(name)}", flush=True)
 
@@ -92,16 +92,16 @@ def serve(
                 DrainingServer(settings).run([bound])
         finally:
             has_ended = service.close()
-    if not has_ended:  # Python would crash, ending under a thread that computes
+    if not has_ended:  # Python would crash if it ended while a thread computes
         os._exit(0)
 
 
 @contextmanager
 def _short_switch_interval() -> Iterator[None]:
-    """Let threads have the interpreter soon.
+    """Let Python switch between threads more often.
 
-    Those that compute need it for moments only, but often: with Python's default interval each would wait 5 ms for an
-    event loop that is busy.
+    Threads that compute need the interpreter only briefly, but often: with Python's default interval they would wait
+    5 ms each time for a busy event loop.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL)
@@ -112,7 +112,7 @@ def _short_switch_interval() -> Iterator[None]:
 
 
 def _bound_socket(host: str, port: int) -> socket.socket:
-    """A socket with an address, on which nobody listens yet. OSError says why there is none."""
+    """A socket that is bound to an address, but does not listen yet; OSError says why it cannot be bound."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with ExitStack() as on_error:

@@ -25,11 +25,11 @@ from elmokit.text.tokenizers import get_tokenizer
 
 Result = TypeVar("Result")
 Words = Sequence[str]
-INLINE_CHARACTERS = 4_000  # tokenized on the event loop, in a millisecond or two; longer texts on a thread
+INLINE_CHARACTERS = 4_000  # tokenized on the event loop, in a millisecond or two; longer texts go to a thread
 
 
 class Service:
-    """A model and what serves it. `close` ends its threads."""
+    """A model with its queues and metrics. `close` ends its threads."""
 
     def __init__(
         self, embedder: Embedder, config: ServeConfig, name: str = DEFAULT_MODEL, task_model: TaskModel | None = None
@@ -38,12 +38,12 @@ class Service:
 
         Args:
             embedder: The model; with its softmax, if it is to predict words.
-            config: The limits.
+            config: The corpus, the key and the limits.
             name: The model's name, which requests may give.
-            task_model: For /predict.
+            task_model: The model for /predict; None: /predict answers "not found".
 
         Raises:
-            FileNotFoundError: There is no such corpus.
+            FileNotFoundError: The corpus does not exist.
         """
         self.embedder, self.config, self.name, self.task_model = embedder, config, name, task_model
         self.corpus = find_files([config.corpus]) if config.corpus is not None else []
@@ -68,27 +68,27 @@ class Service:
 
         Args:
             model: As in `elmokit.load`.
-            config: The settings, among them the task model.
+            config: The settings, including the task model.
             device: As in `Embedder`.
             dtype: As in `Embedder`.
 
         Raises:
-            FileNotFoundError, ValueError: As `Embedder` and `load_task_model`, or there is no such corpus.
+            FileNotFoundError, ValueError: As `Embedder` and `load_task_model`, or the corpus does not exist.
         """
         embedder = Embedder(model, device, dtype, softmax=True)
-        embedder.embed([["a"]])  # the first sentence takes longer, and is nobody's
+        embedder.embed([["a"]])  # the first sentence takes longer: let it not be a client's
         name = DEFAULT_MODEL if model is None else Path(model).resolve().name
         task_model = load_task_model(config.task_model, device) if config.task_model is not None else None
         return cls(embedder, config, name, task_model)
 
     def close(self) -> bool:
-        """Finish what waits, and end the threads; False where one still runs, on work that nobody waits for."""
+        """Answer the requests that wait, and end the threads; False if one still runs an abandoned job."""
         self.engine.close()
-        return all([self._tokenizing.close(), self.jobs.close()])  # both
+        return all([self._tokenizing.close(), self.jobs.close()])  # a list, so that both are closed
 
     @property
     def predicts_words(self) -> bool:
-        """Whether the model is a language model with its output layer."""
+        """Whether the model is a language model with its softmax and vocabulary."""
         model = self.embedder.model
         return model.softmax is not None and model.vocab is not None and model.config.sequence_encoder.predicts_words
 
@@ -112,13 +112,13 @@ class Service:
     # --- Text --------------------------------------------------------------------------------------------------------
 
     def split(self, text: Text) -> Words:
-        """The words of a text: a string is split as the model's training text was."""
+        """The words of a text; a string is split like the model's training text."""
         return self._tokenize(text) if isinstance(text, str) else text
 
     async def of_each(
         self, request: Request, convert: Callable[..., Result], texts: Sequence[Any], *more: Sequence[Any]
     ) -> list[Result]:
-        """What `convert` makes of each text, and what belongs to it; of long texts on a thread.
+        """`map(convert, texts, *more)` as a list; long texts are converted on a thread.
 
         Raises:
             RequestError: It takes too long, or too many requests wait for the thread.
@@ -133,10 +133,10 @@ class Service:
         return await answer(request, self._tokenizing.submit(convert_all), self.config.timeout)
 
     async def words_of(self, request: Request, texts: Sequence[Text]) -> list[Words]:
-        """The words of each text; those that are too long for the model are counted.
+        """The words of each text; those that are too long for the model are counted in the metrics.
 
         Raises:
-            RequestError: The words are too many for a request; or as `of_each`.
+            RequestError: There are too many words for a request; or as `of_each`.
             ClientGone: As `of_each`.
         """
         sentences = await self.of_each(request, self.split, texts)
@@ -145,11 +145,11 @@ class Service:
         return sentences
 
     def count_truncated(self, sentences: Iterable[Words]) -> int:
-        """How many words of sentences are longer than the model reads, so that it sees their beginning only."""
+        """The number of words that are longer than the model can read, so that it sees only their beginnings."""
         return sum(map(self.embedder.count_truncated, sentences))
 
     def check_words(self, sentences: Iterable[Words]) -> None:
-        """RequestError if sentences are too long for a request."""
+        """RequestError if sentences have more words than a request may have."""
         if (words := cost(sentences)) > self.config.max_words:
             raise RequestError(
                 "too_large",
@@ -162,7 +162,7 @@ class Service:
 
         Raises:
             RequestError: There is no corpus.
-            Abandoned: In an iteration, where nobody waits for the job any more.
+            Abandoned: During iteration, if nobody waits for the job any more.
         """
         if sentences is not None:
             return (uses for uses in (uses_of(word, words) for words in sentences) if uses)

@@ -30,9 +30,9 @@ from elmokit.serve.service import Service, Words
 from elmokit.text.offsets import token_offsets
 
 router = APIRouter(route_class=JsonRoute, tags=["vectors"])
-Offsets = list[tuple[int, int] | None]  # of words in their text
+Offsets = list[tuple[int, int] | None]  # start and stop of words in their text, in characters
 OF_UNIT_LENGTH = Pooling("mean", normalize=True)
-NUMBERS_AT_ONCE = 1 << 16  # that become JSON before other requests have their turn: some milliseconds
+NUMBERS_AT_ONCE = 1 << 16  # converted to JSON before other requests get their turn: some milliseconds
 
 
 def _as_list(texts: str | Sequence[Text]) -> Sequence[Text]:
@@ -51,7 +51,7 @@ def _check_layers(service: Service, layers: str | int) -> None:
 
 
 class Embedded(NamedTuple):
-    """The vectors of sentences, and the headers of the answer: how many words the model read only the beginning of."""
+    """The vectors of sentences, and the headers of the answer, which say how many words were truncated, if any."""
 
     vectors: list[np.ndarray]
     headers: dict[str, str]
@@ -66,7 +66,7 @@ async def _embed(request: Request, sentences: list[Words], output: Output) -> Em
 
 
 def _response(chunks: Iterator[bytes], embedded: Embedded) -> Response:
-    """Vectors as JSON; while many become JSON, other requests have their turn between the chunks."""
+    """Vectors as JSON; if they are many, other requests get their turn between the chunks."""
     if sum(vector.size for vector in embedded.vectors) <= NUMBERS_AT_ONCE:
         return Response(b"".join(chunks), headers=embedded.headers, media_type="application/json")
     return StreamingResponse(_in_turns(chunks), headers=embedded.headers, media_type="application/json")
@@ -98,7 +98,7 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Any:
 
 
 def _embedding_objects(vectors: list[np.ndarray], encode: Callable[[np.ndarray], Any], head: bytes) -> Iterator[bytes]:
-    """An object of OpenAI's API in chunks, from its fields before "data" on."""
+    """Yield an object of OpenAI's API in chunks, beginning with `head`, its fields before "data"."""
     yield head
     step = max(1, NUMBERS_AT_ONCE // vectors[0].size)
     for begin in range(0, len(vectors), step):
@@ -111,7 +111,7 @@ def _embedding_objects(vectors: list[np.ndarray], encode: Callable[[np.ndarray],
 
 
 def _base64(vector: np.ndarray) -> str:
-    """The bytes of little-endian float32 numbers, as OpenAI's client asks for them."""
+    """The bytes of little-endian float32 numbers in base64, as OpenAI's client expects them."""
     return base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode()
 
 
@@ -125,7 +125,7 @@ async def models(request: Request) -> Any:
 # --- text-embeddings-inference ---------------------------------------------------------------------------------------
 
 
-@router.post("/", include_in_schema=False)  # where clients of that server send texts if they are given its address
+@router.post("/", include_in_schema=False)  # where that server's clients send texts if they are given only its address
 @router.post("/embed")
 async def embed(request: Request, body: EmbedRequest) -> Any:
     """A vector for each text: a list of lists of numbers."""
@@ -138,7 +138,7 @@ async def embed(request: Request, body: EmbedRequest) -> Any:
 
 @router.post("/embed_all")
 async def embed_all(request: Request, body: EmbedAllRequest) -> Any:
-    """A vector for each word of each text; as safetensors for clients that accept application/octet-stream."""
+    """A vector for each word of each text; in safetensors for clients that accept application/octet-stream."""
     service: Service = request.app.state.service
     sentences = await service.words_of(request, _as_list(body.inputs))
     embedded = await _embed(request, sentences, Output(body.layers))
@@ -150,7 +150,7 @@ async def embed_all(request: Request, body: EmbedAllRequest) -> Any:
 
 
 def _arrays(arrays: list[np.ndarray]) -> Iterator[bytes]:
-    """Arrays as JSON, in chunks."""
+    """Yield a JSON list of arrays, in chunks."""
     for number, array in enumerate(arrays):
         yield b",[" if number else b"[["
         step = max(1, NUMBERS_AT_ONCE // max(1, array[:1].size))
@@ -162,7 +162,7 @@ def _arrays(arrays: list[np.ndarray]) -> Iterator[bytes]:
 
 @router.post("/similarity")
 async def similarity(request: Request, body: SimilarityRequest) -> Any:
-    """The cosine of one sentence's vector and that of each other: a list of numbers."""
+    """The cosine similarity of one sentence's vector and that of each other sentence: a list of numbers."""
     service: Service = request.app.state.service
     sentences = await service.words_of(request, [body.inputs.source_sentence, *body.inputs.sentences])
     source, *others = (await _embed(request, sentences, Output(pooling=OF_UNIT_LENGTH))).vectors
@@ -184,9 +184,9 @@ def _offsets(text: Text, words: Words) -> Offsets:
 
 
 def _tokens(words: Words, offsets: Offsets, service: Service) -> list[dict[str, Any]]:
-    """`id` is a word's number in the vocabulary, that of <UNK> where it is not in it, or null without a vocabulary.
+    """`id` is a word's id in the vocabulary (that of <UNK> for unknown words), or null without a vocabulary.
 
-    `start` and `stop` count characters; they are null where a word does not stand in the text as it is.
+    `start` and `stop` count characters; they are null for a word that does not occur unchanged in the text.
     """
     vocab = service.embedder.model.vocab
     ids = [None] * len(words) if vocab is None else vocab.ids(words).tolist()

@@ -1,6 +1,6 @@
-"""A checksum inside a safetensors file: the CRC-32 of the whole file, taken with zeros in the place of its digits.
+"""A checksum inside a safetensors file: the CRC-32 of the whole file, computed with zeros in place of its digits.
 
-It is the metadata `crc32` of the header, so that the file and its checksum appear together.
+It is the metadata entry `crc32` of the header, so that a file and its checksum appear together.
 """
 
 import zlib
@@ -33,7 +33,7 @@ def seal(file: BinaryIO) -> None:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a file is there and has its own checksum."""
+    """Whether a file exists and matches its own checksum."""
     try:
         with open_regular(path) as file:
             digits = _digits(file)

@@ -22,7 +22,7 @@ def collate(sentences: Sequence[tuple[Sequence[str], np.ndarray]]) -> VectorBatc
     """Pad the vectors of sentences with zeros: `DataLoader(store, batch_size=32, collate_fn=elmokit.collate)`.
 
     Args:
-        sentences: At least one pair of the words and their vectors, (T, 2D) or (T, L+1, 2D), as of `EmbeddingStore`.
+        sentences: Pairs of words and their vectors, (T, 2D) or (T, L+1, 2D), as `EmbeddingStore` yields; at least one.
 
     Returns:
         The batch, its vectors in float32.

@@ -1,10 +1,10 @@
 """Embeddings in HDF5, written from a complete store: in AllenNLP's layout, or by the names of sentences.
 
 AllenNLP's layout has a float32 dataset for each line, named by its number from "0": (L+1, T, 2D) for all layers,
-(T, 2D) for one layer or a mix; and a dataset `sentence_to_index`: one JSON string that maps a sentence, its words
-separated by spaces, to the number of its line (a string), the last one if it occurs twice. To write that string, all
-distinct sentences are held in memory. By name, there is a dataset for each name and nothing else. The attribute
-`elmokit` of either file is the index of the store, as JSON.
+(T, 2D) for one layer or a mix; and a dataset `sentence_to_index`: one JSON string that maps each sentence, its words
+separated by spaces, to the number of its last line, as a string. To write it, all distinct sentences are held in
+memory. The layout by names has a dataset for each name and nothing else. The attribute `elmokit` of either file is the
+index of the store, as JSON.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def write_allennlp_hdf5(store: EmbeddingStore, path: str | Path) -> None:
 
 
 def check_hdf5_names(names: Iterable[str]) -> None:
-    """ValueError where two names, in which "/" makes groups, are one to HDF5, or one is a group of another."""
+    """ValueError if HDF5, in which "/" separates groups, takes two names for one, or one for a group of another."""
     name_of: dict[tuple[str, ...], str] = {}
     for name in names:
         path = tuple(part for part in name.split("/") if part not in ("", "."))
@@ -67,8 +67,8 @@ def write_named_hdf5(store: EmbeddingStore, path: str | Path, lines: Mapping[str
     Args:
         store: A complete store.
         path: The file.
-        lines: For each name the number of its line; `check_hdf5_names` has accepted the names.
-        pooled: A line of the store has one vector, which is the dataset.
+        lines: The number of the line in the store for each name; `check_hdf5_names` has accepted the names.
+        pooled: Each line of the store has one vector: write it as (2D,), not (1, 2D).
     """
     with atomic_hdf5(path) as file:
         for name, line in lines.items():
@@ -80,7 +80,7 @@ def write_named_hdf5(store: EmbeddingStore, path: str | Path, lines: Mapping[str
 
 
 def read_hdf5_index(path: Path) -> StoreIndex | None:
-    """The index in a file that was written here; None for any other file."""
+    """The index in a file that a function of this module wrote; None for any other file."""
     try:
         if not path.is_file():
             return None

@@ -1,4 +1,4 @@
-"""One vector a line in a NumPy file, followed by the index of the store that it was made of, which NumPy ignores."""
+"""One vector per line in a NumPy file, followed by the index of the store it was written from, which NumPy ignores."""
 
 from __future__ import annotations
 

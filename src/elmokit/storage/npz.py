@@ -1,6 +1,6 @@
 """Vectors by name in NumPy's .npz, written from a complete store, whose index is the comment of the archive.
 
-An .npz file is a zip archive of arrays, which are written one after the other, none of them ever whole in memory.
+An .npz file is a zip archive of arrays. They are written one after the other, in chunks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CHUNK_ROWS = 4096
 
 
 def _chunks(store: EmbeddingStore, line: int) -> Iterator[np.ndarray]:
-    """The vectors of a line in the order of its array, (T, 2D) or (L+1, T, 2D), some rows at a time."""
+    """The vectors of a line in the order of its array, (T, 2D) or (L+1, T, 2D), in chunks of rows (n, 2D)."""
     length, (*layers, _) = store.length(line), store.index.vector_shape
     for layer in range(*layers) if layers else (...,):
         for begin in range(0, length, CHUNK_ROWS):
@@ -33,8 +33,8 @@ def write_npz(store: EmbeddingStore, path: str | Path, lines: Mapping[str, int],
     Args:
         store: A complete store.
         path: The file.
-        lines: For each name the number of its line, in the order of the file.
-        pooled: A line of the store has one vector, which is the array.
+        lines: The number of the line in the store for each name, in the order to write.
+        pooled: Each line of the store has one vector: write it as (2D,), not (1, 2D).
     """
     dtype = np.dtype(store.index.dtype).newbyteorder("<")
     *layers, dim = store.index.vector_shape
@@ -42,7 +42,7 @@ def write_npz(store: EmbeddingStore, path: str | Path, lines: Mapping[str, int],
         for name, line in lines.items():
             shape = (dim,) if pooled else (*layers, store.length(line), dim)
             header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
-            # A ZipInfo of its own has a fixed date, so that equal vectors make equal files.
+            # An explicit ZipInfo has a fixed date, so that equal vectors make equal files.
             with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as stream:
                 np.lib.format.write_array_header_1_0(stream, header)
                 for vectors in _chunks(store, line):

@@ -1,10 +1,9 @@
 """Embeddings as rows of a table, a row for each line, and Parquet files of them (elmokit's extra parquet).
 
 tokens     list of strings
-vectors    list of vectors, a list of 2D numbers each, or for all layers L+1 such lists; float32 or float16
+vectors    for each word a list of 2D numbers, or for all layers L+1 such lists; float32 or float16
 
-The key `elmokit` of a file's metadata is the index of the store that it was made of, as JSON. A row is in memory as a
-whole.
+The key `elmokit` of a file's metadata is the index of the store it was written from, as JSON. Memory holds whole rows.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ import numpy as np
 from elmokit.fs.atomic import atomic_path
 from elmokit.storage.store import EmbeddingStore, StoreIndex
 
-GROUP_BYTES = 1 << 26  # of a row group, which is in memory as a whole; a longer line is alone
-ROW_BYTES = 64  # of a row besides its words and vectors, at least
+GROUP_BYTES = 1 << 26  # of a row group, which memory holds; a larger line is a row group of its own
+ROW_BYTES = 64  # of a row besides its words and vectors
 INDEX_KEY = b"elmokit"
 
 
 def require_pyarrow() -> Any:
-    """The module pyarrow; ValueError says how to install it where it is missing."""
+    """The module pyarrow. ValueError, which says how to install it, if it is missing."""
     try:
         import pyarrow  # pyright: ignore[reportMissingImports]  (an extra)
     except ImportError as error:
@@ -54,7 +53,7 @@ def embedding_columns(tokens: Sequence[Sequence[str]], vectors: Sequence[np.ndar
 
 
 def _groups(store: EmbeddingStore) -> Iterator[list[tuple[list[str], np.ndarray]]]:
-    """The lines of a store, some megabytes at a time."""
+    """The lines of a store, in row groups."""
     group, size = [], 0
     for tokens, vectors in store:
         row_bytes = ROW_BYTES + sum(map(len, tokens)) + vectors.nbytes
@@ -99,8 +98,8 @@ def num_rows(path: str | Path) -> int:
     """The number of rows in a Parquet file, from its footer.
 
     Raises:
-        ValueError: It is no Parquet file.
-        FileNotFoundError: There is none.
+        ValueError: It is not a Parquet file.
+        FileNotFoundError: It does not exist.
     """
     arrow = require_pyarrow()
     from pyarrow import parquet  # pyright: ignore[reportMissingImports]
@@ -120,16 +119,16 @@ def column_names(path: str | Path) -> list[str]:
 
 
 def read_rows(path: str | Path, first: int, count: int, batch_size: int) -> Iterator[Any]:
-    """Read a range of rows of a Parquet file, of which only some are in memory at a time.
+    """Read a range of rows of a Parquet file, in tables of at most `batch_size` rows.
 
     Args:
         path: The file.
         first: The first row of the range, from 0.
-        count: The number of rows; 0 gives one table without rows, which has the columns.
-        batch_size: Rows of a table, at most.
+        count: The number of rows; 0: yield one table without rows, which has the columns.
+        batch_size: Maximum number of rows in memory at a time.
 
     Yields:
-        Tables of pyarrow with all columns.
+        pyarrow tables with all columns.
     """
     arrow = require_pyarrow()
     from pyarrow import parquet  # pyright: ignore[reportMissingImports]
@@ -150,7 +149,7 @@ def read_rows(path: str | Path, first: int, count: int, batch_size: int) -> Iter
 
 
 def write_tables(tables: Iterable[Any], path: str | Path) -> None:
-    """Write tables of the same columns, at least one, into one Parquet file, atomically; each is a row group."""
+    """Write tables with the same columns, at least one, to a Parquet file, atomically; each is a row group."""
     from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
     tables = iter(tables)

@@ -1,7 +1,7 @@
-"""A shard of a store: a safetensors file that is allocated first and filled in any order.
+"""A shard of a store: a safetensors file that is allocated first and then filled in any order.
 
-Neither its words nor its vectors are ever all in memory: words are collected in a `TokenSpool`, vectors are written to
-their offsets as they are computed, a few sentences or one direction of a window at a time. The bytes are those that
+Its words and vectors are never all in memory: words are collected in a `TokenSpool`, vectors are written to their
+offsets as they are computed, a few sentences or one direction of a window at a time. The bytes are those that
 `safetensors.save_file` would write, with the checksum of the file as metadata.
 """
 
@@ -26,7 +26,7 @@ from elmokit.storage.token_spool import TokenSpool, cut_words
 DTYPES = {"F32": "float32", "F16": "float16", "I64": "int64", "U8": "uint8"}  # as safetensors and NumPy call them
 NAME_OF_DTYPE = {numpy_name: name for name, numpy_name in DTYPES.items()}
 NAMES = {"offsets": ("I64",), "token_offsets": ("I64",), "vectors": ("F32", "F16"), "token_bytes": ("U8",)}
-WRITE_SIZE = 1 << 20  # bytes: Linux took six times as long for a whole batch of vectors in one call
+WRITE_SIZE = 1 << 20  # bytes per call: Linux took six times as long to write a whole batch of vectors at once
 
 
 # --- Layout --------------------------------------------------------------------------------------------------------
@@ -101,9 +101,9 @@ def nothing_overflows(dtype: np.dtype) -> Iterator[None]:
 
 
 class ShardWriter:
-    """Writes the vectors of a shard whose words are already written, in any order, each once.
+    """Writes the vectors of a shard, in any order and each once; its words are already written.
 
-    Methods raise ValueError where vectors have another shape or dtype, or numbers overflow it.
+    Methods raise ValueError if vectors have another shape or dtype, or numbers overflow the dtype.
     """
 
     def __init__(self, file: BufferedRandom, tensor: _StoredTensor) -> None:
@@ -161,7 +161,7 @@ def shard_writer(path: Path, spool: TokenSpool, vector_shape: tuple[int, ...], d
 
 
 class _Version(NamedTuple):
-    """What changes when a file is replaced; not its inode, which some file systems number anew."""
+    """Attributes that change when a file is replaced. Not its inode, which some file systems renumber."""
 
     modified: int
     size: int
@@ -174,7 +174,7 @@ class _Version(NamedTuple):
 
 @dataclass(frozen=True)
 class Shard:
-    """A complete shard. Only its layout and sentence offsets are in memory; words and vectors are read when needed."""
+    """A complete shard. Memory holds its layout and sentence offsets; words and vectors are read when needed."""
 
     path: Path
     tensors: dict[str, _StoredTensor]
@@ -190,7 +190,7 @@ class Shard:
         return self.offsets.size - 1
 
     def bounds(self, sentence: int) -> tuple[int, int]:
-        """First word and end of a sentence, counted over the shard."""
+        """First word and end (exclusive) of a sentence, counted over the shard."""
         return int(self.offsets[sentence]), int(self.offsets[sentence + 1])
 
     def words(self, begin: int, end: int) -> list[str]:

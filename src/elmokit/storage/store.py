@@ -44,7 +44,7 @@ class StoreIndex:
     dtype: str = "float32"
     sentences_per_part: int = 1000
     source_bytes: int = 0  # size of the text file
-    arguments: str = ""  # every other one that the vectors depend on, as text
+    arguments: str = ""  # all others that the vectors depend on, as text
     num_parts: int = 0
     num_sentences: int = 0
     num_words: int = 0
@@ -74,7 +74,7 @@ class StoreIndex:
         return "; ".join(f"{name} is {before[name]!r}, now {now[name]!r}" for name in now if before[name] != now[name])
 
     def to_json(self) -> str:
-        """The index as the formats of one file hold it."""
+        """The index as JSON, as single-file formats hold it."""
         return json.dumps(asdict(self))
 
     @staticmethod
@@ -136,7 +136,7 @@ def begin_store(directory: str | Path, index: StoreIndex) -> list[int]:
     """Create a store, or resume one that a run with the same arguments left incomplete.
 
     Args:
-        directory: A new or empty directory, or that of the other run.
+        directory: A new or empty directory, or that of the incomplete run.
         index: The settings of the store.
 
     Returns:
@@ -168,10 +168,10 @@ def write_shard(directory: str | Path, index: StoreIndex, number: int, spool: To
         spool: The words of its sentences.
 
     Yields:
-        The writer of its vectors, in any order.
+        A writer for its vectors, in any order.
 
     Raises:
-        ValueError: Words have no vector at the end.
+        ValueError: When the block ends, words have no vector.
     """
     with (
         atomic_path(_shard_path(Path(directory), number), clean=False) as path,
@@ -186,7 +186,7 @@ def finish_store(directory: str | Path, index: StoreIndex, num_parts: int) -> St
     Args:
         directory: The store.
         index: Its settings.
-        num_parts: How many shards it has.
+        num_parts: The number of shards.
 
     Returns:
         The index that was written.
@@ -216,15 +216,15 @@ def finish_store(directory: str | Path, index: StoreIndex, num_parts: int) -> St
 
 
 class EmbeddingStore:
-    """The embeddings of a file, as `embed_file` writes them; `len(store)` lines, of which any is read by its number.
+    """The embeddings of a text file, as `embed_file` writes them: a sequence of `len(store)` lines, read on demand.
 
-    `store[i]` is (words, vectors) of line i, `store[i:j]` a list of such pairs, and iterating gives all lines in order.
-    Vectors are (T, 2D), or (T, L+1, 2D) for all layers, in the stored dtype; a blank line has T = 0. No file is kept
-    open.
+    `store[i]` is (words, vectors) of line i, `store[i:j]` a list of such pairs, and iteration yields all lines in
+    order. Vectors are (T, 2D), or (T, L+1, 2D) for all layers, in the stored dtype; a blank line has T = 0. No file is
+    kept open.
 
     Args:
-        directory: What `embed_file` wrote.
-        verify: Compare the checksum of each part before anything in it is read, which reads all of it once.
+        directory: The directory that `embed_file` wrote.
+        verify: Check the checksum of each part before it is first read, which reads it once more.
 
     Raises:
         FileNotFoundError: The directory holds no embeddings.
@@ -260,7 +260,7 @@ class EmbeddingStore:
         )
 
     def __reduce__(self) -> tuple[type[EmbeddingStore], tuple[Path, bool]]:
-        """Copies, as for another process, open the directory again."""
+        """Copies and pickles, as for another process, open the directory again."""
         return EmbeddingStore, (self.directory, self.verify)
 
     def __len__(self) -> int:
@@ -293,7 +293,10 @@ class EmbeddingStore:
 
         Args:
             number: The line, from 0.
-            rows: Which of its words; no others are read.
+            rows: The words to read; negative bounds count from the end.
+
+        Returns:
+            (n, 2D), or (n, L+1, 2D) for all layers.
 
         Raises:
             IndexError: There is no such line.

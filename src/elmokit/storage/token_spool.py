@@ -14,9 +14,9 @@ from typing import IO, overload
 
 import numpy as np
 
-IN_MEMORY = 1 << 20  # bytes of words beyond which they go to disk
-BUFFERED_WORDS = 4096  # written at once, since a sentence has too few for the cost of a write
-SEPARATOR = "\0"  # a character that words hardly have
+IN_MEMORY = 1 << 20  # bytes of words that are held in memory; beyond, they go to disk
+BUFFERED_WORDS = 4096  # that are written at once, since a sentence has too few to be worth a write
+SEPARATOR = "\0"  # a character that words hardly ever contain
 
 
 def _split_by_characters(token_bytes: bytes, bounds: np.ndarray) -> list[str]:
@@ -28,11 +28,11 @@ def _split_by_characters(token_bytes: bytes, bounds: np.ndarray) -> list[str]:
 
 
 def cut_words(token_bytes: bytes, offsets: np.ndarray) -> list[str]:
-    """Split the bytes of words that are end to end.
+    """Split the concatenated bytes of n words.
 
     Args:
-        token_bytes: UTF-8.
-        offsets: Where each word begins, and the end of the last, (n+1,); the first need not be 0.
+        token_bytes: The words in UTF-8, one after the other.
+        offsets: The byte at which each word begins, and the end of the last, (n+1,); the first need not be 0.
     """
     bounds = offsets - offsets[0]
     separated = np.insert(np.frombuffer(token_bytes, np.uint8), bounds[1:-1], ord(SEPARATOR))
@@ -45,13 +45,13 @@ def _encoded(word: str) -> bytes:
 
 
 class TokenSpool:
-    """The words of the sentences of a shard: added in order, read by range at any time.
+    """The words of a shard's sentences, added in order and read by range at any time.
 
-    Several threads may read once all words are added. Its files are closed with it.
+    Several threads may read once all words are added. Its temporary files are closed when it is freed.
     """
 
     def __init__(self, directory: str | Path | None = None) -> None:
-        """`directory` takes the temporary files, which have no names, of many words."""
+        """`directory` is where the nameless temporary files go if there are many words; None: the system's default."""
         self.offsets = [0]  # sentence s is the words offsets[s] : offsets[s + 1]
         self.num_words = 0
         self._buffered: list[str] = []  # the last words, not written yet
@@ -65,7 +65,7 @@ class TokenSpool:
             weakref.finalize(self, file.close)
 
     def add_sentence(self, chunks: Iterable[Sequence[str]]) -> None:
-        """Add a sentence, whose words may come in chunks."""
+        """Add a sentence, whose words come in one or more chunks."""
         for words in chunks:
             self._buffered += words
             self.num_words += len(words)
@@ -95,7 +95,7 @@ class TokenSpool:
         return [SpooledSentence(self, begin, end) for begin, end in pairwise(self.offsets)]
 
     def copy_to(self, file: IO[bytes], token_offsets_at: int, token_bytes_at: int) -> None:
-        """Write the two tensors of the words at their offsets in a file."""
+        """Write the words' two tensors, `token_offsets` and `token_bytes`, at the given offsets of a file."""
         with self._lock:
             self._flush()
             for source, place in ((self._token_offsets, token_offsets_at), (self._bytes, token_bytes_at)):
@@ -104,7 +104,7 @@ class TokenSpool:
                 shutil.copyfileobj(source, file)
 
     def _flush(self) -> None:
-        """Write the buffered words to the files; the lock is held."""
+        """Write the buffered words to the files; the caller holds the lock."""
         joined = "".join(self._buffered)
         encoded = joined.encode("utf-8", "surrogatepass")
         words = self._buffered if len(encoded) == len(joined) else map(_encoded, self._buffered)
@@ -121,7 +121,7 @@ class TokenSpool:
 
 @dataclass(frozen=True)
 class SpooledSentence(Sequence[str]):
-    """A sentence in a spool, of which words or slices are read when needed."""
+    """A sentence in a spool, whose words and slices are read when needed."""
 
     spool: TokenSpool
     begin: int

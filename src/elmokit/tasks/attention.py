@@ -1,4 +1,4 @@
-"""Attention and pooling over padded sentences, as several task networks need them."""
+"""Attention and pooling over padded sentences, for several task networks."""
 
 import torch
 from torch import Tensor

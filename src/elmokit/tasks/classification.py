@@ -1,7 +1,7 @@
 """Text classification: sentiment, topic, question type, subjectivity (Peters et al. 2018, section 4, "SST-5").
 
-Two networks: the biattentive classification network (McCann et al. 2017, section 5) for a single text, in which both of
-its inputs are that text, and a pooled baseline: the mean and the maximum of the words' vectors, then a linear layer.
+Two networks: the biattentive classification network (McCann et al. 2017, section 5) with the same text as both of its
+inputs; and a pooled baseline: a linear layer on the mean and the maximum of the words' vectors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import WordEncoder
 
-LINES_LOOKED_AT = 100  # of a file to predict, for its labels
+LINES_LOOKED_AT = 100  # of a file to predict, to see whether its lines begin with labels
 OTHER_FORMATS = (".conllu", ".csv", ".json", ".jsonl", ".parquet", ".tsv")
 
 
@@ -54,7 +54,7 @@ class ClassificationConfig:
     """Train on every labelled phrase of files of trees (Stanford Sentiment Treebank), not on whole sentences only.
     Development and test sets are always whole sentences."""
     balanced: bool = False
-    """Weigh the loss of a text by the inverse frequency of its label, so that rare labels count as much as others."""
+    """Weight the loss of a text by the inverse frequency of its label, so that rare labels count as much as others."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -79,7 +79,7 @@ class Classification:
     scores: dict[str, float]
 
 
-# Training sets from this size on, with more labels than this share of their texts, have no labels.
+# If a training set of at least this size has more distinct labels than this share of its texts, they are not labels.
 FEW_EXAMPLES, MAX_LABELS = 20, 0.8
 TREE_TOKEN = re.compile(r"\(|\)|[^\s()]+")
 
@@ -115,14 +115,14 @@ def labelled_phrases(tree: str) -> list[LabelledText]:
 
 
 class ClassificationBatch(NamedTuple):
-    """Texts and the numbers of their labels, (B,) int64: -1 for a label that the training set lacks."""
+    """Texts and the indices of their labels, (B,) int64: -1 for a label that the training set lacks."""
 
     words: WordBatch
     labels: Tensor
 
 
 class TextClassifier(TaskNetwork):
-    """A network that scores the labels of texts: `forward` is that of a subclass, batch -> (B, K)."""
+    """A network that scores the labels of texts; a subclass has its `forward`: batch -> (B, K)."""
 
     def __init__(self, config: ClassificationConfig, words: WordEncoder, label_weights: Tensor) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class BiattentiveNetwork(TextClassifier):
         encoded = self.words(batch.words)
         mask = encoded.mask
         x = self.encoder(F.relu(self.reduce(encoded.vectors)), mask)
-        attention = masked_softmax(x @ x.transpose(1, 2), mask[:, None, :])  # (B, T, T), softmax over the last
+        attention = masked_softmax(x @ x.transpose(1, 2), mask[:, None, :])  # (B, T, T), rows sum to 1
         context = attention @ x
         hidden = self.integrator(self.dropout(torch.cat([x, x - context, x * context], dim=2)), mask)
         hidden = encoded.join(hidden)
@@ -199,7 +199,7 @@ class BiattentiveNetwork(TextClassifier):
 
 
 class ClassificationTask(Task[LabelledText, Classification]):
-    """A label for a text. Files have a text per line, with spaces between its words.
+    """A label for a text. Files have one text per line, with spaces between its words.
 
     A line begins with the label, as in "positive A fine film .", or is a tree of the Stanford Sentiment Treebank, as in
     "(3 (2 It) (4 works))". If the first line has a tab, a tab separates label and text in every line.
@@ -209,23 +209,23 @@ class ClassificationTask(Task[LabelledText, Classification]):
     metric = "accuracy"
     Config = ClassificationConfig
     fit_config = FitConfig(max_epochs=15, learning_rate=1e-3)
-    max_words = 5_000  # of which each attends to each
+    max_words = 5_000  # attention takes memory that grows with the square
     config: ClassificationConfig
 
     # --- Examples ---------------------------------------------------------------------------------------------------
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[LabelledText]:
-        """Stream the texts of a file, of trees the whole sentences."""
+        """Stream the texts of a file; of a file of trees, the whole sentences."""
         if not with_answers:
             self._refuse_raw_text(path)
         return self._texts(path, with_answers)
 
     def read_training(self, path: Path) -> Iterator[LabelledText]:
-        """Stream the texts of a training set, of trees all phrases if `config.phrases`."""
+        """Stream the texts of a training set; of a file of trees, all phrases if `config.phrases`."""
         return self._texts(path, phrases=self.config.phrases)
 
     def _refuse_raw_text(self, path: Path) -> None:
-        """ValueError if the labels of a file's first lines are many, and none is known: they are words of raw text."""
+        """ValueError if the first lines of a file have several labels, none of them known: then it is raw text."""
         labels = {str(example.label) for example in islice(self._texts(path), LINES_LOOKED_AT)}
         if len(labels) > 1 and not labels & set(self.labels.get("labels", labels)):
             raise ValueError(
@@ -267,7 +267,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
         return (example.words,)
 
     def counted_sentences(self, examples: Iterable[LabelledText]) -> Iterator[Words]:
-        """Of trees the whole sentences alone: in their phrases, which follow each, its words would count many times."""
+        """Only the whole sentences of trees: with their phrases, which follow each, words would count many times."""
         whole = ""
         for example in examples:
             text = f" {' '.join(example.words)} "

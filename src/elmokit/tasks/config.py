@@ -30,7 +30,7 @@ def check_at_least(config: object, least: float, names: Iterable[str]) -> None:
     """ValueError if a setting of `config` is below `least`."""
     for name in names:
         _check_is_number(config, name)
-        if not getattr(config, name) >= least:  # a NaN is not
+        if not getattr(config, name) >= least:  # also true of NaN
             raise ValueError(f"{name} must be at least {least}, not {getattr(config, name)}")
 
 
@@ -52,7 +52,7 @@ def check_dropout(config: object, names: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class WordsConfig:
-    """Which vectors a task's network reads for each word; those that are chosen are concatenated."""
+    """Which vectors a task's network reads for each word; the chosen ones are concatenated."""
 
     elmo: Literal["none", "input", "output", "both"] = "input"
     """Where ELMo enters: [x; ELMo] at the input of the network, [h; ELMo] at its output, both, or nowhere."""
@@ -67,10 +67,10 @@ class WordsConfig:
     word_dim: int = 100
     """Width of word vectors learned from the training set; 0: none."""
     vectors: str | None = None
-    """File of pretrained word vectors, which stay as they are: GloVe, fastText (.vec) or word2vec (default: none)."""
+    """File of pretrained word vectors, which are not trained: GloVe, fastText (.vec) or word2vec (default: none)."""
     vectors_kept: int = 50_000
-    """Words at the beginning of that file, by convention the most frequent ones, whose vectors are kept for later texts
-    next to those of the training set's words."""
+    """Number of words at the beginning of that file, by convention the most frequent ones, whose vectors the model
+    keeps for later texts, besides those of the training set's words."""
     encoder: str | None = None
     """Another pretrained encoder, whose frozen vectors are read: a directory, or a name on the Hugging Face Hub (needs
     transformers; default: none)."""
@@ -118,7 +118,7 @@ class FitConfig:
     max_epochs: int = 30
     """Maximum number of passes over the training set."""
     max_minutes: float | None = None
-    """Stop after the epoch in which the training has taken this long (default: no limit)."""
+    """Stop after the epoch in which training has taken this many minutes (default: no limit)."""
     patience: int = 4
     """Stop after this many epochs without a better score on the development set."""
     batch_size: int = 32

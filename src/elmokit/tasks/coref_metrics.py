@@ -38,7 +38,7 @@ class RecallPrecision:
 
 
 def _muc_links(clusters: list[set], other: dict[Hashable, int]) -> tuple[float, float]:
-    """Number of links of `clusters` that the other partition has too, and of all links (Vilain et al. 1995)."""
+    """Number of links of `clusters` that the other partition has too, and number of all (Vilain et al. 1995)."""
     kept = total = 0
     for cluster in clusters:
         parts = {other[mention] for mention in cluster if mention in other}
@@ -49,7 +49,8 @@ def _muc_links(clusters: list[set], other: dict[Hashable, int]) -> tuple[float, 
 
 
 def _b_cubed(clusters: list[set], others: list[set], other: dict[Hashable, int]) -> tuple[float, float]:
-    """Sum of the shares of each mention's cluster that the other partition keeps, and their number (Bagga, Baldwin)."""
+    """Sum over mentions of the share of its cluster that the other partition keeps, and their number (Bagga and
+    Baldwin 1998)."""
     kept = total = 0.0
     for cluster in clusters:
         total += len(cluster)
@@ -60,7 +61,7 @@ def _b_cubed(clusters: list[set], others: list[set], other: dict[Hashable, int])
 
 
 def _ceaf(gold: list[set], predicted: list[set]) -> float:
-    """Similarity (phi 4) of the best one-to-one alignment of clusters (Luo 2005)."""
+    """Total similarity (phi 4) of the best one-to-one alignment of clusters (Luo 2005)."""
     if not gold or not predicted:
         return 0.0
     try:

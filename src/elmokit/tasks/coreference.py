@@ -28,8 +28,8 @@ from elmokit.tasks.word_encoder import WordEncoder
 
 Mention = tuple[int, int]  # the words start : end, counted over the document
 WORD_COLUMN = 3  # as in CoNLL-2012
-FILE_NAME = re.compile(r"conll(\.gz|\.zst)?$", re.IGNORECASE)  # that of LitBank, or OntoNotes' .v4_gold_conll
-DISTANCES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # in mentions: where the bins of the distance feature begin
+FILE_NAME = re.compile(r"conll(\.gz|\.zst)?$", re.IGNORECASE)  # as in LitBank, or OntoNotes' .v4_gold_conll
+DISTANCES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # the lower bounds of the bins of the distance feature, in mentions
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class CoreferenceConfig:
     max_span_words: int = 10
     """Longest span that can be a mention, in words."""
     mentions_per_word: float = 0.3
-    """How many spans are kept as mentions, for each word of the document."""
+    """Number of spans that are kept as mentions, per word of the document."""
     max_antecedents: int = 100
-    """Nearest predecessors with which a mention is compared."""
+    """Number of nearest preceding mentions with which a mention is compared."""
     mention_loss: float = 1.0
-    """Weight of a second loss, by which spans learn to be mentions even while they are not kept; 0 for texts in which
-    mentions without a coreferent one are not annotated."""
+    """Weight of a second loss, which trains the mention scores of all spans, kept or not; 0 for texts in which mentions
+    without a coreferent one are not annotated."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, ("hidden_dim", "span_dim", "feature_dim", "max_span_words", "max_antecedents"))
@@ -84,7 +84,7 @@ class CorefClusters:
 
 
 class CorefBatch(NamedTuple):
-    """One document: its sentences, and for each of its mentions (M, 2) the number of its cluster (M,)."""
+    """One document: its sentences, its mentions (M, 2), and the index of the cluster of each (M,)."""
 
     words: WordBatch
     mentions: Tensor
@@ -106,7 +106,7 @@ def bounds(spans: Spans) -> list[Mention]:
 
 
 def scorer(hidden_dim: int, dropout: float) -> nn.Sequential:
-    """A network for scores, from its first hidden layer's output before the activation to one output."""
+    """The rest of a scoring network after its first linear layer: pre-activations (..., H) -> scores (..., 1)."""
     return nn.Sequential(
         nn.ReLU(), nn.Dropout(dropout),
         nn.Linear(hidden_dim, hidden_dim), nn.ReLU(), nn.Dropout(dropout),
@@ -117,8 +117,8 @@ def scorer(hidden_dim: int, dropout: float) -> nn.Sequential:
 class SpanRanker(TaskNetwork):
     """Words -> spans -> mentions -> antecedents.
 
-    A layer on the concatenated features of a span, or of a pair, is a sum of a layer on each of them. What belongs to a
-    word or a mention is multiplied once for it, not for each span or pair that it is a part of.
+    A linear layer on the concatenated features of a span, or of a pair, is the sum of a layer on each feature. So the
+    features of a word or a mention are multiplied once, not for each span or pair that it is a part of.
     """
 
     def __init__(self, config: CoreferenceConfig, words: WordEncoder) -> None:
@@ -150,7 +150,7 @@ class SpanRanker(TaskNetwork):
         inside &= sentence[first] == sentence[last.clamp(max=num_words - 1)]
         first, last = first[inside], last[inside]
         width = last - first
-        # The head: attention over the words of the span, summed up word by word, as all of them at once are many.
+        # The head: attention over the words of the span, summed word by word to save memory.
         position = first[:, None] + torch.arange(longest, device=hidden.device)
         within = position <= last[:, None]
         position = position.clamp(max=num_words - 1)
@@ -165,7 +165,7 @@ class SpanRanker(TaskNetwork):
         return Spans(first, last, vectors, self.mention(vectors).squeeze(1))
 
     def _mentions(self, spans: Spans, num_words: int) -> Spans:
-        """The best candidates, in the order of the text, none of which crosses a better one."""
+        """The candidates with the best scores, none of which crosses a better one, in the order of the text."""
         keep = max(1, int(self.config.mentions_per_word * num_words))
         order = spans.scores.argsort(descending=True).tolist()
         chosen = non_crossing(order, spans.first.tolist(), spans.last.tolist(), keep)
@@ -173,7 +173,7 @@ class SpanRanker(TaskNetwork):
         return Spans(*(field[index] for field in spans))
 
     def forward(self, batch: CorefBatch) -> tuple[Spans, Spans, Tensor]:
-        """Candidates, mentions (M), and scores of each mention's antecedents, (M, 1 + A): none, then the nearest."""
+        """All candidates, the M mentions, and antecedent scores (M, 1 + A): of none, then of the nearest, and so on."""
         encoded = self.words(batch.words)
         mask = encoded.mask
         hidden = encoded.join(self.lstm(encoded.vectors, mask))[mask]
@@ -195,7 +195,7 @@ class SpanRanker(TaskNetwork):
         return candidates, mentions, torch.cat([scores.new_zeros(count, 1), scores], dim=1)
 
     def loss(self, batch: CorefBatch) -> Tensor:
-        """Mean negative log of the probability of a mention's right antecedents (Lee et al. 2017, section 4)."""
+        """Mean negative log of the total probability of a mention's gold antecedents (Lee et al. 2017, section 4)."""
         candidates, mentions, scores = self(batch)
         pairs = zip(batch.mentions.tolist(), batch.clusters.tolist(), strict=True)
         gold = {tuple(span): cluster for span, cluster in pairs}
@@ -250,7 +250,7 @@ def non_crossing(order: Sequence[int], first: Sequence[int], last: Sequence[int]
 
 
 class CoreferenceTask(Task[CorefDocument, CorefClusters]):
-    """Which mentions of a document are the same. Files are in CoNLL's columns, the brackets of clusters in the last.
+    """Which mentions of a document refer to the same. Files have CoNLL-2012's columns, the last one with the clusters.
 
     Clusters of one mention are not predicted, nor counted in the scores (as in OntoNotes). Published scores of LitBank
     count them, and cannot be compared.
@@ -275,8 +275,9 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
         """The file, or those of a directory.
 
         Raises:
-            FileNotFoundError: It has none.
-            ValueError: It has the gold and the automatic annotation of a document of OntoNotes: it would count twice.
+            FileNotFoundError: The directory has none.
+            ValueError: It has both the gold and the automatic annotation of an OntoNotes document, which would count
+                twice.
         """
         if not path.is_dir():
             return [path]

@@ -22,7 +22,7 @@ ORDER_SEED = 0  # of the order in which examples are added to the training set
 
 @dataclass(frozen=True)
 class EfficiencyReport:
-    """Scores on the set `split`, by kind of word vectors: pairs of a number of training examples and the score."""
+    """Scores on the set `split`, "with ELMo" and "without ELMo": pairs of a number of training examples and a score."""
 
     task: str
     metric: str
@@ -78,9 +78,9 @@ def sample_efficiency(
         task: As in `fit`.
         train_examples: As in `fit`.
         dev_examples: As in `fit`.
-        test_examples: As in `fit`; the scores are those on the development set without one.
-        fractions: Sizes of the parts, above 0 and at most 1.
-        seeds: Seeds of the runs of each part.
+        test_examples: As in `fit`; None: scores are those on the development set.
+        fractions: Fractions of the training set, above 0 and at most 1.
+        seeds: Seeds of the runs on each part.
         output: Directory for all models, and for report.json. The same call resumes an interrupted run.
         words: Which vectors the network reads for each word, besides ELMo.
         model: As in `fit`.
@@ -91,9 +91,8 @@ def sample_efficiency(
         The scores.
 
     Raises:
-        FileExistsError: `output` is a task model; otherwise as in `fit`.
-        ValueError: A fraction is out of range or too small; the words have no ELMo, or nothing else; otherwise as in
-            `fit`.
+        FileExistsError: `output` is a task model; or as in `fit`.
+        ValueError: A fraction is out of range or too small; `words` has no ELMo, or nothing but ELMo; or as in `fit`.
     """
     if not fractions or not all(0 < fraction <= 1 for fraction in fractions):
         raise ValueError(f"fractions must be numbers above 0, at most 1, not {list(fractions)}")

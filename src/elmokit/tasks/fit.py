@@ -37,7 +37,7 @@ from elmokit.tasks.word_batches import WordTable
 from elmokit.tasks.word_vectors import WordVectors, read_word_vectors
 from elmokit.text.tokenizers import TOKENIZED
 
-# Settings on which the weights do not depend: where it is computed, and the path of word vectors that are hashed.
+# Settings on which the weights do not depend: the device, and the path of word vectors, which are hashed themselves.
 NOT_DECISIVE = {"device", "vectors"}
 Examples = str | Path | Iterable[Any]  # a file of the task's format, or the examples themselves
 
@@ -58,7 +58,8 @@ def read_examples(task: Task, name: str, examples: Examples) -> list[Any]:
 
     Args:
         task: The task.
-        name: The set's name, for messages: "training", "development" or "test".
+        name: The name of the set, for messages: "training", "development" or "test". For "training", examples are read
+            and checked as those to train on.
         examples: A file in the task's format, or examples.
 
     Returns:
@@ -66,7 +67,7 @@ def read_examples(task: Task, name: str, examples: Examples) -> list[Any]:
 
     Raises:
         FileNotFoundError: The file is missing.
-        ValueError: An example, which is named, is invalid; or none has words.
+        ValueError: An example is invalid, which the message names by number; or none has words.
     """
     read = task.read_training if name == "training" else task.read
     checked = list(read(Path(examples)) if isinstance(examples, str | Path) else examples)
@@ -77,7 +78,7 @@ def read_examples(task: Task, name: str, examples: Examples) -> list[Any]:
 
 
 def check_examples(task: Task, name: str, examples: Iterable[Any]) -> None:
-    """ValueError, which names the example and the set, for the first example that does not fit the task."""
+    """ValueError, with its number and set, for the first example that does not fit the task."""
     check = task.check_training if name == "training" else task.check
     for number, example in enumerate(examples, start=1):
         try:
@@ -94,7 +95,7 @@ def check_examples(task: Task, name: str, examples: Iterable[Any]) -> None:
 
 
 def check_answers(task: Task, labels: Mapping[str, Any], dev: Sequence[Any]) -> None:
-    """ValueError if a training set's labels are none of the development set's, whose score would be 0."""
+    """ValueError if the training set has none of the development set's labels, so that the score would be 0."""
     try:
         of_dev_set = task.learn(dev)
     except ValueError as error:
@@ -109,10 +110,10 @@ def check_answers(task: Task, labels: Mapping[str, Any], dev: Sequence[Any]) -> 
 
 
 def warn_of_unknown_answers(task: Task, labels: Mapping[str, Any], name: str, examples: Sequence[Any]) -> None:
-    """Warn of labels in a set for scoring that the training set lacks: they are never predicted."""
+    """Warn of labels in a set to score that the training set lacks: they are never predicted."""
     try:
         unknown = sorted(task.answer_types(task.learn(examples)) - task.answer_types(labels))
-    except ValueError:  # such as a test set without the mark of a scheme, which is scored all the same
+    except ValueError:  # such as a test set whose tags show no scheme, which is scored all the same
         return
     if unknown:
         more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
@@ -124,7 +125,7 @@ def warn_of_unknown_answers(task: Task, labels: Mapping[str, Any], name: str, ex
 
 
 def _with_labels(task: Task, sets: Sequence[Sequence[Any]]) -> Task:
-    """The task with the labels of the training set. ValueError, which names the set, if those of another do not fit."""
+    """The task with the labels of the training set. ValueError, which names the set, if another does not fit them."""
     names = ("training", "development", "test")
     try:
         labels = task.learn(sets[0])
@@ -145,12 +146,12 @@ def _pretrained(model: loading.ModelSource, config: WordsConfig) -> Pretrained |
             raise ValueError('with elmo "none" no model is read: leave the model out, or choose where ELMo enters')
         return None
     pretrained = loading.resolve_model(model)
-    # A network freezes, moves and trains its biLM: the caller's stays as it is.
+    # The network freezes, moves and trains its biLM, so it gets a copy of the caller's.
     return replace(pretrained, bilm=copy.deepcopy(pretrained.bilm)) if pretrained is model else pretrained
 
 
 def _warn_of_other_tokenizer(task: Task, pretrained: Pretrained | None) -> None:
-    """Warn if a task tokenizes its files, and does so in another way than the biLM's training text was."""
+    """Warn if a task tokenizes its files with another tokenizer than that of the biLM's training text."""
     own, model = (getattr(each, "tokenizer", None) for each in (task.config, pretrained))
     if own and model and own != model and TOKENIZED not in (own, model):
         warnings.warn(
@@ -172,7 +173,7 @@ def _with_vectors(table: WordTable, config: WordsConfig) -> WordTable:
 
 
 def _code_of(task: Task) -> bytes:
-    """The source file of a task that is not elmokit's own, which may be changed from call to call."""
+    """The source of a task that is not elmokit's own, as its code may change between calls; else empty."""
     try:
         file = None if type(task).__module__.startswith("elmokit.") else inspect.getsourcefile(type(task))
         return b"" if file is None else Path(file).read_bytes()
@@ -204,9 +205,9 @@ def _identity(
 
 
 def _check_is_model(output: str | Path, inputs: Sequence[str | Path], overwrite: bool) -> None:
-    """FileExistsError if something other than a task model, which alone may be replaced, is at `output`.
+    """FileExistsError if something other than a task model is at `output`: nothing else is replaced.
 
-    Further files may lie next to a model that is not to be replaced.
+    Without `overwrite`, the directory may hold other files besides the model.
     """
     if any(Path(output).glob(f"seed-*/{CONFIG}")):
         raise FileExistsError(f"{output} holds the models of several seeds: choose another directory")
@@ -216,13 +217,13 @@ def _check_is_model(output: str | Path, inputs: Sequence[str | Path], overwrite:
 
 
 def check_holds_models(output: Path) -> None:
-    """FileExistsError if a directory for several models is a model itself."""
+    """FileExistsError if a directory for several models is a task model itself."""
     if (output / CONFIG).exists():
         raise FileExistsError(f"{output} is a task model itself: choose another directory for those of all runs")
 
 
 def _lock_of(output: Path) -> Path:
-    """Directory, next to the output, that a run locks: its snapshot is replaced in every epoch."""
+    """The directory next to the output that a run locks; not its snapshot, which is replaced in every epoch."""
     return output.absolute().with_name(f".lock-fit-{output.absolute().name}")
 
 
@@ -276,19 +277,19 @@ def fit(
         test_examples: File or examples for the final score.
         model: The biLM whose layers the network reads: a name, a path, or a loaded model (not
             changed: a copy is used); None: the bundled English model.
-        words: Which vectors the network reads for each word.
+        words: Which vectors the network reads for each word; None: the defaults of `WordsConfig`.
         config: Settings of the training; None: the task's own defaults.
-        output: Directory for the model and report.json. During the training, a hidden directory next to it
-            holds its state: an interrupted run is resumed by the same call, and ends with the same weights. A run that
-            is finished is not repeated: the same call loads its model.
-        overwrite: Replace an earlier task model there, of the same run too.
+        output: Directory for the model and report.json; None: nothing is written. During training, a hidden directory
+            next to it holds the state of the run: the same call resumes an interrupted run, which ends with the same
+            weights, and loads the model of a finished one.
+        overwrite: Replace an earlier task model there, even one of the same run.
         cache: Directory for the vectors of frozen encoders, shared by all runs; None: `default_cache()`.
 
     Returns:
         The model and the report of its training.
 
     Raises:
-        FileExistsError: `output` exists, and must not be overwritten; or it is no task model, which alone is replaced.
+        FileExistsError: `output` exists, and `overwrite` is not set or it is not a task model.
         FileNotFoundError: A file of examples or of vectors, or the model, is missing.
         ValueError: A file or an example does not fit the task; the loss or a score is not a number; another process
             trains with this output.
@@ -308,7 +309,7 @@ def fit(
     sets = [read_examples(task, "training", train_examples), read_examples(task, "development", dev_examples)]
     if test_examples is not None:
         sets.append(read_examples(task, "test", test_examples))
-    task = _with_labels(task, sets)  # the given task stays as it is
+    task = _with_labels(task, sets)  # a new one: the given task is not changed
     pretrained, device = _pretrained(model, words), pick_device(config.device)
     _warn_of_other_tokenizer(task, pretrained)
     table = _with_vectors(WordTable.of(task.counted_sentences(sets[0])), words)
@@ -349,7 +350,7 @@ def _report(
     settings: dict[str, Any],
     identity: str,
 ) -> FitReport:
-    """The report of a training on `examples`; `final` are the scores on the test set, if there is one."""
+    """The report of training on `examples`; `final`: scores on the test set, or without one the development set."""
     task, network, vectors = model.task, model.network, model.table.vectors
     best = best_epoch(epochs, task.metric)
     num_words = sum(len(words) for example in examples for words in task.sentences(example))
@@ -386,16 +387,16 @@ def fit_seeds(
     config: FitConfig | None = None,
     **options: Any,
 ) -> SeedsReport:
-    """`fit` once for each seed, to see how much of a difference is chance.
+    """Call `fit` once for each seed, to see how much the scores vary by chance.
 
     Args:
         task: As in `fit`.
         train_examples: As in `fit`.
         dev_examples: As in `fit`.
         test_examples: As in `fit`.
-        seeds: Seeds, which replace that of `config`.
+        seeds: Distinct seeds, which replace that of `config`.
         output: Directory for the models, seed-0, seed-1, ..., and for report.json. The same call resumes an
-            interrupted run, and does not repeat the seeds that are finished, unless `overwrite` asks for it.
+            interrupted run, and does not repeat finished seeds unless `overwrite` is set.
         config: As in `fit`.
         **options: Further arguments of `fit`.
 
@@ -403,8 +404,8 @@ def fit_seeds(
         Mean and standard deviation of the scores.
 
     Raises:
-        FileExistsError: `output` is a task model itself; otherwise as in `fit`.
-        ValueError: There is no seed, or one is repeated; otherwise as in `fit`.
+        FileExistsError: `output` is a task model itself; or as in `fit`.
+        ValueError: There is no seed, or one is repeated; or as in `fit`.
     """
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must be different numbers, at least one, not {list(seeds)}")

@@ -1,12 +1,12 @@
 """The vectors of a frozen encoder, computed once for each distinct sentence and stored on disk.
 
-One directory for each encoder; in it any number of segments, each two files:
+There is one directory for each encoder. It holds any number of segments, each of two files:
 
 segment-XXXXXXXX.vectors.npy   (N, L, D), the vectors of all words, concatenated
 segment-XXXXXXXX.index.npy     (S,) of (digest of the sentence, first word, number of words)
 
 A segment is valid once its index exists, which is renamed last: a killed run loses only the segment that it was
-writing. All runs share the directory; a sentence is computed again only where two of them need it at the same time.
+writing. All runs share the directory; a sentence is computed twice only if two of them need it at the same time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from elmokit.text.characters import TruncationWarning
 
 Words = Sequence[str]  # a tokenized sentence
 
-SEGMENT_BYTES = 1 << 26  # of vectors, computed and written at a time: what the memory holds of them
+SEGMENT_BYTES = 1 << 26  # of vectors that are computed, held in memory and written at a time
 INDEX_DTYPE = np.dtype([("digest", "S16"), ("first", np.int64), ("words", np.int64)])
 
 
@@ -103,7 +103,7 @@ class Place:
 
 
 class _FileSegment:
-    """A file of vectors. It is not memory-mapped, because pages that were read would count as memory of the process."""
+    """A file of vectors, read without a memory map, whose pages would count as memory of the process."""
 
     def __init__(self, path: Path) -> None:
         vectors = np.load(path, mmap_mode="r")
@@ -132,7 +132,7 @@ def _vectors_of(index: Path) -> Path:
 
 
 def _save(array: np.ndarray, path: Path) -> None:
-    """As np.save, whose error of a full disk does not tell what it is."""
+    """As np.save, whose error on a full disk does not say that it is full."""
     with path.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
         file.write(np.ascontiguousarray(array).data)
@@ -157,7 +157,7 @@ class _Places:
 
     def __init__(self) -> None:
         self._digests, self._places = np.empty(0, "S16"), np.empty((0, 3), np.int64)
-        self._new: list[tuple[np.ndarray, np.ndarray]] = []  # sorted in with the next search
+        self._new: list[tuple[np.ndarray, np.ndarray]] = []  # merged at the next search
 
     def __len__(self) -> int:
         return len(self._digests) + sum(len(digests) for digests, _ in self._new)
@@ -177,7 +177,7 @@ class _Places:
             self._new.clear()
         if not len(self._digests):
             return [None] * len(digests)
-        keys = np.array(digests, "S16")  # in which trailing zero bytes do not count, as in the index
+        keys = np.array(digests, "S16")  # drops trailing zero bytes, as the index does
         rows = np.searchsorted(self._digests, keys).clip(max=len(self._digests) - 1)
         is_equal = (self._digests[rows] == keys).tolist()
         places = self._places[rows].tolist()
@@ -247,7 +247,7 @@ class LayerCache:
         return vectors
 
     def _check_free_space(self, words: int, size: int) -> None:
-        """OSError if the vectors of so many words, `size` bytes, do not fit the disk: it would be full in an hour."""
+        """OSError if the vectors of `words` words, `size` bytes, do not fit the disk: it would be full in an hour."""
         if self.directory is None or size <= (free := shutil.disk_usage(self.directory).free):
             return
         smaller = ", store float16" if self.storage_dtype == "float32" else ""

@@ -13,7 +13,7 @@ Tags = Sequence[str]
 SPAN_PREFIXES = ("B", "I", "E", "S")
 FOREIGN_SPAN_TAG = re.compile(r"[LUM]-.")  # of BILOU and BMES
 MISSPELLED_SPAN_TAG = re.compile(r"[BIESLUM]_.|[bieslum][-_].")  # B_PER, b-per
-NEARLY_ALL = 0.9  # the share of tags that mark spans from which the rest are taken for mistakes
+NEARLY_ALL = 0.9  # if at least this share of tags marks spans, the others are taken for mistakes
 
 
 class Span(NamedTuple):
@@ -26,7 +26,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class F1Score:
-    """Precision, recall and F1, from 0 to 1, 0 if undefined; and the number of correct answers that there are."""
+    """Precision, recall and F1, from 0 to 1, 0 if undefined; and the number of gold answers."""
 
     precision: float
     recall: float
@@ -35,7 +35,7 @@ class F1Score:
 
     @classmethod
     def of_counts(cls, correct: int, predicted: int, gold: int) -> F1Score:
-        """From the number of answers that are predicted correctly, that are predicted, and that there are."""
+        """From the numbers of correct predictions, of predictions, and of gold answers."""
         f1 = 2 * correct / max(predicted + gold, 1)
         return cls(correct / max(predicted, 1), correct / max(gold, 1), f1, gold)
 
@@ -44,7 +44,7 @@ Confusion = dict[str, dict[str, int]]  # counts by correct label (outer key) and
 
 
 def check_label(label: object, of: str) -> None:
-    """ValueError if the label of an example, which the message calls `of`, is missing or not a string."""
+    """ValueError if a label is missing or not a string; `of` names its example in the message."""
     if label is None:
         raise ValueError(f"{of} has no label")
     if not isinstance(label, str):
@@ -141,13 +141,13 @@ def score_by_type(gold: Iterable[Tags], predicted: Iterable[Tags]) -> dict[str, 
 def span_scheme(sequences: Iterable[Tags]) -> str | None:
     """The scheme of tags that mark spans, "IOB1", "IOB2" or "BIOES"; None for other tags, such as parts of speech.
 
-    The tags B, I, E and S, where there are no others, mark spans whose type is "".
+    Tags without a type (B, I, E and S), where there are no others but O, mark spans whose type is "".
 
     Raises:
-        ValueError: Nearly all tags mark spans, but some do so in another scheme, or do not.
+        ValueError: Nearly all tags mark spans, but some are of another scheme, or of none.
     """
     sequences = list(sequences)
-    # Without a type, as conlleval reads it too: all spans are then of one kind.
+    # Tags without a type, which conlleval reads too: all spans are then of one type.
     of_one_kind = {"B"} <= set(chain.from_iterable(sequences)) - {"O"} <= set(SPAN_PREFIXES)
     counts: Counter[str] = Counter()
     others: Counter[str] = Counter()
@@ -169,14 +169,14 @@ def span_scheme(sequences: Iterable[Tags]) -> str | None:
         return None
     if others:
         _raise_for_other_tags(foreign or others)
-    # A few odd tags do not change the scheme of a file: each is what most spans are.
+    # The majority decides, so that a few odd tags do not change the scheme of a file.
     if 2 * (counts["E"] + counts["S"]) > counts["B"] + counts["S"]:
         return "BIOES"
     return "IOB1" if counts["I not after its type"] > counts["B not after its type"] else "IOB2"
 
 
 def check_marks_spans(tags: Tags) -> None:
-    """ValueError if a tag is of another scheme than IOB1, IOB2 and BIOES, or of none."""
+    """ValueError for a tag of a scheme other than IOB1, IOB2 and BIOES, or of none."""
     if others := [tag for tag in tags if tag != "O" and tag.partition("-")[0] not in SPAN_PREFIXES]:
         _raise_for_other_tags(Counter(others))
 
@@ -214,7 +214,7 @@ def to_bioes(tags: Tags) -> list[str]:
 
 
 def from_spans(spans_to_tag: Iterable[Span], length: int, scheme: str) -> list[str]:
-    """Spans that do not overlap as the tags of a sentence, in the scheme "IOB1", "IOB2" or "BIOES"."""
+    """The tags of a sentence of `length` words from spans that do not overlap, in "IOB1", "IOB2" or "BIOES"."""
     tags = ["O"] * length
     previous = Span(-1, -1, "")
     for span in sorted(spans_to_tag):

@@ -1,6 +1,6 @@
 """Pairs of sentences: entailment, paraphrase, similarity, by ESIM (Chen et al. 2017, "Enhanced LSTM for NLI").
 
-One BiLSTM encodes both sentences, which are softly aligned; each word is compared with what it is aligned with, a
+One BiLSTM encodes both sentences, which are aligned by attention; each word is compared with its soft alignment, a
 second BiLSTM composes the comparisons, and a classifier, or a regression for similarity, reads the pooled result.
 """
 
@@ -50,7 +50,7 @@ class PairsConfig:
     dropout: float = 0.5
     """Dropout of the input of each layer."""
     tokenizer: str = "english-1"
-    """Tokenizer for sentences, in files and as strings; whitespace-1 if those of files are tokenized."""
+    """Tokenizer for the sentences of files and for strings; whitespace-1 if files are tokenized already."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -80,7 +80,7 @@ class PairPrediction:
 
 
 class PairBatch(NamedTuple):
-    """Pairs with the numbers of their labels, (B,) int64, -1 for an unknown one; or with their scores, (B,) float32."""
+    """Pairs with the indices of their labels, (B,) int64, -1 for an unknown one; or with their scores, (B,) float32."""
 
     first: WordBatch
     second: WordBatch
@@ -103,7 +103,7 @@ class ESIM(TaskNetwork):
         self.output = nn.Linear(config.hidden_dim, num_outputs)
 
     def forward(self, batch: PairBatch) -> Tensor:
-        """(B, K) scores of the labels, or (B, 1)."""
+        """Scores of the labels, (B, K), or the predicted score of each pair, (B, 1)."""
         first, second = self.words(batch.first), self.words(batch.second)
         a, b = self._encode(first), self._encode(second)
         similarity = a @ b.transpose(1, 2)  # (B, T of the first, T of the second)
@@ -157,7 +157,7 @@ class PairsTask(Task[SentencePair, PairPrediction]):
     reads_text = False
     Config = PairsConfig
     fit_config = FitConfig(max_epochs=20, learning_rate=5e-4)
-    max_words = 5_000  # of which each attends to each
+    max_words = 5_000  # attention takes memory that grows with the square
     config: PairsConfig
 
     # --- Examples ---------------------------------------------------------------------------------------------------

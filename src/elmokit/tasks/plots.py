@@ -92,7 +92,7 @@ def plot_sample_efficiency(
     """Draw scores against the size of the training set, as in figure 1 of Peters et al. (2018).
 
     Args:
-        scores: For each kind of word vectors the sizes of the training set, with the scores there.
+        scores: For each kind of word vectors, pairs of a training set's size and the score.
         metric: Name of the score.
         path: The picture: .png, .svg or .pdf.
 

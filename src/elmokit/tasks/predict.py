@@ -18,7 +18,7 @@ from elmokit.tasks.task_model import TaskModel, load_task_model
 
 @dataclass(frozen=True)
 class PredictedFile:
-    """How many examples were predicted, and their scores; or else why a file in the task's format has no scores."""
+    """The number of predicted examples, and their scores; or `unscored`: why a file in the task's format has none."""
 
     examples: int
     scores: TaskScores | None = None
@@ -37,7 +37,7 @@ def _examples(model: TaskModel, file: Path, text: bool) -> Iterator[Any]:
 
 
 def _why_unscored(task: Task, file: Path) -> str | None:
-    """Why the predictions for a file cannot be scored, by its first example; None if they can."""
+    """Why the predictions for a file cannot be scored, judged by its first example; None if they can."""
     try:
         for example in islice(task.read(file), 1):
             task.check(example)
@@ -73,14 +73,14 @@ def predict_file(
 ) -> PredictedFile:
     """Predict for a file of any size, and write the output atomically.
 
-    If the file holds correct answers, the predictions are scored, and kept in memory for that.
+    If the file holds gold answers, the predictions are scored, and held in memory for that.
 
     Args:
         model: The task model, or its directory.
         file: A file in the task's format, or with `text` raw text, one input per line.
         output: JSON lines, one for each example; with a tagger and a suffix other than .jsonl, a copy of the file
-            with the predicted tags: in the tag column of CoNLL-U, in a new last column of other files. Of raw text the
-            copy has a word and its tag in each line.
+            with the predicted tags: in the tag column of CoNLL-U, in a new last column of other files. For raw text,
+            each line has a word and its tag.
         text: The file is raw text, to be tokenized with the model's tokenizer.
         device: Device of a model that is loaded here.
         task: FILE.py:CLASS of a task of your own, for a model that is loaded here.
@@ -90,10 +90,10 @@ def predict_file(
         The number of examples, and their scores or the reason why there are none.
 
     Raises:
-        FileExistsError: The output exists, and is not to be overwritten.
+        FileExistsError: The output exists, and `overwrite` is not set.
         FileNotFoundError: The model or the file is missing.
-        ValueError: The output is the input or a directory, the file is not in the task's format, or an input of the
-            task is no line of raw text.
+        ValueError: The output is the input or a directory, the file is not in the task's format, or `text` is set and
+            an input of the task is not a line of raw text.
     """
     file, output = Path(file), Path(output)
     check_output(output, [file], overwrite=overwrite)

@@ -74,7 +74,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a question: `text[start : end]` of the passage, and its probability."""
+    """The answer to a question, `text`: the characters `start : end` of the passage; and its probability."""
 
     id: str
     text: str
@@ -84,7 +84,7 @@ class Answer:
 
 
 class ReadingBatch(NamedTuple):
-    """Questions, passages, and the first and last words of the answers, (B, 2) int64, -1 if unknown."""
+    """Questions, passages, and the indices of the first and last words of the answers, (B, 2) int64, -1 if unknown."""
 
     question: WordBatch
     passage: WordBatch
@@ -124,7 +124,7 @@ class BiDAF(TaskNetwork):
         self.end = nn.Linear(hidden, 1)
 
     def forward(self, batch: ReadingBatch) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of every word of the passage as the first and as the last of the answer, each (B, T)."""
+        """Log-probabilities of each word of the passage as the first and as the last of the answer, each (B, T)."""
         question, passage = self.words(batch.question), self.words(batch.passage)
         q, p = self._encode(question), self._encode(passage)
         x = F.relu(self.merge(self.dropout(self._attend(p, q, passage.mask, question.mask))))
@@ -155,7 +155,7 @@ class BiDAF(TaskNetwork):
         return F.relu(self.merge_self(self.dropout(torch.cat([read, attended, read * attended], dim=2))))
 
     def loss(self, batch: ReadingBatch) -> Tensor:
-        """Mean negative log-likelihood of the first and the last word of the answers."""
+        """Negative log-likelihood of the first word plus that of the last word of the answer, mean over questions."""
         start, end = self(batch)
         losses = [F.nll_loss(scores, batch.spans[:, side], ignore_index=-1) for side, scores in enumerate((start, end))]
         return losses[0] + losses[1]
@@ -177,7 +177,7 @@ class BiDAF(TaskNetwork):
 
 
 def word_offsets(text: str, words: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """Positions of words in a text, (begin, end) in characters; a word that does not occur as written has length 0."""
+    """Positions of words in a text, (begin, end) in characters; one that does not occur as written has length 0."""
     offsets, position = [], 0
     for place in token_offsets(text, words):
         offsets.append(place or (position, position))
@@ -217,7 +217,7 @@ class ReadingTask(Task[Question, Answer]):
     reads_text = False
     Config = ReadingConfig
     fit_config = FitConfig(max_epochs=15, batch_size=24, learning_rate=1e-3, patience=3)
-    max_words = 5_000  # of which each attends to each
+    max_words = 5_000  # attention takes memory that grows with the square
     config: ReadingConfig
 
     # --- Examples ---------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class ReadingTask(Task[Question, Answer]):
         return len(example.passage)
 
     def check_length(self, example: Question) -> None:
-        """As for any task, of the question too."""
+        """As for any task, and ValueError if the question is too long."""
         super().check_length(example)
         if self.max_words is not None and len(example.question) > self.max_words:
             raise ValueError(f"its question has {len(example.question):,} words, at most {self.max_words:,} are read")
@@ -277,7 +277,7 @@ class ReadingTask(Task[Question, Answer]):
             raise ValueError(f"question {example.id}: the answer's words are {first} to {last}, of {words} words")
 
     def check_training(self, example: Question) -> None:
-        """As `check`; and a word must belong to the first answer, which is needed to train but not to score."""
+        """As `check`; and the first answer must have a word of the passage, which only training needs."""
         self.check(example)
         if example.span is None:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The bidirectional LSTM on which most task networks stand."""
+"""The bidirectional LSTM that most task networks are built on."""
 
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -10,8 +10,8 @@ class BiLSTM(nn.Module):
     Args:
         input_dim: Width I of the input.
         hidden_dim: Width of each direction.
-        num_layers: Layers, each on both directions of the one below.
-        dropout: Between layers.
+        num_layers: Number of layers, each of which reads both directions of the one below.
+        dropout: Dropout between layers.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, num_layers: int = 1, dropout: float = 0.0) -> None:
@@ -21,7 +21,7 @@ class BiLSTM(nn.Module):
         self.output_dim = 2 * hidden_dim
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """x (B, T, I) and mask (B, T), True from the first word to the last; a sentence without words is zeros."""
+        """x (B, T, I) and mask (B, T), True from the first word to the last -> (B, T, 2 hidden_dim)."""
         lengths = mask.sum(1).clamp(min=1).cpu()
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         hidden, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])

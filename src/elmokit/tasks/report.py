@@ -1,4 +1,4 @@
-"""Reports of a training run: scores in percent first, then how they came about; report.json has all of it."""
+"""Reports of training runs: printed as scores in percent and a summary; report.json has everything."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ class FitReport:
     test: dict[str, float] | None
     by_label: dict[str, F1Score] | None  # on the test set, or without one the development set
     confusion: Confusion | None  # on the same set
-    mixes: list[LearnedMix]  # of ELMo at the input, at the output
+    mixes: list[LearnedMix]  # of ELMo at the input and at the output, as far as it enters there
     encoder_mix: LearnedMix | None  # of the hidden states of another encoder
-    coverage: dict[str, int] | None  # of the training set's distinct words by a file of vectors
-    parameters: int  # that were trained
-    examples: int
+    coverage: dict[str, int] | None  # of the training set's distinct words by pretrained vectors
+    parameters: int  # trained ones
+    examples: int  # of the training set
     words: int
-    words_per_second: float  # of the training set in an epoch, with the scoring of the development set
+    words_per_second: float  # of the training set, including the time to score the development set
     settings: dict[str, Any]
     identity: str  # hash of data and settings
     epochs: list[Epoch]
@@ -138,7 +138,7 @@ class FitReport:
 
 
 def elmo_places(settings: Mapping[str, Any]) -> list[str]:
-    """Where ELMo enters, a place for each mix."""
+    """Where ELMo enters, "input" or "output" for each mix."""
     place = settings["words"]["elmo"]
     return {"none": [], "both": ["input", "output"]}.get(place, [place])
 

@@ -27,7 +27,7 @@ from elmokit.tasks.word_encoder import WordEncoder
 
 VERB = "V"  # the predicate's own span, which no score counts
 DOCUMENT_MARKS = ("#begin document", "#end document")
-CONTINUED = "C-"  # before the role of a further phrase of a discontinuous argument
+CONTINUED = "C-"  # the prefix of the role of a later phrase of a discontinuous argument
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class RolesConfig:
     num_layers: int = 4
     """LSTM layers."""
     dropout: float = 0.1
-    """Dropout between the layers; one mask for all steps of a sentence."""
+    """Dropout on the output of each layer, with one mask for all steps of a sentence."""
     predicate_dim: int = 100
     """Width of the vector that indicates the predicate."""
     word_column: int = 3
     """Column of the words, from 0."""
     predicate_column: int = 7
-    """Column of the predicates' senses, "-" for other words."""
+    """Column of the predicates' senses, which has "-" for other words."""
     role_column: int = 8
     """First column of roles, one for each predicate of the sentence, in order: 8 in PropBank's releases, 11 in
     CoNLL-2012, whose last column, of coreference, is not read."""
@@ -88,7 +88,7 @@ class Frame:
 
 
 class RolesBatch(NamedTuple):
-    """Sentences, which word is the predicate (B, T) int64 0 or 1, and the numbers of the tags (B, T), -1 if unknown."""
+    """Sentences, an indicator of the predicate (B, T) int64 0 or 1, and the indices of tags (B, T), -1 if unknown."""
 
     words: WordBatch
     predicate: Tensor
@@ -186,7 +186,7 @@ def _bio(cells: Sequence[str], place: str) -> list[str]:
 
 
 class RolesTask(Task[PredicateFrame, Frame]):
-    """The arguments of a given predicate. Files have PropBank's columns: brackets of roles for each predicate."""
+    """The arguments of a given predicate. Files have PropBank's columns, one with bracketed roles per predicate."""
 
     name = "roles"
     metric = "f1"
@@ -208,7 +208,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
                 rows = []
 
     def _tokens(self, rows: list[list[str]]) -> list[list[str]]:
-        """The rows without comments. Where words come first, one with "#" is known by as many columns as the others."""
+        """The rows without comments. If words are the first column, a row with "#" and all columns is no comment."""
         widths = {len(row) for row in rows if not row[0].startswith("#")} if self.config.word_column == 0 else set()
         return [row for row in rows if not row[0].startswith("#") or len(row) in widths]
 
@@ -294,7 +294,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
         return {"f1": total.f1, "precision": total.precision, "recall": total.recall}
 
     def score_by_label(self, examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> dict[str, F1Score]:
-        """Of each role."""
+        """Scores of each role."""
         return score_of_each(_counts(examples, predictions))
 
     def to_json(self, prediction: Frame) -> dict[str, Any]:
@@ -303,7 +303,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
 
 
 class ScoredArgument(NamedTuple):
-    """An argument as it is scored: its role, and (start, end) of its phrases, usually one."""
+    """An argument as it is scored: its role, and (start, end) of each of its phrases, usually one."""
 
     type: str
     phrases: tuple[tuple[int, int], ...]

@@ -64,7 +64,7 @@ class TaggingConfig(ColumnsConfig):
 
 @dataclass(frozen=True)
 class ScoredSpan:
-    """The words `start : end`, their type, and the lowest probability among those of their tags."""
+    """A span: the words `start : end`, their type, and the lowest probability of a tag in it."""
 
     start: int
     end: int
@@ -83,7 +83,7 @@ class Tagging:
 
 
 class TaggingBatch(NamedTuple):
-    """Sentences and the numbers of their tags, (B, T) int64: -1 for a tag that the training set lacks."""
+    """Sentences and the indices of their tags, (B, T) int64: -1 for a tag that the training set lacks."""
 
     words: WordBatch
     tags: Tensor | None
@@ -115,7 +115,7 @@ class TaggingNetwork(TaskNetwork):
         return -self.crf.log_likelihood(scores, batch.tags, mask).sum() / mask.sum()
 
     def decode(self, batch: TaggingBatch, with_probabilities: bool = True) -> list[tuple[list[int], list[float]]]:
-        """For each sentence its best tags, and their probabilities if they are needed."""
+        """For each sentence the indices of its best tags, and if asked for their probabilities."""
         scores, mask = self(batch), batch.words.mask
         tags = scores.argmax(dim=2) if self.crf is None else self.crf.decode(scores, mask)
         chosen: list[list[float]] = [[]] * len(tags)
@@ -143,7 +143,7 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         return read_tagged(path, self.layout(path, with_answers), with_answers)
 
     def layout(self, path: Path, with_tags: bool) -> Layout:
-        """The layout of a file whose tags are read, or that is predicted."""
+        """The layout of a file; `with_tags`: whether its tags are read."""
         config = self.config
         return Layout.of(path, config.format, config.word_column, config.tag_column, with_tags)
 
@@ -212,7 +212,7 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         if not self.labels["scheme"]:
             right = accuracy(gold, predicted)
             return {"score": right, "accuracy": right}
-        right = accuracy(map(_in_iob2, gold), map(_in_iob2, predicted))  # whatever the schemes of both
+        right = accuracy(map(_in_iob2, gold), map(_in_iob2, predicted))  # the schemes of the two may differ
         total = span_score(gold, predicted)
         of_spans = {"f1": total.f1, "precision": total.precision, "recall": total.recall}
         return {"score": total.f1, **of_spans, "accuracy": right}
@@ -220,13 +220,13 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
     def score_by_label(
         self, examples: Sequence[TaggedSentence], predictions: Sequence[Tagging]
     ) -> dict[str, F1Score] | None:
-        """Of each type of span if tags mark spans, otherwise of each tag."""
+        """Scores of each type of span if tags mark spans, otherwise of each tag."""
         if not self.labels["scheme"]:
             return super().score_by_label(examples, predictions)
         return score_by_type((example.tags for example in examples), (each.tags for each in predictions))
 
     def confusion(self, examples: Sequence[TaggedSentence], predictions: Sequence[Tagging]) -> Confusion:
-        """Of words, by their tags; of tags that mark spans, by the types of the spans."""
+        """Counts of words by their tags, or if tags mark spans, by the types of the spans."""
         gold, predicted = (chain.from_iterable(each.tags for each in tagged) for tagged in (examples, predictions))
         if self.labels["scheme"]:
             gold, predicted = map(_type, gold), map(_type, predicted)
@@ -239,7 +239,7 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         return values
 
     def write(self, predictions: Iterable[Tagging], output: Path, file: Path | None) -> None:
-        """JSON lines to a file .jsonl; to any other, a copy of `file` with the tags, or without it words and tags."""
+        """Write JSON lines to a .jsonl file; else a copy of `file` with the tags, or without `file` words and tags."""
         if suffixes_of(output).kind == ".jsonl":
             super().write(predictions, output, file)
         elif file is None:
@@ -251,7 +251,7 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
 
 
 def _in_iob2(tags: Sequence[str]) -> list[str]:
-    """The scheme in which seqeval and conlleval count words whose tags are right."""
+    """The tags in IOB2, the scheme in which seqeval and conlleval count correctly tagged words."""
     return from_spans(spans(tags), len(tags), "IOB2")
 
 

@@ -1,6 +1,6 @@
 """The interface of a downstream task: everything in which tasks differ.
 
-A task is one file: what an example is and how files are read, the network on top of the word vectors, how its
+A task is one file: its examples and how files of them are read, the network on top of the word vectors, and how its
 answers are decoded, scored and written. Training, batching by length, early stopping, resuming, saving, prediction and
 the command line (`elmokit.tasks.training`, `task_model`, `fit`) use nothing else of a task.
 """
@@ -33,7 +33,7 @@ BatchOfWords = Callable[[Sequence[Words]], WordBatch]  # `Sentences.batch`
 
 
 class TaskNetwork(nn.Module, ABC):
-    """The network of a task. It reads the batches that `Task.collate` makes."""
+    """The network of a task, which reads the batches that `Task.collate` makes."""
 
     words: WordEncoder
 
@@ -43,12 +43,15 @@ class TaskNetwork(nn.Module, ABC):
 
     @abstractmethod
     def decode(self, batch: Any, with_probabilities: bool = True) -> list[Any]:
-        """Predict for each example of the batch, without gradients; `Task.predictions` reads the result.
+        """Decode the answer to each example of a batch, called without gradients.
 
         Args:
             batch: The batch.
             with_probabilities: Whether probabilities are needed; `Task.score` needs none, so a network that computes
                 them at some cost may leave them out.
+
+        Returns:
+            A result for each example, in any form that `Task.predictions` reads.
         """
 
 
@@ -57,13 +60,13 @@ class Task(ABC, Generic[Example, Prediction]):
 
     Attributes:
         name: The task's name on the command line.
-        metric: The score, among those of `score`, that stops the training.
+        metric: The name of the score, among those of `score`, on which training stops early.
         Config: A frozen dataclass: the settings of the network and of the files.
-        fit_config: Settings of the training that suit the task.
+        fit_config: Default settings of the training.
         prediction_batch_size: Examples per batch when predicting; predictions do not depend on it.
         reads_text: Whether `from_text` takes a string, so that a line of raw text is an input (`predict --text`).
-        max_batch_size: Most examples that the network reads at once; None: any number.
-        max_words: The longest example that the network reads, by `length`; None: any.
+        max_batch_size: Maximum number of examples in a batch; None: no limit.
+        max_words: Maximum `length` of an example; None: no limit.
         config: The settings.
         labels: What `learn` returned for the training set (labels, tags, ...), as JSON values.
     """
@@ -88,7 +91,7 @@ class Task(ABC, Generic[Example, Prediction]):
         """Stream the examples of a file. ValueError names the line that is not in the task's format."""
 
     def read_training(self, path: Path) -> Iterator[Example]:
-        """Stream the examples of a training set: those of `read`, unless training uses others than are scored."""
+        """Stream the examples of a training set: by default those of `read`, which are also those that are scored."""
         return self.read(path)
 
     def files(self, path: Path) -> list[Path]:
@@ -108,11 +111,11 @@ class Task(ABC, Generic[Example, Prediction]):
         return (words for example in examples for words in self.sentences(example))
 
     def length(self, example: Example) -> int:
-        """The length by which examples are batched: the words of the longest sentence."""
+        """The length by which examples are batched: by default the number of words of the longest sentence."""
         return max(map(len, self.sentences(example)), default=0)
 
     def check_length(self, example: Example) -> None:
-        """ValueError if an example is longer than the network can read."""
+        """ValueError if an example is longer than the network reads."""
         if self.max_words is not None and (length := self.length(example)) > self.max_words:
             raise ValueError(f"it has {length:,} words, but {self.name} reads at most {self.max_words:,}: split it")
 
@@ -121,7 +124,7 @@ class Task(ABC, Generic[Example, Prediction]):
         """ValueError if an example to train on, or to score, is inconsistent or has no answer."""
 
     def checked(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Pass on examples to score. ValueError, which numbers the example, for the first one that `check` refuses."""
+        """Yield examples to score. ValueError, with its number from 1, for the first one that `check` refuses."""
         for number, example in enumerate(examples, start=1):
             try:
                 self.check(example)
@@ -130,12 +133,12 @@ class Task(ABC, Generic[Example, Prediction]):
             yield example
 
     def check_training(self, example: Example) -> None:
-        """ValueError if the network cannot be trained on an example: as `check`, unless training needs more."""
+        """ValueError if the network cannot be trained on an example; by default the same as `check`."""
         self.check(example)
 
     @abstractmethod
     def learn(self, examples: Sequence[Example]) -> dict[str, Any]:
-        """The labels of a training set, as JSON values."""
+        """What the network must know of a training set, such as its labels, as JSON values."""
 
     def answer_types(self, labels: Mapping[str, Any]) -> set[str]:
         """The classes, or the types of spans, among labels that `learn` returned; empty if answers are neither."""
@@ -149,17 +152,17 @@ class Task(ABC, Generic[Example, Prediction]):
 
     @abstractmethod
     def collate(self, examples: Sequence[Example], words: BatchOfWords) -> Any:
-        """Examples -> a NamedTuple of tensors and word batches, -1 for answers that the training set lacks."""
+        """Examples -> a NamedTuple of tensors and word batches; -1 stands for an answer that the training set lacks."""
 
     # --- Answers ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def predictions(self, examples: Sequence[Example], decoded: Sequence[Any]) -> list[Prediction]:
-        """Convert the results of `TaskNetwork.decode` to predictions; None is that of an example of length 0."""
+        """Convert the results of `TaskNetwork.decode` to predictions; that of an example of length 0 is None."""
 
     @abstractmethod
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
-        """Scores by name, `metric` among them; from 0 to 1, correlations from -1 to 1."""
+        """Scores by name, `metric` among them: from 0 to 1, for correlations from -1 to 1."""
 
     def confusion(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Confusion | None:
         """Counts by correct label (outer key) and predicted label; None if answers are not labels."""
@@ -182,13 +185,13 @@ class Task(ABC, Generic[Example, Prediction]):
         Args:
             predictions: One for each example.
             output: JSON lines, unless the task has a format of its own.
-            file: The file of the examples, in the task's format; None: they were raw text.
+            file: The file of the examples, in the task's format; None if they were raw text.
         """
         self.write_lines((json.dumps(self.to_json(each), ensure_ascii=False) + "\n" for each in predictions), output)
 
     @staticmethod
     def write_lines(lines: Iterable[str], output: Path) -> None:
-        """Write lines, which end in a line break, to a file, whole or not at all."""
+        """Write lines, each with its line break, to a file, whole or not at all."""
         with atomic_path(output) as partial, create_bytes(partial) as stream:
             for line in lines:
                 stream.write(line.encode("utf-8", "surrogatepass"))
@@ -222,7 +225,7 @@ def find_task(name: str) -> type[Task]:
 
 @lru_cache
 def _module_of(file: Path, _modified: int) -> ModuleType:
-    """The module of a file, which is executed again only after it was changed, at `_modified`."""
+    """The module of a file, executed once for each time of modification."""
     name = f"elmokit_task_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
@@ -238,7 +241,7 @@ def _module_of(file: Path, _modified: int) -> ModuleType:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """A batch, a NamedTuple whose fields are tensors, batches, or neither, on a device."""
+    """Move a batch to a device: a NamedTuple whose fields are tensors, NamedTuples, or anything else, which stays."""
     if isinstance(batch, Tensor):
         return batch.to(device)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

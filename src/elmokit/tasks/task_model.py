@@ -48,7 +48,7 @@ from elmokit.tasks.word_batches import Sentences, WordTable
 from elmokit.tasks.word_encoder import CHARACTERS, WordEncoder, mix_weights
 from elmokit.text.tokenizers import get_tokenizer
 
-WORDS_AT_ONCE = 16_384  # of the examples that are predicted together
+WORDS_AT_ONCE = 16_384  # of examples that are held in memory to be predicted
 
 
 def make_network(
@@ -94,16 +94,25 @@ def character_cnns(config: WordsConfig, model: Pretrained | None) -> list[CharCN
 
 
 class FrozenVectors(NamedTuple):
-    """The caches of what a network reads from frozen encoders; None for what it does not read."""
+    """The caches of vectors of frozen encoders; None for an encoder that the network does not read."""
 
-    layers: LayerCache | None  # of the biLM
-    states: LayerCache | None  # of another encoder
+    layers: LayerCache | None  # layers of the biLM
+    states: LayerCache | None  # hidden states of another encoder
 
 
 class TaskModel:
-    """A task's trained network, with the words that it knows and the encoders whose vectors it reads.
+    """A task's trained network, with its vocabulary and the encoders whose vectors it reads.
 
     `load_task_model` reads one from its directory.
+
+    Attributes:
+        task: The task, with its settings and labels.
+        network: The network, in evaluation mode.
+        table: The words of the training set.
+        model: The biLM; None if the network does not read ELMo.
+        encoder: Another pretrained encoder; None if the network reads none.
+        config: Which vectors the network reads.
+        tokenizer: Name of the tokenizer that splits strings.
     """
 
     def __init__(
@@ -151,7 +160,7 @@ class TaskModel:
 
         Args:
             examples: Examples of the task.
-            caches: Of the frozen vectors; None: new ones in memory.
+            caches: The caches, from `open_caches`; None: new ones in memory.
 
         Returns:
             The examples with their encoded sentences.
@@ -177,7 +186,7 @@ class TaskModel:
             A prediction of the task for each input.
 
         Raises:
-            ValueError: The inputs are a single string, or one is no input of the task or too long.
+            ValueError: The inputs are a single string, or one is not an input of the task, or too long.
         """
         if isinstance(inputs, str):
             raise ValueError("predict takes a list: write predict([text])")
@@ -185,7 +194,7 @@ class TaskModel:
         return list(self.predict_examples(map(self.example, inputs)))
 
     def example(self, text: Any) -> Any:
-        """Convert an input of `predict` to an example. ValueError if it is none of the task."""
+        """Convert an input of `predict` to an example. ValueError if it is not an input of the task."""
         try:
             return self.task.from_text(text, self._tokenize)
         except (AttributeError, TypeError) as error:
@@ -196,13 +205,13 @@ class TaskModel:
 
         Args:
             examples: Examples of the task, with or without answers.
-            with_probabilities: That of `TaskNetwork.decode`: scores need none, which saves time.
+            with_probabilities: Whether to compute probabilities, which takes time and scores do not need.
 
         Yields:
             A prediction for each example, in order.
 
         Raises:
-            ValueError: An example, which is numbered, is too long.
+            ValueError: An example is too long; the message gives its number.
         """
         batch: list[Any] = []
         words = 0
@@ -229,7 +238,8 @@ class TaskModel:
             The scores of the task.
 
         Raises:
-            ValueError: An example, which is numbered, is inconsistent, has no answer, or is too long.
+            ValueError: There is no example, or one is inconsistent, has no answer, or is too long; the message gives
+                its number.
         """
         examples = list(self.task.checked(examples))
         if not examples:
@@ -243,10 +253,10 @@ class TaskModel:
         Args:
             directory: Directory to write.
             overwrite: Replace an earlier task model there.
-            more_files: Texts of further files, by name.
+            more_files: Contents of further files, by name.
 
         Raises:
-            FileExistsError: The directory exists, and `overwrite` is not set or it is no task model.
+            FileExistsError: The directory exists, and is not a task model or `overwrite` is not set.
         """
         check_output(directory, overwrite=overwrite, directory_of=CONFIG)
         check_overwritable(directory, LAYOUT)
@@ -307,7 +317,7 @@ def load_task_model(directory: str | Path, device: str | None = None, task: type
 
 
 def _with_weights(path: Path, make: Callable[[], TaskNetwork]) -> TaskNetwork:
-    """The network that `make` makes, with its own weights from a file. CheckpointError if they do not fit."""
+    """The network that `make` returns, with its own weights from a file. CheckpointError if they do not fit."""
     weights = read_tensors(path, load_file)
     if wrong := non_finite(weights):
         raise CheckpointError(f"{path} has weights that are not finite: {', '.join(wrong)}; fit the model again")

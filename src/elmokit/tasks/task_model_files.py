@@ -8,7 +8,7 @@ vectors.safetensors   `vectors` (V, D), if the network reads any
 bilm/                 the biLM in elmokit's format, if the network reads ELMo
 encoder/              another encoder in Hugging Face's format, if the network reads one
 report.json           the report of the training
-report.png            its picture, if one was asked for
+report.png            its plot, if one was asked for
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LAYOUT = Layout(
     frozenset({"format_version", "task"}),
     frozenset({WEIGHTS, WORDS, f"{VECTORS}.txt", f"{VECTORS}.safetensors", BILM, ENCODER, "report.json", "report.png"}),
 )
-BILM_PREFIX = "words.elmo.bilm."  # of the names of its weights
+BILM_PREFIX = "words.elmo.bilm."  # of the names of the biLM's weights in the network
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Description:
 
 
 def read_config(path: Path, task: type[Task] | None) -> tuple[Task, Description]:
-    """The task with its settings and labels, and all of config.json."""
+    """Read config.json: the task with its settings and labels, and all of it. CheckpointError if it is damaged."""
     try:
         content = read_json(path)
         version = content.get("format_version") if isinstance(content, dict) else None
@@ -85,7 +85,7 @@ def write_words(words: Iterable[str], path: Path) -> None:
 
 
 def read_words(path: Path) -> tuple[str, ...]:
-    r"""What `write_words` wrote; unlike `read_lines` it keeps a "\r" or a byte order mark, which a word may have."""
+    r"""Read what `write_words` wrote; unlike `read_lines`, keep a "\r" or a byte order mark, which a word may have."""
     try:
         *words, rest = path.read_bytes().decode("utf-8", "surrogatepass").split("\n")
     except (FileNotFoundError, UnicodeDecodeError) as error:
@@ -112,7 +112,7 @@ def write_vectors(vectors: WordVectors, directory: Path) -> None:
 
 
 def read_vectors(directory: Path) -> WordVectors:
-    """What `write_vectors` wrote. CheckpointError if a file is missing or damaged, or the two do not match."""
+    """Read what `write_vectors` wrote. CheckpointError if a file is missing or damaged, or the two do not match."""
     words, path = read_words(directory / f"{VECTORS}.txt"), directory / f"{VECTORS}.safetensors"
     arrays = read_tensors(path, load_arrays)
     if (vectors := arrays.get(VECTORS)) is None or vectors.ndim != 2 or len(vectors) != len(words):

@@ -33,7 +33,7 @@ from elmokit.train.optim import Optimizer
 
 @dataclass
 class ExampleSet:
-    """Examples with their encoded sentences, from which batches are made."""
+    """Examples and their encoded sentences, from which batches are made."""
 
     task: Task
     examples: Sequence[Any]
@@ -57,9 +57,9 @@ def predict(network: TaskNetwork, examples: ExampleSet, with_probabilities: bool
     """Predict for all examples.
 
     Args:
-        network: The network, which is switched to evaluation.
+        network: The network, which is switched to evaluation mode.
         examples: Examples with or without answers.
-        with_probabilities: That of `TaskNetwork.decode`.
+        with_probabilities: As in `TaskNetwork.decode`.
 
     Returns:
         The predictions, in the order of the examples.
@@ -84,7 +84,7 @@ def score(network: TaskNetwork, examples: ExampleSet) -> dict[str, float]:
 def train_epoch(
     network: TaskNetwork, examples: ExampleSet, optimizer: torch.optim.Optimizer, config: FitConfig, number: int
 ) -> float:
-    """One pass over the examples, whose order and dropout depend on the seed and the epoch's number alone.
+    """Train for one epoch; the order of examples and the dropout depend on the seed and the epoch's number alone.
 
     Returns:
         The mean loss of the batches.
@@ -113,10 +113,10 @@ def best_epoch(epochs: Sequence[Epoch], metric: str) -> int:
 
 
 def unimproved(epochs: Sequence[Epoch], metric: str) -> int:
-    """How many epochs in a row brought no new best score.
+    """The number of epochs since the best score.
 
     Epochs count from the first change of the score on, unless it is 1 from the start: a network that still finds no
-    span, or gives all examples the same answer, has not begun to learn, and needs its learning rate.
+    span, or gives all examples the same answer, has not begun to learn, and needs its full learning rate.
     """
     scores = [epoch.scores[metric] for epoch in epochs]
     unchanged = sum(1 for _ in takewhile(lambda score: score == scores[0] < 1, scores))
@@ -159,7 +159,7 @@ def _parameter_groups(network: TaskNetwork, config: FitConfig) -> list[dict[str,
 
 @contextmanager
 def _frozen(groups: Iterable[dict[str, Any]]) -> Iterator[None]:
-    """Leave groups of parameters as they are inside the `with` block; Adam's averages of their gradients too."""
+    """Keep groups of parameters, and Adam's averages of their gradients, unchanged within the `with` block."""
     parameters = [parameter for group in groups for parameter in group["params"]]
     for parameter in parameters:
         parameter.requires_grad_(False)
@@ -171,13 +171,13 @@ def _frozen(groups: Iterable[dict[str, Any]]) -> Iterator[None]:
 
 
 def _trained_weights(network: TaskNetwork) -> dict[str, Tensor]:
-    """All that a training changes, also buffers such as the statistics of batch normalization."""
+    """Copies of all tensors that training changes, including buffers such as batch normalization's statistics."""
     frozen = {name for name, value in network.named_parameters(remove_duplicate=False) if not value.requires_grad}
     return {name: copied(value) for name, value in network.state_dict().items() if name not in frozen}
 
 
 def copied(value: Tensor) -> Tensor:
-    """A copy that shares no memory with another tensor, as files of safetensors require; tied weights do."""
+    """A copy that shares no memory with another tensor, as safetensors requires and tied weights do."""
     return value.detach().clone().contiguous()
 
 
@@ -218,7 +218,7 @@ class _Snapshot:
     def read(
         self, network: TaskNetwork, optimizer: torch.optim.Optimizer
     ) -> tuple[dict[str, Tensor], list[Epoch]] | None:
-        """Put the state into the network and the optimiser; the best weights and the epochs, or None without one."""
+        """Restore network and optimizer; return the best weights and the epochs, or None without a snapshot."""
         if self._directory is None or not (self._directory / "state.json").is_file():
             return None
         try:
@@ -255,7 +255,7 @@ def train(
         examples: Examples to train on.
         dev: Examples that determine when to stop.
         config: Settings of the training.
-        snapshot: Directory for the state after each epoch, from which an interrupted run resumes; None: none.
+        snapshot: Directory for the state after each epoch, from which an interrupted run resumes; None: not written.
         identity: Hash of data and settings; a snapshot with another one is refused.
 
     Returns:
@@ -296,11 +296,11 @@ def train(
 
 
 def learned_mixes(network: TaskNetwork) -> list[LearnedMix]:
-    """The present weights of ELMo's mixes."""
+    """The current weights of ELMo's mixes."""
     mixes = [] if network.words.elmo is None else network.words.elmo.mixes
     return [learned_mix(cast(ScalarMix, mix)) for mix in mixes]
 
 
 def learned_mix(mix: ScalarMix) -> LearnedMix:
-    """The present weights of a mix."""
+    """The current weights of a mix."""
     return LearnedMix(mix.layer_weights().tolist(), float(mix.gamma.detach()))

@@ -17,7 +17,7 @@ from elmokit.tasks.layer_cache import Words
 
 SubwordPooling = Literal["first", "mean"]
 BATCH_WINDOWS = 32
-# Of a configuration: where it was read from, and by what.
+# Entries of a configuration that do not change the vectors: where it was read from, and by which library.
 NOT_DECISIVE = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
 MAX_SUBWORDS = 512  # of a window, special tokens included, if neither tokenizer nor model says less
 
@@ -27,8 +27,8 @@ class TransformerEncoder:
 
     Args:
         model: An encoder, as `transformers.AutoModel` loads it.
-        tokenizer: Its tokenizer, a fast one: it says to which word a subword belongs.
-        pooling: The vector of a word is that of its first subword, or the mean over its subwords.
+        tokenizer: Its tokenizer, a fast one, which can map subwords to words.
+        pooling: "first": the vector of a word is that of its first subword; "mean": the mean over its subwords.
         device: Device to compute on.
     """
 
@@ -80,7 +80,7 @@ class TransformerEncoder:
         return vectors
 
     def _windows(self, words: Words) -> Iterator[list[str]]:
-        """Cut a sentence into parts that the encoder can read at once; a part begins with a whole word."""
+        """Cut a sentence, between words, into windows that the encoder can read at once."""
         encoded = self.tokenizer(list(words), is_split_into_words=True, add_special_tokens=False, truncation=False)
         counts = np.bincount([n for n in encoded.word_ids() if n is not None], minlength=len(words))
         free = self.max_subwords - self.tokenizer.num_special_tokens_to_add()
@@ -118,11 +118,11 @@ class TransformerEncoder:
 
 
 def _positions(model: Any) -> int:
-    """How many positions a model has for subwords."""
+    """The number of positions for subwords, special tokens included, that a model has."""
     positions = getattr(model.config, "max_position_embeddings", MAX_SUBWORDS)
     table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
-    return positions if padding is None else positions - padding - 1  # RoBERTa counts from the one after padding's
+    return positions if padding is None else positions - padding - 1  # RoBERTa's begin after that of padding
 
 
 def _fingerprint(model: Any, tokenizer: Any, max_subwords: int) -> str:

@@ -1,8 +1,7 @@
 """Translation: an LSTM encoder and an LSTM decoder with attention and input feeding (Luong et al. 2015), beam search.
 
-ELMo enters the encoder. Rare target words are unknown; where the decoder predicts the
-unknown word, the source word that it attends to most is copied (Luong et al. 2015, "Addressing the rare word
-problem").
+ELMo enters the encoder. Rare target words are unknown; where the decoder predicts the unknown word, the source word
+that it attends to most is copied (Luong et al. 2015, "Addressing the rare word problem").
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ SPECIALS = 4
 
 @dataclass(frozen=True)
 class TranslationConfig:
-    """The network for translation, and its files: the target language's name replaces the source's in a file name."""
+    """The network for translation, and its files: a target file has the target language in place of the source in its
+    name."""
 
     source: str = "en"
     """The source language, as in file names (train.en.gz)."""
@@ -53,9 +53,9 @@ class TranslationConfig:
     length_penalty: float = 0.6
     """Exponent of the length by which a translation's score is divided (Wu et al. 2016 without their constant)."""
     lowercase: bool = True
-    """Write lower case. The source is read as it is written: ELMo was trained on words with their capitals."""
+    """Translate into lower case. The source keeps its case, as in the text that ELMo was trained on."""
     tokenizer: str = "english-1"
-    """Tokenizer for the lines of a file; whitespace-1 if they are tokenized."""
+    """Tokenizer for the lines of files, and for strings; whitespace-1 if they are tokenized already."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, ("hidden_dim", "target_dim", "min_count", "beam"))
@@ -84,14 +84,14 @@ class Translation:
 
 
 class TranslationBatch(NamedTuple):
-    """Sentences, and the numbers of the target words from BEGIN to END, (B, T) int64, then PADDING."""
+    """Sentences, and the target word indices from BEGIN to END, then PADDING, (B, T) int64."""
 
     words: WordBatch
     target: Tensor | None
 
 
 class DecoderState(NamedTuple):
-    """State of the decoder: of its LSTM, each (B, H), and the attentional vector of the previous step, (B, H)."""
+    """State of the decoder: h and c of its LSTM, and the attentional vector of the previous step, each (B, H)."""
 
     h: Tensor
     c: Tensor
@@ -99,7 +99,7 @@ class DecoderState(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The sentences for the decoder's attention: the encoder's vectors (B, S, H), their keys (B, S, H), the mask."""
+    """The sentences that the decoder attends to: the encoder's vectors (B, S, E), their keys (B, S, H), mask (B, S)."""
 
     vectors: Tensor
     keys: Tensor
@@ -126,14 +126,14 @@ class Translator(TaskNetwork):
     # --- Steps ------------------------------------------------------------------------------------------------------
 
     def encode(self, batch: WordBatch) -> tuple[Source, DecoderState]:
-        """The vectors to attend to, and the initial state, computed from the mean of the encoder's vectors."""
+        """The vectors to attend to, and the decoder's initial state, from the mean of the encoder's vectors."""
         words: EncodedWords = self.words(batch)
         vectors = words.join(self.encoder(words.vectors, words.mask))
         h, c = torch.tanh(self.start(masked_mean(vectors, words.mask))).chunk(2, dim=1)
         return Source(vectors, self.keys(vectors), words.mask), DecoderState(h, c, torch.zeros_like(h))
 
     def step(self, word: Tensor, state: DecoderState, source: Source) -> tuple[DecoderState, Tensor]:
-        """Read a target word (B, E): the state, whose `fed` the output layer reads, and the attention (B, S)."""
+        """Read a target word's vector (B, E) -> the new state, whose `fed` the output layer reads; attention (B, S)."""
         h, c = self.cell(torch.cat([word, state.fed], dim=1), (state.h, state.c))
         attention = masked_softmax((source.keys @ h[:, :, None]).squeeze(2), source.mask)
         context = (attention[:, None, :] @ source.vectors).squeeze(1)
@@ -159,7 +159,8 @@ class Translator(TaskNetwork):
     def decode(
         self, batch: TranslationBatch, with_probabilities: bool = True
     ) -> list[tuple[list[tuple[int, int]], float]]:
-        """For each sentence its translation, (target word, most attended source word) for each, and its score."""
+        """For each sentence its translation, as pairs (index of a target word, position of the source word that it
+        attends to most), and its score."""
         source, state = self.encode(batch.words)
         return [self._search(*_row(number, source, state)) for number in range(len(source.mask))]
 
@@ -189,7 +190,7 @@ class Translator(TaskNetwork):
                     chosen.append((index, [*paths[row], (number, attended[row])]))
             if not chosen:
                 break
-            # A longer translation has a lower log-probability, divided by the length of the longest at most.
+            # A continuation only lowers the log-probability, and is divided by the maximum length at most.
             best_to_come = float(total[chosen[0][0]]) / longest**self.config.length_penalty
             if finished and max(score for score, _ in finished) >= best_to_come:
                 break
@@ -211,7 +212,7 @@ def _row(number: int, source: Source, state: DecoderState) -> tuple[Source, Deco
 
 
 class TranslationTask(Task[ParallelSentence, Translation]):
-    """The translation of a sentence. Files have a sentence per line; the target file is next to the source file."""
+    """The translation of a sentence. Files have one sentence per line; the target file is next to the source file."""
 
     name = "translation"
     metric = "bleu"
@@ -241,11 +242,11 @@ class TranslationTask(Task[ParallelSentence, Translation]):
         """The file of the sentences, and that of their translations."""
         try:
             return [path, self._target_of(path)]
-        except ValueError:  # it names no language, so only its sentences can be read
+        except ValueError:  # its name has no language, so that only its sentences can be read
             return [path]
 
     def _target_of(self, path: Path) -> Path:
-        """The file of translations: its name has the target language where that of `path` last has the source."""
+        """The file of translations: the name of `path` with the last mention of the source language replaced."""
         before, language, after = f"{path.name}.".rpartition(f".{self.config.source}.")
         if not language:
             raise ValueError(f"{path} does not name its language: call it *.{self.config.source}, or set source")
@@ -304,9 +305,9 @@ class TranslationTask(Task[ParallelSentence, Translation]):
         return translations
 
     def score(self, examples: Sequence[ParallelSentence], predictions: Sequence[Translation]) -> dict[str, float]:
-        """BLEU of the text in the task's own tokens, from 0 to 1, as computed by sacrebleu.
+        """BLEU of the task's own tokens, from 0 to 1, as computed by sacrebleu.
 
-        Published figures are of text that is tokenized in another way, and cannot be compared.
+        Published figures are of text that is tokenized differently, and cannot be compared.
         """
         try:
             from sacrebleu.metrics.bleu import BLEU

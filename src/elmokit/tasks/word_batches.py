@@ -1,4 +1,4 @@
-"""Sentences as tensors: numbered words, characters of the distinct ones, and the layers of a frozen biLM."""
+"""Sentences as tensors: word indices, characters of the distinct words, and vectors of frozen encoders."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from elmokit.tasks.layer_cache import LayerCache, Place, Words
 from elmokit.tasks.word_vectors import WordVectors
 from elmokit.text.characters import PAD_CHARACTER, TruncationWarning, count_truncated, encode_words
 
-PADDING, UNKNOWN = 0, 1  # word numbers; those of the table follow
+PADDING, UNKNOWN = 0, 1  # word indices; those of the table follow
 
 
 @dataclass(frozen=True)
 class WordTable:
     """The words of a training set, the most frequent first; those from `num_frequent` on occurred once.
 
-    `vectors` are pretrained ones, also of words that are not among `words`.
+    `vectors` are pretrained, and may include words that are not among `words`.
     """
 
     words: tuple[str, ...]
@@ -36,8 +36,8 @@ class WordTable:
     def of(cls, sentences: Iterable[Words]) -> WordTable:
         """The table of a training set, without vectors; words of equal count in alphabetical order.
 
-        A sentence that several examples share, such as the passage of many questions, counts once: its rare words are
-        rare.
+        A sentence that several examples share, such as the passage of many questions, counts once, so that its rare
+        words stay rare.
         """
         counts: Counter[str] = Counter()
         for words in dict.fromkeys(map(tuple, sentences)):
@@ -51,7 +51,7 @@ class WordTable:
 
     @property
     def size(self) -> int:
-        """Word numbers in use, with padding and the unknown word."""
+        """Number of word indices, including padding and the unknown word."""
         return len(self.words) + UNKNOWN + 1
 
 
@@ -61,7 +61,7 @@ class WordBatch(NamedTuple):
     words: Tensor  # (B, T) int64
     mask: Tensor  # (B, T) bool
     characters: Tensor | None  # (U, C) int64, of the distinct words
-    places: Tensor | None  # (M,) int64: which distinct word each of the M real tokens is, row by row
+    places: Tensor | None  # (M,) int64: the row of `characters` of each of the M real tokens, row by row
     layers: Tensor | None  # (L+1, B, T, 2D) float32, of a frozen biLM
     vectors: Tensor | None  # (B, T) int64: rows of pretrained vectors, 0 for a word without one
     states: Tensor | None  # (M, B, T, D) float32: hidden states of another frozen encoder
@@ -77,7 +77,7 @@ class Sentences:
 
     Args:
         sentences: All sentences of the batches; equal ones are stored once.
-        table: Numbers of words.
+        table: The words of the training set.
         character_cnns: Character CNNs that will read the batches; the first determines where long words are truncated.
         layers: Layers of all sentences, if the network reads those of a frozen biLM.
         states: Hidden states of all sentences, if the network reads those of another frozen encoder.

@@ -23,7 +23,7 @@ EXCLUDED = -1e4  # weight, before the softmax, of a layer that a mix excludes
 
 
 def mix_weights(mix: str, num_layers: int) -> list[float] | None:
-    """Fixed weights before the softmax, (L+1,), of a mix that is not learned; None if it is learned."""
+    """The weights before the softmax, (L+1,), of the mix "top" or "uniform"; None for "learned"."""
     if mix == "learned":
         return None
     return [EXCLUDED if mix == "top" else 0.0] * (num_layers - 1) + [0.0]
@@ -38,7 +38,7 @@ def random_vectors(num_words: int, dim: int) -> nn.Embedding:
 
 
 class EncodedWords(NamedTuple):
-    """The input of a network: `vectors` (B, T, dim), and for its output ELMo's vectors (B, T, output_dim) or None."""
+    """The input of a network, `vectors` (B, T, dim); and ELMo's vectors for its output (B, T, output_dim), or None."""
 
     vectors: Tensor
     at_output: Tensor | None
@@ -56,7 +56,7 @@ class WordEncoder(nn.Module):
         config: Which of them to use, and their dropout.
         table: The words of the training set, and pretrained vectors.
         elmo: The biLM and its mixes, one for each place that `config.elmo` names; None with elmo "none".
-        encoder_shape: Hidden states and their width (M, D) of another encoder; a mix of them is learned.
+        encoder_shape: Number and width (M, D) of the hidden states of another encoder, of which a mix is learned.
 
     Attributes:
         dim: Width of `EncodedWords.vectors`.
@@ -80,7 +80,7 @@ class WordEncoder(nn.Module):
         self.encoder_mix = ScalarMix(encoder_shape[0]) if encoder_shape is not None else None
         self.dropout = nn.Dropout(config.word_dropout)
         vectors = np.zeros((0, 0), np.float32) if table.vectors is None else table.vectors.vectors
-        # Row 0, zeros, is that of words without a vector. The vectors are stored once, with the table.
+        # Row 0, zeros, is for words without a vector. Not persistent, since the vectors are stored with the table.
         self.register_buffer("vectors", torch.from_numpy(np.pad(vectors, ((1, 0), (0, 0)))), persistent=False)
         elmo_dim = 0 if elmo is None else elmo.bilm.config.output_dim
         at_input = elmo_dim if config.elmo in ("input", "both") else 0

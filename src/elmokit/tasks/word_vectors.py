@@ -18,7 +18,7 @@ import numpy as np
 from elmokit.fs.reading import read_blocks
 from elmokit.progress import ProgressBar
 
-FASTTEXT_MAGIC = b"\xba\x16\x4f\x2f"  # of a whole fastText model
+FASTTEXT_MAGIC = b"\xba\x16\x4f\x2f"  # of a fastText model (.bin)
 BUFFER_SIZE = 1 << 18
 MAX_DIM = 65_536  # more is no word vector, but another kind of file
 
@@ -54,7 +54,7 @@ class WordVectors:
         return {word: number for number, word in enumerate(self.words, start=1)}
 
     def number(self, word: str) -> int:
-        """Row of a word, from 1; that of the word in lower case if it is missing; 0 if that is missing, too."""
+        """Row of a word, from 1; if it is missing, that of the word in lower case; 0 if that is missing, too."""
         return self._numbers.get(word) or self._numbers.get(word.lower(), 0)
 
     def coverage(self, words: Iterable[str]) -> Coverage:
@@ -75,7 +75,7 @@ class _BlockStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        filled = 0  # of small blocks several are read, as the first lines tell the format
+        filled = 0  # fill the whole buffer, since the first lines decide the format
         while filled < len(buffer):
             while not self._rest:  # a block may be empty: that is not the end
                 if (block := next(self._blocks, None)) is None:
@@ -138,15 +138,15 @@ def _read_entries(path: Path) -> tuple[int, Iterator[Entry]]:
 
 
 def read_word_vectors(path: str | Path, words: Container[str], most_frequent: int = 0) -> WordVectors:
-    """Read vectors of chosen words from a file of any size; memory holds theirs only.
+    """Read the vectors of chosen words from a file of any size; memory holds no others.
 
     Args:
         path: GloVe, fastText (.vec) or word2vec, as text or binary (plain, .gz or .zst).
-        words: Words whose vectors are kept; if a word is spelled with capitals, give it in lower case, too.
-        most_frequent: The first words of the file, by convention its most frequent, are kept as well: so many.
+        words: Words whose vectors are kept; give a word with capitals in lower case, too.
+        most_frequent: Number of words at the beginning of the file, by convention the most frequent, to keep as well.
 
     Returns:
-        The words that were found, and their vectors; of several entries of a word the first.
+        The words that were found, and their vectors; the first one if a word has several.
 
     Raises:
         ValueError: The file is in another format, truncated, or holds none of the words.
@@ -156,7 +156,7 @@ def read_word_vectors(path: str | Path, words: Container[str], most_frequent: in
     dim, entries = _read_entries(path)
     vectors: dict[str, np.ndarray] = {}
     for number, (word, numbers) in enumerate(ProgressBar(entries, desc="word vectors", unit=" words")):
-        if "\n" in word:  # of a binary file; no sentence has it, and a task model could not store it
+        if "\n" in word:  # possible in binary files; no sentence has it, and a task model could not store it
             continue
         if word not in vectors and (number < most_frequent or word in words):
             vectors[word] = _vector(numbers, path, word)

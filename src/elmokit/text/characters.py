@@ -20,7 +20,7 @@ MARK_OF_BOUNDARY = {BOS: BEGIN_SENTENCE, EOS: END_SENTENCE}
 
 
 class TruncationWarning(UserWarning):
-    """Words are longer than the model reads, so that it sees only their beginnings."""
+    """Words are longer than the model can read, so that it sees only their beginnings."""
 
 
 def word_bytes(word: str) -> bytes:
@@ -40,7 +40,7 @@ def truncation_message(count: int, limit: str, place: str, word: str) -> str:
 
     Args:
         count: Number of words that are truncated.
-        limit: The number and the unit of what is read of a word, such as "48 bytes".
+        limit: How much of a word is read, with its unit, such as "48 bytes".
         place: The place of an example, such as "sentence 3".
         word: The example, which is shortened to 60 characters.
 
@@ -54,11 +54,11 @@ def truncation_message(count: int, limit: str, place: str, word: str) -> str:
 def truncation_in(
     sentences: Sequence[Sequence[str]], count_truncated: Callable[[Sequence[str]], int], limit: str
 ) -> str:
-    """The `truncation_message` of sentences, at least one of which has a truncated word.
+    """The `truncation_message` for sentences with at least one truncated word.
 
     Args:
         sentences: Lists of words.
-        count_truncated: Counts the truncated ones of some words.
+        count_truncated: Counts how many of the given words are truncated.
         limit: As in `truncation_message`.
 
     Returns:

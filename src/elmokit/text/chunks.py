@@ -15,7 +15,7 @@ INVISIBLE = re.compile(r"[\u00ad\u200b\u200e\u200f\u2060\ufeff]")
 class ChunkCache(dict[str, tuple[str, ...]]):
     """The tokens of chunks, found by a regular expression, in a cache of limited size.
 
-    The cache has two generations of half the size: when the newer one is full it replaces the older one, so that
+    The cache has two generations of half its size each: when the newer one is full it replaces the older one, so that
     chunks that were not used lately are dropped.
     """
 
@@ -50,7 +50,7 @@ class ChunkRules:
         self._inside, self._last = ChunkCache(inside, INSIDE_BYTES), ChunkCache(last, LAST_BYTES)
 
     def __call__(self, sentence: str) -> list[str]:
-        """Tokenize a sentence; the concatenated tokens are its visible characters without white space."""
+        """Tokenize a sentence; its tokens, concatenated, are its visible characters without white space."""
         chunks = sentence.split()
         if not chunks:
             return []

@@ -15,7 +15,7 @@ LETTER = r"[^\W\d_]"
 WORD_CHARACTER = r"[\w\u0300-\u036f\u0590-\u05cf\u0610-\u065f\u0900-\u0e7f\u200c\u200d]"
 
 # Repetitions that may backtrack are bounded, so that the time is linear in the length of a chunk.
-URL_END = r".,;:!?'\"\u2019\u201d)>\]"  # marks that are not of a URL where they end it
+URL_END = r".,;:!?'\"\u2019\u201d)>\]"  # marks that do not belong to a URL if they end it
 URL = rf"(?i:(?:https?|ftp)://|www\.)(?:\S*[^\s{URL_END}]|\S)(?=[{URL_END}]*$)"
 EMAIL = r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"
 DOMAIN = r"\w{1,63}(?:[.-]\w{1,63}){0,8}\.(?:com|org|net|edu|gov|info|co\.uk|doc|pdf|xls)(?!\w)"

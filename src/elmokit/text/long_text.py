@@ -1,4 +1,4 @@
-"""Incremental tokenization of long texts, with the same tokens as for the whole text at once."""
+"""Incremental tokenization of long texts; the tokens are the same as for the whole text at once."""
 
 import re
 from collections.abc import Iterator
@@ -26,14 +26,14 @@ def split_text(text: str, size: int, breaks: re.Pattern[str]) -> Iterator[str]:
 
 
 def tokenize_long_text(tokenizer: Tokenizer, text: str, size: int = SEGMENT_CHARACTERS) -> Iterator[list[str]]:
-    """Tokenize a text segment by segment, so that not all tokens are in memory.
+    """Tokenize a text segment by segment, so that not all tokens are in memory at once.
 
     Texts are split only for tokenizers of this package, whose rules do not reach across white space.
 
     Args:
         tokenizer: The tokenizer.
         text: The text.
-        size: Characters of a segment.
+        size: Minimum number of characters of a segment.
 
     Yields:
         The tokens of each segment; together they are `tokenizer.tokenize(text)`.

@@ -8,7 +8,7 @@ from elmokit.text.chunks import INVISIBLE
 
 NOT_SPACE = re.compile(r"\S")
 VISIBLE = re.compile(rf"(?!{INVISIBLE.pattern})\S")
-LOOK_AHEAD = 100  # characters in which the next token is searched where a tokenizer has changed the text
+LOOK_AHEAD = 100  # characters in which to look for the next token if the tokenizer has changed the text
 
 
 def token_offsets(text: str, tokens: Sequence[str]) -> list[tuple[int, int] | None]:
@@ -19,7 +19,7 @@ def token_offsets(text: str, tokens: Sequence[str]) -> list[tuple[int, int] | No
         tokens: Its tokens, in order. They lack its white space and may lack its invisible characters.
 
     Returns:
-        The start and stop of each token in characters; None for a token that is not in the text as it is.
+        The start and stop of each token in characters; None for a token that does not occur unchanged in the text.
     """
     kept = NOT_SPACE if INVISIBLE.search("".join(tokens)) else VISIBLE
     places = array("L", (match.start() for match in kept.finditer(text)))

@@ -32,7 +32,7 @@ SPACE = re.compile(r"\s+")
 
 
 def _forced_segment(text: str) -> str:
-    """The text up to its last punctuation mark that may end a sentence, else its last white space, or its end."""
+    """The text up to its last mark that may end a sentence, or else up to its last white space, or else all of it."""
     for pattern in (MARK_AND_SPACE, SPACE):
         ends = [match.end() for match in pattern.finditer(text)]
         if ends:
@@ -46,7 +46,7 @@ NOT_ASCII_SPACE = re.compile(r"[^\S\x00-\x7f]")
 def _segment(language: str, text: str) -> list[str]:
     """The segments of a text by sentencex.
 
-    sentencex 1.0 panics where a capital, white space outside of ASCII and a period follow each other, as in
+    sentencex 1.0 panics if a capital, white space outside of ASCII and a period follow each other, as in
     "vitamin C\u00a0.". Such a text is split as if its white space were ASCII. All other texts are split as they are, so
     that their sentences stay those that models were trained on.
     """
@@ -70,10 +70,10 @@ def segments(language: str, paragraph: str, window: int = WINDOW) -> Iterator[st
     Args:
         language: Language code.
         paragraph: The text.
-        window: Characters of a window.
+        window: Number of characters of a window.
 
     Yields:
-        Segments that concatenate to the paragraph, white space included.
+        Segments that, concatenated, are the paragraph, white space included.
     """
     begin = 0
     while len(paragraph) - begin > window:
@@ -89,8 +89,8 @@ def segments(language: str, paragraph: str, window: int = WINDOW) -> Iterator[st
     yield from _segment(language, paragraph[begin:])
 
 
-# sentencex knows some abbreviations of some languages. No sentence ends after one of ours, after an initial, or before
-# a lower-case letter either.
+# sentencex knows some abbreviations of some languages. In addition, no sentence ends after an abbreviation in
+# INTRODUCING, after an initial, or before a lower-case letter.
 ABBREVIATED = re.compile(rf"\W*(?:{INTRODUCING})\.")
 INITIAL = re.compile(r"\W*[^\W\d_]\.")
 

@@ -14,8 +14,8 @@ class Tokenizer:
         name: Unique name, which models record.
         tokenize: Splits a sentence into tokens.
         split_sentences: Splits a paragraph into sentences.
-        unknown: Matches letters of scripts for which there are no rules; None if these are not known.
-        language: Code of the language by whose rules sentences are split; None: by the tokenizer's own.
+        unknown: Matches letters of scripts for which there are no rules; None if these scripts are not known.
+        language: Code of the language by whose rules sentences are split; None: the tokenizer's own rules.
     """
 
     name: str
@@ -25,14 +25,14 @@ class Tokenizer:
     language: str | None = None
 
     def split(self, text: str) -> list[str]:
-        """The tokens of a text that stands alone, with a warning if most of it is in a script without rules."""
+        """The tokens of a text by itself; warns if most of it is in a script without rules."""
         if self.count_unknown(text) > max(1, len(text) // 2):
             message = f"text is in a script for which {self.name} has no rules: use a model of its language"
             warnings.warn(message, stacklevel=4)
         return self.tokenize(text)
 
     def split_paragraph(self, paragraph: str) -> Iterator[list[str]]:
-        """The tokens of each sentence of a paragraph that has tokens."""
+        """Yield the tokens of each sentence of a paragraph, except sentences without tokens."""
         for sentence in self.split_sentences(paragraph):
             if tokens := self.tokenize(sentence):
                 yield tokens

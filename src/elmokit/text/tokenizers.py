@@ -34,7 +34,7 @@ TOKENIZERS = {
     )
 }
 
-# The tokenizers of languages other than words-1; None for languages without one.
+# The tokenizers of languages that do not use words-1; None for languages without a tokenizer.
 TOKENIZER_OF: dict[str, str | None] = {
     "en": "english-1",
     "zh": "characters-1",
@@ -49,9 +49,9 @@ def get_tokenizer(name: str) -> Tokenizer:
 
     Args:
         name: whitespace-1 (text that is already tokenized, one sentence per line), english-1, words-1 (other languages
-            with spaces between words), characters-1 (Chinese and Japanese); or with extras rjieba (Chinese words),
-            unidic-lite (Japanese words), pythainlp (Thai), spacy:MODEL or spacy:LANGUAGE. The tokenizers of extras are
-            named NAME==VERSION; by that name, only that version is accepted.
+            with spaces between words), characters-1 (Chinese and Japanese); or, with extras, rjieba (Chinese words),
+            unidic-lite (Japanese words), pythainlp (Thai), spacy:MODEL or spacy:LANGUAGE. The full names of the latter
+            are NAME==VERSION; such a name requires that version.
 
     Returns:
         The tokenizer.
@@ -78,7 +78,7 @@ def _uses_sentencex(tokenizer: Tokenizer, language: str) -> bool:
 
 
 def _code_with_rules(language: str) -> str | None:
-    """The code of two letters for a language that is written in another way, such as deu or de-AT, and has rules."""
+    """The two-letter code of a language that may be given as deu or de-AT, too; None if there are no rules for it."""
     code = re.split("[-_]", language.lower())[0]
     code = CODES_OF_THREE_LETTERS.get(code, code)
     return code if code in (*LANGUAGES, *TOKENIZER_OF) else None
@@ -90,7 +90,7 @@ def tokenizer_for(name: str | None = None, language: str | None = None) -> Token
     Args:
         name: As in `get_tokenizer`; by default the tokenizer of the language: english-1, characters-1 (zh, ja),
             pythainlp (th) or words-1 (others).
-        language: Code of two or three letters, such as "de"; by default the language of the tokenizer, or English if no
+        language: Code of two or three letters, such as "de"; by default the tokenizer's own language, or English if no
             name is given either.
 
     Returns:

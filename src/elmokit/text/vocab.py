@@ -15,12 +15,12 @@ from elmokit.progress import ProgressBar
 from elmokit.text.characters import BOS, EOS, UNK
 
 SPECIALS = (BOS, EOS, UNK)
-BATCH_CHARACTERS = 1 << 20  # of lines whose words are counted in one call, which costs more than those of one line
+BATCH_CHARACTERS = 1 << 20  # of the lines whose words are counted in one call, since a call per line would be slow
 OLD_MARK = "!!!MAXTERMID"  # a line of the first vocabularies, which bilm-tf does not count (bilm/data.py:36)
 
 
 def is_mark(word: str) -> bool:
-    """Whether a word has no letter and no digit, as punctuation marks have none."""
+    """Whether a word has no letter and no digit, such as a punctuation mark."""
     return not any(map(str.isalnum, word))
 
 
@@ -31,10 +31,10 @@ class Vocab:
         """Create a vocabulary.
 
         Args:
-            words: Distinct words, <S>, </S> and <UNK> among them.
+            words: Distinct words, including <S>, </S> and <UNK>.
 
         Raises:
-            ValueError: One of these is missing, a word is repeated, or a word could not be read back from a file.
+            ValueError: One of these three is missing, a word is repeated, or a word could not be read back from a file.
         """
         self.words: tuple[str, ...] = tuple(words)
         self._id_of = {word: index for index, word in enumerate(self.words)}
@@ -93,11 +93,11 @@ class Vocab:
         return np.array([number for number, word in enumerate(self.words) if is_mark(word)], dtype=np.int64)
 
     def checksum(self) -> str:
-        """The SHA-256 of the words in order, by which a run knows its vocabulary."""
+        """The SHA-256 of the words in order, in hexadecimal; a training run recognizes its vocabulary by it."""
         return hashlib.sha256("\n".join(self.words).encode()).hexdigest()
 
     def ids(self, words: Iterable[str]) -> np.ndarray:
-        """The ids of words, (N,) int64."""
+        """The ids of words, (N,) int64; that of <UNK> for unknown words."""
         return np.fromiter(map(self._id_of.get, words, repeat(self.unk)), dtype=np.int64)
 
     @classmethod

@@ -12,7 +12,7 @@ from elmokit.choices import check_choices
 
 
 def _as_paths(config: Any, one: Iterable[str], several: Iterable[str]) -> None:
-    """Let strings stand for paths, and a single path for a tuple of one, in these settings."""
+    """Convert strings in these settings to paths, and a single path in `several` to a tuple."""
     for name in one:
         value = getattr(config, name)
         object.__setattr__(config, name, value if value is None else Path(value))
@@ -29,8 +29,8 @@ class PretrainConfig:
     """Text, whose lines are split into sentences: files (plain, .gz or .zst), or directories from `elmokit prepare`."""
     output: Path
     """Directory of the run: log.jsonl, checkpoints/, model/, the vocabulary that was built, text/ (tokenized copies of
-    raw text) and best/ (with patience); each cool-down has its own in it, cool-down-STEP-STEPS, with its model/. Rerun
-    the command to resume an interrupted run."""
+    raw text) and best/ (with patience); each cool-down writes its own subdirectory, cool-down-STEP-STEPS, with its
+    model/. Rerun the command to resume an interrupted run."""
     heldout: tuple[Path, ...] = ()
     """Held-out text for the perplexity during training (or pseudo-perplexity, where directions are merged)."""
     preset: Literal[
@@ -55,8 +55,8 @@ class PretrainConfig:
     schedule: Literal["cosine", "constant", "none"] | None = None
     """cosine (warm-up, decay), constant (warm-up, no planned end) or none, a constant rate (default: the recipe's)."""
     epochs: float = 1.0
-    """Passes over the corpus. More of them extend a finished run, whose schedule begins anew at its former end. Ignored
-    with a constant schedule, which has no planned end."""
+    """Passes over the corpus. A higher number extends a finished run, whose schedule begins anew at its former end.
+    Ignored with a constant schedule, which has no planned end."""
     max_words: int | None = None
     """Stop after about this many words, at the end of a step, which reads a whole batch (default: no limit)."""
     max_hours: float | None = None
@@ -65,22 +65,23 @@ class PretrainConfig:
     """Stop after this many held-out evaluations without improvement, and keep the best model (default: never). A
     cool-down has a planned end, and is not stopped."""
     cool_down: float | None = None
-    """Finish a constant schedule: decay to zero over this many words, or (below 1) share of the words read so far."""
+    """Finish a constant schedule: decay to zero over this many words, or if below 1, this fraction of those read."""
     cool_down_from: int | None = None
     """Step of the checkpoint to cool down from (default: the latest)."""
     batch_size: int = 128
     """Rows of the token stream (parallel streams of sentences)."""
     accumulation: int = 1
-    """Parts of a batch whose gradients are added up one after the other, to save memory."""
+    """Number of parts of a batch that are computed one after the other, adding up their gradients, to save memory."""
     unroll_steps: int = 20
     """Time steps per window: the state is carried from one window to the next, gradients are not. An encoder that
-    carries no state reads whole sentences, of batch size times these many positions in a step."""
+    carries no state reads whole sentences, with batch size times this many positions in a step."""
     num_samples: int = 8192
     """Negative samples of the sampled softmax, per direction and step; 0 for the full softmax."""
     learning_rate: float | None = None
     """Peak learning rate (default: 0.2 for the recipe original, 0.002 for modern, 0.004 for muon)."""
     fresh_starts: float | None = None
-    """Fraction of sentences that start from zeros where a state is carried (default: 0 for original, else 0.1)."""
+    """Fraction of sentences that start from a zero state, although state is carried (default: 0 for original, else
+    0.1)."""
     dropout: float = 0.1
     """Dropout on the input of every layer and on the output of the last; with another encoder than LSTMs, on the token
     vectors and on what each layer adds to them."""
@@ -103,7 +104,8 @@ class PretrainConfig:
     keep_checkpoints: int = 2
     """Number of checkpoints to keep."""
     tokenize: bool = True
-    """Whether text is raw, so that it is split here. If not, lines are sentences, and spaces separate their words."""
+    """Raw text: split it into sentences and words. With --no-tokenize, lines are sentences, and spaces separate their
+    words."""
     tokenizer: str | None = None
     """Tokenizer of the text, which the model records (default: that of `elmokit prepare`, or of the language)."""
     language: str | None = None
@@ -170,7 +172,8 @@ class FinetuneConfig:
     others: tuple[Path, ...] = ()
     """Text of other domains for the perplexity before and after training."""
     tokenize: bool = True
-    """Whether text is raw, so that the model's tokenizer splits it. If not, spaces separate the words."""
+    """Raw text: split it with the model's tokenizer. With --no-tokenize, lines are sentences, and spaces separate their
+    words."""
     language: str | None = None
     """Language code, such as de, whose rules split raw lines into sentences (default: the tokenizer's rules)."""
     new_vocab: bool = False
@@ -180,8 +183,8 @@ class FinetuneConfig:
     softmax_epochs: float = 1.0
     """Passes over the corpus to train a new softmax, with the biLM frozen."""
     max_words: int | None = None
-    """Stop after about this many words, at the end of a step, which reads a whole batch (default: no limit); so does
-    the training of a new softmax."""
+    """Stop after about this many words, at the end of a step, which reads a whole batch (default: no limit). The limit
+    holds for the training of a new softmax, too."""
     vocab_size: int = 50_000
     """Maximum size of the vocabulary of a new softmax."""
     min_count: int = 2
@@ -190,13 +193,13 @@ class FinetuneConfig:
     """Rows of the token stream (parallel streams of sentences)."""
     unroll_steps: int = 20
     """Time steps per window: the state is carried from one window to the next, gradients are not. An encoder that
-    carries no state reads whole sentences, of batch size times these many positions in a step."""
+    carries no state reads whole sentences, with batch size times this many positions in a step."""
     num_samples: int = 8192
     """Negative samples of the sampled softmax, per direction and step; 0 for the full softmax."""
     learning_rate: float = 0.0005
     """Peak learning rate of fine-tuning; a new softmax is trained with 0.002."""
     fresh_starts: float = 0.1
-    """Fraction of sentences that start from zeros where a state is carried."""
+    """Fraction of sentences that start from a zero state, although state is carried."""
     dropout: float = 0.1
     """Dropout on the input of every layer and on the output of the last; with another encoder than LSTMs, on the token
     vectors and on what each layer adds to them."""

@@ -40,9 +40,9 @@ EVALUATION_ROWS = 32
 
 @dataclass(frozen=True)
 class Change:
-    """Perplexity of a held-out text before and after fine-tuning, or pseudo-perplexity; `percent`: its relative change.
+    """Perplexity, or pseudo-perplexity, of a held-out text before and after fine-tuning.
 
-    The percentage of a perplexity is that of the mean of both directions.
+    `percent` is its relative change: of a perplexity, that of the mean of both directions.
     """
 
     before: Measure
@@ -51,13 +51,13 @@ class Change:
 
 
 def _measure_of(changes: dict[str, Change]) -> str:
-    """The name of what was measured."""
+    """The name of the measure: perplexity or pseudo-perplexity."""
     return next((change.before.measure for change in changes.values()), "perplexity")
 
 
 @dataclass(frozen=True)
 class FinetuneReport:
-    """The directory of the fine-tuned model, and the perplexity change of every held-out text, by path."""
+    """The directory of the fine-tuned model, and by path the change of every held-out text's perplexity."""
 
     model: Path
     changes: dict[str, Change]
@@ -76,7 +76,7 @@ class FinetuneReport:
 
 
 def _with_weights(start: Pretrained, bilm: BiLM, softmax: FullSoftmax, vocab: Vocab) -> Pretrained:
-    """A model with new weights and the tokenizer, state policy, mix and warm state of `start`, without its card."""
+    """A model with new weights, but the tokenizer, state policy, mix and warm state of `start`; without its card."""
     return replace(start, bilm=bilm, softmax=softmax, vocab=vocab, card="")
 
 
@@ -88,7 +88,7 @@ def _fit(
     report: CorpusReport,
     heldout: list[Path],
 ) -> Trainer:
-    """Train from the weights of `start`: all of them if it has a softmax, otherwise only a new softmax."""
+    """Train from the weights of `start`: all weights if it has a softmax, otherwise only a new softmax."""
     trainer = Trainer(settings, start.bilm.config, vocab, files, total_steps(settings, report), report.digest)
     trainer.start_from(start)
     if start.softmax is None:
@@ -98,7 +98,7 @@ def _fit(
 
 
 def _with_softmax(settings: FinetuneConfig, model: Pretrained, files: list[Path], report: CorpusReport) -> Pretrained:
-    """The model itself, or with a new softmax trained on the corpus, if it has none or `new_vocab` asks for one."""
+    """The model itself; or if it has no softmax or `new_vocab` is set, with a new one trained on the corpus."""
     if settings.new_vocab and model.config.num_words is not None:
         raise ValueError("this model reads word ids, so its vocabulary is part of it: leave new_vocab off")
     if settings.new_vocab:
@@ -114,7 +114,7 @@ def _with_softmax(settings: FinetuneConfig, model: Pretrained, files: list[Path]
 
 
 def _warn_of_unknown(settings: FinetuneConfig, vocab: Vocab, files: list[Path]) -> None:
-    """Warn before the training, from the first lines of the corpus."""
+    """Warn before training if the vocabulary lacks many words of the first lines of the corpus."""
     new, larger = "train a softmax over its own words with new_vocab", "lower min_count, or add text"
     lines = islice(chain.from_iterable(map(read_lines, files)), SAMPLE_LINES)
     ids = vocab.ids(chain.from_iterable(map(str.split, lines)))

@@ -42,7 +42,7 @@ class Outcome:
 
 
 def words_per_step(settings: PretrainConfig, report: CorpusReport) -> float:
-    """Words that a step reads on average: positions of the token stream, without the sentence boundaries."""
+    """Words that a step reads on average: its positions of the token stream without the sentence boundaries."""
     return settings.batch_size * settings.unroll_steps * report.words / report.stream_tokens
 
 
@@ -175,7 +175,8 @@ class _Loop:
         self.interval_processor_start += time.process_time() - processor_start
 
     def restore_best(self) -> None:
-        """With early stopping, go back to the weights of the best evaluation, unless a call without it found better."""
+        """With early stopping, restore the weights of the best evaluation, unless a call without it has found a better
+        one."""
         trainer, best = self.trainer, self.processes.of_first(lambda: latest_snapshot(self.best))
         if self.patience is None or best is None:
             return
@@ -202,11 +203,11 @@ class _Loop:
         self.processes.of_first(lambda: write_snapshot(directory, self.trainer.step, snapshot, keep))
 
     def _text_is_harder(self, stop: threading.Event) -> bool:
-        """Whether the loss is high because of the text, as where another domain begins, and not of the training.
+        """Whether the loss is high because the text is harder, as where another domain begins, and not by divergence.
 
-        The weights of the last checkpoint read the text since then without learning. If they find it as hard, the loss
-        monitor begins anew; otherwise the training has diverged. Where `stop` ends the reading, the answer is yes: no
-        checkpoint is written while the loss is high, so the resumed run asks again.
+        The weights of the last checkpoint are run without learning on the text read since then. If their loss is as
+        high, the loss monitor starts anew; otherwise the training has diverged. If `stop` interrupts this, the answer
+        is yes: no checkpoint is written while the loss is high, so the resumed run checks again.
         """
         trainer, end = self.trainer, self.trainer.step
         finite = all(bool(parameter.isfinite().all()) for parameter in trainer.parameters)
@@ -269,7 +270,7 @@ def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list
     """Run the remaining steps, starting from the latest snapshot in `directory` if there is one.
 
     Args:
-        trainer: The model before its first step.
+        trainer: A trainer at step 0.
         directory: Directory for log.jsonl, checkpoints/ and, with early stopping, best/.
         report: Statistics of the corpus.
         heldout: Files to measure: the beginning of each during training, all text at the end.

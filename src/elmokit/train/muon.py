@@ -1,4 +1,4 @@
-"""Muon with products in the number type of the run, since PyTorch's own are in bfloat16, whatever the processor."""
+"""Muon with products in the number type of the run; PyTorch's own are in bfloat16, whatever the processor."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 
 class Muon(torch.optim.Muon):
-    """PyTorch's Muon with updates of the size of AdamW's, which it orthogonalizes in float32 or bfloat16.
+    """PyTorch's Muon, with updates of AdamW's size that are orthogonalized in float32 or bfloat16.
 
-    With bfloat16 it is PyTorch's own step. Where the hardware does not multiply bfloat16, one in float32 is a hundred
+    In bfloat16 it is PyTorch's own step. Where the hardware does not multiply bfloat16, a step in float32 is a hundred
     times faster.
     """
 
@@ -58,11 +58,12 @@ def orthogonalized(matrix: Tensor, coefficients: tuple[float, float, float], ite
     Args:
         matrix: (M, N).
         coefficients: a, b and c of the polynomial a X + b (X X^T) X + c (X X^T)^2 X.
-        iterations: How often it is applied.
+        iterations: Number of iterations.
         epsilon: Smallest norm to divide by.
 
     Returns:
-        U S V^T, (M, N), where U D V^T is the singular value decomposition of the matrix, and S is between 0.5 and 1.5.
+        U S V^T, (M, N), where U D V^T is the singular value decomposition of the matrix, and the diagonal of S is
+        between 0.5 and 1.5.
     """
     a, b, c = coefficients
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T

@@ -1,6 +1,6 @@
-"""The objectives of training: which text a step reads, and which words are predicted from which outputs.
+"""The objectives of training: the text that a step reads, and the words that are predicted from its outputs.
 
-There is one for each kind of sequence encoder, and `objective_of` chooses it:
+There is one for each kind of sequence encoder, chosen by `objective_of`:
 
 - Encoders that carry a state read windows of endless rows, and each direction predicts its next word (bilm-tf,
   training.py; truncated backpropagation through time).
@@ -46,10 +46,10 @@ class Part:
     """Rows or sentences of a step's batch that are computed together.
 
     Attributes:
-        key: A number that no other part of the batch has, in any process.
-        share: Of the predictions of the batch, those of this part; 0 where it has no text.
+        key: A number that is unique within the batch, across all processes.
+        share: The fraction of the batch's predictions that are this part's; 0 if it has no text.
         words: The distinct words.
-        tokens: Which of them stands at each slot, (2, N).
+        tokens: Index into `words` at each slot of each direction, (2, N).
         packing: The shape of the streams.
         targets: Vocabulary ids to predict, (K, M), for K losses.
         hidden: Slots of the words to predict in each direction, (2, M); None: each slot predicts.
@@ -84,7 +84,7 @@ class Objective(Protocol):
 
     @property
     def cut_sentences(self) -> int:
-        """Sentences that were cut, since they were longer than a batch."""
+        """Number of sentences that were cut because they were longer than a batch."""
         ...
 
     @property
@@ -93,7 +93,7 @@ class Objective(Protocol):
         ...
 
     def read_from(self, sentences: Iterator[list[str]], pending: Any) -> None:
-        """Read the text of the next steps: what is pending, if anything, and then the sentences."""
+        """Set the text of the next steps: the pending text, if any, and then the sentences."""
         ...
 
     def next_parts(self, draws: torch.Generator) -> list[Part]:
@@ -101,7 +101,7 @@ class Objective(Protocol):
         ...
 
     def outputs(self, bilm: BiLM, vectors: Tensor, part: Part, dropout: float) -> Tensor:
-        """Run the model on a part, the vectors of whose words are given, and move on the state of its rows, if any.
+        """Run the model on a part, given the vectors of its words (U, D), and update the state of its rows, if any.
 
         Returns:
             The input of the softmax for its targets, (K, M, D).
@@ -109,7 +109,7 @@ class Objective(Protocol):
         ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that is carried from step to step, of the whole batch, by name."""
+        """The tensors that are carried from step to step, of the whole batch in all processes, by name."""
         ...
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
@@ -125,13 +125,13 @@ def objective_of(
     processes: Processes,
     state: BiLMState,
 ) -> Objective:
-    """The objective that the sequence encoder of a model allows.
+    """The objective for the sequence encoder of a model.
 
     Args:
         config: The model.
         settings: The size of a batch.
         vocab: Vocabulary of the targets.
-        fresh_starts: Fraction of sentences that start from zeros where a state is carried.
+        fresh_starts: Fraction of sentences that start from a zero state, although state is carried.
         processes: The processes that share each batch.
         state: The initial state of the rows of a batch.
 
@@ -150,7 +150,7 @@ class WindowLikelihood:
 
     losses: tuple[str, ...] = ("forward", "backward")
     pending_name = "rows"
-    cut_sentences = 0  # a row goes on in the next window
+    cut_sentences = 0  # a long sentence continues in the next window
 
     def __init__(
         self, settings: PretrainConfig, vocab: Vocab, fresh_starts: float, processes: Processes, state: BiLMState
@@ -162,7 +162,7 @@ class WindowLikelihood:
         self._set_state(state)
 
     def read_from(self, sentences: Iterator[list[str]], pending: list[list[list[str]]] | None) -> None:
-        """See `Objective`. ValueError if the pending words are those of another number of rows."""
+        """See `Objective`. ValueError if the pending words are for another number of rows."""
         if pending is not None and len(pending) != self._batch_size:
             raise ValueError(f"it has {len(pending)} rows for a batch of {self._batch_size}")
         self.stream = TrainingStream(sentences, self._vocab, self._batch_size, self._steps, pending)
@@ -183,7 +183,7 @@ class WindowLikelihood:
         return parts
 
     def _draw_fresh_starts(self, draws: torch.Generator) -> Tensor | None:
-        """Where the state of a sentence that begins there is reset, (T, B) of the whole batch; None: nowhere."""
+        """Draw where a sentence, if it begins there, starts from zeros: (T, B) for the whole batch; None: nowhere."""
         if not self._fresh_starts:
             return None
         drawn = torch.rand(self._steps * self._batch_size, generator=draws)
@@ -195,7 +195,7 @@ class WindowLikelihood:
         return layers[-1]
 
     def _set_state(self, state: BiLMState) -> None:
-        """Give each part, by its key, the state of its rows."""
+        """Split a state by rows among the parts."""
         self._states = {rows.start: BiLMState(state.h[:, :, rows], state.c[:, :, rows]) for rows in self._parts}
 
     def tensors(self) -> dict[str, Tensor]:
@@ -211,7 +211,7 @@ class WindowLikelihood:
 
 
 class _WholeSentences:
-    """The text of objectives that read whole sentences, about as many positions as a window of rows has."""
+    """The text of objectives that read whole sentences, batch_size * unroll_steps positions of them in a batch."""
 
     pending_name = "sentences"
 
@@ -222,7 +222,7 @@ class _WholeSentences:
         self._num_parts = processes.count * settings.accumulation
 
     def read_from(self, sentences: Iterator[list[str]], pending: PendingText | None) -> None:
-        """See `Objective`. ValueError if the pending text is that of larger batches."""
+        """See `Objective`. ValueError if the pending text is from larger batches."""
         if pending is not None and pending.excess >= self._size:
             raise ValueError(f"its sentences exceed a batch of {self._size} positions by {pending.excess}")
         self.stream = SentenceStream(sentences, self._size, pending)
@@ -243,7 +243,7 @@ class _WholeSentences:
             raise ValueError(f"it has a state ({', '.join(tensors)}), which this encoder does not carry")
 
     def _split(self, sentences: Sequence[list[str]]) -> dict[int, np.ndarray]:
-        """The numbers of the sentences of each part that this process computes, of about equally many positions."""
+        """The indices of the sentences of each part that this process computes; parts have about equal lengths."""
         parts = assign_rows([len(sentence) + 1 for sentence in sentences], self._num_parts)
         return {number: np.flatnonzero(parts == number) for number in self._own}
 
@@ -254,7 +254,7 @@ class _WholeSentences:
 
 
 class SentenceLikelihood(_WholeSentences):
-    """Each direction predicts the next word of whole sentences, each read by itself."""
+    """Each direction predicts the next word of whole sentences, which are independent of each other."""
 
     losses: tuple[str, ...] = ("forward", "backward")
 
@@ -279,7 +279,7 @@ class SentenceLikelihood(_WholeSentences):
 
 
 class MaskedWords(_WholeSentences):
-    """Hidden words of whole sentences are predicted from the sum of both halves of the top layer."""
+    """Hidden words of whole sentences are predicted from the sum of the two halves of the top layer."""
 
     losses: tuple[str, ...] = ("masked",)
 

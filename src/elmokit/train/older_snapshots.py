@@ -13,7 +13,7 @@ from elmokit.train.snapshots import Snapshot
 
 
 def _older_parameters(bilm: BiLM, softmax: FullSoftmax) -> Iterator[tuple[int, list[nn.Parameter]]]:
-    """The parameters of the older version, in its order: number of dimensions, and the present parameter or pair."""
+    """The parameters of the older version, in its order: number of dimensions, and the current parameter or pair."""
     present = dict(bilm.named_parameters())
     for name, parameter in present.items():
         if name.startswith(FIRST_STACK):
@@ -25,7 +25,7 @@ def _older_parameters(bilm: BiLM, softmax: FullSoftmax) -> Iterator[tuple[int, l
 
 
 def _by_older_number(bilm: BiLM, softmax: FullSoftmax, optimizer: Optimizer) -> list[list[nn.Parameter]]:
-    """The present parameter or pair, indexed by the parameter number in the older optimizer state."""
+    """The current parameter or pair for each parameter number of the older optimizer state."""
     older = list(_older_parameters(bilm, softmax))
     *muon, other = optimizer.optimizers
     hidden = {id(parameter) for one in muon for group in one.param_groups for parameter in group["params"]}
@@ -40,10 +40,10 @@ def _by_older_number(bilm: BiLM, softmax: FullSoftmax, optimizer: Optimizer) -> 
 def optimizer_tensors_of(
     snapshot: Snapshot, bilm: BiLM, softmax: FullSoftmax, optimizer: Optimizer
 ) -> dict[str, Tensor]:
-    """The optimizer state of a snapshot, with the present parameter numbers.
+    """The optimizer state of a snapshot, with the current parameter numbers.
 
     Args:
-        snapshot: Of this or of an older version, told apart by the names of the biLM's tensors.
+        snapshot: A snapshot of this version or an older one, told apart by the names of the biLM's tensors.
         bilm: The model.
         softmax: Its softmax.
         optimizer: The optimizer of both.

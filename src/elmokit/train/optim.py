@@ -13,7 +13,7 @@ from elmokit.train.schedule import ScheduleName
 
 WEIGHT_DECAY = 0.01
 ADAM_BETAS = (0.9, 0.98)
-# The state that each optimizer keeps of a parameter, in its shape or, of steps, as a scalar.
+# The state that each optimizer keeps for a parameter: tensors of its shape, or scalars for steps.
 STATE_NAMES = {
     torch.optim.Adagrad: {"step", "sum"},
     torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
@@ -88,7 +88,7 @@ class Optimizer:
             optimizer.step()
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """All parameters, in the order of their numbers in `tensors`."""
+        """All parameters, in the order in which `tensors` numbers them."""
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 yield from group["params"]
@@ -103,10 +103,10 @@ class Optimizer:
         return tensors
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Load the state that `tensors` of an optimizer of the same parameters returned.
+        """Load the state that `tensors` returned for an optimizer of the same parameters.
 
         Raises:
-            ValueError: It is of other parameters, or is not the state that their optimizer keeps.
+            ValueError: The state is for other parameters, or is not what their optimizer keeps.
         """
         states: dict[int, dict[str, Tensor]] = {}
         for key, tensor in tensors.items():
@@ -128,7 +128,7 @@ class Optimizer:
 def _check_state(
     optimizer: torch.optim.Optimizer, number: int, parameter: nn.Parameter, values: dict[str, Tensor]
 ) -> None:
-    """ValueError unless the state of a parameter is what its optimizer keeps of it."""
+    """ValueError unless the state of a parameter is what its optimizer keeps for it."""
     expected = STATE_NAMES.get(type(optimizer), values.keys())
     fits = all(value.is_floating_point() and value.shape in (parameter.shape, ()) for value in values.values())
     if values.keys() != expected or not fits:
@@ -155,7 +155,7 @@ def make_optimizer(
         hidden_matrices: Those that Muon updates, (M, N) each: neither embeddings nor softmax (Jordan et al. 2024,
             "Muon: An optimizer for hidden layers in neural networks").
         learning_rate: Initial learning rate.
-        dtype: Number type of the products of the run, and so of Muon's.
+        dtype: Number type of the run's matrix products, including Muon's.
 
     Returns:
         The optimizer.

@@ -53,7 +53,7 @@ def _model_config(settings: PretrainConfig, vocab: Vocab) -> BiLMConfig:
 
 
 def _initial_model(settings: PretrainConfig) -> Pretrained | None:
-    """The model that the run starts from. ValueError if it has no softmax, and so cannot go on learning to predict."""
+    """The model that the run starts from, if any. ValueError if it has no softmax, so that it cannot predict words."""
     if settings.initial_model is None:
         return None
     model = load(settings.initial_model)
@@ -124,7 +124,7 @@ def total_steps(settings: PretrainConfig, report: CorpusReport) -> int | None:
 
 
 def check_language(language: str | None, files: Sequence[Path]) -> None:
-    """ValueError if a language is given, and no file is raw text, to be split by its rules."""
+    """ValueError if a language is given, but no file is raw text that its rules could split."""
     if language is not None and all(map(tokenizer_of_shard, files)):
         raise ValueError("`elmokit prepare` has split all of the text already: omit the language")
 
@@ -179,12 +179,14 @@ class PretrainReport:
 
     Attributes:
         model: Directory of the model; None if the run stopped before its planned end.
-        reason: Why this call ended: the planned end of the run, max_words, max_hours or patience.
+        reason: Why this call ended: "end" (the planned end of the run), "words" (max_words), "hours" (max_hours) or
+            "patience".
         step: Steps of the run so far.
         words: Words read in these steps.
         perplexity: Perplexity of all held-out text; None without held-out text.
-        pseudo_perplexity: Its pseudo-perplexity, where the model merges the two directions, and so has no perplexity.
-        cut_sentences: Sentences that were cut, where whole ones are read, since they were longer than a batch.
+        pseudo_perplexity: Its pseudo-perplexity, for a model that merges the two directions and so has no perplexity.
+        cut_sentences: Number of sentences that were cut because they were longer than a batch, where whole ones are
+            read.
     """
 
     model: Path | None
@@ -275,7 +277,7 @@ def _cool_down(settings: PretrainConfig, report: CorpusReport) -> tuple[CoolDown
 
 
 def check_run_directory(output: Path) -> None:
-    """FileExistsError, before the training and not only after it, if a model cannot be written there."""
+    """FileExistsError, before training, if a model cannot be written to the directory afterwards."""
     if output.exists() and not output.is_dir():
         raise FileExistsError(f"{output} is a file: name a directory for the run")
     check_overwritable(output / MODEL)
@@ -293,8 +295,8 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
 
     Args:
         settings: The text, the model and the optimization; a call with the same settings resumes a run. Processes that
-            `torchrun` started share each batch; without dropout, which each draws for itself, they end with the model
-            of one process but for rounding.
+            `torchrun` started share each batch; without dropout, which each draws for itself, the model is that of a
+            single process up to rounding.
 
     Returns:
         The directory of the model, and a summary of the run.
@@ -346,7 +348,7 @@ def _text_of(settings: PretrainConfig) -> _Text:
 def _finish(
     trainer: Trainer, start: Pretrained | None, text: _Text, outcome: Outcome, directory: Path
 ) -> PretrainReport:
-    """Write the model, with the mix and the states of the initial one; not if a run was stopped before its end."""
+    """Write the model, with the mix and states of the initial one, unless the run stopped before its planned end."""
     heldout = outcome.heldout
     if heldout is not None:
         advice = "raise vocab_size or lower min_count"

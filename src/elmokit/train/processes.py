@@ -1,7 +1,7 @@
 """Pretraining on several processes, as `torchrun` starts them: each computes its rows of every batch.
 
-All of them read the same text and draw the same numbers, so the order of the text, the negative classes and the loss
-are those of one process with the same batch. The first process alone writes files.
+All of them read the same text and draw the same random numbers, so the order of the text, the negative classes and the
+loss are those of one process with the same batch. The first process alone writes files.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Processes:
-    """The place of this process among those of a run. Where it is alone, nothing is exchanged."""
+    """This process among those of a run, and their communication. A single process exchanges nothing."""
 
     rank: int = 0
     count: int = 1
-    device: torch.device = CPU  # through which they exchange
+    device: torch.device = CPU  # of the tensors that are exchanged
 
     @property
     def is_first(self) -> bool:
@@ -36,7 +36,7 @@ class Processes:
         return self.rank == 0
 
     def part_numbers(self, accumulation: int) -> range:
-        """The parts of a batch that this process computes one after the other, of those of all processes."""
+        """The parts of a batch that this process computes, by their numbers among those of all processes."""
         return range(self.rank * accumulation, (self.rank + 1) * accumulation)
 
     def parts(self, batch_size: int, accumulation: int) -> list[slice]:
@@ -63,7 +63,7 @@ class Processes:
             tensor.copy_(summed.view_as(tensor))
 
     def sum_rows(self, tensors: Sequence[Tensor], ids: Tensor) -> None:
-        """`sum` of tensors that are zero but for the rows `ids` of each process, of which alone are exchanged."""
+        """`sum` for tensors that are zero except in the rows `ids` of each process; only those rows are exchanged."""
         if self.count == 1:
             return
         is_exchanged = torch.zeros(len(tensors[0]), dtype=torch.uint8, device=ids.device)
@@ -92,7 +92,7 @@ class Processes:
         return bool(of_any)
 
     def of_first(self, make: Callable[[], T]) -> T:
-        """The result of a call that the first process makes, while the others wait; its error is raised in all."""
+        """The result of `make()`, called in the first process while the others wait; an error is raised in all."""
         if self.count == 1:
             return make()
         result: list[Any] = [None, None]
@@ -117,10 +117,10 @@ def is_one_of_several() -> bool:
 
 @contextmanager
 def joined_processes(device: str | None) -> Iterator[Processes]:
-    """Join the other processes that `torchrun` started, if it did: over NCCL on GPUs, one for each, else over Gloo.
+    """Join the other processes that `torchrun` started, if any: over NCCL with a GPU for each, else over Gloo.
 
     Args:
-        device: That of the settings: "cpu" or "cuda"; None: GPUs where there are any.
+        device: "cpu" or "cuda", from the settings; None: GPUs where there are any.
 
     Raises:
         ValueError: There is no such device, or it is one GPU for several processes.

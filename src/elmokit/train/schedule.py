@@ -51,7 +51,7 @@ class Schedule:
     start: int = 0
 
     def factor(self, step: int) -> float:
-        """The factor of the learning rate at a step, from `start`."""
+        """The factor of the learning rate at a step, which is `start` or later."""
         since = step - self.start
         factor = 1.0 if since >= self._warm_up_steps else (since + 1) / self._warm_up_steps
         if self.name == "cosine" and since >= self._warm_up_steps:

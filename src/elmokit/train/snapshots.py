@@ -2,7 +2,7 @@
 
 tensors.safetensors   weights, optimizer, LSTM and random number generator state
 progress.json         the rest of the state
-checksums.json        the CRC-32 of both; snapshots of before 0.1 lack it
+checksums.json        the CRC-32 of both; missing from snapshots of versions before 0.1
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.reading import crc32_of, open_regular
 
 TENSORS, PROGRESS, CHECKSUMS = "tensors.safetensors", "progress.json", "checksums.json"
-MAX_PROGRESS = 1 << 34  # bytes: each row may still have to read a line that is a book
+MAX_PROGRESS = 1 << 34  # bytes: the pending text of each row may be a line as long as a book
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def step_of(snapshot: Path) -> int:
 def write_snapshot(directory: Path, step: int, snapshot: Snapshot, keep: int) -> Path:
     """Write the snapshot `step-NNNNNNNN` to `directory`, and remove all but the latest `keep`.
 
-    Those of later steps are removed, too: the run has gone back to before them, and takes another way.
+    Snapshots of later steps are removed, too: they are from before the run was set back.
     """
     remove_leftovers(directory)
     path = snapshot_path(directory, step)
@@ -90,7 +90,7 @@ def latest_snapshot(directory: Path) -> Path | None:
 
 
 def remove_latest_snapshot(directory: Path) -> Path:
-    """Remove the latest snapshot, unless it is the only one; return the one that is the latest then."""
+    """Remove the latest snapshot, unless it is the only one; return the one that is then the latest."""
     *earlier, latest = _snapshots(directory)
     if not earlier:
         return latest

@@ -54,8 +54,8 @@ class Tracker:
     def event(self, kind: str, step: int, **values: Any) -> None:
         """Append one line: time (seconds since 1970), kind of event, step, values.
 
-        Numbers that are not finite, which JSON lacks, are null.
-        TensorBoard's names of the values begin with the kind of event, and with the value of `measure` if there is one.
+        Numbers that are not finite, which JSON lacks, become null. In TensorBoard, the name of a value begins with the
+        kind of event, and with `measure` if that is among the values.
         """
         if self._file is None:
             return
@@ -92,7 +92,7 @@ def read_events(directory: Path) -> list[dict[str, Any]]:
         FileNotFoundError: If the directory has no log.
     """
     content = (directory / "log.jsonl").read_bytes()
-    complete = content[: content.rfind(b"\n") + 1]  # a run may be writing its next line, or was killed at it
+    complete = content[: content.rfind(b"\n") + 1]  # the last line may be unfinished
     return [json.loads(line) for line in complete.splitlines()]
 
 
@@ -101,8 +101,8 @@ def training_records(directory: Path, after: int = 0, until: int | None = None) 
 
     Args:
         directory: The directory of the run.
-        after: The step after which events are returned.
-        until: The last step of which an event is returned; that of the log when not given.
+        after: Only events of later steps are returned.
+        until: The last step whose event is returned; None: the last of the log.
 
     Raises:
         FileNotFoundError: If the directory has no log.

@@ -46,14 +46,14 @@ FREE_SETTINGS = {
     "evaluate_every", "evaluate_words", "checkpoint_every", "keep_checkpoints", "tokenize", "tokenizer", "language",
     "tensorboard", "max_hours", "patience", "cool_down", "cool_down_from", "accumulation",
 }  # fmt: skip
-# What a run is compared by, and whose values say nothing to a reader.
+# Entries of a run's identity whose values, such as hashes, would say nothing in a message.
 HASHED = {"model", "vocabulary", "corpus"}
 # The length of the run, on which steps depend with a cosine schedule only.
 LENGTH = {"epochs", "max_words"}
 
 
 def recipe_of(settings: PretrainConfig) -> Recipe:
-    """The recipe of the settings, with the values that they replace."""
+    """The recipe that the settings name, with the values that they override."""
     return recipe(settings.recipe, settings.learning_rate, settings.fresh_starts, settings.schedule)
 
 
@@ -85,7 +85,7 @@ def _check_same(before: dict[str, Any], now: dict[str, Any], free: Collection[st
 
 @dataclass(frozen=True)
 class _Progress:
-    """The contents of a snapshot's progress.json; what has a default is missing from older ones."""
+    """The contents of a snapshot's progress.json; fields with a default are missing from older ones."""
 
     step: int
     position: dict[str, int]
@@ -124,7 +124,7 @@ def _first_sentences(file: Path, words: int | None) -> Iterator[list[str]]:
 
 
 def _hidden_matrices(bilm: BiLM) -> list[nn.Parameter]:
-    """The weight matrices of the sequence encoder, highway layers and projections: between embeddings and softmax."""
+    """The weight matrices of the sequence encoder, highway layers and projections: neither embeddings nor softmax."""
     matrices: list[nn.Parameter] = []
     for module in bilm.modules():
         if isinstance(module, nn.Linear):
@@ -136,7 +136,7 @@ def _hidden_matrices(bilm: BiLM) -> list[nn.Parameter]:
 
 
 class Trainer:
-    """A model in training, with everything that a training step reads and changes."""
+    """A model in training: its weights, optimizer, text and random state, and the step that updates them."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Trainer:
         )
         self.gradient_norm, self.learning_rate = torch.zeros(()), 0.0  # of the last step
         self.rate_factor = 1.0  # lowered after divergence
-        # An untrained softmax has this loss.
+        # The loss of an untrained softmax.
         self.monitor, self.early_stopping = LossMonitor(lowest=math.log(len(vocab))), EarlyStopping()
         # With as many samples as words, the full softmax gives the same loss faster.
         samples = settings.num_samples if settings.num_samples < len(vocab) else 0
@@ -194,7 +194,7 @@ class Trainer:
         self.step = 0
 
     def read_from(self, position: Position, pending: Any) -> None:
-        """Continue reading the corpus at `position`, after what the objective has `pending`, if anything."""
+        """Continue reading the corpus at `position`, after the objective's `pending` text, if any."""
         self.reader = SentenceReader(self._files, self.settings.seed, position)
         self.objective.read_from(self.reader, pending)
 
@@ -202,13 +202,13 @@ class Trainer:
         """Train on the next batch of text.
 
         Returns:
-            The mean losses in nats per prediction, (K,): of the two directions, or of hidden words; see
-            `Objective.losses`.
+            The mean losses in nats per prediction, (K,), one for each of `Objective.losses`: the two directions, or
+            hidden words.
         """
         parts, samples = self.objective.next_parts(self.draws), self._draw_samples()
         of_parts = [torch.zeros(len(self.objective.losses), device=self.device)]
         for part in parts:
-            if not part.share:  # a batch of few sentences may have none for this part
+            if not part.share:  # a batch of few sentences may leave this part without any
                 continue
             losses = part.share * self._losses(part, samples)
             loss = losses.mean()
@@ -229,7 +229,7 @@ class Trainer:
         return [] if self.sampler is None else [self.sampler.sample(self.draws) for _ in self.objective.losses]
 
     def _exchange(self, losses: Tensor, parts: Sequence[Part], samples: Sequence[Samples]) -> None:
-        """Sum losses and gradients over all processes; of the softmax, the rows that a sampled one has read."""
+        """Sum losses and gradients over all processes; of a sampled softmax, only the rows that were read."""
         if self.processes.count == 1:
             return
         for parameter in self.parameters:
@@ -245,7 +245,7 @@ class Trainer:
     def _losses(self, part: Part, samples: Sequence[Samples]) -> Tensor:
         """Mean losses of a part, (K,)."""
         if self.processes.count > 1 and self.settings.dropout:
-            torch.manual_seed(hash((self.settings.seed, self.step, part.key)))  # not the same for all parts
+            torch.manual_seed(hash((self.settings.seed, self.step, part.key)))  # another dropout for each part
         part = part.to(self.device)
         low = self.dtype != torch.float32
         with torch.autocast(self.device.type, self.dtype) if low else nullcontext():
@@ -283,15 +283,15 @@ class Trainer:
     def restore(self, snapshot: Snapshot, of_any_cycle: bool = False) -> None:
         """Resume from a snapshot.
 
-        A snapshot at the planned end of a run is extended by a run that is longer and else the same: its schedule
+        A longer run with otherwise the same settings extends a snapshot at the planned end of a run: its schedule
         begins anew there.
 
         Args:
-            snapshot: Of this run.
-            of_any_cycle: It may be one from before the run was extended.
+            snapshot: A snapshot of this run.
+            of_any_cycle: Whether it may be from before the run was extended.
 
         Raises:
-            ValueError: It is of another run, and every setting that differs is named; or it is damaged.
+            ValueError: It is damaged, or of another run; then the message names every setting that differs.
         """
         try:
             progress: _Progress = from_json(_Progress, snapshot.progress)
@@ -314,7 +314,7 @@ class Trainer:
         self.step, self.rate_factor = progress.step, progress.rate_factor
 
     def start_from(self, model: Pretrained) -> None:
-        """Take the weights of a model in place of random ones, also those of the softmax where it has one."""
+        """Replace the random weights by those of a model, including its softmax if it has one."""
         self.identity["start"] = fingerprint(model)
         self.bilm.load_state_dict(model.bilm.state_dict())
         if model.softmax is not None:
@@ -337,11 +337,11 @@ class Trainer:
             torch.cuda.set_rng_state(random["cuda"], self.device)
 
     def measure_heldout(self, files: list[Path], words: int | None) -> Measure:
-        """The exact perplexity, or pseudo-perplexity, of the files, or of about `words` words from their beginnings."""
+        """The exact (pseudo-)perplexity of files, or of about `words` words from their beginnings."""
         words_per_file = None if words is None else max(1, words // len(files))
         sentences = chain.from_iterable(_first_sentences(file, words_per_file) for file in files)
         return measure(self.bilm, self.softmax, self.vocab, sentences, batch_size=32)
 
     def pretrained(self, tokenizer: str | None, card: str = "") -> Pretrained:
-        """The model with its present weights, which are shared, not copied."""
+        """The model with its current weights, which are shared, not copied."""
         return Pretrained(self.bilm, softmax=self.softmax, vocab=self.vocab, tokenizer=tokenizer, card=card)

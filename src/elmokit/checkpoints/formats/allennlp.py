@@ -1,6 +1,6 @@
-"""What AllenNLP saved of a model that was trained on ELMo: config.json and weights.th, from which the ELMo is read.
+"""Models on top of ELMo that AllenNLP saved: config.json and weights.th, from which the ELMo is read.
 
-The options of the biLM are in `fta`, where versions up to 0.9 archived them, or where config.json says.
+The options of the biLM are in `fta`, where versions up to 0.9 archived them, or at the path that config.json names.
 Sources: AllenNLP `models/archival.py`, `modules/elmo.py`; `formats/allennlp_weights.py` has the names of weights.
 """
 
@@ -42,7 +42,7 @@ def _prefix(path: Path, tensors: Mapping[str, Any]) -> str:
 
 
 def _objects(folder: Path) -> Iterator[dict[str, Any]]:
-    """All objects in config.json, at any depth; none where it is missing or damaged."""
+    """All objects in config.json, at any depth; none if it is missing or damaged."""
     try:
         remaining = [read_json(folder / "config.json")]
     except (OSError, ValueError, RecursionError):
@@ -55,7 +55,7 @@ def _objects(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _options(folder: Path) -> Path | None:
-    """The options of the biLM, archived or at their place; None if they are not there."""
+    """The options of the biLM, archived or at the path that config.json names; None if they are missing."""
     archived = sorted((folder / "fta").glob("*options_file"))
     if len(archived) == 1:
         return archived[0]
@@ -65,7 +65,7 @@ def _options(folder: Path) -> Path | None:
 
 
 def _normalizes_layers(folder: Path) -> bool:
-    """Whether the ELMo was configured with layer norm. Language models have a key of that name in their char_cnn."""
+    """Whether the ELMo was configured with layer norm; the same key in a language model's char_cnn does not count."""
     return any(
         settings.get("do_layer_norm") is True
         and (settings.get("type") == "elmo_token_embedder" or "options_file" in settings)
@@ -74,7 +74,7 @@ def _normalizes_layers(folder: Path) -> bool:
 
 
 def config_from_shapes(shapes: Mapping[str, Shape]) -> BiLMConfig:
-    """A configuration with the sizes of a biLM's weights, by their names in a `BiLM`; the rest is as published.
+    """A configuration with sizes from a biLM's weights, named as in a `BiLM`; other settings are the published ones.
 
     Raises:
         ValueError: The weights are not those of a biLM.

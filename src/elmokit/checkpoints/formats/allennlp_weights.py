@@ -1,4 +1,4 @@
-"""The weights of AllenNLP's biLM, as its `state_dict` names and arranges them, as those of a `BiLM`."""
+"""From the names and arrangement of weights in the `state_dict` of AllenNLP's biLM to those of a `BiLM`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IN_A_LAYER = {
     "state_linearity.bias": "bias",
     "state_projection.weight": "projection_weight",
 }
-# Made from others, or from the vocabulary: `_word_embedding` holds the token vectors of `vocab_to_cache`.
+# Derived from weights or the vocabulary: `_word_embedding` holds the token vectors of `vocab_to_cache`.
 NOT_WEIGHTS = re.compile(r"_word_embedding\.weight|_token_embedder\._(beginning|end)_of_sentence_characters")
 
 
@@ -38,10 +38,10 @@ def bilm_name(name: str) -> str | None:
 
 
 def rearranged(name: str, tensor: Tensor, forget_bias: float) -> Tensor:
-    """A tensor of AllenNLP's, as the weight of that name; only the embedding of characters changes its shape."""
+    """A tensor of AllenNLP's, arranged as the `BiLM`'s weight `name`; only that of characters changes its shape."""
     if name.endswith("char_embedding"):
-        return tensor[1:]  # its first row is that of padding
-    if ".gates." in name:  # AllenNLP carries where this network transforms
+        return tensor[1:]  # its first row is for padding
+    if ".gates." in name:  # AllenNLP's gate weights the input, ours the transform: sigmoid(-x) = 1 - sigmoid(x)
         transform, carry = tensor.chunk(2)
         return torch.cat([transform, -carry])
     if name.endswith(("input_weight", "recurrent_weight", ".bias")) and ".layers." in name:
@@ -54,8 +54,8 @@ def translate(state_dict: dict[str, Any], prefix: str, module: str, forget_bias:
     """Replace the weights of AllenNLP's biLM in a `state_dict` by those of a `BiLM`; other entries stay.
 
     Args:
-        state_dict: Changed in place.
-        prefix: That of the biLM's names.
+        state_dict: The weights, changed in place.
+        prefix: The prefix of the biLM's names.
         module: The name of the `BiLM` under that prefix.
         forget_bias: Added to the forget gate by the `BiLM`; AllenNLP's weights contain it.
     """

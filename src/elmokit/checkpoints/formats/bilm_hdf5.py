@@ -1,6 +1,6 @@
 """The pair options.json + weights.hdf5 of bilm-tf and AllenNLP: a table of datasets and the parameters they fill.
 
-Tensors are sliced, transposed and concatenated, never computed with, so that writing is the exact inverse of reading.
+Tensors are sliced, transposed and concatenated, without arithmetic, so that writing is the exact inverse of reading.
 Sources: bilm-tf `bilm/model.py` and `bilm/training.py`; AllenNLP `modules/elmo.py` and `modules/elmo_lstm.py`.
 """
 
@@ -32,7 +32,7 @@ from elmokit.fs.hdf5 import atomic_hdf5
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.shapes_only import shapes_only
 
-# Nobody compresses weights much, so a small file that claims to hold large ones is damaged or malicious.
+# Weights hardly compress, so a small file that claims to hold large ones is damaged or malicious.
 MAX_EXPANSION, ALWAYS_ALLOWED = 64, 1 << 26
 BATCH_WORDS = 8192
 # bilm-tf's `dump_weights` does not number the cell of a model that has one layer.
@@ -44,7 +44,7 @@ ONLY_CELL, FIRST_CELL = "/RNN/LSTMCell/", "/RNN/MultiRNNCell/Cell0/LSTMCell/"
 
 @dataclass(frozen=True)
 class Entry:
-    """`state_dict[parameter][part]` is `file[dataset][rows]`, with its axes reversed unless it is an embedding."""
+    """`state_dict[parameter][part]` is `file[dataset][rows]`, with its axes reversed if `reverse_axes`."""
 
     dataset: str
     shape: Shape  # of the dataset
@@ -66,7 +66,7 @@ def _char_cnn_entries(config: CharCNNConfig, output_dim: int) -> Iterator[Entry]
         for gate, part in (("transform", slice(0, filters)), ("carry", slice(filters, 2 * filters))):
             yield Entry(f"CNN_high_{k}/W_{gate}", (filters, filters), weight, part)
             yield Entry(f"CNN_high_{k}/b_{gate}", (filters,), bias, part)
-    # Left out where it would not change the size.
+    # Both systems omit the projection where it would not change the size.
     if filters != output_dim:
         yield Entry("CNN_proj/W_proj", (filters, output_dim), "char_cnn.projection.weight")
         yield Entry("CNN_proj/b_proj", (output_dim,), "char_cnn.projection.bias")
@@ -83,7 +83,7 @@ def _lstm_entries(config: LSTMConfig, direction: int, layer: int) -> Iterator[En
     yield Entry(f"{cell}/W_0", kernel, f"layers.{layer}.input_weight", direction, slice(0, dim))
     yield Entry(f"{cell}/W_0", kernel, f"layers.{layer}.recurrent_weight", direction, slice(dim, 2 * dim))
     yield Entry(f"{cell}/B", (4 * hidden,), f"layers.{layer}.bias", direction)
-    # Left out where it would not change the size.
+    # bilm-tf omits the projection where it would not change the size.
     if config.has_projection:
         yield Entry(f"{cell}/W_P_0", (hidden, dim), f"layers.{layer}.projection_weight", direction)
 
@@ -105,7 +105,7 @@ def table_of(config: BiLMConfig) -> Iterator[Entry]:
 
 
 def _check_storage(file: h5py.File, datasets: dict[str, h5py.Dataset]) -> None:
-    """CheckpointError where a dataset is not an array of floats in this file, or their claimed sizes are impossible."""
+    """CheckpointError if a dataset is not an array of floats in this file, or the claimed sizes are impossible."""
     foreign = [
         f"{name} ({dataset.dtype})"
         for name, dataset in datasets.items()
@@ -124,7 +124,7 @@ def _check_storage(file: h5py.File, datasets: dict[str, h5py.Dataset]) -> None:
 
 
 def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
-    """All datasets of the file by their names in the table; CheckpointError where some are not weights."""
+    """All datasets of the file by their names in the table. CheckpointError if some are not weights."""
     datasets: dict[str, h5py.Dataset] = {}
 
     def visit(name: str | bytes, item: h5py.Dataset | h5py.Group) -> None:
@@ -138,7 +138,7 @@ def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
 
 
 def weights_shape(name: str, shape: Shape) -> Shape:
-    """The shape of a dataset without the 262nd character that some files have: the mask, which needs no vector."""
+    """The shape of a dataset without the 262nd row of characters that some files have, which no character uses."""
     has_spare_row = name == "char_embed" and shape[:1] == (NUM_CHARACTERS + 1,)
     return (NUM_CHARACTERS, *shape[1:]) if has_spare_row else shape
 
@@ -146,12 +146,12 @@ def weights_shape(name: str, shape: Shape) -> Shape:
 def _read_rows(entry: Entry, dataset: h5py.Dataset | np.ndarray) -> np.ndarray:
     if dataset.shape == entry.shape:
         return dataset[entry.rows]
-    # AllenNLP puts a row of zeros first; bilm-tf, configured with 262 characters in training, an unused row last.
+    # A table of 262 rows: AllenNLP's begins with zeros; bilm-tf's, if trained with 262, ends with an unused row.
     return dataset[1:] if not dataset[0].any() else dataset[:-1]
 
 
 def fill_state_dict(config: BiLMConfig, datasets: Mapping[str, h5py.Dataset | np.ndarray]) -> dict[str, Tensor]:
-    """Make the state_dict of `BiLM(config)`, float32, from datasets that have the names and shapes of its table."""
+    """The state_dict of `BiLM(config)`, in float32, from datasets that have the names and shapes of its table."""
     with shapes_only():
         shapes = {name: parameter.shape for name, parameter in BiLM(config).stored_tensors().items()}
     state = {name: torch.empty(shape, dtype=torch.float32) for name, shape in shapes.items()}
@@ -190,7 +190,7 @@ def read_bilm_hdf5(options_path: str | Path, weights_path: str | Path) -> tuple[
 
 
 def load_bilm_hdf5(weights: Path, softmax: bool = True) -> Pretrained:
-    """Load a model from its HDF5 file, with the options, vocabulary and card beside it; it never has a softmax.
+    """Load a model from its HDF5 file, with the options, vocabulary and card next to it; it never has a softmax.
 
     Raises:
         FileNotFoundError: The options are missing.
@@ -241,11 +241,11 @@ def write_token_embeddings(bilm: BiLM, words: Sequence[str], path: str | Path, o
     Args:
         bilm: A biLM over characters.
         words: V words.
-        path: The file, which appears whole or not at all: a dataset `embedding` (V, D), the token encoder's vectors.
+        path: The file, written atomically, with a dataset `embedding` (V, D) float32 of the token encoder's vectors.
         overwrite: Replace a file with other content.
 
     Raises:
-        FileExistsError: There is another file, and it is not to be overwritten.
+        FileExistsError: The file exists with other content, and `overwrite` is not set.
         ValueError: The biLM reads word ids.
     """
     if bilm.token_encoder.input != "characters":

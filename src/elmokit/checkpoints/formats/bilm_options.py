@@ -27,7 +27,7 @@ def _require(options: dict[str, Any], paths: tuple[str, ...]) -> None:
 
 
 def _char_cnn_config(char_cnn: dict[str, Any]) -> CharCNNConfig:
-    # 261 while training, 262 at inference: the same 261 vectors, and one more row for the mask.
+    # 261 in training, 262 at inference, where one more row stands for padding: the same 261 vectors.
     if char_cnn.get("n_characters", NUM_CHARACTERS) not in (NUM_CHARACTERS, NUM_CHARACTERS + 1):
         raise ValueError(f"char_cnn.n_characters is {char_cnn['n_characters']}, neither 261 nor 262")
     return CharCNNConfig(
@@ -61,7 +61,7 @@ def config_from_options(options: dict[str, Any], num_words: int | None = None) -
             num_layers=int(lstm["n_layers"]),
             cell_dim=int(lstm["dim"]),
             projection_dim=int(lstm["projection_dim"]),
-            # AllenNLP takes a clip of 0, or none, as no clipping; TensorFlow would clip everything to 0.
+            # As in AllenNLP, a clip of 0 means none; TensorFlow would clip everything to 0.
             cell_clip=lstm.get("cell_clip") or None,
             proj_clip=lstm.get("proj_clip") or None,
             use_skip_connections=bool(lstm.get("use_skip_connections", False)),
@@ -73,15 +73,15 @@ def config_from_options(options: dict[str, Any], num_words: int | None = None) -
 
 
 def read_options(path: Path, num_words: int) -> BiLMConfig:
-    """Read the configuration from a file, as `config_from_options`; CheckpointError where it is invalid."""
+    """Read the configuration from a file, as `config_from_options`. CheckpointError if it is invalid."""
     try:
         return config_from_options(read_json(path), num_words)
-    except (ValueError, TypeError, OverflowError) as error:  # the last of 1e999, which Python reads as infinity
+    except (ValueError, TypeError, OverflowError) as error:  # OverflowError for 1e999, which Python reads as infinity
         raise CheckpointError(f"{path} is not the options.json of a biLM: {error}") from error
 
 
 def options_from_config(config: BiLMConfig) -> dict[str, Any]:
-    """The inverse of `config_from_options`; ValueError where the format cannot express the configuration."""
+    """The inverse of `config_from_options`. ValueError if the format cannot express the configuration."""
     lstm, char_cnn = config.lstm_for("AllenNLP's and bilm-tf's files are"), config.char_cnn
     if lstm.forget_bias != FORGET_BIAS:
         raise ValueError(
@@ -105,7 +105,7 @@ def options_from_config(config: BiLMConfig) -> dict[str, Any]:
             "filters": [list(pair) for pair in char_cnn.filters],
             "n_highway": char_cnn.num_highway,
             "max_characters_per_token": char_cnn.max_characters,
-            # Both systems expect 262 at inference, though the file has 261 rows: the mask has an id too.
+            # Both systems expect 262 at inference, though the file has 261 rows: padding has an id, too.
             "n_characters": NUM_CHARACTERS + 1,
         }
     return options

@@ -1,4 +1,4 @@
-"""The files beside the weights of an older format: its vocabulary and its card."""
+"""The files next to the weights of an older format: vocabulary and card."""
 
 import json
 import warnings
@@ -15,12 +15,12 @@ VOCABULARIES = ("vocab.txt", "vocab.txt.gz")
 
 
 def read_vocabulary(path: Path | None, config: BiLMConfig) -> Vocab | None:
-    """Read the vocabulary of a model, where it has one.
+    """Read the vocabulary of a model, if it has one.
 
-    A model of characters needs it for its softmax only, so a damaged one is left out with a warning.
+    A model that reads characters needs it for its softmax only, so that a damaged one is ignored with a warning.
 
     Raises:
-        ValueError: The vocabulary of a model of word ids cannot be read.
+        ValueError: The vocabulary of a model that reads word ids is damaged.
     """
     if path is None:
         return None
@@ -35,14 +35,14 @@ def read_vocabulary(path: Path | None, config: BiLMConfig) -> Vocab | None:
 
 
 def with_boundary_words(config: BiLMConfig, vocab: Vocab | None) -> BiLMConfig:
-    """The configuration of a model of word ids with the rows of <S> and </S>, which its vocabulary knows."""
+    """The configuration; that of a model that reads word ids gets the rows of <S> and </S> from its vocabulary."""
     if config.char_cnn is not None or vocab is None:
         return config
     return replace(config, boundary_words=(vocab.bos, vocab.eos))
 
 
 def read_card_or_metadata(directory: Path) -> str:
-    """README.md, or in its place the meta.json that the NLPL repository gives its models; empty without either."""
+    """README.md, or without it the meta.json of the NLPL repository, as a code block; empty without either."""
     meta = directory / "meta.json"
     if (directory / "README.md").is_file() or not meta.is_file():
         return read_card(directory)

@@ -1,7 +1,7 @@
 """CRC-32C (Castagnoli), the checksum that TensorFlow keeps of every tensor, vectorised with NumPy.
 
 A CRC is linear, so data is cut into chunks of equal length whose CRCs are computed side by side and combined in pairs:
-crc(a + b) is crc(a), advanced by the length of b, xor crc(b), as long as both start from zero.
+crc(a + b) is crc(b) xor crc(a) advanced by the length of b, as long as both start from zero.
 """
 
 import numpy as np
@@ -49,7 +49,7 @@ def _pass_bytes(crc: int, rest: bytes) -> int:
 
 def _pass_chunks(crc: int, words: np.ndarray) -> int:
     """Advance crc by words (2^k * CHUNK_WORDS,)."""
-    # To start from `crc` is to start from zero with `crc` added to the first word.
+    # Starting from `crc` equals starting from zero with `crc` xored into the first word.
     words = words.copy()
     words[0] ^= np.uint32(crc)
     chunks = _pass_words(np.zeros(len(words) // CHUNK_WORDS, np.uint32), words.reshape(-1, CHUNK_WORDS).T)
@@ -74,6 +74,6 @@ def crc32c(data: bytes | np.ndarray) -> int:
 
 
 def masked_crc32c(data: bytes | np.ndarray) -> int:
-    """The CRC-32C as TensorFlow and LevelDB store it: rotated and offset, so that data may hold CRCs of itself."""
+    """The CRC-32C as TensorFlow and LevelDB store it: rotated and offset, so that data may contain CRCs."""
     crc = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & _ONES

@@ -34,7 +34,7 @@ def _igfo(tensor: Tensor) -> Tensor:
 
 
 def _negate_gate(tensor: Tensor) -> Tensor:
-    """Its highway gate weights the input, ours the transform: sigmoid(-x) = 1 - sigmoid(x)."""
+    """ELMoForManyLangs' highway gate weights the input, ours the transform: sigmoid(-x) = 1 - sigmoid(x)."""
     transform, gate = tensor.chunk(2)
     return torch.cat([transform, -gate])
 
@@ -83,7 +83,7 @@ def _elmo_entries(config: LSTMConfig) -> Iterator[Entry]:
 
 
 def _lstm_entries(config: InterleavedConfig) -> Iterator[Entry]:
-    """The names of torch.nn.LSTM, which has two biases a gate; they are added."""
+    """The table for weights of torch.nn.LSTM, which has two biases per gate; they are added up."""
     dim, hidden = config.projection_dim, config.cell_dim
     for layer in range(config.num_layers):
         input_dim, ours = 2 * hidden if layer else dim, f"layers.{layer}"

@@ -39,7 +39,7 @@ def _is_file(path: Path) -> bool:
 
 
 def settings_path(directory: Path) -> Path | None:
-    """The file that holds the model's settings; None where it is one of those that came with the library.
+    """The file with the model's settings; None for one of those that came with the library.
 
     Raises:
         ValueError: The file is missing.
@@ -55,7 +55,7 @@ def settings_path(directory: Path) -> Path | None:
 
 
 def _read_dictionary(path: Path) -> tuple[str, ...]:
-    """The entries in the order of their rows, from lines of an entry, a tab and its row."""
+    """The entries in the order of their rows; each line has an entry, a tab and its row."""
     rows: dict[int, str] = {}
     number = 0
     for number, line in enumerate(read_lines(path), start=1):
@@ -94,7 +94,7 @@ def _token_encoder_config(settings: dict[str, Any], directory: Path) -> EfmlEnco
 
 
 def _sequence_encoder(settings: dict[str, Any]) -> dict[str, Any]:
-    """Fields of `BiLMConfig`."""
+    """The sequence encoder as fields of `BiLMConfig`."""
     kind = settings["name"].lower()
     if kind not in ("elmo", "lstm"):
         raise ValueError(f"its encoder {kind!r} is neither 'elmo' nor 'lstm'")
@@ -125,7 +125,7 @@ def read_config(directory: Path) -> BiLMConfig:
         settings = PUBLISHED_SETTINGS if path is None else read_json(path, MAX_SETTINGS)
         encoder = _token_encoder_config(settings["token_embedder"], directory)
         return BiLMConfig(char_cnn=None, efml=encoder, **_sequence_encoder(settings["encoder"]))
-    # JSON may hold any type, and infinity; FileNotFoundError of a missing dictionary passes through.
+    # JSON may hold any type, and infinity. The FileNotFoundError of a missing dictionary passes through.
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise CheckpointError(f"{directory} is no model of ELMoForManyLangs: {reason}") from error

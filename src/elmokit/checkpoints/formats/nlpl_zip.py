@@ -1,6 +1,7 @@
-"""The zip archives of the NLPL repository: options.json, weights in HDF5, a vocabulary and meta-data.
+"""The zip archives of the NLPL repository: options.json, weights in HDF5, a vocabulary and metadata.
 
-Members are copied to a temporary directory under fixed names, so that none can lead elsewhere; others are ignored.
+Members are copied to a temporary directory under fixed names, so that none can be written elsewhere; members with other
+names are ignored.
 Source: http://vectors.nlpl.eu/repository, and simple_elmo, which reads the same archives.
 """
 
@@ -28,7 +29,7 @@ SAFE_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 def _base_name(member: zipfile.ZipInfo) -> str:
-    """The name of a member without its directories, and the fixed names of weights and options, which may have any."""
+    """The fixed name of a member that is weights or options, which archives name in many ways; else its base name."""
     name = PurePosixPath(member.filename.replace("\\", "/")).name
     if name.startswith(MACOS_PREFIX):
         return name
@@ -38,13 +39,13 @@ def _base_name(member: zipfile.ZipInfo) -> str:
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """The members that make a model, by name; ValueError where some are missing, duplicate or malicious."""
+    """The members that make a model, by their fixed names. ValueError if some are missing, duplicate or malicious."""
     members: dict[str, zipfile.ZipInfo] = {}
     for member in archive.infolist():
         name = _base_name(member)
         if name == "encoder.pkl":
             raise ValueError("it holds a model of ELMoForManyLangs: unpack it, and load the directory")
-        # By name first: zipfile cannot tell whether one without any is a directory.
+        # The name comes first: zipfile cannot tell whether a member without a name is a directory.
         if name not in (WEIGHTS, *NEEDED, *OPTIONAL) or member.is_dir():
             continue
         if name in members:
@@ -72,7 +73,7 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, O
 
 @contextmanager
 def unpacked(path: str | Path) -> Iterator[Path]:
-    """Unpack the model of an archive: model.hdf5, options.json, and if it has them, its vocabulary and card.
+    """Unpack the model in an archive: model.hdf5, options.json, and vocabulary and card if it has them.
 
     Args:
         path: The zip archive.

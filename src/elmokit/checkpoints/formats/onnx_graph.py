@@ -7,8 +7,8 @@
     mask (B, T) bool                 True where there is a word
     h_after, c_after                 the state after the last word of each row; absent if directions are interleaved
 
-ONNX's LSTM has neither the projection nor the clips, so that a layer is a Scan over the positions, whose body is the
-cell. Padding is run through, but leaves the state as it was.
+ONNX's LSTM has neither projection nor clipping, so a layer is a Scan over the positions, whose body is the cell.
+Padding is run through, but does not change the state.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from elmokit.nn.token_encoders import CharCNN, EfmlEncoder, Projection, TokenEnc
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
-OPSET, IR_VERSION = 17, 8  # read by onnxruntime from 1.12 on
-MAX_BYTES = (1 << 31) - (1 << 20)  # of a file of protocol buffers, less some for the graph itself
+OPSET, IR_VERSION = 17, 8  # supported by onnxruntime since 1.12
+MAX_BYTES = (1 << 31) - (1 << 20)  # of weights: the limit of a protocol buffer, less some for the graph itself
 
 
 class _Graph:
-    """Nodes and weights, added in order. Values are known by their names; methods return those of results."""
+    """Nodes and weights, added in order. Values are identified by names, and methods return the names of results."""
 
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix
@@ -44,7 +44,7 @@ class _Graph:
         self.weights: list[TensorProto] = []
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """Add a node; returns the name of its output, or a list of several."""
+        """Add a node; returns the name of its output, or with several `outputs` a list of names."""
         from onnx import helper
 
         names = [f"{self.prefix}{kind}_{len(self.nodes)}_{number}" for number in range(outputs)]
@@ -84,7 +84,7 @@ class _Graph:
 
 
 def _char_cnn(graph: _Graph, encoder: CharCNN, ids: str) -> str:
-    """Ids of characters (U, C), less one -> (U, D)."""
+    """Ids of characters (U, C), from 0 -> (U, D)."""
     characters = graph.op("Gather", graph.constant(encoder.char_embedding), ids)
     characters = graph.op("Transpose", characters, perm=[0, 2, 1])
     pooled = [
@@ -101,7 +101,7 @@ def _char_cnn(graph: _Graph, encoder: CharCNN, ids: str) -> str:
 
 
 def _efml_encoder(graph: _Graph, encoder: EfmlEncoder, ids: str) -> str:
-    """Ids (U, 1 + C) of a word and its characters, less one -> (U, D)."""
+    """Ids (U, 1 + C) of a word and its characters, from 0 -> (U, D)."""
     features = []
     if encoder.word_embedding is not None:
         words = graph.op("Squeeze", graph.columns(ids, 0, 1), graph.constant([1]))
@@ -117,7 +117,7 @@ def _encode(graph: _Graph, encoder: TokenEncoder, ids: str) -> tuple[str, str]:
     """ids (B, T, ...) -> token vectors (T, B, D) and the mask (B, T). Each distinct word is encoded once."""
     if isinstance(encoder, WordEmbedding):
         mask = graph.op("Greater", ids, graph.constant(np.array(0)))
-        # Padding reads row -1, the last one, and is left out later.
+        # Padding reads row -1, the last one, and is masked later.
         rows = graph.op("Transpose", graph.op("Sub", ids, graph.constant(np.array(1))), perm=[1, 0])
         return graph.op("Gather", graph.constant(encoder.weight), rows), mask
     largest = graph.op("ReduceMax", ids, axes=[2], keepdims=0)
@@ -141,7 +141,7 @@ def _cell(outer: _Graph, layer: LSTMLayer) -> Any:
     """The body of a Scan: (h, c, the input's part of the gates, mask) of a position -> (h, c, h)."""
     from onnx import TensorProto, helper
 
-    weights, graph = layer.weights(), _Graph("cell_")  # weights lie in the outer graph, where all are constants
+    weights, graph = layer.weights(), _Graph("cell_")  # weights are constants of the outer graph
     gates = graph.op("Add", "x_t", graph.op("MatMul", "h_t", outer.constant(weights.recurrent.T)))
     i, g, f, o = graph.op("Split", gates, outputs=4, axis=1)
     kept = graph.op("Mul", graph.op("Sigmoid", f), "c_t")
@@ -168,7 +168,7 @@ def _lstm(graph: _Graph, layer: LSTMLayer, x: str, mask: str, state: Sequence[st
 
 
 def _independent(graph: _Graph, bilm: BiLM, x: str, mask: str) -> tuple[list[str], list[str]]:
-    """The layers, each (T, B, 2D), and the state after them, h and c, of directions that never meet."""
+    """The layers, each (T, B, 2D), and the state after them, h and c, of independent directions."""
     outputs, states = [], []
     for d, stack in enumerate(cast(Any, bilm.sequence_encoder).stacks):
         layers, finals = [x], []
@@ -184,7 +184,7 @@ def _independent(graph: _Graph, bilm: BiLM, x: str, mask: str) -> tuple[list[str
 
 
 def _interleaved(graph: _Graph, bilm: BiLM, x: str, mask: str) -> list[str]:
-    """The layers, each (T, B, 2D), of directions that meet after each layer; without projections the top alone."""
+    """The layers, each (T, B, 2D), of interleaved directions; without projections only the top layer."""
     encoder, shape = cast(Any, bilm.sequence_encoder), graph.op("Shape", x, start=1, end=2)
     config: InterleavedConfig = encoder.config
     zeros = graph.op("ConstantOfShape", graph.op("Concat", shape, graph.constant([config.cell_dim]), axis=0))
@@ -213,8 +213,8 @@ def onnx_model(bilm: BiLM) -> ModelProto:
     """The graph of a biLM of LSTMs.
 
     Raises:
-        ValueError: It has another sequence encoder, is prepacked, and so without its own weights, or too large for a
-            file; or onnx is not installed.
+        ValueError: It has a sequence encoder that is not an LSTM, is prepacked, so that it lacks its own weights, or
+            has more than 2 GB; or onnx is not installed.
     """
     config, encoder = bilm.config, bilm.config.sequence_encoder
     if config.interleaved is None:
@@ -261,7 +261,7 @@ def onnx_model(bilm: BiLM) -> ModelProto:
 
 
 def _settings(bilm: BiLM) -> dict[str, Any]:
-    """For programs that make the ids: their kind, and the number of characters that a word may have."""
+    """Metadata for programs that make the ids: their kind, and the maximum number of characters of a word."""
     config = bilm.config
     limits = [part.max_characters for part in (config.char_cnn, config.efml) if part is not None]
     return {"input": bilm.token_encoder.input, "max_characters": limits[0] if limits else None}

@@ -1,6 +1,6 @@
-"""Archives of tar: `model.tar.gz` of AllenNLP, the module of TensorFlow Hub, or what people packed themselves.
+"""Tar archives: AllenNLP's `model.tar.gz`, the module of TensorFlow Hub, or archives of users.
 
-Only plain files are unpacked, below a temporary directory; links and names that lead out of it are ignored. Archives
+Only plain files are unpacked, into a temporary directory; links, and names that lead out of it, are ignored. Archives
 are compressed by gzip, or not at all.
 """
 
@@ -25,7 +25,7 @@ DAMAGED = (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, OS
 
 
 def _target(folder: Path, name: str) -> Path | None:
-    """The place of a member; None for one that would be elsewhere, and for attributes of another file."""
+    """Where to unpack a member; None if that were outside of `folder`, or for macOS's attributes of another file."""
     parts = [part for part in PurePosixPath(name).parts if part not in ("/", ".")]
     is_ignored = not parts or ".." in parts or parts[-1].startswith(MACOS_PREFIX)
     return None if is_ignored else folder.joinpath(*parts)

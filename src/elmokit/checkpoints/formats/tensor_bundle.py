@@ -27,7 +27,7 @@ DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """The location of a variable. `dtype` is None for anything but numbers, such as strings."""
+    """The location of a variable in a data file. `dtype` is None for values that are not numbers, such as strings."""
 
     dtype: np.dtype | None
     shape: Shape
@@ -41,7 +41,7 @@ class StoredTensor:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The varint at `at`, seven bits a byte, and the position after it."""
+    """The varint at `at`, seven bits per byte, and the position after it."""
     value = 0
     for shift in range(0, 64, 7):
         byte = data[at]
@@ -126,7 +126,7 @@ def _handle(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def _table_entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Every key and value of the file; ValueError, IndexError or struct.error where it is damaged."""
+    """Every key and value of the file. ValueError, IndexError or struct.error if it is damaged."""
     if len(table) < FOOTER_SIZE or table[-8:] != MAGIC:
         raise ValueError("its footer is missing")
     footer = table[-FOOTER_SIZE:]
@@ -170,7 +170,7 @@ def _stored_tensor(prefix: Path, num_shards: int, message: bytes) -> StoredTenso
 
 
 def _check_locations(tensors: dict[str, StoredTensor]) -> None:
-    """ValueError where tensors overlap or end beyond their file, so that all are no larger than the files."""
+    """ValueError if tensors overlap or end beyond their file, so that together they are no larger than the files."""
     in_order = sorted(tensors.values(), key=lambda tensor: (tensor.path, tensor.offset, tensor.size))
     for before, after in pairwise(in_order):
         if before.path == after.path and before.offset + before.size > after.offset:
@@ -208,13 +208,13 @@ def read_index(prefix: str | Path) -> dict[str, StoredTensor]:
         tensors = {key.decode(): _stored_tensor(prefix, num_shards, value) for key, value in entries.items()}
         _check_locations(tensors)
         return tensors
-    # Any of these, by where the table is damaged.
+    # Which of these depends on where the table is damaged.
     except (ValueError, IndexError, struct.error) as error:
         raise CheckpointError(f"{index} is not an index of TensorFlow variables, or damaged: {error}") from error
 
 
 def read_tensor(tensor: StoredTensor) -> np.ndarray:
-    """Read a variable in float32; CheckpointError where its checksum is wrong, or it is not numeric."""
+    """Read a variable in float32. CheckpointError if its checksum is wrong, or it is not numeric."""
     if tensor.dtype is None:
         raise CheckpointError(f"{tensor.path} holds no numbers at byte {tensor.offset}")
     data = np.fromfile(tensor.path, np.uint8, count=tensor.size, offset=tensor.offset)

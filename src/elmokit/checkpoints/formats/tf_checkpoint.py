@@ -1,7 +1,7 @@
 """TensorFlow checkpoints: of bilm-tf's training, or the module google/elmo of TensorFlow Hub.
 
-The suffixes of their variables' names give the names of the HDF5 format, whose table does the rest. TensorFlow itself
-is not needed.
+Their variables are mapped by the ends of their names to the datasets of the HDF5 format, whose table does the rest.
+TensorFlow itself is not needed.
 Sources: bilm-tf `bilm/training.py` (names and `dump_weights`); the module's names as its users printed them.
 """
 
@@ -42,7 +42,7 @@ OF_TRAINING = re.compile(r"(?:.*/)?(global_step|train_perplexity|beta[12]_power)
 
 @dataclass(frozen=True)
 class TFModel:
-    """The parts of a model in a checkpoint; `num_softmax_words` is known even where the softmax was not read."""
+    """The parts of a model in a checkpoint; `num_softmax_words` is set even if the softmax was not read."""
 
     config: BiLMConfig
     state_dict: dict[str, Tensor]
@@ -71,7 +71,7 @@ def _by_dataset(prefix: Path, tensors: Mapping[str, StoredTensor]) -> dict[str, 
     """The variables of the model by their names in the HDF5 format, without those of training.
 
     Raises:
-        CheckpointError: There are others, or duplicates; all are listed.
+        CheckpointError: There are unknown variables, or duplicates; all are listed.
     """
     by_dataset: dict[str, StoredTensor] = {}
     unknown = []
@@ -92,7 +92,7 @@ def _by_dataset(prefix: Path, tensors: Mapping[str, StoredTensor]) -> dict[str, 
 
 
 def _numbered(shapes: Mapping[str, Shape], name: str, rank: int) -> list[Shape]:
-    """The shapes of name.format(0), name.format(1), ...; ValueError where one has another rank."""
+    """The shapes of name.format(0), name.format(1), ... ValueError if one has another rank."""
     numbered: list[Shape] = []
     while (shape := shapes.get(name.format(len(numbered)))) is not None:
         if len(shape) != rank:
@@ -145,7 +145,7 @@ def _mix_shapes(shapes: Mapping[str, Shape], num_layers: int) -> dict[str, Shape
 
 
 def _read_mix(tensors: Mapping[str, StoredTensor]) -> MixWeights | None:
-    """The mix, whose weights are before the softmax, as in every ELMo."""
+    """The mix, whose stored weights are those before the softmax."""
     if "aggregation/weights" not in tensors:
         return None
     weights, scaling = (read_tensor(tensors[f"aggregation/{name}"]) for name in ("weights", "scaling"))
@@ -153,7 +153,7 @@ def _read_mix(tensors: Mapping[str, StoredTensor]) -> MixWeights | None:
 
 
 def _softmax_shapes(shapes: Mapping[str, Shape], dim: int) -> dict[str, Shape]:
-    """The expected shapes of the output layer; empty without one. A word table may be shared as its weight."""
+    """The expected shapes of the output layer; empty without one. Its weight may be the word table."""
     if "softmax/b" not in shapes:
         return {}
     num_words = shapes["softmax/b"][:1]
@@ -174,11 +174,11 @@ def _read_softmax(tensors: Mapping[str, StoredTensor], shapes: Mapping[str, Shap
 
 
 def read_tf_checkpoint(prefix: str | Path, softmax: bool = True) -> TFModel:
-    """Read a model from PREFIX.index and its data, with options.json beside them or in the parent directory.
+    """Read a model from PREFIX.index and its data, with options.json next to them or in the parent directory.
 
     Args:
         prefix: The common beginning of the files' names, see `detect.find_prefix`.
-        softmax: Read the output layer too, where there is one.
+        softmax: Read the output layer, too, if there is one.
 
     Raises:
         FileNotFoundError: There are no options. (The module of TensorFlow Hub needs none.)
@@ -201,10 +201,10 @@ def read_tf_checkpoint(prefix: str | Path, softmax: bool = True) -> TFModel:
 
 
 def load_tf_checkpoint(prefix: Path, softmax: bool = True) -> Pretrained:
-    """Load a model from PREFIX.index and the files beside it, with or without its softmax.
+    """Load a model from PREFIX.index and the files next to it, with or without its softmax.
 
     Raises:
-        FileNotFoundError, CheckpointError: As `read_tf_checkpoint`, also where the vocabulary does not fit.
+        FileNotFoundError, CheckpointError: As `read_tf_checkpoint`, and if the vocabulary does not fit.
     """
     model = read_tf_checkpoint(prefix, softmax)
     words = find_companion(prefix, VOCABULARIES)

@@ -1,4 +1,4 @@
-"""Files that PyTorch saved: dictionaries of tensors are read, and nothing in them is run (weights_only=True)."""
+"""Files that PyTorch saved: dictionaries of tensors are read, without executing anything (weights_only=True)."""
 
 import pickle
 import struct
@@ -21,10 +21,10 @@ DAMAGED = (
 
 
 def _check_archive(path: Path) -> None:
-    """CheckpointError where an archive would unpack to more than it is: PyTorch compresses nothing."""
+    """CheckpointError if an archive would unpack to more than its size: PyTorch compresses nothing."""
     with path.open("rb") as file:
         if file.read(2) != b"PK":
-            return  # a file of before PyTorch 1.6, whose sizes `check_weights` compares
+            return  # a file from before PyTorch 1.6, whose sizes `check_weights` compares
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -36,7 +36,7 @@ def _check_archive(path: Path) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, Any]:
-    """Load a dictionary without executing anything; CheckpointError where the file holds something else."""
+    """Load a dictionary without executing anything. CheckpointError if the file is damaged or holds something else."""
     if not path.is_file():
         raise CheckpointError(f"{path} is missing")
     _check_archive(path)
@@ -57,7 +57,7 @@ def read_tensors(path: Path) -> dict[str, Any]:
 
 
 def check_weights(path: Path, tensors: Mapping[str, Any]) -> None:
-    """CheckpointError where one of the values is not a floating-point tensor in the memory of the file."""
+    """CheckpointError if a value is not a dense floating-point tensor on the CPU, no larger than the file."""
     size = path.stat().st_size
     for name, tensor in tensors.items():
         is_plain = isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.device.type == "cpu"

@@ -1,4 +1,4 @@
-"""AllenNLP's ELMo: all that `allennlp.modules.elmo`, `allennlp.commands.elmo` and the modules near them had."""
+"""AllenNLP's ELMo: the interface of `allennlp.modules.elmo`, `allennlp.commands.elmo` and related modules."""
 
 from elmokit.compat.allennlp.boundaries import add_sentence_boundary_token_ids, remove_sentence_boundaries
 from elmokit.compat.allennlp.configuration import ConfigurationError, Params

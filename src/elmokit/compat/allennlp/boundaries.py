@@ -16,13 +16,13 @@ def add_sentence_boundary_token_ids(
     """Put <S> before and </S> after the words of each row.
 
     Args:
-        tensor: Ids or vectors of words, (B, T) or (B, T, D), padding at the right.
+        tensor: Ids or vectors of words, (B, T) or (B, T, D), padded at the right.
         mask: (B, T), True or 1 for a word.
         sentence_begin_token: The id of <S>, or its vector (D,).
         sentence_end_token: The id of </S>, or its vector (D,).
 
     Returns:
-        (B, T+2) or (B, T+2, D), and where something in it is above 0: (B, T+2) bool.
+        (B, T+2) or (B, T+2, D), and its mask (B, T+2) bool: an id other than 0, or a vector with any value above 0.
     """
     bounded = tensor.new_zeros(tensor.shape[0], tensor.shape[1] + 2, *tensor.shape[2:])
     bounded[:, 1:-1] = tensor

@@ -1,4 +1,4 @@
-"""AllenNLP's command line, of which there is `allennlp elmo` (commands/elmo.py of versions up to 0.9)."""
+"""AllenNLP's command line, with only the command `allennlp elmo` (commands/elmo.py of versions up to 0.9)."""
 
 from __future__ import annotations
 

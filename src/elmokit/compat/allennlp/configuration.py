@@ -1,4 +1,4 @@
-"""AllenNLP's way to build a class from settings (common/params.py, common/from_params.py, common/checks.py)."""
+"""AllenNLP's way to build an object from settings (common/params.py, common/from_params.py, common/checks.py)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ BOOLEANS = {"true": True, "false": False}
 
 
 class ConfigurationError(ValueError):
-    """AllenNLP's error of wrong settings or arguments."""
+    """AllenNLP's error for wrong settings or arguments."""
 
 
-REQUIRED: Any = object()  # says that there is no default value, as None may be one
+REQUIRED: Any = object()  # stands for "no default", since None may be a default
 
 
 class Params(dict[str, Any]):
-    """AllenNLP's settings of a class, which are removed as they are read. Dictionaries in them are `Params` again."""
+    """AllenNLP's settings of a class, which are removed as they are read. Nested dictionaries become `Params`, too."""
 
     def __init__(self, params: Mapping[str, Any], history: str = "") -> None:
-        """`history` is the place of the settings in those of a whole model, such as "model.text_field_embedder."."""
+        """`history` is the prefix of the settings in those of a whole model, such as "model.text_field_embedder."."""
         super().__init__({key: _nested(value, f"{history}{key}.") for key, value in params.items()})
         self.history = history
 
     @classmethod
     def from_file(cls, params_file: str | Path) -> Params:
-        """Read a file of JSON. ConfigurationError if it is not, as Jsonnet may be, which has to be evaluated first."""
+        """Read a JSON file. ConfigurationError if it is not JSON; Jsonnet has to be evaluated first."""
         try:
             return cls(read_json(params_file))
         except ValueError as error:
@@ -42,12 +42,12 @@ class Params(dict[str, Any]):
         """Remove a setting, and return its value.
 
         Args:
-            key: Its name.
-            default: Value of a setting that is not there.
-            keep_as_dict: Return `Params` as a dictionary.
+            key: The name of the setting.
+            default: The value to return if the setting is missing.
+            keep_as_dict: Return `Params` as a plain dictionary.
 
         Raises:
-            ConfigurationError: The setting is not there, and has no default.
+            ConfigurationError: The setting is missing, and there is no default.
         """
         if key not in self and default is REQUIRED:
             raise ConfigurationError(f'the setting "{self.history}{key}" is required')
@@ -74,18 +74,22 @@ class Params(dict[str, Any]):
         return BOOLEANS[value]
 
     def pop_choice(self, key: str, choices: Sequence[Any], default_to_first_choice: bool = False) -> Any:
-        """`pop` one of some values, by default the first on request; ConfigurationError for any other."""
+        """`pop` a value that must be one of `choices`; with `default_to_first_choice` the first is the default.
+
+        Raises:
+            ConfigurationError: The value is none of them, or is missing without a default.
+        """
         value = self.pop(key, choices[0] if default_to_first_choice else REQUIRED)
         if value not in choices:
             raise ConfigurationError(f'the setting "{self.history}{key}" must be one of {choices}, not {value!r}')
         return value
 
     def as_dict(self, quiet: bool = False, infer_type_and_cast: bool = False) -> dict[str, Any]:
-        """The settings.
+        """The settings as a plain dictionary.
 
         Args:
             quiet: Ignored: nothing is logged.
-            infer_type_and_cast: Turn strings into the numbers and truth values that they spell.
+            infer_type_and_cast: Convert strings that spell numbers or booleans.
         """
         return _plain(self, infer_type_and_cast)
 
@@ -107,7 +111,7 @@ def _nested(value: Any, history: str) -> Any:
 
 
 def _plain(value: Any, cast: bool = False) -> Any:
-    """A value with dictionaries in place of `Params`; with `cast`, its strings are the values that they spell."""
+    """A value with dictionaries in place of `Params`; with `cast`, strings that spell other values are converted."""
     if isinstance(value, dict):
         return {key: _plain(item, cast) for key, item in value.items()}
     if isinstance(value, list):
@@ -116,7 +120,7 @@ def _plain(value: Any, cast: bool = False) -> Any:
 
 
 def _spelled(text: str) -> bool | int | float | str:
-    """The truth value, integer or number that a text spells; other text as it is."""
+    """The boolean, int or float that a text spells; other text as it is."""
     if text.lower() in BOOLEANS:
         return BOOLEANS[text.lower()]
     for number in (int, float):
@@ -133,14 +137,14 @@ class FromParams:
         """Build an object from settings.
 
         Args:
-            params: Arguments of the constructor by name, in a dictionary, or in `Params`, which this empties; `type` is
+            params: Arguments of the constructor by name, in a dictionary, or in `Params`, which is emptied; `type` is
                 ignored.
-            vocab: AllenNLP's vocabulary, whose words `namespace_to_cache` names; or None. It may be the first argument,
-                and `params` the second, as in AllenNLP 0.9.
-            others: Ignored, as what AllenNLP passes to all classes.
+            vocab: AllenNLP's vocabulary, from which the words of the namespace in the setting `namespace_to_cache` are
+                taken; or None. It may come first, and `params` second, as in AllenNLP 0.9.
+            others: Ignored: arguments that AllenNLP passes to all classes.
 
         Raises:
-            ConfigurationError: There is a setting that the class does not have, or one is missing.
+            ConfigurationError: The class has no such setting, or a required one is missing.
         """
         if isinstance(vocab, Mapping):
             params, vocab = vocab, params

@@ -57,7 +57,7 @@ def ids_of_width(batch: Sequence[Sequence[str]], max_characters: int) -> Tensor:
 
 
 def _check_width(ids: Tensor, max_characters: int) -> None:
-    """ConfigurationError for ids of more characters than a model reads, on which AllenNLP's tensors did not fit."""
+    """ConfigurationError for ids with more characters than the model reads, which failed in AllenNLP, too."""
     if ids.shape[-1] > max_characters:
         raise ConfigurationError(
             f"this model reads {max_characters} characters of a word, not {ids.shape[-1]}: use "
@@ -120,9 +120,9 @@ class _ElmoLstm(CarriedStates):
 
     @property
     def _states(self) -> tuple[Tensor, Tensor] | None:
-        """The state as AllenNLP has it, (L, B, 2D) and (L, B, 2H), forward and backward side by side; None for zeros.
+        """The state in AllenNLP's format, (L, B, 2D) and (L, B, 2H), forward and backward side by side; None for zeros.
 
-        It may be assigned.
+        It can be set.
         """
         if self._current is None:
             return None
@@ -134,7 +134,7 @@ class _ElmoLstm(CarriedStates):
 
 
 class _ElmoBiLm(nn.Module):
-    """AllenNLP's biLM: character ids without boundaries -> all layers with boundaries; its state is carried.
+    """AllenNLP's biLM: character ids without boundaries -> all layers with boundaries. State is carried between calls.
 
     As in AllenNLP, `_elmo_lstm.stateful = False`, `_elmo_lstm.reset_states()` and `_elmo_lstm._states` control the
     state, `_token_embedder` is the token layer, and `num_layers` is L + 1.
@@ -180,7 +180,8 @@ class _ElmoBiLm(nn.Module):
     def forward(self, inputs: Tensor, word_inputs: Tensor | None = None) -> dict[str, Any]:
         """inputs (B, T, 50), word_inputs (B, T) -> {"activations": L+1 times (B, T+2, 2D), "mask": (B, T+2) bool}.
 
-        With a cached vocabulary `inputs` are read only where a word is not in it, so they may be the word ids again.
+        With a cached vocabulary, `inputs` are read only if a word is not in it; otherwise they may be any tensor, such
+        as the word ids again.
         """
         ids = add_boundaries(self._character_ids(inputs, word_inputs), self._bilm.token_encoder)
         out = run_bilm(self._frozen, self._bilm, ids, self._elmo_lstm.initial(len(ids), ids.device))
@@ -201,7 +202,7 @@ class _ElmoBiLm(nn.Module):
 
 
 class Elmo(nn.Module, FromParams):
-    """AllenNLP's `Elmo`, with all its arguments: mixes of the biLM's layers; the state is carried from call to call.
+    """AllenNLP's `Elmo`, with all its arguments: mixes of the biLM's layers. State is carried between calls.
 
     The mixes are `scalar_mix_0`, `scalar_mix_1`, ...; with `scalar_mix_parameters` (before the softmax) they are fixed.
     `module` may be any biLM with `num_layers` and the outputs of `_ElmoBiLm`; then the files must be None.

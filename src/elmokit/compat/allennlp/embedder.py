@@ -51,7 +51,7 @@ def _write_sentence_to_index(file: h5py.File, sentences: Sequence[str]) -> None:
 
 
 class ElmoEmbedder:
-    """AllenNLP's `ElmoEmbedder`: all layers of tokenized sentences; the state is carried from call to call.
+    """AllenNLP's `ElmoEmbedder`: all layers of tokenized sentences. State is carried between calls.
 
     With `elmo_bilm._elmo_lstm.stateful = False`, every call starts from zeros.
     """
@@ -81,7 +81,7 @@ class ElmoEmbedder:
         return self.embed_batch([sentence])[0]
 
     def embed_batch(self, batch: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Tokenized sentences -> for each (L+1, T, 2D) float32."""
+        """Tokenized sentences -> the layers of each, (L+1, T, 2D) float32."""
         if not any(map(len, batch)):  # as in AllenNLP, the state is not updated
             return [np.zeros((self.elmo_bilm.num_layers, 0, self.elmo_bilm.get_output_dim()), np.float32)] * len(batch)
         layers, mask = self.batch_to_embeddings(batch)
@@ -190,7 +190,7 @@ def allennlp_elmo(
         include_package: Ignored.
 
     Raises:
-        FileExistsError: The output exists, and is no HDF5 file, which alone is replaced, as AllenNLP does.
+        FileExistsError: The output exists and is not an HDF5 file; only those are replaced, as in AllenNLP.
         ValueError: Not exactly one of `all`, `top` and `average` is set, or a line is blank.
     """
     chosen = [name for name, flag in (("all", all), ("top", top), ("average", average)) if flag]

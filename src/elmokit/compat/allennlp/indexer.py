@@ -15,13 +15,13 @@ KEY = "elmo_tokens"
 
 
 def _marked(character: int) -> list[int]:
-    """The characters of a word of one character, before AllenNLP adds one for padding."""
+    """The characters of a word with a single character, without the 1 that AllenNLP adds to keep 0 for padding."""
     word = [BEGIN_WORD, character + CHARACTER_SHIFT, END_WORD]
     return [number - CHARACTER_SHIFT for number in word + [PAD_CHARACTER] * (MAX_CHARACTERS - len(word))]
 
 
 class ELMoCharacterMapper:
-    """Words -> the ids of their characters, 1 to 261; 0 is left for padding."""
+    """Words -> the ids of their characters, 1 to 261; 0 is reserved for padding."""
 
     max_word_length = MAX_CHARACTERS
     beginning_of_sentence_character = BEGIN_SENTENCE - CHARACTER_SHIFT
@@ -34,11 +34,11 @@ class ELMoCharacterMapper:
     bos_token, eos_token = BOS, EOS
 
     def __init__(self, tokens_to_add: Mapping[str, int] | None = None) -> None:
-        """`tokens_to_add` are words that are a character of their own, with its number, such as 1 to 32."""
+        """`tokens_to_add` maps words that are represented by a single character of their own to its number."""
         self.tokens_to_add = dict(tokens_to_add or {})
 
     def convert_word_to_char_ids(self, word: str) -> list[int]:
-        """The ids of a word, `max_word_length` of them."""
+        """The `max_word_length` character ids of a word."""
         if word in self.tokens_to_add:
             return [number + CHARACTER_SHIFT for number in _marked(self.tokens_to_add[word])]
         return encode_words([word], self.max_word_length)[0].tolist()
@@ -48,9 +48,9 @@ class ELMoCharacterMapper:
 
 
 class ELMoTokenCharactersIndexer:
-    """Tokens -> character ids, with the methods of AllenNLP 2 and those of 0.9, which names its index.
+    """Tokens -> character ids, with the methods of AllenNLP 2 and of 0.9, where `index_name` names the result.
 
-    Tokens are AllenNLP's, or anything else with a `text`, or strings.
+    Tokens are AllenNLP's, other objects with an attribute `text`, or strings.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ELMoTokenCharactersIndexer:
         self._mapper = ELMoCharacterMapper(tokens_to_add)
 
     def count_vocab_items(self, token: Any, counter: dict[str, dict[str, int]]) -> None:
-        """Nothing: characters need no vocabulary."""
+        """Do nothing: characters need no vocabulary."""
 
     def get_empty_token_list(self) -> dict[str, list[Any]]:
         """The indices of no tokens."""
@@ -77,15 +77,15 @@ class ELMoTokenCharactersIndexer:
         return {index_name: [self._mapper.convert_word_to_char_ids(text) for text in texts]}
 
     def get_keys(self, index_name: str) -> list[str]:
-        """The names that `tokens_to_indices` gives, which AllenNLP 0.9 asks for."""
+        """The keys of the result of `tokens_to_indices` (AllenNLP 0.9)."""
         return [index_name]
 
     def get_token_min_padding_length(self) -> int:
-        """The number of tokens that a sentence is padded to at least, which AllenNLP 0.9 asks for."""
+        """The minimum number of tokens to which a sentence is padded (AllenNLP 0.9)."""
         return self._token_min_padding_length
 
     def get_padding_lengths(self, indexed_tokens: Mapping[str, Sequence[Any]] | Sequence[int]) -> dict[str, int]:
-        """The number of tokens under each name, `token_min_padding_length` at least; nothing for one token (0.9)."""
+        """The number of tokens under each name, at least `token_min_padding_length`; empty for a single token (0.9)."""
         if not isinstance(indexed_tokens, Mapping):
             return {}
         return {name: max(len(ids), self._token_min_padding_length) for name, ids in indexed_tokens.items()}
@@ -93,7 +93,7 @@ class ELMoTokenCharactersIndexer:
     def as_padded_tensor_dict(
         self, tokens: Mapping[str, Sequence[Sequence[int]]], padding_lengths: Mapping[str, int]
     ) -> dict[str, Tensor]:
-        """Indices -> tensors (T, 50) int64 of the lengths that `padding_lengths` has, zeros where there is no token."""
+        """Indices -> tensors (T, 50) int64, where T is given by `padding_lengths`; zeros for padding."""
         return {name: _padded(ids, padding_lengths[name]) for name, ids in tokens.items()}
 
     def as_padded_tensor(
@@ -102,12 +102,12 @@ class ELMoTokenCharactersIndexer:
         desired_num_tokens: Mapping[str, int],
         padding_lengths: Mapping[str, int],
     ) -> dict[str, Tensor]:
-        """`as_padded_tensor_dict`, as AllenNLP 0.9 calls it, with the lengths in `desired_num_tokens`."""
+        """`as_padded_tensor_dict` under its name in AllenNLP 0.9, with the lengths in `desired_num_tokens`."""
         return self.as_padded_tensor_dict(tokens, desired_num_tokens)
 
 
 def _padded(ids: Sequence[Sequence[int]], length: int) -> Tensor:
     padded = torch.zeros(length, MAX_CHARACTERS, dtype=torch.int64)
-    for row, word in zip(padded, ids, strict=False):  # as in AllenNLP, tokens beyond the length are left out
+    for row, word in zip(padded, ids, strict=False):  # as in AllenNLP, tokens beyond the length are dropped
         row[:] = torch.tensor(word)
     return padded

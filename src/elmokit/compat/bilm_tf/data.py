@@ -28,17 +28,17 @@ def warn_of_missing_boundaries(words: Sequence[str]) -> None:
 
 
 class Vocabulary:
-    """Words and their ids, from 0; unlike those of batchers, they are not shifted by one."""
+    """Words and their ids, from 0; unlike the batchers' ids, these are not shifted by one."""
 
     def __init__(self, filename: str | Path, validate_file: bool = False) -> None:
         """Read a vocabulary.
 
         Args:
             filename: One word per line.
-            validate_file: Require <S>, </S> and <UNK>; otherwise the id of one that is missing is -1.
+            validate_file: Require <S>, </S> and <UNK>; otherwise the id of a missing one is -1.
 
         Raises:
-            ValueError: One of them is missing.
+            ValueError: With `validate_file`, one of them is missing.
         """
         self.filename = Path(filename)
         self._id_to_word = [word for line in read_lines(filename) if (word := line.strip()) != OLD_MARK]
@@ -83,7 +83,7 @@ class Vocabulary:
 
         Args:
             sentence: A string, which is split at white space, or with `split=False` a list of words.
-            reverse: The sentence is reversed, so that </S> is first.
+            reverse: Whether `sentence` is given in reverse order; </S> is then put first and <S> last.
             split: Whether `sentence` is a string.
         """
         begin, end = (self.eos, self.bos) if reverse else (self.bos, self.eos)
@@ -130,7 +130,7 @@ class UnicodeCharsVocabulary(Vocabulary):
 
 
 class Batcher:
-    """Tokenized sentences -> character ids with boundaries. The vocabulary, a cache in bilm-tf, is not needed."""
+    """Tokenized sentences -> character ids with boundaries. The vocabulary, only a cache in bilm-tf, may be None."""
 
     def __init__(self, lm_vocab_file: str | Path | None, max_token_length: int) -> None:
         if lm_vocab_file is not None:
@@ -173,7 +173,7 @@ Sentence = tuple[np.ndarray, np.ndarray | None]  # ids of words and of character
 
 
 def _predictions(sentences: Iterator[Sentence]) -> Iterator[tuple[int, np.ndarray | None, int]]:
-    """Each word of the sentences, its characters, and the word that follows; the last is followed by nothing."""
+    """Yield each word of the sentences, its characters, and the next word; the last of a sentence has no next word."""
     for ids, characters in sentences:
         for position in range(len(ids) - 1):
             yield ids[position], None if characters is None else characters[position], ids[position + 1]
@@ -182,7 +182,7 @@ def _predictions(sentences: Iterator[Sentence]) -> Iterator[tuple[int, np.ndarra
 class LMDataset:
     """Tokenized sentences of files, in windows of a few rows, as bilm-tf trains on them.
 
-    `elmokit.pretrain` reads text by itself, and faster.
+    `elmokit.pretrain` does not need it: it reads text itself, and faster.
     """
 
     def __init__(
@@ -196,10 +196,10 @@ class LMDataset:
         """Find the files.
 
         Args:
-            filepattern: Path of the files, one sentence a line, with wildcards.
-            vocab: A vocabulary; with a `UnicodeCharsVocabulary`, there are characters too.
-            reverse: Read each sentence from its end.
-            test: Read the files once; otherwise without end, in random order.
+            filepattern: Path of the files, with wildcards; one sentence per line.
+            vocab: A vocabulary; a `UnicodeCharsVocabulary` gives characters as well.
+            reverse: Reverse each sentence.
+            test: Read the files once, in order; otherwise endlessly, in random order.
             shuffle_on_load: Shuffle the sentences of each file.
 
         Raises:
@@ -234,14 +234,14 @@ class LMDataset:
             yield self.vocab.encode(sentence, self.reverse, split=False), chars
 
     def iter_batches(self, batch_size: int, num_steps: int) -> Iterator[dict[str, Any]]:
-        """Yield windows of `batch_size` rows of `num_steps` words; a row reads on where its last window ended.
+        """Yield windows of `batch_size` rows of `num_steps` words; a row continues where its last window ended.
 
         Yields:
-            token_ids (B, T), tokens_characters (B, T, C) or None, and next_token_id (B, T), int32. As in bilm-tf, what
-            does not fill a last window is left out.
+            token_ids (B, T), tokens_characters (B, T, C) or None, and next_token_id (B, T), int32. As in bilm-tf, words
+            that do not fill a last window are dropped.
         """
         sentences = self.get_sentence()
-        rows = [_predictions(sentences) for _ in range(batch_size)]  # each takes the next sentence when it has read one
+        rows = [_predictions(sentences) for _ in range(batch_size)]  # all take sentences from the same iterator
         while True:
             window = list(chain.from_iterable(islice(row, num_steps) for row in rows))
             if len(window) < batch_size * num_steps:
@@ -256,7 +256,7 @@ class LMDataset:
 
 
 class BidirectionalLMDataset:
-    """Two `LMDataset`s of the same files, one for each direction; arguments are those of `LMDataset`."""
+    """Two `LMDataset`s of the same files, one for each direction; the arguments are those of `LMDataset`."""
 
     def __init__(self, filepattern: str, vocab: Vocabulary, test: bool = False, shuffle_on_load: bool = False) -> None:
         self._forward = LMDataset(filepattern, vocab, False, test, shuffle_on_load)
@@ -264,7 +264,7 @@ class BidirectionalLMDataset:
         self.files, self.vocab, self.max_word_length = self._forward.files, vocab, self._forward.max_word_length
 
     def iter_batches(self, batch_size: int, num_steps: int) -> Iterator[dict[str, Any]]:
-        """Yield windows as `LMDataset.iter_batches` does; those of the reversed sentences have names in `_reverse`."""
+        """Yield windows as `LMDataset.iter_batches` does; names for the reversed sentences end in `_reverse`."""
         directions = (dataset.iter_batches(batch_size, num_steps) for dataset in (self._forward, self._reverse))
         for window, reverse in zip(*directions, strict=False):
             yield window | {f"{name}_reverse": array for name, array in reverse.items()}

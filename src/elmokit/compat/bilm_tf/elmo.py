@@ -11,7 +11,7 @@ from elmokit.nn.scalar_mix import mix_layers
 
 
 class Mix(nn.Module):
-    """The variables of one mix: `gamma` (1,), and `weights` (L+1,), which a mix of the top layer does not have."""
+    """The variables of a mix: `gamma` (1,) and `weights` (L+1,), which is None if only the top layer is used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Mix(nn.Module):
 
 
 def mix_named(name: str, bilm_ops: dict[str, Any]) -> Mix:
-    """The mix of a name, which is created when it is first used."""
+    """The mix with this name, which is created when it is first used."""
     mixes = bilm_ops["mixes"]
     if f"{name}_ELMo" not in mixes:
         mixes[f"{name}_ELMo"] = Mix().to(bilm_ops["lm_embeddings"].device)
@@ -46,7 +46,7 @@ def weight_layers(
         do_layer_norm: Normalize the layers over all words, without boundaries.
 
     Returns:
-        "weighted_op", (B, T, 2D), at padding zero without layer norm; and "regularization_op", the penalty.
+        "weighted_op", (B, T, 2D), zero at padding unless layers are normalized; and "regularization_op", the penalty.
     """
     layers, mask, mix = bilm_ops["lm_embeddings"].transpose(0, 1), bilm_ops["mask"], mix_named(name, bilm_ops)
     if use_top_only:

@@ -38,7 +38,7 @@ def _words_of(vocab_file: str | Path) -> list[str]:
 
 
 def _with_word_embedding(bilm: BiLM, embedding_weight_file: str | Path) -> BiLM:
-    """A biLM with the same LSTMs over the token vectors that `dump_token_embeddings` wrote."""
+    """A biLM with the same LSTMs that reads token vectors written by `dump_token_embeddings`."""
     try:
         with h5py.File(embedding_weight_file) as file:
             table = torch.from_numpy(np.asarray(file["embedding"], dtype=np.float32))
@@ -64,7 +64,7 @@ def _tensor(ids: Any) -> Tensor:
 class BidirectionalLanguageModel:
     """Ids with boundaries -> all layers without boundaries; as in bilm-tf, rows carry their state from call to call.
 
-    `mixes` are the mixes of `weight_layers`, by name. `states.reset_states()` resets the state to zeros; with
+    `mixes` has the mixes of `weight_layers`, by name. `states.reset_states()` resets the state to zeros; with
     `states.stateful = False`, every call starts from zeros.
     """
 
@@ -95,11 +95,11 @@ class BidirectionalLanguageModel:
 
         Returns:
             The values of bilm-tf's ops: lm_embeddings (B, L+1, T, 2D) and mask (B, T), without boundaries; lengths
-            (B,); token_embeddings (B, T+2, D). And `mixes`.
+            (B,), also without; token_embeddings (B, T+2, D), with boundaries. In addition, `mixes`.
 
         Raises:
             ValueError: There are more rows than `max_batch_size`, words have more characters than the model reads, an
-                id is outside the vocabulary, or there are no ids, but a placeholder of a graph.
+                id is outside the vocabulary, or `ids` is not an array, such as a placeholder of a graph.
         """
         ids = _tensor(ids)
         if len(ids) > self.max_batch_size:

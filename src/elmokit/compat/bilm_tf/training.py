@@ -33,18 +33,18 @@ Data = LMDataset | BidirectionalLMDataset
 
 
 def load_vocab(vocab_file: str | Path, max_word_length: int | None = None) -> Vocabulary:
-    """Read a vocabulary, which must have <S>, </S> and <UNK>; with `max_word_length`, of characters too."""
+    """Read a vocabulary with <S>, </S> and <UNK>; with `max_word_length`, one that gives characters, too."""
     if max_word_length is None:
         return Vocabulary(vocab_file, validate_file=True)
     return UnicodeCharsVocabulary(vocab_file, max_word_length, validate_file=True)
 
 
 def load_options_latest_checkpoint(tf_save_dir: str | Path) -> tuple[dict[str, Any], str]:
-    """Find what `train` wrote to a directory, or bilm-tf itself.
+    """Find what `train`, or bilm-tf itself, wrote to a directory.
 
     Returns:
-        The options, and the path of the trained model, or of a checkpoint that is newer, as while training goes on.
-        `test` and `dump_weights` read both.
+        The options, and the path of the trained model, or of a checkpoint if that is newer, as during training. `test`
+        and `dump_weights` read either.
 
     Raises:
         FileNotFoundError: There are no options, or there is no checkpoint.
@@ -52,7 +52,7 @@ def load_options_latest_checkpoint(tf_save_dir: str | Path) -> tuple[dict[str, A
     directory = Path(tf_save_dir)
     options = read_json(directory / OPTIONS)
     snapshot, weights = latest_snapshot(directory / CHECKPOINTS), directory / MODEL / "model.safetensors"
-    # A run writes its model after its last checkpoint, so a checkpoint that is newer is of a run that was continued.
+    # A run writes its model after its last checkpoint, so a newer checkpoint comes from a run that was continued.
     if weights.is_file() and (snapshot is None or _time(weights) >= _time(snapshot / TENSORS)):
         return options, str(directory / MODEL)
     checkpoint = snapshot or find_prefix(directory)
@@ -66,10 +66,10 @@ def _time(path: Path) -> int:
 
 
 def _load(checkpoint: str | Path, data: Data | None = None) -> Pretrained:
-    """Load the model at a path that `load_options_latest_checkpoint` finds; with `data`, its softmax over their words.
+    """Load the model at a path from `load_options_latest_checkpoint`; with `data`, its softmax and vocabulary, too.
 
     Raises:
-        ValueError: The model has other words than the data, or a checkpoint is damaged.
+        ValueError: The model's vocabulary is not that of the data, or a checkpoint is damaged.
     """
     path, words = Path(checkpoint), None
     if data is not None:
@@ -81,7 +81,7 @@ def _load(checkpoint: str | Path, data: Data | None = None) -> Pretrained:
             filled(lambda: BiLM(BiLMConfig.from_dict(run["model"])), snapshot.with_prefix("bilm")),
             softmax=filled(lambda: FullSoftmax(*softmax["weight"].shape), softmax),
         )
-        # A checkpoint has only the checksum of its words, by which the trainer recognizes them, too.
+        # A checkpoint has only the checksum of its vocabulary, which the trainer compares, too.
         is_same = words is None or run["vocabulary"] == words.checksum()
     else:
         model = load(checkpoint, softmax=words is not None)
@@ -92,7 +92,7 @@ def _load(checkpoint: str | Path, data: Data | None = None) -> Pretrained:
 
 
 def _settings(options: Mapping[str, Any], data: Data, rows: int, directory: Path) -> PretrainConfig:
-    """The settings of our trainer that say what the options say."""
+    """Translate bilm-tf's options into settings of elmokit's trainer."""
     epochs, tokens = options["n_epochs"], options.get("n_train_tokens")
     samples = options.get("n_negative_samples_batch") if options.get("sample_softmax", True) else None
     return PretrainConfig(
@@ -114,7 +114,7 @@ def _settings(options: Mapping[str, Any], data: Data, rows: int, directory: Path
 
 
 def _check(options: Mapping[str, Any], restart_ckpt_file: str | Path | None) -> None:
-    """ValueError for options that elmokit's trainer does not have."""
+    """ValueError for options that elmokit's trainer does not support."""
     if not options.get("bidirectional"):
         raise ValueError("elmokit trains both directions: set options['bidirectional'] = True")
     if options.get("share_embedding_softmax"):
@@ -129,13 +129,13 @@ def _check(options: Mapping[str, Any], restart_ckpt_file: str | Path | None) -> 
 
 
 def _check_architecture(directory: Path, config: BiLMConfig) -> None:
-    """ValueError if a directory has what was trained of a model with another architecture."""
+    """ValueError if a directory has a checkpoint or model with another architecture."""
     if not (latest_snapshot(directory / CHECKPOINTS) or directory / MODEL).is_dir():
         return
     try:
         trained = BiLMConfig.from_dict(read_json(directory / ARCHITECTURE)["model"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return  # missing or damaged; the trainer compares checkpoints by itself
+        return  # missing or damaged; the trainer itself compares checkpoints
     if trained != config:
         raise ValueError(
             f"{directory} has a run of another architecture, that of {directory / ARCHITECTURE}: train with the "
@@ -151,20 +151,21 @@ def train(
     tf_log_dir: str | Path,
     restart_ckpt_file: str | Path | None = None,
 ) -> None:
-    """Train a biLM as bilm-tf does, on one device; what was interrupted, or has more epochs now, goes on.
+    """Train a biLM as bilm-tf does, on one device. A run that was interrupted, or has more epochs now, is continued.
 
     Args:
-        options: bilm-tf's, with the architecture of the model. Training ends after `n_epochs` passes over the files, or
-            `n_epochs` times `n_train_tokens` words if these are fewer.
-        data: The text, of which all rows of all GPUs are computed in one batch.
+        options: bilm-tf's options, with the architecture of the model. Training ends after `n_epochs` passes over the
+            files, or after `n_epochs` times `n_train_tokens` words if these are fewer.
+        data: The text. The rows of all GPUs are computed in one batch.
         n_gpus: Multiplies `batch_size`.
         tf_save_dir: Directory for the options, the checkpoints and the model.
         tf_log_dir: Ignored: the log is in `tf_save_dir`.
-        restart_ckpt_file: Ignored, as `tf_save_dir` is known.
+        restart_ckpt_file: Ignored, unless it is TensorFlow's: a run is resumed from `tf_save_dir`.
 
     Raises:
-        ValueError: The options ask for one direction or for a shared softmax, or lack some, the checkpoint is
-            TensorFlow's, or the directory has a run of another architecture.
+        ValueError: The options ask for a single direction or a shared softmax, or lack a part of the architecture; the
+            checkpoint is TensorFlow's; or the directory has a run of another architecture.
+        KeyError: The options lack `n_epochs`, `batch_size` or `unroll_steps`.
     """
     _check(options, restart_ckpt_file)
     directory = Path(tf_save_dir)
@@ -177,13 +178,13 @@ def train(
 
 
 def test(options: Mapping[str, Any], ckpt_file: str | Path, data: Data, batch_size: int = 256) -> float:
-    """The perplexity of a text, the mean of both directions; every sentence counts.
+    """The perplexity of a text, the mean of both directions, over all its sentences.
 
     Args:
-        options: Ignored: the model knows its own.
-        ckpt_file: The model or checkpoint, as `load_options_latest_checkpoint` finds it.
+        options: Ignored: the model has its own.
+        ckpt_file: The model or checkpoint, as found by `load_options_latest_checkpoint`.
         data: The text, with the vocabulary of the model.
-        batch_size: Rows, each of which carries its state from sentence to sentence.
+        batch_size: Number of rows, each of which carries its state from sentence to sentence.
 
     Raises:
         ValueError: The text has another vocabulary.
@@ -194,11 +195,11 @@ def test(options: Mapping[str, Any], ckpt_file: str | Path, data: Data, batch_si
     return perplexity
 
 
-test.__test__ = False  # type: ignore[attr-defined]  # it is no test of pytest's
+test.__test__ = False  # type: ignore[attr-defined]  # not a test for pytest
 
 
 def dump_weights(tf_save_dir: str | Path, outfile: str | Path) -> None:
-    """Write the weights of the model in a directory to an HDF5 file, as bilm-tf and AllenNLP read them."""
+    """Write the weights of the model in a directory to an HDF5 file that bilm-tf and AllenNLP read."""
     _, checkpoint = load_options_latest_checkpoint(tf_save_dir)
     with atomic_hdf5(outfile) as file:
         for name, array in arrays_of(_load(checkpoint).bilm).items():

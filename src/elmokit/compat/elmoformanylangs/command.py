@@ -105,7 +105,7 @@ def _layers(text: str | int) -> list[int]:
 
 
 def _chunks(sentences: Iterator[list[str]], batch_size: int) -> Iterator[list[list[str]]]:
-    """Chunks of whole batches, so that each sentence stays in its row."""
+    """Yield chunks of whole batches, so that each sentence stays in its row of the batch."""
     size = batch_size * max(1, CHUNK_SENTENCES // batch_size)
     while chunk := list(islice(sentences, size)):
         yield chunk

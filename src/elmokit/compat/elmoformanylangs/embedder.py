@@ -22,7 +22,7 @@ AVERAGE, ALL = -1, -2
 
 
 def _longest_first(sentences: Sentences) -> list[int]:
-    """The numbers of the sentences by falling length, those of the same length in order (its `create_batches`)."""
+    """The indices of the sentences, longest first, in order for the same length (the original's `create_batches`)."""
     return sorted(range(len(sentences)), key=lambda number: -len(sentences[number]))
 
 
@@ -48,15 +48,15 @@ class Embedder:
         self._config = self._embedder.model.config
         self._state: BiLMState | StatePolicy = "carry"
         encoder = self._config.interleaved
-        self.interleaved = encoder is not None and not encoder.projects_layers  # the encoder called lstm
+        self.interleaved = encoder is not None and not encoder.projects_layers  # ELMoForManyLangs' encoder "lstm"
 
     def sents2elmo(self, sents: Sentences, output_layer: int = AVERAGE) -> list[np.ndarray]:
         """Compute the vectors of tokenized sentences.
 
         Args:
             sents: Tokenized sentences.
-            output_layer: Number of the layer, -1 for the average of all layers, -2 for all layers. For models with
-                interleaved directions (the encoder "lstm"), as in ELMoForManyLangs: the number of a word, -1 for the
+            output_layer: Index of the layer, -1 for the average of all layers, -2 for all layers. For models with
+                interleaved directions (the encoder "lstm"), as in ELMoForManyLangs: the index of a word, -1 for the
                 average of all words, -2 for all words.
 
         Returns:
@@ -116,7 +116,7 @@ class Embedder:
         self._state = "carry"
 
     def _padded(self, sentences: list[list[str]], order: list[int]) -> list[np.ndarray]:
-        """Vectors of each sentence, (T, 2D), in batches of that order whose padding is read, as in the original."""
+        """Vectors of each sentence, (T, 2D), in batches in this order; the model reads padding, as in the original."""
         if len({len(sentence) for sentence in sentences}) > 1 and self.batch_size > 1:
             warn_once(
                 "as in ELMoForManyLangs, the encoder lstm reads padding, so that vectors depend on the batch; "

@@ -1,7 +1,7 @@
 """`char_conv` from tables (csrc/characters.c).
 
-There are few characters, so the product of each with each filter at each offset is computed once for all words, as a
-table; a convolution is then a sum of rows.
+There are few characters, so the product of each with every filter at every offset is computed once for all words, as a
+table; a convolution is then a sum of its rows.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from elmokit.ops.threads import parallel_for
 from elmokit.ops.workspace import allocate, converted
 
 LANES = 32  # filters of a block, as in csrc/characters.c
-MAX_PLACES = 256  # a byte says where the maximum was
-CHUNK_BLOCKS = 4  # of filters, that a thread computes before it takes the next ones
-WORDS_WORTH_THREADS = 200  # fewer are done before a second thread has started
+MAX_PLACES = 256  # the position of a maximum is stored in a byte
+CHUNK_BLOCKS = 4  # blocks of filters that a thread computes at a time
+WORDS_WORTH_THREADS = 200  # fewer are finished before a second thread has started
 
 
 def _used(ids: Tensor) -> Tensor:
-    """(U,) int32: how many characters come before the padding at the end, or whatever else repeats there."""
+    """The number of characters of each word (U,) int32 before its last one starts to repeat, which is padding."""
     before_the_end = torch.arange(1, ids.shape[1] + 1, dtype=torch.int32, device="cpu") * (ids != ids[:, -1:])
     return before_the_end.amax(dim=1)
 
 
 def _table(characters: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """characters (n, E), weight (F, E, w), bias (F,) -> (blocks, n, w * LANES); a window's first row has the bias."""
+    """characters (n, E), weight (F, E, w), bias (F,) -> (blocks, n, w * LANES); offset 0 includes the bias."""
     filters, dim, width = weight.shape
     blocks = -(-filters // LANES)
     fill = blocks * LANES - filters
@@ -51,7 +51,7 @@ def _tables(characters: Tensor, weights: Sequence[Tensor], biases: Sequence[Tens
 
 
 def _for_each_block(name: str, ids: Tensor, filters: Sequence[int], tables: Sequence[Tensor], **others: Any) -> None:
-    """Call the function for blocks of each table, with the `others` of its arguments."""
+    """Call a native function for chunks of each table's blocks; `others` are further arguments of it."""
     function, jobs, column = native(name), [], 0
     for table, number in zip(tables, filters, strict=True):
         jobs += [(table, number, column, first) for first in range(0, len(table), CHUNK_BLOCKS)]
@@ -75,7 +75,7 @@ def _for_each_block(name: str, ids: Tensor, filters: Sequence[int], tables: Sequ
 
 
 def _pooled(ids: Tensor, filters: Sequence[int], tables: Sequence[Tensor], places: Tensor | None) -> Tensor:
-    """The maximum of each filter over all positions (U, sum of F) float32; `places`, where given, take the position."""
+    """Each filter's maximum over all positions (U, sum of F) float32; its position is written to `places`, if given."""
     values = allocate((len(ids), sum(filters)), torch.float32)
     _for_each_block("characters_forward", ids, filters, tables, used=_used(ids), values=values, places=places)
     return values
@@ -87,7 +87,7 @@ def _pooled(ids: Tensor, filters: Sequence[int], tables: Sequence[Tensor], place
 def forward(
     embedding: Tensor, *weights_and_biases: Tensor, rows: Tensor, distinct: Tensor, dtype: torch.dtype
 ) -> tuple[tuple[Tensor], Tensors]:
-    """rows (U, C): the characters of each word as numbers among the `distinct` ones."""
+    """rows (U, C): the characters of each word, as indices into `distinct`."""
     half = len(weights_and_biases) // 2
     weights, biases = weights_and_biases[:half], weights_and_biases[half:]
     places = torch.empty(len(rows), sum(map(len, biases)), dtype=torch.uint8, device="cpu")
@@ -99,7 +99,7 @@ def forward(
 def backward(
     saved: Tensors, gradients: Sequence[Tensor], last: bool, rows: Tensor, distinct: Tensor, dtype: torch.dtype
 ) -> Tensors:
-    """Positions that share a maximum have equal characters (but by chance) and equal gradients: the first takes it."""
+    """The first position with the maximum gets the gradient: others have the same characters, except by chance."""
     places, *inputs = saved
     grad = converted(gradients[0].contiguous(), torch.float32)
     half = len(inputs) // 2

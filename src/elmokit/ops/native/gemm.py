@@ -18,27 +18,27 @@ from elmokit.ops.workspace import HUGE_PAGE, allocate, huge_pages
 
 PANEL = 64  # columns of a panel
 QUAD = 4  # int8 values that are multiplied at once
-CHUNK_PANELS = 16  # that a thread prepacks before it takes the next ones
-BYTES_WORTH_A_THREAD = 1 << 18  # of a weight: less is multiplied before a second thread has started
+CHUNK_PANELS = 16  # panels that a thread prepacks at a time
+BYTES_WORTH_A_THREAD = 1 << 18  # of a weight: a smaller one is multiplied before a second thread has started
 
 
 def value_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The number type of the inputs of products of this type: rows become int8 within them."""
+    """The number type of a product's input rows; for int8 it is float32, and the product quantizes them."""
     return torch.float32 if dtype == torch.int8 else dtype
 
 
 def result_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The number type in which products of this type are written where float32 is not asked for."""
+    """The number type of a product's result, unless float32 is asked for."""
     return torch.bfloat16 if dtype == torch.int8 else dtype
 
 
 def quantized_bytes(depth: int) -> int:
-    """The size of a row of int8 values and their scale (csrc/number.h)."""
+    """The size in bytes of a row of int8 values and its scale (csrc/number.h)."""
     return -(-depth // QUAD) * QUAD + 4
 
 
 def quantize(values: Tensor) -> Tensor:
-    """values (M, depth) float32 -> rows of bytes."""
+    """values (M, depth) float32 -> (M, quantized_bytes(depth)) uint8, each row with its scale."""
     values = values.contiguous()
     rows = torch.empty(len(values), quantized_bytes(values.shape[1]), dtype=torch.uint8, device="cpu")
     native("quantize", torch.int8)(rows=len(values), depth=values.shape[1], values=values, quantized=rows)
@@ -46,13 +46,13 @@ def quantize(values: Tensor) -> Tensor:
 
 
 def columns_in_panels(columns: int, gates: int) -> int:
-    """The columns of whole panels, each with the same units of every gate."""
+    """The number of columns after padding to whole panels, each of which has the same units of every gate."""
     across = PANEL // gates
     return -(-columns // gates // across) * PANEL
 
 
 def panel_order(weight: Tensor, gates: int) -> Tensor:
-    """weight (columns, ...) -> its columns as panels of so many gates have them, with zeros up to whole panels."""
+    """Reorder a weight (columns, ...) as in panels of `gates` gates, padded with columns of zeros to whole panels."""
     of_gate, across = len(weight) // gates, PANEL // gates
     units = F.pad(weight.detach().reshape(gates, of_gate, -1), (0, 0, 0, -of_gate % across))
     return units.view(gates, -1, across, units.shape[2]).transpose(0, 1).reshape(-1, *weight.shape[1:])
@@ -68,7 +68,7 @@ class PrepackedWeight:
     depth: int
 
     def __getstate__(self) -> dict[str, Any]:
-        """The order of a panel is that of the instruction set that reads it."""
+        """The attributes, and the target whose instruction set the order within panels is made for."""
         return {**vars(self), "target": library.target()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -81,16 +81,17 @@ class PrepackedWeight:
         vars(self).update(state)
 
     def in_huge_pages(self) -> PrepackedWeight:
-        """The same where it is read faster, if it is large: worth the copy for a weight that is used often."""
+        """A copy in huge pages, which read faster, or the weight itself if it is small. For weights that are used
+        often."""
         size = self.panels.numel() * self.panels.itemsize
         if size < HUGE_PAGE:
             return self
         return replace(self, panels=huge_pages(size).view(self.panels.dtype).copy_(self.panels))
 
     def for_each_range(self, work: Callable[[int, int], None]) -> None:
-        """work(first_panel, end_panel) on as many threads as the caller may use, where the weight is worth them.
+        """Call work(first_panel, end_panel) on as many threads as the caller may use and the weight is worth.
 
-        Of few rows, whose product takes as long as reading the weight, every thread so reads a part of it.
+        With few rows a product takes as long as reading the weight, so each thread reads only a part of it.
         """
         size = self.panels.numel() * self.panels.itemsize
         ranges = max(1, min(num_threads(), size // BYTES_WORTH_A_THREAD))
@@ -107,10 +108,10 @@ def prepack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PrepackedWeig
     Args:
         weight: (columns, depth), of any strides.
         dtype: float32, bfloat16 or int8.
-        gates: 2 or 4: each panel holds the same units of all gates, whose rows follow one another in the weight.
+        gates: 1, 2 or 4: each panel holds the same units of all gates, which lie one after another in the weight.
 
     Returns:
-        The weight in panels, of the instruction set that runs.
+        The weight in panels, for the running target.
     """
     weight = weight.detach().float()
     columns, depth = weight.shape
@@ -140,13 +141,14 @@ def product(a: Tensor, weight: PrepackedWeight, bias: Tensor | None = None, out:
     A row's result is the same, to the last bit, in any batch and on any number of threads.
 
     Args:
-        a: (M, depth); for a weight in int8 its rows are quantized.
+        a: (M, depth); its rows are quantized if the weight is int8.
         weight: See `prepack`.
         bias: (columns,), or None.
-        out: Takes the result, in float32 or in the type of `result_dtype`, which is that of the default.
+        out: Where to write the result (M, columns), in float32 or in the type of `result_dtype`; None: a new tensor in
+            the latter.
 
     Returns:
-        a @ weight.T + bias (M, columns), summed in float32, or exactly and scaled in float32 for int8.
+        a @ weight.T + bias (M, columns), summed in float32; for int8 summed exactly, then scaled in float32.
     """
     dtype = weight.panels.dtype
     a = a.to(value_dtype(dtype)).contiguous()
@@ -170,12 +172,12 @@ def product(a: Tensor, weight: PrepackedWeight, bias: Tensor | None = None, out:
 
 
 def wide_product(a: Tensor, weight: PrepackedWeight, bias: Tensor) -> Tensor:
-    """`product` in float32."""
+    """`product` with a float32 result."""
     return product(a, weight, bias, torch.empty(len(a), weight.columns, dtype=torch.float32, device="cpu"))
 
 
 def prepacked_highway(x: Tensor, gates: PrepackedWeight, bias: Tensor) -> Tensor:
-    """x (M, F) through a highway layer whose weight is prepacked as two gates."""
+    """Run x (M, F) through a highway layer whose weight is prepacked as two gates."""
     dtype = gates.panels.dtype
     x, bias = x.to(value_dtype(dtype)).contiguous(), bias.float().contiguous()
     require((gates.columns, gates.depth) == (2 * x.shape[1], x.shape[1]) and bias.shape == (gates.columns,), x.shape)

@@ -1,4 +1,4 @@
-"""The compiled library, built when elmokit is installed (hatch_build.py). Without a compiler all works, only slower."""
+"""The compiled library, built when elmokit is installed (hatch_build.py). Without it everything works, but slower."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TYPE_NAMES = {torch.float32: "float", torch.bfloat16: "bfloat16", torch.float16:
 
 
 def _digest() -> bytes:
-    """Of all sources, as hatch_build.py computes it."""
+    """The digest of all sources, as hatch_build.py computes it."""
     files = sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.h")])
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest().encode()
 
@@ -41,16 +41,16 @@ def _library() -> ctypes.CDLL | None:
     try:
         library = ctypes.CDLL(str(LIBRARY))
         built_of = (ctypes.c_char * (len(_digest()) + 1)).in_dll(library, "elmokit_sources").value
-    except (OSError, ValueError):  # there is none, or something else
+    except (OSError, ValueError):  # no such file, or not this library
         return None
-    if built_of != _digest():  # its functions may take other arguments than the header says
+    if built_of != _digest():  # its functions may take other arguments than these sources say
         warnings.warn("elmokit's native library was built of other sources: install elmokit again", stacklevel=2)
         return None
     return library
 
 
 def is_built() -> bool:
-    """Whether there is a library for these sources."""
+    """Whether there is a library that was built from these sources."""
     return _library() is not None
 
 
@@ -58,7 +58,7 @@ def is_built() -> bool:
 
 
 class Parameter(NamedTuple):
-    """A parameter of a function: its name, its C type without `const`, and whether it is a pointer to that."""
+    """A parameter of a function: its name, its C type without `const`, and whether it is a pointer to that type."""
 
     name: str
     type: str
@@ -70,13 +70,13 @@ PARAMETER = re.compile(r"(?:const )?(\w+) (\*?)(\w+)")
 
 
 def require(condition: bool, message: object) -> None:
-    """An assertion that `python -O` leaves in place, since it guards memory: AssertionError where it does not hold."""
+    """An assertion that `python -O` leaves in place, since it guards memory; raises AssertionError."""
     if not condition:
         raise AssertionError(message)
 
 
 class Definition(NamedTuple):
-    """A function of the library: its result, whether there is one for each number type, its parameters."""
+    """A function of the library: its result type, whether each number type has its own, and its parameters."""
 
     result: str
     is_typed: bool
@@ -97,13 +97,13 @@ def _definitions() -> dict[str, Definition]:
 
 
 class Strided(NamedTuple):
-    """A tensor whose rows need not lie end to end, for a function that is given their stride."""
+    """A tensor whose rows need not be contiguous, for a function that takes their stride."""
 
     tensor: Tensor
 
 
 def _address(value: Any, name: str, dtypes: tuple[torch.dtype, ...] | None) -> int | None:
-    """Where the values of a tensor or an array begin; NULL for None. Checks that they are what the function reads."""
+    """The address of a tensor or array, NULL for None. Checks its device, its layout and its number type."""
     if value is None:
         return None
     tensor = value.tensor if type(value) is Strided else value
@@ -115,9 +115,9 @@ def _address(value: Any, name: str, dtypes: tuple[torch.dtype, ...] | None) -> i
 
 
 class NativeFunction:
-    """A function of the library, called by the names of its parameters, with numbers, tensors, arrays or None.
+    """A function of the library, called with keyword arguments: numbers, tensors, arrays or None.
 
-    The call holds its tensors until the function has returned, whatever becomes of whoever called it.
+    The call holds its tensors until the function has returned, even if the caller is interrupted.
     """
 
     def __init__(self, name: str, type_name: str, target: str) -> None:
@@ -153,7 +153,7 @@ VARIABLE = "ELMOKIT_ISA"
 
 
 def multiplies_correctly(target: str) -> bool:
-    """Whether a tiny product of integers, exact in every type, is that of NumPy."""
+    """Whether a tiny product of integers, exact in float32 and bfloat16, agrees with NumPy's."""
     rows, columns, depth = 7, 70, 6
     weight, a = (torch.arange(columns * depth) % 7 - 3).float(), (torch.arange(rows * depth) % 5 - 2).float()
     expected = a.view(rows, depth).numpy() @ weight.view(columns, depth).numpy().T
@@ -173,7 +173,7 @@ def multiplies_correctly(target: str) -> bool:
 
 @cache
 def targets() -> tuple[str, ...]:
-    """The targets that the library has and this processor runs, best first; one that computes nonsense is left out."""
+    """The targets that the library has and this processor runs, best first, without those that multiply wrongly."""
     library = _library()
     there = [name for name in TARGETS if hasattr(library, f"elmokit_product_float_{name}")]
     runnable = [name for name in there if library[f"elmokit_runs_{name}"]()]  # type: ignore[index]
@@ -186,10 +186,10 @@ def targets() -> tuple[str, ...]:
 
 @cache
 def target() -> str | None:
-    """The target that runs: the best one, or that of $ELMOKIT_ISA; None where there is no library.
+    """The target that runs: the one in $ELMOKIT_ISA, or else the best one; None if there is no library.
 
     Raises:
-        ValueError: If it is not one of this library and this processor.
+        ValueError: If the library lacks the one in $ELMOKIT_ISA, or the processor cannot run it.
     """
     asked = os.environ.get(VARIABLE)
     if asked and is_built() and asked not in targets():
@@ -198,7 +198,7 @@ def target() -> str | None:
 
 
 def describe_target() -> str:
-    """The target that runs, and why."""
+    """Say in words which target runs, and why."""
     running = target()
     if running is None:
         return "none: there was no C compiler when elmokit was installed"
@@ -207,7 +207,7 @@ def describe_target() -> str:
 
 
 def native(name: str, dtype: torch.dtype | None = None) -> NativeFunction:
-    """The function of the target that runs; of one number type, where there is one for each."""
+    """The function `elmokit_{name}` of the running target; for one number type, where each has its own."""
     running = target()
     assert running is not None, "ask dispatch which implementation runs"
     return _function(name, "" if dtype is None else TYPE_NAMES[dtype], running)

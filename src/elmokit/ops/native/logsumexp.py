@@ -1,4 +1,4 @@
-"""`logsumexp` as compiled passes (csrc/logsumexp.h), which keep logits in registers."""
+"""`logsumexp` in C (csrc/logsumexp.h), which keeps logits in registers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from elmokit.ops.native.gemm import PANEL, prepack
 from elmokit.ops.native.library import native
 from elmokit.ops.threads import parallel_for
 
-TILE = 256  # classes and positions of a tile of the gradient, as in csrc/elmokit.h
-MAX_GROUPS = 4  # of classes, each with a gradient of `hidden` of its own
+TILE = 256  # classes, and positions, per tile of the gradient, as in csrc/elmokit.h
+MAX_GROUPS = 4  # of positions (forward) or classes (backward), each computed by one thread
 
 
 def _slices(total: int, groups: int, multiple: int) -> list[slice]:
-    """At most so many slices of about the same size, all but the last of whole multiples."""
+    """At most `groups` slices of about the same size; all but the last have a multiple of `multiple`."""
     size = max(multiple, -(-total // (groups * multiple)) * multiple)
     return [slice(begin, min(begin + size, total)) for begin in range(0, total, size)] or [slice(0, 0)]
 

@@ -1,10 +1,9 @@
-"""`lstm` on prepacked weights: all steps as one call for a range of rows, the cell computed on a product's sums
-(csrc/kernels.c).
+"""`lstm` on prepacked weights: one call runs all steps of a range of rows and applies the cell directly to a product's
+sums (csrc/kernels.c).
 
 Rows are independent of each other, so threads take ranges of them. A panel of the recurrent weight holds the four
-gates of 16 units. With gradients a step multiplies [x; h] by both weights at once, since x, which the step before it
-computed, need not come from memory; without, the products of x are computed before, of distinct rows or of a chunk of
-the stream.
+gates of 16 units. With gradients a step multiplies [x; h] by both weights at once; without, the products of x are
+computed beforehand, for distinct rows or for a chunk of the stream.
 """
 
 from __future__ import annotations
@@ -35,21 +34,21 @@ from elmokit.ops.packing import Packing
 from elmokit.ops.threads import num_threads, parallel_for, parallel_rows
 from elmokit.ops.workspace import allocate, allocate_like
 
-CHUNK_SLOTS = 256  # for each thread: their input products are still in cache when the steps read them
-ROWS_OF_A_SUM = 32  # as in csrc/elmokit.h
-MIN_ROWS = 16  # of a range: fewer would read the weights too often
-WEIGHT_CHUNKS = 4  # of a weight's gradient, always as many, so that it does not depend on the number of threads
+CHUNK_SLOTS = 256  # slots per thread: their input products are still in cache when the steps read them
+ROWS_OF_A_SUM = 32  # rows whose bias gradients are summed together, as in csrc/elmokit.h
+MIN_ROWS = 16  # of a range: with fewer, the weights would be read too often
+WEIGHT_CHUNKS = 4  # of a weight's gradient: a fixed number, so that it does not depend on the number of threads
 
 
 def _row_ranges(rows: int, multiple: int = 1) -> list[tuple[int, int]]:
-    """Ranges of about the same size, one for each thread where there are enough rows; multiples of so many rows."""
+    """Ranges of about the same size, each of a multiple of `multiple` rows; one per thread if there are enough rows."""
     size = max(MIN_ROWS, -(-rows // num_threads()))
     size = -(-size // multiple) * multiple
     return [(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
 
 
 def _stream(packing: Packing, clips: Clips) -> dict[str, Any]:
-    """The arguments of every pass that describe the stream."""
+    """The arguments that describe the stream, which both the forward and the backward function take."""
     resets = None if packing.resets is None else packing.resets.contiguous()
     require(resets is None or len(resets) == packing.num_slots, packing.num_slots)
     cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
@@ -65,7 +64,7 @@ def _panels(weight: PrepackedWeight | None) -> Tensor | None:
 
 
 def _contiguous(state: LSTMState) -> LSTMState:
-    """A copy in float32, row after row."""
+    """A contiguous copy in float32."""
     return LSTMState(*(part.to(torch.float32, copy=True, memory_format=torch.contiguous_format) for part in state))
 
 
@@ -78,9 +77,10 @@ def _forward_steps(
     scratch: tuple[Tensor, Tensor] | None,
     **arguments: Any,
 ) -> None:
-    """All steps of a layer, ranges of its rows on each thread; the state runs on in place.
+    """Run all steps of a layer, ranges of its rows on each thread; the state is updated in place.
 
-    Without a trace, `scratch` has a row for each row of the state: h as it is multiplied, and hidden values.
+    `scratch`, needed only without gradients, has a row for each row of the state: h as it is multiplied, and the hidden
+    values.
     """
     stream, ranges = _stream(packing, clips), _row_ranges(len(state.h))
 
@@ -100,10 +100,10 @@ def _forward_steps(
 
 @dataclass(frozen=True)
 class PrepackedLSTM:
-    """Weights of one number type; see `functional.PrepackedLSTM`.
+    """A layer with prepacked weights of one number type; see `functional.PrepackedLSTM`.
 
     The input weight's columns are in the order of the recurrent weight's panels, so that the products of 16 units lie
-    in one place.
+    side by side.
     """
 
     input: PrepackedWeight
@@ -141,7 +141,7 @@ class PrepackedLSTM:
         return allocate((rows, self.input.columns), result_dtype(self.input.panels.dtype))
 
     def _input_products(self, x: Tensor, out: Tensor) -> Tensor:
-        """x (M, K) -> (M, 4H) in the order of panels, the first rows of `out`."""
+        """x (M, K) -> (M, 4H) in the order of panels, written to the first rows of `out`."""
 
         def run(rows: slice) -> None:
             product(x[rows], self.input, self.bias, out[rows])
@@ -175,7 +175,7 @@ class PrepackedLSTM:
     def _check(
         self, x: Tensor, packing: Packing, state: LSTMState, start: LSTMState, index: Tensor | None, out: Tensor
     ) -> None:
-        """The compiled passes read and write by these sizes, unchecked."""
+        """AssertionError or IndexError unless the sizes fit: the compiled functions rely on them without a check."""
         slots, (rows, width), hidden = packing.num_slots, state.h.shape, state.c.shape[1]
         require(out.shape == (slots, width) and out.dtype == torch.float32, out.shape)
         require(max(packing.batch_sizes, default=0) <= rows == len(state.c), (packing.batch_sizes[:1], rows))

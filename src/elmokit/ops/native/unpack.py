@@ -22,13 +22,17 @@ def _unpack(
     addresses: np.ndarray,
     layer_strides: np.ndarray,
 ) -> bool:
-    """Write each word's vectors to its address within `outs`, its layers so many values from one to the next."""
+    """Write each word's vectors to its address within `outs`, its layers `layer_strides` values apart.
+
+    Returns:
+        Whether a finite number has become infinite.
+    """
     layers, _, num_slots, width = streams.shape
     streams, unpack = streams.float().contiguous(), native("unpack", dtype)
     chunks = max(1, min(num_threads(), 2 * layers * width * len(addresses) // VALUES_WORTH_A_THREAD))
     bounds, overflows = np.linspace(0, len(addresses), chunks + 1).astype(int).tolist(), [0] * chunks
 
-    # C is given addresses: the work itself must hold the arrays, which the caller may release if it is interrupted.
+    # C gets only addresses: the task itself must hold the arrays, which an interrupted caller may release.
     def run(number: int, held: Sequence[np.ndarray] = outs) -> None:
         words = slice(bounds[number], bounds[number + 1])
         fwd, bwd = slots[:, words].contiguous()

@@ -1,4 +1,4 @@
-"""`highway` with its gradient, chunk by chunk of the rows, so that several passes over memory find them in cache."""
+"""`highway` with its gradient, one chunk of rows at a time, which stays in cache for several passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`linear` with its gradient, the same bits on any number of threads, which BLAS alone does not promise."""
+"""`linear` with its gradient: the same bits on any number of threads, which BLAS alone does not promise."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from elmokit.ops.portable.prepacked import PrepackedProduct
 from elmokit.ops.threads import parallel_rows
 from elmokit.ops.workspace import allocate, converted
 
-CHUNKS = 8  # of the rows of a product, always as many, each computed by one thread
+CHUNKS = 8  # of a product's rows, each computed by one thread; a fixed number, whatever the number of threads
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None = None, add: bool = False) -> Tensor:
-    """a (M, K) @ b (K, N), plus a bias, or with `add` plus what `out` holds."""
+    """a (M, K) @ b (K, N), plus a bias (N,) if there is one, or with `add` plus the values of `out`."""
     result = allocate((len(a), b.shape[1]), a.dtype, a.device) if out is None else out
 
     def run(rows: slice) -> None:

@@ -1,4 +1,4 @@
-"""`logsumexp` a tile of the logits at a time, computed once for the values and once more for the gradient."""
+"""`logsumexp` one tile of the logits at a time, computed for the values and again for the gradient."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from elmokit.ops.autograd import Tensors, differentiably
 
 LOGITS_AT_ONCE = 1 << 20  # 4 MB in float32: a tile stays in cache between the product and the sum
-MIN_ROWS = 64  # of a tile, however many classes there are: fewer make slow products
-GPU_FACTOR = 64  # where a kernel's launch costs more than memory does
+MIN_ROWS = 64  # of a tile, however many classes there are: with fewer, products are slow
+GPU_FACTOR = 64  # tiles are this much larger on a GPU, where launching a kernel costs more than memory
 
 
 def _slices(total: int, size: int) -> list[slice]:
@@ -20,7 +20,7 @@ def _slices(total: int, size: int) -> list[slice]:
 
 
 def _tiles(hidden: Tensor, weight: Tensor) -> Iterator[tuple[slice, list[slice]]]:
-    """Rows of `hidden`, and for each such slice those of the classes."""
+    """Yield slices of the rows of `hidden`, each with the slices of the classes."""
     logits = LOGITS_AT_ONCE * (1 if hidden.device.type == "cpu" else GPU_FACTOR)
     rows = max(MIN_ROWS, logits // len(weight))
     classes = _slices(len(weight), max(1, logits // rows))

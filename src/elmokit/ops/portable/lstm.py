@@ -1,4 +1,4 @@
-"""`lstm` step by step, with its gradients: a backward pass over what the forward pass left of every slot.
+"""`lstm` step by step, with its gradients: a backward pass over the values that the forward pass saved for each slot.
 
 The gradient of a weight is one product over all steps.
 """
@@ -18,8 +18,8 @@ from elmokit.ops.packing import Packing
 from elmokit.ops.portable.prepacked import PrepackedProduct
 from elmokit.ops.workspace import allocate
 
-# Without gradients the products of a layer's input are computed for about so many slots at a time: enough for the speed
-# of a large product, few enough that they stay in cache until the steps have used them. A GPU has no such cache.
+# Without gradients the products of a layer's input are computed for about this many slots at a time: enough for a fast
+# product, few enough that they stay in cache until the steps have used them. A GPU has no such cache.
 CHUNK_SLOTS, CHUNK_SLOTS_ON_GPU = 512, 16_384
 
 
@@ -32,11 +32,11 @@ def _cell_forward(
     """c <- clip(sigmoid(i) tanh(g) + sigmoid(f) c) and out <- sigmoid(o) tanh(c), in place.
 
     Args:
-        gates: i, g, f, o before their functions (B, 4H); with a trace, overwritten by their values after them.
-        c: (B, H), float32 at least.
+        gates: i, g, f, o before their activation functions (B, 4H); with a trace, overwritten by the activations.
+        c: (B, H), at least float32.
         out: (B, H).
-        clip: None: no bound.
-        trace: Two (B, H) that take c after and before the step.
+        clip: The bound of the cell; None: no bound.
+        trace: Two tensors (B, H) to fill: c after the step, and before it.
     """
     wide = gates.to(c.dtype)
     i, g, f, o = wide.chunk(4, dim=1)
@@ -62,7 +62,7 @@ def _cell_backward(
     grad_gates: Tensor,
     clip: float | None,
 ) -> None:
-    """From the trace and the gradient of `out`: fills `grad_gates`, turns `grad_c` into that of c before the step."""
+    """From the trace and the gradient of `out`, fill `grad_gates`, and turn `grad_c` into the gradient of the old c."""
     cells, previous = trace
     i, g, f, o = (gate.to(cells.dtype) for gate in gates.chunk(4, dim=1))
     grad_i, grad_g, grad_f, grad_o = grad_gates.chunk(4, dim=1)
@@ -81,20 +81,20 @@ def _cell_backward(
 
 
 def _steps_with_resets(packing: Packing, device: torch.device) -> list[tuple[slice, int, Tensor | None]]:
-    """The slots of each step, its number of rows, and the ranks of the rows that are reset (None: no row)."""
+    """For each step its slots, its number of rows, and the ranks of the rows that are reset (None: no row)."""
     steps = list(packing.steps())
     if packing.resets is None or not steps:
         return [(slots, rows, None) for slots, rows in steps]
     counts = [int(n) for n in torch.stack([step.sum() for step in packing.resets.split(list(packing.batch_sizes))])]
-    # all at once: a GPU would wait for each
+    # all steps at once: a GPU would have to wait for each
     ranks = torch.cat([torch.arange(rows) for _, rows in steps])[packing.resets].to(device).split(counts)
     return [(*step, fresh if len(fresh) else None) for step, fresh in zip(steps, ranks, strict=True)]
 
 
 class _Trace(NamedTuple):
-    """The values of every slot that the backward pass needs."""
+    """The values of each slot that the backward pass needs."""
 
-    gates: Tensor  # (N, 4H), after their functions
+    gates: Tensor  # (N, 4H), after the activation functions
     hidden: Tensor  # (N, H), the output before the projection
     cells: Tensor
     previous_c: Tensor
@@ -112,7 +112,7 @@ def _forward_steps(
     outputs: Tensor,
     trace: _Trace | None = None,
 ) -> None:
-    """Fills `outputs` and, where there is one, `trace` from the products of the input; the state runs on in place."""
+    """Fill `outputs`, and `trace` if there is one, from the products of the input; the state is updated in place."""
     max_rows = max(packing.batch_sizes, default=0)
     scratch, scratch_hidden = (inputs.new_empty(max_rows, size) for size in (inputs.shape[1], state.c.shape[1]))
     for slots, rows, resets in _steps_with_resets(packing, inputs.device):
@@ -180,7 +180,7 @@ def backward(
     grad_gates = torch.empty_like(trace.gates)
     proj_clip = clips.projection
     if proj_clip is not None:
-        proj_clip = torch.tensor(proj_clip, dtype=dtype).item()  # as clipped outputs hold it
+        proj_clip = torch.tensor(proj_clip, dtype=dtype).item()  # rounded as in the clipped outputs
     times_recurrent = PrepackedProduct(recurrent.T, dtype)
     times_projection = projection if projection is None else PrepackedProduct(projection.T, dtype)
     for slots, rows, resets in reversed(_steps_with_resets(packing, x.device)):
@@ -219,7 +219,7 @@ def lstm(
 
 
 class StepwiseLSTM:
-    """Products with prepacked weights; see `functional.PrepackedLSTM`."""
+    """A layer with prepacked weights, step by step; see `functional.PrepackedLSTM`."""
 
     def __init__(self, weights: LSTMWeights, dtype: torch.dtype) -> None:
         self._input = PrepackedProduct(weights.input, dtype, weights.bias)

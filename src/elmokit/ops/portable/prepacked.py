@@ -1,8 +1,8 @@
-"""Products with weights that oneDNN has laid out once: up to twice as fast on a CPU as PyTorch's, which does it at
-each call.
+"""Products with weights in oneDNN's own layout: up to twice as fast on a CPU as PyTorch's, which converts the weights
+at each call.
 
-PyTorch has them for the programs of its compiler only (`torch.ops.mkldnn`). So each number type is compared with
-PyTorch's own product first, which takes over where they are missing, fail, or give other numbers.
+PyTorch has these functions for its compiler only (`torch.ops.mkldnn`). So they are first compared with PyTorch's own
+product, for each number type, and not used where they are missing, fail, or give other results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ROWS_OF_AN_OCTAVE = 8  # numbers of rows from one power of two to the next
+ROWS_OF_AN_OCTAVE = 8  # numbers of rows that are used per power of two
 
 
 def _multiply(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
@@ -27,7 +27,7 @@ def _packed(weight: Tensor) -> Tensor:
 
 
 def is_right(multiply: Callable[[Tensor, Tensor, Tensor | None], Tensor], dtype: torch.dtype) -> bool:
-    """Whether a product of x, a prepacked weight and a bias works here, and is that of `F.linear`."""
+    """Whether a product of x, a prepacked weight and a bias works here, and agrees with `F.linear`."""
     generator = torch.Generator().manual_seed(0)
     x, weight, bias = (torch.randn(size, generator=generator).to(dtype) for size in ((70, 40), (96, 40), (96,)))
     tolerance = 1e-5 if dtype == torch.float32 else 0.02
@@ -48,13 +48,14 @@ def _is_usable(dtype: torch.dtype) -> bool:
 
 
 def _in_few_shapes(x: Tensor) -> Tensor:
-    """x (M, K) with rows of zeros after it: oneDNN compiles a program for each number of rows, and keeps it."""
+    """Append rows of zeros to x (M, K): oneDNN compiles, and keeps, a kernel for each number of rows."""
     step = max(1, (1 << (len(x) - 1).bit_length()) // ROWS_OF_AN_OCTAVE)
     return F.pad(x, (0, 0, 0, -len(x) % step))
 
 
 class PrepackedProduct:
-    """x @ weight.T, and perhaps a bias, in one number type and without gradients. It keeps a copy of the weight."""
+    """x @ weight.T, plus a bias if there is one, in one number type, without gradients. It keeps a copy of the weight.
+    """
 
     def __init__(self, weight: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> None:
         self.dtype, self._bias = dtype, None if bias is None else bias.detach().to(dtype, copy=True)
@@ -74,7 +75,7 @@ class PrepackedProduct:
         return _multiply(_in_few_shapes(x).contiguous(), self._weight, self._bias)[:rows]
 
     def __getstate__(self) -> dict[str, Any]:
-        """oneDNN's layout is that of this machine."""
+        """The weight in PyTorch's layout: oneDNN's depends on the machine."""
         return {**vars(self), "_weight": self._weight.to_dense() if self._is_packed else self._weight}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
