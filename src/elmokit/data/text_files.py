@@ -152,7 +152,7 @@ def read_sentences(file: Path, tokenizer: Tokenizer) -> Iterator[list[str]]:
 def tokenized_files(
     files: Sequence[Path], directory: Path, name: str | None, tokenize: bool = True, language: str | None = None
 ) -> list[Path]:
-    """The files, with tokenized copies in place of raw ones: one sentence per line, in text order.
+    """The files, with tokenized copies in place of raw ones: one sentence per line, in the order of the text.
 
     Args:
         files: Text files.

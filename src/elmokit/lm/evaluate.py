@@ -117,7 +117,7 @@ def warn_of_unknown(
 
 
 def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor:
-    """Vocabulary ids that the positions of a `scoring_batch` predict forward and backward, in text order, (2, N)."""
+    """Vocabulary ids that the positions of a `scoring_batch` predict forward and backward, unpacked, (2, N)."""
     forward = chain.from_iterable((*sentence, EOS) for sentence in sentences)
     backward = chain.from_iterable((BOS, *sentence) for sentence in sentences)
     return torch.from_numpy(vocab.ids(chain(forward, backward)).reshape(2, -1))
@@ -150,7 +150,7 @@ def final_outputs(
         start: State of one row from which sentences start where the batch resets them; None: zeros.
 
     Returns:
-        The input of the softmax of each direction, (2, N, D), in text order; and the state of the rows after the batch.
+        The input of the softmax of each direction, (2, N, D), unpacked; and the state of the rows after the batch.
     """
     _check_independent(bilm.config)
     words = bilm.word_vectors(batch.words, vocab)
@@ -218,7 +218,7 @@ def log_losses(
         start: State of one row, for "warm".
 
     Yields:
-        Batches of sentences, with their targets (2, N) and losses -log p in nats (2, N), in text order.
+        Batches of sentences, with their targets (2, N) and losses -log p in nats (2, N), in the order of the text.
 
     Raises:
         ValueError: An argument is invalid, or the model cannot predict words.

@@ -181,7 +181,7 @@ def masked_log_losses(
         sentences: Tokenized sentences.
 
     Yields:
-        Batches of sentences, with their targets (N,) and losses -log p in nats (N,), in text order.
+        Batches of sentences, with their targets (N,) and losses -log p in nats (N,), in the order of the text.
     """
     prepacked = prepack(bilm, None)
     for batch in sentence_batches(sentences, BATCH_WORDS):

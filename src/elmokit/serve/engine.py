@@ -148,8 +148,7 @@ class Engine:
                 self._words_waiting -= request.words
 
     def _next_batch(self) -> list[Waiting]:
-        """Wait for requests, and take the oldest that fit into a batch, at least one; none when the engine is closed.
-        """
+        """Wait for requests and take the oldest that fit into a batch, at least one; none once the engine is closed."""
         batch: list[Waiting] = []
         words = 0
         with self._changed:

@@ -1,5 +1,4 @@
-"""Middleware that sees each request first: counts it and, before its body is read, refuses it if it cannot be served.
-"""
+"""Middleware that counts each request and refuses it, before its body is read, if it cannot be served."""
 
 from __future__ import annotations
 

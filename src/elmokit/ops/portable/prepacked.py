@@ -54,8 +54,7 @@ def _in_few_shapes(x: Tensor) -> Tensor:
 
 
 class PrepackedProduct:
-    """x @ weight.T, plus a bias if there is one, in one number type, without gradients. It keeps a copy of the weight.
-    """
+    """x @ weight.T, plus a bias if there is one, in one number type, without gradients; keeps a copy of `weight`."""
 
     def __init__(self, weight: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> None:
         self.dtype, self._bias = dtype, None if bias is None else bias.detach().to(dtype, copy=True)
