@@ -15,7 +15,7 @@ StatePolicy: TypeAlias = Literal["zeros", "warm", "carry"]
 STATE_POLICIES: tuple[StatePolicy, ...] = get_args(StatePolicy)
 
 
-def check_state(state: str) -> None:
+def check_state_policy(state: str) -> None:
     """Raise ValueError unless `state` is one of `STATE_POLICIES`."""
     if state not in STATE_POLICIES:
         raise ValueError(f"state must be one of {', '.join(STATE_POLICIES)}, not {state!r}")

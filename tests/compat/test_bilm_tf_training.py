@@ -162,6 +162,13 @@ def test_options_that_the_trainer_lacks_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_options_that_are_missing_are_named(data: BidirectionalLMDataset, tmp_path: Path) -> None:
+    options = {name: value for name, value in OPTIONS.items() if name not in ("n_epochs", "unroll_steps")}
+    with pytest.raises(ValueError, match="the options lack n_epochs and unroll_steps"):
+        bilm.train(options, data, 1, tmp_path / "run", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_checkpoint_of_tensorflow_is_not_resumed(
     goldens: Callable[[str], Path], data: BidirectionalLMDataset, tmp_path: Path
 ) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from elmokit.config import BiLMConfig, StatePolicy, check_state
+from elmokit.config import BiLMConfig, StatePolicy, check_state_policy
 from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.lstm import check_state as check_state_fits
+from elmokit.nn.lstm import check_state_shapes
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
@@ -74,7 +74,7 @@ class Pretrained:
         if self.warm_state is not None and not config.sequence_encoder.carries_state:
             raise ValueError(f"the sequence encoder {config.encoder_name} carries no state: leave out the warm state")
         if self.warm_state is not None:
-            check_state_fits(self.warm_state, config.sequence_encoder, rows=1)
+            check_state_shapes(self.warm_state, config.sequence_encoder, rows=1)
         if self.mix is not None and len(self.mix.weights) != config.num_representations:
             raise ValueError(f"the mix has {len(self.mix.weights)} weights for {config.num_representations} layers")
         if self.vocab is not None and config.num_words not in (None, len(self.vocab)):
@@ -137,7 +137,7 @@ class Pretrained:
             ValueError: There is no such policy, it is "warm" and the model has no warm state, or it is "carry" and the
                 sequence encoder carries no state.
         """
-        check_state(state)
+        check_state_policy(state)
         if state == "carry" and not self.config.sequence_encoder.carries_state:
             raise ValueError(f"the sequence encoder {self.config.encoder_name} carries no state: use state='zeros'")
         if state == "warm" and self.warm_state is None:

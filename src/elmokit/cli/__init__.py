@@ -31,7 +31,7 @@ def _run(verb: Verb) -> int:
         print("elmokit: " + "; ".join(filter(None, ("interrupted", str(error) or advice))), file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
-        _print_nowhere()
+        _discard_output()
         if not can_resume:
             return 0
         print("elmokit: stopped, as its output was closed; run the same command again to resume", file=sys.stderr)
@@ -39,12 +39,12 @@ def _run(verb: Verb) -> int:
     return 0
 
 
-def _print_nowhere() -> None:
+def _discard_output() -> None:
     """Discard what is printed from now on, and what Python has buffered of standard output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _print_anything() -> None:
+def _escape_unprintable() -> None:
     """Print characters that the terminal's encoding lacks as escapes, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stopped because its output was closed.
     """
     reopen_closed_streams()
-    _print_anything()
+    _escape_unprintable()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     # Idle OpenMP threads would otherwise spin on the cores that compute the two directions.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = option_names(verb)
         return _run(verb)
     except BrokenPipeError:  # while printing help
-        _print_nowhere()
+        _discard_output()
         return 0
     except (ValueError, OSError) as error:
         if is_debugging():

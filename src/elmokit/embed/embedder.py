@@ -70,7 +70,7 @@ class Embeddings(list[np.ndarray]):
         return f"Embeddings({len(self)} sentences, {words} words, {of_layers}{dim} dimensions in {self[0].dtype})"
 
 
-def _state_of(source: Pretrained | Detected) -> Sequence[object]:
+def _version_of(source: Pretrained | Detected) -> Sequence[object]:
     """Values that change when the weights of a model do: sizes and times of its files, or checksums of its tensors."""
     if isinstance(source, Detected):
         return source.file_states()
@@ -112,7 +112,7 @@ class Embedder:
         self.device = pick_device(device)
         self.dtype = pick_dtype(dtype, self.device, INFERENCE_DTYPES)
         self._source = model if isinstance(model, Pretrained) else locate(model).absolute()
-        self._source_state = _state_of(self._source)  # before it is read, so that a change meanwhile shows
+        self._source_version = _version_of(self._source)  # before it is read, so that a change meanwhile shows
         self.model = self._source if isinstance(self._source, Pretrained) else load(self._source.path, softmax=softmax)
         self._fingerprints: dict[tuple[object, ...], str] = {}
         self._pipeline = Pipeline(self.model, self.device, self.dtype, sizes)
@@ -169,7 +169,7 @@ class Embedder:
                     "another embedder prepacked this model, whose weights are no longer there to be known again: give "
                     "that embedder itself, or the name or path of its model"
                 )
-            if _state_of(self._source) != self._source_state:
+            if _version_of(self._source) != self._source_version:
                 place = self._source.path if isinstance(self._source, Detected) else "the model"
                 raise ValueError(f"{place} has changed since this embedder prepacked its weights: make a new embedder")
             self._fingerprints[settings] = fingerprint(replace(model, bilm=source.bilm))

@@ -158,7 +158,7 @@ def final_outputs(
     return torch.stack(batch.text.unpack(layers[-1]).chunk(2, dim=1)), after
 
 
-def _long_ones_alone(batches: Iterable[list[Sequence[str]]]) -> Iterator[list[Sequence[str]]]:
+def _isolate_long_sentences(batches: Iterable[list[Sequence[str]]]) -> Iterator[list[Sequence[str]]]:
     """The batches, with a long sentence, which can only be the last of its batch, in a batch of its own."""
     for batch in batches:
         *before, last = batch
@@ -231,7 +231,7 @@ def log_losses(
     start = start if state == "warm" else None
     prepacked = prepack(bilm, None)
     carried, count = bilm.initial_state(batch_size) if state == "carry" else None, 0
-    for batch in _long_ones_alone(sentence_batches(sentences, BATCH_WORDS)):
+    for batch in _isolate_long_sentences(sentence_batches(sentences, BATCH_WORDS)):
         if _is_long(batch[0]) and bilm.config.sequence_encoder.carries_state:
             row = count % batch_size
             before = start if carried is None else carried.row(row)

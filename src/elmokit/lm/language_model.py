@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.checkpoints.pretrained import Pretrained, on_device
-from elmokit.config import BiLMConfig, check_state
+from elmokit.config import BiLMConfig, check_state_policy
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.runtime import pick_device
@@ -55,7 +55,7 @@ def state_of(config: BiLMConfig, state: str | None) -> str:
     """
     carries = config.sequence_encoder.carries_state
     state = ("carry" if carries else "zeros") if state is None else state
-    check_state(state)
+    check_state_policy(state)
     if state != "zeros" and not carries:
         raise ValueError(
             f"a model with the encoder {config.encoder_name} has no state to start from: use state='zeros'"

@@ -183,7 +183,7 @@ def prepack(bilm: BiLM, dtype: torch.dtype | None) -> BiLM:
 # --- Frozen in a user's model ----------------------------------------------------------------------------------------
 
 
-def _state_of(bilm: BiLM, weights: list[Tensor]) -> list[Any]:
+def _version_of(bilm: BiLM, weights: list[Tensor]) -> list[Any]:
     """All that a prepacked form depends on: PyTorch counts every change of a weight, except through `.data`."""
     settings = [vars(module).get(name) for module in bilm.modules() for name in SETTINGS]
     hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in bilm.modules()]
@@ -194,7 +194,7 @@ def _state_of(bilm: BiLM, weights: list[Tensor]) -> list[Any]:
 class _Kept(NamedTuple):
     """A prepacked biLM and all that it depends on; weights are held so that no other tensor gets their address."""
 
-    state: list[Any]
+    version: list[Any]
     weights: list[Tensor]
     bilm: BiLM
 
@@ -223,8 +223,8 @@ class Frozen:
         if not self._is_usable(bilm, weights, state):
             self.forget()
             return bilm(ids, state=state)
-        kept, now = self._prepacked, _state_of(bilm, weights)
-        if kept is None or kept.state != now:
+        kept, now = self._prepacked, _version_of(bilm, weights)
+        if kept is None or kept.version != now:
             kept = self._prepacked = None  # free its memory first
             kept = self._prepacked = _Kept(now, [weight.detach() for weight in weights], prepack(bilm, None))
         with torch.no_grad():

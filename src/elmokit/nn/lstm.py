@@ -201,7 +201,7 @@ class BiLMState:
         return BiLMState(h, c)
 
 
-def check_state(state: BiLMState, config: SequenceEncoderConfig, rows: int) -> None:
+def check_state_shapes(state: BiLMState, config: SequenceEncoderConfig, rows: int) -> None:
     """ValueError if the state is of another number of rows, or of another model."""
     shapes, expected = (tuple(state.h.shape), tuple(state.c.shape)), state_shapes(config, rows)
     if shapes == expected:
@@ -230,9 +230,9 @@ def states_of_directions(
         ValueError: A state is of another number of rows, or of another model.
     """
     state = BiLMState.zeros(config, len(rows), words) if state is None else state
-    check_state(state, config, len(rows))
+    check_state_shapes(state, config, len(rows))
     if start is not None:
-        check_state(start, config, 1)
+        check_state_shapes(start, config, 1)
     starts = [[None] * config.num_layers if start is None else start.of_direction(d) for d in range(2)]
     return [state.of_direction(d, rows) for d in range(2)], starts
 

@@ -180,7 +180,7 @@ async def predict(request: Request, body: PredictRequest) -> Any:
     service: Service = request.app.state.service
     if (model := service.task_model) is None:
         raise RequestError("not_found", "this server has no task model: start it with --task-model")
-    examples = await service.of_each(request, partial(_example, model), body.inputs)
+    examples = await service.map_texts(request, partial(_example, model), body.inputs)
     service.check_words(words for example in examples for words in model.task.sentences(example))
     predictions = await _run(request, lambda job: list(model.predict_examples(job.while_wanted(examples))))
     return list(map(model.task.to_json, predictions))

@@ -115,7 +115,7 @@ class Service:
         """The words of a text; a string is split like the model's training text."""
         return self._tokenize(text) if isinstance(text, str) else text
 
-    async def of_each(
+    async def map_texts(
         self, request: Request, convert: Callable[..., Result], texts: Sequence[Any], *more: Sequence[Any]
     ) -> list[Result]:
         """`map(convert, texts, *more)` as a list; long texts are converted on a thread.
@@ -136,10 +136,10 @@ class Service:
         """The words of each text; those that are too long for the model are counted in the metrics.
 
         Raises:
-            RequestError: There are too many words for a request; or as `of_each`.
-            ClientGone: As `of_each`.
+            RequestError: There are too many words for a request; or as `map_texts`.
+            ClientGone: As `map_texts`.
         """
-        sentences = await self.of_each(request, self.split, texts)
+        sentences = await self.map_texts(request, self.split, texts)
         self.check_words(sentences)
         self.metrics.truncated_words.inc(self.count_truncated(sentences))
         return sentences

@@ -175,7 +175,7 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Any:
     service: Service = request.app.state.service
     texts = _as_list(body.inputs)
     sentences = await service.words_of(request, texts)
-    offsets = await service.of_each(request, _offsets, texts, sentences)
+    offsets = await service.map_texts(request, _offsets, texts, sentences)
     return [_tokens(*each, service) for each in zip(sentences, offsets, strict=True)]
 
 

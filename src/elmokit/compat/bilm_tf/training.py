@@ -114,7 +114,9 @@ def _settings(options: Mapping[str, Any], data: Data, rows: int, directory: Path
 
 
 def _check(options: Mapping[str, Any], restart_ckpt_file: str | Path | None) -> None:
-    """ValueError for options that elmokit's trainer does not support."""
+    """ValueError for options that are missing, or that elmokit's trainer does not support."""
+    if missing := [name for name in ("n_epochs", "batch_size", "unroll_steps") if name not in options]:
+        raise ValueError(f"the options lack {' and '.join(missing)}: set options['{missing[0]}']")
     if not options.get("bidirectional"):
         raise ValueError("elmokit trains both directions: set options['bidirectional'] = True")
     if options.get("share_embedding_softmax"):
@@ -163,9 +165,9 @@ def train(
         restart_ckpt_file: Ignored, unless it is TensorFlow's: a run is resumed from `tf_save_dir`.
 
     Raises:
-        ValueError: The options ask for a single direction or a shared softmax, or lack a part of the architecture; the
-            checkpoint is TensorFlow's; or the directory has a run of another architecture.
-        KeyError: The options lack `n_epochs`, `batch_size` or `unroll_steps`.
+        ValueError: The options ask for a single direction or a shared softmax, or lack a part of the architecture,
+            `n_epochs`, `batch_size` or `unroll_steps`; the checkpoint is TensorFlow's; or the directory has a run of
+            another architecture.
     """
     _check(options, restart_ckpt_file)
     directory = Path(tf_save_dir)
