@@ -108,7 +108,7 @@ def test_boundary_words_are_two_row_numbers(rows: Any) -> None:
 def test_boundary_words_are_rows_of_the_word_table() -> None:
     values = BiLMConfig(char_cnn=None, num_words=7, boundary_words=(6, 0)).to_dict()
     for rows in ([7, 0], [0, 7]):
-        with pytest.raises(ValueError, match=r"table that has 7, from 0: give those of <S> and </S>"):
+        with pytest.raises(ValueError, match=r"table has 7, counted from 0: give the rows of <S> and </S>"):
             BiLMConfig.from_dict(values | {"boundary_words": rows})
     assert BiLMConfig.from_dict(values | {"boundary_words": [6, 5]}).boundary_words == (6, 5)
 

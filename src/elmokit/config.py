@@ -500,8 +500,8 @@ class BiLMConfig:
             raise ValueError(f"model.boundary_words must be two row numbers, of <S> and of </S>, not {rows!r}")
         if self.num_words and max(rows) >= self.num_words:  # 0: a table that is not there yet
             raise ValueError(
-                f"model.boundary_words are rows {rows[0]} and {rows[1]} of a word table that has {self.num_words}, "
-                "from 0: give those of <S> and </S>, or as num_words the size of the whole table"
+                f"model.boundary_words are rows {rows[0]} and {rows[1]}, but the word table has {self.num_words}, "
+                "counted from 0: give the rows of <S> and </S>, or set num_words to the size of the whole table"
             )
 
     @property

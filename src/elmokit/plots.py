@@ -42,7 +42,7 @@ def check_plot(path: str | Path | None) -> None:
     from matplotlib.backend_bases import FigureCanvasBase
 
     if _format_of(path) not in FigureCanvasBase.get_supported_filetypes():
-        raise ValueError(f"{path}: matplotlib writes no picture of this format: choose .png, .svg or .pdf")
+        raise ValueError(f"{path}: matplotlib cannot write this format: choose .png, .svg or .pdf")
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -59,7 +59,7 @@ def test_scws_verb_refuses_an_unknown_picture_before_the_work(
     monkeypatch.setattr("elmokit.analysis.scws.scws", lambda *_: pytest.fail("it was computed"))
     command = ["scws", str(write_ratings(tmp_path / "ratings.txt")), "--plot", str(tmp_path / "map.xyz")]
     assert cli.main(command) == 2
-    assert "map.xyz: matplotlib writes no picture of this format: choose .png, .svg or .pdf" in capsys.readouterr().err
+    assert "map.xyz: matplotlib cannot write this format: choose .png, .svg or .pdf" in capsys.readouterr().err
 
 
 def test_scws_verb_replaces_no_report_that_appeared_meanwhile(

@@ -102,9 +102,9 @@ def test_compare_raises_when_the_word_is_missing_or_occurs_once(embedder: Embedd
 
 
 def test_compare_raises_for_a_text_in_place_of_a_list(embedder: Embedder) -> None:
-    with pytest.raises(ValueError, match=r"sentences is a list of sentences: write \[text\]"):
+    with pytest.raises(ValueError, match=r"sentences must be a list of sentences, not a string: write \[text\]"):
         compare("apple", FRUIT, embedder)
-    with pytest.raises(ValueError, match=r"other is a list of sentences: write \[text\]"):
+    with pytest.raises(ValueError, match=r"other must be a list of sentences, not a string: write \[text\]"):
         compare("apple", [FRUIT, FIRM], embedder, other=FRUIT)
 
 

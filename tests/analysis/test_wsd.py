@@ -221,7 +221,7 @@ def test_names_of_the_rows_of_all_data_are_refused_for_a_part_of_it(
     for word in ("mean", "mole"):
         (tmp_path / "coarse" / word).mkdir(parents=True)
         (tmp_path / "coarse" / word / "train.data.txt").touch()
-    with pytest.raises(ValueError, match="has a word 'mean', as the row of the mean is called"):
+    with pytest.raises(ValueError, match="has a word 'mean', the name of the row of means"):
         wsd([tmp_path / "coarse"], model=embedder)
 
 

@@ -209,7 +209,7 @@ def test_cache_is_read_without_a_network(saved: Path, tmp_path: Path, monkeypatc
 def test_repository_without_a_model_is_refused(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     cached(saved, tmp_path / "cache", leave_out="config.json")
-    with pytest.raises(FileNotFoundError, match="owner/name on the Hugging Face Hub is no model: looked for"):
+    with pytest.raises(FileNotFoundError, match="owner/name on the Hugging Face Hub is not a model: looked for"):
         load("owner/name", local_files_only=True)
 
 

@@ -88,7 +88,7 @@ def test_a_mix_that_was_learned_can_be_saved(tmp_path: Path) -> None:
     save(replace(everything(), mix=MixWeights((-inf, 0.0, -inf))), tmp_path / "layer")  # one layer alone
     loaded = load(tmp_path / "layer").mix
     assert loaded is not None and torch.tensor(loaded.weights).softmax(0).tolist() == [0, 1, 0]
-    with pytest.raises(ValueError, match="a mix has finite weights and gamma"):
+    with pytest.raises(ValueError, match="the weights and gamma of a mix must be finite"):
         MixWeights((0.0, float("nan"), 0.0))
 
 
@@ -161,7 +161,7 @@ def test_load_without_softmax_does_not_open_its_file(tmp_path: Path) -> None:
     save(everything(), tmp_path / "model")
     (tmp_path / "model" / "softmax.safetensors").write_bytes(b"")
     assert load(tmp_path / "model", softmax=False).softmax is None
-    with pytest.raises(CheckpointError, match=r"softmax\.safetensors is cut short"):
+    with pytest.raises(CheckpointError, match=r"softmax\.safetensors is truncated"):
         load(tmp_path / "model")
 
 
@@ -252,7 +252,7 @@ def test_save_and_load_say_what_they_take(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"not Embedder: write save\(load"):
         save(embedder, tmp_path / "model")  # type: ignore[arg-type]
     for model in (embedder, everything().bilm):
-        with pytest.raises(ValueError, match=r"what elmokit.load gives, not (Embedder|BiLM)"):
+        with pytest.raises(ValueError, match=r"the result of elmokit.load, not (Embedder|BiLM)"):
             load(model)  # type: ignore[arg-type]
 
 
@@ -324,7 +324,7 @@ def test_truncated_weights_are_refused_at_any_length(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for length in np.linspace(0, len(whole) - 1, 25, dtype=int):
         path.write_bytes(whole[:length])
-        with pytest.raises(CheckpointError, match=r"model\.safetensors is cut short"):
+        with pytest.raises(CheckpointError, match=r"model\.safetensors is truncated"):
             load(tmp_path / "model")
     path.unlink()
     with pytest.raises(CheckpointError, match=r"model\.safetensors is missing"):

@@ -222,7 +222,7 @@ def test_allennlp_elmo_honors_its_other_flags(files: tuple[Path, Path], tmp_path
 def test_allennlp_elmo_replaces_hdf5_files_alone(files: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("the cat\n")
     (tmp_path / "thesis.txt").write_text("precious")
-    with pytest.raises(FileExistsError, match="exists and is no HDF5 file"):
+    with pytest.raises(FileExistsError, match="exists and is not an HDF5 file"):
         allennlp_elmo(
             tmp_path / "in.txt", tmp_path / "thesis.txt", all=True, options_file=files[0], weight_file=files[1]
         )

@@ -65,7 +65,7 @@ def test_bidirectional_language_model_carries_state_until_reset(model: Bidirecti
 
 
 def test_a_placeholder_of_a_graph_is_an_error_that_says_what_to_pass(model: BidirectionalLanguageModel) -> None:
-    with pytest.raises(ValueError, match="not SymbolicTensor: pass what batch_sentences gives"):
+    with pytest.raises(ValueError, match="not SymbolicTensor: pass the result of batch_sentences"):
         model(type("SymbolicTensor", (), {"shape": (None, None, 50)})())
 
 

@@ -80,7 +80,7 @@ def test_an_installed_library_is_found_before(tmp_path: Path) -> None:
 
 def test_names_that_do_not_exist_say_where_to_look(tmp_path: Path) -> None:
     messages = {
-        "import allennlp.models": "elmokit has no allennlp.models: docs/migrating.md names all that there is",
+        "import allennlp.models": "elmokit has no allennlp.models: docs/migrating.md lists what it has",
         "from allennlp.data.fields import TextField": "elmokit has no allennlp.data.fields: docs/migrating.md",
         "from allennlp.data import Vocabulary": "cannot import name 'Vocabulary' from 'allennlp.data' (/",
         "from allennlp.modules.elmo import Tagger": "cannot import name 'Tagger' from 'allennlp.modules.elmo' (/",

@@ -678,7 +678,7 @@ predicted = classifier(features).argmax(dim=1).numpy()
 
 
 def test_hub_trainable_module_is_averaged_as_an_array(run: Run) -> None:
-    with pytest.warns(UserWarning, match="read without gradients"):
+    with pytest.warns(UserWarning, match="carry no gradients"):
         result = run("""
 import numpy as np
 import tensorflow_hub as hub

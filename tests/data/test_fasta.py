@@ -72,7 +72,7 @@ def test_read_identifiers_refuses_an_empty_header_and_a_negative_field(tmp_path:
     file = write(tmp_path / "a.fasta", ">\nMV\n")
     with pytest.raises(ValueError, match="line 1: the header '' is empty"):
         read_identifiers(file, field=-1)
-    with pytest.raises(ValueError, match="numbered from 0"):
+    with pytest.raises(ValueError, match="must be 0 or more, or -1 for the whole header, not -2"):
         read_identifiers(file, field=-2)
 
 

@@ -125,7 +125,7 @@ def test_text_is_tokenized_for_a_model_that_records_no_tokenizer() -> None:
 
 
 def test_language_for_tokenized_text_is_refused() -> None:
-    with pytest.raises(ValueError, match="this text is tokenized"):
+    with pytest.raises(ValueError, match="the text is tokenized"):
         line_tokenizer("english-1", tokenize=False, language="de")
 
 

@@ -207,7 +207,7 @@ def test_raw_text_for_a_model_without_a_tokenizer_is_warned_of_once() -> None:
     embedder = Embedder(tiny(), device="cpu")
     embedder.embed(["I like apples", "I like apples ."])
     embedder.embed(["I like apples."], tokenize=False)
-    with pytest.warns(UserWarning, match="'I like apples.' is split at white space, with marks left at the words"):
+    with pytest.warns(UserWarning, match="'I like apples.' is split at white space, which leaves punctuation attached"):
         embedder.embed(["I like apples."])
     embedder.embed(["I like apples."])
 

@@ -394,7 +394,7 @@ def test_a_file_starts_from_a_policy_since_a_state_cannot_be_known_again(
     tmp_path: Path, text: Path, embedder: Embedder
 ) -> None:
     state = embedder.embed(["a b"], state="carry").state
-    with pytest.raises(ValueError, match="starts from zeros, warm or carry, not from a BiLMState"):
+    with pytest.raises(ValueError, match="must be zeros, warm or carry, not a BiLMState"):
         embed_file(text, tmp_path / "out", embedder, state=state)  # pyright: ignore[reportArgumentType]
     assert not (tmp_path / "out").exists()
 
@@ -411,7 +411,7 @@ def test_suffixes_of_outputs_count_whatever_their_case(tmp_path: Path, text: Pat
 
 def test_a_model_that_another_embedder_prepacked_cannot_be_written_for(tmp_path: Path, text: Path) -> None:
     save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "model")
-    with pytest.raises(ValueError, match="another embedder prepacked this model"):
+    with pytest.raises(ValueError, match="another embedder has prepacked this model"):
         embed_file(text, tmp_path / "out", Embedder(tmp_path / "model", device="cpu").model)
 
 

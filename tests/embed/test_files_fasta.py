@@ -140,9 +140,9 @@ def test_a_finished_output_is_done_and_other_names_need_overwrite(
     ("name", "options", "message"),
     [
         ("out.pt", {}, r"name the output out\.pt\.npz"),
-        ("out.npz", {"protein": True, "layers": "all"}, 'other layers than "all"'),
-        ("out.npz", {"protein": True, "storage_dtype": "float16"}, "leave storage_dtype out"),
-        ("out.npz", {"state": "carry"}, "does not go on from the one before it"),
+        ("out.npz", {"protein": True, "layers": "all"}, 'layers other than "all"'),
+        ("out.npz", {"protein": True, "storage_dtype": "float16"}, "omit storage_dtype"),
+        ("out.npz", {"state": "carry"}, "does not continue the one before it"),
         ("out.npz", {"sentences_per_part": 0}, "at least 1"),
     ],
 )

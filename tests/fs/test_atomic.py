@@ -310,9 +310,9 @@ def test_directory_that_is_taken_for_a_leftover_before_it_is_locked_is_made_agai
 def test_output_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for output in (".", "..", "/"):
-        with pytest.raises(ValueError, match="no name for an output: name the file or directory itself"):
+        with pytest.raises(ValueError, match="does not name an output: give the name of the file or directory itself"):
             check_output(output, directory_of="x")
-        with pytest.raises(ValueError, match="no name for an output"), atomic_directory(output):
+        with pytest.raises(ValueError, match="does not name an output"), atomic_directory(output):
             pass
     Path("loop").symlink_to("loop")
     with pytest.raises(ValueError, match="loop is a link that leads to itself"), atomic_path("loop"):

@@ -18,7 +18,7 @@ def test_home_directory_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("use", [expand_user, load])
 def test_home_directory_of_an_unknown_user_is_an_error_that_says_so(use: object) -> None:
     assert callable(use)
-    with pytest.raises(FileNotFoundError, match=r"^~no-such-user/en: ~no-such-user is the home directory of no user"):
+    with pytest.raises(FileNotFoundError, match=r"^~no-such-user/en: there is no home directory ~no-such-user here"):
         use("~no-such-user/en")
 
 

@@ -247,7 +247,7 @@ def test_a_changed_source_is_another_job(tmp_path: Path) -> None:
 
 def test_outputs_that_hold_something_else_are_refused(tmp_path: Path) -> None:
     write_source(tmp_path / "source")
-    with pytest.raises(ValueError, match=r"is inside of .*source, and would become a part of it"):
+    with pytest.raises(ValueError, match=r"is inside .*source, and would become part of it"):
         embed_parquet(tmp_path / "source", tmp_path / "source" / "vectors")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "notes.txt").touch()
@@ -261,9 +261,9 @@ def test_outputs_that_hold_something_else_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--ray", "--fasta"], "--fasta does not go together with --ray"),
-        (["--ray", "--state", "warm"], "--state does not go together with --ray"),
-        (["--ray", "--overwrite"], "--overwrite does not go together with --ray"),
+        (["--ray", "--fasta"], "--fasta cannot be used with --ray"),
+        (["--ray", "--state", "warm"], "--state cannot be used with --ray"),
+        (["--ray", "--overwrite"], "--overwrite cannot be used with --ray"),
         (["--column", "line"], "--column and --num-actors are for tables on a cluster: add --ray"),
         (["--ray", "--column", "line"], "there is no column 'line': name one of 'id', 'text'"),
     ],

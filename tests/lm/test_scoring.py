@@ -152,7 +152,7 @@ def test_substitutes_at_positions_equal_those_of_the_whole_sentence(model: Pretr
 
 @pytest.mark.parametrize("ask", [substitutes, next_words])
 def test_a_list_of_sentences_is_not_taken_for_one(ask: Callable[..., object], model: Pretrained) -> None:
-    with pytest.raises(ValueError, match="'a b' is no word: give one sentence, as a string or as the list"):
+    with pytest.raises(ValueError, match="'a b' is not a word: give one sentence, as a string or a list"):
         ask(["a b", "b c"], model)
     assert ask(["a", "10 000", "d"], model)
 
@@ -161,7 +161,7 @@ def test_a_model_of_no_numbers_has_no_candidates(model: Pretrained) -> None:
     assert model.softmax is not None
     with torch.no_grad():
         model.softmax.bias[3] = float("nan")
-    with pytest.raises(ValueError, match=r"the model predicts no numbers \(NaN\)"):
+    with pytest.raises(ValueError, match=r"the model's predictions are NaN"):
         substitutes(["a"], model)
 
 
@@ -237,7 +237,7 @@ def test_scoring_raises_for_invalid_arguments(model: Pretrained) -> None:
     with pytest.raises(ValueError, match="zeros, warm, carry"):
         score(SENTENCES, model, state="cold")
     for ask in (next_words, substitutes):
-        with pytest.raises(ValueError, match="a single sentence has none before it"):
+        with pytest.raises(ValueError, match="a single sentence has no sentence before it"):
             ask(["a"], model, state="carry")
     without = Pretrained(model.bilm, vocab=model.vocab)
     with pytest.raises(ValueError, match="needs a model with a softmax"):

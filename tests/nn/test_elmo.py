@@ -283,9 +283,9 @@ def test_batch_to_ids_warns_of_truncated_words_and_refuses_strings() -> None:
 def test_elmo_says_what_to_write_when_given_a_whole_model_or_words() -> None:
     with pytest.raises(ValueError, match=r"not Pretrained: write Elmo\(elmokit.load\(...\).bilm\)"):
         Elmo(Pretrained(tiny()))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"as elmokit.batch_to_ids\(sentences\) makes them, not list"):
+    with pytest.raises(ValueError, match=r"such as elmokit.batch_to_ids\(sentences\), not list"):
         Elmo(tiny())([["a"]])
-    with pytest.raises(ValueError, match=r"ids are a tensor, .* not ndarray"):
+    with pytest.raises(ValueError, match=r"ids must be a tensor, .* not ndarray"):
         Elmo(tiny())(np.zeros((1, 1, 50), np.int64))
 
 
@@ -308,7 +308,7 @@ def test_it_and_its_output_say_in_a_line_what_they_are() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (ids().float(), r"integers \(B, T, C\), as batch_to_ids makes them, not \(4, 3, 50\) of torch.float32"),
+        (ids().float(), r"integers \(B, T, C\), as from batch_to_ids, not \(4, 3, 50\) of torch.float32"),
         (ids() > 0, r"integers \(B, T, C\)"),
         (ids()[0], r"integers \(B, T, C\).* not \(3, 50\)"),
         (ids().neg(), r"0 \(padding\) to 261, not -261..0"),

@@ -150,7 +150,7 @@ def test_forms_answer_for_words_of_the_reader(open_page: Callable[..., Page]) ->
     assert "bank" in submit(page, "neighbors", word="bank", sentence="The bank gave him a loan.").inner_text()
     replaced = submit(page, "substitutes", sentence="She plays well.")
     replaced.get_by_role("button", name="She").press("Enter")
-    assert "In the place of “She”" in replaced.inner_text()
+    assert "In place of “She”" in replaced.inner_text()
     following = submit(page, "next", sentence="the United")
     following.get_by_role("button", name="States").click()
     page.wait_for_timeout(200)

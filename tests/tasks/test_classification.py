@@ -89,7 +89,7 @@ def test_pooling_and_softmax_ignore_padding() -> None:
     "tree, message",
     [
         ("(3 (2 It", "a bracket is never closed"),
-        ("(3 a) b", "'b' stands outside"),
+        ("(3 a) b", "'b' is outside"),
         ("(", "has no label"),
         ("((S (NP a)))", "has no label"),
         ("(3 a) (2 b)", "a second tree"),

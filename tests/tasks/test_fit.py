@@ -73,7 +73,7 @@ def test_fit_that_is_finished_is_loaded_not_repeated(tmp_path: Path, monkeypatch
     assert same == report
     assert again.predict([TOY.text]) == fitted.predict([TOY.text])
     other = replace(QUICK, seed=7)
-    with pytest.raises(FileExistsError, match="of a run with other seed: choose"):
+    with pytest.raises(FileExistsError, match="from a run with other seed: choose"):
         fit_quick(output=tmp_path / "model", config=other)
     _, overwritten = fit_quick(output=tmp_path / "model", config=other, overwrite=True)
     assert overwritten.settings["fit"]["seed"] == 7
@@ -121,7 +121,7 @@ def test_fit_leaves_the_bilm_alone_until_its_epoch() -> None:
 def test_fit_refuses_the_output_of_another_split_of_the_same_examples(tmp_path: Path) -> None:
     first, second = TOY.examples[:16], TOY.examples[16:]
     fit(TOY.task, first, second, words=LEARNED, config=QUICK, output=tmp_path / "model")
-    with pytest.raises(FileExistsError, match="of a run with other data, or other code of the task"):
+    with pytest.raises(FileExistsError, match="from a run with other data, or other code of the task"):
         fit(TOY.task, first[:12], [*first[12:], *second], words=LEARNED, config=QUICK, output=tmp_path / "model")
 
 
@@ -207,7 +207,7 @@ def test_fit_leaves_the_callers_model_as_it_is() -> None:
 
 def test_fit_refuses_batches_that_a_task_cannot_read_before_it_computes_vectors() -> None:
     toy = toy_tasks()["coreference"]
-    with pytest.raises(ValueError, match="coreference reads no such large batches: set batch_size to 1"):
+    with pytest.raises(ValueError, match="coreference does not support batches of this size: set batch_size to 1"):
         fit(toy.task, "missing.conll", "missing.conll", config=replace(toy.config, batch_size=8))
 
 

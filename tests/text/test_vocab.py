@@ -108,7 +108,7 @@ def test_load_ignores_an_invalid_vocabulary_of_a_character_model(tmp_path: Path,
     write_bilm_hdf5(BiLM(BiLMConfig.preset("tiny")), tmp_path)
     (tmp_path / "vocab.txt").write_text(text)
     with pytest.warns(
-        UserWarning, match=r"vocab\.txt.*; the model is loaded without words, which only its softmax needs"
+        UserWarning, match=r"vocab\.txt.*; the model is loaded without its vocabulary, which only its softmax needs"
     ):
         model = load(tmp_path)
     assert model.vocab is None

@@ -31,7 +31,7 @@ def test_every_row_of_a_batch_is_computed_once(count: int, accumulation: int) ->
 
 
 def test_a_batch_with_fewer_rows_than_parts_is_refused() -> None:
-    with pytest.raises(ValueError, match="a batch of 5 rows has no row for each of 3 processes times 2 parts"):
+    with pytest.raises(ValueError, match="a batch of 5 rows is too small for 3 processes times 2 parts"):
         Processes(0, 3).parts(5, 2)
 
 

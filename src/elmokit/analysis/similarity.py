@@ -121,7 +121,7 @@ def compare(
     """
     for name, given in (("sentences", sentences), ("other", other)):
         if isinstance(given, str):
-            raise ValueError(f"{name} is a list of sentences: write [text]")
+            raise ValueError(f"{name} must be a list of sentences, not a string: write [text]")
     embedder = resolve_embedder(model, device)
     split = embedder.tokenize if tokenize else str.split
     all_sentences = [*sentences, *other]

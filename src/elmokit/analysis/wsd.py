@@ -56,7 +56,7 @@ def coarse_wsd(
     if not folders:
         raise ValueError(f"{directory} has no CoarseWSD folder (with train.data.txt, train.gold.txt, ...)")
     if len(folders) > 1 and any(folder.resolve().name == MEAN for folder in folders):
-        raise ValueError(f"{directory} has a word {MEAN!r}, as the row of the mean is called: evaluate it alone")
+        raise ValueError(f"{directory} has a word {MEAN!r}, the name of the row of means: evaluate that word alone")
     embedder, tallies, num_senses = resolve_embedder(model, device, dtype), Tallies(), 0
     for folder in ProgressBar(folders, desc="wsd", unit=" words"):
         ((word, senses),) = sense_centroids(read_coarse_wsd(folder, "train"), embedder, state).items()
@@ -177,7 +177,7 @@ def all_words_wsd(
     lemmas, sets = _lemmas_and_sets(files)
     if ALL in sets and len(sets) > 1:
         raise ValueError(
-            f"a test set is called {ALL}, as the row of all sets together is: rename it, or score it alone"
+            f"a test set is called {ALL}, the name of the row of all sets together: rename it, or score it alone"
         )
     firsts = read_first_senses(first_senses) if first_senses is not None else {}
     embedder, tallies, unseen = resolve_embedder(model, device, dtype), Tallies(), 0

@@ -44,7 +44,7 @@ def _find_hdf5(path: Path) -> Path | None:
     weights = sorted(path.glob("*.hdf5")) or sorted(filter(_is_hdf5, path.iterdir()))
     if len(weights) > 1:
         listed = ", ".join(map(str, weights))
-        raise CheckpointError(f"{path} holds several files in HDF5, name the one with the weights: {listed}")
+        raise CheckpointError(f"{path} holds several HDF5 files: give the path of the one with the weights ({listed})")
     return weights[0] if weights else None
 
 
@@ -65,7 +65,9 @@ def options_of(weights: Path) -> Path:
     if len(others) > 1:
         listed = ", ".join(map(str, others))
         name = same_name.name if weights.name.endswith("weights.hdf5") else OPTIONS[0]
-        raise CheckpointError(f"{weights} has several files of options: rename one to {name}, of {listed}")
+        raise CheckpointError(
+            f"{weights} has several options files next to it ({listed}): rename the right one to {name}"
+        )
     return others[0] if others else weights.with_name("options.json")
 
 

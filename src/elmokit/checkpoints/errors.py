@@ -44,6 +44,6 @@ def check_finite(source: object, tensors: Mapping[str, Tensor]) -> None:
     """CheckpointError that names every tensor with a number that is not finite."""
     if wrong := non_finite(tensors):
         raise CheckpointError(
-            f"{source} has weights that are not finite: {', '.join(wrong)}; its vectors would be no numbers. Fetch it "
-            "again, or to look into it load it with allow_non_finite=True"
+            f"{source} has weights that are not finite: {', '.join(wrong)}; its vectors would not be numbers. Fetch "
+            "it again, or load it with allow_non_finite=True to inspect it"
         )

@@ -54,7 +54,7 @@ def hub_model(name: str, revision: str | None = None) -> HubModel | None:
     """
     if name.startswith(PREFIX):
         if not re.fullmatch(NAME, name.removeprefix(PREFIX), re.ASCII):
-            raise ValueError(f"{name!r} is no model on the Hugging Face Hub: write {PREFIX}OWNER/NAME")
+            raise ValueError(f"{name!r} is not the name of a model on the Hugging Face Hub: write {PREFIX}OWNER/NAME")
         return HubModel(name.removeprefix(PREFIX), revision)
     if address := ADDRESS.fullmatch(name):
         return HubModel(address[1], revision or (address[2] and unquote(address[2])))

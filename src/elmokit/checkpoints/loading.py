@@ -86,14 +86,14 @@ def _locate_on_hub(model: HubModel, local_files_only: bool, **options: Any) -> D
     if detected := detect.detect(download(model, local_files_only, **options)):
         return detected
     raise FileNotFoundError(
-        f"{model} on the Hugging Face Hub is no model: looked for a repository with {KNOWN_DIRECTORIES}"
+        f"{model} on the Hugging Face Hub is not a model: looked for a repository with {KNOWN_DIRECTORIES}"
     )
 
 
 def _not_found(name: str, path: Path) -> str:
     inside = [model for model in (path / "model", *sorted(path.glob("*/model"))) if (model / "config.json").is_file()]
     if inside:
-        return f"{path} is no model, but holds {', '.join(map(str, inside))}: name that"
+        return f"{path} is not a model, but holds {', '.join(map(str, inside))}: give that path"
     return (
         f"no model {name!r}: looked for a directory with {KNOWN_DIRECTORIES}, for a .zip of the NLPL repository, and "
         f"for a bundled model of that name (there are: {', '.join(list_models()) or 'none'}); for a model on the "
@@ -116,10 +116,10 @@ def locate(
         Its format, and the path that the format's loader reads, which `load` takes, too.
     """
     if not isinstance(model, str | Path | None):
-        raise ValueError(f"a model is a path, a name, or what elmokit.load gives, not {type(model).__name__}")
+        raise ValueError(f"a model must be a path, a name, or the result of elmokit.load, not {type(model).__name__}")
     name = DEFAULT_MODEL if model is None else str(model)
     if not name:
-        raise ValueError("'' is no name or path of a model")
+        raise ValueError("'' is not the name or path of a model")
     path = expand_user(name)
     detected = None
     try:
@@ -128,14 +128,14 @@ def locate(
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
-        raise ValueError(f"{name[:60]!r} is no name or path of a model") from None
+        raise ValueError(f"{name[:60]!r} is not the name or path of a model") from None
     # If a exists, a/b is a path, possibly mistyped, and not a name on the Hub.
     is_path = detected is not None or path.exists() or Path(*path.parts[:1]).exists()
     on_hub = None if is_path else hub_model(name, revision)
     if revision is not None and on_hub is None:
         raise ValueError(
-            f"only models on the Hugging Face Hub have revisions, and {name!r} is none: leave the revision out, or "
-            f"write {PREFIX}OWNER/NAME"
+            f"only models on the Hugging Face Hub have revisions, and {name!r} is not one of them: omit the "
+            f"revision, or write {PREFIX}OWNER/NAME"
         )
     if detected is not None:
         return detected
@@ -226,7 +226,9 @@ def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, s
         OSError: The directory cannot be written.
     """
     if not isinstance(model, Pretrained):
-        raise ValueError(f"save takes what elmokit.load gives, not {type(model).__name__}: write save(load(...), ...)")
+        raise ValueError(
+            f"save takes the result of elmokit.load, not {type(model).__name__}: write save(load(...), ...)"
+        )
     directory = Path(directory)
     if storage_dtype not in STORAGE_DTYPES:
         raise ValueError(f"storage_dtype must be {' or '.join(STORAGE_DTYPES)}, not {storage_dtype!r}")

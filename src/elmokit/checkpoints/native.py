@@ -168,9 +168,9 @@ def _read_tensors(path: Path, expected: Mapping[str, Shape]) -> dict[str, Tensor
     try:
         tensors = load_file(path)
     except SafetensorError as error:
-        raise CheckpointError(f"{path} is cut short or no safetensors file ({error}): fetch it again") from error
+        raise CheckpointError(f"{path} is truncated or not a safetensors file ({error}): fetch it again") from error
     if others := [f"{name} ({tensor.dtype})" for name, tensor in tensors.items() if not tensor.is_floating_point()]:
-        raise CheckpointError(f"{path} holds tensors that are no weights: {', '.join(others)}")
+        raise CheckpointError(f"{path} holds tensors that are not weights: {', '.join(others)}")
     check_shapes(path, expected, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
     return {name: tensor.float() for name, tensor in tensors.items()}
 
@@ -205,7 +205,7 @@ def _read_softmax(path: Path, config: BiLMConfig, vocab: Vocab | None) -> FullSo
     if not path.is_file():
         return None
     if vocab is None:
-        raise CheckpointError(f"{path} has no vocab.txt beside it, so its words are unknown")
+        raise CheckpointError(f"{path} has no vocab.txt next to it, so its words are unknown")
     num_words, dim = len(vocab), config.sequence_encoder.projection_dim
     tensors = _read_tensors(path, {"weight": (num_words, dim), "bias": (num_words,)})
     return filled(lambda: FullSoftmax(num_words, dim), tensors)

@@ -36,7 +36,7 @@ class MixWeights:
         object.__setattr__(self, "gamma", _as_float(self.gamma))
         # Minus infinity leaves a layer out.
         if not math.isfinite(self.gamma) or any(math.isnan(weight) or weight == math.inf for weight in self.weights):
-            raise ValueError(f"a mix has finite weights and gamma, not {self.weights} and {self.gamma}")
+            raise ValueError(f"the weights and gamma of a mix must be finite, not {self.weights} and {self.gamma}")
 
 
 @dataclass(eq=False)

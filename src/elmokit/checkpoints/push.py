@@ -137,7 +137,7 @@ def push_to_hub(
     """
     repository = hub_model(repo_id, revision)
     if repository is None:
-        raise ValueError(f"{repo_id!r} is no name on the Hugging Face Hub: write OWNER/NAME")
+        raise ValueError(f"{repo_id!r} is not the name of a repository on the Hugging Face Hub: write OWNER/NAME")
     try:
         from huggingface_hub import HfApi
     except ImportError as error:

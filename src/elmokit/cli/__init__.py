@@ -17,7 +17,7 @@ from elmokit.compat.commands import TYRO_CONFIG
 
 DESCRIPTION = (
     "Pretrain, load and use ELMo, deep contextual word vectors. `elmokit VERB --help` lists the options of a verb, "
-    "`elmokit --version` prints the version. In the place of a text file, - is standard input."
+    "`elmokit --version` prints the version. As the name of a text file, - means standard input."
 )
 
 

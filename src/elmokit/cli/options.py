@@ -39,7 +39,7 @@ def typed_options(arguments: Iterable[str]) -> dict[str, str]:
 Model = Annotated[
     str | None,
     arg(
-        help="Model: a directory, a bundled name, or OWNER/NAME on the Hugging Face Hub, which is also hf:OWNER/NAME "
+        help="Model: a directory, a bundled name, or OWNER/NAME (also hf:OWNER/NAME) on the Hugging Face Hub "
         "(default: bundled English)."
     ),
     UNSET,
@@ -60,8 +60,8 @@ Overwrite = Annotated[bool, arg(help="Replace an output that exists and holds so
 Tokenize = Annotated[
     bool,
     arg(
-        help="Raw text: split it with the model's tokenizer. With --no-tokenize, it is tokenized: words are separated "
-        "by spaces, as in what `elmokit prepare` writes, which is recognized."
+        help="Raw text: split it with the model's tokenizer. With --no-tokenize, the text is already tokenized: its "
+        "words are separated by spaces. Output of `elmokit prepare` is recognized as such."
     ),
 ]
 Language = Annotated[

@@ -80,7 +80,7 @@ def _numbers(text: str, name: str, kind: type[T]) -> list[T]:
     try:
         return [kind(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"{name} are numbers separated by commas, not {text!r}") from None
+        raise ValueError(f"{name} must be numbers separated by commas, not {text!r}") from None
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ class Embed:
             del options["layers"]
         if sequences.pop("fasta"):
             if not options.pop("tokenize"):
-                raise ValueError("--no-tokenize does not go together with --fasta, where a residue is a word: omit it")
+                raise ValueError("--no-tokenize cannot be used with --fasta, where each residue is a word: omit it")
             show(embed_fasta(**options, **sequences))
         elif self.sequences != FastaOptions():
             raise ValueError("--protein, --id and --split-char are for protein sequences: add --fasta")
@@ -112,7 +112,7 @@ class Embed:
             "--overwrite": self.overwrite,
         }
         if names := [name for name, is_given in unsupported.items() if is_given]:
-            raise ValueError(f"{names[0]} does not go together with --ray: leave one of them out")
+            raise ValueError(f"{names[0]} cannot be used with --ray: omit one of them")
         if self.output.suffix:
             raise ValueError(
                 f"with --ray the output is a directory of Parquet files: name one without {self.output.suffix}"

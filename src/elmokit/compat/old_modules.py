@@ -47,7 +47,7 @@ COMMANDS = ("allennlp", "allennlp.__main__", "allennlp.run", "elmoformanylangs",
 
 
 def _missing(name: str) -> str:
-    return f"elmokit has no {name}: docs/migrating.md names all that there is, and what to write for the rest"
+    return f"elmokit has no {name}: docs/migrating.md lists what it has, and what to use instead of the rest"
 
 
 class _OldModules(MetaPathFinder, Loader):

@@ -36,8 +36,8 @@ class HubTensor(Tensor):
         """The values."""
         if self.requires_grad:
             warn_once(
-                "the vectors are read without gradients, so that nothing trains the mix of a trainable module: train a "
-                "PyTorch network on them, or set trainable=False"
+                "NumPy arrays carry no gradients, so the mix of a trainable module is not trained through them: use a "
+                "PyTorch network, or set trainable=False"
             )
         return self.as_subclass(Tensor).detach().cpu().numpy()
 
@@ -53,8 +53,8 @@ def _strings(values: Any, dimensions: int, name: str) -> list[Any]:
         array = np.empty(())
     if array.ndim != dimensions:
         raise ValueError(
-            f"{name} must be strings in {dimensions} dimensions, not {_named(values)}: pass a list or an array; in "
-            "place of Keras' symbolic tensors, which have no strings yet, pass the texts, and train on the vectors"
+            f"{name} must be strings in {dimensions} dimensions, not {_named(values)}: pass a list or an array. "
+            "Keras' symbolic tensors hold no strings yet: pass the texts instead, and train on the vectors"
         )
     if wrong := [value for value in array.ravel() if not isinstance(value, str | bytes)]:
         raise ValueError(f"{name} must be strings, but one is {wrong[0]!r}: replace it, or leave it out")

@@ -123,8 +123,8 @@ def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
         if len(columns) != width:
             expected = "CoNLL-U has" if layout.conllu else "the lines before have"
             raise ValueError(
-                f"{path}, line {number}: {len(columns)} columns where {expected} {width}: {text[:80]!r} (raw text "
-                "is read by `elmokit predict --text` alone)"
+                f"{path}, line {number}: {len(columns)} columns where {expected} {width}: {text[:80]!r} (only "
+                "`elmokit predict --text` reads raw text)"
             )
         # Multiword tokens ("3-4") and empty nodes ("5.1") are not words.
         skipped = layout.conllu and not columns[0].isdecimal()
@@ -164,8 +164,8 @@ def _refuse_numbers(words: tuple[str, ...], path: str | Path) -> None:
     """ValueError if the words of a sentence are 1, 2, 3, ...: then this is not the column of the words."""
     if len(words) > 1 and words == tuple(map(str, range(1, len(words) + 1))):
         raise ValueError(
-            f"{path}: the words of its first longer sentence are the numbers {words[0]} to {words[-1]}: give format "
-            "conllu if it is CoNLL-U, or else word_column, from 0"
+            f"{path}: the words of its first longer sentence are the numbers {words[0]} to {words[-1]}: set format "
+            "to conllu if it is CoNLL-U, otherwise set word_column, counted from 0"
         )
 
 
@@ -279,4 +279,4 @@ def write_predictions(
 def _check_exhausted(predictions: Iterator[object] | None, place: str) -> None:
     end = object()
     if predictions is not None and next(predictions, end) is not end:
-        raise ValueError(f"{place} than were predicted: give the file whose sentences they are of")
+        raise ValueError(f"{place} than were predicted: give the file whose sentences the predictions are for")

@@ -23,8 +23,8 @@ from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import TOKENIZED, get_tokenizer, tokenizer_for
 
 ENGLISH_SENTENCES = (
-    "is split into sentences by the rules of English, since words-1, the model's tokenizer, is that of many languages: "
-    "choose the one of the text with --language (language=... in Python)"
+    "is split into sentences by the rules of English, since words-1, the model's tokenizer, serves many languages: "
+    "choose the language of the text with --language (language=... in Python)"
 )
 SHARD = re.compile(r"shard-\d{5}\.txt(?:\.gz|\.zst)?")
 
@@ -47,8 +47,8 @@ def _refuse_records(files: Sequence[Path]) -> None:
         kind = suffixes_of(file).kind
         if kind in (PARQUET, *JSON_LINES):
             raise ValueError(
-                f"{file} holds {'a table' if kind == PARQUET else 'JSON'}, not lines of text: `elmokit prepare` makes "
-                "text of it for training; else write its sentences to another file, one a line"
+                f"{file} holds {'a table' if kind == PARQUET else 'JSON'}, not lines of text: `elmokit prepare` "
+                "converts it to text for training; otherwise write its sentences to a text file, one per line"
             )
         # The suffix .fa is also used for text in Persian.
         if kind in FASTA and next(filter(str.strip, read_lines(file)), "").startswith(">"):
@@ -74,7 +74,8 @@ def line_tokenizer(name: str | None, tokenize: bool = True, language: str | None
     """
     if language is not None and not tokenize:
         raise ValueError(
-            f"language {language!r} is for splitting raw text, and this text is tokenized: give one of both"
+            f"language {language!r} is for splitting raw text, but with --no-tokenize (tokenize=False in Python) "
+            "the text is tokenized: omit one of the two"
         )
     if not tokenize or name is None:
         return get_tokenizer(TOKENIZED)

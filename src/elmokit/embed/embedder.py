@@ -166,8 +166,8 @@ class Embedder:
             source = self._source if isinstance(self._source, Pretrained) else load(self._source.path, softmax=False)
             if source.bilm.is_prepacked:
                 raise ValueError(
-                    "another embedder prepacked this model, whose weights are no longer there to be known again: give "
-                    "that embedder itself, or the name or path of its model"
+                    "another embedder has prepacked this model, and without the original weights it cannot be "
+                    "identified: give that embedder itself, or the name or path of its model"
                 )
             if _version_of(self._source) != self._source_version:
                 place = self._source.path if isinstance(self._source, Detected) else "the model"
@@ -267,7 +267,7 @@ class Embedder:
             ValueError: As `embed`, and if the state should be carried.
         """
         if self._carried(state, 1) is not None:
-            raise ValueError("a stream carries no state: use `embed`, which gives it back, or another state")
+            raise ValueError("a stream carries no state: use `embed`, which returns it, or another state policy")
         batches, again = tee(split_batches(self._split(sentences, tokenize), self._pipeline.sizes.batch_words))
         results = self._results(batches, OutputSpec(select_layers(self.model, layers)), state)
         pairs = zip(results, again, strict=False)  # the results first, whose batches are taken ahead
@@ -363,7 +363,7 @@ class Embedder:
             ValueError: As `embed`, and for an unknown pooling.
         """
         if layers == "all":
-            raise ValueError('one vector a text needs one representation: layers="all" is not one')
+            raise ValueError('one vector per text needs one representation: choose layers other than "all"')
         pool = Pooling(pooling, normalize_embeddings)
         tokens = list(self._split([texts] if isinstance(texts, str) else texts, tokenize))
         spec = OutputSpec(select_layers(self.model, layers), pool)
@@ -396,8 +396,8 @@ class Embedder:
         if not (self.model.tokenizer or self._warned) and has_attached_mark(tokens):
             self._warned = True
             warnings.warn(
-                f"the model does not say how its text was split into words, so {text[:40]!r} is split at white space, "
-                "with marks left at the words: give lists of words, or tokenize=False if this is meant",
+                f"the model does not record its tokenizer, so {text[:40]!r} is split at white space, which leaves "
+                "punctuation attached to words: give lists of words, or set tokenize=False if this is intended",
                 stacklevel=5,
             )
         return tokens
@@ -415,8 +415,8 @@ class Embedder:
             return self._pipeline.bilm.initial_state(batch_size or 1) if state == "carry" else None
         if batch_size not in (None, state.h.shape[2]):
             raise ValueError(
-                f"the given state has {state.h.shape[2]} rows, not {batch_size}: give one row for each sentence that "
-                "is computed side by side"
+                f"the given state has {state.h.shape[2]} rows, not {batch_size}: give one row for each sentence of a "
+                "batch"
             )
         return state.to(self.device)
 

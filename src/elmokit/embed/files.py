@@ -175,7 +175,7 @@ def encode_file(
     """
     output = Path(output)
     if layers == "all":
-        raise ValueError('one vector a line needs one representation: layers="all" is not one')
+        raise ValueError('one vector per line needs one representation: choose layers other than "all"')
     if suffixes_of(output) != (".npy", ""):
         raise ValueError(f"one vector a line is written as a NumPy file: name the output {output.name}.npy")
     pooled = Pooling(pooling, normalize_embeddings)
@@ -238,8 +238,8 @@ def embed_fasta(
         raise ValueError(f"vectors of sequences are written to one .npz or .h5 file: name the output {output.name}.npz")
     if protein and (layers == "all" or storage_dtype != "float32"):
         raise ValueError(
-            "one vector for each protein is float32, and of one layer or one mix of layers: choose other layers than "
-            '"all", and leave storage_dtype out'
+            'vectors of proteins are float32, from one layer or one mix of layers: choose layers other than "all", '
+            "and omit storage_dtype"
         )
     # Long sentences are run by length, so that the rows of a batch end together: see `running_order`.
     lines = read_identifiers(file, split_char, id_field, sentences_per_part)
@@ -251,7 +251,7 @@ def embed_fasta(
     _check(output, file, format, overwrite)
     embedder = resolve_embedder(model, device, dtype)
     if (state := _policy(state, embedder)) == "carry":
-        raise ValueError("a protein does not go on from the one before it: choose the state zeros or warm")
+        raise ValueError("a protein does not continue the one before it: choose the state zeros or warm")
     text = TextFile.read(file, sentences_per_part, partial(read_sequences, group=sentences_per_part))
     pooling = Pooling("mean") if protein else None
     job = FileJob(text, embedder, layers, state, storage_dtype, RESIDUES, pooling, tuple(lines))
@@ -261,7 +261,7 @@ def embed_fasta(
 def _policy(state: StatePolicy | None, embedder: Embedder) -> StatePolicy:
     """The given policy, or else the model's. ValueError for a `BiLMState`, which a resumed run could not compare."""
     if state is not None and not isinstance(state, str):
-        raise ValueError(f"a file starts from zeros, warm or carry, not from a {type(state).__name__}")
+        raise ValueError(f"the state for a file must be zeros, warm or carry, not a {type(state).__name__}")
     return state or embedder.model.state_policy
 
 

@@ -54,7 +54,7 @@ def resolve_link(path: str | Path) -> Path:
 def check_name(output: Path) -> None:
     """ValueError for a path such as "." or "a/..", which does not end in a name, or for a link to itself."""
     if output.name in ("", ".."):
-        raise ValueError(f"{output} is no name for an output: name the file or directory itself")
+        raise ValueError(f"{output} does not name an output: give the name of the file or directory itself")
     if resolve_link(output).is_symlink():
         raise ValueError(f"{output} is a link that leads to itself: choose another output")
 

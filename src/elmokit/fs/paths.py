@@ -16,7 +16,7 @@ def expand_user(path: str | Path) -> Path:
     except RuntimeError:
         name = Path(path).parts[0]
         raise FileNotFoundError(
-            f"{path}: {name} is the home directory of no user here; write the directory in full, or ./{name} for a "
+            f"{path}: there is no home directory {name} here; write the directory in full, or ./{name} for a "
             "file of that name"
         ) from None
 

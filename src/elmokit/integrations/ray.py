@@ -64,7 +64,9 @@ class _Job:
         try:
             before, now = asdict(from_json(_Job, read_json(file))), asdict(self)
         except ValueError as error:
-            raise ValueError(f"{file} is not the job of a cluster ({error}): name another directory") from error
+            raise ValueError(
+                f"{file} does not describe a job of `embed_parquet` ({error}): name another directory"
+            ) from error
         differences = [f"{name} is {before[name]!r}, now {now[name]!r}" for name in now if before[name] != now[name]]
         if differences:
             raise FileExistsError(f"{target} holds another job ({'; '.join(differences)}): name another directory")
@@ -254,7 +256,7 @@ def embed_parquet(
     # Processes on other machines may run in other directories.
     source, target = (expand_user(path).absolute() for path in (source, target))
     if source.is_dir() and target.resolve().is_relative_to(source.resolve()):
-        raise ValueError(f"{target} is inside of {source}, and would become a part of it: name another directory")
+        raise ValueError(f"{target} is inside {source}, and would become part of it: name another directory")
     job, parts = _plan(source, target, embed, sentences_per_part)
     check_output(target, [source], overwrite=True, directory_of=JOB_NAME)
     with only_one_in(target):

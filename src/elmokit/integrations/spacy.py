@@ -61,8 +61,9 @@ class FrozenModel(Shim):
     def from_bytes(self, data: bytes) -> "FrozenModel":
         if data != self._fingerprint:
             raise ValueError(
-                f"this pipeline was saved with another model than {self.lazy_embedder.arguments[0]!r} is now: restore "
-                'that, or name it, as in spacy.load(path, config={"components.elmo.model.model": "path/of/the/model"})'
+                f"{self.lazy_embedder.arguments[0]!r} is not the model that this pipeline was saved with: restore that "
+                "model, or give its path, as in "
+                'spacy.load(path, config={"components.elmo.model.model": "path/of/the/model"})'
             )
         return self
 
@@ -198,7 +199,7 @@ def _similarity(part: Doc | Span | Token, other: Any) -> float:
     """The cosine similarity of both vectors; 0 if one of them is zero."""
     first, second = part.vector, other.vector
     if first.shape != second.shape:
-        raise ValueError(f"{other!r} has no vector of ELMo: compare documents, spans and tokens with each other")
+        raise ValueError(f"{other!r} has no ELMo vector: compare documents, spans and tokens with each other")
     norms = _vector_norm(part) * _vector_norm(other)
     return float(first @ second / norms) if norms else 0.0
 

@@ -32,8 +32,8 @@ def parts_of(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
     softmax, vocab = model.softmax, model.vocab
     if softmax is None or vocab is None:
         raise ValueError(
-            "this needs a model with a softmax and a vocabulary, and this one has none: load it with softmax=True; if "
-            "its files have none, `elmokit finetune` trains one"
+            "this needs a model with a softmax and a vocabulary, and this one lacks them: load it with "
+            "softmax=True; if its files have no softmax, `elmokit finetune` trains one"
         )
     if len(softmax.weight) != len(vocab):
         raise ValueError(
@@ -83,4 +83,4 @@ def check_single_start(model: Pretrained, state: str) -> None:
     """ValueError if a single sentence cannot start from a state of this policy."""
     model.start(state_of(model.config, state))
     if state == "carry":
-        raise ValueError("a single sentence has none before it to carry state from: use state='zeros' or 'warm'")
+        raise ValueError("a single sentence has no sentence before it to carry state from: use state='zeros' or 'warm'")

@@ -160,7 +160,7 @@ def _words_of_one(model: Pretrained, sentence: Sentence, tokenize: bool) -> Sequ
     """`words_of`; ValueError for a list of sentences."""
     words = words_of(model, sentence, tokenize)
     if words and all(" " in word for word in words):
-        raise ValueError(f"{words[0][:60]!r} is no word: give one sentence, as a string or as the list of its words")
+        raise ValueError(f"{words[0][:60]!r} is not a word: give one sentence, as a string or a list of words")
     return words
 
 
@@ -268,7 +268,7 @@ def _best(model: Pretrained, outputs: Tensor, excluded: Sequence[Sequence[int]],
         directions = [torch.addmm(softmax.bias, hidden, softmax.weight.T).log_softmax(dim=1) for hidden in chunk]
         log_p = directions[0] if len(directions) == 1 else _in_both_contexts(*directions)
         if log_p.isnan().any():
-            raise ValueError("the model predicts no numbers (NaN): its weights are damaged, or its training diverged")
+            raise ValueError("the model's predictions are NaN: its weights are damaged, or its training diverged")
         for row in log_p:
             row[excluded[len(candidates)]] = -math.inf
             values, ids = row.topk(min(top, len(vocab)))
@@ -372,7 +372,7 @@ def next_words(
     model, (d,) = resolve_language_model(model, device), _directions(direction, ("forward", "backward"))
     check_single_start(model, state)
     if model.config.sequence_encoder.merges_directions:
-        raise ValueError("this model predicts a word from both sides of it, and no next word: use substitutes")
+        raise ValueError("this model predicts words from both sides, so it cannot predict a next word: use substitutes")
     outputs = _outputs(model, _words_of_one(model, sentence, tokenize), state)
     end = outputs[d, :1] if d else outputs[d, -1:]
     return _best(model, end[None], [[]], top)[0]

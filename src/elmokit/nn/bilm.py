@@ -47,11 +47,11 @@ class BiLMOutput:
 def check_ids(ids: Tensor, config: BiLMConfig) -> None:
     """ValueError unless ids have the type, shape and range that a model of this configuration reads."""
     if not isinstance(ids, Tensor):
-        raise ValueError(f"ids are a tensor, as elmokit.batch_to_ids(sentences) makes them, not {type(ids).__name__}")
+        raise ValueError(f"ids must be a tensor, such as elmokit.batch_to_ids(sentences), not {type(ids).__name__}")
     by_word = config.num_words is not None
     if ids.dim() != (2 if by_word else 3) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         shape, source = ("(B, T)", "Vocab.ids(words) + 1") if by_word else ("(B, T, C)", "batch_to_ids")
-        raise ValueError(f"ids are integers {shape}, as {source} makes them, not {tuple(ids.shape)} of {ids.dtype}")
+        raise ValueError(f"ids must be integers {shape}, as from {source}, not {tuple(ids.shape)} of {ids.dtype}")
     if config.char_cnn is not None and ids.shape[2] > (width := config.char_cnn.max_characters):
         raise ValueError(f"this model reads {width} characters of a word: use batch_to_ids(sentences, {width})")
     last = config.num_words if config.char_cnn is None else config.char_cnn.num_characters

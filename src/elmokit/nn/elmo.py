@@ -104,7 +104,7 @@ def add_boundaries(ids: Tensor, encoder: TokenEncoder) -> Tensor:
     begin, end = encoder.boundary_ids(ids)
     is_word = encoder.is_word(ids)
     if (is_word[:, 1:] & ~is_word[:, :-1]).any():
-        raise ValueError("words must stand at the left of each row, padding (zeros) after them")
+        raise ValueError("each row must begin with its words, followed by padding (zeros)")
     padded = ids.new_zeros(ids.shape[0], ids.shape[1] + 2, *ids.shape[2:])
     padded[:, 1:-1] = ids
     padded[:, 0] = begin

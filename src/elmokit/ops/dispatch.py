@@ -195,7 +195,7 @@ def _chosen(request: Request, allowed: str) -> Any:
     backend, reason = list(reasons.items())[-1]
     if reason is not None:
         details = "; ".join(f"{name}: {why}" for name, why in reasons.items())
-        raise ValueError(f"nothing here runs {request.op} in {str(request.dtype).removeprefix('torch.')} ({details})")
+        raise ValueError(f"no backend runs {request.op} in {str(request.dtype).removeprefix('torch.')} ({details})")
     return import_module(f"elmokit.ops.{IMPLEMENTATIONS[request.op][backend][0]}")
 
 

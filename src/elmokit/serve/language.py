@@ -195,8 +195,8 @@ def _example(model: TaskModel, text: object) -> Any:
             return example
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise _not_an_example(model, str(error)) from error
-    raise _not_an_example(model, "its words are no strings")
+    raise _not_an_example(model, "its words are not strings")
 
 
 def _not_an_example(model: TaskModel, reason: str) -> RequestError:
-    return RequestError("invalid_request", f"an input is none of the task {model.task.name}: {reason}")
+    return RequestError("invalid_request", f"an input is not valid for the task {model.task.name}: {reason}")

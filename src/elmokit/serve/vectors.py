@@ -41,7 +41,9 @@ def _as_list(texts: str | Sequence[Text]) -> Sequence[Text]:
 
 def _check_dim(service: Service, dimensions: int | None) -> None:
     if dimensions not in (None, service.embedder.dim):
-        raise RequestError("invalid_request", f"dimensions: vectors have {service.embedder.dim}, and are not shortened")
+        raise RequestError(
+            "invalid_request", f"dimensions: vectors have {service.embedder.dim}, and cannot be shortened"
+        )
 
 
 def _check_layers(service: Service, layers: str | int) -> None:

@@ -202,7 +202,9 @@ def finish_store(directory: str | Path, index: StoreIndex, num_parts: int) -> St
             missing.append(number)
             continue
         if shard.num_sentences != index.sentences_per_part and number < num_parts - 1:
-            raise ValueError(f"only the last part may be short, part {number} of {directory} is: remove and repeat it")
+            raise ValueError(
+                f"only the last part may be short, but part {number} of {directory} is: remove and repeat it"
+            )
         num_sentences, num_words = num_sentences + shard.num_sentences, num_words + shard.num_words
     if missing:
         raise ValueError(f"{directory} lacks the parts {missing}: run the same command again to make them")

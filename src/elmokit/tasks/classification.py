@@ -103,7 +103,7 @@ def labelled_phrases(tree: str) -> list[LabelledText]:
                 raise ValueError("a bracket has no label after it")
             opened.append((position, label, len(words)))
         elif not opened:
-            raise ValueError(f"{token!r} stands outside of the tree")
+            raise ValueError(f"{token!r} is outside the tree")
         elif token == ")":
             began, label, first = opened.pop()
             phrases.append((began, label, first, len(words)))

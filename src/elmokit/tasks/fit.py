@@ -89,8 +89,8 @@ def check_examples(task: Task, name: str, examples: Iterable[Any]) -> None:
             raise ValueError(f"example {number} of the {name} set: {error}") from error
         except (AttributeError, TypeError) as error:
             raise ValueError(
-                f"example {number} of the {name} set, {str(example)[:60]!r}, is no example of {task.name} ({error}): "
-                f"give a file, or examples as {type(task).__name__}().read yields them"
+                f"example {number} of the {name} set, {str(example)[:60]!r}, is not an example of {task.name} "
+                f"({error}): give a file, or examples as {type(task).__name__}().read yields them"
             ) from error
 
 
@@ -250,7 +250,7 @@ def _finished(output: Path, identity: str, settings: dict[str, Any]) -> FitRepor
             if name not in NOT_DECISIVE and report.settings.get(part, {}).get(name, value) != value
         ]
         other = ", ".join(others) or "data, or other code of the task"
-        raise FileExistsError(f"{output} exists, of a run with other {other}: choose another name, or {OVERWRITE}")
+        raise FileExistsError(f"{output} is from a run with other {other}: choose another name, or {OVERWRITE}")
     return report
 
 
@@ -298,9 +298,9 @@ def fit(
     words, config = words or WordsConfig(), config or task.fit_config
     for setting, kind in ((words, WordsConfig), (config, FitConfig)):
         if not isinstance(setting, kind):
-            raise ValueError(f"{setting!r:.60} is no {kind.__name__}: write elmokit.tasks.{kind.__name__}(...)")
+            raise ValueError(f"{setting!r:.60} is not a {kind.__name__}: write elmokit.tasks.{kind.__name__}(...)")
     if task.max_batch_size is not None and config.batch_size > task.max_batch_size:
-        raise ValueError(f"{task.name} reads no such large batches: set batch_size to {task.max_batch_size}")
+        raise ValueError(f"{task.name} does not support batches of this size: set batch_size to {task.max_batch_size}")
     if output is not None:
         given = [each for each in (train_examples, dev_examples, test_examples) if isinstance(each, str | Path)]
         files = [file for each in given for file in task.files(Path(each))]

@@ -198,7 +198,9 @@ class TaskModel:
         try:
             return self.task.from_text(text, self._tokenize)
         except (AttributeError, TypeError) as error:
-            raise ValueError(f"{text!r:.60} is no input of {self.task.name} ({error}): see its from_text") from error
+            raise ValueError(
+                f"{text!r:.60} is not an input of {self.task.name} ({error}): see its from_text"
+            ) from error
 
     def predict_examples(self, examples: Iterable[Any], with_probabilities: bool = True) -> Iterator[Any]:
         """Predict for a stream of examples, with about `WORDS_AT_ONCE` words in memory at a time.

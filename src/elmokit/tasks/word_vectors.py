@@ -129,7 +129,7 @@ def _read_entries(path: Path) -> tuple[int, Iterator[Entry]]:
         stream.readline()
         count, dim = map(int, first)
         if not 1 <= dim <= MAX_DIM:
-            raise ValueError(f"{path}: vectors of {dim} numbers are not expected")
+            raise ValueError(f"{path}: vectors must have 1 to {MAX_DIM:,} numbers, not {dim}")
         is_text = len(head) > 1 and _are_numbers(head[1].rstrip(b"\r\n ").rsplit(b" ", dim)[1:])
         return dim, (_text_entries if is_text else _binary_entries)(stream, path, count, dim)
     if not _are_numbers(first[1:]):

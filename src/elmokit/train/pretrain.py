@@ -217,7 +217,7 @@ def _card(trainer: Trainer, text: _Text, words: int, outcome: Outcome) -> str:
         "# An ELMo biLM trained by elmokit",
         "",
         f"- vectors: {config.output_dim} dimensions, {config.num_representations} layers; {parameters / 1e6:.3g} "
-        "million parameters, softmax apart",
+        "million parameters without the softmax",
         f"- tokenizer: {text.tokenizer or 'not known; spaces separate the words'}; vocabulary of the softmax: "
         f"{len(trainer.vocab):,} words",
         f"- words seen: {words:,} of a corpus of {report.words:,} ({words / report.words:.2f} passes)",

@@ -48,7 +48,8 @@ class Processes:
         parts = self.count * accumulation
         if batch_size < parts:
             raise ValueError(
-                f"a batch of {batch_size} rows has no row for each of {self.count} processes times {accumulation} parts"
+                f"a batch of {batch_size} rows is too small for {self.count} processes times {accumulation} parts: "
+                "raise batch_size"
             )
         bounds = [number * batch_size // parts for number in range(parts + 1)]
         return [slice(bounds[number], bounds[number + 1]) for number in self.part_numbers(accumulation)]

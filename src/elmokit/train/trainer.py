@@ -323,7 +323,7 @@ class Trainer:
     def _restore_tensors(self, snapshot: Snapshot) -> None:
         numbers = {name: tensor for name, tensor in snapshot.tensors.items() if not name.startswith("random.")}
         if wrong := [name for name, tensor in numbers.items() if not tensor.is_floating_point()]:
-            raise ValueError(f"its {', '.join(wrong)} are no floats")
+            raise ValueError(f"its {', '.join(wrong)} are not floats")
         if wrong := non_finite(numbers):
             raise ValueError(f"its {', '.join(wrong)} are not finite")
         self.bilm.load_state_dict(snapshot.with_prefix("bilm"))

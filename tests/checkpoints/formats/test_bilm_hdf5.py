@@ -191,7 +191,7 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
         read_bilm_hdf5(options, tmp_path / "other.hdf5")
     with h5py.File(weights, "w") as file:
         file["sentence_to_index"] = "{}"
-    with pytest.raises(CheckpointError, match="no weights: sentence_to_index"):
+    with pytest.raises(CheckpointError, match="not weights: sentence_to_index"):
         read_bilm_hdf5(options, weights)
 
 

@@ -180,7 +180,7 @@ def test_vocabulary_without_unk_is_left_out_with_a_warning(tmp_path: Path) -> No
     weights = {"lm/softmax/W": np.ones((4, 16), np.float32), "lm/softmax/b": np.zeros(4, np.float32)}
     tiny_checkpoint(tmp_path, **weights)
     (tmp_path / "vocab.txt").write_text("<S>\n</S>\na\nb\n")
-    with pytest.warns(UserWarning, match=r"lacks <UNK>.* loaded without words"):
+    with pytest.warns(UserWarning, match=r"lacks <UNK>.* loaded without its vocabulary"):
         model = load(tmp_path)
     assert model.vocab is None and model.softmax is not None
 

@@ -99,7 +99,7 @@ def test_a_library_of_other_sources_is_refused(tmp_path: Path, monkeypatch: pyte
         (folder / f"{name}.c").touch()
     (folder / "library.c").write_text("const char elmokit_sources[] = ELMOKIT_SOURCES;\n")
     build.build_library(folder, tmp_path / "_native.so")
-    with pytest.warns(UserWarning, match="of other sources"):
+    with pytest.warns(UserWarning, match="from other sources"):
         use(tmp_path / "_native.so", monkeypatch)
     assert not library.is_built()
 

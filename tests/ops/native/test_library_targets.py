@@ -132,5 +132,5 @@ def test_a_target_that_is_not_there_is_refused() -> None:
 def test_a_target_that_multiplies_wrongly_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     best, *others = library.targets()
     monkeypatch.setattr(library, "multiplies_correctly", lambda name: name != best)
-    with pytest.warns(UserWarning, match=f"multiplies wrongly with {best}"):
+    with pytest.warns(UserWarning, match=f"computes wrong products with {best}"):
         assert library.targets.__wrapped__() == tuple(others)

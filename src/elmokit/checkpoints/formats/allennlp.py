@@ -34,7 +34,7 @@ def _prefix(path: Path, tensors: Mapping[str, Any]) -> str:
     if not prefixes:
         raise CheckpointError(f"{path} has no ELMo in it: no weight of it is called ...{CHARACTERS}")
     if len(prefixes) > 1:
-        raise CheckpointError(f"{path} has several ELMos in it, which elmokit cannot tell apart: {', '.join(prefixes)}")
+        raise CheckpointError(f"{path} has several ELMos in it, and elmokit cannot choose one: {', '.join(prefixes)}")
     return prefixes[0]
 
 
@@ -108,8 +108,8 @@ def _config(path: Path, shapes: Mapping[str, Shape]) -> BiLMConfig:
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from error
     warnings.warn(
-        f"{path} comes without the options of its biLM: clips, skip connections and activation are taken to be those "
-        "of the published models; put options.json into a directory fta next to it, as options_file, if they are not",
+        f"{path} comes without the options of its biLM: clips, skip connections and activation are assumed to be "
+        "those of the published models; if they are not, copy its options.json to fta/options_file next to it",
         stacklevel=5,
     )
     return config

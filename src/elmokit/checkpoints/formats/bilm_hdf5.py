@@ -112,7 +112,7 @@ def _check_storage(file: h5py.File, datasets: dict[str, h5py.Dataset]) -> None:
         if dataset.dtype.kind != "f" or dataset.is_virtual or dataset.external
     ]
     if foreign:
-        raise CheckpointError(f"{file.filename} holds datasets that are no weights: {', '.join(foreign)}")
+        raise CheckpointError(f"{file.filename} holds datasets that are not weights: {', '.join(foreign)}")
     allowed = ALWAYS_ALLOWED + MAX_EXPANSION * Path(file.filename).stat().st_size
     # HDF5 reads whole chunks, and a chunk may be larger than its dataset.
     claimed = sum(
@@ -204,7 +204,7 @@ def load_bilm_hdf5(weights: Path, softmax: bool = True) -> Pretrained:
         bilm = filled(lambda: BiLM(config), state_dict)
         return Pretrained(bilm, vocab=vocab, card=read_card_or_metadata(weights.parent))
     except ValueError as error:
-        raise CheckpointError(f"{weights} does not fit the files beside it: {error}") from error
+        raise CheckpointError(f"{weights} does not match the files next to it: {error}") from error
 
 
 # --- Writing -----------------------------------------------------------------------------------------------------

@@ -30,7 +30,9 @@ def read_vocabulary(path: Path | None, config: BiLMConfig) -> Vocab | None:
         if config.char_cnn is None:
             raise
         reason = str(error).replace(f"{path.parent}/", "")
-        warnings.warn(f"{reason}; the model is loaded without words, which only its softmax needs", stacklevel=4)
+        warnings.warn(
+            f"{reason}; the model is loaded without its vocabulary, which only its softmax needs", stacklevel=4
+        )
         return None
 
 

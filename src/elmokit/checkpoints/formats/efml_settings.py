@@ -128,4 +128,4 @@ def read_config(directory: Path) -> BiLMConfig:
     # JSON may hold any type, and infinity. The FileNotFoundError of a missing dictionary passes through.
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise CheckpointError(f"{directory} is no model of ELMoForManyLangs: {reason}") from error
+        raise CheckpointError(f"{directory} is not a model of ELMoForManyLangs: {reason}") from error

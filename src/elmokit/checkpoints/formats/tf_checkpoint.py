@@ -216,4 +216,4 @@ def load_tf_checkpoint(prefix: Path, softmax: bool = True) -> Pretrained:
         bilm = filled(lambda: BiLM(config), model.state_dict)
         return Pretrained(bilm, softmax=model.softmax, vocab=vocab, card=read_card(prefix.parent), mix=model.mix)
     except ValueError as error:
-        raise CheckpointError(f"{prefix} does not fit the files beside it: {error}") from error
+        raise CheckpointError(f"{prefix} does not match the files next to it: {error}") from error

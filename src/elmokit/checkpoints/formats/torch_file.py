@@ -32,7 +32,7 @@ def _check_archive(path: Path) -> None:
         raise CheckpointError(f"{path} cannot be read as weights ({error}): fetch it again") from error
     is_compressed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
     if is_compressed or sum(member.file_size for member in members) > path.stat().st_size:
-        raise CheckpointError(f"{path} unpacks to more than it is, as no file of PyTorch does: fetch it again")
+        raise CheckpointError(f"{path} unpacks to more than its own size, which no PyTorch file does: fetch it again")
 
 
 def read_tensors(path: Path) -> dict[str, Any]:

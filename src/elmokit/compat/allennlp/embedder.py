@@ -200,6 +200,6 @@ def allennlp_elmo(
         warn_once("--vocab-path, --file-friendly-logging and --include-package are ignored")
     check_output(output_file, [input_file], overwrite=True)
     if Path(output_file).is_file() and not h5py.is_hdf5(output_file):
-        raise FileExistsError(f"{output_file} exists and is no HDF5 file: remove it, or choose another name")
+        raise FileExistsError(f"{output_file} exists and is not an HDF5 file: remove it, or choose another name")
     embedder = ElmoEmbedder(options_file, weight_file, cuda_device)
     embedder.embed_file(read_lines(input_file), output_file, chosen[0], batch_size, forget_sentences, use_sentence_keys)

@@ -58,7 +58,7 @@ def _tensor(ids: Any) -> Tensor:
         return torch.as_tensor(ids).long()
     except (NotImplementedError, RuntimeError, TypeError, ValueError):
         kind = type(ids).__name__
-        raise ValueError(f"ids must be an array, not {kind}: pass what batch_sentences gives, no placeholder") from None
+        raise ValueError(f"ids must be an array, not {kind}: pass the result of batch_sentences") from None
 
 
 class BidirectionalLanguageModel:

@@ -87,7 +87,9 @@ def _load(checkpoint: str | Path, data: Data | None = None) -> Pretrained:
         model = load(checkpoint, softmax=words is not None)
         is_same = words is None or model.vocab in (None, words)
     if data is not None and not is_same:
-        raise ValueError(f"{data.vocab.filename} is not the vocabulary of {checkpoint}: give that one")
+        raise ValueError(
+            f"{data.vocab.filename} is not the vocabulary of {checkpoint}: give the one it was trained with"
+        )
     return model if words is None else replace(model, vocab=words)
 
 
@@ -125,8 +127,8 @@ def _check(options: Mapping[str, Any], restart_ckpt_file: str | Path | None) -> 
         warn_once(f"all_clip_norm_val is ignored: the norm of gradients is clipped to {CLIP_NORM:g}")
     if restart_ckpt_file is not None and Path(f"{restart_ckpt_file}.index").is_file():
         raise ValueError(
-            f"{restart_ckpt_file} is TensorFlow's, whose training elmokit cannot resume: convert it with "
-            "`elmokit convert`, and train it further with `elmokit finetune`"
+            f"{restart_ckpt_file} is a TensorFlow checkpoint, whose training elmokit cannot resume: convert it "
+            "with `elmokit convert`, and train it further with `elmokit finetune`"
         )
 
 

@@ -44,7 +44,7 @@ def _library() -> ctypes.CDLL | None:
     except (OSError, ValueError):  # no such file, or not this library
         return None
     if built_of != _digest():  # its functions may take other arguments than these sources say
-        warnings.warn("elmokit's native library was built of other sources: install elmokit again", stacklevel=2)
+        warnings.warn("elmokit's native library was built from other sources: install elmokit again", stacklevel=2)
         return None
     return library
 
@@ -180,7 +180,9 @@ def targets() -> tuple[str, ...]:
     correct = [name for name in runnable if multiplies_correctly(name)]
     if correct != runnable:
         wrong = ", ".join(sorted({*runnable} - {*correct}))
-        warnings.warn(f"elmokit's native library multiplies wrongly with {wrong}, which it leaves out", stacklevel=2)
+        warnings.warn(
+            f"elmokit's native library computes wrong products with {wrong} and will not use it", stacklevel=2
+        )
     return tuple(correct)
 
 
@@ -202,8 +204,8 @@ def describe_target() -> str:
     running = target()
     if running is None:
         return "none: there was no C compiler when elmokit was installed"
-    why = f"as {VARIABLE} says" if os.environ.get(VARIABLE) else "the best of this processor"
-    return f"{running} ({why}, which runs {', '.join(targets())})"
+    why = f"as {VARIABLE} says" if os.environ.get(VARIABLE) else "the best that this processor runs"
+    return f"{running} ({why}, of {', '.join(targets())})"
 
 
 def native(name: str, dtype: torch.dtype | None = None) -> NativeFunction:
