@@ -45,7 +45,7 @@ class BiLMOutput:
 
 
 def check_ids(ids: Tensor, config: BiLMConfig) -> None:
-    """ValueError unless ids have the type, shape and range that a model of this configuration reads."""
+    """ValueError unless ids have the type and shape that a model of this configuration reads."""
     if not isinstance(ids, Tensor):
         raise ValueError(f"ids must be a tensor, such as elmokit.batch_to_ids(sentences), not {type(ids).__name__}")
     by_word = config.num_words is not None
@@ -54,9 +54,6 @@ def check_ids(ids: Tensor, config: BiLMConfig) -> None:
         raise ValueError(f"ids must be integers {shape}, as from {source}, not {tuple(ids.shape)} of {ids.dtype}")
     if config.char_cnn is not None and ids.shape[2] > (width := config.char_cnn.max_characters):
         raise ValueError(f"this model reads {width} characters of a word: use batch_to_ids(sentences, {width})")
-    last = config.num_words if config.char_cnn is None else config.char_cnn.num_characters
-    if ids.numel() > 0 and (ids.min() < 0 or (last is not None and ids.max() > last)):
-        raise ValueError(f"ids lie in 0 (padding) to {last or 'the last word'}, not {int(ids.min())}..{int(ids.max())}")
 
 
 def _stacked(first: Tensor, second: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.config import PAD_CHARACTER
+from elmokit.config import PAD_CHARACTER, BiLMConfig
 from elmokit.nn.bilm import BiLM, BiLMState, check_ids
 from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
@@ -72,6 +72,13 @@ def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_C
         message = truncation_in(sentences, count, f"{max_characters - 2} bytes")
         warnings.warn(message, TruncationWarning, stacklevel=2)
     return torch.from_numpy(encode_sentences(sentences, max_characters)).long()
+
+
+def _check_range(ids: Tensor, config: BiLMConfig) -> None:
+    """ValueError unless ids are those of characters or words of the model."""
+    last = config.num_words if config.char_cnn is None else config.char_cnn.num_characters
+    if ids.numel() > 0 and (ids.min() < 0 or (last is not None and ids.max() > last)):
+        raise ValueError(f"ids lie in 0 (padding) to {last or 'the last word'}, not {int(ids.min())}..{int(ids.max())}")
 
 
 def in_full_width(ids: Tensor, bilm: BiLM) -> Tensor:
@@ -173,6 +180,7 @@ class Elmo(nn.Module):
                 state does not fit.
         """
         check_ids(ids, self.bilm.config)
+        _check_range(ids, self.bilm.config)
         ids = in_full_width(ids, self.bilm)
         mask = self.bilm.token_encoder.is_word(ids)
         run: Callable[[], tuple[Tensor, BiLMState]] = partial(

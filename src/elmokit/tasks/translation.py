@@ -295,12 +295,11 @@ class TranslationTask(Task[ParallelSentence, Translation]):
         translations = []
         for example, answer in zip(examples, decoded, strict=True):
             path, score = answer or ([], 0.0)
-            words = [
-                example.source[attended] if number == UNKNOWN else self.labels["targets"][number - SPECIALS]
+            source = [word.lower() for word in example.source] if self.config.lowercase else example.source
+            words = (
+                source[attended] if number == UNKNOWN else self.labels["targets"][number - SPECIALS]
                 for number, attended in path
-            ]
-            if self.config.lowercase:
-                words = [word.lower() for word in words]
+            )
             translations.append(Translation(example.source, tuple(words), score))
         return translations
 
