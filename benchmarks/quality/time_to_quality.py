@@ -4,7 +4,7 @@
         --earlier RUNS/earlier --files heldout/*.txt
 
 RUNS/en-small is a run of recipes/en_small/train.sh; its cool-down began at one of its checkpoints. The earlier recipe
-trained a model on 20,497,712 words, whose perplexity is in heldout_perplexity_earlier.json. Its time is computed from
+trained a model on 20,497,712 words, whose perplexity is in heldout_perplexity_20m.json. Its time is computed from
 its speed in RUNS/earlier, on the same machine:
 
     elmokit pretrain --corpus RUNS/corpus --output RUNS/earlier --no-tokenize --preset small --vocab-size 50000
@@ -55,7 +55,7 @@ def main() -> None:
     new = {name: constant[name] + cooled[name] for name in constant}
     model = load(arguments.cool_down / "model")
     found = evaluate(arguments.files, model, state="carry", batch_size=32, tokenize=False).total
-    before = json.loads((RESULTS / "heldout_perplexity_earlier.json").read_text(encoding="utf-8"))["carry"]["all"]
+    before = json.loads((RESULTS / "heldout_perplexity_20m.json").read_text(encoding="utf-8"))["carry"]["all"]
     sample = training(arguments.earlier)
     scale = EARLIER_WORDS / sample["words"]
     earlier = {

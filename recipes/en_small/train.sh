@@ -10,7 +10,9 @@
 #
 # Environment variables replace the settings below; in this way tests/repository/test_recipes.py makes a tiny model. To
 # continue the training of a model that this script made, also on another machine, set INITIAL_MODEL to its directory,
-# WORDS_BEFORE to the number of words that it has read, and SEED to another seed.
+# WORDS_BEFORE to the number of words that it has read, and SEED to another seed. The bundled model was made in two such
+# runs: the first with the settings below, the second from its model, with WORDS_BEFORE=34816004 SEED=1 WORDS=4900000
+# COOL_DOWN=14700000.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 corpus=$1 runs=$2
