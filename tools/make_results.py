@@ -240,7 +240,7 @@ def quality_bars() -> Iterator[Bar]:
     yield at_most(claim, 99.3, found["test"]["forward"], times, found)
     change = tuned["changes"]["un_general_debate"]["percent"]
     yield at_most("Fine-tuning: change of the domain's perplexity", -10, change, lambda value: f"{value:.1f} %", tuned)
-    yield at_least("Sense pairs told apart, of 20", 18, senses["right"]["contextual"], str, senses)
+    yield at_least("Sense pairs distinguished, of 20", 18, senses["right"]["contextual"], str, senses)
     accuracy = tagging_scores()
     for size, least in (("whole", 0.0), ("tenth", 1.0)):
         for other, name in (("baseline", "a character CNN"), ("untrained", "an untrained biLM")):

@@ -333,6 +333,11 @@ def test_ids_that_the_model_does_not_read_are_refused(change: Callable[[Tensor],
         model(TINY)(change(ids))
 
 
+def test_ids_beyond_the_table_are_refused() -> None:
+    with pytest.raises(IndexError, match=r"characters must lie in 0\.\.260"):
+        model(TINY)(random_ids(TINY, 2, 5, seed=1) + 261)
+
+
 def test_a_mask_of_another_shape_is_refused() -> None:
     with pytest.raises(ValueError, match=r"the mask of ids \(2, 5, 7\) is \(2, 5\), not \(2, 4\)"):
         model(TINY)(random_ids(TINY, 2, 5, seed=1), torch.ones(2, 4))
