@@ -18,7 +18,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "neighbors": (f'elmokit neighbors play --in "The play was a success" --corpus {DATA}/sentences.txt',),
     "senses": (f"elmokit senses play --corpus {DATA}/sentences.txt --output runs/senses",),
-    "change": (f"elmokit change mouse the --first {DATA}/mouse-1950.txt --second {DATA}/mouse-2000.txt",),
+    "change": (f"elmokit change mouse house --first {DATA}/mouse-1950.txt --second {DATA}/mouse-2000.txt",),
     "prepare": (f"elmokit prepare {DATA}/raw/*.txt --output runs/shards",),
     "pretrain": (
         f"elmokit pretrain --corpus runs/shards --heldout {DATA}/heldout.txt --preset tiny --epochs 10 "
