@@ -562,7 +562,7 @@ def test_pretrain_starts_from_the_weights_and_vocabulary_of_a_model(settings: Pr
         assert torch.allclose(after.bilm.state_dict()[name], weight, rtol=1e-6), name
     assert torch.allclose(after.softmax.weight, before.softmax.weight, rtol=1e-6)  # type: ignore[union-attr]
     other = pretrained(replace(settings, output=tmp_path / "other", seed=2))
-    with pytest.raises(ValueError, match="start was"):
+    with pytest.raises(ValueError, match="the initial model has changed"):
         pretrain(replace(more, initial_model=str(other), max_words=200))
 
 
