@@ -13,7 +13,7 @@ import torch
 from elmokit.checkpoints.convert import convert, save_hdf5
 from elmokit.checkpoints.formats.bilm_options import config_from_options, options_from_config
 from elmokit.checkpoints.loading import MixWeights, Pretrained, load, save
-from elmokit.config import BiLMConfig, LSTMConfig
+from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
@@ -150,6 +150,14 @@ def test_other_forget_bias_is_refused(tmp_path: Path) -> None:
     bilm = BiLM(BiLMConfig(LSTMConfig(1, 6, 4, forget_bias=0.0), char_cnn=None, num_words=3))
     with pytest.raises(ValueError, match=r"forget bias is 0\.0"):
         save_hdf5(Pretrained(bilm), tmp_path / "hdf5")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("rows", [262, 300])
+def test_other_number_of_characters_is_refused(tmp_path: Path, rows: int) -> None:
+    config = BiLMConfig(LSTMConfig(1, 6, 4), CharCNNConfig(2, ((1, 3),), num_characters=rows))
+    with pytest.raises(ValueError, match=f"the table of characters has {rows} rows"):
+        save_hdf5(Pretrained(BiLM(config)), tmp_path / "hdf5")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -302,6 +302,13 @@ def test_softmax_is_not_saved_without_vocabulary(tmp_path: Path) -> None:
     assert not (tmp_path / "model").exists()
 
 
+def test_damaged_vocabulary_is_refused(tmp_path: Path) -> None:
+    save(everything(), tmp_path / "model")
+    (tmp_path / "model" / "vocab.txt").write_text("the\ncat\n")
+    with pytest.raises(CheckpointError, match=r"vocab\.txt: the vocabulary lacks <S> </S> <UNK>"):
+        load(tmp_path / "model")
+
+
 def test_every_offending_key_is_named_at_once(tmp_path: Path) -> None:
     save(everything(), tmp_path / "model")
     path = tmp_path / "model" / "model.safetensors"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -180,6 +181,30 @@ def test_predict_is_the_answer_of_the_task_model(server: RunningServer, tagger: 
     expected = tagger.predict(texts)
     assert [each["words"] for each in answer] == [list(each.words) for each in expected]
     assert [each["tags"] for each in answer] == [list(each.tags) for each in expected]
+
+
+def test_predict_tokenizes_the_texts_in_lists_outside_of_the_event_loop(
+    embedder: Embedder, tagger: TaskModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inputs of some tasks are lists of raw texts, as long as a body may be."""
+    example, threads = tagger.example, []
+
+    def example_of(text: Any) -> Any:
+        threads.append(threading.current_thread())
+        return example(text)
+
+    monkeypatch.setattr(tagger, "example", example_of)
+    service = Service(embedder, ServeConfig(), task_model=tagger)
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(create_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.post("/predict", json={"inputs": ["Ann sees dogs", ["Bob", "likes", "owls"]]})
+
+    answer = asyncio.run(asyncio.wait_for(ask(), 60))
+    service.close()
+    assert answer.status_code == 200 and [each["words"][0] for each in answer.json()] == ["Ann", "Bob"]
+    assert len(threads) == 2 and threading.main_thread() not in threads
 
 
 def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_none(

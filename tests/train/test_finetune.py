@@ -160,7 +160,7 @@ def test_finetune_refuses_to_resume_from_another_model(settings: FinetuneConfig,
     with torch.no_grad():
         other.bilm.sequence_encoder.stacks[0].layers[0].bias.add_(1)
     save(other, tmp_path / "other")
-    with pytest.raises(ValueError, match="belongs to another run: start was"):
+    with pytest.raises(ValueError, match="belongs to another run: the initial model has changed"):
         finetune(replace(settings, max_words=20, model=str(tmp_path / "other")))
 
 
@@ -212,7 +212,10 @@ def test_failed_start_leaves_no_directory(settings: FinetuneConfig, tmp_path: Pa
 
 
 def test_finetune_raises_for_invalid_settings(settings: FinetuneConfig) -> None:
-    for name, value in (("epochs", 0.0), ("softmax_epochs", -1.0), ("dropout", 1.0), ("batch_size", 0), ("threads", 0)):
+    for name, value in (
+        ("epochs", 0.0), ("softmax_epochs", -1.0), ("softmax_epochs", float("inf")), ("dropout", 1.0),
+        ("batch_size", 0), ("threads", 0),
+    ):  # fmt: skip
         with pytest.raises(ValueError, match=name):
             replace(settings, **{name: value})
     with pytest.raises(ValueError, match="no corpus"):

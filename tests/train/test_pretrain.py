@@ -223,6 +223,18 @@ def test_extended_run_that_diverges_goes_back_to_a_checkpoint_of_its_first_cycle
     assert [event["restored"] for event in events(settings.output, "diverged")] == [35, 35, 33, 33]
 
 
+def test_loss_that_stays_a_little_high_delays_checkpoints_but_does_not_stop_them(
+    settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on text that is harder by 0.7 nats, which is too little to count as divergence."""
+    monitor = LossMonitor()
+    assert not any(monitor.has_diverged(loss, 1.0) for loss in [3.0] * 100 + [3.7] * 1000) and not monitor.is_calm
+    monkeypatch.setattr(LossMonitor, "is_calm", False)
+    pretrain(settings)
+    names = sorted(path.name for path in (settings.output / "checkpoints").iterdir())
+    assert names == ["step-00000000", "step-00000055"]
+
+
 def trainer_rate(recipe: str) -> float:
     return {"modern": 2e-3, "original": 0.2}[recipe]
 
@@ -550,7 +562,7 @@ def test_pretrain_starts_from_the_weights_and_vocabulary_of_a_model(settings: Pr
         assert torch.allclose(after.bilm.state_dict()[name], weight, rtol=1e-6), name
     assert torch.allclose(after.softmax.weight, before.softmax.weight, rtol=1e-6)  # type: ignore[union-attr]
     other = pretrained(replace(settings, output=tmp_path / "other", seed=2))
-    with pytest.raises(ValueError, match="start was"):
+    with pytest.raises(ValueError, match="the initial model has changed"):
         pretrain(replace(more, initial_model=str(other), max_words=200))
 
 

@@ -48,7 +48,7 @@ def joined_over(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     backends: list[str] = []
     for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(dist, "init_process_group", backends.append)
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, timeout: backends.append(backend))
     for name, value in {"get_rank": 1, "get_world_size": 2, "destroy_process_group": None}.items():
         monkeypatch.setattr(dist, name, lambda value=value: value)
     for name, value in {"is_available": True, "device_count": 2, "current_device": 0, "set_device": None}.items():
@@ -65,6 +65,23 @@ def test_processes_join_on_the_device_of_the_settings(
     with joined_processes(device) as processes:
         assert processes == Processes(1, 2, torch.device(own))
     assert joined_over == [backend]
+
+
+@pytest.mark.slow
+def test_a_process_waits_longer_for_the_first_one_than_pytorch_does_by_default(tmp_path: Path) -> None:
+    """The first process may tokenize text for hours; here three seconds stand for PyTorch's 30 minutes."""
+    script = tmp_path / "wait.py"
+    script.write_text(
+        "import datetime, time\n"
+        "import torch.distributed.distributed_c10d as c10d\n"
+        "c10d._get_default_timeout = lambda backend: datetime.timedelta(seconds=3)\n"
+        "from elmokit.train.processes import joined_processes\n"
+        "with joined_processes('cpu') as processes:\n"
+        "    print(processes.of_first(lambda: time.sleep(6) or 'text'))\n"
+    )
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    found = subprocess.run([sys.executable, *launcher, script], capture_output=True, text=True, timeout=300)
+    assert found.stdout == "text\n" * 2, found.stderr[-3000:]
 
 
 def test_several_processes_refuse_one_gpu(joined_over: list[str]) -> None:

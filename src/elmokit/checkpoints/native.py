@@ -218,9 +218,12 @@ def _read_warm_state(path: Path, config: BiLMConfig) -> BiLMState | None:
 
 
 def read_vocab(directory: Path) -> Vocab | None:
-    """The vocabulary in vocab.txt; None without one."""
+    """The vocabulary in vocab.txt; None without one. CheckpointError if it is damaged."""
     path = directory / "vocab.txt"
-    return Vocab.read(path) if path.is_file() else None
+    try:
+        return Vocab.read(path) if path.is_file() else None
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
 
 
 def read_card(directory: Path) -> str:

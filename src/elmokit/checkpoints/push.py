@@ -71,8 +71,8 @@ def _commit(api: HfApi, directory: Path, name: str, message: str, revision: str 
     files = {path.name: path for path in sorted(directory.iterdir())}
     outdated = set(api.list_repo_files(name, revision=revision)) & OWN_FILES - set(files)
     operations = [
-        *(CommitOperationAdd(path_in_repo=name, path_or_fileobj=path) for name, path in files.items()),
-        *(CommitOperationDelete(path_in_repo=name) for name in sorted(outdated)),
+        *(CommitOperationAdd(path_in_repo=file, path_or_fileobj=path) for file, path in files.items()),
+        *(CommitOperationDelete(path_in_repo=file) for file in sorted(outdated)),
     ]
     commit = api.create_commit(name, operations, commit_message=message, revision=revision, create_pr=create_pr)
     return str(commit.pr_url or commit.commit_url)

@@ -1,5 +1,6 @@
 """Settings of the server."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,8 +51,8 @@ class ServeConfig:
                 f"queue_words ({self.queue_words}) must be at least max_words ({self.max_words}), or the largest "
                 "request would never be accepted"
             )
-        if not self.timeout > 0:
-            raise ValueError(f"timeout must be above 0 seconds, not {self.timeout}")
+        if not 0 < self.timeout < math.inf:
+            raise ValueError(f"timeout must be above 0 seconds and finite, not {self.timeout}")
         if not 0 <= self.port <= 65_535:
             raise ValueError(f"port must be from 0 to 65535, not {self.port}")
         if self.api_key is not None and not (self.api_key and self.api_key.isascii() and self.api_key.isprintable()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -180,10 +179,13 @@ async def predict(request: Request, body: PredictRequest) -> Any:
     service: Service = request.app.state.service
     if (model := service.task_model) is None:
         raise RequestError("not_found", "this server has no task model: start it with --task-model")
-    examples = await service.map_texts(request, partial(_example, model), body.inputs)
-    service.check_words(words for example in examples for words in model.task.sentences(example))
-    predictions = await _run(request, lambda job: list(model.predict_examples(job.while_wanted(examples))))
-    return list(map(model.task.to_json, predictions))
+
+    def predict_all(job: Job) -> list[Any]:
+        examples = [_example(model, text) for text in job.while_wanted(body.inputs)]
+        service.check_words(words for example in examples for words in model.task.sentences(example))
+        return list(model.predict_examples(job.while_wanted(examples)))
+
+    return list(map(model.task.to_json, await _run(request, predict_all)))
 
 
 def _example(model: TaskModel, text: object) -> Any:

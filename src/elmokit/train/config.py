@@ -224,8 +224,8 @@ class FinetuneConfig:
 
     def __post_init__(self) -> None:
         _as_paths(self, ("output",), ("corpus", "heldout", "others"))
-        if self.softmax_epochs <= 0:
-            raise ValueError(f"softmax_epochs must be above 0, not {self.softmax_epochs}")
+        if not 0 < self.softmax_epochs < math.inf:
+            raise ValueError(f"softmax_epochs must be above 0 and finite, not {self.softmax_epochs}")
         self.training()  # checks the settings that both share
 
     def training(self, **changes: Any) -> PretrainConfig:

@@ -28,6 +28,7 @@ from elmokit.train.trainer import Trainer
 CHECKPOINTS, BEST = "checkpoints", "best"
 MIN_RATE_FACTOR = 1e-6  # below it, the learning rate is not the cause of the divergence
 RECOVERIES_PER_CHECKPOINT = 2  # after them, the checkpoint itself is presumed bad
+OVERDUE = 5  # intervals without a checkpoint, after which one is written although the loss is a little high
 
 Reason = Literal["end", "words", "hours", "patience"]
 
@@ -186,13 +187,19 @@ class _Loop:
             trainer.restore(snapshot, of_any_cycle=True)
 
     def _checkpoint(self) -> None:
-        """Write a checkpoint, unless the run may be diverging; recover if it has diverged."""
-        finite = math.isfinite(float(self.trainer.gradient_norm) + sum(float(loss.sum()) for loss in self.losses))
-        if finite and self.trainer.monitor.is_calm:
+        """Write a checkpoint, unless the run may be diverging; recover if it has diverged.
+
+        A loss that stays a little above its minimum, as on harder text, is no divergence, and then checkpoints are
+        written less often.
+        """
+        trainer = self.trainer
+        if not math.isfinite(float(trainer.gradient_norm) + sum(float(loss.sum()) for loss in self.losses)):
+            self._recover()
+            return
+        is_overdue = trainer.step - self.saved_step >= OVERDUE * self.settings.checkpoint_every
+        if trainer.monitor.is_calm or (is_overdue and not trainer.monitor.high_intervals):
             self._save()
             self.recoveries = 0
-        elif not finite:
-            self._recover()
 
     def _save(self) -> None:
         self.saved_step = self.trainer.step
@@ -255,6 +262,8 @@ class _Loop:
             )
         self.trainer.restore(read_snapshot(last), of_any_cycle=True)
         self.trainer.rate_factor = rate_factor
+        self.saved_step = self.trainer.step
+        self.progress.update(self.trainer.step - self.progress.n)
         self.tracker.event(
             "diverged", diverged_at, restored=self.trainer.step, rate_factor=self.trainer.rate_factor,
             recoveries=self.recoveries,

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +21,9 @@ from elmokit.runtime import pick_device
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
+# While the first process tokenizes text or evaluates, the others wait in a collective operation, which by PyTorch's
+# defaults fails after 10 or 30 minutes. `torchrun` ends them if the first one fails.
+LONGEST_WAIT = timedelta(days=30)
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ def joined_processes(device: str | None) -> Iterator[Processes]:
             )
         own = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(own)
-    dist.init_process_group("nccl" if own.type == "cuda" else "gloo")
+    dist.init_process_group("nccl" if own.type == "cuda" else "gloo", timeout=LONGEST_WAIT)
     try:
         yield Processes(dist.get_rank(), dist.get_world_size(), own)
     finally:

@@ -89,13 +89,11 @@ def latest_snapshot(directory: Path) -> Path | None:
     return snapshots[-1] if snapshots else None
 
 
-def remove_latest_snapshot(directory: Path) -> Path:
-    """Remove the latest snapshot, unless it is the only one; return the one that is then the latest."""
+def remove_latest_snapshot(directory: Path) -> None:
+    """Remove the latest snapshot, unless it is the only one."""
     *earlier, latest = _snapshots(directory)
-    if not earlier:
-        return latest
-    remove_directory(latest)
-    return earlier[-1]
+    if earlier:
+        remove_directory(latest)
 
 
 def read_snapshot(path: Path) -> Snapshot:

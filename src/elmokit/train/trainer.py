@@ -46,8 +46,8 @@ FREE_SETTINGS = {
     "evaluate_every", "evaluate_words", "checkpoint_every", "keep_checkpoints", "tokenize", "tokenizer", "language",
     "tensorboard", "max_hours", "patience", "cool_down", "cool_down_from", "accumulation",
 }  # fmt: skip
-# Entries of a run's identity whose values, such as hashes, would say nothing in a message.
-HASHED = {"model", "vocabulary", "corpus"}
+# Entries of a run's identity whose values, such as hashes, would say nothing in a message, and their names in it.
+HASHED = {"model": "model", "vocabulary": "vocabulary", "corpus": "corpus", "start": "initial model"}
 # The length of the run, on which steps depend with a cosine schedule only.
 LENGTH = {"epochs", "max_words"}
 
@@ -74,7 +74,9 @@ def _check_same(before: dict[str, Any], now: dict[str, Any], free: Collection[st
         different = [name for name in different if name != "model"]  # it follows from the preset
     if different:
         reasons = (
-            f"the {name} has changed" if name in HASHED else f"{name} was {before.get(name)}, is {now.get(name)}"
+            f"the {HASHED[name]} has changed"
+            if name in HASHED
+            else f"{name} was {before.get(name)}, is {now.get(name)}"
             for name in different
         )
         raise ValueError(

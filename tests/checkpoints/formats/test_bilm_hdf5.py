@@ -193,6 +193,10 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
         file["sentence_to_index"] = "{}"
     with pytest.raises(CheckpointError, match="not weights: sentence_to_index"):
         read_bilm_hdf5(options, weights)
+    with h5py.File(weights, "w") as file:
+        file["char_embed"] = h5py.Empty("f4")  # a null dataset: no shape
+    with pytest.raises(CheckpointError, match="not weights: char_embed"):
+        read_bilm_hdf5(options, weights)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"lstm": {"dim": 3}, "char_cnn": {}}', "no json", '{"lstm": 3}'])

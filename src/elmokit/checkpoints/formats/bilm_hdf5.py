@@ -109,7 +109,8 @@ def _check_storage(file: h5py.File, datasets: dict[str, h5py.Dataset]) -> None:
     foreign = [
         f"{name} ({dataset.dtype})"
         for name, dataset in datasets.items()
-        if dataset.dtype.kind != "f" or dataset.is_virtual or dataset.external
+        # HDF5's null datasets have no shape.
+        if dataset.dtype.kind != "f" or dataset.shape is None or dataset.is_virtual or dataset.external
     ]
     if foreign:
         raise CheckpointError(f"{file.filename} holds datasets that are not weights: {', '.join(foreign)}")

@@ -88,6 +88,11 @@ def options_from_config(config: BiLMConfig) -> dict[str, Any]:
             f"the forget bias is {lstm.forget_bias}, and readers of options.json assume {FORGET_BIAS}: save this model "
             "in the native format"
         )
+    if char_cnn is not None and char_cnn.num_characters != NUM_CHARACTERS:
+        raise ValueError(
+            f"the table of characters has {char_cnn.num_characters} rows, and readers of options.json expect "
+            f"{NUM_CHARACTERS}: save this model in the native format"
+        )
     options: dict[str, Any] = {
         "lstm": {
             "use_skip_connections": lstm.use_skip_connections,

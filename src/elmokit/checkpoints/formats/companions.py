@@ -20,7 +20,7 @@ def read_vocabulary(path: Path | None, config: BiLMConfig) -> Vocab | None:
     A model that reads characters needs it for its softmax only, so that a damaged one is ignored with a warning.
 
     Raises:
-        ValueError: The vocabulary of a model that reads word ids is damaged.
+        CheckpointError: The vocabulary of a model that reads word ids is damaged.
     """
     if path is None:
         return None
@@ -28,7 +28,7 @@ def read_vocabulary(path: Path | None, config: BiLMConfig) -> Vocab | None:
         return Vocab.read(path)
     except ValueError as error:
         if config.char_cnn is None:
-            raise
+            raise CheckpointError(str(error)) from error
         reason = str(error).replace(f"{path.parent}/", "")
         warnings.warn(
             f"{reason}; the model is loaded without its vocabulary, which only its softmax needs", stacklevel=4
