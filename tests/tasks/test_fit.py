@@ -62,6 +62,15 @@ def test_word_vectors_are_not_trained(tmp_path: Path) -> None:
     assert report.coverage is not None and report.coverage["exact"] == 1
 
 
+def test_fit_refuses_the_output_of_a_run_whose_vectors_were_of_other_words(tmp_path: Path) -> None:
+    words = replace(LEARNED, vectors=str(tmp_path / "vectors.txt"))
+    (tmp_path / "vectors.txt").write_text("Ann 1 2\nBob 3 4\n")
+    fit_quick(words=words, output=tmp_path / "model")
+    (tmp_path / "vectors.txt").write_text("Bob 1 2\nAnn 3 4\n")
+    with pytest.raises(FileExistsError, match="from a run with other data"):
+        fit_quick(words=words, output=tmp_path / "model")
+
+
 # --- Runs ------------------------------------------------------------------------------------------------------------
 
 
@@ -103,6 +112,15 @@ def test_fit_names_the_set_whose_tags_are_of_another_scheme(number: int) -> None
     name = ("training", "development", "test")[number]
     message = f"example {len(sets[number])} of the {name} set: tags like U-PER are BILOU"
     with pytest.raises(ValueError, match=message):
+        fit(TOY.task, *sets, words=LEARNED, config=QUICK)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_fit_refuses_a_string_in_place_of_words(number: int) -> None:
+    sets: list[Any] = [TOY.examples, TOY.examples, TOY.examples]
+    sets[number] = [TOY.examples[0], TaggedSentence("Ann", ("O", "O", "O"))]  # type: ignore[arg-type]
+    name = ("training", "development", "test")[number]
+    with pytest.raises(ValueError, match=f"example 2 of the {name} set: 'Ann' is a string, not a sequence of words"):
         fit(TOY.task, *sets, words=LEARNED, config=QUICK)
 
 

@@ -49,6 +49,8 @@ def _snapshot_of(output: Path) -> Path:
 
 def _check_words(task: Task, example: Any) -> None:
     for words in task.sentences(example):
+        if isinstance(words, str):  # whose characters would be taken for its words
+            raise ValueError(f"{words!r:.60} is a string, not a sequence of words: tokenize it")
         if broken := [word for word in words if "\n" in word]:
             raise ValueError(f"the word {broken[0]!r} has a line break: split the words there")
 
@@ -188,12 +190,15 @@ def _identity(
     settings: dict[str, Any],
 ) -> str:
     """A hash of everything that the weights depend on; `pretrained` is what the network reads."""
-    decisive = {part: {name: settings[part][name] for name in sorted(settings[part].keys() - NOT_DECISIVE)}
-                for part in sorted(settings)}  # fmt: skip
-    content = blake2b(json.dumps(decisive, default=str).encode(), digest_size=16)
+    decisive = {
+        part: {name: value for name, value in of_part.items() if name not in NOT_DECISIVE}
+        for part, of_part in settings.items()
+    }
+    content = blake2b(json.dumps(decisive, sort_keys=True, default=str).encode(), digest_size=16)
     content.update(repr((task.name, task.config, task.labels)).encode() + _code_of(task))
     for read in pretrained:
         if isinstance(read, WordVectors):
+            content.update(repr(read.words).encode())
             content.update(read.vectors.tobytes())
         elif read is not None:
             content.update((read.name if isinstance(read, TransformerEncoder) else fingerprint(read)).encode())
