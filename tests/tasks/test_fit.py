@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -21,8 +22,9 @@ from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.fit import fit, fit_seeds
 from elmokit.tasks.metrics import F1Score
 from elmokit.tasks.report import FitReport
-from elmokit.tasks.task import find_task
-from elmokit.tasks.task_model import load_task_model
+from elmokit.tasks.task import Task, find_task
+from elmokit.tasks.task_model import TaskModel, load_task_model, make_network
+from elmokit.tasks.word_batches import WordTable
 
 TOY = toy_tasks()["tagging"]
 QUICK = replace(TOY.config, max_epochs=2)
@@ -31,6 +33,11 @@ LEARNED = WordsConfig(elmo="none", word_dim=8)
 
 def fit_quick(**options: Any) -> tuple[Any, FitReport]:
     return fit(TOY.task, TOY.examples, TOY.examples, **{"words": LEARNED, "config": QUICK, **options})
+
+
+def make_untrained(task: Task) -> TaskModel:
+    labelled, table = type(task)(task.config, task.learn([])), WordTable.of([])
+    return TaskModel(labelled, make_network(labelled, LEARNED, table, None), table, None)
 
 
 # --- Pretrained vectors ----------------------------------------------------------------------------------------------
@@ -227,6 +234,26 @@ def test_fit_refuses_batches_that_a_task_cannot_read_before_it_computes_vectors(
     toy = toy_tasks()["coreference"]
     with pytest.raises(ValueError, match="coreference does not support batches of this size: set batch_size to 1"):
         fit(toy.task, "missing.conll", "missing.conll", config=replace(toy.config, batch_size=8))
+
+
+@pytest.mark.parametrize(
+    "name, library, message",
+    [
+        ("translation", "sacrebleu.metrics.bleu", "BLEU needs sacrebleu: pip install"),
+        ("coreference", "scipy.optimize", "scores of coreference need SciPy: pip install"),
+    ],
+)
+def test_a_library_that_the_score_lacks_is_named_before_any_work(
+    name: str, library: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = toy_tasks()[name]
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ValueError, match=message):
+        fit(toy.task, "missing.txt", "missing.txt", words=LEARNED, config=toy.config)
+    model = make_untrained(toy.task)
+    monkeypatch.setattr(model, "predict_examples", lambda *_, **__: pytest.fail("predicted"))
+    with pytest.raises(ValueError, match=message):
+        model.score(toy.examples)
 
 
 # --- Reports ---------------------------------------------------------------------------------------------------------

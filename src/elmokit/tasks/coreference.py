@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from elmokit.fs.reading import read_lines
 from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
-from elmokit.tasks.coref_metrics import coreference_scores
+from elmokit.tasks.coref_metrics import assignment_function, coreference_scores
 from elmokit.tasks.recurrent import BiLSTM
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.word_batches import WordBatch, Words
@@ -342,8 +342,12 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
         return documents
 
     def score(self, examples: Sequence[CorefDocument], predictions: Sequence[CorefClusters]) -> dict[str, float]:
-        gold = ([cluster for cluster in example.clusters or () if len(cluster) > 1] for example in examples)
+        # A mention that is marked twice is one mention.
+        gold = ([cluster for cluster in example.clusters or () if len(set(cluster)) > 1] for example in examples)
         return coreference_scores(zip(gold, (prediction.clusters for prediction in predictions), strict=True))
+
+    def check_libraries(self) -> None:
+        assignment_function()
 
     def to_json(self, prediction: CorefClusters) -> dict[str, Any]:
         return {"name": prediction.name, "words": prediction.words, "clusters": prediction.clusters}

@@ -297,7 +297,7 @@ def fit(
         FileExistsError: `output` exists, and `overwrite` is not set or it is not a task model.
         FileNotFoundError: A file of examples or of vectors, or the model, is missing.
         ValueError: A file or an example does not fit the task; the loss or a score is not a number; another process
-            trains with this output.
+            trains with this output; or a library that the task or its score needs is not installed.
     """
     task = find_task(task)() if isinstance(task, str) else task
     words, config = words or WordsConfig(), config or task.fit_config
@@ -306,6 +306,7 @@ def fit(
             raise ValueError(f"{setting!r:.60} is not a {kind.__name__}: write elmokit.tasks.{kind.__name__}(...)")
     if task.max_batch_size is not None and config.batch_size > task.max_batch_size:
         raise ValueError(f"{task.name} does not support batches of this size: set batch_size to {task.max_batch_size}")
+    task.check_libraries()
     if output is not None:
         given = [each for each in (train_examples, dev_examples, test_examples) if isinstance(each, str | Path)]
         files = [file for each in given for file in task.files(Path(each))]

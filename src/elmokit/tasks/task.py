@@ -164,6 +164,10 @@ class Task(ABC, Generic[Example, Prediction]):
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """Scores by name, `metric` among them: from 0 to 1, for correlations from -1 to 1."""
 
+    def check_libraries(self) -> None:
+        """ValueError if a library that `score` needs is not installed; called before any work. By default none is."""
+        return None
+
     def confusion(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Confusion | None:
         """Counts by correct label (outer key) and predicted label; None if answers are not labels."""
         return None

@@ -241,8 +241,9 @@ class TaskModel:
 
         Raises:
             ValueError: There is no example, or one is inconsistent, has no answer, or is too long; the message gives
-                its number.
+                its number. Or a library that the score needs is not installed.
         """
+        self.task.check_libraries()
         examples = list(self.task.checked(examples))
         if not examples:
             raise ValueError("there are no examples to score")
