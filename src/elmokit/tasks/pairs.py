@@ -175,7 +175,7 @@ class PairsTask(Task[SentencePair, PairPrediction]):
 
     def from_text(self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]) -> SentencePair:
         """From a pair of strings, which are tokenized as those of files are, or of lists of words."""
-        if isinstance(text, str) or len(text) != 2:
+        if isinstance(text, str | Mapping) or len(text) != 2:
             raise ValueError("a pair is two sentences: give [first, second] for each")
         of_files = get_tokenizer(self.config.tokenizer).tokenize
         first, second = (tuple(of_files(part) if isinstance(part, str) else part) for part in text)
