@@ -112,6 +112,20 @@ def test_fit_refuses_the_output_of_a_task_whose_code_was_changed(tmp_path: Path)
         fit(task, TOY.examples, TOY.examples, words=LEARNED, config=QUICK, output=tmp_path / "model")
 
 
+def test_fit_hashes_the_code_of_its_task_not_that_of_another_file_of_this_name(tmp_path: Path) -> None:
+    code = "from elmokit.tasks.tagging import TaggingTask\n\nclass Own(TaggingTask):\n    name = 'own'\n"
+    for directory in ("one", "two"):
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / "own.py").write_text(code)
+    one, _ = (find_task(f"{tmp_path / directory}/own.py:Own")() for directory in ("one", "two"))
+    fit(one, TOY.examples, TOY.examples, words=LEARNED, config=QUICK, output=tmp_path / "model")
+    (tmp_path / "two" / "own.py").write_text(f"{code}    # changed\n")
+    fit(one, TOY.examples, TOY.examples, words=LEARNED, config=QUICK, output=tmp_path / "model")  # loads it
+    (tmp_path / "one" / "own.py").write_text(f"{code}    # changed\n")
+    with pytest.raises(FileExistsError, match="other code of the task"):
+        fit(one, TOY.examples, TOY.examples, words=LEARNED, config=QUICK, output=tmp_path / "model")
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_fit_names_the_set_whose_tags_are_of_another_scheme(number: int) -> None:
     sets = [TOY.examples, TOY.examples, TOY.examples]

@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
@@ -230,12 +231,13 @@ def find_task(name: str) -> type[Task]:
 @lru_cache
 def _module_of(file: Path, _modified: int) -> ModuleType:
     """The module of a file, executed once for each time of modification."""
-    name = f"elmokit_task_{file.stem}"
+    # A name for each path: the module of a class is looked up by name, to hash its code and to resolve its annotations.
+    name = f"elmokit_task_{file.stem}_{crc32(str(file).encode('utf-8', 'surrogateescape')):08x}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ValueError(f"{file} is not a file of Python code: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses look up their annotations
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except BaseException:
