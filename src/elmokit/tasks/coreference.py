@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.fs.reading import read_lines
-from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
+from elmokit.tasks.config import FitConfig, check_at_least, check_dropout, check_is_number
 from elmokit.tasks.coref_metrics import assignment_function, coreference_scores
 from elmokit.tasks.recurrent import BiLSTM
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
@@ -58,6 +58,7 @@ class CoreferenceConfig:
         check_at_least(self, 1, ("hidden_dim", "span_dim", "feature_dim", "max_span_words", "max_antecedents"))
         check_dropout(self, ("dropout",))
         check_at_least(self, 0, ("mention_loss",))
+        check_is_number(self, "mentions_per_word")
         if not 0 < self.mentions_per_word <= self.max_span_words:
             raise ValueError(
                 f"mentions_per_word must be above 0 and at most max_span_words ({self.max_span_words}), as many spans "

@@ -226,7 +226,8 @@ class RolesTask(Task[PredicateFrame, Frame]):
         words = tuple(row[config.word_column] for row in rows)
         predicates = [position for position, row in enumerate(rows) if row[config.predicate_column] != "-"]
         columns = len(rows[0]) - config.role_column
-        columns -= columns == len(predicates) + 1 and not any("*" in row[-1] for row in rows)  # that of coreference
+        if columns == len(predicates) + 1 and not any("*" in row[-1] for row in rows):
+            columns -= 1  # the last one is that of coreference
         if with_answers and columns != len(predicates):
             raise ValueError(
                 f"{place}: {len(predicates)} predicates, but {max(columns, 0)} columns of roles; is "
