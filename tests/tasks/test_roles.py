@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from elmokit.tasks.config import WordsConfig
+from elmokit.tasks.fit import fit
 from elmokit.tasks.roles import Frame, PredicateFrame, RolesConfig, RolesTask, reversed_words
 
 ROWS = [
@@ -102,6 +104,14 @@ def test_frame_refuses_a_predicate_outside_of_the_sentence(predicate: int) -> No
 def test_from_text_names_what_it_takes(text: Any) -> None:
     with pytest.raises(ValueError, match=r"give \(sentence, position of the predicate\) for each"):
         RolesTask().from_text(text, str.split)
+
+
+def test_fit_refuses_sets_that_have_only_the_predicates_in_common() -> None:
+    words = ("a", "b")
+    train, dev = (PredicateFrame(words, 1, (f"B-{role}", "B-V")) for role in ("ARG0", "A0"))
+    message = "training set has none of the labels of the development set: ARG0 there, A0 here"
+    with pytest.raises(ValueError, match=message):
+        fit(RolesTask(), [train], [dev], words=WordsConfig(elmo="none"))
 
 
 def test_score_excludes_the_predicate_itself() -> None:

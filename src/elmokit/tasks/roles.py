@@ -261,7 +261,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
         return {"tags": sorted({tag for example in examples for tag in example.tags} | {"O"})}
 
     def answer_types(self, labels: Mapping[str, Any]) -> set[str]:
-        return span_types(labels["tags"])
+        return span_types(labels["tags"]) - {VERB}  # which all sets have
 
     # --- The network ------------------------------------------------------------------------------------------------
 
