@@ -259,6 +259,16 @@ def _finished(output: Path, identity: str, settings: dict[str, Any]) -> FitRepor
     return report
 
 
+def _check_settings(task: Task, words: WordsConfig, config: FitConfig) -> None:
+    """ValueError, before any work, for settings of another kind or that the task does not support."""
+    for setting, kind in ((words, WordsConfig), (config, FitConfig)):
+        if not isinstance(setting, kind):
+            raise ValueError(f"{setting!r:.60} is not a {kind.__name__}: write elmokit.tasks.{kind.__name__}(...)")
+    if task.max_batch_size is not None and config.batch_size > task.max_batch_size:
+        raise ValueError(f"{task.name} does not support batches of this size: set batch_size to {task.max_batch_size}")
+    task.check_libraries()
+
+
 def fit(
     task: Task | str,
     train_examples: Examples,
@@ -301,12 +311,7 @@ def fit(
     """
     task = find_task(task)() if isinstance(task, str) else task
     words, config = words or WordsConfig(), config or task.fit_config
-    for setting, kind in ((words, WordsConfig), (config, FitConfig)):
-        if not isinstance(setting, kind):
-            raise ValueError(f"{setting!r:.60} is not a {kind.__name__}: write elmokit.tasks.{kind.__name__}(...)")
-    if task.max_batch_size is not None and config.batch_size > task.max_batch_size:
-        raise ValueError(f"{task.name} does not support batches of this size: set batch_size to {task.max_batch_size}")
-    task.check_libraries()
+    _check_settings(task, words, config)
     if output is not None:
         given = [each for each in (train_examples, dev_examples, test_examples) if isinstance(each, str | Path)]
         files = [file for each in given for file in task.files(Path(each))]
