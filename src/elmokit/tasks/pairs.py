@@ -267,11 +267,11 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             if line.strip():
                 yield f"{path}, line {number}", _object(line, f"{path}, line {number}")
         return
-    header = next(lines, "").removeprefix("\ufeff").rstrip("\r\n").split("\t")
+    header = next(lines, "").split("\t")
     for number, line in enumerate(lines, start=2):
-        if not (text := line.rstrip("\r\n")):
+        if not line:
             continue
-        fields = text.split("\t")
+        fields = line.split("\t")
         if len(fields) != len(header):
             raise ValueError(f"{path}, line {number}: {len(fields)} columns, but {len(header)} column names")
         yield f"{path}, line {number}", dict(zip(header, fields, strict=True))
