@@ -193,6 +193,7 @@ def test_all_words_wsd_scores_each_set_and_layer(data: Path, embedder: Embedder)
 def test_all_words_wsd_leaves_unseen_lemmas_unanswered_without_wordnet(data: Path, embedder: Embedder) -> None:
     report = all_words_wsd([data / "two.data.xml"], data / "train.data.xml", None, embedder, "zeros")
     assert list(report.f1) == ["two"] and "first sense" not in report.f1["two"]
+    assert report.instances == {"two": 3}
     assert report.f1["two"]["layer 1"] == pytest.approx(200 * 1 / (1 + 3))
 
 

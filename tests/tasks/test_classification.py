@@ -93,6 +93,8 @@ def test_pooling_and_softmax_ignore_padding() -> None:
         ("(", "has no label"),
         ("((S (NP a)))", "has no label"),
         ("(3 a) (2 b)", "a second tree"),
+        ("(3 )", "a phrase of the label 3 has no words"),
+        ("(3 (2 ) (4 good))", "a phrase of the label 2 has no words"),
     ],
 )
 def test_read_names_the_line_of_an_unbalanced_tree(tree: str, message: str, tmp_path: Path) -> None:
@@ -137,7 +139,7 @@ def test_balanced_loss_makes_rare_labels_as_likely_as_frequent_ones(balanced: bo
 
 
 def test_read_splits_at_tabs_where_the_first_line_has_one(tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text("very good\tA fine film .\n\nbad\tA dull one .\n")
+    (tmp_path / "texts.txt").write_text("very good \tA fine film .\n\nbad\tA dull one .\n")
     first, second = ClassificationTask().read(tmp_path / "texts.txt")
     assert (first.label, second.label) == ("very good", "bad") and first.words == ("A", "fine", "film", ".")
     (tmp_path / "texts.txt").write_text("very good\tA fine film .\nbad A dull one .\n")

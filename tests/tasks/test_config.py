@@ -7,6 +7,7 @@ import pytest
 
 from elmokit.tasks.classification import ClassificationConfig
 from elmokit.tasks.config import ColumnsConfig, FitConfig, WordsConfig, check_choices
+from elmokit.tasks.coreference import CoreferenceConfig
 from elmokit.tasks.pairs import PairsConfig
 from elmokit.tasks.tagging import TaggingConfig
 
@@ -44,6 +45,15 @@ def test_settings_refuse_a_misspelled_choice(kind: type, wrong: dict[str, Any]) 
 def test_settings_refuse_what_is_no_number(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FitConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(WordsConfig, "rare_word_dropout"), (CoreferenceConfig, "mentions_per_word")]
+)
+@pytest.mark.parametrize("value", ["0.5", None, True])
+def test_settings_with_bounds_of_their_own_refuse_what_is_no_number(kind: type, name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be a number, not {value!r}"):
+        kind(**{name: value})
 
 
 def test_check_choices_accepts_each_choice_and_none_where_the_type_does() -> None:

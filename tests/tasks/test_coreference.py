@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from elmokit.tasks.coref_metrics import coreference_counts, coreference_scores
-from elmokit.tasks.coreference import CorefDocument, CoreferenceTask, non_crossing
+from elmokit.tasks.coreference import CorefClusters, CorefDocument, CoreferenceTask, non_crossing
 
 pytest.importorskip("scipy")
 
@@ -127,6 +127,14 @@ def test_muc_counts_links_of_a_spanning_forest() -> None:
 def test_scores_of_perfect_and_empty_predictions_are_1_and_0() -> None:
     assert coreference_scores([(GOLD, GOLD)])["average"] == 1.0
     assert coreference_scores([(GOLD, [])])["average"] == 0.0
+
+
+def test_score_counts_a_mention_that_is_marked_twice_once() -> None:
+    """Its cluster has one mention, and such clusters are not scored."""
+    found = CorefClusters("d", ("a", "b", "c"), (((1, 2), (2, 3)),))
+    gold = CorefDocument("d", (("a", "b", "c"),), (((0, 1), (0, 1)), ((1, 2), (2, 3))))
+    CoreferenceTask().check(gold)
+    assert CoreferenceTask().score([gold], [found]) == {"average": 1.0, "muc": 1.0, "b3": 1.0, "ceaf": 1.0}
 
 
 def test_check_raises_for_a_mention_of_two_clusters() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -21,8 +22,9 @@ from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.fit import fit, fit_seeds
 from elmokit.tasks.metrics import F1Score
 from elmokit.tasks.report import FitReport
-from elmokit.tasks.task import find_task
-from elmokit.tasks.task_model import load_task_model
+from elmokit.tasks.task import Task, find_task
+from elmokit.tasks.task_model import TaskModel, load_task_model, make_network
+from elmokit.tasks.word_batches import WordTable
 
 TOY = toy_tasks()["tagging"]
 QUICK = replace(TOY.config, max_epochs=2)
@@ -31,6 +33,11 @@ LEARNED = WordsConfig(elmo="none", word_dim=8)
 
 def fit_quick(**options: Any) -> tuple[Any, FitReport]:
     return fit(TOY.task, TOY.examples, TOY.examples, **{"words": LEARNED, "config": QUICK, **options})
+
+
+def make_untrained(task: Task) -> TaskModel:
+    labelled, table = type(task)(task.config, task.learn([])), WordTable.of([])
+    return TaskModel(labelled, make_network(labelled, LEARNED, table, None), table, None)
 
 
 # --- Pretrained vectors ----------------------------------------------------------------------------------------------
@@ -60,6 +67,15 @@ def test_word_vectors_are_not_trained(tmp_path: Path) -> None:
     assert fitted.table.vectors is not None and fitted.table.vectors.words == ("Ann",)
     assert fitted.network.words.get_buffer("vectors").tolist() == [[0, 0], [1, 2]]
     assert report.coverage is not None and report.coverage["exact"] == 1
+
+
+def test_fit_refuses_the_output_of_a_run_whose_vectors_were_of_other_words(tmp_path: Path) -> None:
+    words = replace(LEARNED, vectors=str(tmp_path / "vectors.txt"))
+    (tmp_path / "vectors.txt").write_text("Ann 1 2\nBob 3 4\n")
+    fit_quick(words=words, output=tmp_path / "model")
+    (tmp_path / "vectors.txt").write_text("Bob 1 2\nAnn 3 4\n")
+    with pytest.raises(FileExistsError, match="from a run with other data"):
+        fit_quick(words=words, output=tmp_path / "model")
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------------
@@ -96,6 +112,20 @@ def test_fit_refuses_the_output_of_a_task_whose_code_was_changed(tmp_path: Path)
         fit(task, TOY.examples, TOY.examples, words=LEARNED, config=QUICK, output=tmp_path / "model")
 
 
+def test_fit_hashes_the_code_of_its_task_not_that_of_another_file_of_this_name(tmp_path: Path) -> None:
+    code = "from elmokit.tasks.tagging import TaggingTask\n\nclass Own(TaggingTask):\n    name = 'own'\n"
+    for directory in ("one", "two"):
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / "own.py").write_text(code)
+    one, _ = (find_task(f"{tmp_path / directory}/own.py:Own")() for directory in ("one", "two"))
+    fit(one, TOY.examples, TOY.examples, words=LEARNED, config=QUICK, output=tmp_path / "model")
+    (tmp_path / "two" / "own.py").write_text(f"{code}    # changed\n")
+    fit(one, TOY.examples, TOY.examples, words=LEARNED, config=QUICK, output=tmp_path / "model")  # loads it
+    (tmp_path / "one" / "own.py").write_text(f"{code}    # changed\n")
+    with pytest.raises(FileExistsError, match="other code of the task"):
+        fit(one, TOY.examples, TOY.examples, words=LEARNED, config=QUICK, output=tmp_path / "model")
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_fit_names_the_set_whose_tags_are_of_another_scheme(number: int) -> None:
     sets = [TOY.examples, TOY.examples, TOY.examples]
@@ -103,6 +133,15 @@ def test_fit_names_the_set_whose_tags_are_of_another_scheme(number: int) -> None
     name = ("training", "development", "test")[number]
     message = f"example {len(sets[number])} of the {name} set: tags like U-PER are BILOU"
     with pytest.raises(ValueError, match=message):
+        fit(TOY.task, *sets, words=LEARNED, config=QUICK)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_fit_refuses_a_string_in_place_of_words(number: int) -> None:
+    sets: list[Any] = [TOY.examples, TOY.examples, TOY.examples]
+    sets[number] = [TOY.examples[0], TaggedSentence("Ann", ("O", "O", "O"))]  # type: ignore[arg-type]
+    name = ("training", "development", "test")[number]
+    with pytest.raises(ValueError, match=f"example 2 of the {name} set: 'Ann' is a string, not a sequence of words"):
         fit(TOY.task, *sets, words=LEARNED, config=QUICK)
 
 
@@ -209,6 +248,26 @@ def test_fit_refuses_batches_that_a_task_cannot_read_before_it_computes_vectors(
     toy = toy_tasks()["coreference"]
     with pytest.raises(ValueError, match="coreference does not support batches of this size: set batch_size to 1"):
         fit(toy.task, "missing.conll", "missing.conll", config=replace(toy.config, batch_size=8))
+
+
+@pytest.mark.parametrize(
+    "name, library, message",
+    [
+        ("translation", "sacrebleu.metrics.bleu", "BLEU needs sacrebleu: pip install"),
+        ("coreference", "scipy.optimize", "scores of coreference need SciPy: pip install"),
+    ],
+)
+def test_a_library_that_the_score_lacks_is_named_before_any_work(
+    name: str, library: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = toy_tasks()[name]
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ValueError, match=message):
+        fit(toy.task, "missing.txt", "missing.txt", words=LEARNED, config=toy.config)
+    model = make_untrained(toy.task)
+    monkeypatch.setattr(model, "predict_examples", lambda *_, **__: pytest.fail("predicted"))
+    with pytest.raises(ValueError, match=message):
+        model.score(toy.examples)
 
 
 # --- Reports ---------------------------------------------------------------------------------------------------------

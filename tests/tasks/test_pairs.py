@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,12 @@ def test_from_text_splits_sentences_as_read_does(tmp_path: Path) -> None:
         task = PairsTask(PairsConfig(tokenizer=name))
         (of_file,) = task.read(tmp_path / "pairs.tsv", with_answers=False)
         assert task.from_text(("It's a dog.", "It isn't."), lambda text: ["another", "tokenizer"]) == of_file
+
+
+@pytest.mark.parametrize("text", ["a b", ["a"], {"first": "a", "second": "b"}])
+def test_from_text_names_what_it_takes(text: Any) -> None:
+    with pytest.raises(ValueError, match=r"a pair is two sentences: give \[first, second\] for each"):
+        PairsTask().from_text(text, str.split)
 
 
 def test_read_skips_pairs_of_json_lines_without_agreement(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_from_text_splits_questions_and_passages_as_read_does(tmp_path: Path) ->
         assert replace(found, id="7") == of_file
 
 
-@pytest.mark.parametrize("text", ["When?", ("When?",), ("When?", ["OPEC", "acted"])])
+@pytest.mark.parametrize("text", ["When?", ("When?",), ("When?", ["OPEC", "acted"]), {"When?": 1, "OPEC": 2}])
 def test_from_text_names_what_it_takes(text: Any) -> None:
     with pytest.raises(ValueError, match=r"give \(question, passage\), two strings, for each question"):
         ReadingTask().from_text(text, str.split)
@@ -112,6 +112,20 @@ def test_scores_equal_those_of_squad() -> None:
     question = Question("q", (), (), "", (), ("cat sat", "the dog"))
     score = ReadingTask().score([question], [Answer("q", "Dog", 0, 3, 1.0)])
     assert score == {"f1": 1.0, "exact match": 1.0}
+
+
+@pytest.mark.parametrize(
+    "of, value", [("context", None), ("context", ["a"]), ("question", None), ("question", 3), ("text", None)]
+)
+def test_read_refuses_values_that_are_no_strings(of: str, value: Any, tmp_path: Path) -> None:
+    answers = [{"text": "OPEC", "answer_start": 46}, {"text": "OPEC" if of != "text" else value, "answer_start": 46}]
+    entry = {"id": 7, "question": "Who?", "answers": answers}
+    paragraph = {"context": CONTEXT, "qas": [entry]}
+    if of != "text":
+        (entry if of == "question" else paragraph)[of] = value
+    (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    with pytest.raises(ValueError, match=rf"not JSON in the format of SQuAD: {of} is .*, not a string"):
+        list(ReadingTask().read(tmp_path / "squad.json"))
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"data": [{"paragraphs": [{"context": "a"}]}]}', '{"data": 3}'])

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from elmokit.tasks.config import WordsConfig
+from elmokit.tasks.fit import fit
 from elmokit.tasks.roles import Frame, PredicateFrame, RolesConfig, RolesTask, reversed_words
 
 ROWS = [
@@ -34,6 +36,11 @@ def test_read_yields_an_example_per_predicate(tmp_path: Path) -> None:
         (["*", "*)", "*"], "closes a span that was never opened"),
         (["(A*", "*", "*"], "the span of A is never closed"),
         (["(A(V*))", "*", "*"], "opens two spans"),
+        (["(A*(V*)", "*", "*"], "opens two spans"),
+        (["B-A", "(V*)", "*"], "'B-A' is no role in brackets"),
+        (["_", "(V*)", "*"], "'_' is no role in brackets"),
+        (["(A*))", "(V*)", "*"], r"'\(A\*\)\)' is no role in brackets"),
+        (["(*)", "(V*)", "*"], r"'\(\*\)' is no role in brackets"),
     ],
 )
 def test_read_raises_for_overlapping_or_unbalanced_spans(cells: list[str], message: str, tmp_path: Path) -> None:
@@ -41,6 +48,20 @@ def test_read_raises_for_overlapping_or_unbalanced_spans(cells: list[str], messa
     (tmp_path / "srl.conll").write_text("\n".join(rows))
     with pytest.raises(ValueError, match=message):
         list(RolesTask().read(tmp_path / "srl.conll"))
+
+
+def test_read_accepts_roles_at_both_brackets(tmp_path: Path) -> None:
+    """As in CoNLL-2004."""
+    rows = ["He - (A0*A0)", "runs run (V*V)", "very - (AM*", "fast - *AM)"]
+    (tmp_path / "srl.txt").write_text("\n".join(rows))
+    task = RolesTask(RolesConfig(word_column=0, predicate_column=1, role_column=2))
+    assert [frame.tags for frame in task.read(tmp_path / "srl.txt")] == [("B-A0", "B-V", "B-AM", "I-AM")]
+
+
+@pytest.mark.parametrize("name", ["word_column", "predicate_column", "role_column"])
+def test_settings_refuse_a_negative_column(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be at least 0, not -1"):
+        RolesConfig(**{name: -1})
 
 
 CONLL_2012 = [
@@ -58,8 +79,9 @@ def test_read_leaves_out_the_column_of_coreference_in_conll_2012(tmp_path: Path)
     first, second = RolesTask(RolesConfig(role_column=11)).read(tmp_path / "srl.conll")
     assert first.tags == ("B-ARG0", "B-V", "B-ARG1", "I-ARG1", "O", "O")
     assert second.tags == ("O", "O", "B-ARG0", "I-ARG0", "O", "B-V")
-    with pytest.raises(ValueError, match=r"2 predicates, but 6 columns of roles; is 8 the first one"):
-        list(RolesTask().read(tmp_path / "srl.conll"))
+    for column, found in ((8, 6), (30, 0)):
+        with pytest.raises(ValueError, match=f"2 predicates, but {found} columns of roles; is {column} the first one"):
+            list(RolesTask(RolesConfig(role_column=column)).read(tmp_path / "srl.conll"))
 
 
 def test_read_raises_for_a_wrong_number_of_columns(tmp_path: Path) -> None:
@@ -78,10 +100,18 @@ def test_frame_refuses_a_predicate_outside_of_the_sentence(predicate: int) -> No
         RolesTask().from_text(("He runs", predicate), str.split)
 
 
-@pytest.mark.parametrize("text", ["He runs", ("He runs",), ("He runs", "1"), ["He", "runs"]])
+@pytest.mark.parametrize("text", ["He runs", ("He runs",), ("He runs", "1"), ["He", "runs"], {"He runs": 1, "a": 2}])
 def test_from_text_names_what_it_takes(text: Any) -> None:
     with pytest.raises(ValueError, match=r"give \(sentence, position of the predicate\) for each"):
         RolesTask().from_text(text, str.split)
+
+
+def test_fit_refuses_sets_that_have_only_the_predicates_in_common() -> None:
+    words = ("a", "b")
+    train, dev = (PredicateFrame(words, 1, (f"B-{role}", "B-V")) for role in ("ARG0", "A0"))
+    message = "training set has none of the labels of the development set: ARG0 there, A0 here"
+    with pytest.raises(ValueError, match=message):
+        fit(RolesTask(), [train], [dev], words=WordsConfig(elmo="none"))
 
 
 def test_score_excludes_the_predicate_itself() -> None:

@@ -22,6 +22,7 @@ from elmokit.tasks import training
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.fit import fit
 from elmokit.tasks.pairs import PairsTask
+from elmokit.tasks.report import FitReport
 from elmokit.tasks.tagging import TaggingBatch, TaggingConfig, TaggingNetwork, TaggingTask
 from elmokit.tasks.task import TASKS, find_task
 from elmokit.tasks.task_model import TaskModel, load_task_model
@@ -253,6 +254,17 @@ def test_loaded_task_model_knows_words_with_unusual_characters(tmp_path: Path) -
     broken = replace(examples[0], words=("Ann", "sees", "red\ndogs", "."))
     with pytest.raises(ValueError, match=r"example 2 of the development set: the word 'red\\ndogs' has a line break"):
         fit(toy.task, examples, [examples[0], broken], **options)
+
+
+def test_loaded_task_model_knows_labels_with_lone_surrogates(tmp_path: Path) -> None:
+    toy = toy_tasks()["tagging"]
+    examples = [TaggedSentence(("Ann", "sees"), ("\ud800", "VERB"))] * 3
+    config = replace(toy.config, max_epochs=1)
+    words = WordsConfig(elmo="none", word_dim=8)
+    fitted, report = fit(toy.task, examples, examples, words=words, config=config, output=tmp_path / "model")
+    loaded = load_task_model(tmp_path / "model", device="cpu")
+    assert loaded.task.labels["tags"] == fitted.task.labels["tags"] == ["VERB", "\ud800"]
+    assert FitReport.read(tmp_path / "model" / "report.json") == report
 
 
 class NormalizedNetwork(TaggingNetwork):

@@ -19,6 +19,7 @@ from elmokit.analysis.config import ChangeConfig
 from elmokit.analysis.uses import Use, UseSample, sentences_with, use_vectors, uses_of
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
+from elmokit.embed.outputs import layer_weights
 from elmokit.plots import COLORS, new_figure, save_figure
 
 if TYPE_CHECKING:
@@ -133,8 +134,9 @@ def _sampled(
     for sentence in sentences_with(words, find_files([corpus]), embedder, tokenize):
         lowered = set(map(str.lower, sentence))
         for word in samples:
-            for use in uses_of(word, sentence) if word.lower() in lowered else ():
-                samples[word].add(use)
+            if word.lower() in lowered:
+                for use in uses_of(word, sentence):
+                    samples[word].add(use)
     for word, sample in samples.items():
         if len(sample.uses) < 2:
             tokens = embedder.tokenize(word) if tokenize else [word]
@@ -171,13 +173,14 @@ def semantic_change(
         The distances, in the order of the words.
 
     Raises:
-        ValueError: No word is given, or a corpus has fewer than two distinct uses of one.
+        ValueError: No word is given, `layers` is invalid, or a corpus has fewer than two distinct uses of a word.
         FileNotFoundError: There is no such corpus.
     """
     if isinstance(words, str) or not words:
         raise ValueError("give a list of words, at least one")
     config = config or ChangeConfig()
     embedder = resolve_embedder(model, device)
+    layer_weights(embedder.model, layers)  # an invalid choice is reported before the search
     samples = [_sampled(words, corpus, embedder, config, tokenize) for corpus in (first, second)]
     changes = []
     for word in words:

@@ -201,7 +201,7 @@ def all_words_wsd(
             tallies.add(dict.fromkeys((ALL, _set_of(instance, file))), answers, instance.senses)
     f1, instances = tallies.f1(), tallies.instances()
     if len(f1) == 2:  # ALL equals the only test set
-        f1.pop(ALL)
+        del f1[ALL], instances[ALL]
     num_senses = sum(len(senses.names) for senses in centroids.values())
     return SenseReport(f1, instances, num_senses, unseen, initial_state, embedder.fingerprint())
 

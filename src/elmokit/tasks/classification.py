@@ -30,6 +30,9 @@ from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import WordEncoder
 
+TREE_TOKEN = re.compile(r"\(|\)|[^\s()]+")
+# If a training set of at least this size has more distinct labels than this share of its texts, they are not labels.
+FEW_EXAMPLES, MAX_LABELS = 20, 0.8
 LINES_LOOKED_AT = 100  # of a file to predict, to see whether its lines begin with labels
 OTHER_FORMATS = (".conllu", ".csv", ".json", ".jsonl", ".parquet", ".tsv")
 
@@ -79,16 +82,11 @@ class Classification:
     scores: dict[str, float]
 
 
-# If a training set of at least this size has more distinct labels than this share of its texts, they are not labels.
-FEW_EXAMPLES, MAX_LABELS = 20, 0.8
-TREE_TOKEN = re.compile(r"\(|\)|[^\s()]+")
-
-
 def labelled_phrases(tree: str) -> list[LabelledText]:
     """The phrases of a tree "(3 (2 It) (4 (2 's) (4 good)))", the whole sentence first, each with its label.
 
     Raises:
-        ValueError: The brackets do not form one tree, or a phrase has no label.
+        ValueError: The brackets do not form one tree, or a phrase has no label or no words.
     """
     words: list[str] = []
     phrases: list[tuple[int, str, int, int]] = []  # position of the opening bracket, label, first word, end
@@ -106,6 +104,8 @@ def labelled_phrases(tree: str) -> list[LabelledText]:
             raise ValueError(f"{token!r} is outside the tree")
         elif token == ")":
             began, label, first = opened.pop()
+            if first == len(words):
+                raise ValueError(f"a phrase of the label {label} has no words")
             phrases.append((began, label, first, len(words)))
         elif tokens[position - 1] != "(":  # after an opening bracket it is a label
             words.append(token)
@@ -254,7 +254,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
                 if not words or is_json_object(line):
                     between = "a tab between label and text, as in the first line" if separator else '"LABEL TEXT"'
                     raise ValueError(f"{path}, line {number}: expected {between}, not {line!r}")
-                yield LabelledText(self._cased(words), label if with_answers else None)
+                yield LabelledText(self._cased(words), label.rstrip() if with_answers else None)
 
     def _cased(self, words: Words) -> tuple[str, ...]:
         return tuple(word.lower() for word in words) if self.config.lowercase else tuple(words)

@@ -19,7 +19,7 @@ TASKS = {
 }
 
 
-def _check_is_number(config: object, name: str) -> None:
+def check_is_number(config: object, name: str) -> None:
     """ValueError if a setting of `config` is no number, or no integer where its type is int."""
     value, is_integer = getattr(config, name), get_type_hints(type(config))[name] is int
     if isinstance(value, bool) or not isinstance(value, Integral if is_integer else Real):
@@ -29,7 +29,7 @@ def _check_is_number(config: object, name: str) -> None:
 def check_at_least(config: object, least: float, names: Iterable[str]) -> None:
     """ValueError if a setting of `config` is below `least`."""
     for name in names:
-        _check_is_number(config, name)
+        check_is_number(config, name)
         if not getattr(config, name) >= least:  # also true of NaN
             raise ValueError(f"{name} must be at least {least}, not {getattr(config, name)}")
 
@@ -37,7 +37,7 @@ def check_at_least(config: object, least: float, names: Iterable[str]) -> None:
 def check_positive(config: object, names: Iterable[str]) -> None:
     """ValueError if a setting of `config` is not a finite number above 0."""
     for name in names:
-        _check_is_number(config, name)
+        check_is_number(config, name)
         if not 0 < getattr(config, name) < float("inf"):
             raise ValueError(f"{name} must be a number above 0, not {getattr(config, name)}")
 
@@ -45,7 +45,7 @@ def check_positive(config: object, names: Iterable[str]) -> None:
 def check_dropout(config: object, names: Iterable[str]) -> None:
     """ValueError if a setting of `config` is not a dropout probability."""
     for name in names:
-        _check_is_number(config, name)
+        check_is_number(config, name)
         if not 0 <= getattr(config, name) < 1:
             raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(config, name)}")
 
@@ -89,6 +89,7 @@ class WordsConfig:
         check_choices(self)
         check_at_least(self, 0, ("word_dim", "character_dim", "mix_l2", "vectors_kept"))
         check_dropout(self, ("elmo_dropout", "word_dropout"))
+        check_is_number(self, "rare_word_dropout")
         if not 0 <= self.rare_word_dropout <= 1:
             raise ValueError(f"rare_word_dropout must be from 0 to 1, not {self.rare_word_dropout}")
         if self.finetune and self.elmo == "none":

@@ -5,7 +5,7 @@ As its reference implementation (Pradhan et al. 2014) counts them; a mention is 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,16 +60,21 @@ def _b_cubed(clusters: list[set], others: list[set], other: dict[Hashable, int])
     return kept, total
 
 
-def _ceaf(gold: list[set], predicted: list[set]) -> float:
-    """Total similarity (phi 4) of the best one-to-one alignment of clusters (Luo 2005)."""
-    if not gold or not predicted:
-        return 0.0
+def assignment_function() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+    """SciPy's `linear_sum_assignment`. ValueError if SciPy is not installed."""
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError as error:
         raise ValueError("scores of coreference need SciPy: pip install scipy (elmokit's extra tasks)") from error
+    return linear_sum_assignment
+
+
+def _ceaf(gold: list[set], predicted: list[set]) -> float:
+    """Total similarity (phi 4) of the best one-to-one alignment of clusters (Luo 2005)."""
+    if not gold or not predicted:
+        return 0.0
     similarity = np.array([[2 * len(one & two) / (len(one) + len(two)) for two in predicted] for one in gold])
-    rows, columns = linear_sum_assignment(-similarity)
+    rows, columns = assignment_function()(-similarity)
     return float(similarity[rows, columns].sum())
 
 

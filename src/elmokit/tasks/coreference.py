@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.fs.reading import read_lines
-from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
-from elmokit.tasks.coref_metrics import coreference_scores
+from elmokit.tasks.config import FitConfig, check_at_least, check_dropout, check_is_number
+from elmokit.tasks.coref_metrics import assignment_function, coreference_scores
 from elmokit.tasks.recurrent import BiLSTM
 from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.word_batches import WordBatch, Words
@@ -58,6 +58,7 @@ class CoreferenceConfig:
         check_at_least(self, 1, ("hidden_dim", "span_dim", "feature_dim", "max_span_words", "max_antecedents"))
         check_dropout(self, ("dropout",))
         check_at_least(self, 0, ("mention_loss",))
+        check_is_number(self, "mentions_per_word")
         if not 0 < self.mentions_per_word <= self.max_span_words:
             raise ValueError(
                 f"mentions_per_word must be above 0 and at most max_span_words ({self.max_span_words}), as many spans "
@@ -342,8 +343,12 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
         return documents
 
     def score(self, examples: Sequence[CorefDocument], predictions: Sequence[CorefClusters]) -> dict[str, float]:
-        gold = ([cluster for cluster in example.clusters or () if len(cluster) > 1] for example in examples)
+        # A mention that is marked twice is one mention.
+        gold = ([cluster for cluster in example.clusters or () if len(set(cluster)) > 1] for example in examples)
         return coreference_scores(zip(gold, (prediction.clusters for prediction in predictions), strict=True))
+
+    def check_libraries(self) -> None:
+        assignment_function()
 
     def to_json(self, prediction: CorefClusters) -> dict[str, Any]:
         return {"name": prediction.name, "words": prediction.words, "clusters": prediction.clusters}

@@ -49,6 +49,8 @@ def _snapshot_of(output: Path) -> Path:
 
 def _check_words(task: Task, example: Any) -> None:
     for words in task.sentences(example):
+        if isinstance(words, str):  # whose characters would be taken for its words
+            raise ValueError(f"{words!r:.60} is a string, not a sequence of words: tokenize it")
         if broken := [word for word in words if "\n" in word]:
             raise ValueError(f"the word {broken[0]!r} has a line break: split the words there")
 
@@ -188,12 +190,15 @@ def _identity(
     settings: dict[str, Any],
 ) -> str:
     """A hash of everything that the weights depend on; `pretrained` is what the network reads."""
-    decisive = {part: {name: settings[part][name] for name in sorted(settings[part].keys() - NOT_DECISIVE)}
-                for part in sorted(settings)}  # fmt: skip
-    content = blake2b(json.dumps(decisive, default=str).encode(), digest_size=16)
+    decisive = {
+        part: {name: value for name, value in of_part.items() if name not in NOT_DECISIVE}
+        for part, of_part in settings.items()
+    }
+    content = blake2b(json.dumps(decisive, sort_keys=True, default=str).encode(), digest_size=16)
     content.update(repr((task.name, task.config, task.labels)).encode() + _code_of(task))
     for read in pretrained:
         if isinstance(read, WordVectors):
+            content.update(repr(read.words).encode())
             content.update(read.vectors.tobytes())
         elif read is not None:
             content.update((read.name if isinstance(read, TransformerEncoder) else fingerprint(read)).encode())
@@ -254,6 +259,16 @@ def _finished(output: Path, identity: str, settings: dict[str, Any]) -> FitRepor
     return report
 
 
+def _check_settings(task: Task, words: WordsConfig, config: FitConfig) -> None:
+    """ValueError, before any work, for settings of another kind or that the task does not support."""
+    for setting, kind in ((words, WordsConfig), (config, FitConfig)):
+        if not isinstance(setting, kind):
+            raise ValueError(f"{setting!r:.60} is not a {kind.__name__}: write elmokit.tasks.{kind.__name__}(...)")
+    if task.max_batch_size is not None and config.batch_size > task.max_batch_size:
+        raise ValueError(f"{task.name} does not support batches of this size: set batch_size to {task.max_batch_size}")
+    task.check_libraries()
+
+
 def fit(
     task: Task | str,
     train_examples: Examples,
@@ -292,15 +307,11 @@ def fit(
         FileExistsError: `output` exists, and `overwrite` is not set or it is not a task model.
         FileNotFoundError: A file of examples or of vectors, or the model, is missing.
         ValueError: A file or an example does not fit the task; the loss or a score is not a number; another process
-            trains with this output.
+            trains with this output; or a library that the task or its score needs is not installed.
     """
     task = find_task(task)() if isinstance(task, str) else task
     words, config = words or WordsConfig(), config or task.fit_config
-    for setting, kind in ((words, WordsConfig), (config, FitConfig)):
-        if not isinstance(setting, kind):
-            raise ValueError(f"{setting!r:.60} is not a {kind.__name__}: write elmokit.tasks.{kind.__name__}(...)")
-    if task.max_batch_size is not None and config.batch_size > task.max_batch_size:
-        raise ValueError(f"{task.name} does not support batches of this size: set batch_size to {task.max_batch_size}")
+    _check_settings(task, words, config)
     if output is not None:
         given = [each for each in (train_examples, dev_examples, test_examples) if isinstance(each, str | Path)]
         files = [file for each in given for file in task.files(Path(each))]

@@ -175,7 +175,7 @@ class PairsTask(Task[SentencePair, PairPrediction]):
 
     def from_text(self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]) -> SentencePair:
         """From a pair of strings, which are tokenized as those of files are, or of lists of words."""
-        if isinstance(text, str) or len(text) != 2:
+        if isinstance(text, str | Mapping) or len(text) != 2:
             raise ValueError("a pair is two sentences: give [first, second] for each")
         of_files = get_tokenizer(self.config.tokenizer).tokenize
         first, second = (tuple(of_files(part) if isinstance(part, str) else part) for part in text)
@@ -267,11 +267,11 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             if line.strip():
                 yield f"{path}, line {number}", _object(line, f"{path}, line {number}")
         return
-    header = next(lines, "").removeprefix("\ufeff").rstrip("\r\n").split("\t")
+    header = next(lines, "").split("\t")
     for number, line in enumerate(lines, start=2):
-        if not (text := line.rstrip("\r\n")):
+        if not line:
             continue
-        fields = text.split("\t")
+        fields = line.split("\t")
         if len(fields) != len(header):
             raise ValueError(f"{path}, line {number}: {len(fields)} columns, but {len(header)} column names")
         yield f"{path}, line {number}", dict(zip(header, fields, strict=True))

@@ -209,6 +209,13 @@ def answer_f1(predicted: str, gold: str) -> float:
     return 2 * same / (len(left) + len(right)) if same else 0.0
 
 
+def _string_of(entry: Mapping[str, Any], key: str) -> str:
+    """A string in SQuAD's JSON. TypeError for another value, which would fail in training."""
+    if not isinstance(entry[key], str):
+        raise TypeError(f"{key} is {entry[key]!r:.60}, not a string")
+    return entry[key]
+
+
 class ReadingTask(Task[Question, Answer]):
     """The span of a passage that answers a question. Files are SQuAD's JSON."""
 
@@ -233,7 +240,8 @@ class ReadingTask(Task[Question, Answer]):
             raise ValueError(f"{path} is not JSON in the format of SQuAD: {reason}") from error
 
     def _questions(self, paragraph: Mapping[str, Any], with_answers: bool) -> Iterator[Question]:
-        tokenize, text = get_tokenizer(self.config.tokenizer).tokenize, paragraph["context"]
+        tokenize = get_tokenizer(self.config.tokenizer).tokenize
+        text = _string_of(paragraph, "context")
         passage = tuple(tokenize(text))
         offsets = word_offsets(text, passage)
         for entry in paragraph["qas"]:
@@ -242,12 +250,13 @@ class ReadingTask(Task[Question, Answer]):
             if answers:
                 begin = answers[0]["answer_start"]
                 span = words_of_answer(offsets, begin, begin + len(answers[0]["text"]))
-            texts = tuple(answer["text"] for answer in answers)
-            yield Question(str(entry["id"]), tuple(tokenize(entry["question"])), passage, text, offsets, texts, span)
+            texts = tuple(_string_of(answer, "text") for answer in answers)
+            question = tuple(tokenize(_string_of(entry, "question")))
+            yield Question(str(entry["id"]), question, passage, text, offsets, texts, span)
 
     def from_text(self, text: tuple[str, str], tokenize: Callable[[str], list[str]]) -> Question:
         """From (question, passage), two strings, which are tokenized as those of files are."""
-        if isinstance(text, str) or len(text) != 2 or not all(isinstance(part, str) for part in text):
+        if isinstance(text, str | Mapping) or len(text) != 2 or not all(isinstance(part, str) for part in text):
             raise ValueError("give (question, passage), two strings, for each question")
         question, passage = text
         of_files = get_tokenizer(self.config.tokenizer).tokenize

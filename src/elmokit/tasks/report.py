@@ -23,7 +23,7 @@ class TaskScores:
     """Scores of a set of examples.
 
     Attributes:
-        values: Scores from 0 to 1, by name.
+        values: Scores by name, as `Task.score` returns them.
         by_label: Precision, recall and F1 of each label or type of span; None if answers are not labels.
         confusion: Counts by correct label (outer key) and predicted label; None if answers are not labels.
     """

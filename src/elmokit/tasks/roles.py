@@ -6,6 +6,7 @@ and tags each word with BIO tags of roles. Decoding allows valid BIO sequences o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +28,7 @@ from elmokit.tasks.word_encoder import WordEncoder
 
 VERB = "V"  # the predicate's own span, which no score counts
 DOCUMENT_MARKS = ("#begin document", "#end document")
+ROLE_CELL = re.compile(r"(\([^()*]+)?\*([^()*]*\))?")  # "(ARG0*", "*", "*)", "(V*)"; CoNLL-2004 closes "*A0)"
 CONTINUED = "C-"  # the prefix of the role of a later phrase of a discontinuous argument
 
 
@@ -52,6 +54,7 @@ class RolesConfig:
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, ("hidden_dim", "num_layers", "predicate_dim"))
+        check_at_least(self, 0, ("word_column", "predicate_column", "role_column"))
         check_dropout(self, ("dropout",))
 
 
@@ -169,12 +172,14 @@ def _bio(cells: Sequence[str], place: str) -> list[str]:
     tags, role = [], ""
     for cell in cells:
         opened = cell.startswith("(")
+        if opened and role:
+            raise ValueError(f"{place}: {cell!r} opens a span inside another one, {role}: roles must not overlap")
+        if cell.count("(") > 1:
+            raise ValueError(f"{place}: {cell!r} opens two spans: roles must not overlap")
+        if not ROLE_CELL.fullmatch(cell):
+            raise ValueError(f"{place}: {cell!r} is no role in brackets, as in '(ARG0*', '*', '*)' and '(V*)'")
         if opened:
-            if role:
-                raise ValueError(f"{place}: {cell!r} opens a span inside another one, {role}: roles must not overlap")
             role = cell[1:].split("*")[0]
-            if "(" in role:
-                raise ValueError(f"{place}: {cell!r} opens two spans: roles must not overlap")
         tags.append(f"{'B' if opened else 'I'}-{role}" if role else "O")
         if cell.endswith(")"):
             if not role:
@@ -199,7 +204,6 @@ class RolesTask(Task[PredicateFrame, Frame]):
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[PredicateFrame]:
         rows: list[list[str]] = []
-        number = 0
         for number, line in enumerate(chain(read_lines(path), [""]), start=1):
             if line.strip() and not line.startswith(DOCUMENT_MARKS):
                 rows.append(line.split())
@@ -222,11 +226,12 @@ class RolesTask(Task[PredicateFrame, Frame]):
         words = tuple(row[config.word_column] for row in rows)
         predicates = [position for position, row in enumerate(rows) if row[config.predicate_column] != "-"]
         columns = len(rows[0]) - config.role_column
-        columns -= columns == len(predicates) + 1 and not any("*" in row[-1] for row in rows)  # that of coreference
+        if columns == len(predicates) + 1 and not any("*" in row[-1] for row in rows):
+            columns -= 1  # the last one is that of coreference
         if with_answers and columns != len(predicates):
             raise ValueError(
-                f"{place}: {len(predicates)} predicates, but {columns} columns of roles; is {config.role_column} the "
-                "first one, counted from 0 (role_column)?"
+                f"{place}: {len(predicates)} predicates, but {max(columns, 0)} columns of roles; is "
+                f"{config.role_column} the first one, counted from 0 (role_column)?"
             )
         for column, predicate in enumerate(predicates, start=config.role_column):
             tags = _bio([row[column] for row in rows], place) if with_answers else ()
@@ -234,7 +239,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
 
     def from_text(self, text: tuple[str | Words, int], tokenize: Callable[[str], list[str]]) -> PredicateFrame:
         """From (sentence, position of the predicate); a string is tokenized, a list of words is not."""
-        if isinstance(text, str) or len(text) != 2 or not isinstance(text[1], int):
+        if isinstance(text, str | Mapping) or len(text) != 2 or not isinstance(text[1], int):
             raise ValueError("give (sentence, position of the predicate) for each")
         sentence, predicate = text
         return PredicateFrame(tuple(tokenize(sentence) if isinstance(sentence, str) else sentence), predicate)
@@ -256,7 +261,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
         return {"tags": sorted({tag for example in examples for tag in example.tags} | {"O"})}
 
     def answer_types(self, labels: Mapping[str, Any]) -> set[str]:
-        return span_types(labels["tags"])
+        return span_types(labels["tags"]) - {VERB}  # which all sets have
 
     # --- The network ------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
@@ -164,6 +165,10 @@ class Task(ABC, Generic[Example, Prediction]):
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """Scores by name, `metric` among them: from 0 to 1, for correlations from -1 to 1."""
 
+    def check_libraries(self) -> None:
+        """ValueError if a library that `score` needs is not installed; called before any work. By default none is."""
+        return None
+
     def confusion(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Confusion | None:
         """Counts by correct label (outer key) and predicted label; None if answers are not labels."""
         return None
@@ -226,12 +231,13 @@ def find_task(name: str) -> type[Task]:
 @lru_cache
 def _module_of(file: Path, _modified: int) -> ModuleType:
     """The module of a file, executed once for each time of modification."""
-    name = f"elmokit_task_{file.stem}"
+    # A name for each path: the module of a class is looked up by name, to hash its code and to resolve its annotations.
+    name = f"elmokit_task_{file.stem}_{crc32(str(file).encode('utf-8', 'surrogateescape')):08x}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ValueError(f"{file} is not a file of Python code: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses look up their annotations
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -241,8 +241,9 @@ class TaskModel:
 
         Raises:
             ValueError: There is no example, or one is inconsistent, has no answer, or is too long; the message gives
-                its number.
+                its number. Or a library that the score needs is not installed.
         """
+        self.task.check_libraries()
         examples = list(self.task.checked(examples))
         if not examples:
             raise ValueError("there are no examples to score")
@@ -285,7 +286,8 @@ class TaskModel:
             config = json.dumps(asdict(described), indent=2, ensure_ascii=False) + "\n"
             texts = {CONFIG: config, **(more_files or {})}
             for name, text in texts.items():
-                (partial / name).write_text(text, encoding="utf-8")
+                # As everywhere, a word, and so a label, may have a lone surrogate.
+                (partial / name).write_bytes(text.encode("utf-8", "surrogatepass"))
 
 
 def load_task_model(directory: str | Path, device: str | None = None, task: type[Task] | None = None) -> TaskModel:
@@ -302,6 +304,7 @@ def load_task_model(directory: str | Path, device: str | None = None, task: type
     Raises:
         FileNotFoundError: The directory is not a task model.
         CheckpointError: A file is damaged or missing.
+        ValueError: The library of its tokenizer, or of another encoder, is not installed; or there is no such device.
     """
     directory = Path(directory)
     if not (directory / CONFIG).is_file():

@@ -138,6 +138,16 @@ def _is_over(epochs: Sequence[Epoch], metric: str, config: FitConfig) -> bool:
     )
 
 
+def _last_epoch(epochs: Sequence[Epoch], metric: str) -> str:
+    """A line on the last epoch, with the best score so far."""
+    last, best = epochs[-1], best_epoch(epochs, metric)
+    score, best_score = (100 * epoch.scores[metric] for epoch in (last, epochs[best - 1]))
+    return (
+        f"epoch {len(epochs)}: loss {last.loss:.4f}, {metric} {score:.2f} on the development set "
+        f"(best {best_score:.2f}, epoch {best}), {last.seconds:.1f} s"
+    )
+
+
 def _parameter_groups(network: TaskNetwork, config: FitConfig) -> list[dict[str, Any]]:
     elmo = network.words.elmo
     of_bilm = set() if elmo is None else {id(parameter) for parameter in elmo.bilm.parameters()}
@@ -284,13 +294,10 @@ def train(
                 "a number, or make the task's score one"
             )
         epochs.append(Epoch(loss, scores, config.learning_rate * scale, time.perf_counter() - start_time))
-        best = best_epoch(epochs, metric)
-        if best == number:
+        if best_epoch(epochs, metric) == number:
             best_weights = _trained_weights(network)
         snapshots.write(network, best_weights, optimizer, epochs)
-        message = f"epoch {number}: loss {loss:.4f}, {metric} {100 * scores[metric]:.2f} on the development set"
-        best_so_far = f" (best {100 * epochs[best - 1].scores[metric]:.2f}, epoch {best})"
-        print(f"{message}{best_so_far}, {epochs[-1].seconds:.1f} s", file=sys.stderr, flush=True)
+        print(_last_epoch(epochs, metric), file=sys.stderr, flush=True)
     network.load_state_dict(best_weights, strict=False)
     return epochs
 

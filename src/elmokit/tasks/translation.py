@@ -211,6 +211,14 @@ def _row(number: int, source: Source, state: DecoderState) -> tuple[Source, Deco
     return cut, DecoderState(*(field[row] for field in state))
 
 
+def _bleu_class() -> Any:
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+    except ImportError as error:
+        raise ValueError("BLEU needs sacrebleu: pip install sacrebleu (elmokit's extra tasks)") from error
+    return BLEU
+
+
 class TranslationTask(Task[ParallelSentence, Translation]):
     """The translation of a sentence. Files have one sentence per line; the target file is next to the source file."""
 
@@ -308,13 +316,13 @@ class TranslationTask(Task[ParallelSentence, Translation]):
 
         Published figures are of text that is tokenized differently, and cannot be compared.
         """
-        try:
-            from sacrebleu.metrics.bleu import BLEU
-        except ImportError as error:
-            raise ValueError("BLEU needs sacrebleu: pip install sacrebleu (elmokit's extra tasks)") from error
+        bleu = _bleu_class()(tokenize="none", force=True)
         gold = [" ".join(example.target or ()) for example in examples]
         translations = [" ".join(prediction.words) for prediction in predictions]
-        return {"bleu": BLEU(tokenize="none", force=True).corpus_score(translations, [gold]).score / 100}
+        return {"bleu": bleu.corpus_score(translations, [gold]).score / 100}
+
+    def check_libraries(self) -> None:
+        _bleu_class()
 
     def to_json(self, prediction: Translation) -> dict[str, Any]:
         return {"source": prediction.source, "words": prediction.words, "score": prediction.score}
