@@ -98,6 +98,14 @@ def test_workers_answer_with_what_the_embedder_makes(arguments):
                 started.ask(job="one_sentence", length=99, calls=1)
 
 
+def test_recorded_command_can_be_given_again_and_names_no_directories(monkeypatch):
+    from result_files import command
+
+    script = BENCHMARKS / "quality" / "senses.py"
+    monkeypatch.setattr(sys, "argv", [str(script), "/home/me/text.txt", "--model=/home/me/a model", "--label", "1 + 1"])
+    assert command() == "python benchmarks/quality/senses.py text.txt '--model=a model' --label '1 + 1'"
+
+
 @pytest.mark.parametrize(
     ("script", "needed", "options"),
     [("two_versions", "--other", ["text.txt", "--models", "."]), ("proteins", "--environments", ["--models", "."])],
