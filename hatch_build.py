@@ -81,7 +81,7 @@ def build_library(folder: Path, library: Path, machine: str = platform.machine()
     with TemporaryDirectory() as objects, ThreadPoolExecutor(os.cpu_count()) as pool:
         compiling = [pool.submit(target_objects, compiler, folder, target, Path(objects)) for target in targets]
         compiled = [str(file) for each in compiling if not each.exception() for file in each.result()]
-        if (error := compiling[-1].exception()) is not None:
+        if (error := compiling[-1].exception()) is not None:  # of the baseline, which every compiler knows
             raise error
         options = [*FLAGS, f'-DELMOKIT_SOURCES="{digest(folder)}"', str(folder / "library.c"), "-shared"]
         subprocess.run([*compiler, *options, *compiled, "-o", str(partial)], check=True, capture_output=True)
@@ -106,6 +106,12 @@ def platform_tag() -> str:
     return process_macos_plat_tag(tag, compat=False) if tag.startswith("macosx") else tag
 
 
+def reason_of(error: OSError | subprocess.CalledProcessError) -> str:
+    """The first lines that the compiler printed, or else the error itself."""
+    printed = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
+    return "\n".join(printed.splitlines()[:5]) or str(error)
+
+
 class KernelBuilder(BuildHookInterface):
     """Adds the library to a wheel, and names the wheel's platform."""
 
@@ -117,7 +123,7 @@ class KernelBuilder(BuildHookInterface):
             build_library(Path(self.root) / SOURCES, Path(self.root) / LIBRARY)
         except (OSError, subprocess.CalledProcessError) as error:
             self.app.display_warning(
-                f"\n*** elmokit WITHOUT COMPILED KERNELS: no C compiler could build them ({error}).\n"
+                f"\n*** elmokit WITHOUT COMPILED KERNELS: no C compiler could build them ({reason_of(error)}).\n"
                 "*** It works, several times slower on a CPU. Install gcc or clang (or name one in CC), and\n"
                 "*** install elmokit again; or set ELMOKIT_PURE=1 to do without. `elmokit info` lists the kernels.\n"
             )

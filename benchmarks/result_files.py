@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -71,10 +72,11 @@ def without_directories(figures: Any) -> Any:
 
 
 def command() -> str:
-    """The command that started this process, with the path of the script relative to the repository."""
+    """The command that started this process: its script relative to the repository, arguments without directories."""
     script = Path(sys.argv[0]).resolve()
     name = script.relative_to(BENCHMARKS.parent) if script.is_relative_to(BENCHMARKS.parent) else script.name
-    return " ".join(["python", str(name), *without_directories(sys.argv[1:])])
+    arguments = ("=".join(without_directories(each.split("=", 1))) for each in sys.argv[1:])
+    return shlex.join(["python", str(name), *arguments])
 
 
 def write_result(path: Path | None, figures: Figures, *part: str) -> None:

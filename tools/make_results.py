@@ -540,8 +540,6 @@ def long_document_difference() -> str:
 
 def proteins() -> str:
     """Residues per second in SeqVec's layout, peak memory by length, and the effect of bio_embeddings' warm-up."""
-    if not (RESULTS / "proteins.json").is_file():
-        return "Not measured yet."
     figures = read("proteins")
     speed = []
     for size, by_dtype in figures["speed"].items():
@@ -580,8 +578,6 @@ def proteins() -> str:
 
 def onnx_throughput() -> str:
     """The exported model in onnxruntime."""
-    if not (RESULTS / "onnx_throughput.json").is_file():
-        return "Not measured yet."
     each = read("onnx_throughput")
     batch, speed = max(each["onnxruntime_words_per_second"].items(), key=lambda pair: pair[1])
     row = [f"`{each['model']}`", f"{each['elmokit_words_per_second']:,.0f}", f"{speed:,.0f} (batch {batch})",
@@ -591,8 +587,6 @@ def onnx_throughput() -> str:
 
 def ray_overhead() -> str:
     """The same text embedded on one machine and on a local cluster."""
-    if not (RESULTS / "ray_overhead.json").is_file():
-        return "Not measured yet."
     each = read("ray_overhead")
     row = [f"{each['words']:,}", each["actors"], f"{each['words_per_second_embed']:,.0f}",
            f"{each['words_per_second_ray']:,.0f}", percent(each["ratio"] - 1), origin(each)]  # fmt: skip
@@ -750,8 +744,6 @@ def senses() -> str:
 
 def encoders() -> str:
     """The sequence encoders at equal compute; values that were not measured yet are dashes."""
-    if not (RESULTS / "encoders.json").is_file():
-        return "Not measured yet."
     figures = read("encoders").items()
     rows = ([*encoders_table.row(encoder, stages), origin(next(iter(stages.values())))] for encoder, stages in figures)
     return table(" | ".join((*encoders_table.HEAD, "Recorded")), rows)
@@ -759,8 +751,6 @@ def encoders() -> str:
 
 def encoders_speed() -> str:
     """Words per second of each encoder, with random weights."""
-    if not (RESULTS / "encoders_speed.json").is_file():
-        return "Not measured yet."
     rows = ([*name.split(), f"{each['words_per_second']:,.0f}", origin(each)]
             for name, each in read("encoders_speed").items())  # fmt: skip
     return table("Use | Type | Encoder | Words/s | Recorded", rows)
@@ -823,24 +813,19 @@ def tasks() -> str:
     return task_table(read("tasks"))
 
 
-def integrations() -> Figures:
-    """The results of ELMo in other libraries, by library."""
-    return read("integrations")
-
-
 def scikit_learn() -> str:
     """SST-2 in scikit-learn."""
-    return integrations_table.of_scikit_learn(integrations())
+    return integrations_table.of_scikit_learn(read("integrations"))
 
 
 def sentence_transformers() -> str:
     """Sentence vectors of ELMo in sentence-transformers and MTEB."""
-    return integrations_table.of_sentence_transformers(integrations())
+    return integrations_table.of_sentence_transformers(read("integrations"))
 
 
 def spacy() -> str:
     """Entity recognition in spaCy."""
-    return integrations_table.of_spacy(integrations())
+    return integrations_table.of_spacy(read("integrations"))
 
 
 TABLES: dict[str, Callable[[], str]] = {

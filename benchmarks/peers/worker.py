@@ -215,8 +215,8 @@ def serve(load: Callable[[argparse.Namespace], Side]) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
     arguments = parse()
-    lines = arguments.text.read_text(encoding="utf-8").splitlines()
-    sentences = [line.split() for line in lines if line.strip()][: arguments.sentences]
+    with arguments.text.open(encoding="utf-8") as lines:
+        sentences = [words for line in lines if (words := line.split())][: arguments.sentences]
     start = time.perf_counter()
     side = load(arguments)
     seconds = time.perf_counter() - start

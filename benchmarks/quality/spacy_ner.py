@@ -4,7 +4,7 @@
 
 DIRECTORY/ner/WNUT17 is the repository of the shared task. spaCy stops a run by the F1 of the development set, and the
 best model of each run is scored on the test set. A run is written to the results as soon as it is finished, and not
-repeated; results with another number of steps are replaced.
+repeated; results of another configuration, model or number of steps are refused.
 """
 
 from __future__ import annotations

@@ -140,6 +140,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.child:
         return embed_one(arguments)
+    if arguments.peers and arguments.environments is None:
+        parser.error("--environments is required for the peers: give it, or --peers without a name")
     if arguments.quick:
         arguments.repeats, arguments.sequences, arguments.lengths, arguments.warm_up_sequences = 1, 8, [300], 1
     elif arguments.output is None:

@@ -226,6 +226,8 @@ def main() -> None:
     if arguments.serve:
         serve(arguments.serve, arguments.text, arguments.models)
         return
+    if arguments.other is None:  # or this checkout would be compared with itself
+        parser.error("--other is required")
     sys.path.append(str(Path(__file__).parents[1]))
     from result_files import RESULTS, write_result
 

@@ -1,6 +1,8 @@
 """AllenNLP's arguments, against the biLM itself; and the files of its command."""
 
+import hashlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from torch import Tensor, nn
 
 from elmokit.checkpoints.loading import load
 from elmokit.compat.allennlp import (
+    DEFAULT_OPTIONS_FILE,
+    DEFAULT_WEIGHT_FILE,
     ConfigurationError,
     Elmo,
     ElmoEmbedder,
@@ -335,3 +339,18 @@ def test_elmo_embedder_raises_for_a_url_that_is_not_cached(tmp_path: Path, monke
     monkeypatch.setenv("ALLENNLP_CACHE_ROOT", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="does not download it"):
         ElmoEmbedder()
+
+
+def test_the_newest_cached_version_of_a_url_is_read(
+    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALLENNLP_CACHE_ROOT", str(tmp_path))
+    (tmp_path / "cache").mkdir()
+    for url, file in ((DEFAULT_OPTIONS_FILE, files[0]), (DEFAULT_WEIGHT_FILE, files[1])):
+        name = hashlib.sha256(url.encode()).hexdigest()
+        for number, (version, content) in enumerate((("a", b"old"), ("b", file.read_bytes()))):
+            path = tmp_path / "cache" / f"{name}.{version}"
+            path.write_bytes(content)
+            os.utime(path, (number, number))
+            (tmp_path / "cache" / f"{name}.{version}.json").write_text("{}")
+    np.testing.assert_array_equal(ElmoEmbedder().embed_sentence(["the"]), ElmoEmbedder(*files).embed_sentence(["the"]))

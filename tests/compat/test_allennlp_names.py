@@ -183,6 +183,15 @@ def test_word_ids_may_stand_for_character_ids_with_a_cached_vocabulary(files: tu
         elmo(ids + 5, ids + 5)
 
 
+@pytest.mark.parametrize("rows", [[[1, 2, 9]], [[1, 2], [9, 0]]])
+def test_nested_word_ids_are_not_read_as_characters_when_a_word_is_unknown(
+    rows: list[list[int]], files: tuple[Path, Path]
+) -> None:
+    elmo, ids = Elmo(*files, 1, vocab_to_cache=["", "the", "cat"]), torch.tensor([rows])
+    with pytest.raises(ConfigurationError, match="not in the cached vocabulary: pass batch_to_ids"):
+        elmo(ids, ids)
+
+
 def test_a_vocabulary_may_be_cached_later(files: tuple[Path, Path]) -> None:
     bilm, ids = _ElmoBiLm(*files), torch.tensor([[1, 2]])
     bilm._elmo_lstm.stateful = False
@@ -259,6 +268,8 @@ def test_from_params_caches_the_words_of_a_namespace(files: tuple[Path, Path]) -
     by_word = embedder(torch.tensor([[2]]), torch.tensor([[2]]))
     embedder._elmo._elmo_lstm._elmo_lstm.reset_states()
     torch.testing.assert_close(by_word, embedder(batch_to_ids([["the"]])))
+    with pytest.raises(ConfigurationError, match="namespace_to_cache='tokens' needs the vocabulary"):
+        ElmoTokenEmbedder.from_params(settings)
 
 
 def test_scalar_mix_reports_wrong_numbers_of_tensors_and_weights() -> None:

@@ -128,3 +128,11 @@ def test_both_directions_have_characters_of_the_same_words(vocab_file: Path, tex
 def test_no_file_is_an_error(vocab_file: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="there is no file"):
         LMDataset(f"{tmp_path}/none-*", Vocabulary(vocab_file))
+
+
+def test_files_without_text_cannot_be_repeated(vocab_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    files, vocab = str(tmp_path / "empty.txt"), Vocabulary(vocab_file)
+    assert list(LMDataset(files, vocab, test=True).iter_batches(1, 1)) == []
+    with pytest.raises(ValueError, match=r"no text in .*empty\.txt"):
+        next(LMDataset(files, vocab).iter_batches(1, 1))

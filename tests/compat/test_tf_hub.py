@@ -113,11 +113,31 @@ def test_lengths_that_no_row_has_are_refused(length: int, module: hub.Module) ->
         module({"tokens": [["the", "cat"]], "sequence_len": [length]}, "tokens")
 
 
+@pytest.mark.parametrize(
+    ("inputs", "signature", "message"),
+    [
+        ({"tokens": [["the"]], "sequence_len": [1]}, "default", "default takes text, not tokens, sequence_len"),
+        ([["the"]], "tokens", "tokens takes tokens and sequence_len, not tokens"),
+        ({"tokens": [["the"]]}, "tokens", "tokens takes tokens and sequence_len, not tokens"),
+        ({"tokens": [["the"]], "sequence_len": [1.0]}, "tokens", r"sequence_len is \[1.0\]"),
+    ],
+)
+def test_inputs_of_another_signature_are_refused(
+    inputs: object, signature: str, message: str, module: hub.Module
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        module(inputs, signature)
+    assert module({"text": TEXTS}).shape == (2, 32)
+
+
 def test_keras_layer_takes_tokens(module: hub.Module, language_model: Path) -> None:
     layer = hub.KerasLayer(language_model, signature="tokens", output_key="elmo", trainable=True)
     inputs = {"tokens": [["the", "cat"], ["dogs", ""]], "sequence_len": [2, 1]}
     torch.testing.assert_close(layer(inputs), module(inputs, "tokens", as_dict=True)["elmo"])
     assert len(layer.trainable_weights) == 2
+    for trainable in (False, True):
+        loaded = hub.KerasLayer(hub.Module(language_model, trainable=trainable))
+        assert loaded.trainable == trainable and len(loaded.trainable_weights) == 2 * trainable
 
 
 def test_keras_layer_refuses_wrong_settings_and_symbolic_tensors(language_model: Path) -> None:

@@ -1,6 +1,7 @@
 """The speed benchmarks: their count of operations, and the workers of the sides that need no other environment."""
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -84,15 +85,36 @@ def test_workers_answer_with_what_the_embedder_makes(arguments):
     from measuring import ELMOKIT, PEERS, Worker
     from worker import checksum
 
-    expected = checksum(Embedder.load(arguments.models / "tiny").embed(TEXT.splitlines(), layers="all"))
+    text = TEXT + "Only line feeds\u2028end a sentence .\n"
+    arguments.text.write_text(text, encoding="utf-8")
+    expected = checksum(Embedder.load(arguments.models / "tiny").embed(text.strip().split("\n"), layers="all"))
     for side in (ELMOKIT, PEERS["torch-lstm"]):  # no clip binds in the random models
         with Worker(side, "tiny", arguments) as started:
             answer = started.ask(job="embed", batch=2, order="sorted")
-            assert answer["words"] == len(TEXT.split())
+            assert answer["words"] == len(text.split())
             assert answer["checksum"] == pytest.approx(expected, rel=1e-5)
             assert started.ask(job="one_sentence", length=4, calls=2)["seconds"] > 0
             with pytest.raises(RuntimeError, match="no sentence of the text has 99 words"):
                 started.ask(job="one_sentence", length=99, calls=1)
+
+
+def test_recorded_command_can_be_given_again_and_names_no_directories(monkeypatch):
+    from result_files import command
+
+    script = BENCHMARKS / "quality" / "senses.py"
+    monkeypatch.setattr(sys, "argv", [str(script), "/home/me/text.txt", "--model=/home/me/a model", "--label", "1 + 1"])
+    assert command() == "python benchmarks/quality/senses.py text.txt '--model=a model' --label '1 + 1'"
+
+
+@pytest.mark.parametrize(
+    ("script", "needed", "options"),
+    [("two_versions", "--other", ["text.txt", "--models", "."]), ("proteins", "--environments", ["--models", "."])],
+)
+def test_a_comparison_without_its_other_side_is_refused(script, needed, options, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [script, *options])
+    with pytest.raises(SystemExit):
+        importlib.import_module(script).main()
+    assert f"{needed} is required" in capsys.readouterr().err
 
 
 def test_write_result_keeps_other_parts_and_adds_the_origin_to_each(tmp_path):

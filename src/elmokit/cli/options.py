@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from tyro.conf import Positional, arg
 
-# Suppresses tyro's "(default: None)": the help text itself says what the default is.
-UNSET = arg(help_behavior_hint="")
+from elmokit.compat.commands import UNSET
 
 
 def state_defaults_in_text(settings: type) -> None:

@@ -27,8 +27,6 @@ Verb = (
 
 # Verbs that resume an interrupted run when the same command is run again.
 RESUMABLE = (Prepare, Pretrain, Finetune, Embed, Encode, Fit, SampleEfficiency)
-
-
 # Verbs whose options depend on the task that is named first.
 OF_TASKS = (Fit, SampleEfficiency)
 

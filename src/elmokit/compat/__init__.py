@@ -5,6 +5,7 @@
     tensorflow_hub as hub                           ->  elmokit.compat.tf_hub as hub
     elmoformanylangs                                ->  elmokit.compat.elmoformanylangs
     simple_elmo                                     ->  elmokit.compat.simple_elmo
+    bio_embeddings.embed                            ->  elmokit.compat.seqvec
 
 `elmokit.compat.install()` makes the old imports work unchanged; `python -m elmokit.compat SCRIPT` runs a script that
 uses them.

@@ -14,7 +14,7 @@ from tyro.conf import (
 )
 
 TYRO_CONFIG = (DisallowNone, PositionalMetavarFromFieldName)  # of all command lines of elmokit
-UNSET = arg(help_behavior_hint="")  # the help text itself states the default
+UNSET = arg(help_behavior_hint="")  # no "(default: None)": the help text itself states the default
 ONE_OF_LAYERS = create_mutex_group(required=True, title="layers")
 
 

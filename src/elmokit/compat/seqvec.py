@@ -70,7 +70,7 @@ class SeqVecEmbedder:
                 model that `elmokit.load` accepts. Other options are ignored, as in the original.
 
         Raises:
-            ValueError: No model is named.
+            ValueError: No model is named, or `warmup_rounds` is set for a model that carries no state.
         """
         named = "cpu" if use_cpu else None if device is None else str(device)
         self._embedder = Embedder(_open(options), named, dtype)
@@ -78,6 +78,8 @@ class SeqVecEmbedder:
         self.warmup_rounds = warmup_rounds
         self._states = CarriedStates(stateful=warmup_rounds > 0)
         if warmup_rounds > 0:
+            if not self._embedder.model.config.sequence_encoder.carries_state:
+                raise ValueError("this model carries no state, so that nothing can warm it up: set warmup_rounds=0")
             zeros = self._embedder.embed([], state="carry").state
             assert zeros is not None
             self._states.update(zeros)

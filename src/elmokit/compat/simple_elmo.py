@@ -107,10 +107,15 @@ class ElmoModel:
             full: Load the softmax as well, for substitutes.
 
         Raises:
-            ValueError: `full` is set, but the model has no softmax or vocabulary.
+            ValueError: The model carries no state, or `full` is set, but it has no softmax or vocabulary.
         """
         embedder = Embedder.load(_weights_in(directory, full), softmax=full)
         model, config = embedder.model, embedder.model.config
+        if not config.sequence_encoder.carries_state:
+            raise ValueError(
+                f"simple_elmo carries its state from batch to batch but {config.encoder_name} models have none: use "
+                "elmokit.Embedder, or elmokit.substitutes"
+            )
         if full and (model.softmax is None or model.vocab is None):
             raise ValueError(
                 f"full=True needs a softmax and its vocabulary, which {directory} lacks: load a checkpoint"

@@ -23,6 +23,8 @@ from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import count_truncated, encode_sentences
 
+INPUTS = {"default": ("text",), "tokens": ("tokens", "sequence_len")}  # of each signature
+
 
 def _named(values: Any) -> str:
     shape = getattr(values, "shape", None)
@@ -70,7 +72,9 @@ def _split(texts: Any) -> list[list[str]]:
 def _rows(tokens: Any, sequence_len: Any) -> list[list[str]]:
     """The words of the signature `tokens`: the first `sequence_len` strings of each row."""
     rows, lengths = _strings(tokens, 2, "tokens"), np.asarray(sequence_len).reshape(-1).tolist()
-    if len(rows) != len(lengths) or not all(0 <= length <= len(row) for row, length in zip(rows, lengths, strict=True)):
+    if len(rows) != len(lengths) or not all(
+        isinstance(length, int) and 0 <= length <= len(row) for row, length in zip(rows, lengths, strict=True)
+    ):
         raise ValueError(f"sequence_len is {lengths}: give the number of words of each of the {len(rows)} rows")
     return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 
@@ -134,7 +138,14 @@ class Module(nn.Module):
             ValueError: There is no such signature, or the inputs do not fit it.
         """
         call = self.find_signature(signature)
-        outputs = call(**inputs) if isinstance(inputs, Mapping) else call(inputs)
+        names = INPUTS[signature]
+        given = inputs if isinstance(inputs, Mapping) else {names[0]: inputs}
+        if set(given) != set(names):
+            raise ValueError(
+                f"the signature {signature} takes {' and '.join(names)}, not {', '.join(map(str, given))}: pass a "
+                "dictionary of them, or choose another signature"
+            )
+        outputs = call(**given)
         return outputs if as_dict else outputs["default"]
 
     def _default(self, text: Any) -> dict[str, Tensor]:
@@ -204,7 +215,7 @@ class KerasLayer(nn.Module):
         self.module.find_signature(signature)
         if signature_outputs_as_dict and output_key is not None:
             raise ValueError("signature_outputs_as_dict=True excludes output_key: leave one out")
-        self.name, self.trainable, self._signature = name, trainable, signature
+        self.name, self.trainable, self._signature = name, bool(self.trainable_weights), signature
         self._output_key = None if signature_outputs_as_dict else output_key or "default"
 
     @property

@@ -29,10 +29,9 @@ def _allennlp_file(name: str | Path) -> Path:
     if not _is_url(name):
         return expand_user(name)
     root = expand_user(os.environ.get("ALLENNLP_CACHE_ROOT", "~/.allennlp"))
-    cached = sorted(root.glob(f"*/{hashlib.sha256(str(name).encode()).hexdigest()}*"))
-    for path in cached:
-        if path.suffix not in (".json", ".lock"):
-            return path
+    cached = root.glob(f"*/{hashlib.sha256(str(name).encode()).hexdigest()}*")
+    if versions := [path for path in cached if path.suffix not in (".json", ".lock")]:
+        return max(versions, key=lambda path: path.stat().st_mtime_ns)
     raise FileNotFoundError(
         f"{name} is not in the cache {root}, and elmokit does not download it: download the file and give its path "
         "(the original weights are on the Hugging Face Hub, lysandre/elmo-2x4096_512_2048cnn_2xhighway)"

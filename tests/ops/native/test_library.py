@@ -4,7 +4,7 @@ import importlib.util
 import platform
 import shutil
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -72,6 +72,19 @@ def test_a_compiler_builds_for_the_targets_that_it_knows(
             found = [target for target in library.TARGETS if hasattr(library._library(), symbol + target)]
             assert found == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["_native.so", "cc"]
+
+
+def test_a_failed_build_says_what_the_compiler_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("hatchling")
+    build, warnings, content = load_build_script(), [], {"artifacts": []}
+    (tmp_path / "cc").write_text("#!/bin/sh\necho 'fatal error: stdint.h: No such file' >&2\nexit 1\n")
+    (tmp_path / "cc").chmod(0o755)
+    for compiler, reason in ((tmp_path / "cc", "(fatal error: stdint.h: No such file)"), ("false", "exit status 1")):
+        monkeypatch.setenv("CC", str(compiler))
+        app = SimpleNamespace(display_warning=warnings.append)
+        build.KernelBuilder(str(tmp_path), {}, None, None, "", "wheel", app).initialize("standard", content)
+        assert "WITHOUT COMPILED KERNELS" in warnings[-1] and reason in warnings[-1]
+    assert content == {"artifacts": []}
 
 
 def test_the_loader_knows_the_targets_that_are_built() -> None:

@@ -144,12 +144,15 @@ class FromParams:
             others: Ignored: arguments that AllenNLP passes to all classes.
 
         Raises:
-            ConfigurationError: The class has no such setting, or a required one is missing.
+            ConfigurationError: The class has no such setting, a required one is missing, or `namespace_to_cache` is set
+                without `vocab`.
         """
         if isinstance(vocab, Mapping):
             params, vocab = vocab, params
         settings = {name: value for name, value in params.items() if name != "type"}
         if namespace := settings.pop("namespace_to_cache", None):
+            if vocab is None:
+                raise ConfigurationError(f"namespace_to_cache={namespace!r} needs the vocabulary: pass it as vocab")
             settings["vocab_to_cache"] = list(vocab.get_token_to_index_vocabulary(namespace))
         try:
             inspect.signature(cls).bind(**settings)

@@ -189,11 +189,12 @@ class _ElmoBiLm(nn.Module):
         return {"activations": list(out.layers), "mask": out.mask}
 
     def _character_ids(self, inputs: Tensor, word_inputs: Tensor | None) -> Tensor:
-        cached = cast("Tensor | None", self._cached_words)
-        if word_inputs is not None and cached is not None and bool((word_inputs < len(cached)).all()):
-            return cached[word_inputs].long() * (word_inputs > 0).unsqueeze(-1)
-        if inputs.dim() != 3:
-            missing = "" if cached is None else ", as a word is not in the cached vocabulary"
+        cached, words, missing = cast("Tensor | None", self._cached_words), inputs.shape[:2], ""
+        if word_inputs is not None and cached is not None:
+            if bool((word_inputs < len(cached)).all()):
+                return cached[word_inputs].long() * (word_inputs > 0).unsqueeze(-1)
+            words, missing = word_inputs.shape, ", as a word is not in the cached vocabulary"
+        if inputs.dim() != 3 or inputs.shape[:2] != words:
             raise ConfigurationError(
                 f"ELMo needs character ids (B, T, 50), not {tuple(inputs.shape)}{missing}: pass batch_to_ids(sentences)"
             )

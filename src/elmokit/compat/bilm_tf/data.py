@@ -216,12 +216,17 @@ class LMDataset:
         return self.vocab.max_word_length if isinstance(self.vocab, UnicodeCharsVocabulary) else None
 
     def get_sentence(self) -> Iterator[Sentence]:
-        """Yield the ids of each sentence, and those of its characters or None."""
+        """Yield the ids of each sentence, and of its characters or None; ValueError if there are none to repeat."""
         while True:
+            is_empty = True
             for file in self.files if self.test else random.sample(self.files, len(self.files)):
-                yield from self._sentences_of(file)
+                for sentence in self._sentences_of(file):
+                    is_empty = False
+                    yield sentence
             if self.test:
                 return
+            if is_empty:
+                raise ValueError(f"there is no text in {', '.join(map(str, self.files))}, which is read endlessly")
 
     def _sentences_of(self, file: Path) -> Iterator[Sentence]:
         sentences = [line.split()[:: -1 if self.reverse else 1] for line in read_lines(file)]

@@ -69,12 +69,12 @@ class _HDF5:
         self._file = file
 
     def write(self, words: Sequence[str], vectors: np.ndarray) -> None:
-        if (key := _key(words)) in self._file:
+        if not words:
+            warn_once("blank lines are omitted from HDF5, where datasets are named after the words")
+        elif (key := _key(words)) in self._file:
             warn_once(
                 "some sentences are repeated: as in ELMoForManyLangs, HDF5 has only the first of each; txt has all"
             )
-        elif not words:
-            warn_once("blank lines are omitted from HDF5, where datasets are named after the words")
         else:
             self._file.create_dataset(key, data=vectors, dtype="float32")
 

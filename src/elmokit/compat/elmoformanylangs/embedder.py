@@ -40,6 +40,10 @@ class Embedder:
             model_dir: Directory of the model, or any other model that `elmokit.load` accepts.
             batch_size: Sentences per batch.
             device: Device to compute on; a GPU by default if there is one.
+
+        Raises:
+            ValueError: `batch_size` is less than 1, or the model has neither a state to carry nor ELMoForManyLangs'
+                encoder `lstm`.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
@@ -49,6 +53,12 @@ class Embedder:
         self._state: BiLMState | StatePolicy = "carry"
         encoder = self._config.interleaved
         self.interleaved = encoder is not None and not encoder.projects_layers  # ELMoForManyLangs' encoder "lstm"
+        is_original = self.interleaved and self._config.efml is not None
+        if not (is_original or self._config.sequence_encoder.carries_state):
+            raise ValueError(
+                f"ELMoForManyLangs carries its state from call to call but {self._config.encoder_name} models have "
+                "none: use elmokit.Embedder"
+            )
 
     def sents2elmo(self, sents: Sentences, output_layer: int = AVERAGE) -> list[np.ndarray]:
         """Compute the vectors of tokenized sentences.
