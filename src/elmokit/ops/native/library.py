@@ -155,10 +155,12 @@ VARIABLE = "ELMOKIT_ISA"
 def multiplies_correctly(target: str) -> bool:
     """Whether a tiny product of integers, exact in float32 and bfloat16, agrees with NumPy's."""
     rows, columns, depth = 7, 70, 6
-    weight, a = (torch.arange(columns * depth) % 7 - 3).float(), (torch.arange(rows * depth) % 5 - 2).float()
-    expected = a.view(rows, depth).numpy() @ weight.view(columns, depth).numpy().T
+    weight, a = np.arange(columns * depth) % 7 - 3.0, np.arange(rows * depth) % 5 - 2.0
+    expected = a.reshape(rows, depth) @ weight.reshape(columns, depth).T
+    weight, a = (torch.from_numpy(values).float() for values in (weight, a))
     for dtype in (torch.float32, torch.bfloat16):
-        panels, out = torch.empty(128 * depth, dtype=dtype), torch.empty(rows, columns, dtype=torch.float32)
+        panels = torch.empty(128 * depth, dtype=dtype, device="cpu")
+        out = torch.empty(rows, columns, dtype=torch.float32, device="cpu")
         sizes = {"columns": columns, "depth": depth, "first_panel": 0, "end_panel": 2, "panels": panels}
         _function("prepack", TYPE_NAMES[dtype], target)(
             gates=1, weight=weight, column_stride=depth, depth_stride=1, **sizes
@@ -199,11 +201,18 @@ def target() -> str | None:
     return asked if asked and is_built() else next(iter(targets()), None)
 
 
+def why_none() -> str | None:
+    """The reason why no target runs here, or None if one does."""
+    if targets():
+        return None
+    return "its products are wrong" if is_built() else "there was no C compiler when elmokit was installed"
+
+
 def describe_target() -> str:
     """Say in words which target runs, and why."""
     running = target()
     if running is None:
-        return "none: there was no C compiler when elmokit was installed"
+        return f"none: {why_none()}"
     why = f"as {VARIABLE} says" if os.environ.get(VARIABLE) else "the best that this processor runs"
     return f"{running} ({why}, of {', '.join(targets())})"
 
