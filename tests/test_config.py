@@ -72,6 +72,16 @@ def test_from_dict_refuses_values_of_another_kind(changes: dict[str, Any], messa
         BiLMConfig.from_dict(values | changes)
 
 
+@pytest.mark.parametrize("name", ["forget_bias", "cell_clip", "proj_clip"])
+def test_numbers_that_no_float_holds_are_refused(name: str) -> None:
+    """Python reads an integer of any size from JSON."""
+    values = BiLMConfig.preset("tiny").to_dict()
+    for number in (10**400, -(10**400), float("inf"), float("nan"), True, "1"):
+        values["lstm"][name] = number
+        with pytest.raises(ValueError, match=rf"lstm.{name} must be a number"):
+            BiLMConfig.from_dict(values)
+
+
 def test_config_has_exactly_one_token_encoder() -> None:
     tiny = BiLMConfig.preset("tiny")
     with pytest.raises(ValueError, match="exactly one"):

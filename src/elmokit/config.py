@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -53,8 +53,13 @@ def _check_numbers(owner: str, lowest: int, highest: int, **numbers: int) -> Non
             raise ValueError(f"{owner}.{name} must be at most {highest}, not {number}")
 
 
+def _is_finite(value: object) -> bool:
+    """Whether it is a number that a float holds; JSON may have an integer that is larger."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
 def _check_clip(name: str, clip: float | None) -> None:
-    if clip is not None and (not isinstance(clip, int | float) or isinstance(clip, bool) or not 0 < clip < math.inf):
+    if clip is not None and not (_is_finite(clip) and clip > 0):
         raise ValueError(f"{name} must be a number above 0, or none, not {clip!r}")
 
 
@@ -64,7 +69,7 @@ def _check_bool(name: str, value: object) -> None:
 
 
 def _check_forget_bias(owner: str, forget_bias: float) -> None:
-    if not isinstance(forget_bias, int | float) or not math.isfinite(forget_bias):
+    if not _is_finite(forget_bias):
         raise ValueError(f"{owner}.forget_bias must be a number, not {forget_bias!r}")
 
 
