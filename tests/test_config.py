@@ -99,9 +99,15 @@ def test_invalid_settings_are_refused() -> None:
         CharCNNConfig(filters=((1, 1),), max_characters=2)
     with pytest.raises(ValueError, match=r"char_cnn.filters must be \(width, number\) pairs, not \[\[1\]\]"):
         CharCNNConfig(filters=[[1]])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"char_cnn.filters must be \(width, number\) pairs, not 7"):
+        CharCNNConfig(filters=7)  # pyright: ignore[reportArgumentType]
     assert CharCNNConfig(filters=[[1, 8]]) == CharCNNConfig(filters=((1, 8),))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="num_characters must be at least 261, the bytes and five marks, not 256"):
         BiLMConfig(char_cnn=CharCNNConfig(num_characters=256))
+    with pytest.raises(ValueError, match=r"model.char_cnn must be a CharCNNConfig, not \{\}"):
+        BiLMConfig(char_cnn={})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"model\.efml must be a EfmlEncoderConfig, not 3"):
+        BiLMConfig(char_cnn=None, efml=3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="small, medium, original"):
         BiLMConfig.preset("large")
 

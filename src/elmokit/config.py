@@ -102,9 +102,10 @@ class CharCNNConfig:
         _check_numbers("char_cnn", 3, MAX_WORD_LENGTH, max_characters=self.max_characters)  # with its two marks
         _check_numbers("char_cnn", 0, MAX_LAYERS, num_highway=self.num_highway)
         _check_numbers("char_cnn", 1, MAX_SIZE, embedding_dim=self.embedding_dim, num_characters=self.num_characters)
-        if len(self.filters) > MAX_LAYERS:
-            raise ValueError(f"char_cnn.filters must have at most {MAX_LAYERS} widths, not {len(self.filters)}")
-        if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in self.filters):
+        pairs = self.filters if isinstance(self.filters, Sequence) else [self.filters]
+        if len(pairs) > MAX_LAYERS:
+            raise ValueError(f"char_cnn.filters must have at most {MAX_LAYERS} widths, not {len(pairs)}")
+        if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
             raise ValueError(f"char_cnn.filters must be (width, number) pairs, not {self.filters!r}")
         object.__setattr__(self, "filters", tuple(map(tuple, self.filters)))
         for width, number in self.filters:
@@ -484,8 +485,9 @@ class BiLMConfig:
                 f"a biLM has one sequence encoder: give exactly one of {', '.join(SEQUENCE_ENCODERS)} "
                 "(lstm=None with another)"
             )
-        if not isinstance(self.sequence_encoder, kind := SEQUENCE_ENCODERS[self.encoder_name]):
-            raise ValueError(f"model.{self.encoder_name} must be a {kind.__name__}, not {self.sequence_encoder!r}")
+        for name, kind in {**SEQUENCE_ENCODERS, "char_cnn": CharCNNConfig, "efml": EfmlEncoderConfig}.items():
+            if not isinstance(encoder := getattr(self, name), kind | None):
+                raise ValueError(f"model.{name} must be a {kind.__name__}, not {encoder!r}")
         encoders = (self.char_cnn, self.num_words, self.efml)
         if sum(encoder is not None for encoder in encoders) != 1:
             raise ValueError("a biLM has one token encoder: give exactly one of char_cnn, num_words and efml")
