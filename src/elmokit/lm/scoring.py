@@ -223,7 +223,8 @@ def score(
         A score for each sentence; with a model that merges the directions, a `MaskedScore`.
 
     Raises:
-        ValueError: The model has no softmax, vocabulary, or state of this kind, or `sentences` is a single string.
+        ValueError: The model has no softmax, vocabulary, or state of this kind, an argument is invalid, or `sentences`
+            is a single string or has something other than sentences.
     """
     if isinstance(sentences, str):
         raise ValueError("score takes a list of sentences, not a single string: write score([text])")

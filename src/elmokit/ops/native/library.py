@@ -39,11 +39,11 @@ def _digest() -> bytes:
 @cache
 def _library() -> ctypes.CDLL | None:
     try:
-        library = ctypes.CDLL(str(LIBRARY))
-        built_of = (ctypes.c_char * (len(_digest()) + 1)).in_dll(library, "elmokit_sources").value
+        library, digest = ctypes.CDLL(str(LIBRARY)), _digest()
+        built_of = (ctypes.c_char * (len(digest) + 1)).in_dll(library, "elmokit_sources").value
     except (OSError, ValueError):  # no such file, or not this library
         return None
-    if built_of != _digest():  # its functions may take other arguments than these sources say
+    if built_of != digest:  # its functions may take other arguments than these sources say
         warnings.warn("elmokit's native library was built from other sources: install elmokit again", stacklevel=2)
         return None
     return library
@@ -176,9 +176,10 @@ def multiplies_correctly(target: str) -> bool:
 @cache
 def targets() -> tuple[str, ...]:
     """The targets that the library has and this processor runs, best first, without those that multiply wrongly."""
-    library = _library()
+    if (library := _library()) is None:
+        return ()
     there = [name for name in TARGETS if hasattr(library, f"elmokit_product_float_{name}")]
-    runnable = [name for name in there if library[f"elmokit_runs_{name}"]()]  # type: ignore[index]
+    runnable = [name for name in there if library[f"elmokit_runs_{name}"]()]
     correct = [name for name in runnable if multiplies_correctly(name)]
     if correct != runnable:
         wrong = ", ".join(sorted({*runnable} - {*correct}))
@@ -190,15 +191,17 @@ def targets() -> tuple[str, ...]:
 
 @cache
 def target() -> str | None:
-    """The target that runs: the one in $ELMOKIT_ISA, or else the best one; None if there is no library.
+    """The target that runs: the one in $ELMOKIT_ISA, or else the best one; None if there is none.
 
     Raises:
         ValueError: If the library lacks the one in $ELMOKIT_ISA, or the processor cannot run it.
     """
-    asked = os.environ.get(VARIABLE)
-    if asked and is_built() and asked not in targets():
+    if not targets():
+        return None
+    asked = os.environ.get(VARIABLE) or targets()[0]
+    if asked not in targets():
         raise ValueError(f"{VARIABLE} must be one of {', '.join(targets())} on this machine, not {asked!r}")
-    return asked if asked and is_built() else next(iter(targets()), None)
+    return asked
 
 
 def why_none() -> str | None:
