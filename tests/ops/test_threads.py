@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import wait
 
 import numpy as np
 import pytest
@@ -19,8 +20,8 @@ from elmokit.embed.pipeline import Sizes
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
 from elmokit.ops.packing import Packing
+from elmokit.ops.threads import _Pool, overlapped, parallel_for, parallel_rows, run_side_by_side
 from elmokit.ops.threads import num_threads as threads_here
-from elmokit.ops.threads import overlapped, parallel_for, parallel_rows, run_side_by_side
 
 THREADS = (1, 2, 3, 4, 8)
 
@@ -306,6 +307,19 @@ except KeyboardInterrupt:
 """
     found = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
     assert found.stdout.startswith("interrupted") and found.stdout.count("ended") == 2, found
+
+
+def test_a_task_that_a_closed_pool_did_not_begin_is_over_for_those_who_wait_for_it() -> None:
+    """As at exit, where a generator that was not exhausted waits for its items."""
+    pool, begun, goes_on = _Pool(1, computes=False), threading.Event(), threading.Event()
+    pool.submit(lambda: (begun.set(), goes_on.wait(20)))
+    begun.wait(20)
+    pending = pool.submit(int)
+    closing = threading.Thread(target=pool.close)
+    closing.start()
+    assert wait([pending], timeout=20).done == {pending} and pending.cancelled()
+    goes_on.set()
+    closing.join()
 
 
 def test_work_at_exit_runs_after_the_pools_were_closed() -> None:

@@ -80,6 +80,7 @@ class _Pool:
         with suppress(Empty):
             while (submitted := self._tasks.get_nowait()) is not None:
                 submitted[0].cancel()
+                submitted[0].set_running_or_notify_cancel()  # or who waits for it would wait on
         for _ in self._threads:
             self._tasks.put(None)
         for thread in self._threads:
