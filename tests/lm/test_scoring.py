@@ -162,6 +162,8 @@ def test_a_sentence_that_is_no_list_of_words_is_refused(model: Pretrained) -> No
         for ask in (substitutes, next_words, lambda sentence, model: score([sentence], model)):
             with pytest.raises(ValueError, match="a sentence is a string or a list of words, not "):
                 ask(wrong, model)  # type: ignore[arg-type]
+    words = np.array(["a", "b"])
+    assert substitutes(words, model) == substitutes(["a", "b"], model)  # type: ignore[arg-type]
 
 
 def test_substitutes_of_a_model_on_the_cpu_where_another_device_is_the_default(model: Pretrained) -> None:

@@ -159,6 +159,8 @@ def words_of(model: Pretrained, sentence: Sentence, tokenize: bool = True) -> Se
     """
     if isinstance(sentence, str):
         return line_tokenizer(model.tokenizer, tokenize).split(sentence)
+    if isinstance(sentence, np.ndarray):  # as pandas reads lists of words from a Parquet file
+        sentence = sentence.tolist()
     if not isinstance(sentence, Sequence) or not all(isinstance(word, str) for word in sentence):
         raise ValueError(f"a sentence is a string or a list of words, not {str(sentence)[:60]!r}")
     return sentence
