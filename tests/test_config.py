@@ -72,6 +72,16 @@ def test_from_dict_refuses_values_of_another_kind(changes: dict[str, Any], messa
         BiLMConfig.from_dict(values | changes)
 
 
+@pytest.mark.parametrize("name", ["forget_bias", "cell_clip", "proj_clip"])
+def test_numbers_that_no_float_holds_are_refused(name: str) -> None:
+    """Python reads an integer of any size from JSON."""
+    values = BiLMConfig.preset("tiny").to_dict()
+    for number in (10**400, -(10**400), float("inf"), float("nan"), True, "1"):
+        values["lstm"][name] = number
+        with pytest.raises(ValueError, match=rf"lstm.{name} must be a number"):
+            BiLMConfig.from_dict(values)
+
+
 def test_config_has_exactly_one_token_encoder() -> None:
     tiny = BiLMConfig.preset("tiny")
     with pytest.raises(ValueError, match="exactly one"):
@@ -89,9 +99,15 @@ def test_invalid_settings_are_refused() -> None:
         CharCNNConfig(filters=((1, 1),), max_characters=2)
     with pytest.raises(ValueError, match=r"char_cnn.filters must be \(width, number\) pairs, not \[\[1\]\]"):
         CharCNNConfig(filters=[[1]])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"char_cnn.filters must be \(width, number\) pairs, not 7"):
+        CharCNNConfig(filters=7)  # pyright: ignore[reportArgumentType]
     assert CharCNNConfig(filters=[[1, 8]]) == CharCNNConfig(filters=((1, 8),))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="num_characters must be at least 261, the bytes and five marks, not 256"):
         BiLMConfig(char_cnn=CharCNNConfig(num_characters=256))
+    with pytest.raises(ValueError, match=r"model.char_cnn must be a CharCNNConfig, not \{\}"):
+        BiLMConfig(char_cnn={})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"model\.efml must be a EfmlEncoderConfig, not 3"):
+        BiLMConfig(char_cnn=None, efml=3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="small, medium, original"):
         BiLMConfig.preset("large")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -53,8 +53,13 @@ def _check_numbers(owner: str, lowest: int, highest: int, **numbers: int) -> Non
             raise ValueError(f"{owner}.{name} must be at most {highest}, not {number}")
 
 
+def _is_finite(value: object) -> bool:
+    """Whether it is a number that a float holds; JSON may have an integer that is larger."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
 def _check_clip(name: str, clip: float | None) -> None:
-    if clip is not None and (not isinstance(clip, int | float) or isinstance(clip, bool) or not 0 < clip < math.inf):
+    if clip is not None and not (_is_finite(clip) and clip > 0):
         raise ValueError(f"{name} must be a number above 0, or none, not {clip!r}")
 
 
@@ -64,7 +69,7 @@ def _check_bool(name: str, value: object) -> None:
 
 
 def _check_forget_bias(owner: str, forget_bias: float) -> None:
-    if not isinstance(forget_bias, int | float) or not math.isfinite(forget_bias):
+    if not _is_finite(forget_bias):
         raise ValueError(f"{owner}.forget_bias must be a number, not {forget_bias!r}")
 
 
@@ -97,9 +102,10 @@ class CharCNNConfig:
         _check_numbers("char_cnn", 3, MAX_WORD_LENGTH, max_characters=self.max_characters)  # with its two marks
         _check_numbers("char_cnn", 0, MAX_LAYERS, num_highway=self.num_highway)
         _check_numbers("char_cnn", 1, MAX_SIZE, embedding_dim=self.embedding_dim, num_characters=self.num_characters)
-        if len(self.filters) > MAX_LAYERS:
-            raise ValueError(f"char_cnn.filters must have at most {MAX_LAYERS} widths, not {len(self.filters)}")
-        if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in self.filters):
+        pairs = self.filters if isinstance(self.filters, Sequence) else [self.filters]
+        if len(pairs) > MAX_LAYERS:
+            raise ValueError(f"char_cnn.filters must have at most {MAX_LAYERS} widths, not {len(pairs)}")
+        if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
             raise ValueError(f"char_cnn.filters must be (width, number) pairs, not {self.filters!r}")
         object.__setattr__(self, "filters", tuple(map(tuple, self.filters)))
         for width, number in self.filters:
@@ -479,8 +485,9 @@ class BiLMConfig:
                 f"a biLM has one sequence encoder: give exactly one of {', '.join(SEQUENCE_ENCODERS)} "
                 "(lstm=None with another)"
             )
-        if not isinstance(self.sequence_encoder, kind := SEQUENCE_ENCODERS[self.encoder_name]):
-            raise ValueError(f"model.{self.encoder_name} must be a {kind.__name__}, not {self.sequence_encoder!r}")
+        for name, kind in {**SEQUENCE_ENCODERS, "char_cnn": CharCNNConfig, "efml": EfmlEncoderConfig}.items():
+            if not isinstance(encoder := getattr(self, name), kind | None):
+                raise ValueError(f"model.{name} must be a {kind.__name__}, not {encoder!r}")
         encoders = (self.char_cnn, self.num_words, self.efml)
         if sum(encoder is not None for encoder in encoders) != 1:
             raise ValueError("a biLM has one token encoder: give exactly one of char_cnn, num_words and efml")

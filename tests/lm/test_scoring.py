@@ -157,6 +157,21 @@ def test_a_list_of_sentences_is_not_taken_for_one(ask: Callable[..., object], mo
     assert ask(["a", "10 000", "d"], model)
 
 
+def test_a_sentence_that_is_no_list_of_words_is_refused(model: Pretrained) -> None:
+    for wrong in ([["a", "b"]], [1, 2], None):
+        for ask in (substitutes, next_words, lambda sentence, model: score([sentence], model)):
+            with pytest.raises(ValueError, match="a sentence is a string or a list of words, not "):
+                ask(wrong, model)  # type: ignore[arg-type]
+    words = np.array(["a", "b"])
+    assert substitutes(words, model) == substitutes(["a", "b"], model)  # type: ignore[arg-type]
+
+
+def test_substitutes_of_a_model_on_the_cpu_where_another_device_is_the_default(model: Pretrained) -> None:
+    expected = substitutes(["a", "zebra"], model)
+    with torch.device("meta"):  # stands for a GPU
+        assert substitutes(["a", "zebra"], model) == expected
+
+
 def test_a_model_of_no_numbers_has_no_candidates(model: Pretrained) -> None:
     assert model.softmax is not None
     with torch.no_grad():

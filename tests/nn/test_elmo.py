@@ -313,6 +313,7 @@ def test_it_and_its_output_say_in_a_line_what_they_are() -> None:
         (ids()[0], r"integers \(B, T, C\).* not \(3, 50\)"),
         (ids().neg(), r"0 \(padding\) to 261, not -261..0"),
         (ids() + 1, r"0 \(padding\) to 261, not 1..262"),
+        (ids() * (ids() != 261), "a word's characters end with 261, not with 0"),
         (torch.cat([ids(), ids()], dim=2), r"reads 50 characters of a word: use batch_to_ids\(sentences, 50\)"),
     ],
 )

@@ -41,6 +41,13 @@ def test_mix_equals_numpy(layer_norm: bool) -> None:
     np.testing.assert_allclose(mix(layers, mask)[mask].detach().numpy(), expected[mask.numpy()], rtol=2e-5, atol=2e-5)
 
 
+def test_layer_norm_in_float64_keeps_its_digits() -> None:
+    layers, mask = batch()
+    mix = ScalarMix(3, layer_norm=True).double()
+    expected = mixed(layers, np.zeros(3), 1.0, mask)
+    np.testing.assert_allclose(mix(layers.double(), mask)[mask].detach().numpy(), expected[mask.numpy()], rtol=1e-12)
+
+
 def test_a_new_mix_is_the_mean_of_the_layers() -> None:
     layers, _ = batch()
     torch.testing.assert_close(ScalarMix(3)(layers), layers.mean(dim=0))

@@ -201,6 +201,14 @@ def test_a_lone_sample_that_is_the_target_costs_nothing() -> None:
     assert all(not gradient.any() for gradient in found)
 
 
+def test_samples_are_drawn_on_the_cpu_where_another_device_is_the_default() -> None:
+    sampler = LogUniformSampler(50, 8)
+    expected = sampler.sample(torch.Generator().manual_seed(0))
+    with torch.device("meta"):  # stands for a GPU
+        found = sampler.sample(torch.Generator("cpu").manual_seed(0))
+    assert torch.equal(found.ids, expected.ids) and found.num_tries == expected.num_tries
+
+
 def test_too_few_samples_are_refused() -> None:
     with pytest.raises(ValueError, match="num_samples must be at least 1, not 0"):
         LogUniformSampler(10, 0)

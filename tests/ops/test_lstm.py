@@ -381,6 +381,17 @@ def test_gates_of_any_size(each_backend: str, dtype: torch.dtype, learning: bool
     torch.testing.assert_close(found.detach().double(), expected, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tensors_on_the_cpu_stay_there_where_another_device_is_the_default(
+    each_backend: str, dtype: torch.dtype
+) -> None:
+    case = Case((6, 20), "both", "reset", dtype)
+    expected = case.values_and_gradients()
+    with torch.device("meta"):  # stands for a GPU
+        found = case.values_and_gradients()
+    assert all(map(torch.equal, found, expected))
+
+
 @pytest.mark.parametrize(("steps", "rows"), [(0, 3), (0, 0)])
 def test_nothing_to_do(each_backend: str, steps: int, rows: int) -> None:
     shapes = (0, 10), (rows, 6), (rows, 20), (80, 10), (80, 6), (80,), (6, 20)

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import wait
 
 import numpy as np
 import pytest
@@ -19,8 +20,8 @@ from elmokit.embed.pipeline import Sizes
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
 from elmokit.ops.packing import Packing
+from elmokit.ops.threads import _Pool, overlapped, parallel_for, parallel_rows, run_side_by_side
 from elmokit.ops.threads import num_threads as threads_here
-from elmokit.ops.threads import overlapped, parallel_for, parallel_rows, run_side_by_side
 
 THREADS = (1, 2, 3, 4, 8)
 
@@ -237,6 +238,18 @@ def test_a_call_leaves_pytorchs_number_of_threads_as_it_is(num_threads: Callable
     assert [torch.get_num_threads(), *found] == [3, 3]
 
 
+def test_a_pool_that_begins_on_a_thread_of_another_leaves_the_number_for_later_threads(
+    num_threads: Callable[[int], None],
+) -> None:
+    num_threads(7)  # no other test has a pool of this size
+    assert list(overlapped(lambda item: parallel_for(lambda _: None, item), [2, 2, 2], ahead=2)) == [None] * 3
+    found: list[int] = []
+    later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert [torch.get_num_threads(), *found] == [7, 7]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [2, 4])
 def test_a_call_that_is_interrupted_leaves_the_next_one_right(threads: int) -> None:
@@ -294,6 +307,35 @@ except KeyboardInterrupt:
 """
     found = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
     assert found.stdout.startswith("interrupted") and found.stdout.count("ended") == 2, found
+
+
+def test_a_task_that_a_closed_pool_did_not_begin_is_over_for_those_who_wait_for_it() -> None:
+    """As at exit, where a generator that was not exhausted waits for its items."""
+    pool, begun, goes_on = _Pool(1, computes=False), threading.Event(), threading.Event()
+    pool.submit(lambda: (begun.set(), goes_on.wait(20)))
+    begun.wait(20)
+    pending = pool.submit(int)
+    closing = threading.Thread(target=pool.close)
+    closing.start()
+    assert wait([pending], timeout=20).done == {pending} and pending.cancelled()
+    goes_on.set()
+    closing.join()
+
+
+def test_work_at_exit_runs_after_the_pools_were_closed() -> None:
+    """Python calls functions that were registered before this package was imported after its own."""
+    code = """
+import atexit
+def work():
+    print(run_side_by_side([lambda: 1, lambda: 2]), list(overlapped(str, range(3), 2)), flush=True)
+atexit.register(work)
+import torch
+from elmokit.ops.threads import overlapped, run_side_by_side
+torch.set_num_threads(2)
+work()
+"""
+    found = subprocess.run([sys.executable, "-c", code], check=True, timeout=200, capture_output=True, text=True)
+    assert found.stdout == "[1, 2] ['0', '1', '2']\n" * 2, found
 
 
 @pytest.mark.slow

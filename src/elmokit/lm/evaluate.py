@@ -158,16 +158,16 @@ def final_outputs(
     return torch.stack(batch.text.unpack(layers[-1]).chunk(2, dim=1)), after
 
 
+def _is_long(sentence: Sequence[str]) -> bool:
+    return len(sentence) + 1 > BATCH_WORDS
+
+
 def _isolate_long_sentences(batches: Iterable[list[Sequence[str]]]) -> Iterator[list[Sequence[str]]]:
     """The batches, with a long sentence, which can only be the last of its batch, in a batch of its own."""
     for batch in batches:
         *before, last = batch
         parts = [before, [last]] if _is_long(last) else [batch]
         yield from filter(None, parts)
-
-
-def _is_long(sentence: Sequence[str]) -> bool:
-    return len(sentence) + 1 > BATCH_WORDS
 
 
 def _losses_of_long(

@@ -117,6 +117,13 @@ def masked_outputs(
     return top[0, hidden[0]] + top[1, hidden[1]]
 
 
+def _chunks(lengths: np.ndarray) -> Iterator[np.ndarray]:
+    """Split copies of sentences, by their lengths, into runs of indices with about `BATCH_WORDS` positions each."""
+    if len(lengths):
+        batch = (np.cumsum(lengths) - lengths) // BATCH_WORDS
+        yield from np.split(np.arange(len(lengths)), np.flatnonzero(np.diff(batch)) + 1)
+
+
 def outputs_of_hidden(
     bilm: BiLM, vocab: Vocab, sentences: Sequence[Sequence[str]], positions: Sequence[Sequence[int]]
 ) -> Tensor:
@@ -150,13 +157,6 @@ def outputs_of_hidden(
             masked_outputs(bilm, vectors, tokens.to(vectors.device), packed.packing, hidden.to(vectors.device))
         )
     return torch.cat(outputs)
-
-
-def _chunks(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """Split copies of sentences, by their lengths, into runs of indices with about `BATCH_WORDS` positions each."""
-    if len(lengths):
-        batch = (np.cumsum(lengths) - lengths) // BATCH_WORDS
-        yield from np.split(np.arange(len(lengths)), np.flatnonzero(np.diff(batch)) + 1)
 
 
 def _windows(sentence: Sequence[str]) -> list[Sequence[str]]:

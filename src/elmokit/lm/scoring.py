@@ -152,8 +152,18 @@ class Candidate:
 
 
 def words_of(model: Pretrained, sentence: Sentence, tokenize: bool = True) -> Sequence[str]:
-    """The words of a sentence: a string is split by the model's tokenizer, or at white space; see `line_tokenizer`."""
-    return line_tokenizer(model.tokenizer, tokenize).split(sentence) if isinstance(sentence, str) else sentence
+    """The words of a sentence: a string is split by the model's tokenizer, or at white space; see `line_tokenizer`.
+
+    Raises:
+        ValueError: It is neither a string nor a list of words.
+    """
+    if isinstance(sentence, str):
+        return line_tokenizer(model.tokenizer, tokenize).split(sentence)
+    if isinstance(sentence, np.ndarray):  # as pandas reads lists of words from a Parquet file
+        sentence = sentence.tolist()
+    if not isinstance(sentence, Sequence) or not all(isinstance(word, str) for word in sentence):
+        raise ValueError(f"a sentence is a string or a list of words, not {str(sentence)[:60]!r}")
+    return sentence
 
 
 def _words_of_one(model: Pretrained, sentence: Sentence, tokenize: bool) -> Sequence[str]:
@@ -215,7 +225,8 @@ def score(
         A score for each sentence; with a model that merges the directions, a `MaskedScore`.
 
     Raises:
-        ValueError: The model has no softmax, vocabulary, or state of this kind, or `sentences` is a single string.
+        ValueError: The model has no softmax, vocabulary, or state of this kind, an argument is invalid, or `sentences`
+            is a single string or has something other than sentences.
     """
     if isinstance(sentences, str):
         raise ValueError("score takes a list of sentences, not a single string: write score([text])")
@@ -330,7 +341,7 @@ def substitutes(
             raise ValueError(f"this model reads both directions at once: direction must be both, not {direction!r}")
         selected = _outputs_of_hidden(model, words, positions)
     else:
-        outputs, indices = _outputs(model, words, state), torch.tensor(list(positions), dtype=torch.int64)
+        outputs, indices = _outputs(model, words, state), torch.tensor(positions, dtype=torch.int64, device="cpu")
         selected = torch.stack([outputs[d, indices + d] for d in directions])
     specials = [vocab.bos, vocab.eos, vocab.unk]
     of_word = [*specials, *vocab.marks.tolist()]

@@ -91,6 +91,7 @@ class BiLM(nn.Module):
 
         Raises:
             ValueError: The ids are not those that this model reads, or the mask or the state is of another shape.
+            IndexError: An id has no row in the model's table, or the mask is True at a 0.
         """
         check_ids(ids, self.config)
         if mask is not None and mask.shape != ids.shape[:2]:

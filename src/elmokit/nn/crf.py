@@ -96,6 +96,7 @@ class CRF(nn.Module):
     def marginals(self, scores: Tensor, mask: Tensor) -> Tensor:
         """Probability of each tag at each token, (B, T, K): the gradient of the log partition; zeros at padding."""
         with torch.inference_mode(False), torch.enable_grad():
-            scores = scores.detach().clone().requires_grad_()  # a copy, since one of inference mode has no gradients
+            # copies, since tensors of inference mode have no gradients and are not saved for them
+            scores, mask = scores.detach().clone().requires_grad_(), mask.clone()
             (marginals,) = torch.autograd.grad(self._log_partition(scores, mask).sum(), scores)
         return marginals

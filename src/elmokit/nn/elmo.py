@@ -79,6 +79,8 @@ def _check_range(ids: Tensor, config: BiLMConfig) -> None:
     last = config.num_words if config.char_cnn is None else config.char_cnn.num_characters
     if ids.numel() > 0 and (ids.min() < 0 or (last is not None and ids.max() > last)):
         raise ValueError(f"ids lie in 0 (padding) to {last or 'the last word'}, not {int(ids.min())}..{int(ids.max())}")
+    if config.char_cnn is not None and not torch.equal((ids > 0).any(dim=-1), (ids > 0).all(dim=-1)):
+        raise ValueError(f"a word's characters end with {PAD_CHARACTER}, not with 0 (no word), as from batch_to_ids")
 
 
 def in_full_width(ids: Tensor, bilm: BiLM) -> Tensor:
@@ -147,8 +149,8 @@ class Elmo(nn.Module):
                 (that of a model's own mix is `model.mix.gamma`).
 
         Raises:
-            ValueError: `bilm` is something else, such as the whole model, or is prepacked and should be trained; or
-                `num_mixes` is below 1.
+            ValueError: `bilm` is something else, such as the whole model, or is prepacked and should be trained;
+                `num_mixes` is below 1; `dropout` is not a probability; or there are not L+1 `fixed_weights`.
         """
         super().__init__()
         if not isinstance(bilm, BiLM):

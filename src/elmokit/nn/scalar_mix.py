@@ -11,7 +11,7 @@ LAYER_NORM_EPSILON = 1e-12  # bilm-tf's; AllenNLP has 1e-13, which float32 canno
 
 
 def _normalized(layer: Tensor, mask: Tensor) -> Tensor:
-    real = layer[mask].float()
+    real = layer[mask].to(torch.promote_types(layer.dtype, torch.float32))
     mean = real.mean()
     variance = (real - mean).square().mean()
     return ((layer - mean) * torch.rsqrt(variance + LAYER_NORM_EPSILON)).to(layer.dtype)

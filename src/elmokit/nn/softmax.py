@@ -49,9 +49,9 @@ class LogUniformSampler:
 
     def sample(self, generator: torch.Generator) -> Samples:
         """Draw `num_samples` distinct classes, on the CPU, in the order in which they were drawn."""
-        draws = torch.empty(0, dtype=torch.int64)
+        draws = torch.empty(0, dtype=torch.int64, device="cpu")
         while True:
-            uniform = torch.rand(4 * self.num_samples, dtype=torch.float64, generator=generator)
+            uniform = torch.rand(4 * self.num_samples, dtype=torch.float64, generator=generator, device="cpu")
             more = torch.exp(uniform * math.log(self.num_classes + 1)).long() - 1
             draws = torch.cat([draws, more.clamp_(max=self.num_classes - 1)])
             first = _first_occurrences(draws, self.num_classes)

@@ -49,7 +49,7 @@ def _floats(request: Request) -> str | None:
 def _library_on_cpu(request: Request) -> str | None:
     if request.device != "cpu":
         return f"it runs on a CPU, not on {request.device}"
-    return None if library.is_built() else "there was no C compiler when elmokit was installed"
+    return library.why_none()
 
 
 def _float32_sums(request: Request) -> str | None:
@@ -168,7 +168,7 @@ def get_backend() -> str:
 
 def available_backends() -> tuple[str, ...]:
     """The backends that this machine's CPU can run; "native" needs the compiled library."""
-    return tuple(name for name in BACKENDS if name != "native" or library.is_built())
+    return tuple(name for name in BACKENDS if name != "native" or library.targets())
 
 
 def explain(op: str, device: str, dtype: torch.dtype, *depths: int) -> dict[str, str | None]:

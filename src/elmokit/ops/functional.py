@@ -174,6 +174,11 @@ def char_conv(ids: Tensor, embedding: Tensor, weights: Sequence[Tensor], biases:
         return implementation.char_conv(ids, embedding, weights, biases, dtype)
 
 
+def _run_checked(run: Callable[[Tensor], Tensor], num_characters: int, widest_filter: int, ids: Tensor) -> Tensor:
+    _check_ids(ids, num_characters, widest_filter)
+    return run(ids)
+
+
 def prepack_char_conv(
     embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
 ) -> Callable[[Tensor], Tensor]:
@@ -182,11 +187,6 @@ def prepack_char_conv(
         implementation = choose("prepacked char_conv", embedding.device, dtype, len(embedding))
         run = implementation.prepack_char_conv(embedding, weights, biases, dtype)
     return partial(_run_checked, run, len(embedding), max(weight.shape[2] for weight in weights))
-
-
-def _run_checked(run: Callable[[Tensor], Tensor], num_characters: int, widest_filter: int, ids: Tensor) -> Tensor:
-    _check_ids(ids, num_characters, widest_filter)
-    return run(ids)
 
 
 def highway(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

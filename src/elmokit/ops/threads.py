@@ -26,13 +26,24 @@ Result = TypeVar("Result")
 CPU = torch.device("cpu")
 
 
+def _on_new_thread(task: Callable[[], Result]) -> Result:
+    """The result of a task that cannot fail, run on a thread that ends with it."""
+    results: list[Result] = []
+    thread = threading.Thread(target=lambda: results.append(task()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
 class _Pool:
     """A number of threads that run tasks in the order in which they were submitted."""
 
     def __init__(self, size: int, computes: bool) -> None:
         self._computes = computes
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        before = torch.get_num_threads()
+        # PyTorch remembers the last setting for threads that begin later. That of the caller may be another one: a pool
+        # may be created on a thread of a pool.
+        remembered = _on_new_thread(torch.get_num_threads)
         ready = threading.Barrier(size + 1)
         self._threads = [
             threading.Thread(target=self._work, args=(ready,), name=f"elmokit-{number}", daemon=True)
@@ -43,8 +54,7 @@ class _Pool:
         try:
             ready.wait()
         finally:
-            # PyTorch remembers the last setting for future threads: restore it.
-            torch.set_num_threads(before)
+            _on_new_thread(partial(torch.set_num_threads, remembered))
 
     def _work(self, ready: threading.Barrier) -> None:
         torch.get_num_threads()  # a new thread adopts the remembered setting at its first call: before the next line
@@ -70,6 +80,7 @@ class _Pool:
         with suppress(Empty):
             while (submitted := self._tasks.get_nowait()) is not None:
                 submitted[0].cancel()
+                submitted[0].set_running_or_notify_cancel()  # or who waits for it would wait on
         for _ in self._threads:
             self._tasks.put(None)
         for thread in self._threads:
@@ -109,8 +120,9 @@ def _at_exit() -> None:
     """Wait for tasks of interrupted calls: Python stops their threads when it ends, which within PyTorch aborts the
     process."""
     for kind in ("items", "work"):  # in this order: items wait for work
-        for pool in [pool for (of_pool, _), pool in _pools.items() if of_pool == kind]:
-            pool.close()
+        for key in list(_pools):
+            if key[0] == kind:  # forgotten first: what is still called at exit gets a pool that runs tasks
+                _pools.pop(key).close()
 
 
 atexit.register(_at_exit)

@@ -13,6 +13,7 @@ from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.ops.dispatch import available_backends, explain
 from elmokit.ops.native import library
 
 LOAD = library._library.__wrapped__
@@ -147,6 +148,25 @@ def test_results_and_gradients_are_the_same_whatever_pytorchs_default_dtype() ->
         assert all(map(torch.equal, numbers(), expected))
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.native
+def test_targets_are_tried_on_the_cpu_whatever_the_default_device() -> None:
+    with torch.device("meta"):  # stands for a GPU
+        assert all(map(library.multiplies_correctly, library.targets()))
+
+
+@pytest.mark.native
+def test_a_library_that_multiplies_wrongly_on_every_target_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "multiplies_correctly", lambda _: False)
+    with pytest.warns(UserWarning, match="computes wrong products with .*baseline"):
+        found = library.targets.__wrapped__()
+    monkeypatch.setattr(library, "targets", lambda: found)
+    monkeypatch.setattr(library, "target", library.target.__wrapped__)
+    assert available_backends() == ("reference", "portable")
+    reasons = explain("prepacked linear", "cpu", torch.float32, 4)
+    assert reasons == {"native": "its products are wrong", "portable": None}
+    assert library.describe_target() == "none: its products are wrong"
 
 
 @pytest.mark.native

@@ -51,3 +51,11 @@ def test_onednn_is_compared_with_pytorch() -> None:
         return x @ weight.to_dense().T + (0 if bias is None else bias)
 
     assert [is_right(each, torch.float32) for each in (wrong, renamed, right)] == [False, False, True]
+
+
+def test_the_comparison_is_on_the_cpu_whatever_the_default_device() -> None:
+    def right(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return x @ weight.to_dense().T + (0 if bias is None else bias)
+
+    with torch.device("meta"):  # stands for a GPU
+        assert is_right(right, torch.float32)

@@ -39,11 +39,11 @@ def _digest() -> bytes:
 @cache
 def _library() -> ctypes.CDLL | None:
     try:
-        library = ctypes.CDLL(str(LIBRARY))
-        built_of = (ctypes.c_char * (len(_digest()) + 1)).in_dll(library, "elmokit_sources").value
+        library, digest = ctypes.CDLL(str(LIBRARY)), _digest()
+        built_of = (ctypes.c_char * (len(digest) + 1)).in_dll(library, "elmokit_sources").value
     except (OSError, ValueError):  # no such file, or not this library
         return None
-    if built_of != _digest():  # its functions may take other arguments than these sources say
+    if built_of != digest:  # its functions may take other arguments than these sources say
         warnings.warn("elmokit's native library was built from other sources: install elmokit again", stacklevel=2)
         return None
     return library
@@ -155,10 +155,12 @@ VARIABLE = "ELMOKIT_ISA"
 def multiplies_correctly(target: str) -> bool:
     """Whether a tiny product of integers, exact in float32 and bfloat16, agrees with NumPy's."""
     rows, columns, depth = 7, 70, 6
-    weight, a = (torch.arange(columns * depth) % 7 - 3).float(), (torch.arange(rows * depth) % 5 - 2).float()
-    expected = a.view(rows, depth).numpy() @ weight.view(columns, depth).numpy().T
+    weight, a = np.arange(columns * depth) % 7 - 3.0, np.arange(rows * depth) % 5 - 2.0
+    expected = a.reshape(rows, depth) @ weight.reshape(columns, depth).T
+    weight, a = (torch.from_numpy(values).float() for values in (weight, a))
     for dtype in (torch.float32, torch.bfloat16):
-        panels, out = torch.empty(128 * depth, dtype=dtype), torch.empty(rows, columns, dtype=torch.float32)
+        panels = torch.empty(128 * depth, dtype=dtype, device="cpu")
+        out = torch.empty(rows, columns, dtype=torch.float32, device="cpu")
         sizes = {"columns": columns, "depth": depth, "first_panel": 0, "end_panel": 2, "panels": panels}
         _function("prepack", TYPE_NAMES[dtype], target)(
             gates=1, weight=weight, column_stride=depth, depth_stride=1, **sizes
@@ -174,9 +176,10 @@ def multiplies_correctly(target: str) -> bool:
 @cache
 def targets() -> tuple[str, ...]:
     """The targets that the library has and this processor runs, best first, without those that multiply wrongly."""
-    library = _library()
+    if (library := _library()) is None:
+        return ()
     there = [name for name in TARGETS if hasattr(library, f"elmokit_product_float_{name}")]
-    runnable = [name for name in there if library[f"elmokit_runs_{name}"]()]  # type: ignore[index]
+    runnable = [name for name in there if library[f"elmokit_runs_{name}"]()]
     correct = [name for name in runnable if multiplies_correctly(name)]
     if correct != runnable:
         wrong = ", ".join(sorted({*runnable} - {*correct}))
@@ -188,22 +191,31 @@ def targets() -> tuple[str, ...]:
 
 @cache
 def target() -> str | None:
-    """The target that runs: the one in $ELMOKIT_ISA, or else the best one; None if there is no library.
+    """The target that runs: the one in $ELMOKIT_ISA, or else the best one; None if there is none.
 
     Raises:
         ValueError: If the library lacks the one in $ELMOKIT_ISA, or the processor cannot run it.
     """
-    asked = os.environ.get(VARIABLE)
-    if asked and is_built() and asked not in targets():
+    if not targets():
+        return None
+    asked = os.environ.get(VARIABLE) or targets()[0]
+    if asked not in targets():
         raise ValueError(f"{VARIABLE} must be one of {', '.join(targets())} on this machine, not {asked!r}")
-    return asked if asked and is_built() else next(iter(targets()), None)
+    return asked
+
+
+def why_none() -> str | None:
+    """The reason why no target runs here, or None if one does."""
+    if targets():
+        return None
+    return "its products are wrong" if is_built() else "there was no C compiler when elmokit was installed"
 
 
 def describe_target() -> str:
     """Say in words which target runs, and why."""
     running = target()
     if running is None:
-        return "none: there was no C compiler when elmokit was installed"
+        return f"none: {why_none()}"
     why = f"as {VARIABLE} says" if os.environ.get(VARIABLE) else "the best that this processor runs"
     return f"{running} ({why}, of {', '.join(targets())})"
 

@@ -35,8 +35,7 @@ def _logits(
     if excluded is not None:
         place = excluded[rows] - classes.start
         hits = ((excluded[rows] >= 0) & (place >= 0) & (place < logits.shape[1])).nonzero().squeeze(1)
-        # finite, so that a row with no other class has a gradient of 0 and not NaN
-        logits[hits, place[hits]] = torch.finfo(logits.dtype).min
+        logits[hits, place[hits]] = -torch.inf
     return logits
 
 
@@ -48,6 +47,8 @@ def forward(
     for rows, tiles in _tiles(hidden, weight):
         parts = [torch.logsumexp(_logits(hidden, weight, bias, excluded, rows, classes), dim=1) for classes in tiles]
         result[rows] = torch.logsumexp(torch.stack(parts), dim=0)
+    # finite, so that a row whose only class is excluded has a gradient of 0 and not NaN
+    result.clamp_(min=torch.finfo(result.dtype).min)
     return (result,), (hidden, weight, bias, excluded, result)
 
 

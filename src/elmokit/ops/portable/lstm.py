@@ -87,7 +87,7 @@ def _steps_with_resets(packing: Packing, device: torch.device) -> list[tuple[sli
         return [(slots, rows, None) for slots, rows in steps]
     counts = [int(n) for n in torch.stack([step.sum() for step in packing.resets.split(list(packing.batch_sizes))])]
     # all steps at once: a GPU would have to wait for each
-    ranks = torch.cat([torch.arange(rows) for _, rows in steps])[packing.resets].to(device).split(counts)
+    ranks = torch.cat([torch.arange(rows, device="cpu") for _, rows in steps])[packing.resets].to(device).split(counts)
     return [(*step, fresh if len(fresh) else None) for step, fresh in zip(steps, ranks, strict=True)]
 
 
@@ -180,7 +180,7 @@ def backward(
     grad_gates = torch.empty_like(trace.gates)
     proj_clip = clips.projection
     if proj_clip is not None:
-        proj_clip = torch.tensor(proj_clip, dtype=dtype).item()  # rounded as in the clipped outputs
+        proj_clip = torch.tensor(proj_clip, dtype=dtype, device="cpu").item()  # rounded as in the clipped outputs
     times_recurrent = PrepackedProduct(recurrent.T, dtype)
     times_projection = projection if projection is None else PrepackedProduct(projection.T, dtype)
     for slots, rows, resets in reversed(_steps_with_resets(packing, x.device)):
