@@ -36,9 +36,9 @@ def create_bytes(path: str | Path) -> BinaryIO:
     compression = suffixes_of(path).compression
     if compression == ".gz":
         # Without time and name in the header, so that equal content gives equal files.
-        file = path.open("wb", buffering=0)
+        file = path.open("wb")  # buffered: gzip does not notice if only a part of what it writes is accepted
         stream = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
-        stream.myfileobj = file  # closed with the stream
+        stream.myfileobj = cast(Any, file)  # closed with the stream
         return cast(BinaryIO, stream)
     if compression == ".zst":
         return zstandard.ZstdCompressor(level=3).stream_writer(path.open("wb"))
@@ -82,7 +82,8 @@ def remove_leftovers(directory: Path, name: str | None = None) -> None:
             if is_locked:
                 for replaced in folder.glob("*.replaced"):  # see `_replace`
                     output = directory / replaced.name.removesuffix(".replaced")
-                    if not output.exists():
+                    # The new one is next to it: this is no output whose own name ends in ".replaced".
+                    if not output.exists() and (folder / output.name).exists():
                         replaced.rename(output)
                 shutil.rmtree(folder)
 
