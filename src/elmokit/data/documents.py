@@ -94,7 +94,9 @@ def _parquet_texts(path: str, field: str) -> Iterator[tuple[int, str | None]]:
                 if not (text is None or isinstance(text, str)):
                     raise ValueError(f"{path}: the column {field!r} is {schema.field(field).type}, not text")
                 yield row, text
-    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+    except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
+        if getattr(error, "errno", None):  # the system's: for damage, Arrow raises an OSError without a number
+            raise
         raise ValueError(f"{path} cannot be read as Parquet ({error}): it is damaged or misnamed") from error
 
 
