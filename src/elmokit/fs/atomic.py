@@ -232,10 +232,10 @@ def _check_same(new: Path, path: Path) -> None:
         raise _exists(path)
 
 
-def _finish(directory: Path, folder: Path) -> None:
+def _finish(directory: Path) -> None:
     """Give all files of a directory the default mode, and flush everything to the disk."""
     paths = list(directory.rglob("*"))
-    _set_default_mode(folder, paths)
+    _set_default_mode(directory.parent, paths)
     for path in [*paths, directory]:
         if not path.is_symlink():
             sync(path)
@@ -288,7 +288,7 @@ def publish_directory(new: str | Path, path: str | Path) -> None:
     """
     new, path = Path(new), Path(path)
     try:
-        _finish(new, new.parent)
+        _finish(new)
         _replace(new, path)
     except OSError as error:
         raise cannot_write(path, error) from error
