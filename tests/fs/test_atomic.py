@@ -156,6 +156,12 @@ def test_unwritable_directory_is_named(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_directory_in_the_place_of_a_file_is_named_before_the_work(tmp_path: Path, overwrite: bool) -> None:
+    with pytest.raises(IsADirectoryError, match="is a directory: name a file"), atomic_path(tmp_path, overwrite):
+        pytest.fail("the block was entered")
+
+
 def test_atomic_directory_appears_when_complete(tmp_path: Path) -> None:
     target = tmp_path / "a"
     target.mkdir()  # an empty directory may be filled

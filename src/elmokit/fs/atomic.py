@@ -161,9 +161,11 @@ def atomic_path(path: str | Path, overwrite: bool = True, clean: bool = True) ->
     Raises:
         FileExistsError: `path` exists with other content, and is not to be overwritten.
         ValueError: `path` does not end in a name, or is a link to itself.
-        OSError: `path` cannot be written, or the disk is full; the message names `path`.
+        OSError: `path` is a directory or cannot be written, or the disk is full; the message names `path`.
     """
     path = resolve_link(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory: name a file")
     with _partial(path, clean) as partial:
         yield partial
         if path.exists() and not overwrite:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from elmokit.fs.atomic import atomic_path
+from elmokit.fs.reading import open_regular
 from elmokit.storage.store import EmbeddingStore, StoreIndex
 
 GROUP_BYTES = 1 << 26  # of a row group, which memory holds; a larger line is a row group of its own
@@ -86,7 +87,8 @@ def read_parquet_index(path: Path) -> StoreIndex | None:
     from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
     try:
-        metadata = parquet.read_schema(path).metadata or {}
+        with open_regular(path) as file:
+            metadata = parquet.read_schema(file).metadata or {}
         return StoreIndex.from_json(metadata[INDEX_KEY])
     except (OSError, KeyError, ValueError, RecursionError, arrow.ArrowException):
         return None
