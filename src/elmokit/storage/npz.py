@@ -55,5 +55,5 @@ def read_npz_index(path: Path) -> StoreIndex | None:
     try:
         with open_regular(path) as stream, ZipFile(stream) as archive:
             return StoreIndex.from_json(archive.comment)
-    except (OSError, BadZipFile, ValueError, RecursionError):
+    except (OSError, BadZipFile, NotImplementedError, ValueError, RecursionError):  # an archive of a later version
         return None
