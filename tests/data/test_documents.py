@@ -84,6 +84,18 @@ def test_read_documents_raises_for_damaged_parquet(tmp_path: Path) -> None:
         lines_of(tmp_path / "none.parquet")
 
 
+def test_read_documents_raises_for_a_damaged_page_of_parquet(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="the extra parquet")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    texts = [f"the cat sat on the mat {number}" for number in range(999)]
+    parquet.write_table(arrow.table({"text": texts}), path, compression="snappy", use_dictionary=False)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100] + b"\xff" * 100 + whole[200:])
+    with pytest.raises(ValueError, match=r"a\.parquet cannot be read as Parquet .*: it is damaged"):
+        lines_of(path)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

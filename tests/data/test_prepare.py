@@ -314,6 +314,20 @@ def test_prepare_lists_dropped_records_by_their_number(
     ]
 
 
+def test_prepare_lists_the_lines_of_duplicates_far_from_what_they_duplicate(tmp_path: Path) -> None:
+    """The lines of earlier documents are looked up in a file to which those of later ones are still being added."""
+    originals, random_of = 500, random.Random(0)
+    copied = [random_of.randrange(originals) for _ in range(originals)]
+    texts = [f"Document number {number}." for number in range(originals)]
+    for number in copied:
+        texts.insert(random_of.randrange(texts.index(texts[number]) + 1, len(texts) + 1), texts[number])
+    raw = written(tmp_path / "raw.txt", [[text] for text in texts])
+    prepare([raw], tmp_path / "out", processes=1, drop_duplicates="exact")
+    notes = [json.loads(line) for line in read_lines(tmp_path / "out" / "dropped.jsonl")]
+    expected = [(2 * place + 1, 2 * texts.index(text) + 1) for place, text in enumerate(texts) if text in texts[:place]]
+    assert [(note["line"], note["like"]["line"]) for note in notes] == expected
+
+
 def test_prepare_report_prints_counts_and_no_options(tmp_path: Path) -> None:
     raw = written(tmp_path / "raw.txt", [*REPEATING, [f"A word {'x' * 60} too long."]])
     report = prepare([raw], tmp_path / "out", processes=1)

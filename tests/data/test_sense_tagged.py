@@ -214,6 +214,7 @@ def test_read_coarse_wsd_splits_tokens_at_spaces_alone(bank: Path) -> None:
         ("train.data.txt", "1\tthe bank\n", "different numbers of lines"),
         ("train.gold.txt", "0\n7\n", r"line 2: class '7' is not in classes_map.txt, which has 0, 1"),
         ("classes_map.txt", "0 bank", "is not JSON"),
+        ("classes_map.txt", "[" * 100_000, "is not JSON"),
         ("classes_map.txt", "[0]", "should be a JSON object"),
     ],
 )

@@ -35,6 +35,19 @@ def test_created_bytes_are_read_back(tmp_path: Path, name: str) -> None:
     assert ((tmp_path / name).read_bytes() == "one\nzwölf\n".encode()) == (name == "a.txt")
 
 
+def test_gzip_notices_that_a_disk_was_full_for_a_moment(tmp_path: Path) -> None:
+    """A write that is cut short by a full disk is no error in itself: only the next one is."""
+    resource = pytest.importorskip("resource", reason="Windows has no limit of file sizes")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(OSError), create_bytes(tmp_path / "a.gz") as stream:
+            stream.write(os.urandom(1 << 20))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def test_atomic_path_appears_when_complete(tmp_path: Path) -> None:
     target = tmp_path / "new" / "a.txt.gz"
     with atomic_path(target) as partial:
@@ -143,6 +156,12 @@ def test_unwritable_directory_is_named(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_directory_in_the_place_of_a_file_is_named_before_the_work(tmp_path: Path, overwrite: bool) -> None:
+    with pytest.raises(IsADirectoryError, match="is a directory: name a file"), atomic_path(tmp_path, overwrite):
+        pytest.fail("the block was entered")
+
+
 def test_atomic_directory_appears_when_complete(tmp_path: Path) -> None:
     target = tmp_path / "a"
     target.mkdir()  # an empty directory may be filled
@@ -244,6 +263,14 @@ def test_leftovers_of_others_and_of_runs_that_live_are_kept(tmp_path: Path) -> N
     assert sorted(os.listdir(tmp_path)) == [".partial-01234567-b.txt", "a.txt"]
     remove_leftovers(tmp_path)
     assert os.listdir(tmp_path) == ["a.txt"] and (tmp_path / "a.txt").read_text() == "first"
+
+
+def test_leftover_of_an_output_named_like_a_replaced_one_is_not_taken_for_it(tmp_path: Path) -> None:
+    leftover = tmp_path / ".partial-01234567-a.replaced" / "a.replaced"
+    leftover.parent.mkdir()
+    leftover.write_text("half")
+    remove_leftovers(tmp_path)
+    assert os.listdir(tmp_path) == []
 
 
 def test_output_with_the_longest_name_is_written(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Parquet files of embeddings, and those of others, as pyarrow reads them."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -70,7 +71,11 @@ def test_an_index_is_read_of_no_other_file(tmp_path: Path) -> None:
     import pyarrow
 
     arrow.write_table(pyarrow.table({"a": [1]}), tmp_path / "other.parquet")
-    assert [read_parquet_index(tmp_path / name) for name in ("text.parquet", "other.parquet", "nowhere")] == [None] * 3
+    names = ["text.parquet", "other.parquet", "nowhere"]
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe.parquet")  # it must not be waited for
+        names.append("pipe.parquet")
+    assert [read_parquet_index(tmp_path / name) for name in names] == [None] * len(names)
 
 
 def test_a_missing_pyarrow_is_named_before_anything_is_computed(
@@ -107,3 +112,22 @@ def test_a_file_that_is_no_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "text.parquet").write_text("no table")
     with pytest.raises(ValueError, match=r"text\.parquet is not a Parquet file"):
         num_rows(tmp_path / "text.parquet")
+
+
+def test_damage_to_a_table_is_named_with_its_file(tmp_path: Path) -> None:
+    """Arrow says what is wrong with a page or a footer, but not where, as an OSError without a number."""
+    import pyarrow
+
+    path = tmp_path / "a.parquet"
+    arrow.write_table(pyarrow.table({"id": range(999)}), path, use_dictionary=False)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100] + b"\xff" * 100 + whole[200:])
+    with pytest.raises(ValueError, match=r"a\.parquet is not a Parquet file, or is damaged"):
+        list(read_rows(path, 0, 999, batch_size=100))
+    length = int.from_bytes(whole[-8:-4], "little")
+    path.write_bytes(whole[: -8 - length] + bytes(length) + whole[-8:])
+    for read in (num_rows, column_names):
+        with pytest.raises(ValueError, match=r"a\.parquet is not a Parquet file, or is damaged"):
+            read(path)
+        with pytest.raises(FileNotFoundError, match="nowhere"):
+            read(tmp_path / "nowhere.parquet")

@@ -15,6 +15,8 @@ from safetensors.numpy import save_file
 
 from elmokit.storage import store as storage
 from elmokit.storage.hdf5 import write_allennlp_hdf5
+from elmokit.storage.npy import read_npy_index
+from elmokit.storage.npz import read_npz_index, write_npz
 from elmokit.storage.store import EmbeddingStore, StoreIndex, begin_store, finish_store, finished_shards, write_shard
 from elmokit.storage.token_spool import TokenSpool, cut_words, read_together
 
@@ -137,6 +139,30 @@ def test_a_store_that_was_written_anew_is_not_read_with_the_layout_of_before(tmp
     with pytest.raises(ValueError, match="was written anew since this store was opened: open the store again"):
         store[0]
     assert EmbeddingStore(tmp_path / "store")[0][0] == before[0]
+
+
+def test_a_store_that_was_written_anew_and_shorter_is_not_read_beyond_its_end(tmp_path: Path) -> None:
+    store = fill(tmp_path / "store", TOP)
+    store.length(0)  # opens the part
+    (tmp_path / "store" / "part-00000.safetensors").unlink()
+    write_part(tmp_path / "store", TOP, 0, [["a"], []], [np.zeros((1, 4)), np.zeros((0, 4))])
+    with pytest.raises(ValueError, match="was written anew since this store was opened: open the store again"):
+        store.vectors(0)
+
+
+def test_an_index_is_read_of_no_archive_of_a_later_version(tmp_path: Path) -> None:
+    write_npz(fill(tmp_path / "store", TOP), tmp_path / "a.npz", {"a": 0})
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    content[content.index(b"PK\x01\x02") + 6] = 255  # the version that is needed to extract the array
+    (tmp_path / "a.npz").write_bytes(content)
+    assert read_npz_index(tmp_path / "a.npz") is None
+
+
+@pytest.mark.parametrize("shape", ["(3,", f"({10**30},)", f"({1 << 62}, 3)", "(-5,)"])
+def test_an_index_is_read_of_no_damaged_numpy_file(tmp_path: Path, shape: str) -> None:
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    assert read_npy_index(tmp_path / "a.npy") is None
 
 
 def test_a_store_is_read_after_a_change_of_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

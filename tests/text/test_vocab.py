@@ -61,7 +61,7 @@ def test_vocab_is_read_back_or_names_the_word_that_would_not_be(tmp_path_factory
     assert Vocab.read(path) == vocab
 
 
-@pytest.mark.parametrize("word", ["", "a\nb", "\n", "a\r", "!!!MAXTERMID"])
+@pytest.mark.parametrize("word", ["", "a\nb", "\n", "a\r", "!!!MAXTERMID", "a\ud800"])
 def test_vocab_raises_for_words_that_are_no_lines(word: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"{word!r} cannot be a word of a vocabulary")):
         Vocab(["<S>", "</S>", "<UNK>", word])

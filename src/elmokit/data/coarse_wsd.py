@@ -27,7 +27,7 @@ def _read_classes(path: Path) -> dict[str, str]:
     text = "\n".join(read_lines(path))
     try:
         classes = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error}): it should map class numbers to names of senses") from error
     if not isinstance(classes, dict) or not all(isinstance(name, str) for name in classes.values()):
         raise ValueError(f"{path} should be a JSON object that maps class numbers to names of senses")

@@ -94,7 +94,9 @@ def _parquet_texts(path: str, field: str) -> Iterator[tuple[int, str | None]]:
                 if not (text is None or isinstance(text, str)):
                     raise ValueError(f"{path}: the column {field!r} is {schema.field(field).type}, not text")
                 yield row, text
-    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+    except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
+        if getattr(error, "errno", None):  # the system's: for damage, Arrow raises an OSError without a number
+            raise
         raise ValueError(f"{path} cannot be read as Parquet ({error}): it is damaged or misnamed") from error
 
 
@@ -104,11 +106,15 @@ def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:
     if kind in (*JSON_LINES, PARQUET):
         texts = _parquet_texts(path, field) if kind == PARQUET else _json_texts(path, field)
         for position, text in texts:
-            yield from ((position, line.rstrip("\r")) for line in (text or "").split("\n") if line.strip())
+            for line in (text or "").split("\n"):
+                if line.strip():
+                    yield position, line.rstrip("\r")
             yield position, None
     elif kind in FASTA:
         for record in read_fasta(path):
-            yield from ((record.line, line) for line in (" ".join(record.sequence) or None, None))
+            if record.sequence:
+                yield record.line, " ".join(record.sequence)
+            yield record.line, None
     else:
         for number, line in enumerate(read_lines(path), start=1):
             yield number, line if line.strip() else None

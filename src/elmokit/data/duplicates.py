@@ -226,8 +226,8 @@ class LogSizes:
 EMPTY = LogSizes()
 
 
-def _reopened(path: Path, size: int) -> BinaryIO:
-    """Open a file for reading and appending, truncated to `size` bytes. ValueError if it has fewer."""
+def reopen(path: Path, size: int) -> BinaryIO:
+    """Open a file for reading and writing, truncated to `size` bytes, at its end. ValueError if it has fewer."""
     file = path.open("r+b" if path.exists() else "w+b")
     if file.seek(0, os.SEEK_END) < size:
         file.close()
@@ -266,9 +266,9 @@ class SeenTexts:
             ValueError: A file has fewer entries.
         """
         self._similarity, self._candidates = similarity, candidates
-        self._keys = _reopened(directory / "documents.bin", 8 * sizes.documents)  # 0 for documents that were dropped
-        self._rows = _reopened(directory / "signatures.bin", self.ROW * sizes.documents)
-        self._lines = _reopened(directory / "paragraphs.bin", 8 * sizes.paragraphs)
+        self._keys = reopen(directory / "documents.bin", 8 * sizes.documents)  # 0 for documents that were dropped
+        self._rows = reopen(directory / "signatures.bin", self.ROW * sizes.documents)
+        self._lines = reopen(directory / "paragraphs.bin", 8 * sizes.paragraphs)
         self._exact, self._bands, self._paragraphs = HashIndex(), HashIndex(), HashIndex()
         self.sizes = sizes
         self._mapped = np.empty((0, PERMUTATIONS), np.uint32)  # signatures on disk, mapped again when there are more

@@ -107,6 +107,5 @@ def read_identifiers(path: str | Path, separator: str = "|", field: int = 1, gro
             lines[name] = record.line
             yield record
 
-    numbers = [number for number, _ in _by_length(named(), group)]
-    places = dict(zip(numbers, range(len(numbers)), strict=True))
+    places = {number: place for place, (number, _) in enumerate(_by_length(named(), group))}
     return {name: places[number] for number, name in enumerate(lines)}

@@ -83,7 +83,9 @@ class PrepareReport:
         if self.long_words:
             lines.append(f"words of more than 48 bytes, of which a model reads the first 48: {self.long_words:,}")
         lines.append(f"tokenizer: {self.options.tokenizer}")
-        return "\n".join(lines + ["these shards were there already; nothing was done"] * self.already_done)
+        if self.already_done:
+            lines.append("these shards were there already; nothing was done")
+        return "\n".join(lines)
 
 
 def json_bytes(values: Any, indent: int | None = 2) -> bytes:

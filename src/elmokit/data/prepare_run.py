@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from elmokit.data.documents import Document, position_name, read_documents
-from elmokit.data.duplicates import EMPTY, Fingerprint, LogSizes, Match, SeenTexts
+from elmokit.data.duplicates import EMPTY, Fingerprint, LogSizes, Match, SeenTexts, reopen
 from elmokit.data.prepare_report import REPORT_NAME, PrepareReport, Reason, json_bytes
 from elmokit.data.shuffle import Scatter
 from elmokit.data.workers import TokenizedDocument, TokenizedLine, WorkerOptions, tokenize_documents
@@ -88,11 +88,8 @@ class PrepareRun:
         num_shards, seed = self._options.num_shards, self._options.seed
         self._scatter = Scatter(directory, num_shards, seed, checkpoint.shard_bytes)
         self._seen = SeenTexts(directory, self._options.similarity, checkpoint.seen)
-        self._dropped = (directory / DROPPED_NAME).open("ab")
-        self._dropped.truncate(checkpoint.dropped_bytes)
-        self._dropped.seek(0, os.SEEK_END)  # where `save` looks for its size
-        self._positions = (directory / POSITIONS_NAME).open("a+b")
-        self._positions.truncate(8 * checkpoint.documents)
+        self._dropped = reopen(directory / DROPPED_NAME, checkpoint.dropped_bytes)
+        self._positions = reopen(directory / POSITIONS_NAME, 8 * checkpoint.documents)
         self._next_save = time.monotonic() + CHECKPOINT_SECONDS
         self._warned = False
 
@@ -123,6 +120,7 @@ class PrepareRun:
         checkpoint, fingerprint = self._checkpoint, document.fingerprint
         while len(checkpoint.file_starts) <= document.file:
             checkpoint.file_starts.append(checkpoint.documents)
+        self._positions.seek(8 * checkpoint.documents)  # `_location` may have moved it
         self._positions.write(document.position.to_bytes(8, "little"))
         if document.file < self._num_excluded:
             assert fingerprint is not None

@@ -105,15 +105,17 @@ class TrainingStream:
         return [self._window(self._rows[part], begins[part]) for part in parts]
 
     def _window(self, rows: list[list[list[str]]], begins: list[int]) -> TrainingWindow:
-        columns = [
-            [row[column][begin : begin + self._steps] for row, begin in zip(rows, begins, strict=True)]
-            for column in range(4)
-        ]
-        inputs, targets = ([self._time_major(columns[c]) for c in chosen] for chosen in ((0, 2), (1, 3)))
-        words, indices = number_words(chain(*inputs))
-        tokens, target_ids = (torch.from_numpy(ids).view(2, -1) for ids in (indices, self._vocab.ids(chain(*targets))))
+        columns = [self._time_major(rows, begins, column) for column in range(4)]
+        words, indices = number_words(chain(columns[0], columns[2]))
+        tokens = torch.from_numpy(indices).view(2, -1)
+        targets = torch.from_numpy(self._vocab.ids(chain(columns[1], columns[3]))).view(2, -1)
         is_begin = tokens[0] == words.index(BOS) if BOS in words else torch.zeros_like(tokens[0], dtype=torch.bool)
-        return TrainingWindow(words, tokens, target_ids, is_begin)
+        return TrainingWindow(words, tokens, targets, is_begin)
+
+    def _time_major(self, rows: list[list[list[str]]], begins: list[int], column: int) -> Iterator[str]:
+        """A column of the window, one of the four that `rows` has: the words of all rows, step by step."""
+        parts = [row[column][begin : begin + self._steps] for row, begin in zip(rows, begins, strict=True)]
+        return chain.from_iterable(zip(*parts, strict=True))
 
     def _fill(self, number: int) -> None:
         """Refill a row that has too few words for a window."""
@@ -124,10 +126,6 @@ class TrainingStream:
         while len(row[0]) < self._steps:
             for words, more in zip(row, _inputs_and_targets(next(self._sentences)), strict=True):
                 words += more
-
-    @staticmethod
-    def _time_major(rows: list[list[str]]) -> Iterator[str]:
-        return chain.from_iterable(zip(*rows, strict=True))
 
 
 @dataclass

@@ -174,8 +174,8 @@ def _long_line(
             else:
                 rows = slice(words.begin + half.rows.start, words.begin + half.rows.stop)
                 yield batch, HalfVectors(rows, half.columns, half.vectors)
-        done, length = result.halves[0].rows, len(words)
-        progress.advance(*(n * done.stop // length - n * done.start // length for n in (batch.characters, length)))
+        done, length, characters = result.halves[0].rows, len(words), batch.characters
+        progress.advance(characters * done.stop // length - characters * done.start // length, done.stop - done.start)
     if pool is not None:
         yield batch, _Vectors(batch.first_line, pool.vectors())
     assert after is not None

@@ -98,10 +98,15 @@ def split_batches(
 def split_evenly(
     sentences: Sentences, longest: int, words: int | None = None
 ) -> Iterator[tuple[list[Sequence[str]], bool]]:
-    """`split_batches` of a known number of sentences, in batches of about equal size: a small last one would cost
-    nearly as much as a full one."""
+    """`split_batches` of a known number of sentences, in batches of about equal size.
+
+    A small last batch would cost nearly as much as a full one.
+    """
+    if not sentences:
+        return iter(())
     total = sum(map(len, sentences)) + 2 * len(sentences)
-    return split_batches(sentences, longest, ceil(total / max(1, ceil(total / (words or longest)))) or None)
+    num_batches = ceil(total / (words or longest))
+    return split_batches(sentences, longest, ceil(total / num_batches))
 
 
 def running_order(sentences: Sentences, sizes: Sizes) -> list[int]:

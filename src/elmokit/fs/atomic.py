@@ -36,9 +36,9 @@ def create_bytes(path: str | Path) -> BinaryIO:
     compression = suffixes_of(path).compression
     if compression == ".gz":
         # Without time and name in the header, so that equal content gives equal files.
-        file = path.open("wb", buffering=0)
+        file = path.open("wb")  # buffered: gzip does not notice if only a part of what it writes is accepted
         stream = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
-        stream.myfileobj = file  # closed with the stream
+        stream.myfileobj = cast(Any, file)  # closed with the stream
         return cast(BinaryIO, stream)
     if compression == ".zst":
         return zstandard.ZstdCompressor(level=3).stream_writer(path.open("wb"))
@@ -82,7 +82,8 @@ def remove_leftovers(directory: Path, name: str | None = None) -> None:
             if is_locked:
                 for replaced in folder.glob("*.replaced"):  # see `_replace`
                     output = directory / replaced.name.removesuffix(".replaced")
-                    if not output.exists():
+                    # The new one is next to it: this is no output whose own name ends in ".replaced".
+                    if not output.exists() and (folder / output.name).exists():
                         replaced.rename(output)
                 shutil.rmtree(folder)
 
@@ -160,9 +161,11 @@ def atomic_path(path: str | Path, overwrite: bool = True, clean: bool = True) ->
     Raises:
         FileExistsError: `path` exists with other content, and is not to be overwritten.
         ValueError: `path` does not end in a name, or is a link to itself.
-        OSError: `path` cannot be written, or the disk is full; the message names `path`.
+        OSError: `path` is a directory or cannot be written, or the disk is full; the message names `path`.
     """
     path = resolve_link(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory: name a file")
     with _partial(path, clean) as partial:
         yield partial
         if path.exists() and not overwrite:
@@ -231,10 +234,10 @@ def _check_same(new: Path, path: Path) -> None:
         raise _exists(path)
 
 
-def _finish(directory: Path, folder: Path) -> None:
+def _finish(directory: Path) -> None:
     """Give all files of a directory the default mode, and flush everything to the disk."""
     paths = list(directory.rglob("*"))
-    _set_default_mode(folder, paths)
+    _set_default_mode(directory.parent, paths)
     for path in [*paths, directory]:
         if not path.is_symlink():
             sync(path)
@@ -287,7 +290,7 @@ def publish_directory(new: str | Path, path: str | Path) -> None:
     """
     new, path = Path(new), Path(path)
     try:
-        _finish(new, new.parent)
+        _finish(new)
         _replace(new, path)
     except OSError as error:
         raise cannot_write(path, error) from error

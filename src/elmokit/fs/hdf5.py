@@ -28,9 +28,12 @@ class _Output(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Set the position; the end is that of the file or of the data in memory, whichever is later."""
-        ends = [begin + len(data) for begin, data in self._unwritten]
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at}.get(whence)
-        self._at = offset + (max(self._file.seek(0, io.SEEK_END), *ends, 0) if start is None else start)
+        if whence == io.SEEK_CUR:
+            offset += self._at
+        elif whence == io.SEEK_END:
+            ends = [begin + len(data) for begin, data in self._unwritten]
+            offset += max(self._file.seek(0, io.SEEK_END), *ends, 0)
+        self._at = offset
         return self._at
 
     def tell(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
@@ -31,5 +32,5 @@ def read_npy_index(path: Path) -> StoreIndex | None:
             shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
             stream.seek(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, 1)
             return StoreIndex.from_json(stream.read(MAX_INDEX_BYTES))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError, OverflowError, RecursionError, TokenError):  # NumPy tokenizes a damaged header
         return None

@@ -20,11 +20,11 @@ CHUNK_ROWS = 4096
 
 def _chunks(store: EmbeddingStore, line: int) -> Iterator[np.ndarray]:
     """The vectors of a line in the order of its array, (T, 2D) or (L+1, T, 2D), in chunks of rows (n, 2D)."""
-    length, (*layers, _) = store.length(line), store.index.vector_shape
-    for layer in range(*layers) if layers else (...,):
-        for begin in range(0, length, CHUNK_ROWS):
-            vectors = store.vectors(line, slice(begin, begin + CHUNK_ROWS))
-            yield vectors if layer is ... else vectors[:, layer]
+    shape = store.index.vector_shape
+    layers = range(shape[0]) if len(shape) == 2 else [...]
+    for layer in layers:
+        for begin in range(0, store.length(line), CHUNK_ROWS):
+            yield store.vectors(line, slice(begin, begin + CHUNK_ROWS))[:, layer]
 
 
 def write_npz(store: EmbeddingStore, path: str | Path, lines: Mapping[str, int], pooled: bool = False) -> None:
@@ -55,5 +55,5 @@ def read_npz_index(path: Path) -> StoreIndex | None:
     try:
         with open_regular(path) as stream, ZipFile(stream) as archive:
             return StoreIndex.from_json(archive.comment)
-    except (OSError, BadZipFile, ValueError, RecursionError):
+    except (OSError, BadZipFile, NotImplementedError, ValueError, RecursionError):  # an archive of a later version
         return None

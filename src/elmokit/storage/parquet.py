@@ -9,6 +9,7 @@ The key `elmokit` of a file's metadata is the index of the store it was written 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from elmokit.fs.atomic import atomic_path
+from elmokit.fs.reading import open_regular
 from elmokit.storage.store import EmbeddingStore, StoreIndex
 
 GROUP_BYTES = 1 << 26  # of a row group, which memory holds; a larger line is a row group of its own
@@ -85,13 +87,26 @@ def read_parquet_index(path: Path) -> StoreIndex | None:
     from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
     try:
-        metadata = parquet.read_schema(path).metadata or {}
+        with open_regular(path) as file:
+            metadata = parquet.read_schema(file).metadata or {}
         return StoreIndex.from_json(metadata[INDEX_KEY])
     except (OSError, KeyError, ValueError, RecursionError, arrow.ArrowException):
         return None
 
 
 # --- Tables that someone else wrote ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _damage_named(path: str | Path) -> Iterator[None]:
+    """ValueError, which names the file, where Arrow cannot read it."""
+    arrow = require_pyarrow()
+    try:
+        yield
+    except (arrow.ArrowException, OSError) as error:
+        if getattr(error, "errno", None):  # the system's: for damage, Arrow raises an OSError without a number
+            raise
+        raise ValueError(f"{path} is not a Parquet file, or is damaged: {error}") from error
 
 
 def num_rows(path: str | Path) -> int:
@@ -101,21 +116,18 @@ def num_rows(path: str | Path) -> int:
         ValueError: It is not a Parquet file.
         FileNotFoundError: It does not exist.
     """
-    arrow = require_pyarrow()
-    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
+    with _damage_named(path):
+        from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
-    try:
         return parquet.read_metadata(path).num_rows
-    except arrow.ArrowInvalid as error:
-        raise ValueError(f"{path} is not a Parquet file, or is damaged: {error}") from error
 
 
 def column_names(path: str | Path) -> list[str]:
-    """The names of the columns of a Parquet file, in order."""
-    require_pyarrow()
-    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
+    """The names of the columns of a Parquet file, in order; errors as those of `num_rows`."""
+    with _damage_named(path):
+        from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
-    return parquet.read_schema(path).names
+        return parquet.read_schema(path).names
 
 
 def read_rows(path: str | Path, first: int, count: int, batch_size: int) -> Iterator[Any]:
@@ -129,11 +141,15 @@ def read_rows(path: str | Path, first: int, count: int, batch_size: int) -> Iter
 
     Yields:
         pyarrow tables with all columns.
+
+    Raises:
+        ValueError: It is not a Parquet file, or is damaged.
+        FileNotFoundError: It does not exist.
     """
     arrow = require_pyarrow()
     from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
-    with parquet.ParquetFile(path) as file:
+    with _damage_named(path), parquet.ParquetFile(path) as file:
         if count == 0:
             yield file.schema_arrow.empty_table()
             return

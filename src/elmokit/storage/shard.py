@@ -49,10 +49,9 @@ class _StoredTensor:
         return self.shape[0] * self.row_size
 
     def read(self, path: Path, begin: int, end: int) -> np.ndarray:
-        """Read rows begin : end; the file is not kept open."""
+        """Read the numbers of rows begin : end, flat; the file is not kept open."""
         count = (end - begin) * self.row_size // self.dtype.itemsize
-        rows = np.fromfile(path, self.dtype, count, offset=self.offset + begin * self.row_size)
-        return rows.reshape(end - begin, *self.shape[1:])
+        return np.fromfile(path, self.dtype, count, offset=self.offset + begin * self.row_size)
 
 
 def _header(tensors: dict[str, _StoredTensor]) -> bytes:
@@ -205,10 +204,11 @@ class Shard:
         return self._read("vectors", begin, end)
 
     def _read(self, name: str, begin: int, end: int) -> np.ndarray:
-        rows = self.tensors[name].read(self.path, begin, end)
+        tensor = self.tensors[name]
+        numbers = tensor.read(self.path, begin, end)
         if _Version.of(self.path) != self.version:
             raise ValueError(f"{self.path} was written anew since this store was opened: open the store again")
-        return rows
+        return numbers.reshape(end - begin, *tensor.shape[1:])
 
 
 def _read_layout(path: Path) -> dict[str, _StoredTensor]:

@@ -1,6 +1,7 @@
 """The word vocabulary: the output classes of the softmax, and the input of a biLM with word ids."""
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -16,6 +17,7 @@ from elmokit.text.characters import BOS, EOS, UNK
 
 SPECIALS = (BOS, EOS, UNK)
 BATCH_CHARACTERS = 1 << 20  # of the lines whose words are counted in one call, since a call per line would be slow
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # which UTF-8 cannot represent
 OLD_MARK = "!!!MAXTERMID"  # a line of the first vocabularies, which bilm-tf does not count (bilm/data.py:36)
 
 
@@ -52,6 +54,7 @@ class Vocab:
         unreadable = [word for word in self.words if not word or "\n" in word or word[-1] == "\r" or word == OLD_MARK]
         # At the beginning of a file, this character is a byte order mark.
         unreadable += [word for word in self.words[:1] if word.startswith("\ufeff")]
+        unreadable += [word for word in self.words if not word.isascii() and LONE_SURROGATE.search(word)]
         if unreadable:
             raise ValueError(
                 f"{unreadable[0]!r} cannot be a word of a vocabulary, a file with one word per line: remove it"
