@@ -80,6 +80,16 @@ def test_layers_are_those_of_the_bilm(embedder: Embedder) -> None:
             assert_close(vectors, of_layers(layers))
 
 
+@pytest.mark.parametrize("layers", ["all", "mix", "average", "sum", "top", 0])
+def test_a_model_on_the_cpu_ignores_pytorchs_default_device(layers: str | int, tmp_path: Path) -> None:
+    save(tiny(mix=MIX), tmp_path / "model")
+    expected = Embedder(tmp_path / "model", device="cpu").embed(SENTENCES, layers=layers)
+    with torch.device("meta"):  # stands for a GPU
+        found = Embedder(tmp_path / "model", device="cpu").embed(SENTENCES, layers=layers)
+    for vectors, wanted in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(vectors, wanted)
+
+
 def test_prepacked_model_is_used_again_in_its_own_type_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tiny(softmax=FullSoftmax(4, 16), vocab=Vocab(["<S>", "</S>", "<UNK>", "I"])), tmp_path / "model")
     first = Embedder(tmp_path / "model", device="cpu", softmax=True)

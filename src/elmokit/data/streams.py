@@ -212,7 +212,7 @@ def draw_hidden(lengths: Sequence[int], share: float, generator: torch.Generator
     Returns:
         The positions of the hidden words of each sentence, from 0, in ascending order.
     """
-    draws = torch.rand(sum(lengths), generator=generator).numpy()
+    draws = torch.rand(sum(lengths), generator=generator, device="cpu").numpy()
     begins = np.cumsum(lengths)[:-1]
     return [np.sort(np.argsort(own)[: max(1, round(share * len(own)))]) for own in np.split(draws, begins)]
 
@@ -271,7 +271,7 @@ def window_batch(forward: Sequence[str], backward: Sequence[str]) -> PackedBatch
     """
     words, indices = number_words(chain(forward, backward))
     length = len(forward)
-    text = PackedText(Packing.rectangle(length, 1), torch.arange(length).expand(2, length))
+    text = PackedText(Packing.rectangle(length, 1), torch.arange(length, device="cpu").expand(2, length))
     return PackedBatch(words, torch.from_numpy(indices).view(2, length), text, np.array([length]))
 
 

@@ -43,18 +43,18 @@ def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
     """
     count = model.config.num_representations
     if layers == "mix" and model.mix is not None:
-        return model.mix.gamma * torch.softmax(torch.tensor(model.mix.weights, dtype=torch.float32), dim=0)
+        return model.mix.gamma * torch.softmax(torch.tensor(model.mix.weights, dtype=torch.float32, device="cpu"), dim=0)
     if layers in ("mix", "average"):
-        return torch.full((count,), 1 / count, dtype=torch.float32)
+        return torch.full((count,), 1 / count, dtype=torch.float32, device="cpu")
     if layers == "sum":
-        return torch.ones(count, dtype=torch.float32)
+        return torch.ones(count, dtype=torch.float32, device="cpu")
     number = count - 1 if layers == "top" else layers
     if isinstance(number, bool | str | float) or number not in range(-count, count):
         a_number = f"a number from 0 to {count - 1}"
         if layers == "all":
             raise ValueError(f"one vector of a word is needed: layers must be mix, average, sum, top, or {a_number}")
         raise ValueError(f"layers must be mix, average, sum, top, all, or {a_number}, not {layers!r}")
-    return torch.eye(count, dtype=torch.float32)[operator.index(number)]
+    return torch.eye(count, dtype=torch.float32, device="cpu")[operator.index(number)]
 
 
 def select_layers(model: Pretrained, layers: str | int) -> LayerSelection:

@@ -18,7 +18,7 @@ class WordCache:
     def __init__(self, dim: int, num_bytes: int) -> None:
         self.capacity, self._sizes = max(1, num_bytes // (4 * dim)), (dim, num_bytes)
         with torch.inference_mode(False):  # a tensor of inference mode could be written in that mode only
-            self._vectors = torch.empty(self.capacity, dim, dtype=torch.float32)
+            self._vectors = torch.empty(self.capacity, dim, dtype=torch.float32, device="cpu")
         self._rows: dict[str, int] = {}
         self._lock = Lock()
         _caches.add(self)
@@ -35,7 +35,7 @@ class WordCache:
         """U words -> vectors (U, D), and the indices of words that are not cached, whose rows are undefined."""
         with self._lock:
             rows = [self._rows.get(word, -1) for word in words]
-            vectors = self._vectors[torch.tensor(rows, dtype=torch.int64).clamp_(min=0)]
+            vectors = self._vectors[torch.tensor(rows, dtype=torch.int64, device="cpu").clamp_(min=0)]
         return vectors, [number for number, row in enumerate(rows) if row < 0]
 
     def add(self, words: list[str], vectors: Tensor) -> None:

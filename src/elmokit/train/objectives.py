@@ -186,7 +186,7 @@ class WindowLikelihood:
         """Draw where a sentence, if it begins there, starts from zeros: (T, B) for the whole batch; None: nowhere."""
         if not self._fresh_starts:
             return None
-        drawn = torch.rand(self._steps * self._batch_size, generator=draws)
+        drawn = torch.rand(self._steps * self._batch_size, generator=draws, device="cpu")
         return (drawn < self._fresh_starts).view(self._steps, -1)
 
     def outputs(self, bilm: BiLM, vectors: Tensor, part: Part, dropout: float) -> Tensor:
