@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from oracle import cosine
 
 import elmokit.analysis.neighbors as neighbors_module
 from elmokit.analysis.neighbors import SearchConfig, neighbors
@@ -39,10 +40,6 @@ def embedder() -> Embedder:
 def corpus(tmp_path: Path) -> Path:
     (tmp_path / "corpus.txt").write_text("\n".join(CORPUS))
     return tmp_path / "corpus.txt"
-
-
-def cosine(left: np.ndarray, right: np.ndarray) -> float:
-    return float(left @ right / np.linalg.norm(left) / np.linalg.norm(right))
 
 
 def test_neighbors_are_sorted_by_cosine(corpus: Path, embedder: Embedder) -> None:

@@ -167,6 +167,7 @@ def test_probe_reports_the_requested_state(embedder: Embedder) -> None:
     reports = {state: probe(train, dev, None, embedder, state) for state in ("zeros", "carry")}
     assert [report.state for report in reports.values()] == ["zeros", "carry"]
     assert reports["zeros"].scores["layer 0"] == reports["carry"].scores["layer 0"]  # independent of the state
+    assert reports["zeros"].scores["layer 1"] != reports["carry"].scores["layer 1"]
 
 
 def test_probe_files_scores_conllu_and_columns_alike(embedder: Embedder, tmp_path: Path) -> None:

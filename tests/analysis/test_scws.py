@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from oracle import cosine
 
 from elmokit import cli
 from elmokit.analysis.scws import ScwsReport, plot_scws, read_scws, scws
@@ -40,14 +41,18 @@ def test_scws_correlates_cosines_of_every_layer_with_ratings(tmp_path: Path) -> 
     pairs = list(read_scws(tmp_path / "ratings.txt"))
     assert [pair.first.sentence[pair.first.position] for pair in pairs] == ["bank", "dog", "bank", "bank", "car"]
     assert list(report.correlations) == ["layer 0", "layer 1", "layer 2", "mix"] and report.pairs == 5
+    assert report.same_word is not None and "same word" in str(report)
+    same = [0, 2, 3]  # bank and bank, also in upper case
     for name, layers in (("layer 0", 0), ("layer 2", 2), ("mix", "mix")):
         cosines = []
         for pair in pairs:
             a, b = (embedder.embed([use.sentence], layers)[0][use.position] for use in (pair.first, pair.second))
-            cosines.append(float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)))
-        expected = stats.spearmanr(np.round(cosines, 6), [pair.rating for pair in pairs]).statistic
+            cosines.append(cosine(a, b))
+        ratings = [pair.rating for pair in pairs]
+        expected = stats.spearmanr(np.round(cosines, 6), ratings).statistic
         assert report.correlations[name] == pytest.approx(100 * expected)
-    assert report.same_word is not None and "same word" in str(report)
+        expected = stats.spearmanr(np.round(cosines, 6)[same], np.array(ratings)[same]).statistic
+        assert report.same_word[name] == pytest.approx(100 * expected)
     pytest.importorskip("matplotlib")
     assert plot_scws(report, tmp_path / "scws.png").read_bytes().startswith(b"\x89PNG")
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from oracle import cosine
 
 from elmokit.analysis.similarity import compare
 from elmokit.analysis.uses import Use, uses_of
@@ -21,10 +22,6 @@ FRUIT, FIRM, BOTH = "I eat an apple.", "The apple phone is new.", "Apple sells n
 def embedder() -> Embedder:
     torch.manual_seed(11)
     return Embedder(Pretrained(BiLM(BiLMConfig.preset("tiny")), tokenizer="english-1"), device="cpu")
-
-
-def cosine(left: np.ndarray, right: np.ndarray) -> float:
-    return float(left @ right / np.linalg.norm(left) / np.linalg.norm(right))
 
 
 def test_uses_of_ignores_case_only_without_an_exact_match() -> None:

@@ -200,7 +200,8 @@ def test_word_map_substitutes_equal_exhaustive_scoring(corpus: Path, embedder: E
 
 def test_word_map_has_no_substitutes_without_softmax(corpus: Path, embedder: Embedder) -> None:
     bare = Embedder(Pretrained(embedder.model.bilm), device="cpu")
-    assert [each.substitutes for each in word_map("bank", corpus, bare).clusters if each.substitutes] == []
+    clusters = word_map("bank", corpus, bare).clusters
+    assert clusters and not any(each.substitutes for each in clusters)
 
 
 def test_word_map_typical_uses_have_distinct_contexts(tmp_path: Path, embedder: Embedder) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from same_weights import assert_same_bilm
 
 from elmokit.checkpoints.errors import CheckpointError
 from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
@@ -26,8 +27,7 @@ def test_options_find_their_weights(prefix: str, bilm: BiLM, tmp_path: Path) -> 
     for name in ("options.json", "weights.hdf5"):
         (tmp_path / name).rename(tmp_path / f"{prefix}{name}")
     (tmp_path / "other_weights.hdf5").write_bytes(b"of another model")
-    found = load(tmp_path / f"{prefix}options.json").bilm
-    assert all(torch.equal(tensor, found.state_dict()[name]) for name, tensor in bilm.state_dict().items())
+    assert_same_bilm(load(tmp_path / f"{prefix}options.json").bilm, bilm)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
@@ -66,8 +66,7 @@ def test_files_under_other_names_are_a_model(options: str, weights: str, bilm: B
     (tmp_path / "weights.hdf5").rename(tmp_path / weights)
     (tmp_path / "README").write_text("no weights")
     for path in (tmp_path, tmp_path / weights):
-        found = load(path).bilm.state_dict()
-        assert all(torch.equal(tensor, found[name]) for name, tensor in bilm.state_dict().items())
+        assert_same_bilm(load(path).bilm, bilm)
 
 
 @pytest.mark.parametrize("weights", ["weights.hdf5", "weights.h5", "weights_file"])
@@ -75,8 +74,7 @@ def test_config_of_another_program_does_not_hide_the_model(weights: str, bilm: B
     write_bilm_hdf5(bilm, tmp_path)
     (tmp_path / "weights.hdf5").rename(tmp_path / weights)
     (tmp_path / "config.json").write_text('{"model_type": "elmo"}')
-    found = load(tmp_path).bilm.state_dict()
-    assert all(torch.equal(tensor, found[name]) for name, tensor in bilm.state_dict().items())
+    assert_same_bilm(load(tmp_path).bilm, bilm)
 
 
 def test_config_of_another_program_does_not_hide_a_tensorflow_checkpoint(

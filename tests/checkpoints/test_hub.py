@@ -12,6 +12,7 @@ import pytest
 import torch
 from huggingface_hub import constants, errors
 from huggingface_hub.utils import filter_repo_objects
+from same_weights import assert_same_bilm
 
 from elmokit.checkpoints.hub import HubModel, hub_model
 from elmokit.checkpoints.loading import Pretrained, describe, fingerprint, load, save
@@ -70,8 +71,7 @@ def cached(model: Path, cache: Path, leave_out: str = "") -> None:
 def assert_is(found: Pretrained, saved: Path) -> None:
     expected = load(saved)
     assert found.vocab == expected.vocab and found.card == "# Tiny\n" and found.softmax is not None
-    for name, tensor in expected.bilm.state_dict().items():
-        assert torch.equal(found.bilm.state_dict()[name], tensor)
+    assert_same_bilm(found.bilm, expected.bilm)
 
 
 # --- Names -----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from same_weights import assert_same_weights
 from sequence_encoders import CARRYING, CONFIGS, random_bilm
 from torch.nn.utils import prune
 
@@ -54,13 +55,6 @@ def everything() -> Pretrained:
         mix=MixWeights((0.5, 0.0, -0.5), gamma=1.5),
         warm_state=BiLMState(torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 32)),
     )
-
-
-def assert_same_weights(left: torch.nn.Module, right: torch.nn.Module) -> None:
-    expected, found = left.state_dict(), right.state_dict()
-    assert list(expected) == list(found)
-    for name in expected:
-        assert torch.equal(expected[name], found[name]), name
 
 
 def test_load_restores_everything_that_was_saved(tmp_path: Path) -> None:

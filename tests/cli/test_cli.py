@@ -166,8 +166,8 @@ def test_fit_has_the_options_of_the_named_task(capsys: pytest.CaptureFixture[str
 
 def test_fit_prints_the_output_directory_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Report:
-        def summary(self) -> dict[str, float]:
-            return {"development": 0.5}
+        def __str__(self) -> str:
+            return "score 50.00"
 
     with patch("elmokit.tasks.fit.fit", return_value=(None, Report())) as called:
         arguments = f"fit tagging a.conllu b.txt --output {tmp_path} --tag-column xpos --elmo none"
@@ -175,7 +175,7 @@ def test_fit_prints_the_output_directory_last(tmp_path: Path, capsys: pytest.Cap
     task, train, dev, test = called.call_args.args
     assert (task.config.tag_column, train, dev, test) == ("xpos", Path("a.conllu"), Path("b.txt"), None)
     assert called.call_args.kwargs["words"].elmo == "none"
-    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{tmp_path}: the model and its report.json")
+    assert capsys.readouterr().out == f"score 50.00\n{tmp_path}: the model and its report.json\n"
 
 
 def test_version_option_prints_the_package_version() -> None:

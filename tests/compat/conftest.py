@@ -82,6 +82,12 @@ def old_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def files(old_model: Path) -> tuple[Path, Path]:
+    """The options and the weights of `old_model`, as AllenNLP takes them."""
+    return old_model / "options.json", old_model / "model.hdf5"
+
+
 @pytest.fixture(scope="session")
 def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same biLM as a native directory, with a softmax, a vocabulary and mix weights."""

@@ -34,11 +34,6 @@ from elmokit.text.characters import encode_words
 SENTENCES = [["the", "cat", "is", "on"], [], ["dogs", "are"], [""]]
 
 
-@pytest.fixture
-def files(old_model: Path) -> tuple[Path, Path]:
-    return old_model / "options.json", old_model / "model.hdf5"
-
-
 def mean_layer(bilm: BiLM, ids: Tensor) -> Tensor:
     """The average of the layers of the biLM, boundaries included."""
     with torch.no_grad():

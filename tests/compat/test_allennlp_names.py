@@ -29,11 +29,6 @@ SENTENCES = [["the", "cat", "is", "on"], ["dogs"]]
 PADDING = [261] * 50
 
 
-@pytest.fixture
-def files(old_model: Path) -> tuple[Path, Path]:
-    return old_model / "options.json", old_model / "model.hdf5"
-
-
 # --- Indexer -----------------------------------------------------------------------------------------------------
 
 

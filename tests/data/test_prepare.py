@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import zstandard
+from directories import contents
 
 from elmokit.cli import main
 from elmokit.data import documents, prepare_run, workers
@@ -52,10 +53,6 @@ def test_prepare_says_that_text_is_not_english_where_no_language_is_given(tmp_pa
     with pytest.warns(UserWarning, match=r"de\.txt does not look like English.*--language"):
         prepare([tmp_path / "de.txt"], tmp_path / "english", processes=1)
     prepare([tmp_path / "de.txt"], tmp_path / "german", processes=1, language="de")
-
-
-def content(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
 def sentences(directory: Path, shard: int = 0) -> list[str]:
@@ -116,7 +113,7 @@ def test_prepare_does_not_depend_on_the_number_of_processes(
     monkeypatch.setattr(workers, "CHUNK_CHARACTERS", 100)
     prepare(raw, tmp_path / "one", num_shards=4, processes=1)
     prepare(raw, tmp_path / "two", num_shards=4, processes=2)
-    assert content(tmp_path / "one") == content(tmp_path / "two")
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
 def test_prepare_writes_more_shards_than_files_may_be_open(tmp_path: Path, raw: list[Path]) -> None:
@@ -142,27 +139,27 @@ def test_prepare_splits_long_documents(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_prepare_does_nothing_when_the_output_is_complete(tmp_path: Path, raw: list[Path]) -> None:
     first = prepare(raw, tmp_path / "out", num_shards=2, processes=1)
-    before = content(tmp_path / "out")
+    before = contents(tmp_path / "out")
     again = prepare(raw, tmp_path / "out", num_shards=2, processes=1)
     assert again.already_done and not first.already_done and again.words == first.words
-    assert content(tmp_path / "out") == before
+    assert contents(tmp_path / "out") == before
     with pytest.raises(ValueError, match="prepared with other num_shards, seed: remove it"):
         prepare(raw, tmp_path / "out", num_shards=3, seed=1, processes=1)
-    assert content(tmp_path / "out") == before
+    assert contents(tmp_path / "out") == before
     prepare(raw, tmp_path / "out", num_shards=3, seed=1, processes=1, overwrite=True)
     prepare(raw, tmp_path / "fresh", num_shards=3, seed=1, processes=1)
-    assert content(tmp_path / "out") == content(tmp_path / "fresh")
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
     assert no_litter(tmp_path)
 
 
 def test_prepare_of_a_corpus_that_lost_a_shard_says_so(tmp_path: Path, raw: list[Path]) -> None:
     prepare(raw, tmp_path / "out", num_shards=2, processes=1)
-    whole = content(tmp_path / "out")
+    whole = contents(tmp_path / "out")
     (tmp_path / "out" / "shard-00001.txt.zst").unlink()
     with pytest.raises(ValueError, match=r"shard-00001.txt.zst is missing: remove .*out, or ask to overwrite it"):
         prepare(raw, tmp_path / "out", num_shards=2, processes=1)
     prepare(raw, tmp_path / "out", num_shards=2, processes=1, overwrite=True)
-    assert content(tmp_path / "out") == whole
+    assert contents(tmp_path / "out") == whole
 
 
 def test_prepare_of_files_in_another_order_is_another_corpus(tmp_path: Path, raw: list[Path]) -> None:
@@ -174,15 +171,15 @@ def test_prepare_of_files_in_another_order_is_another_corpus(tmp_path: Path, raw
 def test_prepare_reports_an_input_that_was_written_after_the_corpus(tmp_path: Path, raw: list[Path]) -> None:
     """Of the same size, since other sizes are other options."""
     prepare(raw, tmp_path / "corpus")
-    before, text = content(tmp_path / "corpus"), raw[0].read_text()
+    before, text = contents(tmp_path / "corpus"), raw[0].read_text()
     raw[0].write_text(text.swapcase())
     later = (tmp_path / "corpus" / "corpus.json").stat().st_mtime_ns + 1_000_000_000
     os.utime(raw[0], ns=(later, later))
     with pytest.warns(UserWarning, match=f"{raw[0].name} was written after .* ask to overwrite it"):
         assert prepare(raw, tmp_path / "corpus").already_done
-    assert content(tmp_path / "corpus") == before
+    assert contents(tmp_path / "corpus") == before
     assert not prepare(raw, tmp_path / "corpus", overwrite=True).already_done
-    assert content(tmp_path / "corpus") != before
+    assert contents(tmp_path / "corpus") != before
 
 
 def test_prepare_through_a_symbolic_link_writes_where_it_points(tmp_path: Path, raw: list[Path]) -> None:
@@ -383,7 +380,7 @@ def test_prepare_raises_for_a_directory_with_other_files(tmp_path: Path, raw: li
     (tmp_path / "out" / "thesis.tex").write_text("mine")
     with pytest.raises(FileExistsError, match="remove it"):
         prepare(raw, tmp_path / "out", processes=1)
-    assert content(tmp_path / "out") == {"thesis.tex": b"mine"}
+    assert contents(tmp_path / "out") == {"thesis.tex": b"mine"}
 
 
 def test_prepare_writes_to_an_empty_directory(tmp_path: Path, raw: list[Path]) -> None:
@@ -503,7 +500,7 @@ def test_prepare_interrupted_ends_with_the_same_bytes(
         interrupt_at(stops, inputs, tmp_path / "out", **options)  # pyright: ignore
     assert not (tmp_path / "out").exists()
     prepare(inputs, tmp_path / "out", **options)  # pyright: ignore
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert no_litter(tmp_path)
 
 
@@ -519,7 +516,7 @@ def test_prepare_interrupted_after_what_it_dropped_ends_with_the_same_bytes(
     for stops in (len(REPEATING) + 5, 3, 3):
         interrupt_at(stops, inputs, tmp_path / "out", processes=1, drop_duplicates=drop)
     prepare(inputs, tmp_path / "out", processes=1, drop_duplicates=drop)
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert no_litter(tmp_path)
 
 
@@ -527,7 +524,7 @@ def test_prepare_keeps_an_unfinished_run_that_cannot_be_opened(
     tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt_at(5, raw, tmp_path / "out", processes=1)
-    unfinished = content(tmp_path / ".unfinished-out")
+    unfinished = contents(tmp_path / ".unfinished-out")
 
     def fails(*_: object) -> None:
         raise ValueError("a defect")
@@ -535,7 +532,7 @@ def test_prepare_keeps_an_unfinished_run_that_cannot_be_opened(
     monkeypatch.setattr(PrepareRun, "__init__", fails)
     with pytest.raises(ValueError, match="a defect"):
         prepare(raw, tmp_path / "out", processes=1)
-    assert content(tmp_path / ".unfinished-out") == unfinished
+    assert contents(tmp_path / ".unfinished-out") == unfinished
 
 
 def test_prepare_resumed_processes_no_document_twice(
@@ -558,17 +555,15 @@ def test_prepare_starts_over_when_the_checkpoint_is_damaged(
     checkpoint.write_text(json.dumps(json.loads(checkpoint.read_text()) | changes))
     prepare(raw, tmp_path / "out", processes=1)
     prepare(raw, tmp_path / "whole", processes=1)
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def test_prepare_starts_over_when_options_differ(
-    tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prepare_starts_over_when_options_differ(tmp_path: Path, raw: list[Path]) -> None:
     interrupt_at(5, raw, tmp_path / "out", processes=1)
     with pytest.warns(UserWarning, match="unfinished run with other options"):
         prepare(raw, tmp_path / "out", processes=1, seed=3)
     prepare(raw, tmp_path / "whole", processes=1, seed=3)
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("stage", ["shards", "publish", "remove"])
@@ -589,7 +584,7 @@ def test_prepare_interrupted_while_writing_shards_ends_with_the_same_bytes(
         with pytest.raises(KeyboardInterrupt):
             prepare(raw, tmp_path / "out", num_shards=3, processes=1)
     assert prepare(raw, tmp_path / "out", num_shards=3, processes=1).already_done == (stage == "remove")
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert no_litter(tmp_path)
 
 
@@ -636,7 +631,7 @@ def test_prepare_workers_exit_with_their_parent_and_the_run_resumes(
     assert not any(map(is_running, workers))
     assert main(command) == 0
     prepare([tmp_path / "raw.txt"], tmp_path / "whole", processes=1)
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert no_litter(tmp_path)
 
 

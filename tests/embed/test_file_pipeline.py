@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from directories import contents
 from own_process import kill, start_process
 
 from elmokit.checkpoints.loading import save
@@ -57,10 +58,6 @@ def text(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
     path.write_text("\n".join(random_lines(23)) + "\n", encoding="utf-8")
     return path
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
 @pytest.mark.parametrize("layers", ["mix", "all", 1])
@@ -252,11 +249,10 @@ def test_a_full_disk_leaves_the_finished_parts(
 @pytest.mark.parametrize("pooling", [None, "mean"])
 @pytest.mark.parametrize("threads", [2, 4])
 def test_parts_are_the_same_on_any_number_of_cores(
-    tmp_path: Path, embedder: Embedder, threads: int, pooling: str | None
+    tmp_path: Path, embedder: Embedder, threads: int, pooling: str | None, num_threads: Callable[[int], None]
 ) -> None:
-    embedder = Embedder(
-        embedder.model, "cpu", sizes=Sizes(batch_words=60)
-    )  # some batches a part, and parts begun ahead
+    # some batches a part, and parts begun ahead
+    embedder = Embedder(embedder.model, "cpu", sizes=Sizes(batch_words=60))
     lines = [*random_lines(40), "", " ".join(WORDS * 10), "", ""]  # a long one, and blank ones to the end
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -269,18 +265,19 @@ def test_parts_are_the_same_on_any_number_of_cores(
             encode_file(tmp_path / "text.txt", tmp_path / name / "lines.npy", embedder, pooling=pooling, **settings)
         return contents(tmp_path / name)
 
-    assert torch.get_num_threads() == 1
+    num_threads(1)
     expected = made("one")
-    torch.set_num_threads(threads)
-    try:
-        assert made("several") == expected
-    finally:
-        torch.set_num_threads(1)
+    num_threads(threads)
+    assert made("several") == expected
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_part_is_there_while_the_next_but_one_is_read(
-    tmp_path: Path, embedder: Embedder, threads: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    embedder: Embedder,
+    threads: int,
+    monkeypatch: pytest.MonkeyPatch,
+    num_threads: Callable[[int], None],
 ) -> None:
     """Whoever stops a run loses what was under way, not what was made long ago."""
     (tmp_path / "text.txt").write_text("one two\n\nthree\n\n\n\nfour\n\n", encoding="utf-8")
@@ -294,11 +291,8 @@ def test_a_part_is_there_while_the_next_but_one_is_read(
         yield from counted(progress, job, line)
 
     monkeypatch.setattr(Progress, "counted", counted_when_the_parts_are_there)
-    torch.set_num_threads(threads)
-    try:
-        embed_file(tmp_path / "text.txt", tmp_path / "out", embedder, sentences_per_part=2)
-    finally:
-        torch.set_num_threads(1)
+    num_threads(threads)
+    embed_file(tmp_path / "text.txt", tmp_path / "out", embedder, sentences_per_part=2)
 
 
 @pytest.mark.parametrize("failing", ["embed_carrying", "counted"])

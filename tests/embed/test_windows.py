@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from layers_alone import layers_alone
 from peak_memory import needs_peak_memory, peak_megabytes
 
 from elmokit.checkpoints.loading import save
@@ -21,7 +22,6 @@ from elmokit.embed.pipeline import Pipeline, Sizes, split_batches
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.storage.shard import ShardWriter
 from elmokit.storage.store import EmbeddingStore
-from elmokit.text.characters import BOS, EOS, encode_words
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too long")
 WORDS = ["I", "like", "apple", "naïve", "词向量", "the", "of", ",", "play", "unbelievable", "x" * 60]
@@ -47,13 +47,6 @@ def sentences_of(lengths: list[int] = LENGTHS) -> list[list[str]]:
     return [draw.choices(WORDS, k=length) for length in lengths]
 
 
-@torch.no_grad()
-def whole(bilm: BiLM, words: list[str], state: BiLMState | None = None) -> tuple[np.ndarray, BiLMState]:
-    """(L+1, T, 2D) of a sentence computed at once, padded, and the state after it."""
-    output = bilm(torch.from_numpy(encode_words([BOS, *words, EOS]))[None], state=state)
-    return output.layers[:, 0, 1:-1].numpy(), output.state
-
-
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
@@ -74,7 +67,7 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
 def test_windows_of_any_size_make_the_vectors_of_the_whole(positions: int, length: int) -> None:
     embedder = tiny_embedder(Sizes(window_positions=positions))
     (words,) = sentences_of([length])
-    expected, after = whole(embedder.model.bilm, words, WARM)
+    expected, after = layers_alone(embedder.model.bilm, words, WARM)
     found = np.full_like(expected, np.nan)
 
     state = None
@@ -114,7 +107,7 @@ def test_long_and_short_sentences_start_from_zeros_or_the_warm_state(embedder: E
         found = embedder.embed(sentences_of(), "all", state)
         assert found.state is None
         for words, vectors in zip(sentences_of(), found, strict=True):
-            assert_close(vectors, whole(embedder.model.bilm, words, start)[0])
+            assert_close(vectors, layers_alone(embedder.model.bilm, words, start)[0])
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
@@ -124,7 +117,7 @@ def test_state_is_carried_through_long_and_short_sentences(embedder: Embedder, b
     found = [*first, *embedder.embed(sentences[6:], "all", first.state)]
     rows: list[BiLMState | None] = [None] * batch_size
     for number, words in enumerate(sentences):
-        expected, rows[number % batch_size] = whole(embedder.model.bilm, words, rows[number % batch_size])
+        expected, rows[number % batch_size] = layers_alone(embedder.model.bilm, words, rows[number % batch_size])
         assert_close(found[number], expected)
 
 
@@ -149,16 +142,17 @@ def test_directions_that_merge_are_computed_whole() -> None:
     sizes = Sizes(batch_words=LIMIT, window_positions=17)
     embedder = Embedder(Pretrained(BiLM(replace(config, lstm=None, interleaved=plain))), device="cpu", sizes=sizes)
     words = sentences_of([100])[0]
-    assert_close(embedder.embed([words], "top")[0], whole(embedder.model.bilm, words)[0][-1])
+    assert_close(embedder.embed([words], "top")[0], layers_alone(embedder.model.bilm, words)[0][-1])
 
 
 @pytest.mark.parametrize("pooling", sorted(POOLINGS))
 def test_long_texts_are_pooled(embedder: Embedder, pooling: str) -> None:
     assert RUNNING.keys() == POOLINGS.keys()
+    pool = {"mean": np.mean, "max": np.max}[pooling]
     found = embedder.encode(sentences_of(), pooling, normalize_embeddings=True, layers="top")
     for words, vector in zip(sentences_of(), found, strict=True):
-        layers, _ = whole(embedder.model.bilm, words)
-        expected = POOLINGS[pooling](layers[-1].astype(np.float64)) if words else np.zeros(embedder.dim)
+        layers, _ = layers_alone(embedder.model.bilm, words)
+        expected = pool(layers[-1].astype(np.float64), axis=0) if words else np.zeros(embedder.dim)
         assert_close(vector, (expected / (np.linalg.norm(expected) or 1)).astype(np.float32))
 
 
@@ -175,9 +169,7 @@ def test_long_sentences_stand_apart() -> None:
 
 @pytest.mark.parametrize("state", ["zeros", "warm", "carry"])
 @pytest.mark.parametrize("layers", ["mix", "all"])
-def test_parts_of_long_and_short_lines(
-    tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch, layers: str, state: str
-) -> None:
+def test_parts_of_long_and_short_lines(tmp_path: Path, text: Path, embedder: Embedder, layers: str, state: str) -> None:
     report = embed_file(text, tmp_path / "out", embedder, layers=layers, state=state, sentences_per_part=4)
     assert (report.words, report.parts) == (sum(LENGTHS), 3)
     assert report.truncated_words == sum(words.count("x" * 60) for words in sentences_of())
@@ -185,7 +177,7 @@ def test_parts_of_long_and_short_lines(
     carried: BiLMState | None = None
     for words, (found_words, found) in zip(sentences_of(), store, strict=True):
         start = {"zeros": None, "warm": WARM, "carry": carried}[state]
-        expected, carried = whole(embedder.model.bilm, words, start)
+        expected, carried = layers_alone(embedder.model.bilm, words, start)
         weights = torch.softmax(torch.tensor([0.2, 0.0, 0.4]), dim=0).numpy()
         assert_close(found, expected.swapaxes(0, 1) if layers == "all" else np.tensordot(weights, expected, 1))
         assert found_words == words
@@ -223,7 +215,7 @@ def test_hdf5_and_pooled_files(tmp_path: Path, text: Path, embedder: Embedder, m
     pooled = np.load(tmp_path / "out.npy")
     with h5py.File(tmp_path / "out.hdf5") as file:
         for line, words in enumerate(sentences_of()):
-            expected, _ = whole(embedder.model.bilm, words)
+            expected, _ = layers_alone(embedder.model.bilm, words)
             assert_close(file[str(line)][()], expected)
             assert_close(pooled[line], expected[-1].max(axis=0) if words else np.zeros(embedder.dim, np.float32))
 

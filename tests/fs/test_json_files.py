@@ -91,5 +91,5 @@ def test_pipe_or_device_is_refused_unread(tmp_path: Path) -> None:
     for path in (tmp_path / "pipe", "/dev/zero", tmp_path):
         with pytest.raises(ValueError, match="is not a regular file"):
             read_json(path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"missing\.json"):
         read_json(tmp_path / "missing.json")

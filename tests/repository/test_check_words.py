@@ -96,7 +96,7 @@ def test_check_patches_accepts_public_names_and_other_packages(patch: str) -> No
     assert not list(check_patches("tests/ops/test_example.py", patch))
 
 
-def test_check_skips_history(tmp_path: Path) -> None:
+def test_check_skips_history() -> None:
     assert check([ROOT / "docs" / "log.md", *(ROOT / "docs" / "decisions").iterdir()]) == []
 
 

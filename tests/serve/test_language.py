@@ -223,7 +223,7 @@ def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_non
     assert [(token["id"], token["text"]) for token in tokens][-1] == (None, "garden.")  # its tokenizer is not known
     sentences = ["a play", "they play", "we play", "you play"]
     clusters = server_without_words.post("/senses", {"word": "play", "sentences": sentences}).json()["clusters"]
-    assert all(cluster["substitutes"] == [] for cluster in clusters)
+    assert clusters and not any(cluster["substitutes"] for cluster in clusters)
     missing = server_without_words.post("/senses", {"word": "play"})
     assert missing.status_code == 422 and "this server has no corpus" in missing.json()["error"]["message"]
     missing = server_without_words.post("/predict", {"inputs": [VERB]})

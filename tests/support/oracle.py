@@ -105,3 +105,7 @@ class Oracle:
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     shifted = logits - logits.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def cosine(left: np.ndarray, right: np.ndarray) -> float:
+    return float(left @ right / np.linalg.norm(left) / np.linalg.norm(right))

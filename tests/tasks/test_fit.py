@@ -212,6 +212,36 @@ def test_fit_seeds_refuses_the_directory_of_a_model(tmp_path: Path) -> None:
         fit_seeds(TOY.task, TOY.examples, TOY.examples, seeds=(1,), output=tmp_path / "model", words=LEARNED)
 
 
+def test_fit_halves_the_rate_and_stops_where_the_score_no_longer_rises(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = iter([0.2, 0.5, 0.4, 0.5, 0.6, 0.6, 0.1, 0.6])
+    monkeypatch.setattr(training, "score", lambda *_: {TOY.task.metric: next(scores)})
+    rates, real = [], training.train_epoch
+
+    def epoch(network: Any, examples: Any, optimizer: torch.optim.Optimizer, *others: Any) -> float:
+        rates.append(optimizer.param_groups[0]["lr"])
+        return real(network, examples, optimizer, *others)
+
+    monkeypatch.setattr(training, "train_epoch", epoch)
+    config = replace(TOY.config, max_epochs=20, learning_rate=0.008, patience=3, halve_after=2)
+    _, report = fit_quick(config=config)
+    # Halved after the second epoch in a row without a new best score, over after the third.
+    assert rates == [epoch.learning_rate for epoch in report.epochs] == [0.008] * 4 + [0.004] * 3 + [0.002]
+    assert report.best_epoch == 5
+
+
+def test_fit_clips_the_norm_of_all_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    norms, step = [], torch.optim.Adam.step
+
+    def noted(optimizer: torch.optim.Adam, *arguments: Any, **options: Any) -> Any:
+        gradients = [parameter.grad for group in optimizer.param_groups for parameter in group["params"]]
+        norms.append(float(torch.stack([gradient.norm() for gradient in gradients]).norm()))
+        return step(optimizer, *arguments, **options)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", noted)
+    fit_quick(config=replace(QUICK, max_epochs=1, max_grad_norm=0.01))
+    assert norms == pytest.approx([0.01] * 3, rel=1e-3)  # of 24 examples, 8 at a time
+
+
 def test_fit_stops_after_the_epoch_that_exceeds_the_limit_of_time() -> None:
     _, report = fit_quick(config=replace(TOY.config, max_minutes=1e-9))
     assert len(report.epochs) == 1

@@ -35,8 +35,9 @@ def test_span_score_counts_exact_spans_of_the_same_type():
 
 def test_accuracy_counts_tokens():
     assert accuracy([["A", "B"], ["A", "A"]], [["A", "A"], ["A", "A"]]) == 3 / 4
-    with pytest.raises(ValueError):
-        accuracy([["A", "B"]], [["A"]])
+    for predicted in ([["A"]], [["A", "B"], ["A"]]):
+        with pytest.raises(ValueError, match="zip"):
+            accuracy([["A", "B"]], predicted)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ SMALL = TaggingConfig(hidden_dim=16, dropout=0.1)
 WITHOUT_ELMO = WordsConfig(elmo="none", word_dim=16, word_dropout=0.1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tagger() -> TaskModel:
     return fit(TaggingTask(SMALL), TRAIN, DEV, words=WITHOUT_ELMO, config=QUICK)[0]
 
@@ -100,7 +100,7 @@ def test_crf_decodes_only_valid_sequences() -> None:
             assert (tag[:2] in ("I-", "E-")) == opened and (not opened or tag[2:] == before[2:])
 
 
-def test_fit_is_deterministic_and_keeps_the_global_generator(tmp_path: Path) -> None:
+def test_fit_is_deterministic_and_keeps_the_global_generator() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
     first, second = (
@@ -138,7 +138,7 @@ def write_columns(path: Path, sentences: list[TaggedSentence]) -> None:
     text = "-DOCSTART- -X-\n\n" + "\n".join(
         "".join(f"{word} {tag}\n" for word, tag in zip(s.words, s.tags, strict=True)) for s in sentences
     )
-    (gzip.open if path.suffix == ".gz" else open)(path, "wb").write(text.encode())
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
 
 
 def write_conllu(path: Path, sentences: list[TaggedSentence]) -> None:
@@ -151,7 +151,6 @@ def write_conllu(path: Path, sentences: list[TaggedSentence]) -> None:
     path.write_text("\n".join(lines), encoding="utf-8")
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("write, suffix, column", [(write_columns, ".txt.gz", None), (write_conllu, ".conllu", "xpos")])
 def test_fit_and_predict_file_round_trip(
     write: Callable[[Path, list[TaggedSentence]], None], suffix: str, column: str | None, tmp_path: Path

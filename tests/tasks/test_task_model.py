@@ -63,7 +63,8 @@ def weights(model: TaskModel) -> dict[str, torch.Tensor]:
 def test_fit_memorizes_a_tiny_training_set(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
     _, report = fit_toy(toy, tmp_path, model=model)
     assert report.dev[toy.task.metric] > 0.95
-    assert report.mixes[0].weights == pytest.approx([1 / 3] * 3, abs=0.3)
+    (mix,) = report.mixes
+    assert sum(mix.weights) == pytest.approx(1) and len(set(mix.weights)) == 3  # learned: they are equal at first
 
 
 def test_loaded_task_model_predicts_like_the_saved_one(toy: ToyTask, model: Pretrained, tmp_path: Path) -> None:
@@ -461,8 +462,12 @@ def test_find_task_reads_a_class_from_a_file(tmp_path: Path) -> None:
     source = "from elmokit.tasks.tagging import TaggingTask\nclass Mine(TaggingTask):\n    name = 'mine'\n"
     (tmp_path / "mine.py").write_text(source)
     assert find_task(f"{tmp_path / 'mine.py'}:Mine").name == "mine"
-    for wrong in ("dancing", f"{tmp_path / 'none.py'}:Mine", f"{tmp_path / 'mine.py'}:Other"):
-        with pytest.raises(ValueError):
+    for wrong, message in (
+        ("dancing", "there is no task .dancing.: choose tagging"),
+        (f"{tmp_path / 'none.py'}:Mine", r"there is no file .*none\.py"),
+        (f"{tmp_path / 'mine.py'}:Other", r"mine\.py holds no class Other derived from"),
+    ):
+        with pytest.raises(ValueError, match=message):
             find_task(wrong)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 import zstandard
-from torch import Tensor
 
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.translation import (
@@ -69,15 +68,17 @@ def test_predictions_copy_unknown_words_from_the_source(lowercase: bool, words: 
     assert found.words == words
 
 
-def test_decode_with_a_wide_beam_equals_exhaustive_search() -> None:
-    torch.manual_seed(0)
+@pytest.mark.parametrize(("bias", "length"), [(0.0, 3), (0.5, 2), (1.5, 1), (4.0, 0)])
+def test_decode_with_a_wide_beam_equals_exhaustive_search(bias: float, length: int) -> None:
+    """`bias` is that of the end, so that translations of each length are the best ones."""
+    torch.manual_seed(6)
     config = TranslationConfig(hidden_dim=8, target_dim=8, beam=200, length_penalty=1.0)
     table = WordTable.of([["a", "b"]])
     words = WordEncoder(WordsConfig(elmo="none", word_dim=8), table)
     network = Translator(config, words, SPECIALS + 2).eval()
     for parameter in network.parameters():
         parameter.data *= 3  # or all translations are about as likely
-    network.output.bias.data[END] += 2  # short ones are
+    network.output.bias.data[END] += bias
     batch = Sentences([["a", "b"]], table).batch([["a", "b"]])
     with torch.no_grad():
         ((path, score),) = network.decode(type("Batch", (), {"words": batch})())
@@ -90,12 +91,10 @@ def test_decode_with_a_wide_beam_equals_exhaustive_search() -> None:
                 total += network.output(state.fed).log_softmax(1)[:, number]
             return float(total) / (len(numbers) + 1)
 
-        choices: list[Tensor | int] = [UNKNOWN, SPECIALS, SPECIALS + 1]
-        every = [numbers for length in range(4) for numbers in product(choices, repeat=length)]
-        best = max(every, key=log_probability)  # type: ignore[arg-type]
-        assert score >= log_probability(best) - 1e-5  # type: ignore[arg-type]
-        if len(path) <= 3:
-            assert tuple(number for number, _ in path) == best
+        choices = (UNKNOWN, SPECIALS, SPECIALS + 1)
+        best = max((numbers for words in range(5) for numbers in product(choices, repeat=words)), key=log_probability)
+        assert tuple(number for number, _ in path) == best and len(best) == length
+        assert score == pytest.approx(log_probability(best), abs=1e-5)
 
 
 def test_score_equals_bleu_of_sacrebleu() -> None:

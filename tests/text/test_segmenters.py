@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.cli import main
-from elmokit.cli.language_model import Prepare
 from elmokit.data.prepare import prepare
 from elmokit.data.prepare_report import read_report
 from elmokit.fs.reading import read_lines
@@ -120,7 +119,6 @@ def test_prepare_help_lists_languages_and_tokenizers(capsys: pytest.CaptureFixtu
     words = set("".join(character if character.isalnum() or character in "-:" else " " for character in
                         capsys.readouterr().out).split())  # fmt: skip
     assert {*LANGUAGES, "zh", "th", *TOKENIZERS, *SEGMENTERS, "spacy:MODEL", "spacy:LANGUAGE"} <= words
-    assert Prepare.__doc__
 
 
 # --- Segmenters of other libraries ---

@@ -4,7 +4,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,13 +30,6 @@ from elmokit.train.trainer import Trainer
 
 # The vocabularies of tests have a handful of words.
 pytestmark = pytest.mark.filterwarnings("ignore:.* of the words are not in the model's vocabulary")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def write_domain(path: Path, seed: int) -> Path:
@@ -154,6 +147,15 @@ def test_finetune_interrupted_twice_ends_with_the_same_bytes(
         assert (resumed.model / file).read_bytes() == (whole.model / file).read_bytes(), file
 
 
+def test_finetune_of_a_finished_run_trains_no_more(settings: FinetuneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(settings, max_words=20, others=())
+    first = finetune(settings)
+    before = (first.model / "model.safetensors").read_bytes()
+    monkeypatch.setattr(Trainer, "train_step", lambda _: pytest.fail("trained again"))
+    assert finetune(settings).changes == first.changes
+    assert (first.model / "model.safetensors").read_bytes() == before
+
+
 def test_finetune_refuses_to_resume_from_another_model(settings: FinetuneConfig, folder: Path, tmp_path: Path) -> None:
     finetune(replace(settings, max_words=20))
     other = load(folder / "model")
@@ -202,11 +204,14 @@ def test_finetune_accepts_file_names_that_are_not_utf8(settings: FinetuneConfig,
 
 def test_failed_start_leaves_no_directory(settings: FinetuneConfig, tmp_path: Path) -> None:
     (tmp_path / "bad.txt").write_bytes(b"caf\xe9\n")
-    for changes in (
-        {"corpus": ()}, {"corpus": (tmp_path / "missing.txt",)}, {"heldout": (tmp_path / "missing.txt",)},
-        {"heldout": (tmp_path / "bad.txt",)}, {"model": str(tmp_path / "missing")},
-    ):  # fmt: skip
-        with pytest.raises((ValueError, FileNotFoundError)):
+    for changes, error, message in (
+        ({"corpus": ()}, ValueError, "no corpus"),
+        ({"corpus": (tmp_path / "missing.txt",)}, FileNotFoundError, r"missing\.txt is neither a file nor"),
+        ({"heldout": (tmp_path / "missing.txt",)}, FileNotFoundError, r"missing\.txt is neither a file nor"),
+        ({"heldout": (tmp_path / "bad.txt",)}, ValueError, r"bad\.txt, line 1"),
+        ({"model": str(tmp_path / "missing")}, FileNotFoundError, "no model .*missing"),
+    ):
+        with pytest.raises(error, match=message):
             finetune(replace(settings, output=tmp_path / "new" / "run", **changes))
         assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.txt"]
 

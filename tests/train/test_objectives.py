@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from toy_encoders import CONFIGS, ENCODERS, WHOLE_SENTENCES
-from toy_run import settings_for, write_text
 
 from elmokit.data.streams import draw_hidden
 from elmokit.ops.packing import Packing
@@ -23,11 +22,6 @@ from elmokit.train.snapshots import Snapshot
 from elmokit.train.trainer import Trainer
 
 EXACT = {"num_samples": 0, "dropout": 0.0, "fresh_starts": 0.0}
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> PretrainConfig:
-    return settings_for(write_text(tmp_path / "train.txt"), tmp_path / "run")
 
 
 def trainer(settings: PretrainConfig, encoder: str, **changes: Any) -> Trainer:

@@ -1,4 +1,4 @@
-"""Runs resumed from snapshots of the older layout, whose tensors hold both directions."""
+"""Runs resumed from snapshots of older layouts: tensors that hold both directions, fewer keys."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from toy_run import settings_for, write_text
 from elmokit.config import BiLMConfig
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import PretrainConfig
-from elmokit.train.snapshots import Snapshot, add_prefix
+from elmokit.train.snapshots import CHECKSUMS, Snapshot, add_prefix, read_snapshot, write_snapshot
 from elmokit.train.trainer import Trainer
 
 
@@ -46,6 +46,29 @@ def older_snapshot(run: Trainer) -> Snapshot:
             slots[f"{number}.{slot}"] = torch.stack(values) if len(values) > 1 and values[0].dim() else values[0]
     kept = {name: tensor for name, tensor in snapshot.tensors.items() if not name.startswith(("bilm.", "optimizer."))}
     return Snapshot(kept | add_prefix("bilm", stored) | add_prefix("optimizer", slots), snapshot.progress)
+
+
+@pytest.mark.parametrize(("recipe", "decays"), [("modern", True), ("original", False)])
+def test_snapshot_from_before_0_1_resumes_like_a_present_one(tmp_path: Path, recipe: str, decays: bool) -> None:
+    """It lacks the keys that docs/formats.md names, and its checksums."""
+    write_text(tmp_path / "text.txt")
+    settings = replace(settings_for(tmp_path / "text.txt", tmp_path / "out"), recipe=recipe)
+    run = trainer(settings)
+    run.train_step()
+    present = run.snapshot()
+    progress = {name: present.progress[name] for name in ("step", "position", "rows", "run")}
+    progress["run"] = {name: value for name, value in progress["run"].items() if name != "schedule"}
+    progress["run"]["decays"] = decays
+    path = write_snapshot(tmp_path / "checkpoints", 1, Snapshot(present.tensors, progress), keep=1)
+    (path / CHECKSUMS).unlink()
+    expected = [run.train_step() for _ in range(2)]
+    other = trainer(settings)
+    other.restore(read_snapshot(path))
+    assert (other.step, other.rate_factor, other.schedule) == (1, 1.0, run.schedule)
+    assert all(torch.equal(other.train_step(), losses) for losses in expected)
+    progress["run"]["decays"] = not decays
+    with pytest.raises(ValueError, match="belongs to another run: schedule was"):
+        trainer(settings).restore(Snapshot(present.tensors, progress))
 
 
 @pytest.mark.parametrize("recipe", ["original", "modern", "muon"])

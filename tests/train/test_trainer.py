@@ -2,13 +2,11 @@
 
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from toy_run import settings_for, write_text
 
 from elmokit.config import BiLMConfig
 from elmokit.ops.packing import Packing
@@ -16,14 +14,9 @@ from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import PretrainConfig
 from elmokit.train.optim import Optimizer, clip_gradients, make_optimizer
-from elmokit.train.schedule import CoolDown, Schedule
+from elmokit.train.schedule import CoolDown, Schedule, ScheduleName
 from elmokit.train.snapshots import Snapshot
 from elmokit.train.trainer import Trainer
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> PretrainConfig:
-    return settings_for(write_text(tmp_path / "train.txt"), tmp_path / "run")
 
 
 def trainer(settings: PretrainConfig, total_steps: int = 100, **changes: Any) -> Trainer:
@@ -127,6 +120,12 @@ def test_cosine_schedule_warms_up_and_decays() -> None:
     assert factors[:50] == sorted(factors[:50]) and factors[50:] == sorted(factors[50:], reverse=True)
     assert factors[-1] == pytest.approx(0.05, rel=0.01)
     assert Schedule("cosine", 100_000).factor(999) == pytest.approx(1)  # warm-up is never longer than 1000 steps
+
+
+@pytest.mark.parametrize("name", ["cosine", "constant", "none"])
+def test_schedule_of_a_run_that_is_extended_begins_anew_at_its_former_end(name: ScheduleName) -> None:
+    first, second = Schedule(name, 400), Schedule(name, 1000, start=600)
+    assert [second.factor(step) for step in range(600, 1000)] == [first.factor(step) for step in range(400)]
 
 
 def test_constant_schedule_decays_only_in_the_cool_down() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from same_weights import assert_same_bilm
 
 from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
 from elmokit.checkpoints.loading import CheckpointError, describe, load
@@ -41,16 +42,10 @@ def write_zip(path: Path, members: dict[str, bytes], compression: int = zipfile.
     return path
 
 
-def assert_same(bilm: BiLM, other: BiLM) -> None:
-    assert bilm.config == other.config
-    for name, tensor in bilm.state_dict().items():
-        assert torch.equal(tensor, other.state_dict()[name]), name
-
-
 def test_archive_loads_with_vocabulary_and_metadata(bilm: BiLM, members: dict[str, bytes], tmp_path: Path) -> None:
     path = write_zip(tmp_path / "217.zip", members)
     model = load(path)
-    assert_same(bilm, model.bilm)
+    assert_same_bilm(model.bilm, bilm)
     assert model.vocab is not None and model.vocab.words == tuple(WORDS.split())
     assert '"corpus": "Norsk Aviskorpus – bokmål"' in model.card
     told = describe(path)
@@ -62,12 +57,12 @@ def test_members_may_be_in_a_directory_and_weights_have_any_name(
 ) -> None:
     moved = {f"217/{name}": content for name, content in members.items()}
     moved["217/weights.hdf5"] = moved.pop("217/model.hdf5")
-    assert_same(bilm, load(write_zip(tmp_path / "model.zip", moved)).bilm)
+    assert_same_bilm(load(write_zip(tmp_path / "model.zip", moved)).bilm, bilm)
 
 
 def test_attributes_that_macos_adds_are_ignored(bilm: BiLM, members: dict[str, bytes], tmp_path: Path) -> None:
     attributes = {f"__MACOSX/._{name}": b"\0\5\x16\7" for name in members}
-    assert_same(bilm, load(write_zip(tmp_path / "model.zip", attributes | members)).bilm)
+    assert_same_bilm(load(write_zip(tmp_path / "model.zip", attributes | members)).bilm, bilm)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +72,7 @@ def test_options_and_weights_may_have_other_names(
     options: str, weights: str, bilm: BiLM, members: dict[str, bytes], tmp_path: Path
 ) -> None:
     members[f"uniref/{options}"], members[f"uniref/{weights}"] = members.pop("options.json"), members.pop("model.hdf5")
-    assert_same(bilm, load(write_zip(tmp_path / "model.zip", members)).bilm)
+    assert_same_bilm(load(write_zip(tmp_path / "model.zip", members)).bilm, bilm)
 
 
 def test_unpacked_archive_loads_equal(bilm: BiLM, members: dict[str, bytes], tmp_path: Path) -> None:
@@ -86,7 +81,7 @@ def test_unpacked_archive_loads_equal(bilm: BiLM, members: dict[str, bytes], tmp
     for name, content in members.items():
         (folder / name).write_bytes(content)
     model = load(folder)
-    assert_same(bilm, model.bilm)
+    assert_same_bilm(model.bilm, bilm)
     assert model.vocab is not None and "nob" in model.card
 
 

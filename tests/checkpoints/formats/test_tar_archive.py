@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from efml_files import write_efml
+from same_weights import assert_same_bilm
 
 from elmokit.checkpoints.errors import CheckpointError
 from elmokit.checkpoints.formats import tar_archive
@@ -32,23 +33,17 @@ def pack(folder: Path, name: str = "model.tar.gz", prefix: str = "") -> Path:
     return path
 
 
-def weights(path: Path) -> dict[str, torch.Tensor]:
-    return load(path).bilm.state_dict()
-
-
 @pytest.mark.parametrize("name", ["model.tar.gz", "model.tgz", "model.tar"])
 @pytest.mark.parametrize("prefix", ["", "./", "some/where/"])
 def test_archive_loads_as_its_directory(name: str, prefix: str, model: Path) -> None:
-    found, known = weights(pack(model, name, prefix)), weights(model)
-    assert all(torch.equal(found[key], known[key]) for key in known)
+    assert_same_bilm(load(pack(model, name, prefix)).bilm, load(model).bilm)
 
 
 def test_attributes_that_macos_adds_are_ignored(model: Path) -> None:
-    known = weights(model)
+    known = load(model).bilm
     for name in ("options.json", "weights.hdf5"):
         (model / f"._{name}").write_bytes(b"\0\5\x16\7")
-    found = weights(pack(model))
-    assert all(torch.equal(found[key], known[key]) for key in known)
+    assert_same_bilm(load(pack(model)).bilm, known)
 
 
 def test_archive_of_a_saved_model_loads(tmp_path: Path) -> None:
@@ -61,8 +56,7 @@ def test_archive_of_a_saved_model_loads(tmp_path: Path) -> None:
 def test_archives_of_other_formats_load(model: Path, tmp_path: Path) -> None:
     save(Pretrained(load(model).bilm), tmp_path / "native")
     for folder in (tmp_path / "native", write_efml(tmp_path / "efml")):
-        found, known = weights(pack(folder)), weights(folder)
-        assert all(torch.equal(found[key], known[key]) for key in known)
+        assert_same_bilm(load(pack(folder)).bilm, load(folder).bilm)
     assert describe(tmp_path / "model.tar.gz")["format"] == "tar archive"
 
 

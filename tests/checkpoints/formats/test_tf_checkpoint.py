@@ -24,6 +24,7 @@ TESTS = Path(__file__).parents[2]
 sys.path.insert(0, str(TESTS / "fixtures"))
 
 import make_tf_hub_like as hub_like  # noqa: E402
+from same_weights import assert_same_bilm  # noqa: E402
 from tf_bundle import entry, write_bundle, write_index  # noqa: E402
 
 MODULE = TESTS / "fixtures" / "tf_hub_like"
@@ -69,9 +70,7 @@ def test_crc32c_equals_a_bitwise_one_at_any_length(size: int) -> None:
 def test_bilm_tf_checkpoint_equals_its_hdf5_export(goldens: Callable[[str], Path]) -> None:
     folder = goldens("bilm_tf_training")
     found, exported = load(folder / "tf_checkpoint"), load(folder)
-    assert found.bilm.config == exported.bilm.config
-    for name, tensor in exported.bilm.state_dict().items():
-        assert torch.equal(found.bilm.state_dict()[name], tensor), name
+    assert_same_bilm(found.bilm, exported.bilm)
     assert found.vocab == exported.vocab and found.vocab is not None and found.softmax is not None
     with np.load(folder / "softmax.npz") as softmax:
         np.testing.assert_array_equal(found.softmax.weight.detach(), softmax["W"])

@@ -1,0 +1,20 @@
+"""Models that must be the same to the last bit."""
+
+import torch
+from torch import nn
+
+from elmokit.nn.bilm import BiLM
+
+
+def assert_same_weights(found: nn.Module, expected: nn.Module) -> None:
+    """All parameters and buffers are equal, and in the same order."""
+    left, right = found.state_dict(), expected.state_dict()
+    assert list(left) == list(right)
+    for name, tensor in right.items():
+        assert torch.equal(left[name], tensor), name
+
+
+def assert_same_bilm(found: BiLM, expected: BiLM) -> None:
+    """Configuration and weights are equal."""
+    assert found.config == expected.config
+    assert_same_weights(found, expected)

@@ -1,0 +1,87 @@
+"""Word vectors of each kind that a task's network reads, against their definitions."""
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from layers_alone import layers_alone
+
+from elmokit.config import BiLMConfig
+from elmokit.nn.bilm import BiLM
+from elmokit.nn.elmo import Elmo
+from elmokit.tasks.config import WordsConfig
+from elmokit.tasks.word_batches import Sentences, WordTable
+from elmokit.tasks.word_encoder import CHARACTERS, WordEncoder, mix_weights
+from elmokit.tasks.word_vectors import read_word_vectors
+from elmokit.text.characters import encode_words
+
+TABLE = WordTable.of([["a", "b"], ["a", "b", "c"], ["a", "d"]])  # rows 2 to 5; c and d occur once
+SENTENCES = [["a", "c", "d"], ["b", "new"]]
+
+
+@pytest.fixture
+def bilm() -> BiLM:
+    torch.manual_seed(0)
+    return BiLM(BiLMConfig.preset("tiny"))
+
+
+def test_words_that_occur_once_are_unknown_in_training_alone() -> None:
+    config = WordsConfig(elmo="none", word_dim=4, word_dropout=0.0, rare_word_dropout=1.0)
+    encoder, batch = WordEncoder(config, TABLE), Sentences(SENTENCES, TABLE).batch(SENTENCES)
+    assert encoder.words is not None
+    weight = encoder.words.weight
+    assert torch.equal(encoder.train()(batch).vectors, weight[torch.tensor([[2, 1, 1], [3, 1, 0]])])
+    assert torch.equal(encoder.eval()(batch).vectors, weight[torch.tensor([[2, 4, 5], [3, 1, 0]])])
+
+
+def test_learned_spelled_and_pretrained_vectors_stand_side_by_side(tmp_path: Path) -> None:
+    (tmp_path / "vectors.txt").write_text("a 1 2\nnew 3 4\n")
+    table = WordTable(TABLE.words, TABLE.num_frequent, read_word_vectors(tmp_path / "vectors.txt", {"a", "new"}))
+    config = WordsConfig(elmo="none", word_dim=4, character_dim=6, vectors="vectors.txt")
+    encoder = WordEncoder(config, table).eval()
+    batch = Sentences(SENTENCES, table, character_cnns=[CHARACTERS]).batch(SENTENCES)
+    learned, spelled, pretrained = encoder(batch).vectors.split([4, 6, 2], dim=2)
+    assert encoder.words is not None and encoder.characters is not None
+    assert torch.equal(learned, encoder.words.weight[torch.tensor([[2, 4, 5], [3, 1, 0]])])
+    assert pretrained.tolist() == [[[1, 2], [0, 0], [0, 0]], [[0, 0], [3, 4], [0, 0]]]
+    for row, words in zip(spelled, SENTENCES, strict=True):
+        alone = [encoder.characters(torch.from_numpy(encode_words([word])).long())[0] for word in words]
+        torch.testing.assert_close(row[: len(words)], torch.stack(alone))
+        assert not row[len(words) :].any()
+
+
+@pytest.mark.parametrize("mix", ["top", "uniform"])
+def test_elmo_enters_at_both_ends_as_the_mix_of_its_layers(mix: Literal["top", "uniform"], bilm: BiLM) -> None:
+    elmo = Elmo(bilm, num_mixes=2, dropout=0.0, fixed_weights=mix_weights(mix, 3))
+    encoder = WordEncoder(WordsConfig(elmo="both", mix=mix, word_dim=0), TABLE, elmo).eval()
+    assert (encoder.dim, encoder.output_dim) == (32, 32)
+    assert bilm.config.char_cnn is not None
+    batch = Sentences(SENTENCES, TABLE, character_cnns=[bilm.config.char_cnn]).batch(SENTENCES)
+    found = encoder(batch)
+    hidden = torch.randn(2, 3, 5)
+    before, at_output = found.join(hidden).split([5, 32], dim=2)
+    assert torch.equal(before, hidden)
+    for vectors in (found.vectors, at_output):
+        for row, words in zip(vectors.detach().numpy(), SENTENCES, strict=True):
+            layers, _ = layers_alone(bilm, words)
+            expected = layers[-1] if mix == "top" else layers.mean(axis=0)
+            np.testing.assert_allclose(row[: len(words)], expected, rtol=0, atol=1e-5)
+            assert not row[len(words) :].any()
+
+
+def test_penalty_is_that_of_the_weights_of_all_mixes(bilm: BiLM) -> None:
+    elmo = Elmo(bilm, num_mixes=2)
+    with torch.no_grad():
+        elmo.mixes[0].weights.copy_(torch.tensor([1.0, 2.0, -3.0]))
+        elmo.mixes[1].weights.fill_(1.0)
+    penalized, free = (WordEncoder(WordsConfig(elmo="both", mix_l2=l2), TABLE, elmo) for l2 in (0.1, 0.0))
+    assert torch.as_tensor(penalized.penalty()).item() == pytest.approx(0.1 * (1 + 4 + 9 + 3))
+    assert free.penalty() == 0
+
+
+def test_elmo_is_given_where_and_only_where_it_is_read(bilm: BiLM) -> None:
+    for config, elmo in ((WordsConfig(elmo="none"), Elmo(bilm)), (WordsConfig(), None)):
+        with pytest.raises(ValueError, match="give an Elmo if, and only if, the configuration uses ELMo"):
+            WordEncoder(config, TABLE, elmo)
