@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from same_weights import assert_same_weights
 from sequence_encoders import CARRYING, CONFIGS, random_bilm
+from tensor_files import read_tensors
 from torch.nn.utils import prune
 
 import elmokit.checkpoints.loading as checkpoint
@@ -306,7 +307,7 @@ def test_damaged_vocabulary_is_refused(tmp_path: Path) -> None:
 def test_every_offending_key_is_named_at_once(tmp_path: Path) -> None:
     save(everything(), tmp_path / "model")
     path = tmp_path / "model" / "model.safetensors"
-    tensors = load_file(path)
+    tensors = read_tensors(path)
     del tensors["layers.0.bias"]
     tensors |= {"classifier.weight": torch.zeros(2), "layers.1.bias": torch.zeros(2, 64)}
     save_file(tensors, path)
@@ -460,7 +461,7 @@ def test_a_warm_state_of_any_encoder_is_loaded_as_it_was_saved(name: str, tmp_pa
 def test_weights_that_do_not_fit_the_sequence_encoder_are_named(name: str, tmp_path: Path) -> None:
     save(small_model(name), tmp_path / "model")
     path = tmp_path / "model" / "model.safetensors"
-    tensors = load_file(path)
+    tensors = read_tensors(path)
     for key in tensors:
         for changed in ({}, {key: tensors[key][..., :-1].contiguous()}):
             save_file({other: tensors[other] for other in tensors if other != key} | changed, path)

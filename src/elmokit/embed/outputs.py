@@ -43,7 +43,8 @@ def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
     """
     count = model.config.num_representations
     if layers == "mix" and model.mix is not None:
-        return model.mix.gamma * torch.softmax(torch.tensor(model.mix.weights, dtype=torch.float32, device="cpu"), dim=0)
+        before_softmax = torch.tensor(model.mix.weights, dtype=torch.float32, device="cpu")
+        return model.mix.gamma * torch.softmax(before_softmax, dim=0)
     if layers in ("mix", "average"):
         return torch.full((count,), 1 / count, dtype=torch.float32, device="cpu")
     if layers == "sum":
