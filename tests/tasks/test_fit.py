@@ -4,11 +4,12 @@ import json
 import os
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from toy_tasks import toy_tasks
@@ -134,6 +135,26 @@ def test_fit_names_the_set_whose_tags_are_of_another_scheme(number: int) -> None
     message = f"example {len(sets[number])} of the {name} set: tags like U-PER are BILOU"
     with pytest.raises(ValueError, match=message):
         fit(TOY.task, *sets, words=LEARNED, config=QUICK)
+
+
+@dataclass(frozen=True, eq=False)
+class SentenceWithFeatures(TaggedSentence):
+    features: np.ndarray = field(default_factory=lambda: np.zeros(1))
+
+
+@pytest.mark.parametrize(("position", "value"), [(1000, 1.0), (0, 1 + 1e-15)])
+def test_fit_refuses_the_output_of_a_run_whose_arrays_differ(tmp_path: Path, position: int, value: float) -> None:
+    """Examples may hold arrays, which `repr` abbreviates above 1,000 numbers, and rounds to 8 digits."""
+    features = np.ones(2001)
+    features[1000] = 0
+    changed = features.copy()
+    changed[position] = value
+    sets = [
+        [SentenceWithFeatures(each.words, each.tags, array) for each in TOY.examples] for array in (features, changed)
+    ]
+    fit(TOY.task, sets[0], TOY.examples, words=LEARNED, config=QUICK, output=tmp_path / "model")
+    with pytest.raises(FileExistsError, match="from a run with other data"):
+        fit(TOY.task, sets[1], TOY.examples, words=LEARNED, config=QUICK, output=tmp_path / "model")
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

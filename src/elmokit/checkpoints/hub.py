@@ -13,13 +13,13 @@ from urllib.parse import unquote
 FILES = (
     "*.json", "README.md", "vocab.txt", "vocab.txt.gz", "*.dic",
     "model.safetensors", "softmax.safetensors", "state.safetensors",
-    "*.hdf5",
+    "*.hdf5", "*weights*.h5", "weights_file", "options_file", "options",
     "checkpoint", "*.index", "*.data-?????-of-?????",
     "token_embedder.pkl", "encoder.pkl",
     "best.th", "weights.th", "fta/*options_file",
 )  # fmt: skip
 # A star matches slashes, too. Weights in a subdirectory belong to another model.
-IGNORED = ("*/*.hdf5",)
+IGNORED = ("*/*.hdf5", "*/*.h5")
 
 NAME = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 ADDRESS = re.compile(rf"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/({NAME})(?:/tree/([^/?#]+))?/?", re.ASCII)

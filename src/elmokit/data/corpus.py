@@ -26,7 +26,7 @@ class CorpusReport:
         sentences: Number of lines that are not blank.
         words: Number of words.
         blank_lines: Number of blank lines.
-        long_words: Number of words with more bytes than a character CNN reads.
+        long_words: Number of words with more bytes than a character CNN of the published width reads.
         digest: Hash of the contents of the files, independent of their names and order.
         order: The indices of the files, sorted by the hashes of their contents.
     """
@@ -91,12 +91,11 @@ def _decoded(block: list[bytes], file: Path, number: int) -> str:
         raise
 
 
-def check_corpus(files: Sequence[Path], max_characters: int = 50) -> CorpusReport:
+def check_corpus(files: Sequence[Path]) -> CorpusReport:
     """Read a corpus once to count its words and check it, before hours are spent on training.
 
     Args:
         files: Text files (plain, .gz or .zst).
-        max_characters: Characters per word that a character CNN reads, including begin-word and end-word.
 
     Returns:
         The statistics.
@@ -120,7 +119,7 @@ def check_corpus(files: Sequence[Path], max_characters: int = 50) -> CorpusRepor
             sentences, blank_lines = sentences + real, blank_lines + len(block) - real
             tokens = text.split()
             words += len(tokens)
-            long_words += count_truncated(tokens, max_characters)
+            long_words += count_truncated(tokens)
         if sentences == previous:
             raise ValueError(f"{file} has no sentences: remove it from the corpus")
         digests.append(content.hexdigest())

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from elmokit.data.documents import Document
 from elmokit.data.duplicates import Fingerprint, fingerprints
-from elmokit.text.characters import MAX_CHARACTERS, count_truncated
+from elmokit.text.characters import count_truncated
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import tokenizer_for
 
@@ -86,7 +86,7 @@ def tokenize_line(line: str, tokenizer: Tokenizer) -> TokenizedLine:
         text="".join(f"{' '.join(tokens)}\n" for tokens in sentences),
         sentences=len(sentences),
         words=sum(map(len, sentences)),
-        long_words=sum(count_truncated(tokens, MAX_CHARACTERS) for tokens in sentences),
+        long_words=sum(count_truncated(tokens) for tokens in sentences),
     )
 
 

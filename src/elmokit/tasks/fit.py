@@ -16,6 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from elmokit.checkpoints import loading
@@ -202,10 +203,12 @@ def _identity(
             content.update(read.vectors.tobytes())
         elif read is not None:
             content.update((read.name if isinstance(read, TransformerEncoder) else fingerprint(read)).encode())
-    for examples in sets:
-        content.update(len(examples).to_bytes(8, "little"))  # the same examples may be split otherwise
-        for example in examples:
-            content.update(repr(example).encode("utf-8", "surrogatepass"))
+    # An example of one's own task may hold arrays, whose repr is abbreviated and rounded by default.
+    with np.printoptions(threshold=sys.maxsize, floatmode="unique"):
+        for examples in sets:
+            content.update(len(examples).to_bytes(8, "little"))  # the same examples may be split otherwise
+            for example in examples:
+                content.update(repr(example).encode("utf-8", "surrogatepass"))
     return content.hexdigest()
 
 

@@ -25,6 +25,11 @@ class EarlyStopping:
         self.evaluations_since += 1
         return False
 
+    def keep_best_of(self, other: EarlyStopping) -> None:
+        """Take over the best value of `other`, and its step, where it is better."""
+        if other.best < self.best:
+            self.best, self.best_step = other.best, other.best_step
+
     def to_dict(self) -> dict[str, Any]:
         """The state as JSON values; infinity, which JSON lacks, becomes None."""
         return {**vars(self), "best": None if math.isinf(self.best) else self.best}

@@ -260,7 +260,10 @@ class _Loop:
                 f"the loss diverged at step {diverged_at}, even after lowering the learning rate repeatedly: check the "
                 "corpus, set a lower learning rate, or use dtype float32; the last checkpoint precedes the divergence"
             )
+        measured = self.trainer.early_stopping
         self.trainer.restore(read_snapshot(last), of_any_cycle=True)
+        # An evaluation after that checkpoint may have been the best so far: best/ has its weights.
+        self.trainer.early_stopping.keep_best_of(measured)
         self.trainer.rate_factor = rate_factor
         self.saved_step = self.trainer.step
         self.progress.update(self.trainer.step - self.progress.n)
