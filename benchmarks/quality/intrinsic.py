@@ -43,6 +43,7 @@ from elmokit.fs.reading import read_lines  # noqa: E402
 from elmokit.nn.bilm import BiLMState  # noqa: E402
 
 WARM_WORDS, WARM_ROWS = 20_000, 32
+NEIGHBORS = (1, 5)  # uses that vote for a sense
 Figures = dict[str, Any]
 
 
@@ -96,6 +97,25 @@ def wsd(setup: Setup) -> Figures:
     }
 
 
+def coarsewsd_uses(setup: Setup) -> Figures:
+    directory = setup.eval / "coarsewsd20"
+    return {
+        state: {str(k): asdict(coarse_wsd(directory, setup.embedder, state, neighbors=k)) for k in NEIGHBORS}
+        for state in setup.states(carry=False)
+    }
+
+
+def wsd_uses(setup: Setup) -> Figures:
+    test, training = setup.eval / "wsd_all_words", setup.eval / "semcor" / "semcor.jsonl.zst"
+    options = {"first_senses": setup.wordnet, "model": setup.embedder}
+    return {
+        state: {
+            str(k): asdict(all_words_wsd([test], training, state=state, neighbors=k, **options)) for k in NEIGHBORS
+        }
+        for state in setup.states(carry=True)
+    }
+
+
 def probe(setup: Setup) -> Figures:
     names = ("train.reassembled", "dev", "test")
     files = [setup.eval / "ud_english_ewt" / f"en_ewt-ud-{name}.conllu" for name in names]
@@ -137,7 +157,8 @@ def state(setup: Setup) -> Figures:
 
 
 PARTS: dict[str, Callable[[Setup], Figures]] = {
-    part.__name__: part for part in (uses, apples, pairs, coarsewsd, sst2, wsd, probe, state)
+    part.__name__: part
+    for part in (uses, apples, pairs, coarsewsd, coarsewsd_uses, sst2, wsd, wsd_uses, probe, state)
 }
 
 

@@ -13,6 +13,11 @@ def layer_scores(scores: Mapping[str, float]) -> list[float]:
     return [score for method, score in scores.items() if method.startswith("layer ")]
 
 
+def nearest(k: str) -> str:
+    """The name of a method in which the `k` nearest training uses vote for a sense."""
+    return "nearest use" if k == "1" else f"{k} nearest uses"
+
+
 def _listed(values: list[float]) -> str:
     return " / ".join(f"{value:.1f}" if isinstance(value, float) else str(value) for value in values)
 
@@ -30,8 +35,13 @@ def summary(parts: Mapping[str, Figures], start: str) -> dict[str, str]:
         f1 = found["coarsewsd"]["f1"]
         rows["CoarseWSD-20, mean of ten words"] = _listed(layer_scores(f1["mean"]))
         rows["CoarseWSD-20, apple"] = _listed(layer_scores(f1["apple"]))
+    for k, report in found.get("coarsewsd_uses", {}).items():
+        for name, row in (("mean", "mean of ten words"), ("apple", "apple")):
+            rows[f"CoarseWSD-20, {row}; {nearest(k)}"] = _listed(layer_scores(report["f1"][name]))
     if "wsd" in found:
         rows["All-words WSD, ALL"] = _listed(layer_scores(found["wsd"]["f1"]["ALL"]))
+    for k, report in found.get("wsd_uses", {}).items():
+        rows[f"All-words WSD, ALL; {nearest(k)}"] = _listed(layer_scores(report["f1"]["ALL"]))
     if "probe" in found:
         scores = {method: score["test"] for method, score in found["probe"]["scores"].items()}
         rows["Part of speech, UD EWT"] = _listed(layer_scores(scores))

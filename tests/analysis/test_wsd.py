@@ -9,6 +9,7 @@ import torch
 from oracle import random_weights
 
 from elmokit.analysis.sense_centroids import instance_vectors, sense_centroids
+from elmokit.analysis.sense_neighbors import sense_neighbors
 from elmokit.analysis.sense_report import Tallies
 from elmokit.analysis.wsd import all_words_wsd, coarse_wsd, wsd
 from elmokit.checkpoints.pretrained import Pretrained
@@ -82,6 +83,45 @@ def test_sense_centroids_count_a_use_for_each_of_its_senses(embedder: Embedder) 
     result = sense_centroids([both], embedder, "zeros")["bank"]
     assert (result.names, result.counts) == (["money", "river"], [1, 1])
     np.testing.assert_array_equal(result.centroids[0], result.centroids[1])
+
+
+@pytest.mark.parametrize("neighbors", [1, 2, 3, 99])
+def test_sense_neighbors_are_the_senses_of_most_of_the_nearest_uses(embedder: Embedder, neighbors: int) -> None:
+    senses, vectors = [], []
+    for text in TRAIN:
+        for instance in text.instances:
+            if instance.lemma == "bank":
+                senses.append(instance.senses[0])
+                vectors.append(alone(embedder, text.words)[:, instance.start : instance.end].mean(axis=1))
+    result = sense_neighbors(TRAIN, embedder, neighbors, "zeros")
+    assert set(result) == {"bank", "lend"} and result["bank"].names == ["river", "money"]
+    for words in (("some", "bank", "went", "bust"), ("bank", "of", "money"), ("the", "bank", "lent", "money")):
+        query = alone(embedder, words)[:, words.index("bank")]
+        for layer in (1, 2):
+            cosines = [
+                float(use[layer] @ query[layer] / np.linalg.norm(use[layer]) / np.linalg.norm(query[layer]))
+                for use in vectors
+            ]
+            nearest = sorted(range(len(senses)), key=lambda number: -cosines[number])[:neighbors]
+            votes = [sum(senses[number] == sense for number in nearest) for sense in ("river", "money")]
+            expected = "river" if votes[0] >= votes[1] else "money"
+            assert result["bank"].nearest(query)[layer] == expected
+
+
+def test_sense_neighbors_let_all_uses_vote_that_are_equally_near(embedder: Embedder) -> None:
+    """In the token layer, the vectors of a word form are equal."""
+    texts = [
+        sentence(f"the bank {word}", ("bank", 1, 2, sense)) for word, sense in [("a", "a"), ("b", "z"), ("c", "z")]
+    ]
+    result = sense_neighbors(texts, embedder, 1, "zeros")["bank"]
+    assert result.nearest(alone(embedder, ("another", "bank"))[:, 1])[0] == "z"
+
+
+def test_sense_neighbors_vote_for_each_sense_of_a_use(embedder: Embedder) -> None:
+    both = SenseSentence(("the", "bank"), (SenseInstance("i", "bank", 1, 2, ("money", "river")),))
+    result = sense_neighbors([both, sentence("a bank", ("bank", 1, 2, "river"))], embedder, 2, "zeros")["bank"]
+    assert result.names == ["river", "money"]
+    assert result.has_sense.tolist() == [[True, True], [True, False]]
 
 
 def test_instance_vectors_carry_state_across_batches(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +228,17 @@ def test_all_words_wsd_scores_each_set_and_layer(data: Path, embedder: Embedder)
         "sense",
     ]
     assert printed[1].split() == ["ALL", "5", "60.00", "80.00", "80.00", "60.00", "40.00"]
+
+
+def test_wsd_by_nearest_uses_scores_seen_sentences_and_names_the_number_of_uses(data: Path, embedder: Embedder) -> None:
+    tests, training = [data / "one.data.xml"], data / "train.data.xml"
+    report = wsd(tests, training, data, embedder, "zeros", neighbors=1)
+    assert report.f1["one"]["layer 2"] == 100 and report.f1["one"]["layer 0"] == 50
+    assert "nearest uses: 1; state zeros" in str(report)
+    all_uses = wsd(tests, training, data, embedder, "zeros", neighbors=100).f1["one"]
+    assert {all_uses[f"layer {number}"] for number in range(3)} == {all_uses["most frequent"]}
+    with pytest.raises(ValueError, match="neighbors must be at least 1, not 0"):
+        wsd(tests, training, data, embedder, neighbors=0)
 
 
 def test_all_words_wsd_leaves_unseen_lemmas_unanswered_without_wordnet(data: Path, embedder: Embedder) -> None:

@@ -63,6 +63,7 @@ class SenseReport:
         unseen: Number of instances whose lemma does not occur in the training text.
         state: Initial LSTM state of a sentence.
         fingerprint: Fingerprint of the model's weights.
+        neighbors: Number of training uses that vote for a sense; None if the nearest centroid decides.
     """
 
     f1: dict[str, dict[str, float]]
@@ -71,6 +72,7 @@ class SenseReport:
     unseen: int
     state: str
     fingerprint: str
+    neighbors: int | None = None
 
     def __str__(self) -> str:
         methods = list(next(iter(self.f1.values())))
@@ -83,5 +85,6 @@ class SenseReport:
             lines.append(f"{name:{name_width}}{self.instances[name]:>8}{cells}")
         unseen = f"; {self.unseen} uses of lemmas absent from the training text" if self.unseen else ""
         senses = f"{self.senses} senses of the tested lemmas in the training text"
-        lines.append(f"(F1 in percent; state {self.state}; {senses}{unseen})")
+        decides = "nearest centroid" if self.neighbors is None else f"nearest uses: {self.neighbors}"
+        lines.append(f"(F1 in percent; {decides}; state {self.state}; {senses}{unseen})")
         return "\n".join(lines)

@@ -1,11 +1,12 @@
-"""Word-sense disambiguation by nearest sense centroid, for every layer, with the usual baselines."""
+"""Word-sense disambiguation by nearest sense centroid or by nearest uses, for every layer, with the usual baselines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from elmokit.analysis.sense_centroids import instance_vectors, sense_centroids
+from elmokit.analysis.sense_centroids import LemmaSenses, instance_vectors, sense_centroids
+from elmokit.analysis.sense_neighbors import LemmaUses, sense_neighbors
 from elmokit.analysis.sense_report import SenseReport, Tallies
 from elmokit.config import StatePolicy
 from elmokit.data.coarse_wsd import coarse_wsd_folders, read_coarse_wsd
@@ -25,6 +26,20 @@ def _by_layer(answers: Sequence[str | None]) -> dict[str, str | None]:
     return {f"layer {number}": answer for number, answer in enumerate(answers)}
 
 
+def _check_neighbors(neighbors: int | None) -> None:
+    if neighbors is not None and neighbors < 1:
+        raise ValueError(f"neighbors must be at least 1, not {neighbors}: it is the number of uses that vote")
+
+
+def _classifiers(
+    sentences: Iterable[SenseSentence], embedder: Embedder, state: StatePolicy | None, neighbors: int | None
+) -> Mapping[str, LemmaSenses | LemmaUses]:
+    """The senses of every lemma in a training text; `neighbors` as in `coarse_wsd`."""
+    if neighbors is None:
+        return sense_centroids(sentences, embedder, state)
+    return sense_neighbors(sentences, embedder, neighbors, state)
+
+
 # --- CoarseWSD-20 --------------------------------------------------------------------------------------------------
 
 
@@ -34,6 +49,7 @@ def coarse_wsd(
     state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    neighbors: int | None = None,
 ) -> SenseReport:
     """Score each word of CoarseWSD-20 (Loureiro et al., 2021), and their unweighted mean.
 
@@ -43,15 +59,18 @@ def coarse_wsd(
         state: Initial state of a sentence, as in `Embedder.embed`; the model's policy by default.
         device: Device to compute on; ignored if `model` is an `Embedder`.
         dtype: Number type to compute in, as for `Embedder.load`; ignored if `model` is an `Embedder`.
+        neighbors: A use gets the sense with most votes among this many nearest training uses; None: the sense whose
+            centroid, the mean vector of its training uses, is nearest.
 
     Returns:
         F1 in percent of every layer and of the most-frequent-sense baseline. As every instance is answered, F1 is the
         accuracy.
 
     Raises:
-        ValueError: The directory has no CoarseWSD folder, a file is malformed, or one of several words is "mean", which
-            is the name of the mean's row.
+        ValueError: The directory has no CoarseWSD folder, a file is malformed, one of several words is "mean", which
+            is the name of the mean's row, or `neighbors` is below 1.
     """
+    _check_neighbors(neighbors)
     folders = coarse_wsd_folders(directory)
     if not folders:
         raise ValueError(f"{directory} has no CoarseWSD folder (with train.data.txt, train.gold.txt, ...)")
@@ -59,7 +78,7 @@ def coarse_wsd(
         raise ValueError(f"{directory} has a word {MEAN!r}, the name of the row of means: evaluate that word alone")
     embedder, tallies, num_senses = resolve_embedder(model, device, dtype), Tallies(), 0
     for folder in ProgressBar(folders, desc="wsd", unit=" words"):
-        ((word, senses),) = sense_centroids(read_coarse_wsd(folder, "train"), embedder, state).items()
+        ((word, senses),) = _classifiers(read_coarse_wsd(folder, "train"), embedder, state, neighbors).items()
         num_senses += len(senses.names)
         for instance, vectors in instance_vectors(read_coarse_wsd(folder, "test"), embedder, state):
             answers = _by_layer(senses.nearest(vectors)) | {MOST_FREQUENT: senses.names[0]}
@@ -70,7 +89,7 @@ def coarse_wsd(
         mean = {method: sum(of_word[method] for of_word in f1.values()) / len(f1) for method in methods}
         f1, instances = {MEAN: mean, **f1}, {MEAN: sum(instances.values()), **instances}
     initial_state = state or embedder.model.state_policy
-    return SenseReport(f1, instances, num_senses, 0, initial_state, embedder.fingerprint())
+    return SenseReport(f1, instances, num_senses, 0, initial_state, embedder.fingerprint(), neighbors)
 
 
 # --- All words -----------------------------------------------------------------------------------------------------
@@ -145,12 +164,14 @@ def all_words_wsd(
     state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    neighbors: int | None = None,
 ) -> SenseReport:
     """Score the test sets of Raganato et al. (2017), each and pooled: table 5 of Peters et al. (2018), for every layer.
 
-    A use is assigned the sense of its lemma with the nearest training centroid, or WordNet's first sense if its lemma
-    does not occur in the training text. Baselines: the most frequent sense in the training text, with the same
-    back-off, and WordNet's first sense.
+    A use is assigned the sense of its lemma with the nearest training centroid (the paper's "1-nearest neighbor"), or
+    the choice of the nearest uses (`neighbors`). If its lemma does not occur in the training text, it is assigned
+    WordNet's first sense. Baselines: the most frequent sense in the training text, with the same back-off, and
+    WordNet's first sense.
 
     Args:
         tests: Files NAME.data.xml, with NAME.gold.key.txt in the same directory; or directories, which stand for their
@@ -162,17 +183,19 @@ def all_words_wsd(
             the model's policy by default.
         device: Device to compute on; ignored if `model` is an `Embedder`.
         dtype: Number type to compute in, as for `Embedder.load`; ignored if `model` is an `Embedder`.
+        neighbors: As in `coarse_wsd`. With a number, the vectors of all training uses are held in memory.
 
     Returns:
         F1 in percent of every layer and baseline.
 
     Raises:
         ValueError: `tests` is a single path, or has a test set or an instance twice; a file is malformed; one of
-            several test sets is called ALL, which is the name of the row of all of them; or the training text has none
-            of the lemmas of the test sets.
+            several test sets is called ALL, which is the name of the row of all of them; the training text has none of
+            the lemmas of the test sets; or `neighbors` is below 1.
         FileNotFoundError: A file is missing.
     """
     _check_list(tests)
+    _check_neighbors(neighbors)
     files = _test_files(tests)
     lemmas, sets = _lemmas_and_sets(files)
     if ALL in sets and len(sets) > 1:
@@ -184,15 +207,15 @@ def all_words_wsd(
     initial_state = state or embedder.model.state_policy
     # Carried state depends on every sentence, with instances or without.
     training_sentences = _only_lemmas(lemmas, _read_training(training), keep_all=initial_state == "carry")
-    centroids = sense_centroids(training_sentences, embedder, state)
-    if not centroids:
+    known = _classifiers(training_sentences, embedder, state, neighbors)
+    if not known:
         raise ValueError(
             f"{training} has no lemma of the test sets: check that both are of the same language and WordNet version"
         )
     for file in files:
         sentences = ProgressBar(read_raganato(file), desc=file.name, unit=" sentences")
         for instance, vectors in instance_vectors(sentences, embedder, state):
-            senses, first = centroids.get(instance.lemma), firsts.get(instance.lemma)
+            senses, first = known.get(instance.lemma), firsts.get(instance.lemma)
             unseen += senses is None
             answers = _by_layer(senses.nearest(vectors) if senses else [first] * embedder.num_layers)
             answers[MOST_FREQUENT] = senses.names[0] if senses else first
@@ -202,8 +225,8 @@ def all_words_wsd(
     f1, instances = tallies.f1(), tallies.instances()
     if len(f1) == 2:  # ALL equals the only test set
         del f1[ALL], instances[ALL]
-    num_senses = sum(len(senses.names) for senses in centroids.values())
-    return SenseReport(f1, instances, num_senses, unseen, initial_state, embedder.fingerprint())
+    num_senses = sum(len(senses.names) for senses in known.values())
+    return SenseReport(f1, instances, num_senses, unseen, initial_state, embedder.fingerprint(), neighbors)
 
 
 def wsd(
@@ -214,6 +237,7 @@ def wsd(
     state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    neighbors: int | None = None,
 ) -> SenseReport:
     """Run `coarse_wsd` on a directory with CoarseWSD folders, and `all_words_wsd` on other data.
 
@@ -225,6 +249,7 @@ def wsd(
         state: As in `all_words_wsd`.
         device: As in `all_words_wsd`.
         dtype: As in `all_words_wsd`.
+        neighbors: As in `all_words_wsd`.
 
     Returns:
         F1 in percent of every layer and baseline.
@@ -240,14 +265,14 @@ def wsd(
     for path in data:
         if not Path(path).exists():
             raise FileNotFoundError(f"{path} does not exist")
-    model_options = {"model": model, "state": state, "device": device, "dtype": dtype}
+    options = {"model": model, "state": state, "device": device, "dtype": dtype, "neighbors": neighbors}
     if any(coarse_wsd_folders(path) for path in data):
         if len(data) > 1 or training is not None or first_senses is not None:
             raise ValueError("CoarseWSD brings its own training sentences: give its directory and no other data")
-        return coarse_wsd(data[0], **model_options)
+        return coarse_wsd(data[0], **options)
     if training is None:
         raise ValueError(
             "all-words test sets need a training text: give SemCor as XML or JSON lines (a directory of CoarseWSD has "
             "folders of words, with train.data.txt and test.data.txt, and needs none)"
         )
-    return all_words_wsd(data, training, first_senses, **model_options)
+    return all_words_wsd(data, training, first_senses, **options)

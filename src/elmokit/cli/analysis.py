@@ -61,7 +61,10 @@ class Probe:
 
 @dataclass(frozen=True)
 class Wsd:
-    """Score word-sense disambiguation by nearest sense centroid, for each layer, against the most frequent sense."""
+    """Score word-sense disambiguation for each layer, against the most frequent sense.
+
+    A use is assigned the sense with the nearest centroid, the mean vector of its training uses, or by --neighbors.
+    """
 
     data: Annotated[Positional[tuple[Path, ...]], arg(metavar="DATA [DATA ...]", help_behavior_hint="(required)")]
     """Directory of CoarseWSD folders; or all-words test sets NAME.data.xml with their NAME.gold.key.txt."""
@@ -69,6 +72,8 @@ class Wsd:
     """SemCor (NAME.data.xml or JSON lines), to train on for all-words test sets. CoarseWSD brings its own."""
     first_senses: Annotated[Path | None, UNSET] = None
     """WordNet's index.sense, or its directory: its first senses answer for lemmas absent from the training text."""
+    neighbors: Annotated[int | None, UNSET] = None
+    """Assign the sense with most votes among this many nearest training uses."""
     output: ReportFile = None
     model: Model = None
     state: OptionalState = None
@@ -80,7 +85,8 @@ class Wsd:
         from elmokit.analysis.wsd import wsd
 
         check_outputs([self.output], [*self.data, self.train, self.first_senses], self.overwrite)
-        report = wsd(self.data, self.train, self.first_senses, self.model, self.state, self.device, self.dtype)
+        options = {"model": self.model, "state": self.state, "device": self.device, "dtype": self.dtype}
+        report = wsd(self.data, self.train, self.first_senses, **options, neighbors=self.neighbors)
         show(report)
         write_report(report, self.output, self.overwrite)
 
