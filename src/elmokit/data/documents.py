@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from elmokit.data.fasta import read_fasta
+from elmokit.fs.arrow import damage_named, require_pyarrow
 from elmokit.fs.reading import read_lines, refuse_pipe, suffixes_of
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
@@ -76,28 +77,21 @@ def _json_texts(path: str, field: str) -> Iterator[tuple[int, str | None]]:
 
 def _parquet_texts(path: str, field: str) -> Iterator[tuple[int, str | None]]:
     """The rows and values of one column; memory holds one row group."""
-    try:
-        import pyarrow  # pyright: ignore[reportMissingImports]  (an extra)
-        from pyarrow import parquet  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ValueError(f"{path}: Parquet needs pyarrow: pip install pyarrow (elmokit's extra parquet)") from error
+    require_pyarrow()
+    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
+
     refuse_pipe(Path(path))
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path} is not a file: check the path")
-    try:
-        with parquet.ParquetFile(path) as table:
-            schema = table.schema_arrow
-            if field not in schema.names:
-                raise ValueError(f"{path} has no column {field!r} ({', '.join(schema.names)}): set text_field")
-            batches = table.iter_batches(batch_size=1_000, columns=[field])
-            for row, text in enumerate(chain.from_iterable(batch.column(0).to_pylist() for batch in batches)):
-                if not (text is None or isinstance(text, str)):
-                    raise ValueError(f"{path}: the column {field!r} is {schema.field(field).type}, not text")
-                yield row, text
-    except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
-        if getattr(error, "errno", None):  # the system's: for damage, Arrow raises an OSError without a number
-            raise
-        raise ValueError(f"{path} cannot be read as Parquet ({error}): it is damaged or misnamed") from error
+    with damage_named(path), parquet.ParquetFile(path) as table:
+        schema = table.schema_arrow
+        if field not in schema.names:
+            raise ValueError(f"{path} has no column {field!r} ({', '.join(schema.names)}): set text_field")
+        batches = table.iter_batches(batch_size=1_000, columns=[field])
+        for row, text in enumerate(chain.from_iterable(batch.column(0).to_pylist() for batch in batches)):
+            if not (text is None or isinstance(text, str)):
+                raise ValueError(f"{path}: the column {field!r} is {schema.field(field).type}, not text")
+            yield row, text
 
 
 def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.embed.files import SENTENCES_PER_PART
+from elmokit.fs.arrow import require_pyarrow
 from elmokit.fs.atomic import atomic_path, check_output, remove_leftovers
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.paths import expand_user
 from elmokit.integrations.tables import EmbedWords
 from elmokit.progress import ProgressBar
-from elmokit.storage.parquet import column_names, num_rows, read_rows, require_pyarrow, write_tables
+from elmokit.storage.parquet import column_names, num_rows, read_rows, write_tables
 
 __all__ = ["EmbedWords", "TablesReport", "embed_parquet"]
 

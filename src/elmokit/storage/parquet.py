@@ -9,13 +9,13 @@ The key `elmokit` of a file's metadata is the index of the store it was written 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from elmokit.fs.arrow import damage_named, require_pyarrow
 from elmokit.fs.atomic import atomic_path
 from elmokit.fs.reading import open_regular
 from elmokit.storage.store import EmbeddingStore, StoreIndex
@@ -23,15 +23,6 @@ from elmokit.storage.store import EmbeddingStore, StoreIndex
 GROUP_BYTES = 1 << 26  # of a row group, which memory holds; a larger line is a row group of its own
 ROW_BYTES = 64  # of a row besides its words and vectors
 INDEX_KEY = b"elmokit"
-
-
-def require_pyarrow() -> Any:
-    """The module pyarrow. ValueError, which says how to install it, if it is missing."""
-    try:
-        import pyarrow  # pyright: ignore[reportMissingImports]  (an extra)
-    except ImportError as error:
-        raise ValueError("Parquet needs pyarrow: pip install pyarrow (elmokit's extra parquet)") from error
-    return pyarrow
 
 
 def embedding_columns(tokens: Sequence[Sequence[str]], vectors: Sequence[np.ndarray]) -> dict[str, Any]:
@@ -97,18 +88,6 @@ def read_parquet_index(path: Path) -> StoreIndex | None:
 # --- Tables that someone else wrote ----------------------------------------------------------------------------------
 
 
-@contextmanager
-def _damage_named(path: str | Path) -> Iterator[None]:
-    """ValueError, which names the file, where Arrow cannot read it."""
-    arrow = require_pyarrow()
-    try:
-        yield
-    except (arrow.ArrowException, OSError) as error:
-        if getattr(error, "errno", None):  # the system's: for damage, Arrow raises an OSError without a number
-            raise
-        raise ValueError(f"{path} is not a Parquet file, or is damaged: {error}") from error
-
-
 def num_rows(path: str | Path) -> int:
     """The number of rows in a Parquet file, from its footer.
 
@@ -116,7 +95,7 @@ def num_rows(path: str | Path) -> int:
         ValueError: It is not a Parquet file.
         FileNotFoundError: It does not exist.
     """
-    with _damage_named(path):
+    with damage_named(path):
         from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
         return parquet.read_metadata(path).num_rows
@@ -124,7 +103,7 @@ def num_rows(path: str | Path) -> int:
 
 def column_names(path: str | Path) -> list[str]:
     """The names of the columns of a Parquet file, in order; errors as those of `num_rows`."""
-    with _damage_named(path):
+    with damage_named(path):
         from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
         return parquet.read_schema(path).names
@@ -149,7 +128,7 @@ def read_rows(path: str | Path, first: int, count: int, batch_size: int) -> Iter
     arrow = require_pyarrow()
     from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
-    with _damage_named(path), parquet.ParquetFile(path) as file:
+    with damage_named(path), parquet.ParquetFile(path) as file:
         if count == 0:
             yield file.schema_arrow.empty_table()
             return

@@ -1,0 +1,29 @@
+"""Apache Arrow's library, pyarrow, which is optional (elmokit's extra parquet), and its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def require_pyarrow() -> Any:
+    """The module pyarrow. ValueError, which says how to install it, if it is missing."""
+    try:
+        import pyarrow  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ValueError("Parquet needs pyarrow: pip install pyarrow (elmokit's extra parquet)") from error
+    return pyarrow
+
+
+@contextmanager
+def damage_named(path: str | Path) -> Iterator[None]:
+    """ValueError, which names the file, where Arrow cannot read it."""
+    arrow = require_pyarrow()
+    try:
+        yield
+    except (arrow.ArrowException, UnicodeDecodeError, OSError) as error:
+        if getattr(error, "errno", None):  # the system's: for damage, Arrow raises an OSError without a number
+            raise
+        raise ValueError(f"{path} is not a Parquet file, or is damaged: {error}") from error
