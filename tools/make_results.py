@@ -28,6 +28,7 @@ READMES = {"en": ROOT / "README.md", "zh-CN": ROOT / "README.zh-CN.md"}
 sys.path.append(str(ROOT / "benchmarks" / "quality"))
 import encoders_table  # noqa: E402
 import integrations_table  # noqa: E402
+from intrinsic_table import nearest  # noqa: E402
 from intrinsic_table import table as intrinsic_table  # noqa: E402
 from task_table import TITLES, WITHOUT  # noqa: E402
 from task_table import summary as task_summary  # noqa: E402
@@ -265,13 +266,19 @@ def model_bars() -> Iterator[Bar]:
     def best_layer(scores: Figures) -> float:
         return max(score for method, score in scores.items() if method.startswith("layer "))
 
-    coarse, all_words, probe = found["coarsewsd"]["f1"], found["wsd"]["f1"]["ALL"], found["probe"]["scores"]
-    tags = {method: score["test"] for method, score in probe.items()}
-    uses = found["uses"]["right"]
+    tags = {method: score["test"] for method, score in found["probe"]["scores"].items()}
+    uses, all_words = found["uses"]["right"], found["wsd"]["f1"]["ALL"]
+    for claim, least, data, row in (
+        ("CoarseWSD-20, mean of ten words", 90, "coarsewsd", "mean"),
+        ("CoarseWSD-20, *apple*", 97, "coarsewsd", "apple"),
+        ("All-words WSD", 69, "wsd", "ALL"),
+    ):
+        reports = {"nearest centroid": (data, found[data])}
+        reports |= {nearest(k): (f"{data}_uses", report) for k, report in found[f"{data}_uses"].items()}
+        for method, (part, report) in reports.items():
+            best = best_layer(report["f1"][row])
+            yield at_least(f"`en-small`: {claim}, {method}, best layer", least, best, times, parts[part])
     for claim, least, value, part in (
-        ("CoarseWSD-20, mean of ten words, best layer", 90, best_layer(coarse["mean"]), "coarsewsd"),
-        ("CoarseWSD-20, *apple*, best layer", 97, best_layer(coarse["apple"]), "coarsewsd"),
-        ("All-words WSD, best layer", 69, best_layer(all_words), "wsd"),
         ("All-words WSD, smallest gain from a layer to the next", 0, smallest_step(all_words, (0, 1, 2)), "wsd"),
         ("Parts of speech by a linear probe, layer 1", 94, tags["layer 1"], "probe"),
         ("Parts of speech, smallest gain from layer 0 to 2, or 2 to 1", 0, smallest_step(tags, (0, 2, 1)), "probe"),

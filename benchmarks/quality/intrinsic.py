@@ -109,9 +109,7 @@ def wsd_uses(setup: Setup) -> Figures:
     test, training = setup.eval / "wsd_all_words", setup.eval / "semcor" / "semcor.jsonl.zst"
     options = {"first_senses": setup.wordnet, "model": setup.embedder}
     return {
-        state: {
-            str(k): asdict(all_words_wsd([test], training, state=state, neighbors=k, **options)) for k in NEIGHBORS
-        }
+        state: {str(k): asdict(all_words_wsd([test], training, state=state, neighbors=k, **options)) for k in NEIGHBORS}
         for state in setup.states(carry=True)
     }
 
@@ -157,8 +155,7 @@ def state(setup: Setup) -> Figures:
 
 
 PARTS: dict[str, Callable[[Setup], Figures]] = {
-    part.__name__: part
-    for part in (uses, apples, pairs, coarsewsd, coarsewsd_uses, sst2, wsd, wsd_uses, probe, state)
+    part.__name__: part for part in (uses, apples, pairs, coarsewsd, coarsewsd_uses, sst2, wsd, wsd_uses, probe, state)
 }
 
 

@@ -20,30 +20,35 @@ CARD = """# {name}: an English ELMo
 
 A biLM over characters, {layers} LSTM layers of {cell_dim:,} cells projected to {projection_dim} dimensions: the vectors
 of a word have {output_dim}. {parameters:.1f} million parameters and a softmax over {vocabulary:,} words. Trained and
-bundled by elmokit; weights are stored in half precision.
+bundled by elmokit; weights are stored in half precision and computed with in float32. Of a word of more than 48 bytes,
+only the first 48 are read.
 {weaknesses}
 ## Data
 
 English text, tokenized by `{tokenizer}`: Wikipedia and Simple Wikipedia articles (CC BY-SA 3.0), Project Gutenberg
 books (public domain in the US), United States government publications (public domain), OpenStax textbooks (CC BY 4.0),
 MASC, inaugural addresses and Common Voice sentences (open, public domain, CC0). UN General Debate speeches were kept
-out of training, for domain adaptation. Duplicates, and what is like the held-out text, were left out.
+out of training, for domain adaptation. Duplicates were removed, and so were documents and paragraphs that occur in the
+held-out text, exactly or nearly.
 
-- words seen: {words_seen:,}, of a corpus of {corpus_words:,} ({passes:.2f} passes){before}
+- words seen: {words_seen:,}, of a corpus of {corpus_words:,} ({passes:.2f} passes)
 
 ## Licence
 
 CC BY-SA 4.0, with attribution to Wikipedia contributors and to OpenStax; see NOTICE.
 
 ## Training
-
+{runs}
 - command: recipes/en_small/train.sh, finished {date}
 - recipe {recipe}, learning rate {learning_rate:g}, constant up to step {start:,}, then falling to zero over
   {cool_steps:,} steps
 - batch {batch_size} x {unroll_steps}, {num_samples:,} negative samples, dropout {dropout}, {dtype} products,
   seed {seed}, CPU
 {perplexities}"""
-BEFORE = ", {words:,} of them by the model whose weights the run began with"
+TWO_RUNS = """
+Two runs of the command below, whose header has the settings of both. The first read {first:,} words; the second, which
+is described here, began with its weights and read {second:,}.
+"""
 WEAKNESSES = """
 ## Weak points
 
@@ -56,8 +61,8 @@ on TF-IDF for {tf_idf:.1f} %.
 PERPLEXITIES = """
 ## Held-out perplexity
 
-The first {most:,} words of each domain's held-out documents. Exact softmax over the vocabulary, boundaries and unknown
-words counted, the state carried from sentence to sentence; the last column starts each sentence from zeros.
+At most the first {most:,} words of each domain's held-out documents. Exact softmax over the vocabulary, boundaries and
+unknown words counted, the state carried from sentence to sentence; the last column starts each sentence from zeros.
 
 | domain | words | unknown | forward | backward | mean | mean from zeros |
 |---|---|---|---|---|---|---|
@@ -122,7 +127,8 @@ def main() -> None:
         output_dim=model.bilm.config.output_dim, parameters=sum(p.numel() for p in model.bilm.parameters()) / 1e6,
         vocabulary=len(model.vocab or ()), tokenizer=model.tokenizer, words_seen=before + last["words"],
         corpus_words=begun["words"], passes=(before + last["words"]) / begun["words"],
-        before=BEFORE.format(words=before) if before else "", date=date.fromtimestamp(ended["time"]),
+        runs=TWO_RUNS.format(first=before, second=last["words"]) if before else "",
+        date=date.fromtimestamp(ended["time"]),
         start=begun["step"], cool_steps=begun["total_steps"] - begun["step"],
         perplexities=perplexity_table(model, arguments.perplexities),
         weaknesses=weaknesses(model, arguments.intrinsic),
