@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from elmokit.data.prepare import prepare
     from elmokit.embed.embedder import Embedder, Embeddings
     from elmokit.embed.files import embed_fasta, embed_file, encode_file
+    from elmokit.lm.candidates import next_words, substitutes
     from elmokit.lm.evaluate import evaluate
-    from elmokit.lm.scoring import next_words, score, substitutes
+    from elmokit.lm.scoring import score
     from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
     from elmokit.nn.elmo import Elmo, ElmoOutput, batch_to_ids
     from elmokit.nn.inference import prepack
@@ -108,7 +109,8 @@ _NAMES_IN = {
     "embed.embedder": ["Embedder", "Embeddings"],
     "embed.files": ["embed_fasta", "embed_file", "encode_file"],
     "lm.evaluate": ["evaluate"],
-    "lm.scoring": ["next_words", "score", "substitutes"],
+    "lm.candidates": ["next_words", "substitutes"],
+    "lm.scoring": ["score"],
     "nn.bilm": ["BiLM", "BiLMOutput", "BiLMState"],
     "nn.elmo": ["Elmo", "ElmoOutput", "batch_to_ids"],
     "nn.inference": ["prepack"],

@@ -46,7 +46,7 @@ CALLS = [
     ("evaluate-task tagger test.conllu", "elmokit.tasks.predict.score_file"),
     ("info", "elmokit.checkpoints.loading.describe"),
     ("finetune --corpus domain.txt --output run --heldout heldout.txt", "elmokit.train.finetune.finetune"),
-    ("score sentences.txt --output scores.jsonl", "elmokit.lm.scoring.score_file"),
+    ("score sentences.txt --output scores.jsonl", "elmokit.lm.score_files.score_file"),
     ("serve model --port 0 --task-model tagger", "elmokit.serve.server.serve"),
     ("convert model --output hdf5 --to hdf5", "elmokit.checkpoints.convert.convert"),
     ("push en-small owner/name --private", "elmokit.checkpoints.push.push_to_hub"),

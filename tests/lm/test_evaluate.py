@@ -17,7 +17,7 @@ from elmokit.checkpoints.loading import Pretrained, load, save
 from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
 from elmokit.lm.evaluate import Perplexity, evaluate, perplexity
 from elmokit.lm.masked import PseudoPerplexity
-from elmokit.lm.scoring import score_file
+from elmokit.lm.score_files import score_file
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.ops.portable import logsumexp

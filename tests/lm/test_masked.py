@@ -14,9 +14,11 @@ from toy_encoders import CONFIGS
 from elmokit.checkpoints.loading import Pretrained, save
 from elmokit.cli import main
 from elmokit.config import BiLMConfig, InterleavedConfig
+from elmokit.lm.candidates import next_words, substitutes
 from elmokit.lm.evaluate import Perplexity, evaluate, measure, perplexity
 from elmokit.lm.masked import PseudoPerplexity, pseudo_perplexity
-from elmokit.lm.scoring import MaskedScore, next_words, score, score_file, substitutes
+from elmokit.lm.score_files import score_file
+from elmokit.lm.scoring import MaskedScore, score
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab

@@ -28,7 +28,8 @@ from elmokit.analysis.word_map_files import to_json
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.embed.embedder import Embedder
-from elmokit.lm.scoring import MaskedScore, next_words, score, substitutes
+from elmokit.lm.candidates import next_words, substitutes
+from elmokit.lm.scoring import MaskedScore, score
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.serve.app import create_app

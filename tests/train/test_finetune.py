@@ -18,7 +18,7 @@ from elmokit.checkpoints.loading import MixWeights, Pretrained, load, save
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.data.prepare import prepare
 from elmokit.lm.evaluate import evaluate
-from elmokit.lm.scoring import score_file
+from elmokit.lm.score_files import score_file
 from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import FinetuneConfig

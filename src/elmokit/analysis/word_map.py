@@ -27,7 +27,7 @@ from elmokit.analysis.uses import (
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import layer_weights
-from elmokit.lm.scoring import substitutes
+from elmokit.lm.candidates import substitutes
 
 CLUSTERED_DIMENSIONS = 8
 TYPICAL_USES = 5

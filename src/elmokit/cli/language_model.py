@@ -163,7 +163,7 @@ class Score:
     tokenize: Tokenize = True
 
     def run(self) -> None:
-        from elmokit.lm.scoring import score_file
+        from elmokit.lm.score_files import score_file
 
         with output_file(self.output) as output:
             show(score_file(**{**vars(self), "output": output}))
@@ -189,7 +189,8 @@ class Substitutes:
 
     def run(self) -> None:
         from elmokit.checkpoints.loading import load
-        from elmokit.lm.scoring import substitutes, words_of
+        from elmokit.lm.candidates import substitutes
+        from elmokit.lm.scoring import words_of
 
         model = load(self.model)
         words = words_of(model, self.sentence, self.tokenize)
@@ -218,7 +219,7 @@ class NextWords:
 
     def run(self) -> None:
         from elmokit.checkpoints.loading import load
-        from elmokit.lm.scoring import next_words
+        from elmokit.lm.candidates import next_words
 
         options = {"top": self.top, "direction": self.direction, "state": self.state, "tokenize": self.tokenize}
         candidates = next_words(self.sentence, load(self.model), **options)

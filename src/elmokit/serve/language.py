@@ -14,8 +14,9 @@ from elmokit.analysis.similarity import compare as compare_uses
 from elmokit.analysis.uses import sample_uses, single_sentence_state, uses_in_each
 from elmokit.analysis.word_map import map_uses
 from elmokit.analysis.word_map_files import to_json, use_to_json
-from elmokit.lm import scoring
-from elmokit.lm.scoring import Candidate, MaskedScore, SentenceScore
+from elmokit.lm import candidates, scoring
+from elmokit.lm.candidates import Candidate
+from elmokit.lm.scoring import MaskedScore, SentenceScore
 from elmokit.serve.errors import RequestError
 from elmokit.serve.exchange import JsonRoute, answer
 from elmokit.serve.jobs import Job
@@ -148,10 +149,10 @@ async def substitutes(request: Request, body: SubstitutesRequest) -> Any:
     positions = list(range(len(words))) if body.positions is None else body.positions
     if len(positions) > MAX_COUNT:
         raise RequestError("invalid_request", f"positions: name at most {MAX_COUNT} words of a long sentence")
-    results = await _run(request, lambda job: scoring.substitutes(words, model, positions=positions, **options))
+    results = await _run(request, lambda job: candidates.substitutes(words, model, positions=positions, **options))
     return [
-        {"word": words[position], "position": position, "candidates": list(map(_candidate, candidates))}
-        for position, candidates in zip(positions, results, strict=True)
+        {"word": words[position], "position": position, "candidates": list(map(_candidate, of_word))}
+        for position, of_word in zip(positions, results, strict=True)
     ]
 
 
@@ -162,7 +163,7 @@ async def next_words(request: Request, body: NextWordsRequest) -> Any:
     (words,) = await service.words_of(request, [body.sentence])
     model = service.embedder.model
     options = {"top": body.top, "direction": body.direction, "state": single_sentence_state(service.embedder)}
-    results = await _run(request, lambda job: scoring.next_words(words, model, **options))
+    results = await _run(request, lambda job: candidates.next_words(words, model, **options))
     return {"words": list(words), "candidates": list(map(_candidate, results))}
 
 

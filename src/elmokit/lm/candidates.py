@@ -1,0 +1,197 @@
+"""Predictions of the language model: substitutes of the words of a sentence, and next words.
+
+The directions and their probabilities are those of `elmokit.lm.scoring`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elmokit.checkpoints.loading import ModelSource
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import StatePolicy
+from elmokit.data.streams import scoring_batch
+from elmokit.lm.evaluate import final_outputs
+from elmokit.lm.language_model import check_single_start, parts_of, resolve_language_model
+from elmokit.lm.masked import outputs_of_hidden
+from elmokit.lm.scoring import Sentence, words_of
+from elmokit.text.vocab import is_mark
+
+CHUNK_LOGITS = 1 << 22  # logits of one direction to compute at a time: 16 MB in float32
+DIRECTIONS = {"forward": (0,), "backward": (1,), "both": (0, 1)}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A word of the vocabulary predicted at some position, and its log-probability in nats."""
+
+    word: str
+    log_probability: float
+
+    def __str__(self) -> str:
+        return f"{self.word} {self.log_probability:.3f}"
+
+
+def _words_of_one(model: Pretrained, sentence: Sentence, tokenize: bool) -> Sequence[str]:
+    """`words_of`; ValueError for a list of sentences."""
+    words = words_of(model, sentence, tokenize)
+    if words and all(" " in word for word in words):
+        raise ValueError(f"{words[0][:60]!r} is not a word: give one sentence, as a string or a list of words")
+    return words
+
+
+@torch.no_grad()
+def _outputs(model: Pretrained, words: Sequence[str], state: str) -> Tensor:
+    """Inputs of the softmax for a sentence, (2, T+1, D).
+
+    Position k predicts word k forward (</S> at the last position), and word k-1 backward (<S> at the first).
+    """
+    bilm, softmax, vocab = parts_of(model)
+    batch = scoring_batch([words], np.zeros(1, dtype=np.int64), 1, reset=True)
+    outputs, _ = final_outputs(bilm, vocab, batch, start=model.start(state))
+    return outputs.to(softmax.weight.dtype)
+
+
+@torch.no_grad()
+def _outputs_of_hidden(model: Pretrained, words: Sequence[str], positions: Sequence[int]) -> Tensor:
+    """Inputs of the softmax for words of a sentence, each hidden while all others are visible, (1, P, D)."""
+    bilm, softmax, vocab = parts_of(model)
+    return outputs_of_hidden(bilm, vocab, [words], [positions])[None].to(softmax.weight.dtype)
+
+
+def _in_both_contexts(forward: Tensor, backward: Tensor) -> Tensor:
+    """log p(word | words before, words after) of every word (P, V), from those of the two directions.
+
+    If the two contexts are independent given the word, p is proportional to p(word | before) p(word | after) / p(word);
+    without the division, the frequency of the word would count twice, and function words would win. p(word) is taken
+    to be proportional to 1 / rank (Zipf), since vocabularies are sorted by descending frequency.
+    """
+    log_rank = torch.arange(1, forward.shape[1] + 1, device=forward.device).log()
+    return (forward + backward + log_rank).log_softmax(dim=1)
+
+
+@torch.no_grad()
+def _best(model: Pretrained, outputs: Tensor, excluded: Sequence[Sequence[int]], top: int) -> list[list[Candidate]]:
+    """The most likely words at P positions, except the ids excluded at each, from softmax inputs (1 or 2, P, D)."""
+    if top < 1:
+        raise ValueError(f"top must be at least 1, not {top}")
+    _, softmax, vocab = parts_of(model)
+    candidates = []
+    for chunk in outputs.split(max(1, CHUNK_LOGITS // len(vocab)), dim=1):
+        directions = [torch.addmm(softmax.bias, hidden, softmax.weight.T).log_softmax(dim=1) for hidden in chunk]
+        log_p = directions[0] if len(directions) == 1 else _in_both_contexts(*directions)
+        if log_p.isnan().any():
+            raise ValueError("the model's predictions are NaN: its weights are damaged, or its training diverged")
+        for row in log_p:
+            row[excluded[len(candidates)]] = -math.inf
+            values, ids = row.topk(min(top, len(vocab)))
+            named = zip(ids.tolist(), values.tolist(), strict=True)
+            candidates.append([Candidate(vocab.words[number], value) for number, value in named if value > -math.inf])
+    return candidates
+
+
+def _directions(direction: str, allowed: Sequence[str]) -> tuple[int, ...]:
+    if direction not in allowed:
+        raise ValueError(f"direction must be {' or '.join(allowed)}, not {direction!r}")
+    return DIRECTIONS[direction]
+
+
+def substitutes(
+    sentence: Sentence,
+    model: ModelSource = None,
+    *,
+    positions: Sequence[int] | None = None,
+    top: int = 10,
+    direction: str = "both",
+    state: StatePolicy = "zeros",
+    device: str | None = None,
+    tokenize: bool = True,
+) -> list[list[Candidate]]:
+    """Predict the most likely replacements of words, given their contexts.
+
+    The word itself is not part of its context, and may be among its candidates. <S>, </S> and <UNK> are excluded, and
+    for a word with a letter or a digit the words without one, such as commas.
+
+    Args:
+        sentence: A list of tokens, or a string, which the model's tokenizer splits.
+        model: A loaded model with its softmax, or a path or name as for `elmokit.load`.
+        positions: Positions of the words to replace, from 0; all by default.
+        top: Number of candidates for each word.
+        direction: The context: the words before ("forward"), the words after ("backward"), or "both", where the
+            probabilities of the two directions are multiplied, and divided by that of the word without context.
+        state: Initial state of the sentence: "zeros" or "warm".
+        device: As in `score`.
+        tokenize: As in `score`.
+
+    Returns:
+        For each position the candidates, the most likely first.
+
+    Raises:
+        ValueError: A position is outside the sentence, an argument is invalid (also state="carry": there is no sentence
+            before), or the model has no softmax or vocabulary.
+    """
+    model, directions = resolve_language_model(model, device), _directions(direction, tuple(DIRECTIONS))
+    words = _words_of_one(model, sentence, tokenize)
+    positions = range(len(words)) if positions is None else positions
+    for position in positions:
+        if not 0 <= position < len(words):
+            raise ValueError(f"there is no word {position} in a sentence of {len(words)} words, counted from 0")
+    vocab = parts_of(model)[2]
+    check_single_start(model, state)
+    if model.config.sequence_encoder.merges_directions:
+        if direction != "both":
+            raise ValueError(f"this model reads both directions at once: direction must be both, not {direction!r}")
+        selected = _outputs_of_hidden(model, words, positions)
+    else:
+        outputs, indices = _outputs(model, words, state), torch.tensor(positions, dtype=torch.int64, device="cpu")
+        selected = torch.stack([outputs[d, indices + d] for d in directions])
+    specials = [vocab.bos, vocab.eos, vocab.unk]
+    of_word = [*specials, *vocab.marks.tolist()]
+    excluded = [specials if is_mark(words[position]) else of_word for position in positions]
+    return _best(model, selected, excluded, top)
+
+
+def next_words(
+    sentence: Sentence,
+    model: ModelSource = None,
+    *,
+    top: int = 10,
+    direction: str = "forward",
+    state: StatePolicy = "zeros",
+    device: str | None = None,
+    tokenize: bool = True,
+) -> list[Candidate]:
+    """Predict the next word of an unfinished sentence, or the word before the given words.
+
+    Probabilities are those of the full softmax: </S> (backward <S>) means that the sentence ends (begins) there, <UNK>
+    stands for all words outside the vocabulary.
+
+    Args:
+        sentence: A list of tokens, or a string, which the model's tokenizer splits.
+        model: A loaded model with its softmax, or a path or name as for `elmokit.load`.
+        top: Number of candidates.
+        direction: "forward" for the word after, "backward" for the word before.
+        state: Initial state of the sentence: "zeros" or "warm".
+        device: As in `score`.
+        tokenize: As in `score`.
+
+    Returns:
+        The candidates, the most likely first.
+
+    Raises:
+        ValueError: An argument is invalid (also state="carry": there is no sentence before), or the model has no
+            softmax or vocabulary.
+    """
+    model, (d,) = resolve_language_model(model, device), _directions(direction, ("forward", "backward"))
+    check_single_start(model, state)
+    if model.config.sequence_encoder.merges_directions:
+        raise ValueError("this model predicts words from both sides, so it cannot predict a next word: use substitutes")
+    outputs = _outputs(model, _words_of_one(model, sentence, tokenize), state)
+    end = outputs[d, :1] if d else outputs[d, -1:]
+    return _best(model, end[None], [[]], top)[0]

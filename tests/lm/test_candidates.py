@@ -1,0 +1,151 @@
+"""Substitutes and next words, against brute force in float64."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from oracle import log_softmax
+from small_language_model import SENTENCES, SPECIALS, brute_force, small_language_model, vocab_of
+
+import elmokit.lm.candidates as candidates
+from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.lm.candidates import Candidate, next_words, substitutes
+from elmokit.lm.scoring import score
+from elmokit.text.vocab import Vocab
+
+# The vocabularies of tests have a handful of words.
+pytestmark = pytest.mark.filterwarnings("ignore:.* of the words are not in the model's vocabulary")
+
+
+@pytest.fixture
+def model() -> Pretrained:
+    return small_language_model()
+
+
+def expected_substitutes(model: Pretrained, words: Sequence[str], direction: str) -> list[list[tuple[str, float]]]:
+    """For each position all words but the special tokens, the most likely first."""
+    forward, backward = brute_force(model, words)
+    by_frequency = forward[:-1] + backward[1:] + np.log(np.arange(len(vocab_of(model))) + 1)  # p(word) = 1 / rank
+    value = {"forward": forward[:-1], "backward": backward[1:], "both": log_softmax(by_frequency)}[direction]
+    named = [zip(vocab_of(model).words, row.tolist(), strict=True) for row in value]
+    return [sorted((pair for pair in row if pair[0] not in SPECIALS), key=lambda pair: -pair[1]) for row in named]
+
+
+@pytest.mark.parametrize("direction", ["both", "forward", "backward"])
+@pytest.mark.parametrize("chunk_logits", [1, 20, 1000])
+def test_substitutes_equal_brute_force_for_every_chunk_size(
+    model: Pretrained, direction: str, chunk_logits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "CHUNK_LOGITS", chunk_logits)
+    for words in SENTENCES:
+        result = substitutes(words, model, top=100, direction=direction)
+        expected = expected_substitutes(model, words, direction)
+        assert [[each.word for each in row] for row in result] == [[word for word, _ in row] for row in expected]
+        for row, expected_row in zip(result, expected, strict=True):
+            assert [each.log_probability for each in row] == pytest.approx([v for _, v in expected_row], abs=1e-5)
+
+
+def test_substitutes_at_positions_equal_those_of_the_whole_sentence(model: Pretrained) -> None:
+    every = substitutes(SENTENCES[2], model, top=2)
+    assert substitutes(SENTENCES[2], model, positions=[3, 0], top=2) == [every[3], every[0]]
+    assert all(len(row) == 2 for row in every)
+
+
+@pytest.mark.parametrize("ask", [substitutes, next_words])
+def test_a_list_of_sentences_is_not_taken_for_one(ask: Callable[..., object], model: Pretrained) -> None:
+    with pytest.raises(ValueError, match="'a b' is not a word: give one sentence, as a string or a list"):
+        ask(["a b", "b c"], model)
+    assert ask(["a", "10 000", "d"], model)
+
+
+def test_a_sentence_that_is_no_list_of_words_is_refused(model: Pretrained) -> None:
+    for wrong in ([["a", "b"]], [1, 2], None):
+        for ask in (substitutes, next_words, lambda sentence, model: score([sentence], model)):
+            with pytest.raises(ValueError, match="a sentence is a string or a list of words, not "):
+                ask(wrong, model)  # type: ignore[arg-type]
+    words = np.array(["a", "b"])
+    assert substitutes(words, model) == substitutes(["a", "b"], model)  # type: ignore[arg-type]
+
+
+def test_substitutes_of_a_model_on_the_cpu_where_another_device_is_the_default(model: Pretrained) -> None:
+    expected = substitutes(["a", "zebra"], model)
+    with torch.device("meta"):  # stands for a GPU
+        assert substitutes(["a", "zebra"], model) == expected
+
+
+def test_a_model_of_no_numbers_has_no_candidates(model: Pretrained) -> None:
+    assert model.softmax is not None
+    with torch.no_grad():
+        model.softmax.bias[3] = float("nan")
+    with pytest.raises(ValueError, match=r"the model's predictions are NaN"):
+        substitutes(["a"], model)
+
+
+def test_substitutes_of_a_word_are_no_punctuation_marks(model: Pretrained) -> None:
+    assert model.softmax is not None
+    words = ["a", "<S>", "--", "</S>", ".", "<UNK>", "d", "'s"]
+    marked = Pretrained(model.bilm, softmax=model.softmax, vocab=Vocab(words))
+    of_word, of_mark = substitutes(["d", "."], marked, top=100)
+    assert {each.word for each in of_word} == {"a", "d", "'s"}
+    assert {each.word for each in of_mark} == {"a", "d", "'s", "--", "."}
+
+
+def test_substitutes_are_often_plausible() -> None:
+    """Mean precision of the first ten; docs/log.md has the figures of the rankings that were tried."""
+    model, precisions = load(), []
+    for item in json.loads(Path(__file__).with_name("substitutes.json").read_text(encoding="utf-8")):
+        words, plausible = item["sentence"].split(), {word.lower() for word in item["plausible"]}
+        (best,) = substitutes(words, model, positions=[words.index(item["word"])], top=11)
+        first = [each.word.lower() for each in best if each.word != item["word"]][:10]
+        precisions.append(sum(word in plausible for word in first) / 10)
+    assert np.mean(precisions) > 0.32  # 0.28 by the product of both directions
+
+
+def test_substitutes_do_not_depend_on_the_replaced_word(model: Pretrained) -> None:
+    one, other = (substitutes(["a", word, "b"], model, positions=[1]) for word in ("c", "zebra"))
+    assert [each.word for each in one[0]] == [each.word for each in other[0]]
+    values = ([each.log_probability for each in result[0]] for result in (one, other))
+    assert next(values) == pytest.approx(next(values), abs=1e-6)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("words", [["a", "zebra", "c"], []])
+def test_next_words_equal_the_full_distribution(model: Pretrained, direction: str, words: list[str]) -> None:
+    result = next_words(words, model, top=len(vocab_of(model)), direction=direction)
+    log_p = brute_force(model, words)[1, 0] if direction == "backward" else brute_force(model, words)[0, -1]
+    assert sum(math.exp(each.log_probability) for each in result) == pytest.approx(1, abs=1e-6)
+    assert [each.word for each in result] == [vocab_of(model).words[i] for i in np.argsort(-log_p)]
+    assert [each.log_probability for each in result] == pytest.approx(np.sort(log_p)[::-1].tolist(), abs=1e-5)
+    assert next_words(words, model, top=1, direction=direction) == result[:1]
+
+
+def test_next_words_start_from_the_warm_state_on_request(model: Pretrained) -> None:
+    (result,) = next_words(["a", "c"], model, top=1, state="warm")
+    assert result.log_probability == pytest.approx(brute_force(model, ["a", "c"], warm=True)[0, -1].max(), abs=1e-5)
+    assert result != next_words(["a", "c"], model, top=1)[0]
+
+
+def test_next_words_contain_the_score_of_the_actual_word(model: Pretrained) -> None:
+    (result,) = score([["a", "b"]], model)
+    assert Candidate("</S>", pytest.approx(float(result.forward[-1]), abs=1e-6)) in next_words(["a", "b"], model, top=8)
+    assert Candidate("b", pytest.approx(float(result.forward[1]), abs=1e-6)) in next_words(["a"], model, top=8)
+
+
+def test_candidates_raise_for_invalid_arguments(model: Pretrained) -> None:
+    with pytest.raises(ValueError, match="no word 2 in a sentence of 2 words"):
+        substitutes(["a", "b"], model, positions=[2])
+    with pytest.raises(ValueError, match="top must be at least 1"):
+        next_words(["a"], model, top=0)
+    with pytest.raises(ValueError, match="forward or backward"):
+        next_words(["a"], model, direction="both")
+    for ask in (next_words, substitutes):
+        with pytest.raises(ValueError, match="a single sentence has no sentence before it"):
+            ask(["a"], model, state="carry")
+    without = Pretrained(model.bilm, vocab=model.vocab)
+    with pytest.raises(ValueError, match="needs a model with a softmax"):
+        next_words(["a"], without)
