@@ -7,16 +7,15 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any, get_args
 
-from elmokit.cli.verbs import Verb, name_of
+from elmokit.cli.verbs import EXAMPLES_HEADING, Verb, name_of
 
 PAGE, PLACE = "command-line.md", "<!-- the help of every command -->"
-EXAMPLES = "Examples, in a checkout of elmokit:\n"  # as elmokit.cli.verbs writes them
 ROOT = Path(__file__).parents[1]
 COLUMNS = "80"  # the width of a page
 
 
 def help_of(command: str) -> str:
-    """What `elmokit COMMAND --help` prints."""
+    """The output of `elmokit COMMAND --help`."""
     environment = os.environ | {"COLUMNS": COLUMNS, "NO_COLOR": "1"}
     call = [sys.executable, "-m", "elmokit", command, "--help"]
     return subprocess.run(call, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -36,12 +35,19 @@ def without_frames(boxes: str) -> str:
 
 
 def section(command: str) -> str:
-    """The help of a command in Markdown: its text, its examples, and its options as they are printed."""
+    """The help of a command in Markdown: its text, its examples, and its options as they are printed.
+
+    Raises:
+        ValueError: It has no frames or no examples, as if the form of the help had changed.
+    """
     head, frame, boxes = help_of(command).partition("╭")
     usage, _, text = head.partition("\n\n")
-    description, _, examples = text.partition(EXAMPLES)
+    description, heading, examples = text.partition(EXAMPLES_HEADING)
+    if not (frame and heading):
+        raise ValueError(f"the help of elmokit {command} has no frames or no examples")
+    examples = dedent(examples.strip("\n")).strip()
     return (
-        f"### elmokit {command}\n\n{description.strip()}\n\n```console\n{dedent(examples).strip()}\n```\n\n"
+        f"### elmokit {command}\n\n{description.strip()}\n\n```console\n{examples}\n```\n\n"
         f"```text\n{usage}\n\n{without_frames(frame + boxes)}\n```"
     )
 

@@ -20,8 +20,8 @@ CARD = """# {name}: an English ELMo
 
 A biLM over characters, {layers} LSTM layers of {cell_dim:,} cells projected to {projection_dim} dimensions: the vectors
 of a word have {output_dim}. {parameters:.1f} million parameters and a softmax over {vocabulary:,} words. Trained and
-bundled by elmokit; weights are stored in half precision and computed with in float32. Of a word of more than 48 bytes,
-only the first 48 are read.
+bundled by elmokit; weights are stored in half precision and computed with in float32. Of a word of more than
+{max_bytes} bytes, only the first {max_bytes} are read.
 {weaknesses}
 ## Data
 
@@ -45,9 +45,8 @@ CC BY-SA 4.0, with attribution to Wikipedia contributors and to OpenStax; see NO
 - batch {batch_size} x {unroll_steps}, {num_samples:,} negative samples, dropout {dropout}, {dtype} products,
   seed {seed}, CPU
 {perplexities}"""
-TWO_RUNS = """
-Two runs of the command below, whose header has the settings of both. The first read {first:,} words; the second, which
-is described here, began with its weights and read {second:,}.
+CONTINUED = """
+This run began with the weights of a model that had read {first:,} words, and read {second:,}.
 """
 WEAKNESSES = """
 ## Weak points
@@ -61,8 +60,9 @@ on TF-IDF for {tf_idf:.1f} %.
 PERPLEXITIES = """
 ## Held-out perplexity
 
-At most the first {most:,} words of each domain's held-out documents. Exact softmax over the vocabulary, boundaries and
-unknown words counted, the state carried from sentence to sentence; the last column starts each sentence from zeros.
+The first {most:,} words of each domain's held-out documents, to the end of a sentence, or all if there are fewer. Exact
+softmax over the vocabulary, boundaries and unknown words counted, the state carried from sentence to sentence; the last
+column starts each sentence from zeros.
 
 | domain | words | unknown | forward | backward | mean | mean from zeros |
 |---|---|---|---|---|---|---|
@@ -124,10 +124,11 @@ def main() -> None:
     last = training_records(arguments.run)[-1]
     card = CARD.format(
         name=arguments.output.name, layers=lstm.num_layers, cell_dim=lstm.cell_dim, projection_dim=lstm.projection_dim,
-        output_dim=model.bilm.config.output_dim, parameters=sum(p.numel() for p in model.bilm.parameters()) / 1e6,
+        output_dim=model.bilm.config.output_dim, max_bytes=model.bilm.config.char_cnn.max_characters - 2,
+        parameters=sum(p.numel() for p in model.bilm.parameters()) / 1e6,
         vocabulary=len(model.vocab or ()), tokenizer=model.tokenizer, words_seen=before + last["words"],
         corpus_words=begun["words"], passes=(before + last["words"]) / begun["words"],
-        runs=TWO_RUNS.format(first=before, second=last["words"]) if before else "",
+        runs=CONTINUED.format(first=before, second=last["words"]) if before else "",
         date=date.fromtimestamp(ended["time"]),
         start=begun["step"], cool_steps=begun["total_steps"] - begun["step"],
         perplexities=perplexity_table(model, arguments.perplexities),

@@ -9,7 +9,7 @@ import torch
 from oracle import random_weights
 
 from elmokit.analysis.sense_centroids import instance_vectors, sense_centroids
-from elmokit.analysis.sense_neighbors import sense_neighbors
+from elmokit.analysis.sense_neighbors import LemmaUses, lemma_uses
 from elmokit.analysis.sense_report import Tallies
 from elmokit.analysis.wsd import all_words_wsd, coarse_wsd, wsd
 from elmokit.checkpoints.pretrained import Pretrained
@@ -86,14 +86,14 @@ def test_sense_centroids_count_a_use_for_each_of_its_senses(embedder: Embedder) 
 
 
 @pytest.mark.parametrize("neighbors", [1, 2, 3, 99])
-def test_sense_neighbors_are_the_senses_of_most_of_the_nearest_uses(embedder: Embedder, neighbors: int) -> None:
+def test_nearest_sense_is_that_of_most_of_the_nearest_uses(embedder: Embedder, neighbors: int) -> None:
     senses, vectors = [], []
     for text in TRAIN:
         for instance in text.instances:
             if instance.lemma == "bank":
                 senses.append(instance.senses[0])
                 vectors.append(alone(embedder, text.words)[:, instance.start : instance.end].mean(axis=1))
-    result = sense_neighbors(TRAIN, embedder, neighbors, "zeros")
+    result = lemma_uses(TRAIN, embedder, neighbors, "zeros")
     assert set(result) == {"bank", "lend"} and result["bank"].names == ["river", "money"]
     for words in (("some", "bank", "went", "bust"), ("bank", "of", "money"), ("the", "bank", "lent", "money")):
         query = alone(embedder, words)[:, words.index("bank")]
@@ -108,20 +108,23 @@ def test_sense_neighbors_are_the_senses_of_most_of_the_nearest_uses(embedder: Em
             assert result["bank"].nearest(query)[layer] == expected
 
 
-def test_sense_neighbors_let_all_uses_vote_that_are_equally_near(embedder: Embedder) -> None:
-    """In the token layer, the vectors of a word form are equal."""
-    texts = [
-        sentence(f"the bank {word}", ("bank", 1, 2, sense)) for word, sense in [("a", "a"), ("b", "z"), ("c", "z")]
-    ]
-    result = sense_neighbors(texts, embedder, 1, "zeros")["bank"]
-    assert result.nearest(alone(embedder, ("another", "bank"))[:, 1])[0] == "z"
+@pytest.mark.parametrize(("angle", "expected"), [(0.0, "z"), (5e-4, "z"), (5e-3, "a")])
+def test_uses_vote_too_that_are_as_near_as_the_nearest(angle: float, expected: str) -> None:
+    """One use is of sense a; two of sense z are less similar by 0, 1e-7 (a rounding error) and 1e-5."""
+    nearest, others = [1.0, 0.0], [np.cos(angle), np.sin(angle)]
+    uses = LemmaUses(["z", "a"], np.array([[nearest, others, others]]), np.array([[0, 1], [1, 0], [1, 0]], bool), 1)
+    assert uses.nearest(np.array([nearest])) == [expected]
 
 
-def test_sense_neighbors_vote_for_each_sense_of_a_use(embedder: Embedder) -> None:
+def test_a_use_votes_for_each_of_its_senses(embedder: Embedder) -> None:
     both = SenseSentence(("the", "bank"), (SenseInstance("i", "bank", 1, 2, ("money", "river")),))
-    result = sense_neighbors([both, sentence("a bank", ("bank", 1, 2, "river"))], embedder, 2, "zeros")["bank"]
-    assert result.names == ["river", "money"]
-    assert result.has_sense.tolist() == [[True, True], [True, False]]
+    others = [sentence("a bank", ("bank", 1, 2, sense)) for sense in ("park", "river")]
+    result = lemma_uses([both, *others], embedder, 3, "zeros")["bank"]
+    assert result.names == ["river", "money", "park"]
+    assert result.nearest(alone(embedder, ("the", "bank"))[:, 1]) == ["river"] * 3
+    alone_first = lemma_uses([both, others[0]], embedder, 2, "zeros")["bank"]
+    assert alone_first.names == ["money", "park", "river"]
+    assert alone_first.nearest(alone(embedder, ("the", "bank"))[:, 1]) == ["money"] * 3
 
 
 def test_instance_vectors_carry_state_across_batches(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +240,7 @@ def test_wsd_by_nearest_uses_scores_seen_sentences_and_names_the_number_of_uses(
     assert "nearest uses: 1; state zeros" in str(report)
     all_uses = wsd(tests, training, data, embedder, "zeros", neighbors=100).f1["one"]
     assert {all_uses[f"layer {number}"] for number in range(3)} == {all_uses["most frequent"]}
-    with pytest.raises(ValueError, match="neighbors must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="neighbors must be an integer from 1, not 0"):
         wsd(tests, training, data, embedder, neighbors=0)
 
 

@@ -169,8 +169,8 @@ def test_download_requests_only_files_of_models(asked: list[dict[str, Any]]) -> 
     load("owner/name")
     wanted = [
         "config.json", "model.safetensors", "softmax.safetensors", "state.safetensors", "vocab.txt", "README.md",
-        "options.json", "elmo_options.json", "elmo_weights.hdf5", "elmo_weights.h5", "weights_file", "options_file",
-        "options", "vocab.txt.gz", "meta.json",
+        "options.json", "elmo_options.json", "elmo_weights.hdf5", "elmo_weights.h5", "weights_file",
+        "weight_file", "weights", "options_file", "options", "vocab.txt.gz", "meta.json",
         "checkpoint", "model.ckpt-124.index", "model.ckpt-124.data-00000-of-00001",
         "variables/variables.index", "variables/variables.data-00000-of-00001",
         "char.dic", "word.dic", "token_embedder.pkl", "encoder.pkl", "cnn_50_100_512_4096_sample.json",

@@ -4,7 +4,8 @@ import json
 import os
 import shutil
 import sys
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -139,22 +140,29 @@ def test_fit_names_the_set_whose_tags_are_of_another_scheme(number: int) -> None
 
 @dataclass(frozen=True, eq=False)
 class SentenceWithFeatures(TaggedSentence):
-    features: np.ndarray = field(default_factory=lambda: np.zeros(1))
+    features: Any = None
 
 
+@pytest.mark.parametrize("of_array", [np.array, torch.from_numpy, lambda array: {"nested": [array]}])
 @pytest.mark.parametrize(("position", "value"), [(1000, 1.0), (0, 1 + 1e-15)])
-def test_fit_refuses_the_output_of_a_run_whose_arrays_differ(tmp_path: Path, position: int, value: float) -> None:
+def test_fit_refuses_the_output_of_a_run_whose_arrays_differ(
+    tmp_path: Path, position: int, value: float, of_array: Callable[[np.ndarray], Any]
+) -> None:
     """Examples may hold arrays, which `repr` abbreviates above 1,000 numbers, and rounds to 8 digits."""
     features = np.ones(2001)
     features[1000] = 0
     changed = features.copy()
     changed[position] = value
-    sets = [
-        [SentenceWithFeatures(each.words, each.tags, array) for each in TOY.examples] for array in (features, changed)
-    ]
-    fit(TOY.task, sets[0], TOY.examples, words=LEARNED, config=QUICK, output=tmp_path / "model")
+    examples, others = (
+        [SentenceWithFeatures(each.words, each.tags, of_array(array)) for each in TOY.examples]
+        for array in (features, changed)
+    )
+    options: dict[str, Any] = {"words": LEARNED, "config": QUICK, "output": tmp_path / "model"}
+    fit(TOY.task, examples, TOY.examples, **options)
+    with np.printoptions(linewidth=200, precision=3):
+        fit(TOY.task, examples, TOY.examples, **options)  # the same run
     with pytest.raises(FileExistsError, match="from a run with other data"):
-        fit(TOY.task, sets[1], TOY.examples, words=LEARNED, config=QUICK, output=tmp_path / "model")
+        fit(TOY.task, others, TOY.examples, **options)
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

@@ -17,7 +17,7 @@ def test_each_new_minimum_improves_and_later_evaluations_are_counted() -> None:
 
 def test_best_of_another_state_is_kept_where_it_is_better() -> None:
     for other, expected in (
-        (EarlyStopping(6.5, 50, 1), EarlyStopping(6.5, 50, 2)),
+        (EarlyStopping(6.5, 50, 1), EarlyStopping(6.5, 50, 0)),
         (EarlyStopping(8.0, 50, 1), EarlyStopping(7.0, 30, 2)),
         (EarlyStopping(), EarlyStopping(7.0, 30, 2)),
     ):

@@ -416,13 +416,14 @@ def test_pretrain_recovers_from_divergence_at_learning_rate_100(
 def test_pretrain_keeps_the_best_weights_found_between_a_checkpoint_and_a_divergence(
     settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Step 20 is evaluated twice: before a divergence, and less well after going back to step 11."""
-    improves, values = EarlyStopping.improves, iter([9.0, 1.0])
+    """The best evaluation is at step 20, before a divergence; none of those after going back to step 11 is as good."""
+    improves, values = EarlyStopping.improves, iter([9.0, 9.5, 9.6, 1.0])
     monkeypatch.setattr(EarlyStopping, "improves", lambda self, value, step: improves(self, next(values, 5.0), step))
     intervals = iter(range(1, 22))
     monkeypatch.setattr(LossMonitor, "has_diverged", lambda *_: next(intervals, 0) == 21)
-    pretrain(replace(settings, heldout=settings.corpus, patience=99, evaluate_every=10))
+    report = pretrain(replace(settings, heldout=settings.corpus, patience=3, evaluate_every=5))
     assert [event["restored"] for event in events(settings.output, "diverged")] == [11]
+    assert (report.reason, report.step) == ("patience", 25)  # after the evaluations at steps 15, 20 and 25
     kept = latest_snapshot(settings.output / "best")
     assert kept is not None
     assert EarlyStopping.from_dict(read_snapshot(kept).progress["early_stopping"]) == EarlyStopping(1.0, 20, 0)

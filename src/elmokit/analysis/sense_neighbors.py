@@ -47,7 +47,7 @@ class LemmaUses:
         return [self.names[number] for number in votes.argmax(axis=1)]
 
 
-def _lemma_uses(uses: list[tuple[tuple[str, ...], np.ndarray]], neighbors: int) -> LemmaUses:
+def _uses_of_lemma(uses: list[tuple[tuple[str, ...], np.ndarray]], neighbors: int) -> LemmaUses:
     """`uses` are pairs of the senses of a use and its vectors, (L+1, 2D)."""
     counts: dict[str, int] = {}
     for senses, _ in uses:
@@ -58,7 +58,7 @@ def _lemma_uses(uses: list[tuple[tuple[str, ...], np.ndarray]], neighbors: int) 
     return LemmaUses(names, unit_vectors(np.stack([vectors for _, vectors in uses], axis=1)), has_sense, neighbors)
 
 
-def sense_neighbors(
+def lemma_uses(
     sentences: Iterable[SenseSentence], embedder: Embedder, neighbors: int, state: StatePolicy | None = None
 ) -> dict[str, LemmaUses]:
     """Compute the vectors of the uses of every lemma in a training text, and hold them all in memory.
@@ -78,5 +78,5 @@ def sense_neighbors(
     of_lemma = {}
     while uses:  # free the vectors of each lemma as soon as they are copied
         lemma, of_one = uses.popitem()
-        of_lemma[lemma] = _lemma_uses(of_one, neighbors)
+        of_lemma[lemma] = _uses_of_lemma(of_one, neighbors)
     return of_lemma

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from elmokit.analysis.sense_centroids import LemmaSenses, instance_vectors, sense_centroids
-from elmokit.analysis.sense_neighbors import LemmaUses, sense_neighbors
+from elmokit.analysis.sense_neighbors import LemmaUses, lemma_uses
 from elmokit.analysis.sense_report import SenseReport, Tallies
 from elmokit.config import StatePolicy
 from elmokit.data.coarse_wsd import coarse_wsd_folders, read_coarse_wsd
@@ -27,8 +27,8 @@ def _by_layer(answers: Sequence[str | None]) -> dict[str, str | None]:
 
 
 def _check_neighbors(neighbors: int | None) -> None:
-    if neighbors is not None and neighbors < 1:
-        raise ValueError(f"neighbors must be at least 1, not {neighbors}: it is the number of uses that vote")
+    if neighbors is not None and (not isinstance(neighbors, int) or neighbors < 1):
+        raise ValueError(f"neighbors must be an integer from 1, not {neighbors}: it is the number of uses that vote")
 
 
 def _classifiers(
@@ -37,7 +37,7 @@ def _classifiers(
     """The senses of every lemma in a training text; `neighbors` as in `coarse_wsd`."""
     if neighbors is None:
         return sense_centroids(sentences, embedder, state)
-    return sense_neighbors(sentences, embedder, neighbors, state)
+    return lemma_uses(sentences, embedder, neighbors, state)
 
 
 # --- CoarseWSD-20 --------------------------------------------------------------------------------------------------

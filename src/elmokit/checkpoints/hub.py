@@ -13,7 +13,7 @@ from urllib.parse import unquote
 FILES = (
     "*.json", "README.md", "vocab.txt", "vocab.txt.gz", "*.dic",
     "model.safetensors", "softmax.safetensors", "state.safetensors",
-    "*.hdf5", "*weights*.h5", "weights_file", "options_file", "options",
+    "*.hdf5", "*weights*.h5", "weights_file", "weight_file", "weights", "options_file", "options",
     "checkpoint", "*.index", "*.data-?????-of-?????",
     "token_embedder.pkl", "encoder.pkl",
     "best.th", "weights.th", "fta/*options_file",

@@ -16,8 +16,8 @@ from elmokit.cli.verbs import RESUMABLE, Verb, verbs_for
 from elmokit.compat.commands import TYRO_CONFIG
 
 DESCRIPTION = (
-    "Pretrain, load and use ELMo, deep contextual word vectors. `elmokit VERB --help` lists the options of a verb, "
-    "`elmokit --version` prints the version. As the name of a text file, - means standard input."
+    "Pretrain, load and use ELMo, deep contextual word vectors. `elmokit COMMAND --help` lists the options of a "
+    "command, `elmokit --version` prints the version. As the name of a text file, - means standard input."
 )
 
 

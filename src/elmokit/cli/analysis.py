@@ -63,7 +63,8 @@ class Probe:
 class Wsd:
     """Score word-sense disambiguation for each layer, against the most frequent sense.
 
-    A use is assigned the sense with the nearest centroid, the mean vector of its training uses, or by --neighbors.
+    A use is assigned the sense whose centroid, the mean vector of the sense's training uses, is nearest; with
+    --neighbors K, the sense of most of the K nearest training uses, which are all held in memory.
     """
 
     data: Annotated[Positional[tuple[Path, ...]], arg(metavar="DATA [DATA ...]", help_behavior_hint="(required)")]
@@ -73,7 +74,7 @@ class Wsd:
     first_senses: Annotated[Path | None, UNSET] = None
     """WordNet's index.sense, or its directory: its first senses answer for lemmas absent from the training text."""
     neighbors: Annotated[int | None, UNSET] = None
-    """Assign the sense with most votes among this many nearest training uses."""
+    """Number of nearest training uses that vote for a sense (default: the nearest centroid decides)."""
     output: ReportFile = None
     model: Model = None
     state: OptionalState = None

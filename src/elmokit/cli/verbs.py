@@ -25,6 +25,7 @@ Verb = (
     | Push | Info | Compat | Serve
 )  # fmt: skip
 
+EXAMPLES_HEADING = "Examples, in a checkout of elmokit:"
 # Verbs that resume an interrupted run when the same command is run again.
 RESUMABLE = (Prepare, Pretrain, Finetune, Embed, Encode, Fit, SampleEfficiency)
 # Verbs whose options depend on the task that is named first.
@@ -50,7 +51,7 @@ def verbs_for(arguments: Sequence[str]) -> Any:
             verb = with_settings_of(verb, arguments[1]) if has_task else cast(Any, verb)[NoTask]
         text = cleandoc((get_origin(verb) or verb).__doc__ or "")  # the origin of a generic class, which has the text
         if named == name:
-            text = "\n    ".join([f"{text}\n\nExamples, in a checkout of elmokit:", *EXAMPLES[name]])
+            text = "\n    ".join([f"{text}\n\n{EXAMPLES_HEADING}", *EXAMPLES[name]])
         else:
             text = text.partition("\n\n")[0]
         verbs.append(Annotated[verb, subcommand(name, description=text)])

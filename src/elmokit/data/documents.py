@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from elmokit.data.fasta import read_fasta
-from elmokit.fs.arrow import damage_named, require_pyarrow
+from elmokit.fs.arrow import errors_naming, require_pyarrow
 from elmokit.fs.reading import read_lines, refuse_pipe, suffixes_of
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
@@ -83,7 +83,7 @@ def _parquet_texts(path: str, field: str) -> Iterator[tuple[int, str | None]]:
     refuse_pipe(Path(path))
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path} is not a file: check the path")
-    with damage_named(path), parquet.ParquetFile(path) as table:
+    with errors_naming(path), parquet.ParquetFile(path) as table:
         schema = table.schema_arrow
         if field not in schema.names:
             raise ValueError(f"{path} has no column {field!r} ({', '.join(schema.names)}): set text_field")

@@ -18,11 +18,19 @@ def require_pyarrow() -> Any:
 
 
 @contextmanager
-def damage_named(path: str | Path) -> Iterator[None]:
-    """ValueError, which names the file, where Arrow cannot read it."""
+def errors_naming(path: str | Path) -> Iterator[None]:
+    """ValueError, which names the file, where Arrow cannot read it; other errors, as of the disk, are left as they are.
+
+    Raises:
+        ValueError: The file is damaged, not Parquet, or of a kind that this version of Arrow cannot read.
+    """
     arrow = require_pyarrow()
     try:
         yield
+    except (MemoryError, arrow.ArrowCancelled):
+        raise
+    except arrow.ArrowNotImplementedError as error:
+        raise ValueError(f"{path} cannot be read by this version of pyarrow: {error}") from error
     except (arrow.ArrowException, UnicodeDecodeError, OSError) as error:
         if getattr(error, "errno", None):  # the system's: for damage, Arrow raises an OSError without a number
             raise

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.fs.arrow import damage_named, require_pyarrow
+from elmokit.fs.arrow import errors_naming, require_pyarrow
 from elmokit.fs.atomic import atomic_path
 from elmokit.fs.reading import open_regular
 from elmokit.storage.store import EmbeddingStore, StoreIndex
@@ -95,7 +95,7 @@ def num_rows(path: str | Path) -> int:
         ValueError: It is not a Parquet file.
         FileNotFoundError: It does not exist.
     """
-    with damage_named(path):
+    with errors_naming(path):
         from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
         return parquet.read_metadata(path).num_rows
@@ -103,7 +103,7 @@ def num_rows(path: str | Path) -> int:
 
 def column_names(path: str | Path) -> list[str]:
     """The names of the columns of a Parquet file, in order; errors as those of `num_rows`."""
-    with damage_named(path):
+    with errors_naming(path):
         from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
         return parquet.read_schema(path).names
@@ -128,7 +128,7 @@ def read_rows(path: str | Path, first: int, count: int, batch_size: int) -> Iter
     arrow = require_pyarrow()
     from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
-    with damage_named(path), parquet.ParquetFile(path) as file:
+    with errors_naming(path), parquet.ParquetFile(path) as file:
         if count == 0:
             yield file.schema_arrow.empty_table()
             return

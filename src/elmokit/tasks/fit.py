@@ -9,9 +9,9 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from elmokit.text.tokenizers import TOKENIZED
 
 # Settings on which the weights do not depend: the device, and the path of word vectors, which are hashed themselves.
 NOT_DECISIVE = {"device", "vectors"}
+PLAIN = {str, int, float, bool, type(None)}  # whose text is their content
 Examples = str | Path | Iterable[Any]  # a file of the task's format, or the examples themselves
 
 
@@ -184,6 +185,27 @@ def _code_of(task: Task) -> bytes:
         return b""
 
 
+def _content(value: Any) -> Iterator[bytes]:
+    """The content of an example. The text of an array, such as a task of one's own may have, is abbreviated."""
+    if isinstance(value, torch.Tensor):  # its bytes, as NumPy lacks some number types
+        yield repr((value.dtype, value.shape)).encode()
+        value = value.detach().cpu().reshape(-1).view(torch.uint8).numpy()
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        yield repr((value.dtype.str, value.shape)).encode() + value.tobytes()
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield type(value).__name__.encode()
+        for field in fields(value):
+            yield from _content(getattr(value, field.name))
+    elif isinstance(value, dict):
+        yield from _content(list(value.items()))
+    elif isinstance(value, list | tuple | np.ndarray) and not set(map(type, value)) <= PLAIN:
+        yield len(value).to_bytes(8, "little")
+        for each in value:
+            yield from _content(each)
+    else:
+        yield repr(value).encode("utf-8", "surrogatepass")
+
+
 def _identity(
     task: Task,
     sets: Sequence[Sequence[Any]],
@@ -203,12 +225,11 @@ def _identity(
             content.update(read.vectors.tobytes())
         elif read is not None:
             content.update((read.name if isinstance(read, TransformerEncoder) else fingerprint(read)).encode())
-    # An example of one's own task may hold arrays, whose repr is abbreviated and rounded by default.
-    with np.printoptions(threshold=sys.maxsize, floatmode="unique"):
-        for examples in sets:
-            content.update(len(examples).to_bytes(8, "little"))  # the same examples may be split otherwise
-            for example in examples:
-                content.update(repr(example).encode("utf-8", "surrogatepass"))
+    for examples in sets:
+        content.update(len(examples).to_bytes(8, "little"))  # the same examples may be split otherwise
+        for example in examples:
+            for part in _content(example):
+                content.update(part)
     return content.hexdigest()
 
 

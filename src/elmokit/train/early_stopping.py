@@ -26,9 +26,9 @@ class EarlyStopping:
         return False
 
     def keep_best_of(self, other: EarlyStopping) -> None:
-        """Take over the best value of `other`, and its step, where it is better."""
+        """Take over the best value of `other`, and its step, where it is better; no evaluation has come after it."""
         if other.best < self.best:
-            self.best, self.best_step = other.best, other.best_step
+            self.best, self.best_step, self.evaluations_since = other.best, other.best_step, 0
 
     def to_dict(self) -> dict[str, Any]:
         """The state as JSON values; infinity, which JSON lacks, becomes None."""

@@ -262,8 +262,9 @@ class _Loop:
             )
         measured = self.trainer.early_stopping
         self.trainer.restore(read_snapshot(last), of_any_cycle=True)
-        # An evaluation after that checkpoint may have been the best so far: best/ has its weights.
-        self.trainer.early_stopping.keep_best_of(measured)
+        if self.patience is not None:
+            # An evaluation after that checkpoint may have been the best so far: best/ has its weights.
+            self.trainer.early_stopping.keep_best_of(measured)
         self.trainer.rate_factor = rate_factor
         self.saved_step = self.trainer.step
         self.progress.update(self.trainer.step - self.progress.n)
