@@ -20,8 +20,8 @@ CARD = """# {name}: an English ELMo
 
 A biLM over characters, {layers} LSTM layers of {cell_dim:,} cells projected to {projection_dim} dimensions: the vectors
 of a word have {output_dim}. {parameters:.1f} million parameters and a softmax over {vocabulary:,} words. Trained and
-bundled by elmokit; weights are stored in half precision and computed with in float32. Of a word of more than
-{max_bytes} bytes, only the first {max_bytes} are read.
+bundled by elmokit; weights are stored in half precision, and vectors are computed in float32 by default. Of a
+word of more than {max_bytes} bytes, only the first {max_bytes} are read.
 {weaknesses}
 ## Data
 

@@ -26,7 +26,7 @@ class CorpusReport:
         sentences: Number of lines that are not blank.
         words: Number of words.
         blank_lines: Number of blank lines.
-        long_words: Number of words with more bytes than a character CNN of the published width reads.
+        long_words: Number of words with more bytes than a character CNN reads by default.
         digest: Hash of the contents of the files, independent of their names and order.
         order: The indices of the files, sorted by the hashes of their contents.
     """

@@ -19,7 +19,7 @@ def require_pyarrow() -> Any:
 
 @contextmanager
 def errors_naming(path: str | Path) -> Iterator[None]:
-    """ValueError, which names the file, where Arrow cannot read it; other errors, as of the disk, are left as they are.
+    """Raise a ValueError that names the file where Arrow cannot read it; errors of disk or memory stay as they are.
 
     Raises:
         ValueError: The file is damaged, not Parquet, or of a kind that this version of Arrow cannot read.
