@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
-from types import FrameType
 
 from elmokit.serve.config import ServeConfig
+from elmokit.serve.listening import bound_socket
 
 NEEDED = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prometheus-client"}
 SWITCH_INTERVAL = 0.0005  # seconds
@@ -57,30 +56,12 @@ def serve(
 
     from elmokit.embed.embedder import TruncationWarning
     from elmokit.serve.app import create_app
+    from elmokit.serve.draining import DrainingServer
     from elmokit.serve.service import Service
 
     chosen = config or ServeConfig()
-
-    class DrainingServer(uvicorn.Server):
-        """Refuses new work at the first signal, and ends when the last request is answered, or at a second signal."""
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            try:
-                await super().startup(sockets)
-                name = bound.getsockname()
-            except OSError as error:  # another process has started to listen since the address was bound
-                raise _cannot_listen(chosen.host, chosen.port, error) from error
-            print(f"elmokit: {service.name} at {_address(name)}", flush=True)
-
-        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            self.should_exit = self.force_exit = service.is_draining
-            service.is_draining = True
-
-        async def on_tick(self, counter: int) -> bool:
-            return await super().on_tick(counter) or (service.is_draining and not service.in_progress)
-
     key = chosen.api_key or os.environ.get("ELMOKIT_API_KEY") or None
-    with _bound_socket(chosen.host, chosen.port) as bound:
+    with bound_socket(chosen.host, chosen.port) as bound:
         service = Service.load(model, replace(chosen, api_key=key), device, dtype)
         settings = uvicorn.Config(
             create_app(service), log_level="warning", access_log=False, lifespan="off", ws="none", server_header=False,
@@ -89,7 +70,7 @@ def serve(
         try:
             with _short_switch_interval(), warnings.catch_warnings():
                 warnings.simplefilter("ignore", TruncationWarning)  # counted in the metrics
-                DrainingServer(settings).run([bound])
+                DrainingServer(settings, service).run([bound])
         finally:
             has_ended = service.close()
     if not has_ended:  # Python would crash if it ended while a thread computes
@@ -109,26 +90,3 @@ def _short_switch_interval() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-def _bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that is bound to an address, but does not listen yet; OSError says why it cannot be bound."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with ExitStack() as on_error:
-            bound = on_error.enter_context(socket.socket(family, kind, protocol))
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
-            on_error.pop_all()
-    except OSError as error:
-        raise _cannot_listen(host, port, error) from error
-    return bound
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> OSError:
-    return OSError(f"cannot listen on {host}, port {port} ({error.strerror or error}): choose another with --port")
-
-
-def _address(name: tuple[str, int]) -> str:
-    host, port = name[:2]
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
