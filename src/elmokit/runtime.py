@@ -1,14 +1,12 @@
-"""Device, number type, seeds, and the memory of freed tensors."""
+"""Device, number type, threads, and the memory of freed tensors."""
 
 from __future__ import annotations
 
 import ctypes
-import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 
 from elmokit.ops.dispatch import multiplies_bfloat16
@@ -68,13 +66,6 @@ def pick_dtype(name: str | None, device: torch.device, dtypes: dict[str, torch.d
     if name not in dtypes:
         raise ValueError(f"dtype must be auto or one of {', '.join(dtypes)}, not {name!r}")
     return dtypes[name]
-
-
-def seed_everything(seed: int) -> None:
-    """Seed the random generators of Python, NumPy and PyTorch."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
 
 
 @contextmanager

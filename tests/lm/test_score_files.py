@@ -126,3 +126,17 @@ def test_score_file_writes_logarithms_to_base_2_where_bits_are_asked_for(model: 
     for direction in ("forward", "backward"):
         assert np.exp(found[False][direction]) == pytest.approx(np.exp2(found[True][direction]), rel=1e-5)
     assert found[False]["perplexity"] == found[True]["perplexity"]
+
+
+def test_score_file_skips_lines_without_words_as_evaluate_does(model: Pretrained, tmp_path: Path) -> None:
+    model.tokenizer = "english-1"
+    (tmp_path / "text.txt").write_text("a b\n\u200b\nc\n")  # a zero-width space is no word
+    total = score_file(tmp_path / "text.txt", tmp_path / "scores.jsonl", model)
+    lines = [json.loads(line)["line"] for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
+    assert lines == [1, 3] and total.sentences == 2
+    evaluated = evaluate([tmp_path / "text.txt"], model, state="zeros").total
+    assert three(total) == pytest.approx(three(evaluated), rel=1e-6) and total.sentences == evaluated.sentences
+    (tmp_path / "none.txt").write_text("\u200b\n")
+    with pytest.raises(ValueError, match=r"none\.txt has no sentence to score"):
+        score_file(tmp_path / "none.txt", tmp_path / "none.jsonl", model)
+    assert not (tmp_path / "none.jsonl").exists()

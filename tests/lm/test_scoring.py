@@ -97,3 +97,8 @@ def test_score_raises_for_invalid_arguments(model: Pretrained) -> None:
         score(SENTENCES, Pretrained(model.bilm, softmax=model.softmax, vocab=model.vocab), state="warm")
     with pytest.raises(ValueError, match="the softmax has 8 words but the vocabulary 3"):
         score(SENTENCES, Pretrained(model.bilm, softmax=model.softmax, vocab=Vocab(SPECIALS)))
+
+
+def test_score_refuses_a_table_whose_keys_would_be_scored() -> None:
+    with pytest.raises(ValueError, match="give a list of texts, not a dict: name its column or key"):
+        score({"text": ["a b", "c"]}, small_language_model())  # type: ignore[arg-type]

@@ -153,6 +153,16 @@ def test_fit_refuses_texts_in_the_place_of_labels(tmp_path: Path) -> None:
         fit(ClassificationTask(), tmp_path / "texts.txt", tmp_path / "texts.txt", words=WordsConfig(elmo="none"))
 
 
+def test_fit_accepts_a_development_set_with_one_text_for_each_label(tmp_path: Path) -> None:
+    lines = [f"intent{number} text of intent {number}\n" for number in range(30)]
+    (tmp_path / "train.txt").write_text("".join(lines * 2))
+    (tmp_path / "dev.txt").write_text("".join(lines))
+    task = ClassificationTask(ClassificationConfig(network="pooled"))
+    words, config = WordsConfig(elmo="none", word_dim=4), FitConfig(max_epochs=1, device="cpu")
+    _, report = fit(task, tmp_path / "train.txt", tmp_path / "dev.txt", words=words, config=config)
+    assert report.examples == 60
+
+
 def test_predict_file_refuses_raw_text_in_place_of_labelled(tmp_path: Path) -> None:
     (tmp_path / "raw.txt").write_text("wonderful cast and story\nboring mess\n")
     task = ClassificationTask(labels={"labels": ["neg", "pos"], "counts": [1, 1]})

@@ -241,6 +241,39 @@ def test_fit_seeds_refuses_the_directory_of_a_model(tmp_path: Path) -> None:
         fit_seeds(TOY.task, TOY.examples, TOY.examples, seeds=(1,), output=tmp_path / "model", words=LEARNED)
 
 
+def test_fit_seeds_replaces_no_report_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "report.json").write_text('{"mine": 1}')
+    with pytest.raises(FileExistsError, match=r"report\.json is not a SeedsReport: move it, or choose another output"):
+        fit_seeds(TOY.task, TOY.examples, TOY.examples, seeds=(1,), output=tmp_path / "runs", words=LEARNED)
+    assert (tmp_path / "runs" / "report.json").read_text() == '{"mine": 1}'
+
+
+def test_fit_refuses_a_task_that_would_be_loaded_as_another() -> None:
+    class Changed(type(TOY.task)):
+        pass
+
+    with pytest.raises(ValueError, match=r"Changed has the name of elmokit's own task 'tagging', .* a name of its own"):
+        fit(Changed(), TOY.examples, TOY.examples, words=LEARNED, config=QUICK)
+
+
+def test_fit_refuses_the_state_of_an_unfinished_other_run_before_it_computes_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched, pytest.raises(MemoryError):
+        patched.setattr("elmokit.tasks.training._last_epoch", killed)
+        fit_quick(output=tmp_path / "model")
+    other = {"output": tmp_path / "model", "config": replace(QUICK, seed=7)}
+    with monkeypatch.context() as patched, pytest.raises(FileExistsError, match="is the state of an unfinished run"):
+        patched.setattr(TaskModel, "open_caches", lambda *_: pytest.fail("computed vectors"))
+        fit_quick(**other)
+    fit_quick(**other, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 def test_fit_halves_the_rate_and_stops_where_the_score_no_longer_rises(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([0.2, 0.5, 0.4, 0.5, 0.6, 0.6, 0.1, 0.6])
     monkeypatch.setattr(training, "score", lambda *_: {TOY.task.metric: next(scores)})

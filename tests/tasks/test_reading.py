@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from elmokit.tasks.config import FitConfig, WordsConfig
-from elmokit.tasks.fit import fit, read_examples
+from elmokit.tasks.examples import read_examples
+from elmokit.tasks.fit import fit
 from elmokit.tasks.reading import (
     Answer,
     Question,

@@ -7,11 +7,16 @@ import numpy as np
 import pytest
 import torch
 from layers_alone import layers_alone
+from toy_tasks import toy_tasks
 
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
-from elmokit.nn.bilm import BiLM
+from elmokit.data.readers import TaggedSentence
+from elmokit.embed.embedder import Embedder
+from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.elmo import Elmo
 from elmokit.tasks.config import WordsConfig
+from elmokit.tasks.task_model import TaskModel, make_network
 from elmokit.tasks.word_batches import Sentences, WordTable
 from elmokit.tasks.word_encoder import CHARACTERS, WordEncoder, mix_weights
 from elmokit.tasks.word_vectors import read_word_vectors
@@ -85,3 +90,19 @@ def test_elmo_is_given_where_and_only_where_it_is_read(bilm: BiLM) -> None:
     for config, elmo in ((WordsConfig(elmo="none"), Elmo(bilm)), (WordsConfig(), None)):
         with pytest.raises(ValueError, match="give an Elmo if, and only if, the configuration uses ELMo"):
             WordEncoder(config, TABLE, elmo)
+
+
+def test_elmo_starts_from_the_state_of_its_model_whether_it_is_frozen_or_trained(bilm: BiLM) -> None:
+    state = bilm.initial_state(1)
+    warm = BiLMState(torch.randn_like(state.h), torch.randn_like(state.c))
+    model = Pretrained(bilm, state_policy="warm", warm_state=warm)
+    embedded = Embedder(model, "cpu").embed(SENTENCES, "average")  # as are the mixes of an untrained network
+    task = toy_tasks()["tagging"].task
+    labelled = type(task)(task.config, {"tags": ["O"], "scheme": None})
+    for finetune in (False, True):
+        network = make_network(labelled, WordsConfig(word_dim=0, finetune=finetune), TABLE, model)
+        fitted = TaskModel(labelled, network.eval(), TABLE, model)
+        examples = fitted.example_set([TaggedSentence(tuple(words)) for words in SENTENCES])
+        vectors = network.words(examples.sentences.batch(SENTENCES)).vectors.detach().numpy()
+        for row, expected in zip(vectors, embedded, strict=True):
+            np.testing.assert_allclose(row[: len(expected)], expected, rtol=0, atol=1e-3)  # the cache is float16

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count, tee
 from pathlib import Path
@@ -33,16 +33,8 @@ from elmokit.nn.bilm import BiLMState
 from elmokit.progress import ProgressBar
 from elmokit.runtime import INFERENCE_DTYPES, pick_device, pick_dtype, release_freed_memory
 from elmokit.text.characters import TruncationWarning, truncation_in
+from elmokit.text.inputs import Sentence, refuse_table
 from elmokit.text.tokenizers import get_tokenizer
-
-Sentence = str | Sequence[str]
-
-
-def refuse_table(inputs: object) -> None:
-    """ValueError for a dictionary or a data frame, whose iteration would give its keys or the names of its columns."""
-    if isinstance(inputs, Mapping) or hasattr(inputs, "columns"):
-        name = type(inputs).__name__
-        raise ValueError(f"give a list of texts, not a {name}: name its column or key, as in table['text']")
 
 
 class Embeddings(list[np.ndarray]):

@@ -20,7 +20,8 @@ from elmokit.data.streams import scoring_batch
 from elmokit.lm.evaluate import final_outputs
 from elmokit.lm.language_model import check_single_start, parts_of, resolve_language_model
 from elmokit.lm.masked import outputs_of_hidden
-from elmokit.lm.scoring import Sentence, words_of
+from elmokit.lm.scoring import words_of
+from elmokit.text.inputs import Sentence
 from elmokit.text.vocab import is_mark
 
 CHUNK_LOGITS = 1 << 22  # logits of one direction to compute at a time: 16 MB in float32

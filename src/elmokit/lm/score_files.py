@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from itertools import tee
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def score_file(
     """Score the sentences of a text file, and write the scores as JSON lines or as a table.
 
     Args:
-        file: Text (plain, .gz or .zst) with one sentence per line; blank lines are skipped.
+        file: Text (plain, .gz or .zst) with one sentence per line; lines without words are skipped.
         output: File for the scores (also .gz or .zst). By default JSON lines, one object per sentence with its line
             number from 1, perplexity, number of unknown words, unit, words, and the log-probabilities as in
             `SentenceScore`; of a model that merges the directions pseudo-perplexity, and those of `MaskedScore`.
@@ -100,25 +101,25 @@ def score_file(
     pretrained = resolve_language_model(model, device)
     parts_of(pretrained)
     check_start(pretrained, state, batch_size)
-    count = sum(1 for line in read_lines(file) if line.strip())
-    if not count:
-        raise ValueError(f"{file} has no sentence to score")
-    lines = (number for number, line in enumerate(read_lines(file), start=1) if line.strip())
     (tokenizer,) = file_tokenizers([Path(file)], pretrained.tokenizer, tokenize, by_line=True)
-    sentences = (tokenizer.tokenize(line) for line in read_lines(file) if line.strip())
+    expected = sum(1 for line in read_lines(file) if line.strip())
+    numbered = enumerate(map(tokenizer.tokenize, read_lines(file)), start=1)
+    lines, texts = tee((number, words) for number, words in numbered if words)  # scores are computed a batch ahead
     kind = PseudoPerplexity if pretrained.config.sequence_encoder.merges_directions else Perplexity
-    losses, predictions, unknown, truncated = np.zeros(()), 0, 0, 0
+    losses, count, predictions, unknown, truncated = np.zeros(()), 0, 0, 0, 0
     with (
         atomic_path(output, overwrite) as path,
         io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream,
     ):
         stream.write(_tsv_header(pretrained, bits) if tsv else "")
-        scored = scores(pretrained, sentences, state, batch_size)
-        for number, score in ProgressBar(zip(lines, scored, strict=True), "score", count):
+        scored = scores(pretrained, (words for _, words in texts), state, batch_size)
+        for (number, _), score in ProgressBar(zip(lines, scored, strict=True), "score", expected):
             stream.write((_to_tsv if tsv else _to_json)(number, score, bits))
-            losses = losses + score.losses
+            losses, count = losses + score.losses, count + 1
             predictions, unknown = predictions + score.predictions, unknown + score.unknown
             truncated += score.truncated
+        if not count:
+            raise ValueError(f"{file} has no sentence to score")
     result = kind.of(losses, count, predictions, unknown, truncated)
     warn_of_unknown(result.unknown_share, file, measure=result.measure)
     return result

@@ -21,8 +21,7 @@ from elmokit.data.text_files import line_tokenizer
 from elmokit.lm.evaluate import Perplexity, log_losses
 from elmokit.lm.language_model import check_start, parts_of, resolve_language_model
 from elmokit.lm.masked import PseudoPerplexity, masked_log_losses
-
-Sentence = str | Sequence[str]
+from elmokit.text.inputs import Sentence, refuse_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,10 +192,11 @@ def score(
 
     Raises:
         ValueError: The model has no softmax, vocabulary, or state of this kind, an argument is invalid, or `sentences`
-            is a single string or has something other than sentences.
+            is a single string or a table, or has something other than sentences.
     """
     if isinstance(sentences, str):
         raise ValueError("score takes a list of sentences, not a single string: write score([text])")
+    refuse_table(sentences)
     pretrained = resolve_language_model(model, device)
     tokenized = [words_of(pretrained, sentence, tokenize) for sentence in sentences]
     return cast(list[SentenceScore] | list[MaskedScore], list(scores(pretrained, tokenized, state, batch_size)))

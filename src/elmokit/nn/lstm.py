@@ -179,6 +179,10 @@ class BiLMState:
         """The state of one row."""
         return BiLMState(self.h[:, :, row : row + 1], self.c[:, :, row : row + 1])
 
+    def repeated(self, rows: int) -> BiLMState:
+        """The state of one row for each of `rows` rows."""
+        return BiLMState(self.h.repeat(1, 1, rows, 1), self.c.repeat(1, 1, rows, 1))
+
     def with_row(self, row: int, of_row: BiLMState) -> BiLMState:
         """The state with that of `row` replaced by the only row of `of_row`."""
         h, c = self.h.clone(), self.c.clone()

@@ -26,7 +26,7 @@ from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
 from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
 from elmokit.tasks.metrics import Confusion, check_label, confusion_counts
 from elmokit.tasks.recurrent import BiLSTM
-from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
+from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork, words_of
 from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import WordEncoder
 
@@ -221,8 +221,15 @@ class ClassificationTask(Task[LabelledText, Classification]):
         return self._texts(path, with_answers)
 
     def read_training(self, path: Path) -> Iterator[LabelledText]:
-        """Stream the texts of a training set; of a file of trees, all phrases if `config.phrases`."""
-        return self._texts(path, phrases=self.config.phrases)
+        """Read the texts of a training set; of a file of trees, all phrases if `config.phrases`."""
+        examples = list(self._texts(path, phrases=self.config.phrases))
+        labels = {str(example.label) for example in examples}
+        if len(examples) >= FEW_EXAMPLES and len(labels) > MAX_LABELS * len(examples):
+            raise ValueError(
+                f"{path}: {len(examples)} texts have {len(labels)} labels, such as {min(labels, key=len)!r}: write the "
+                "label first in each line, and then the text"
+            )
+        return iter(examples)
 
     def _refuse_raw_text(self, path: Path) -> None:
         """ValueError if the first lines of a file have several labels, none of them known: then it is raw text."""
@@ -261,7 +268,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
 
     def from_text(self, text: str | Words, tokenize: Callable[[str], list[str]]) -> LabelledText:
         """From a string, which is tokenized, or a list of words."""
-        return LabelledText(self._cased(tokenize(text) if isinstance(text, str) else text))
+        return LabelledText(self._cased(words_of(text, tokenize)))
 
     def sentences(self, example: LabelledText) -> Iterable[Words]:
         return (example.words,)
@@ -285,11 +292,6 @@ class ClassificationTask(Task[LabelledText, Classification]):
 
     def learn(self, examples: Sequence[LabelledText]) -> dict[str, Any]:
         counts = Counter(example.label for example in examples if example.label is not None)
-        if len(examples) >= FEW_EXAMPLES and len(counts) > MAX_LABELS * len(examples):
-            raise ValueError(
-                f"{len(examples)} texts have {len(counts)} labels, such as {min(counts, key=len)!r}: write the label "
-                "first in each line, and then the text"
-            )
         return {"labels": sorted(counts), "counts": [counts[label] for label in sorted(counts)]}
 
     # --- The network ------------------------------------------------------------------------------------------------

@@ -112,7 +112,10 @@ class WordsConfig:
 
 @dataclass(frozen=True)
 class FitConfig:
-    """How a task's network is trained. Equal settings and data give equal weights on one machine."""
+    """How a task's network is trained.
+
+    Equal settings and data give equal weights on one machine, with as many threads and the same cache of vectors.
+    """
 
     seed: int = 1
     """Seed of the initial weights, the dropout and the order of batches."""
@@ -121,7 +124,8 @@ class FitConfig:
     max_minutes: float | None = None
     """Stop after the epoch in which training has taken this many minutes (default: no limit)."""
     patience: int = 4
-    """Stop after this many epochs without a better score on the development set."""
+    """Stop after this many epochs without a better score on the development set. They count from the first change of
+    the score on, as a network may need some epochs until it finds its first span."""
     batch_size: int = 32
     """Examples per batch."""
     learning_rate: float = 2e-3

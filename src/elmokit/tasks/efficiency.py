@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from elmokit.checkpoints.loading import ModelSource
-from elmokit.fs.atomic import atomic_path
+from elmokit.fs.atomic import OVERWRITE, atomic_path
 from elmokit.tasks.config import FitConfig, WordsConfig
-from elmokit.tasks.fit import Examples, check_answers, check_holds_models, fit_seeds, read_examples
-from elmokit.tasks.report import REPORT, MeanScore
+from elmokit.tasks.examples import Examples, check_answers, read_examples
+from elmokit.tasks.fit import check_holds_models, fit_seeds
+from elmokit.tasks.report import REPORT, MeanScore, check_report
 from elmokit.tasks.task import Task, find_task
 
 ORDER_SEED = 0  # of the order in which examples are added to the training set
@@ -91,7 +92,7 @@ def sample_efficiency(
         The scores.
 
     Raises:
-        FileExistsError: `output` is a task model; or as in `fit`.
+        FileExistsError: `output` is a task model, or its report.json is another one; or as in `fit`.
         ValueError: A fraction is out of range or too small; `words` has no ELMo, or nothing but ELMo; or as in `fit`.
     """
     if not fractions or not all(0 < fraction <= 1 for fraction in fractions):
@@ -103,6 +104,7 @@ def sample_efficiency(
         raise ValueError("without ELMo the network has no input: give word_dim, character_dim, vectors or encoder")
     task, output = find_task(task)() if isinstance(task, str) else task, Path(output)
     check_holds_models(output)
+    check_report(output / REPORT, EfficiencyReport)
     train = read_examples(task, "training", train_examples)
     dev = read_examples(task, "development", dev_examples)
     test = None if test_examples is None else read_examples(task, "test", test_examples)
@@ -119,9 +121,12 @@ def sample_efficiency(
     for size, part in parts.items():
         for name, options in kinds.items():
             directory = output / f"{name.replace(' ', '-')}-{size}"
-            report = fit_seeds(
-                task, part, dev, test, seeds=seeds, output=directory, config=config, cache=cache, **options
-            )
+            try:
+                report = fit_seeds(
+                    task, part, dev, test, seeds=seeds, output=directory, config=config, cache=cache, **options
+                )
+            except FileExistsError as error:  # `fit` overwrites if asked to, but this does not
+                raise FileExistsError(str(error).replace(OVERWRITE, "remove it")) from error
             scores[name].append((size, (report.test or report.dev)[task.metric]))
     report = EfficiencyReport(task.name, task.metric, "development" if test is None else "test", scores)
     with atomic_path(output / REPORT) as partial:

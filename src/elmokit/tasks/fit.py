@@ -3,145 +3,44 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import json
 import shutil
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import asdict, fields, is_dataclass, replace
-from hashlib import blake2b
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from elmokit.checkpoints import loading
 from elmokit.checkpoints.overwriting import check_overwritable
-from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.fs.atomic import OVERWRITE, atomic_path, check_output, check_replaceable, resolve_link
 from elmokit.fs.json_files import read_json
 from elmokit.fs.lock import only_one_in
 from elmokit.runtime import pick_device
-from elmokit.tasks.config import FitConfig, WordsConfig
+from elmokit.tasks.config import TASKS, FitConfig, WordsConfig
+from elmokit.tasks.examples import Examples, read_examples, with_labels
+from elmokit.tasks.identity import NOT_DECISIVE, identity_of
 from elmokit.tasks.layer_cache import default_cache
-from elmokit.tasks.report import REPORT, Epoch, FitReport, SeedsReport, TaskScores
+from elmokit.tasks.report import REPORT, Epoch, FitReport, SeedsReport, TaskScores, check_report
 from elmokit.tasks.task import Task, find_task
 from elmokit.tasks.task_model import TaskModel, load_task_model, make_network
 from elmokit.tasks.task_model_files import CONFIG, LAYOUT
 from elmokit.tasks.training import best_epoch, learned_mix, learned_mixes, predict, train
 from elmokit.tasks.transformer_encoder import TransformerEncoder
 from elmokit.tasks.word_batches import WordTable
-from elmokit.tasks.word_vectors import WordVectors, read_word_vectors
+from elmokit.tasks.word_vectors import read_word_vectors
 from elmokit.text.tokenizers import TOKENIZED
-
-# Settings on which the weights do not depend: the device, and the path of word vectors, which are hashed themselves.
-NOT_DECISIVE = {"device", "vectors"}
-PLAIN = {str, int, float, bool, type(None)}  # whose text is their content
-Examples = str | Path | Iterable[Any]  # a file of the task's format, or the examples themselves
 
 
 def _snapshot_of(output: Path) -> Path:
     """Directory for the state of an unfinished run, next to its output."""
     return output.absolute().with_name(f".fit-{output.absolute().name}")
-
-
-def _check_words(task: Task, example: Any) -> None:
-    for words in task.sentences(example):
-        if isinstance(words, str):  # whose characters would be taken for its words
-            raise ValueError(f"{words!r:.60} is a string, not a sequence of words: tokenize it")
-        if broken := [word for word in words if "\n" in word]:
-            raise ValueError(f"the word {broken[0]!r} has a line break: split the words there")
-
-
-def read_examples(task: Task, name: str, examples: Examples) -> list[Any]:
-    """Read and check the examples of a set.
-
-    Args:
-        task: The task.
-        name: The name of the set, for messages: "training", "development" or "test". For "training", examples are read
-            and checked as those to train on.
-        examples: A file in the task's format, or examples.
-
-    Returns:
-        The examples.
-
-    Raises:
-        FileNotFoundError: The file is missing.
-        ValueError: An example is invalid, which the message names by number; or none has words.
-    """
-    read = task.read_training if name == "training" else task.read
-    checked = list(read(Path(examples)) if isinstance(examples, str | Path) else examples)
-    check_examples(task, name, checked)
-    if not any(task.length(example) for example in checked):
-        raise ValueError(f"the {name} set holds no words: check the file and its format")
-    return checked
-
-
-def check_examples(task: Task, name: str, examples: Iterable[Any]) -> None:
-    """ValueError, with its number and set, for the first example that does not fit the task."""
-    check = task.check_training if name == "training" else task.check
-    for number, example in enumerate(examples, start=1):
-        try:
-            check(example)
-            task.check_length(example)
-            _check_words(task, example)
-        except ValueError as error:
-            raise ValueError(f"example {number} of the {name} set: {error}") from error
-        except (AttributeError, TypeError) as error:
-            raise ValueError(
-                f"example {number} of the {name} set, {str(example)[:60]!r}, is not an example of {task.name} "
-                f"({error}): give a file, or examples as {type(task).__name__}().read yields them"
-            ) from error
-
-
-def check_answers(task: Task, labels: Mapping[str, Any], dev: Sequence[Any]) -> None:
-    """ValueError if the training set has none of the development set's labels, so that the score would be 0."""
-    try:
-        of_dev_set = task.learn(dev)
-    except ValueError as error:
-        raise ValueError(f"the development set: {error}") from error
-    known, given = task.answer_types(labels), task.answer_types(of_dev_set)
-    if given and not known & given:
-        of_training, of_dev = (", ".join(sorted(labels)[:5]) or "none" for labels in (known, given))
-        raise ValueError(
-            f"the training set has none of the labels of the development set: {of_training} there, {of_dev} here; "
-            "check the files and the column of the labels"
-        )
-
-
-def warn_of_unknown_answers(task: Task, labels: Mapping[str, Any], name: str, examples: Sequence[Any]) -> None:
-    """Warn of labels in a set to score that the training set lacks: they are never predicted."""
-    try:
-        unknown = sorted(task.answer_types(task.learn(examples)) - task.answer_types(labels))
-    except ValueError:  # such as a test set whose tags show no scheme, which is scored all the same
-        return
-    if unknown:
-        more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
-        warnings.warn(
-            f"the {name} set has labels that the training set lacks, which are never predicted: "
-            f"{', '.join(unknown[:5])}{more}",
-            stacklevel=4,
-        )
-
-
-def _with_labels(task: Task, sets: Sequence[Sequence[Any]]) -> Task:
-    """The task with the labels of the training set. ValueError, which names the set, if another does not fit them."""
-    names = ("training", "development", "test")
-    try:
-        labels = task.learn(sets[0])
-    except ValueError as error:
-        raise ValueError(f"the training set: {error}") from error
-    labelled = type(task)(task.config, labels)
-    for name, examples in zip(names[1:], sets[1:], strict=False):
-        check_examples(labelled, name, examples)
-    check_answers(task, labels, sets[1])
-    for name, examples in zip(names[1:], sets[1:], strict=False):
-        warn_of_unknown_answers(task, labels, name, examples)
-    return labelled
 
 
 def _pretrained(model: loading.ModelSource, config: WordsConfig) -> Pretrained | None:
@@ -176,63 +75,6 @@ def _with_vectors(table: WordTable, config: WordsConfig) -> WordTable:
     return replace(table, vectors=vectors)
 
 
-def _code_of(task: Task) -> bytes:
-    """The source of a task that is not elmokit's own, as its code may change between calls; else empty."""
-    try:
-        file = None if type(task).__module__.startswith("elmokit.") else inspect.getsourcefile(type(task))
-        return b"" if file is None else Path(file).read_bytes()
-    except (OSError, TypeError):  # a class that was typed into an interpreter has no file
-        return b""
-
-
-def _content(value: Any) -> Iterator[bytes]:
-    """The content of an example. The text of an array, such as a task of one's own may have, is abbreviated."""
-    if isinstance(value, torch.Tensor):  # its bytes, as NumPy lacks some number types
-        yield repr((value.dtype, value.shape)).encode()
-        value = value.detach().cpu().reshape(-1).view(torch.uint8).numpy()
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        yield repr((value.dtype.str, value.shape)).encode() + value.tobytes()
-    elif is_dataclass(value) and not isinstance(value, type):
-        yield type(value).__name__.encode()
-        for field in fields(value):
-            yield from _content(getattr(value, field.name))
-    elif isinstance(value, dict):
-        yield from _content(list(value.items()))
-    elif isinstance(value, list | tuple | np.ndarray) and not set(map(type, value)) <= PLAIN:
-        yield len(value).to_bytes(8, "little")
-        for each in value:
-            yield from _content(each)
-    else:
-        yield repr(value).encode("utf-8", "surrogatepass")
-
-
-def _identity(
-    task: Task,
-    sets: Sequence[Sequence[Any]],
-    pretrained: Sequence[Pretrained | WordVectors | TransformerEncoder | None],
-    settings: dict[str, Any],
-) -> str:
-    """A hash of everything that the weights depend on; `pretrained` is what the network reads."""
-    decisive = {
-        part: {name: value for name, value in of_part.items() if name not in NOT_DECISIVE}
-        for part, of_part in settings.items()
-    }
-    content = blake2b(json.dumps(decisive, sort_keys=True, default=str).encode(), digest_size=16)
-    content.update(repr((task.name, task.config, task.labels)).encode() + _code_of(task))
-    for read in pretrained:
-        if isinstance(read, WordVectors):
-            content.update(repr(read.words).encode())
-            content.update(read.vectors.tobytes())
-        elif read is not None:
-            content.update((read.name if isinstance(read, TransformerEncoder) else fingerprint(read)).encode())
-    for examples in sets:
-        content.update(len(examples).to_bytes(8, "little"))  # the same examples may be split otherwise
-        for example in examples:
-            for part in _content(example):
-                content.update(part)
-    return content.hexdigest()
-
-
 def _check_is_model(output: str | Path, inputs: Sequence[str | Path], overwrite: bool) -> None:
     """FileExistsError if something other than a task model is at `output`: nothing else is replaced.
 
@@ -256,12 +98,22 @@ def _lock_of(output: Path) -> Path:
     return output.absolute().with_name(f".lock-fit-{output.absolute().name}")
 
 
-def _remove_snapshot(output: Path, identity: str) -> None:
-    """Remove the state of this run, if it was killed after its model had been saved."""
-    state = _snapshot_of(output) / "state.json"
-    with suppress(OSError, ValueError):
-        if read_json(state).get("identity") == identity:
-            shutil.rmtree(state.parent)
+def _check_snapshot(snapshot: Path, identity: str, is_finished: bool, overwrite: bool) -> None:
+    """Remove the state of another run if `overwrite` is set, and that of this one if it is finished.
+
+    FileExistsError if it is of another run otherwise, before vectors are computed.
+    """
+    try:
+        is_of_this = read_json(snapshot / "state.json").get("identity") == identity
+    except (OSError, ValueError, AttributeError):  # there is none, or it is damaged, which `train` will say
+        return
+    if (is_finished and is_of_this) or (overwrite and not is_of_this):
+        shutil.rmtree(snapshot)
+    elif not is_of_this and not is_finished:
+        raise FileExistsError(
+            f"{snapshot} is the state of an unfinished run with other data or settings: repeat that run's command, "
+            f"choose another name, or {OVERWRITE}"
+        )
 
 
 def _finished(output: Path, identity: str, settings: dict[str, Any]) -> FitReport | None:
@@ -288,6 +140,11 @@ def _check_settings(task: Task, words: WordsConfig, config: FitConfig) -> None:
     for setting, kind in ((words, WordsConfig), (config, FitConfig)):
         if not isinstance(setting, kind):
             raise ValueError(f"{setting!r:.60} is not a {kind.__name__}: write elmokit.tasks.{kind.__name__}(...)")
+    if task.name in TASKS and type(task) is not find_task(task.name):
+        raise ValueError(
+            f"{type(task).__name__} has the name of elmokit's own task {task.name!r}, as which its model would be "
+            "loaded: give the class a name of its own"
+        )
     if task.max_batch_size is not None and config.batch_size > task.max_batch_size:
         raise ValueError(f"{task.name} does not support batches of this size: set batch_size to {task.max_batch_size}")
     task.check_libraries()
@@ -344,7 +201,7 @@ def fit(
     sets = [read_examples(task, "training", train_examples), read_examples(task, "development", dev_examples)]
     if test_examples is not None:
         sets.append(read_examples(task, "test", test_examples))
-    task = _with_labels(task, sets)  # a new one: the given task is not changed
+    task = with_labels(task, sets)  # a new one: the given task is not changed
     pretrained, device = _pretrained(model, words), pick_device(config.device)
     _warn_of_other_tokenizer(task, pretrained)
     table = _with_vectors(WordTable.of(task.counted_sentences(sets[0])), words)
@@ -352,12 +209,14 @@ def fit(
     if words.encoder is not None:
         encoder = TransformerEncoder.load(words.encoder, words.encoder_pooling, str(device))
     settings = {"words": asdict(words), "fit": asdict(config), "task": asdict(task.config)}
-    identity = "" if output is None else _identity(task, sets, [pretrained, table.vectors, encoder], settings)
+    identity = "" if output is None else identity_of(task, sets, [pretrained, table.vectors, encoder], settings)
     snapshot = None if output is None else _snapshot_of(Path(output))
     with nullcontext() if output is None else only_one_in(_lock_of(Path(output))):
-        if output is not None and not overwrite and (finished := _finished(Path(output), identity, settings)):
-            _remove_snapshot(Path(output), identity)
-            return load_task_model(output, config.device, type(task)), finished
+        if output is not None:
+            finished = None if overwrite else _finished(Path(output), identity, settings)
+            _check_snapshot(_snapshot_of(Path(output)), identity, finished is not None, overwrite)
+            if finished is not None:
+                return load_task_model(output, config.device, type(task)), finished
         with torch.random.fork_rng():  # leave the caller's random state unchanged
             torch.manual_seed(config.seed)
             network = make_network(task, words, table, pretrained, encoder).to(device)
@@ -439,7 +298,7 @@ def fit_seeds(
         Mean and standard deviation of the scores.
 
     Raises:
-        FileExistsError: `output` is a task model itself; or as in `fit`.
+        FileExistsError: `output` is a task model itself, or its report.json is another one; or as in `fit`.
         ValueError: There is no seed, or one is repeated; or as in `fit`.
     """
     if not seeds or len(set(seeds)) < len(seeds):
@@ -447,6 +306,7 @@ def fit_seeds(
     task = find_task(task)() if isinstance(task, str) else task
     config, output = config or task.fit_config, Path(output)
     check_holds_models(output)
+    check_report(output / REPORT, SeedsReport)
     sets = [
         examples if examples is None else read_examples(task, name, examples)
         for name, examples in (("training", train_examples), ("development", dev_examples), ("test", test_examples))

@@ -24,6 +24,7 @@ from typing import Protocol
 
 import numpy as np
 
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_path, remove_leftovers
@@ -48,13 +49,17 @@ class FrozenEncoder(Protocol):
         ...
 
 
+def sentence_state(model: Pretrained) -> StatePolicy:
+    """The state that every sentence of a task starts from: the model's, but none is carried from one to the next."""
+    return "zeros" if model.state_policy == "carry" else model.state_policy
+
+
 class BiLMLayers:
     """The layers of a biLM as a frozen encoder, (L+1, 2D) per word; every sentence starts from the same state."""
 
     def __init__(self, embedder: Embedder) -> None:
-        policy: StatePolicy = embedder.model.state_policy
         self._embedder = embedder
-        self._state: StatePolicy = "zeros" if policy == "carry" else policy
+        self._state: StatePolicy = sentence_state(embedder.model)
         dtype = str(embedder.dtype).removeprefix("torch.")
         self.name = f"bilm-{embedder.fingerprint()[:16]}-{self._state}-{dtype}"
         self.shape = (embedder.num_layers, embedder.dim)

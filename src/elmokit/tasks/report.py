@@ -205,6 +205,15 @@ def _read(kind: type[Report], path: Path, of: str) -> Report:
         raise ValueError(f"{path} is not the report of {of}: {error}") from error
 
 
+def check_report(path: Path, kind: type) -> None:
+    """FileExistsError if `path` is something other than a report of this kind, which it would replace."""
+    try:
+        if path.exists():
+            from_json(kind, read_json(path))
+    except ValueError as error:
+        raise FileExistsError(f"{path} is not a {kind.__name__}: move it, or choose another output") from error
+
+
 def _means(runs: Sequence[Mapping[str, float]]) -> dict[str, MeanScore]:
     columns = {name: [run[name] for run in runs] for name in runs[0]}
     return {

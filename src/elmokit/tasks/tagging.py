@@ -38,7 +38,7 @@ from elmokit.tasks.metrics import (
     to_bioes,
 )
 from elmokit.tasks.recurrent import BiLSTM
-from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
+from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork, words_of
 from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import WordEncoder
 
@@ -149,7 +149,7 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
 
     def from_text(self, text: str | Words, tokenize: Callable[[str], list[str]]) -> TaggedSentence:
         """From a string, which is tokenized, or a list of words."""
-        return TaggedSentence(tuple(tokenize(text) if isinstance(text, str) else text))
+        return TaggedSentence(tuple(words_of(text, tokenize)))
 
     def sentences(self, example: TaggedSentence) -> Iterable[Words]:
         return (example.words,)

@@ -202,6 +202,13 @@ class Task(ABC, Generic[Example, Prediction]):
                 stream.write(line.encode("utf-8", "surrogatepass"))
 
 
+def words_of(text: str | Words, tokenize: Callable[[str], Words]) -> Words:
+    """The words of a text, which is split if it is a string. ValueError for a dictionary, which would give its keys."""
+    if isinstance(text, Mapping):
+        raise ValueError(f"{text!r:.60} is a dictionary: give a string, or a list of words")
+    return tokenize(text) if isinstance(text, str) else text
+
+
 def find_task(name: str) -> type[Task]:
     """The class of a task.
 

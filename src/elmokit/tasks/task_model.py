@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from elmokit.checkpoints import loading
 from elmokit.checkpoints.errors import CheckpointError, check_shapes, non_finite
 from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import CharCNNConfig
-from elmokit.embed.embedder import Embedder, refuse_table
+from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_directory, check_output
 from elmokit.nn.elmo import Elmo
 from elmokit.runtime import pick_device
 from elmokit.tasks.config import WordsConfig
-from elmokit.tasks.layer_cache import BiLMLayers, LayerCache
+from elmokit.tasks.examples import check_words
+from elmokit.tasks.layer_cache import BiLMLayers, LayerCache, sentence_state
 from elmokit.tasks.report import TaskScores
 from elmokit.tasks.task import Task, TaskNetwork
 from elmokit.tasks.task_model_files import (
@@ -42,10 +42,11 @@ from elmokit.tasks.task_model_files import (
     write_vectors,
     write_words,
 )
-from elmokit.tasks.training import ExampleSet, copied, predict
+from elmokit.tasks.training import ExampleSet, copied, predict, shapes_of
 from elmokit.tasks.transformer_encoder import TransformerEncoder
 from elmokit.tasks.word_batches import Sentences, WordTable
 from elmokit.tasks.word_encoder import CHARACTERS, WordEncoder, mix_weights
+from elmokit.text.inputs import refuse_table
 from elmokit.text.tokenizers import get_tokenizer
 
 WORDS_AT_ONCE = 16_384  # of examples that are held in memory to be predicted
@@ -73,14 +74,15 @@ def make_network(
     Raises:
         ValueError: The network reads ELMo, and there is no model.
     """
-    elmo = None
+    elmo = start = None
     if config.elmo != "none":
         if model is None:
             raise ValueError('the network reads ELMo: give a pretrained model, or choose elmo "none"')
         num_mixes = 2 if config.elmo == "both" else 1
         fixed = mix_weights(config.mix, model.config.num_representations)
         elmo = Elmo(model.bilm, num_mixes, config.elmo_dropout, freeze=not config.finetune, fixed_weights=fixed)
-    return task.network(WordEncoder(config, table, elmo, None if encoder is None else encoder.shape))
+        start = model.start(sentence_state(model))
+    return task.network(WordEncoder(config, table, elmo, start, None if encoder is None else encoder.shape))
 
 
 def character_cnns(config: WordsConfig, model: Pretrained | None) -> list[CharCNNConfig]:
@@ -196,11 +198,13 @@ class TaskModel:
     def example(self, text: Any) -> Any:
         """Convert an input of `predict` to an example. ValueError if it is not an input of the task."""
         try:
-            return self.task.from_text(text, self._tokenize)
+            example = self.task.from_text(text, self._tokenize)
+            check_words(self.task, example)
         except (AttributeError, TypeError) as error:
             raise ValueError(
                 f"{text!r:.60} is not an input of {self.task.name} ({error}): see its from_text"
             ) from error
+        return example
 
     def predict_examples(self, examples: Iterable[Any], with_probabilities: bool = True) -> Iterator[Any]:
         """Predict for a stream of examples, with about `WORDS_AT_ONCE` words in memory at a time.
@@ -329,13 +333,9 @@ def _with_weights(path: Path, make: Callable[[], TaskNetwork]) -> TaskNetwork:
     try:
         with torch.device("meta"):  # shapes only: memory is allocated when they are known to be those of the file
             expected = make().state_dict()
-        check_shapes(path, _shapes(own_weights(expected)), _shapes(weights))
+        check_shapes(path, shapes_of(own_weights(expected)), shapes_of(weights))
         network = make()
     except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
         raise CheckpointError(f"{path.parent}: its settings and labels make no network ({error!r})") from error
     network.load_state_dict(weights, strict=False)  # the weights of the biLM are already loaded
     return network
-
-
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(value.shape) for name, value in tensors.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import takewhile
@@ -191,7 +191,8 @@ def copied(value: Tensor) -> Tensor:
     return value.detach().clone().contiguous()
 
 
-def _shapes(weights: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
+def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor, by name."""
     return {name: tuple(value.shape) for name, value in weights.items()}
 
 
@@ -242,9 +243,9 @@ class _Snapshot:
                 f"{self._directory} is the snapshot of a run with other data or settings: "
                 "repeat the same command, or remove it"
             )
-        expected = _shapes(_trained_weights(network))
+        expected = shapes_of(_trained_weights(network))
         for path, weights in zip(files, (current, best), strict=False):
-            check_shapes(path, expected, _shapes(weights))
+            check_shapes(path, expected, shapes_of(weights))
         network.load_state_dict(current, strict=False)
         Optimizer([optimizer]).restore(state)
         return best, progress.epochs

@@ -22,7 +22,7 @@ from elmokit.fs.reading import read_lines
 from elmokit.tasks.attention import masked_mean, masked_softmax
 from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
 from elmokit.tasks.recurrent import BiLSTM
-from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
+from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork, words_of
 from elmokit.tasks.word_batches import WordBatch, Words
 from elmokit.tasks.word_encoder import EncodedWords, WordEncoder
 from elmokit.text.tokenizers import get_tokenizer
@@ -265,7 +265,7 @@ class TranslationTask(Task[ParallelSentence, Translation]):
 
     def from_text(self, text: str | Words, tokenize: Callable[[str], list[str]]) -> ParallelSentence:
         """From a string, which is tokenized as the training set was, or a list of words."""
-        return ParallelSentence(self._words(text) if isinstance(text, str) else tuple(text))
+        return ParallelSentence(tuple(words_of(text, self._words)))
 
     def sentences(self, example: ParallelSentence) -> Iterable[Words]:
         return (example.source,)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from elmokit.config import CharCNNConfig
 from elmokit.nn.elmo import Elmo
+from elmokit.nn.lstm import BiLMState
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.token_encoders import CharCNN
 from elmokit.tasks.config import WordsConfig
@@ -56,6 +57,7 @@ class WordEncoder(nn.Module):
         config: Which of them to use, and their dropout.
         table: The words of the training set, and pretrained vectors.
         elmo: The biLM and its mixes, one for each place that `config.elmo` names; None with elmo "none".
+        start: The state of one row that ELMo reads every sentence from; None: zeros.
         encoder_shape: Number and width (M, D) of the hidden states of another encoder, of which a mix is learned.
 
     Attributes:
@@ -68,6 +70,7 @@ class WordEncoder(nn.Module):
         config: WordsConfig,
         table: WordTable,
         elmo: Elmo | None = None,
+        start: BiLMState | None = None,
         encoder_shape: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
@@ -76,7 +79,7 @@ class WordEncoder(nn.Module):
         self.config, self.num_frequent = config, table.num_frequent
         self.words = random_vectors(table.size, config.word_dim) if config.word_dim else None
         self.characters = CharCNN(CHARACTERS, config.character_dim) if config.character_dim else None
-        self.elmo = elmo
+        self.elmo, self._start = elmo, start
         self.encoder_mix = ScalarMix(encoder_shape[0]) if encoder_shape is not None else None
         self.dropout = nn.Dropout(config.word_dropout)
         vectors = np.zeros((0, 0), np.float32) if table.vectors is None else table.vectors.vectors
@@ -131,4 +134,5 @@ class WordEncoder(nn.Module):
         assert batch.characters is not None and batch.places is not None
         ids = batch.characters.new_zeros(*batch.mask.shape, batch.characters.shape[1])
         ids[batch.mask] = batch.characters[batch.places]
-        return self.elmo(ids).representations
+        start = None if self._start is None else self._start.to(ids.device).repeated(len(ids))
+        return self.elmo(ids, start).representations

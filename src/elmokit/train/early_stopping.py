@@ -11,11 +11,19 @@ from elmokit.fs.json_files import from_json
 
 @dataclass
 class EarlyStopping:
-    """The lowest held-out perplexity so far, its step, and the number of evaluations since then."""
+    """The lowest held-out perplexity so far, its step, and the number of evaluations since then.
+
+    `text` identifies the held-out text: perplexities of different texts are never compared.
+    """
 
     best: float = math.inf
     best_step: int = 0
     evaluations_since: int = 0
+    text: str = ""
+
+    def is_of(self, text: str) -> bool:
+        """Whether the evaluations so far are of this text; those of an older version do not say."""
+        return self.text in ("", text)
 
     def improves(self, value: float, step: int) -> bool:
         """Record an evaluation, and return whether it is the best so far."""
@@ -26,9 +34,13 @@ class EarlyStopping:
         return False
 
     def keep_best_of(self, other: EarlyStopping) -> None:
-        """Take over the best value of `other`, and its step, where it is better; no evaluation has come after it."""
-        if other.best < self.best:
+        """Take over the best value of `other`, and its step, where it is better, or that of another text.
+
+        No evaluation has come after it.
+        """
+        if other.best < self.best or not self.is_of(other.text):
             self.best, self.best_step, self.evaluations_since = other.best, other.best_step, 0
+        self.text = other.text
 
     def to_dict(self) -> dict[str, Any]:
         """The state as JSON values; infinity, which JSON lacks, becomes None."""

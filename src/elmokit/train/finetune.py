@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from itertools import chain, islice
 from pathlib import Path
+
+import torch
 
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained
@@ -12,17 +13,15 @@ from elmokit.data.corpus import CorpusReport, check_corpus, find_files
 from elmokit.data.text_files import tokenized_files
 from elmokit.fs.atomic import write_json
 from elmokit.fs.lock import only_one_in
-from elmokit.fs.reading import read_lines
-from elmokit.lm.evaluate import Measure, evaluate, warn_of_unknown
+from elmokit.lm.evaluate import Measure, evaluate
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.runtime import pytorch_threads
 from elmokit.text.tokenizers import TOKENIZED
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import FinetuneConfig, PretrainConfig
-from elmokit.train.loop import train
+from elmokit.train.loop import CHECKPOINTS, train
 from elmokit.train.pretrain import (
-    SAMPLE_LINES,
     TEXT,
     check_language,
     check_run_directory,
@@ -30,12 +29,14 @@ from elmokit.train.pretrain import (
     note_heldout_in_corpus,
     print_statistics,
     total_steps,
-    vocabulary,
 )
 from elmokit.train.processes import is_one_of_several
+from elmokit.train.snapshots import latest_snapshot, read_snapshot
 from elmokit.train.trainer import Trainer
+from elmokit.train.vocabulary import FULL_SOFTMAX, WordSample, vocabulary
 
 EVALUATION_ROWS = 32
+REPORT = "report.json"
 
 
 @dataclass(frozen=True)
@@ -80,21 +81,37 @@ def _with_weights(start: Pretrained, bilm: BiLM, softmax: FullSoftmax, vocab: Vo
     return replace(start, bilm=bilm, softmax=softmax, vocab=vocab, card="")
 
 
-def _fit(
-    settings: PretrainConfig,
-    start: Pretrained,
-    vocab: Vocab,
-    files: list[Path],
-    report: CorpusReport,
-    heldout: list[Path],
+def _trainer(
+    settings: PretrainConfig, start: Pretrained, vocab: Vocab, files: list[Path], report: CorpusReport
 ) -> Trainer:
-    """Train from the weights of `start`: all weights if it has a softmax, otherwise only a new softmax."""
+    """A trainer with the weights of `start`, which trains all of them if it has a softmax, else only a new softmax."""
     trainer = Trainer(settings, start.bilm.config, vocab, files, total_steps(settings, report), report.digest)
     trainer.start_from(start)
     if start.softmax is None:
         trainer.bilm.requires_grad_(False)
-    train(trainer, settings.output, report, heldout)
     return trainer
+
+
+def _restore_softmax(trainer: Trainer) -> None:
+    """Restore the new softmax that a run which is resumed has started from.
+
+    It is not trained further, even if the settings say longer: the perplexities "before" would be those of another
+    model than the one that was fine-tuned.
+    """
+    directory, epochs = trainer.settings.output, trainer.settings.epochs
+    last = latest_snapshot(directory / CHECKPOINTS)
+    if last is None:
+        raise ValueError(
+            f"the checkpoints in {directory} are missing, whose softmax this run has started from: restore them, or "
+            "choose another output directory"
+        )
+    snapshot = read_snapshot(last)
+    trainer.restore(snapshot, of_any_cycle=True)
+    if (before := snapshot.progress["run"]["epochs"]) != epochs:
+        raise ValueError(
+            f"the checkpoint in the output directory belongs to another run: softmax_epochs was {before:g}, is "
+            f"{epochs:g}. Use the same settings to resume it, or choose another output directory"
+        )
 
 
 def _with_softmax(settings: FinetuneConfig, model: Pretrained, files: list[Path], report: CorpusReport) -> Pretrained:
@@ -110,16 +127,25 @@ def _with_softmax(settings: FinetuneConfig, model: Pretrained, files: list[Path]
     vocab = vocabulary(run, files) if model.config.num_words is None else model.vocab
     if vocab is None:
         raise ValueError("this model reads word ids but has no vocabulary: put its vocab.txt next to the weights")
-    return _with_weights(model, model.bilm, _fit(run, model, vocab, files, report, []).softmax, vocab)
+    trainer = _trainer(run, model, vocab, files, report)
+    if latest_snapshot(settings.output / CHECKPOINTS) is None:
+        train(trainer, run.output, report, [])
+    else:
+        _restore_softmax(trainer)
+    return _with_weights(model, model.bilm, trainer.softmax, vocab)
 
 
-def _warn_of_unknown(settings: FinetuneConfig, vocab: Vocab, files: list[Path]) -> None:
-    """Warn before training if the vocabulary lacks many words of the first lines of the corpus."""
-    new, larger = "train a softmax over its own words with new_vocab", "lower min_count, or add text"
-    lines = islice(chain.from_iterable(map(read_lines, files)), SAMPLE_LINES)
-    ids = vocab.ids(chain.from_iterable(map(str.split, lines)))
-    share = float((ids == vocab.unk).mean())
-    warn_of_unknown(share, "the corpus", larger if settings.new_vocab else new)
+def _check_vocabulary(settings: FinetuneConfig, vocab: Vocab, files: list[Path]) -> None:
+    """Check the vocabulary on a sample of the corpus, before training."""
+    sample, new = WordSample(files), "train a softmax over the words of the corpus with new_vocab"
+    sample.warn_of_unknown(vocab, "lower min_count, or add text" if settings.new_vocab else new)
+    sample.check_ranks(vocab, "the vocabulary of the model", settings.num_samples, f"{new}, or {FULL_SOFTMAX}")
+
+
+def _check_report(output: Path) -> None:
+    """FileExistsError if there is a report of something else where this run will write its own."""
+    if (output / REPORT).exists() and latest_snapshot(output / CHECKPOINTS) is None:
+        raise FileExistsError(f"{output / REPORT} is not of a fine-tuning run: move it, or choose another directory")
 
 
 def _changes(settings: FinetuneConfig, before: Pretrained, after: Pretrained, files: list[Path]) -> dict[str, Change]:
@@ -170,7 +196,7 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         The directory of the model, and the perplexities before and after.
 
     Raises:
-        FileExistsError: The output directory is a file, or its model/ holds something else.
+        FileExistsError: The output directory is a file, or its model/ or report.json is something else.
         ValueError: The text or the model is unusable, or they have different tokenizers, the output directory has a
             checkpoint of another run, or the loss diverges at every learning rate.
         FileNotFoundError: The text or the model does not exist.
@@ -179,7 +205,8 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
     check_run_directory(settings.output)
     if is_one_of_several():
         raise ValueError("fine-tuning uses one process: run it without torchrun")
-    with only_one_in(settings.output), pytorch_threads(settings.threads):
+    with only_one_in(settings.output), pytorch_threads(settings.threads), torch.random.fork_rng():
+        _check_report(settings.output)
         files, heldout, others = (find_files(paths) for paths in (settings.corpus, settings.heldout, settings.others))
         if not files:
             raise ValueError("there is no corpus to train on: give at least one file or directory")
@@ -203,12 +230,13 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
             print_statistics("held-out text", check_corpus([*tokenized_heldout, *tokenized_others]))
         start = _with_softmax(settings, loaded, files, report)
         assert start.vocab is not None
-        _warn_of_unknown(settings, start.vocab, files)
-        trainer = _fit(settings.training(), start, start.vocab, files, report, tokenized_heldout)
+        _check_vocabulary(settings, start.vocab, files)
+        trainer = _trainer(settings.training(), start, start.vocab, files, report)
+        train(trainer, settings.output, report, tokenized_heldout)
         tuned = _with_weights(start, trainer.bilm, trainer.softmax, start.vocab)
         changes = _changes(settings, start, tuned, [*heldout, *others])
         tuned.card = _card(settings, loaded, report, changes)
         values = {name: {"measure": change.before.measure, **asdict(change)} for name, change in changes.items()}
-        write_json(settings.output / "report.json", values)
+        write_json(settings.output / REPORT, values)
         save(tuned, settings.output / "model", overwrite=True)
     return FinetuneReport(settings.output / "model", changes)

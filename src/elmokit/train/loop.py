@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
-from elmokit.data.corpus import CorpusReport
+from elmokit.data.corpus import CorpusReport, check_corpus
 from elmokit.lm.evaluate import Measure
 from elmokit.progress import ProgressBar
 from elmokit.train.config import PretrainConfig
@@ -76,7 +75,7 @@ def _stop_request() -> Iterator[threading.Event]:
 
 
 class _Loop:
-    """State of one call of `train`: the trainer, its directories, and the measurements since the last log entry."""
+    """State of one call of `train`: the trainer, its directories, and when the last entry of the log was written."""
 
     def __init__(
         self, trainer: Trainer, directory: Path, tracker: Tracker, heldout: list[Path], words_per_step: float
@@ -102,7 +101,7 @@ class _Loop:
         if self.processes.of_first(lambda: latest_snapshot(self.checkpoints)) is None:
             self._save()  # so that there is always a checkpoint to recover from
         while (reason := self._reason_to_end()) is None:
-            self.losses.append(trainer.train_step())
+            trainer.losses.append(trainer.train_step())
             self.progress.update()
             step, last = trainer.step, trainer.step == trainer.last_step
             if (step % settings.log_every == 0 or last) and not self._log() and not self._text_is_harder(stop):
@@ -138,16 +137,19 @@ class _Loop:
         return None
 
     def _begin_interval(self) -> None:
-        self.losses: list[Tensor] = []
+        self.interval_step = self.trainer.step
         self.interval_start, self.interval_processor_start = time.perf_counter(), time.process_time()
 
     def _log(self) -> bool:
         """Log the steps since the last entry; return False if the loss has diverged."""
         trainer = self.trainer
-        losses = torch.stack(self.losses).mean(dim=0).tolist()
+        losses = torch.stack(trainer.losses).mean(dim=0).tolist()
+        trainer.losses = []
         named = {f"loss_{name}": loss for name, loss in zip(trainer.objective.losses, losses, strict=True)}
         mean, gradient_norm = sum(losses) / len(losses), float(trainer.gradient_norm)
-        speed = self.words_per_step * len(self.losses) / (time.perf_counter() - self.interval_start)
+        # A run that was resumed has made a part of these steps before.
+        steps = trainer.step - self.interval_step
+        speed = self.words_per_step * steps / (time.perf_counter() - self.interval_start)
         left = None if trainer.last_step is None else trainer.last_step - trainer.step
         self.tracker.event(
             "train", trainer.step, **named, words=round(trainer.step * self.words_per_step),
@@ -175,6 +177,17 @@ class _Loop:
         self.interval_start += time.perf_counter() - start  # an entry's speed is that of training alone
         self.interval_processor_start += time.process_time() - processor_start
 
+    def compare_on_heldout(self) -> None:
+        """With early stopping, begin anew if the held-out text is another one than before the run was resumed."""
+        if self.patience is None:
+            return
+        words = self.settings.evaluate_words
+        text = self.processes.of_first(lambda: f"{check_corpus(self.heldout).digest}, {words} words")
+        if not self.trainer.early_stopping.is_of(text):
+            self._print("the held-out text has changed: its perplexities are not compared with those before")
+            self.trainer.early_stopping = EarlyStopping()
+        self.trainer.early_stopping.text = text
+
     def restore_best(self) -> None:
         """With early stopping, restore the weights of the best evaluation, unless a call without it has found a better
         one."""
@@ -183,7 +196,7 @@ class _Loop:
             return
         snapshot = read_snapshot(best)
         measured = EarlyStopping.from_dict(snapshot.progress["early_stopping"])
-        if measured.best <= trainer.early_stopping.best:
+        if measured.is_of(trainer.early_stopping.text) and measured.best <= trainer.early_stopping.best:
             trainer.restore(snapshot, of_any_cycle=True)
 
     def _checkpoint(self) -> None:
@@ -193,7 +206,7 @@ class _Loop:
         written less often.
         """
         trainer = self.trainer
-        if not math.isfinite(float(trainer.gradient_norm) + sum(float(loss.sum()) for loss in self.losses)):
+        if not math.isfinite(float(trainer.gradient_norm) + sum(float(loss.sum()) for loss in trainer.losses)):
             self._recover()
             return
         is_overdue = trainer.step - self.saved_step >= OVERDUE * self.settings.checkpoint_every
@@ -306,6 +319,7 @@ def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list
         settings = asdict(trainer.settings) | {"dtype": str(trainer.dtype).removeprefix("torch.")}  # not "auto"
         tracker.event(kind, trainer.step, total_steps=trainer.last_step, settings=settings, **asdict(report))
         loop = _Loop(trainer, directory, tracker, heldout, words_per_step(trainer.settings, report))
+        loop.compare_on_heldout()
         with closing(loop.progress), _stop_request() as stop:
             reason, step = loop.run(stop), trainer.step
         loop.restore_best()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.overwriting import check_overwritable
@@ -20,20 +20,19 @@ from elmokit.data.text_files import tokenized_files, tokenizer_of_shard
 from elmokit.fs.atomic import link_or_copy_directory
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.lock import only_one_in
-from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import Perplexity, warn_of_unknown
 from elmokit.lm.masked import PseudoPerplexity
 from elmokit.runtime import pytorch_threads
 from elmokit.text.tokenizers import get_tokenizer, tokenizer_for
-from elmokit.text.vocab import SPECIALS, Vocab, count_words
+from elmokit.text.vocab import Vocab
 from elmokit.train.config import PretrainConfig
 from elmokit.train.loop import CHECKPOINTS, Outcome, Reason, train, words_per_step
 from elmokit.train.processes import joined_processes
 from elmokit.train.schedule import CoolDown
 from elmokit.train.snapshots import latest_snapshot, snapshot_path, step_of
 from elmokit.train.trainer import Trainer, recipe_of
+from elmokit.train.vocabulary import FULL_SOFTMAX, WordSample, vocabulary
 
-SAMPLE_LINES = 100_000
 MODEL = "model"  # the directory of the finished model, in that of the run
 TEXT = "text"  # the directory of tokenized copies of raw text, in that of the run
 
@@ -62,55 +61,14 @@ def _initial_model(settings: PretrainConfig) -> Pretrained | None:
     return model
 
 
-def _check_vocabulary(vocab: Vocab, path: Path, files: list[Path], num_samples: int) -> None:
-    """Check a vocabulary on a sample of the corpus, and warn if it lacks many of its words.
-
-    ValueError if it lacks them all; or, where a sampled softmax draws words by rank, if the special tokens are not
-    first, or the second half of the words is more frequent than the first.
-    """
-    counts: Counter[str] = Counter()
-    for line in islice(chain.from_iterable(map(read_lines, files)), SAMPLE_LINES):
-        counts.update(line.split())
-    known = sum(map(counts.__getitem__, vocab.words))
-    if not known:
-        raise ValueError(
-            f"{path} has no word of the first {SAMPLE_LINES:,} lines of the corpus: it must have one word in each line "
-            "and nothing else"
-        )
-    warn_of_unknown(1 - known / counts.total(), "the corpus", "omit --vocab to build one from the corpus")
-    if not 0 < num_samples < len(vocab):
-        return
-    if vocab.words[: len(SPECIALS)] != SPECIALS:
-        raise ValueError(f"{path} must begin with {' '.join(SPECIALS)}, one per line")
-    words = vocab.words[len(SPECIALS) :]
-    first, second = (
-        sum(map(counts.__getitem__, half)) for half in (words[: len(words) // 2], words[len(words) // 2 :])
-    )
-    if second > first:
-        raise ValueError(
-            f"{path} is not sorted by descending frequency: its second half covers {second:,} words of a sample of the "
-            f"corpus, its first half {first:,}. Sort it, omit --vocab to build one from the corpus, or give "
-            "--num-samples 0 for the full softmax"
-        )
-
-
-def vocabulary(settings: PretrainConfig, files: list[Path]) -> Vocab:
-    """The vocabulary of `settings.vocab`, or the one that the run built from the corpus before its first step."""
-    built = settings.output / "vocab.txt"
-    if settings.vocab is not None:
-        vocab = Vocab.read(settings.vocab)
-        _check_vocabulary(vocab, settings.vocab, files, settings.num_samples)
-        return vocab
-    if latest_snapshot(settings.output / CHECKPOINTS) is None:
-        vocab = Vocab.from_counts(count_words(files), settings.min_count, settings.vocab_size)
-        if len(vocab) == len(SPECIALS):
-            raise ValueError(
-                f"no word of the corpus occurs {settings.min_count} times: give more text, or a lower min_count"
-            )
-        vocab.write(built)
-    if not built.is_file():
-        raise ValueError(f"{built} is missing: restore it, or give --vocab if the run was started with one")
-    return Vocab.read(built)
+def _vocabulary(settings: PretrainConfig, start: Pretrained | None, files: list[Path]) -> Vocab:
+    """The vocabulary of the initial model, checked on a sample of the corpus; or without one that of the settings."""
+    if start is None or start.vocab is None:
+        return vocabulary(settings, files)
+    sample = WordSample(files)
+    sample.warn_of_unknown(start.vocab, "train a new model, or a new softmax with `elmokit finetune --new-vocab`")
+    sample.check_ranks(start.vocab, f"the vocabulary of {settings.initial_model}", settings.num_samples, FULL_SOFTMAX)
+    return start.vocab
 
 
 def total_steps(settings: PretrainConfig, report: CorpusReport) -> int | None:
@@ -312,13 +270,11 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
     start = _initial_model(settings)
     if start is not None and settings.tokenizer is None:
         settings = replace(settings, tokenizer=start.tokenizer)
-    with joined_processes(settings.device) as processes:
+    with joined_processes(settings.device) as processes, torch.random.fork_rng():  # the caller's draws do not change
         text = processes.of_first(lambda: _text_of(settings))
         cool_down, directory = processes.of_first(lambda: _cool_down(settings, text.report))
         with only_one_in(directory) if processes.is_first else nullcontext(), pytorch_threads(settings.threads):
-            vocab = start.vocab if start else None
-            if vocab is None:
-                vocab = processes.of_first(lambda: vocabulary(settings, text.files))
+            vocab = processes.of_first(lambda: _vocabulary(settings, start, text.files))
             config = start.config if start else _model_config(settings, vocab)
             steps = total_steps(settings, text.report)
             trainer = Trainer(settings, config, vocab, text.files, steps, text.report.digest, cool_down, processes)

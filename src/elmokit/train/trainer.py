@@ -28,7 +28,7 @@ from elmokit.nn.bilm import BiLM
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler, Samples
 from elmokit.ops.dispatch import multiplies_bfloat16
-from elmokit.runtime import pick_device, pick_dtype, seed_everything
+from elmokit.runtime import pick_device, pick_dtype
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import PretrainConfig
 from elmokit.train.divergence import LossMonitor
@@ -69,7 +69,9 @@ def _identity(settings: PretrainConfig, config: BiLMConfig, vocab: Vocab, corpus
 def _check_same(before: dict[str, Any], now: dict[str, Any], free: Collection[str]) -> None:
     if "schedule" not in before:  # a snapshot of elmokit before 0.1
         before = {**before, "schedule": "cosine" if before.get("decays") else "none"}
-    different = [name for name in now if name not in free and before.get(name) != now.get(name)]
+    # A snapshot of an older version may lack a setting, but an initial model that is not given now is a difference.
+    names = [*now, *({"start"} & before.keys() - now.keys())]
+    different = [name for name in names if name not in free and before.get(name) != now.get(name)]
     if "preset" in different:
         different = [name for name in different if name != "model"]  # it follows from the preset
     if different:
@@ -92,6 +94,7 @@ class _Progress:
     step: int
     position: dict[str, int]
     run: dict[str, Any]
+    losses: list[list[float]] = field(default_factory=list)
     rows: list[list[list[str]]] | None = None
     sentences: PendingText | None = None
     rate_factor: float = 1.0
@@ -164,7 +167,7 @@ class Trainer:
             processes: The processes that share each batch; all of them make the same calls.
         """
         check_predicts(config)
-        seed_everything(settings.seed)
+        torch.manual_seed(settings.seed)
         self.settings, self.config, self.vocab = settings, config, vocab
         self.identity = _identity(settings, config, vocab, corpus)
         self.device = pick_device(settings.device)
@@ -182,6 +185,7 @@ class Trainer:
         )
         self.gradient_norm, self.learning_rate = torch.zeros(()), 0.0  # of the last step
         self.rate_factor = 1.0  # lowered after divergence
+        self.losses: list[Tensor] = []  # what `train_step` returned since the last entry of the log; kept by the loop
         # The loss of an untrained softmax.
         self.monitor, self.early_stopping = LossMonitor(lowest=math.log(len(vocab))), EarlyStopping()
         # With as many samples as words, the full softmax gives the same loss faster.
@@ -271,6 +275,7 @@ class Trainer:
             tensors |= add_prefix("random", {"cuda": torch.cuda.get_rng_state(self.device)})
         progress = {
             "step": self.step,
+            "losses": [losses.tolist() for losses in self.losses],
             "position": self.reader.position.to_dict(),
             self.objective.pending_name: self.objective.pending,
             "run": self.identity,
@@ -310,6 +315,7 @@ class Trainer:
             if pending is None:
                 raise ValueError(f"it has no {name}")
             self.read_from(Position(**progress.position), pending)
+            self.losses = list(torch.tensor(progress.losses, device=self.device))
         except (KeyError, RuntimeError, TypeError, ValueError) as error:  # as PyTorch finds it
             raise _damaged(error) from error
         self.schedule = replace(self.schedule, start=progress.step if extends else progress.cycle_start)
