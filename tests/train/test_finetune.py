@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -145,6 +146,31 @@ def test_finetune_interrupted_twice_ends_with_the_same_bytes(
     assert list(resumed.changes.values()) == list(whole.changes.values())
     for file in ("model.safetensors", "softmax.safetensors", "vocab.txt"):
         assert (resumed.model / file).read_bytes() == (whole.model / file).read_bytes(), file
+
+
+def test_finetune_measures_what_it_started_from_whatever_the_settings_of_a_later_call(
+    settings: FinetuneConfig, folder: Path
+) -> None:
+    """A new softmax is trained first, from which the perplexities "before" are; then it must not change any more."""
+    settings = replace(settings, model=str(folder / "headless"), max_words=100, others=(), heldout=settings.heldout)
+    first = finetune(settings)
+    with pytest.raises(ValueError, match=r"another run: softmax_epochs was 2, is 9"):
+        finetune(replace(settings, softmax_epochs=9.0))
+    (before,) = (change.before for change in first.changes.values())
+    assert finetune(settings).changes == first.changes  # the refused command has changed nothing
+    (longer,) = finetune(replace(settings, max_words=300)).changes.values()  # extends the run, not its softmax
+    assert longer.before == before != longer.after
+    shutil.rmtree(settings.output / "softmax")
+    with pytest.raises(ValueError, match=r"the checkpoints in .*softmax are missing, whose softmax this run"):
+        finetune(replace(settings, max_words=300))
+
+
+def test_finetune_replaces_no_report_of_something_else(settings: FinetuneConfig) -> None:
+    settings.output.mkdir(parents=True)
+    (settings.output / "report.json").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"report\.json is not of a fine-tuning run: move it"):
+        finetune(settings)
+    assert (settings.output / "report.json").read_text() == "mine"
 
 
 def test_finetune_of_a_finished_run_trains_no_more(settings: FinetuneConfig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,9 +33,11 @@ from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.divergence import LossMonitor
 from elmokit.train.early_stopping import EarlyStopping
+from elmokit.train.finetune import finetune
 from elmokit.train.pretrain import pretrain
 from elmokit.train.schedule import Schedule
 from elmokit.train.snapshots import latest_snapshot, read_snapshot
+from elmokit.train.trainer import Trainer
 
 WEIGHTS = ["model.safetensors", "softmax.safetensors"]
 
@@ -383,6 +385,56 @@ def test_a_run_keeps_what_it_learned_since_the_best_weights_of_a_call_with_patie
     assert again.step == longer.step == 70 and again.perplexity == longer.perplexity
 
 
+def test_early_stopping_begins_anew_on_other_heldout_text(
+    settings: PretrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other text is harder, so that none of its perplexities would be as low as the best one before."""
+    reverse = tmp_path / "reverse.txt"
+    lines = settings.corpus[0].read_text().splitlines()
+    reverse.write_text("".join(" ".join(reversed(line.split())) + "\n" for line in lines))
+    settings = replace(settings, dropout=0.0, heldout=settings.corpus, patience=3, evaluate_every=5)
+    pretrain(replace(settings, epochs=1))
+    capsys.readouterr()
+    report = pretrain(replace(settings, heldout=(reverse,)))
+    assert "the held-out text has changed" in capsys.readouterr().out
+    values = {event["step"]: event["mean"] for event in events(settings.output, "heldout") if event["step"] > 35}
+    assert report.perplexity is not None
+    assert report.perplexity.mean == pytest.approx(min(values.values()), rel=1e-6)
+
+
+def test_pretrain_resumed_within_an_interval_logs_the_mean_of_the_whole_interval(
+    settings: PretrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(settings, log_every=10, epochs=1)
+    pretrain(replace(settings, output=tmp_path / "whole"))
+    train_step, steps = Trainer.train_step, iter(range(1, 1000))
+
+    def step_until_killed(trainer: Trainer) -> torch.Tensor:
+        if next(steps) == 13:
+            raise MemoryError("killed")
+        return train_step(trainer)
+
+    with monkeypatch.context() as patched, pytest.raises(MemoryError):
+        patched.setattr(Trainer, "train_step", step_until_killed)
+        pretrain(settings)  # from its checkpoint at step 11
+    pretrain(settings)
+    whole, resumed = (
+        {event["step"]: (event["loss_forward"], event["loss_backward"]) for event in events(output, "train")}
+        for output in (tmp_path / "whole", settings.output)
+    )
+    assert resumed == whole
+
+
+def test_pretrain_leaves_the_random_state_of_its_caller_alone(settings: PretrainConfig) -> None:
+    torch.manual_seed(5)
+    random.seed(5)
+    expected = torch.rand(()).item(), random.random()
+    torch.manual_seed(5)
+    random.seed(5)
+    pretrain(replace(settings, max_words=20))
+    assert (torch.rand(()).item(), random.random()) == expected
+
+
 def test_patience_does_not_stop_a_cool_down(endless: PretrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     def never_improves(stopping: EarlyStopping, value: float, step: int) -> bool:
         stopping.evaluations_since += 1
@@ -426,7 +478,8 @@ def test_pretrain_keeps_the_best_weights_found_between_a_checkpoint_and_a_diverg
     assert (report.reason, report.step) == ("patience", 25)  # after the evaluations at steps 15, 20 and 25
     kept = latest_snapshot(settings.output / "best")
     assert kept is not None
-    assert EarlyStopping.from_dict(read_snapshot(kept).progress["early_stopping"]) == EarlyStopping(1.0, 20, 0)
+    state = EarlyStopping.from_dict(read_snapshot(kept).progress["early_stopping"])
+    assert (state.best, state.best_step, state.evaluations_since) == (1.0, 20, 0)
 
 
 @pytest.mark.slow
@@ -573,6 +626,41 @@ def test_pretrain_starts_from_the_weights_and_vocabulary_of_a_model(settings: Pr
     other = pretrained(replace(settings, output=tmp_path / "other", seed=2))
     with pytest.raises(ValueError, match="the initial model has changed"):
         pretrain(replace(more, initial_model=str(other), max_words=200))
+    config = first / "config.json"
+    with pytest.raises(ValueError, match=r"vocab\.txt is missing: restore it, or give --vocab or --initial-model if"):
+        pretrain(replace(more, initial_model=None, config=config, max_words=200))
+    with pytest.raises(ValueError, match="the initial model has changed"):
+        vocab = first / "vocab.txt"
+        pretrain(replace(more, initial_model=None, config=config, vocab=vocab, vocab_size=50_000, max_words=200))
+
+
+def test_pretrain_checks_the_order_of_the_vocabulary_of_an_initial_model(
+    settings: PretrainConfig, tmp_path: Path
+) -> None:
+    words = Vocab.from_counts(count_words(settings.corpus)).words
+    Vocab([*words[:3], *reversed(words[3:])]).write(tmp_path / "rare_first.txt")
+    full = replace(settings, vocab=tmp_path / "rare_first.txt", num_samples=0, max_words=20)
+    model = pretrained(full)
+    more = replace(settings, output=tmp_path / "more", initial_model=str(model), vocab=None, max_words=20)
+    with pytest.raises(
+        ValueError, match=r"the vocabulary of .* is not sorted by descending frequency: .*num-samples 0"
+    ):
+        pretrain(more)
+    tuning = FinetuneConfig(
+        corpus=settings.corpus, output=tmp_path / "tuned", model=str(model), tokenize=False, num_samples=6,
+        batch_size=4, unroll_steps=5, max_words=20, device="cpu", threads=1,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"the vocabulary of the model is not sorted .*new_vocab, or give --num-samp"):
+        finetune(tuning)
+    assert finetune(replace(tuning, num_samples=0)).model.is_dir()
+
+
+def test_pretrain_replaces_no_file_that_is_not_a_vocabulary(settings: PretrainConfig) -> None:
+    settings.output.mkdir(parents=True)
+    (settings.output / "vocab.txt").write_text("my precious list\n")
+    with pytest.raises(FileExistsError, match=r"vocab\.txt is not a vocabulary of elmokit: move it"):
+        pretrain(settings)
+    assert (settings.output / "vocab.txt").read_text() == "my precious list\n"
 
 
 def test_pretrain_refuses_an_initial_model_without_a_softmax(settings: PretrainConfig, tmp_path: Path) -> None:
