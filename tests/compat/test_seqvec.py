@@ -4,14 +4,21 @@ import random
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from layers_alone import layers_alone
+from toy_encoders import CONFIGS
 
+from elmokit.checkpoints.loading import save
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.compat.allennlp import ElmoEmbedder
 from elmokit.compat.seqvec import WARMUP_SEQUENCE, SeqVecEmbedder
+from elmokit.config import InterleavedConfig
 from elmokit.embed.files import embed_fasta
+from elmokit.nn.bilm import BiLM
 
 
 def proteins(lengths: list[int]) -> list[str]:
@@ -78,6 +85,17 @@ def test_reduce_per_protein_is_the_mean_of_the_sum_of_the_layers() -> None:
     layers = np.random.default_rng(0).normal(size=(3, 11, 8))
     expected = [sum(layers[k, t, d] for k in range(3) for t in range(11)) / 11 for d in range(8)]
     assert_close(SeqVecEmbedder.reduce_per_protein(layers), np.array(expected))
+
+
+def test_layers_have_their_axis_where_the_model_has_the_top_layer_only(tmp_path: Path) -> None:
+    encoder = InterleavedConfig(2, 24, 16, projects_layers=False)
+    bilm = BiLM(replace(CONFIGS["interleaved"], interleaved=encoder))
+    save(Pretrained(bilm), tmp_path / "model")
+    embedder = SeqVecEmbedder(model_directory=tmp_path / "model", use_cpu=True)
+    found, expected = embedder.embed("MKV"), layers_alone(bilm, list("MKV"))[0]
+    assert found.shape == expected.shape == (1, 3, 32)
+    assert_close(found, expected)
+    assert_close(embedder.reduce_per_protein(found), expected[0].mean(axis=0))
 
 
 def test_model_directory_may_have_the_names_of_bio_embeddings_or_any_model(

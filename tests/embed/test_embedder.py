@@ -322,6 +322,28 @@ def test_batches_with_a_pooling_are_one_vector_a_sentence_and_count_long_words(e
         embedder.embed_batches([SENTENCES], "all", pooling=Pooling())
 
 
+@pytest.mark.parametrize("batch", [["The children play."], "abc", [["a"], [1, 2]], [["a"], "b"], {"text": ["a"]}])
+def test_embed_batches_raises_for_sentences_that_are_not_lists_of_words(embedder: Embedder, batch: Any) -> None:
+    with pytest.raises(ValueError, match=r"is not a list of words, and is not split here|give a list of"):
+        list(embedder.embed_batches([batch]))
+
+
+def test_embed_windows_raises_for_what_is_not_words(embedder: Embedder) -> None:
+    words: Any = [1, 2]
+    with pytest.raises(ValueError, match="is not a list of words"):
+        list(embedder.embed_windows(words))
+
+
+def test_embedder_loads_the_tokenizer_only_for_strings(embedder: Embedder) -> None:
+    other = Embedder(replace(embedder.model, tokenizer="rjieba==0.0.1"), device="cpu")  # no such version is installed
+    np.testing.assert_array_equal(other.embed([["a", "b"]])[0], embedder.embed([["a", "b"]])[0])
+    np.testing.assert_array_equal(other.embed(["a b"], tokenize=False)[0], embedder.embed([["a", "b"]])[0])
+    with pytest.raises((ValueError, ModuleNotFoundError), match="rjieba"):
+        other.embed(["a b"])
+    other.model = replace(embedder.model, tokenizer="english-1")
+    assert other.tokenize("I don't.") == ["I", "do", "n't", "."]
+
+
 def test_words_end_to_end_refuse_what_float16_cannot_hold() -> None:
     large = Embedder(tiny(mix=MixWeights((0.0, 0.0, 0.0), gamma=1e9)), device="cpu")
     with pytest.raises(ValueError, match="too large for float16"):

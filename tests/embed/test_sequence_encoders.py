@@ -10,7 +10,7 @@ from sequence_encoders import CARRYING, CONFIGS, STATELESS, random_bilm
 
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.files import embed_file
+from elmokit.embed.files import embed_file, encode_file
 from elmokit.embed.pipeline import Sizes
 from elmokit.nn.elmo import Elmo, batch_to_ids
 from elmokit.storage.store import EmbeddingStore
@@ -37,7 +37,12 @@ def test_vectors_are_those_of_each_sentence_alone(name: str, sizes: Sizes | None
     expected = [layers_alone(model.bilm, words)[0] for words in TEXTS]
     layers = embedder.embed(TEXTS, "all")
     for words, found in zip(expected, layers, strict=True):
-        assert_close(found.reshape(words.shape), words)
+        assert found.shape == words.shape  # (L+1, T, 2D), also of an encoder that has the top layer only
+        assert_close(found, words)
+    windows = list(embedder.embed_windows(TEXTS[1], "all"))
+    assert {half.vectors.shape[0] for window in windows for half in window.halves} == {len(expected[1])}
+    (stored,) = embedder.embed_batches([TEXTS[2:4]], "all")
+    assert_close(stored.vectors[0], expected[3].swapaxes(0, 1))
     for words, found in zip(expected, embedder.embed(TEXTS, "top", batch_size=2), strict=True):
         assert_close(found, words[-1])
     for pooling, pool in (("mean", np.mean), ("max", np.max)):
@@ -67,6 +72,21 @@ def test_a_sentence_too_long_to_be_read_whole_is_refused_in_a_line(name: str) ->
     for embed in (embedder.embed, embedder.encode):
         with pytest.raises(ValueError, match=r"has 101 words.* encoder \w+ reads at most 100, .*: split it$"):
             embed([words[:101]])
+
+
+@pytest.mark.parametrize("name", STATELESS)
+def test_embed_file_names_the_line_that_is_too_long_before_it_writes_any(name: str, tmp_path: Path) -> None:
+    model, text = model_of(name), tmp_path / "text.txt"
+    bytes_of_word = 4 * model.config.num_representations * model.config.output_dim
+    embedder = Embedder(model, "cpu", sizes=Sizes(batch_words=60, max_whole_bytes=100 * bytes_of_word))
+    lines = ["I like", " ".join(TEXTS[1][:100]), "apple", " ".join(TEXTS[1][:101])]
+    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for write, output in ((embed_file, tmp_path / "vectors"), (encode_file, tmp_path / "lines.npy")):
+        with pytest.raises(ValueError, match=r"text\.txt, line 4 has 101 words.* reads at most 100, .*: split it$"):
+            write(text, output, embedder, tokenize=False, sentences_per_part=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+    text.write_text("\n".join(lines[:3]) + "\n", encoding="utf-8")
+    assert embed_file(text, tmp_path / "vectors", embedder, tokenize=False).words == 103
 
 
 @pytest.mark.parametrize("name", CARRYING)

@@ -68,5 +68,4 @@ def all_layers(
     batches = _embed_carrying(sentences(), embedder) if carries else _embed_independent(sentences(), embedder, state)
     for batch in batches:
         for layers in batch:
-            # `embed` omits the axis of layers where there is one.
-            yield pending.popleft(), layers.reshape(embedder.num_layers, -1, embedder.dim)
+            yield pending.popleft(), layers

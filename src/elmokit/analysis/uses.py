@@ -156,9 +156,7 @@ def vectors_of_uses(
     if truncated:
         message = truncation_in(sentences, embedder.count_truncated, embedder.word_limit)
         warnings.warn(message, TruncationWarning, stacklevel=3)
-    stacked = np.stack([vectors[use] for use in uses])
-    # `embed` omits the axis of layers where there is one.
-    return stacked.reshape(len(uses), embedder.num_layers, -1) if layers == "all" else stacked
+    return np.stack([vectors[use] for use in uses])
 
 
 def use_vectors(uses: Sequence[Use], embedder: Embedder, layers: str | int) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count, tee
 from pathlib import Path
@@ -34,7 +34,7 @@ from elmokit.progress import ProgressBar
 from elmokit.runtime import INFERENCE_DTYPES, pick_device, pick_dtype, release_freed_memory
 from elmokit.text.characters import TruncationWarning, truncation_in
 from elmokit.text.inputs import Sentence, refuse_table
-from elmokit.text.tokenizers import get_tokenizer
+from elmokit.text.tokenizers import TOKENIZED, get_tokenizer
 
 
 class Embeddings(list[np.ndarray]):
@@ -69,6 +69,25 @@ def _version_of(source: Pretrained | Detected) -> Sequence[object]:
     return [
         crc32(weight.detach().cpu().flatten().view(torch.uint8).numpy().data) for weight in source.bilm.parameters()
     ]
+
+
+def _words_of(sentences: Iterable[Sentence], split: Callable[[str], list[str]] | None) -> Iterator[Sequence[str]]:
+    """The words of each sentence, lazily. ValueError for strings if `split` is None, and for all but lists of words."""
+    if isinstance(sentences, str):
+        raise ValueError("give a list of sentences, not a single string: write embed([text])")
+    refuse_table(sentences)
+    expected = "neither a string nor a list of strings" if split else "not a list of words, and is not split here"
+
+    def words_of(number: int, sentence: Sentence) -> Sequence[str]:
+        words = split(sentence) if split and isinstance(sentence, str) else sentence
+        if isinstance(words, np.ndarray):  # as pandas reads lists of words from a Parquet file
+            words = words.tolist()
+        is_sequence = isinstance(words, Sequence) and not isinstance(words, str)
+        if not is_sequence or not all(isinstance(word, str) for word in words):
+            raise ValueError(f"sentence {number} is {expected}: {str(words)[:60]!r}")
+        return words
+
+    return map(words_of, count(), sentences)
 
 
 class Embedder:
@@ -108,7 +127,6 @@ class Embedder:
         self.model = self._source if isinstance(self._source, Pretrained) else load(self._source.path, softmax=softmax)
         self._fingerprints: dict[tuple[object, ...], str] = {}
         self._pipeline = Pipeline(self.model, self.device, self.dtype, sizes)
-        self._tokenizer = get_tokenizer(self.model.tokenizer or "whitespace-1")
         self._warned = False
         if self.model is not model:  # weights of files are not kept
             self.model = on_device(replace(self.model, bilm=self._pipeline.bilm), self.device)
@@ -201,9 +219,19 @@ class Embedder:
         """How much of a word the model reads, as "48 bytes"."""
         return self._pipeline.bilm.token_encoder.word_limit
 
+    @property
+    def longest_sentence(self) -> int | None:
+        """The number of words that a model reads at once if its sequence encoder carries no state; None: any number."""
+        return self._pipeline.longest_sentence
+
+    def check_length(self, words: int, name: str) -> None:
+        """ValueError, which names the sentence, if it has more words than `longest_sentence`."""
+        self._pipeline.check_length(words, name)
+
     def tokenize(self, text: str) -> list[str]:
         """Split a text as the model's training text was; at white space if the model names no tokenizer."""
-        return self._tokenizer.split(text)
+        # Here, as a tokenizer may need a library that is not installed, and lists of words need no tokenizer.
+        return get_tokenizer(self.model.tokenizer or TOKENIZED).split(text)
 
     def embed(
         self,
@@ -288,14 +316,14 @@ class Embedder:
             `count_truncated` counts them in any text.
 
         Raises:
-            ValueError: As `embed`, for all layers with a pooling, for another `storage_dtype`, and if numbers are too
-                large for float16.
+            ValueError: As `embed`, for a sentence that is a string, for all layers with a pooling, for another
+                `storage_dtype`, and if numbers are too large for float16.
         """
         if pooling is None:
             spec = OutputSpec(select_layers(self.model, layers), storage_dtype=storage_dtype)
         else:
             spec = OutputSpec(LayerSelection(1, layer_weights(self.model, layers)), pooling)
-        return self._results(((list(batch), False) for batch in batches), spec, state)
+        return self._results(((list(_words_of(batch, None)), False) for batch in batches), spec, state)
 
     def embed_windows(
         self, words: Sequence[str], layers: str | int = "mix", state: StatePolicy | BiLMState | None = None
@@ -317,6 +345,8 @@ class Embedder:
         """
         if isinstance(words, str):
             raise ValueError("embed_windows takes a list of words, not a string: split it with `tokenize` first")
+        if isinstance(words, list):  # others may be on disk
+            list(_words_of([words], None))
         if (start := self._carried(state, 1)) is None:
             start = self._start(state)
         return self._pipeline.embed_windows(words, select_layers(self.model, layers), start)
@@ -367,20 +397,7 @@ class Embedder:
 
     def _split(self, sentences: Iterable[Sentence], tokenize: bool) -> Iterator[Sequence[str]]:
         """The tokens of each sentence, split lazily."""
-        if isinstance(sentences, str):
-            raise ValueError("give a list of sentences, not a single string: write embed([text])")
-        refuse_table(sentences)
-        split = self._split_raw if tokenize else str.split
-
-        def tokens_of(number: int, sentence: Sentence) -> Sequence[str]:
-            tokens = split(sentence) if isinstance(sentence, str) else sentence
-            if isinstance(tokens, np.ndarray):  # as pandas reads lists of words from a Parquet file
-                tokens = tokens.tolist()
-            if not isinstance(tokens, Sequence) or not all(isinstance(word, str) for word in tokens):
-                raise ValueError(f"sentence {number} is neither a string nor a list of strings: {str(tokens)[:60]!r}")
-            return tokens
-
-        return map(tokens_of, count(), sentences)
+        return _words_of(sentences, self._split_raw if tokenize else str.split)
 
     def _split_raw(self, text: str) -> list[str]:
         """`tokenize`, and warn once if text that looks raw is split at white space alone."""

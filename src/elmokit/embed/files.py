@@ -282,6 +282,7 @@ def _write(job: FileJob, output: Path, format: _Format, overwrite: bool) -> File
     without other vectors.
     """
     index = job.index  # errors in the job are raised here, before anything is written
+    job.check_lengths()
     target = resolve_link(output)  # so that its parts are on the same file system
     parts = target.with_name(f"{target.name}.parts")
     stored = format.index_of(output)

@@ -40,6 +40,7 @@ class TextFile:
     size: int  # in bytes, on disk
     lines: int
     characters: int
+    longest_line: int  # in characters
     lines_per_part: int
     digests: tuple[str, ...]  # of its lines up to the end of each part
     reader: Callable[[str | Path], Iterator[str]] = read_lines
@@ -51,10 +52,10 @@ class TextFile:
         """Read a file to its end. ValueError for invalid UTF-8, naming the line, and for an empty file."""
         if lines_per_part < 1:
             raise ValueError(f"sentences_per_part must be at least 1, not {lines_per_part}")
-        lines = characters = 0
+        lines = characters = longest = 0
         digest, digests = blake2b(digest_size=16), []
         for line in reader(path):
-            lines, characters = lines + 1, characters + len(line)
+            lines, characters, longest = lines + 1, characters + len(line), max(longest, len(line))
             _add_line(digest, line)
             if lines % lines_per_part == 0:
                 digests.append(digest.hexdigest())
@@ -63,7 +64,7 @@ class TextFile:
         if lines % lines_per_part:
             digests.append(digest.hexdigest())
         size = Path(path).stat().st_size
-        return TextFile(Path(path), size, lines, characters, lines_per_part, tuple(digests), reader)
+        return TextFile(Path(path), size, lines, characters, longest, lines_per_part, tuple(digests), reader)
 
     def parts(self) -> Iterator[Iterator[str]]:
         """The lines of each part, which must be read to its end; ValueError at the end of one that has changed."""
@@ -97,6 +98,17 @@ class FileJob:
     @property
     def num_parts(self) -> int:
         return len(self.text.digests)
+
+    def check_lengths(self) -> None:
+        """ValueError that names the first line with more words than a model without carried state can read."""
+        longest = self.embedder.longest_sentence
+        if longest is None or self.text.longest_line <= longest:  # no line has more words than characters
+            return
+        for number, line in enumerate(self.text.reader(self.text.path), start=1):
+            if len(line) > longest:
+                name = f"line {number}" if self.names is None else "a sequence"
+                words = sum(map(len, tokenize_long_text(self.tokenizer, line)))
+                self.embedder.check_length(words, f"{self.text.path}, {name}")
 
     @cached_property
     def index(self) -> StoreIndex:

@@ -27,6 +27,11 @@ class LayerSelection:
             return streams
         return torch.tensordot(self.weights.to(streams.device), streams, dims=1)[None]
 
+    @property
+    def keeps_axis(self) -> bool:
+        """Whether vectors have an axis of layers, which they have for all layers, even where there is only one."""
+        return self.weights is None
+
 
 def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
     """The weight of each layer in one vector of a word.

@@ -238,9 +238,9 @@ class Pipeline:
                 slots = slots[:, np.delete(np.arange(slots.shape[1]), boundaries)]
             with nothing_overflows(out.dtype):
                 unpack_words(streams, slots, out)
-            return BatchResult([out[:, 0] if spec.layers.count == 1 else out], 0, layers.state)
+            return BatchResult([out if spec.layers.keeps_axis else out[:, 0]], 0, layers.state)
         unpack_sentences(streams, batch.text.slots, begins, plan.outs)
-        vectors = [out[0] for out in plan.outs] if spec.layers.count == 1 else plan.outs
+        vectors = plan.outs if spec.layers.keeps_axis else [out[0] for out in plan.outs]
         pooled = list(map(spec.pooling, vectors)) if spec.pooling else vectors
         return BatchResult(pooled, self._count_truncated(batch), layers.state)
 
@@ -285,28 +285,34 @@ class Pipeline:
         self, words: Sequence[str], layers: LayerSelection, state: BiLMState | None
     ) -> Iterator[WindowResult]:
         """Embed one sentence from `state` (one row; None: zeros), window by window."""
+        self.check_length(len(words), "a sentence")
         carries = self.config.sequence_encoder.carries_state
-        if not carries:
-            self._check_fits(words)
         for window in plan_windows(words, self.sizes.window_positions if carries else len(words) + 2):
             result = self._embed_window(window, layers, state)
             state = result.state
             yield result
 
-    def _check_fits(self, words: Sequence[str]) -> None:
-        """ValueError if a sentence that must be computed whole would take too much memory."""
-        longest = self.sizes.max_whole_bytes // (4 * self.config.num_representations * self.config.output_dim)
-        if len(words) > longest:
+    @property
+    def longest_sentence(self) -> int | None:
+        """The most words of a sentence that must be computed whole; None where state is carried, for any number."""
+        if self.config.sequence_encoder.carries_state:
+            return None
+        return self.sizes.max_whole_bytes // (4 * self.config.num_representations * self.config.output_dim)
+
+    def check_length(self, words: int, name: str) -> None:
+        """ValueError, which names the sentence, if it must be computed whole and would take too much memory."""
+        longest = self.longest_sentence
+        if longest is not None and words > longest:
             raise ValueError(
-                f"a sentence has {len(words):,} words, and a model with the encoder {self.config.encoder_name} reads "
-                f"at most {longest:,}, since it carries no state: split it"
+                f"{name} has {words:,} words, and a model with the encoder {self.config.encoder_name} reads at most "
+                f"{longest:,}, since it carries no state: split it"
             )
 
     def _embed_window(self, window: Window, layers: LayerSelection, state: BiLMState | None) -> WindowResult:
         result, dim = self.run(self.encode(window.batch), state), self.config.output_dim // 2
         array = np.empty((layers.count, int(window.batch.lengths[0]), 2 * dim), np.float32)
         unpack_sentences(layers(result.streams), window.batch.text.slots, np.array([0]), [array])
-        vectors = (array[0] if layers.count == 1 else array)[..., window.words, :]
+        vectors = (array if layers.keeps_axis else array[0])[..., window.words, :]
         forward = HalfVectors(window.forward, slice(0, dim), vectors[..., :dim])
         backward = HalfVectors(window.backward, slice(dim, 2 * dim), vectors[..., ::-1, dim:])
         return WindowResult((forward, backward), result.state)
@@ -314,7 +320,7 @@ class Pipeline:
     def _embed_long(self, words: Sequence[str], spec: OutputSpec, state: BiLMState | None) -> BatchResult:
         pool = RunningPool(spec.pooling, self.config.output_dim) if spec.pooling else None
         vectors = np.empty((spec.layers.count, len(words), 0 if pool else self.config.output_dim), np.float32)
-        vectors = vectors[0] if spec.layers.count == 1 else vectors
+        vectors = vectors if spec.layers.keeps_axis else vectors[0]
         for result in self.embed_windows(words, spec.layers, state):
             state = result.state
             for half in result.halves:

@@ -93,8 +93,7 @@ def embed_docs(embedder: Embedder, docs: Sequence[Doc], layers: str | int = "mix
     for doc, of_doc in zip(docs, words, strict=True):
         of_all = np.zeros((*shape, len(doc), embedder.dim), np.float32)
         is_word = [not token.is_space for token in doc]
-        # `embed_stream` omits the axis of layers if there is only one.
-        of_sentences = (next(arrays).reshape(*shape, -1, embedder.dim) for _ in of_doc)
+        of_sentences = (next(arrays) for _ in of_doc)
         of_all[..., is_word, :] = np.concatenate([of_all[..., :0, :], *of_sentences], axis=-2)
         vectors.append(of_all)
     return vectors

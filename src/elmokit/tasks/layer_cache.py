@@ -70,7 +70,6 @@ class BiLMLayers:
         with nothing_overflows(vectors.dtype):
             for batch in self._embedder.embed_stream(sentences, "all", self._state, tokenize=False):
                 for layers in batch:
-                    layers = layers.reshape(self.shape[0], -1, self.shape[1])  # (L+1, T, 2D), also where L+1 is 1
                     vectors[row : row + layers.shape[1]] = layers.swapaxes(0, 1)
                     row += layers.shape[1]
         return vectors
