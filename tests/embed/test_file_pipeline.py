@@ -145,7 +145,7 @@ def test_a_killed_hdf5_run_ends_with_the_same_datasets(tmp_path: Path, embedder:
     text.write_text("\n".join(random_lines(1500)), encoding="utf-8")
     save(embedder.model, model)
     killed, whole = tmp_path / "killed.hdf5", tmp_path / "whole.hdf5"
-    start_and_kill(model, text, killed, tmp_path / "killed.hdf5.parts", "zeros")
+    start_and_kill(model, text, killed, tmp_path / ".killed.hdf5.parts", "zeros")
     assert not killed.exists()
     embed_file(text, killed, model, state="zeros", device="cpu", sentences_per_part=KILLED_PART)
     embed_file(text, whole, model, state="zeros", device="cpu", sentences_per_part=KILLED_PART)
@@ -337,7 +337,7 @@ def leave_unfinished(text: Path, store: Path, embedder: Embedder) -> None:
 def test_a_directory_that_only_has_the_name_of_a_store_between_is_kept(
     tmp_path: Path, text: Path, embedder: Embedder, name: str
 ) -> None:
-    write, parts = encode_file if name.endswith("npy") else embed_file, tmp_path / f"{name}.parts"
+    write, parts = encode_file if name.endswith("npy") else embed_file, tmp_path / f".{name}.parts"
     write(text, tmp_path / name, embedder, sentences_per_part=5)
     for overwrite in (False, True):
         parts.mkdir()
@@ -346,9 +346,22 @@ def test_a_directory_that_only_has_the_name_of_a_store_between_is_kept(
         assert (parts / "thesis.tex").read_text() == "mine"
         (parts / "thesis.tex").unlink()
         parts.rmdir()
-    embed_file(text, parts, embedder, layers=1)
-    write(text, tmp_path / name, embedder, sentences_per_part=5)
-    assert len(EmbeddingStore(parts)) == 23
+
+
+@pytest.mark.parametrize("layers", [1, "mix", "top"], ids=["other vectors", "those of before", "those of the new job"])
+@pytest.mark.parametrize("name", ["out", "out.hdf5", "out.npy"])
+def test_an_output_of_the_user_that_is_called_parts_is_kept(
+    tmp_path: Path, text: Path, embedder: Embedder, name: str, layers: str | int
+) -> None:
+    write, own = encode_file if name.endswith("npy") else embed_file, tmp_path / f"{name}.parts"
+    for is_finished in (True, False):
+        embed_file(text, own, embedder, layers=layers)
+        if not is_finished:
+            replace(read_index(own), complete=False).write(own)
+        before = contents(own)
+        write(text, tmp_path / name, embedder, overwrite=not is_finished)
+        write(text, tmp_path / name, embedder, layers="top", overwrite=True)
+        assert contents(own) == before
 
 
 def test_a_directory_in_which_a_run_writes_is_not_overwritten(tmp_path: Path, text: Path, embedder: Embedder) -> None:
@@ -362,8 +375,8 @@ def test_a_directory_in_which_a_run_writes_is_not_overwritten(tmp_path: Path, te
 def test_overwriting_begins_anew_where_a_kill_left_a_part_half_written(
     tmp_path: Path, text: Path, embedder: Embedder
 ) -> None:
-    leave_unfinished(text, tmp_path / "out.hdf5.parts", embedder)
-    (tmp_path / "out.hdf5.parts" / ".partial-01234567-part-00001.safetensors").mkdir()
+    leave_unfinished(text, tmp_path / ".out.hdf5.parts", embedder)
+    (tmp_path / ".out.hdf5.parts" / ".partial-01234567-part-00001.safetensors").mkdir()
     embed_file(text, tmp_path / "out.hdf5", embedder, layers=1, overwrite=True)
     embed_file(text, tmp_path / "fresh.hdf5", embedder, layers=1)
     assert (tmp_path / "out.hdf5").read_bytes() == (tmp_path / "fresh.hdf5").read_bytes()
@@ -380,8 +393,91 @@ def test_an_output_behind_a_link_is_written_where_it_leads(
     stores: list[Path] = []
     monkeypatch.setattr(files, "EmbeddingStore", lambda path: stores.append(path) or EmbeddingStore(path))
     embed_file(text, tmp_path / name, embedder, layers=1, overwrite=True)
-    assert stores == [tmp_path / "elsewhere" / f"{name}.parts"]
+    assert stores == [tmp_path / "elsewhere" / f".{name}.parts"]
     assert (tmp_path / name).is_symlink() and not list(tmp_path.rglob("*.parts"))
+
+
+@pytest.mark.parametrize("name", ["out", "out.hdf5", "out.npy"])
+def test_an_output_behind_a_link_that_leads_nowhere_yet_is_written_there(
+    tmp_path: Path, text: Path, embedder: Embedder, name: str
+) -> None:
+    (tmp_path / name).symlink_to(tmp_path / "elsewhere" / name)
+    write = encode_file if name.endswith("npy") else embed_file
+    assert write(text, tmp_path / name, embedder).output == tmp_path / name
+    write(text, tmp_path / f"fresh-{name}", embedder)
+    assert (tmp_path / name).is_symlink() and (tmp_path / "elsewhere" / name).exists()
+    written, fresh = (path if path.is_dir() else None for path in (tmp_path / name, tmp_path / f"fresh-{name}"))
+    if written and fresh:
+        assert contents(written) == contents(fresh)
+    else:
+        assert (tmp_path / name).read_bytes() == (tmp_path / f"fresh-{name}").read_bytes()
+
+
+def test_overwriting_a_mount_point_is_refused_before_anything_is_computed(
+    tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed_file(text, tmp_path / "volume", embedder)
+    before = contents(tmp_path / "volume")
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path).name == "volume")
+    monkeypatch.setattr(files, "write_parts", lambda *_: pytest.fail("it was computed"))
+    with pytest.raises(ValueError, match="volume is a mount point, which cannot be replaced"):
+        embed_file(text, tmp_path / "volume", embedder, layers=1, overwrite=True)
+    monkeypatch.undo()
+    assert contents(tmp_path / "volume") == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "volume"]
+
+
+def test_an_interrupt_while_a_directory_is_replaced_loses_no_part(
+    tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed_file(text, tmp_path / "out", embedder, layers=1, sentences_per_part=5)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for step in ("_finish", "_replace"):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(f"elmokit.fs.atomic.{step}", stop)
+            embed_file(text, tmp_path / "out", embedder, sentences_per_part=5, overwrite=True)
+        assert EmbeddingStore(tmp_path / "out").index.layers == "1"
+    assert embed_file(text, tmp_path / "out", embedder, sentences_per_part=5, overwrite=True).parts_kept == 5
+    embed_file(text, tmp_path / "whole", embedder, sentences_per_part=5)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text.txt", "whole"]
+
+
+def test_a_directory_is_replaced_where_the_file_system_cannot_exchange_two(
+    tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed_file(text, tmp_path / "out", embedder, layers=1)
+    monkeypatch.setattr("elmokit.fs.atomic._exchange", lambda *_: False)
+    embed_file(text, tmp_path / "out", embedder, overwrite=True)
+    assert EmbeddingStore(tmp_path / "out").index.layers == "mix"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text.txt"]
+
+
+def test_reading_the_text_and_the_parts_shows_progress(
+    tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("elmokit.progress.SECONDS_BETWEEN_LINES", 0)
+    embed_file(text, tmp_path / "out", embedder, sentences_per_part=5)
+    embed_file(text, tmp_path / "out", embedder, sentences_per_part=5)
+    printed = capsys.readouterr().err.splitlines()
+    for line in ("read text.txt: 23.0 lines", "check parts: 100%"):
+        assert any(each.startswith(line) for each in printed), line
+
+
+@pytest.mark.parametrize("name", ["out", "out.hdf5", "out.parquet", "out.npy"])
+def test_a_finished_run_that_is_repeated_writes_nothing(
+    tmp_path: Path, text: Path, embedder: Embedder, name: str
+) -> None:
+    write = encode_file if name.endswith("npy") else embed_file
+    write(text, tmp_path / name, embedder, sentences_per_part=5)
+    paths = [tmp_path, *tmp_path.rglob("*")]
+    before = [path.stat().st_mtime_ns for path in paths]  # of directories too, which change with any new file in them
+    for overwrite in (False, True):
+        assert write(text, tmp_path / name, embedder, sentences_per_part=5, overwrite=overwrite).parts_kept == 5
+    assert [path.stat().st_mtime_ns for path in paths] == before
 
 
 def test_a_file_starts_from_a_policy_since_a_state_cannot_be_known_again(
@@ -421,11 +517,11 @@ def test_a_finished_output_is_done_and_another_needs_overwrite(
     first = write(text, output, embedder, sentences_per_part=5)
     top, litter = made(), tmp_path / f".partial-01234567-{name}"
     litter.mkdir()  # as a kill leaves it, after the last rename
-    leave_unfinished(text, tmp_path / f"{name}.parts", embedder)
+    leave_unfinished(text, tmp_path / f".{name}.parts", embedder)
     again = write(text, output, embedder, sentences_per_part=5)
     assert (again.parts_kept, again.words, again.sentences) == (first.parts, first.words, first.sentences)
     assert made() == top and sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "text.txt"])
-    (tmp_path / f".partial-89abcdef-{name}.parts").mkdir()  # of a kill while the store of the finished output went
+    (tmp_path / f".partial-89abcdef-.{name}.parts").mkdir()  # of a kill while the store of the finished output went
     write(text, output, embedder, sentences_per_part=5)
     assert made() == top and sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "text.txt"])
     with pytest.raises((ValueError, FileExistsError), match=r"(?s)layers is 'mix', now '1'.* ask to overwrite it"):
@@ -516,12 +612,12 @@ def test_a_second_run_neither_disturbs_the_assembly_of_a_file_nor_repeats_it(
     seconds: list[str] = []
 
     def assemble(store: EmbeddingStore, path: Path, format: files._Format) -> None:
-        for moment in ("before", "after"):
-            with pytest.raises(ValueError, match="another process is writing in"):
-                write(text, output, embedder, layers=1 if moment == "before" else "mix", overwrite=True)
-            seconds.append(moment)
-            if moment == "before":
-                format.write(store, path)
+        with pytest.raises(ValueError, match="another process is writing in"):
+            write(text, output, embedder, layers=1, overwrite=True)
+        seconds.append("before")
+        format.write(store, path)
+        assert write(text, output, embedder, overwrite=True).parts_kept == 1
+        seconds.append("after")
 
     for one in ("HDF5", "PARQUET", "NPY"):
         format = getattr(files, one)

@@ -5,7 +5,6 @@ And from a file of protein sequences, whose words are residues, to arrays by nam
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -22,8 +21,9 @@ from elmokit.embed.job import FileJob, FileReport, Progress, TextFile
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.atomic import (
     OVERWRITE,
-    atomic_directory,
     check_output,
+    check_replaceable,
+    publish_directory,
     remove_directory,
     remove_leftovers,
     resolve_link,
@@ -54,15 +54,9 @@ class _Format(NamedTuple):
     is_directory: bool = False
 
 
-def _index_last(store: Path) -> list[Path]:
-    """The files of a store, the index last: moved or removed in this order, it stays a store that a run can resume."""
-    return sorted(store.iterdir(), key=lambda path: path.name == INDEX_NAME)
-
-
-def _move_store(store: EmbeddingStore, output: Path) -> None:
-    with atomic_directory(output, overwrite=True) as partial:
-        for path in _index_last(store.directory):
-            os.replace(path, partial / path.name)
+def _publish_store(store: EmbeddingStore, output: Path) -> None:
+    """Exchange a store with the output, which then has the store's former name."""
+    publish_directory(store.directory, output)
 
 
 def _index_of_directory(output: Path) -> StoreIndex | None:
@@ -71,7 +65,7 @@ def _index_of_directory(output: Path) -> StoreIndex | None:
     return None
 
 
-DIRECTORY = _Format(_move_store, _index_of_directory, is_directory=True)
+DIRECTORY = _Format(_publish_store, _index_of_directory, is_directory=True)
 HDF5, NPY = _Format(write_allennlp_hdf5, read_hdf5_index), _Format(write_npy, read_npy_index)
 PARQUET = _Format(write_parquet, read_parquet_index)
 
@@ -270,45 +264,60 @@ def _policy(state: StatePolicy | None, embedder: Embedder) -> StatePolicy:
 
 def _check(output: Path, file: str | Path, format: _Format, overwrite: bool) -> None:
     """Check what can be checked of an output before the model and the text are read."""
-    # An output with vectors may be that of the same job.
-    may_exist = overwrite or format.is_directory or format.index_of(output) is not None
-    check_output(output, [file], overwrite=may_exist, directory_of=INDEX_NAME if format.is_directory else None)
+    stored = format.index_of(output)  # perhaps that of the same job, which then has nothing to write
+    check_output(
+        output,
+        [file],
+        overwrite=overwrite or format.is_directory or stored is not None,
+        directory_of=INDEX_NAME if format.is_directory else None,
+        is_written=stored is None or not stored.complete,
+    )
 
 
 def _write(job: FileJob, output: Path, format: _Format, overwrite: bool) -> FileReport:
     """Write the vectors of a job, or those that an earlier run left to be done.
 
-    They are collected in a store next to the output, `NAME.parts`, or in the output itself if that is a directory
+    They are collected in a store next to the output, `.NAME.parts`, or in the output itself if that is a directory
     without other vectors.
     """
     index = job.index  # errors in the job are raised here, before anything is written
     job.check_lengths()
     target = resolve_link(output)  # so that its parts are on the same file system
-    parts = target.with_name(f"{target.name}.parts")
-    stored = format.index_of(output)
+    parts = target.with_name(f".{target.name}.parts")  # hidden, so that it is no directory of the user's
+    stored = format.index_of(target)
     is_same = stored is not None and not index.differences(stored)
-    if format.is_directory and (is_same or not overwrite or not (output / INDEX_NAME).exists()):
-        with only_one_in(output):
-            report = write_parts(job, output, output)
-        _discard(parts, None)
-        return report
-    with only_one_in(parts), only_one_in(output) if format.is_directory else nullcontext():
-        stored = format.index_of(output)  # once more, as another process may have written it before the lock was free
+    if format.is_directory and (is_same or not overwrite or not (target / INDEX_NAME).exists()):
+        with only_one_in(target):
+            report = write_parts(job, target, output)
+    elif is_same:  # a file, which is complete
+        report = _count(job, output)
+    else:
+        report = _write_aside(job, parts, target, output, format, overwrite)
+    _discard(parts)
+    return report
+
+
+def _write_aside(job: FileJob, parts: Path, target: Path, output: Path, format: _Format, overwrite: bool) -> FileReport:
+    """Write the vectors of a job to `parts`, and then the output from them; `target` is where its link leads."""
+    index = job.index
+    if format.is_directory:
+        check_replaceable(target)
+    with only_one_in(parts), only_one_in(target) if format.is_directory else nullcontext():
+        stored = format.index_of(target)  # once more, as another process may have written it before the lock was free
         if stored is not None and not index.differences(stored):
-            report = _count(job, output)
-        elif output.exists() and not overwrite:
+            return _count(job, output)
+        if target.exists() and not overwrite:
             other = "no vectors of elmokit" if stored is None else f"other vectors ({index.differences(stored)})"
             raise FileExistsError(f"{output} exists and holds {other}: remove it, name another, or {OVERWRITE}")
-        else:
-            unfinished = _index_of_directory(parts)
-            if overwrite and unfinished is not None and index.differences(unfinished):
-                remove_leftovers(parts)
-                for path in _index_last(parts):
-                    path.unlink()
-            report = write_parts(job, parts, output)
-            format.write(EmbeddingStore(parts), output)
-    _discard(parts, None if format.is_directory else index)
-    return report
+        unfinished = _index_of_directory(parts)
+        if overwrite and unfinished is not None and index.differences(unfinished):
+            remove_leftovers(parts)
+            # The index last: until then it is a store that a run can resume.
+            for path in sorted(parts.iterdir(), key=lambda path: path.name == INDEX_NAME):
+                path.unlink()
+        report = write_parts(job, parts, output)
+        format.write(EmbeddingStore(parts), target)
+        return report
 
 
 def _count(job: FileJob, output: Path) -> FileReport:
@@ -320,21 +329,14 @@ def _count(job: FileJob, output: Path) -> FileReport:
     return progress.report(output, job, parts_kept=job.num_parts)
 
 
-def _discard(parts: Path, written: StoreIndex | None) -> None:
-    """Remove the store of parts once the output is complete, unless another process is writing in it.
+def _discard(parts: Path) -> None:
+    """Remove what is left of the store of parts once the output is complete, unless another process writes in it.
 
-    Args:
-        parts: The directory of the store. It is kept if it is not ours: not a store, or a finished one.
-        written: The index of the store that the output was written from, which is removed although it is finished;
-            None: its files were moved into the output.
+    After a directory was replaced, that is its former content. What is no store is kept, as it is not ours.
     """
-    if parts.is_dir():
-        with suppress(ValueError), only_one_in(parts):
-            left = _index_of_directory(parts)
-            if left is None:
-                is_ours = not any(parts.iterdir())
-            else:
-                is_ours = not left.complete or (written is not None and not written.differences(left))
-            if is_ours:
-                remove_directory(parts)
+    for directory in (parts, parts.with_name(f"{parts.name}.replaced")):  # the latter where none can be exchanged
+        if directory.is_dir():
+            with suppress(ValueError), only_one_in(directory):
+                if _index_of_directory(directory) is not None or not any(directory.iterdir()):
+                    remove_directory(directory)
     remove_leftovers(parts.parent, parts.name)

@@ -54,7 +54,7 @@ class TextFile:
             raise ValueError(f"sentences_per_part must be at least 1, not {lines_per_part}")
         lines = characters = longest = 0
         digest, digests = blake2b(digest_size=16), []
-        for line in reader(path):
+        for line in ProgressBar(reader(path), f"read {Path(path).name}", leave=False, unit=" lines", unit_scale=True):
             lines, characters, longest = lines + 1, characters + len(line), max(longest, len(line))
             _add_line(digest, line)
             if lines % lines_per_part == 0:

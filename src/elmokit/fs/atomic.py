@@ -306,7 +306,12 @@ def remove_directory(path: Path) -> None:
 
 
 def check_output(
-    output: str | Path, inputs: Sequence[str | Path] = (), *, overwrite: bool = False, directory_of: str | None = None
+    output: str | Path,
+    inputs: Sequence[str | Path] = (),
+    *,
+    overwrite: bool = False,
+    directory_of: str | None = None,
+    is_written: bool = True,
 ) -> None:
     """Check that an output can be written, before the work of computing it begins.
 
@@ -316,6 +321,7 @@ def check_output(
         overwrite: The output may replace an existing one.
         directory_of: For an output directory, the name of a file that an existing one must hold to be replaced; None:
             the output is a file.
+        is_written: Try to write next to the output; False if it may be complete already.
 
     Raises:
         FileExistsError: The output exists, and must not be replaced.
@@ -338,5 +344,8 @@ def check_output(
         raise _exists(output)
     if _is_occupied(output) and directory_of and not (output / directory_of).is_file():
         raise FileExistsError(f"{output} has no {directory_of}, so it is not overwritten: choose another output")
-    with _partial(resolve_link(output)):
-        pass
+    target = resolve_link(output)
+    remove_leftovers(target.parent, target.name)
+    if is_written:
+        with _partial(target, clean=False):
+            pass

@@ -22,6 +22,7 @@ import numpy as np
 
 from elmokit.fs.atomic import OVERWRITE, atomic_path, remove_leftovers
 from elmokit.fs.json_files import from_json, read_json
+from elmokit.progress import ProgressBar
 from elmokit.storage.checksum import is_intact
 from elmokit.storage.shard import Shard, ShardWriter, open_shard, shard_writer
 from elmokit.storage.token_spool import TokenSpool
@@ -83,9 +84,11 @@ class StoreIndex:
         return from_json(StoreIndex, json.loads(text))
 
     def write(self, directory: Path) -> None:
-        """Write index.json, atomically."""
-        with atomic_path(directory / INDEX_NAME) as path:
-            path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        """Write index.json, atomically, unless it is so already: the directory of a finished run may be read-only."""
+        index, content = directory / INDEX_NAME, (json.dumps(asdict(self), indent=2) + "\n").encode()
+        if not index.is_file() or index.read_bytes() != content:
+            with atomic_path(index) as path:
+                path.write_bytes(content)
 
 
 def read_index(directory: str | Path) -> StoreIndex:
@@ -123,11 +126,12 @@ def _readable(path: Path) -> Shard | None:
 
 def finished_shards(directory: str | Path) -> list[int]:
     """The numbers of the complete shards; damaged, truncated and foreign files do not count."""
-    paths = Path(directory).glob("part-[0-9]*.safetensors")
+    paths = list(Path(directory).glob("part-[0-9]*.safetensors"))
     numbers = {path.stem.removeprefix("part-"): path for path in paths}
+    progress = ProgressBar(numbers.items(), "check parts", leave=False, unit=" parts", disable=not numbers)
     return sorted(
         int(number)
-        for number, path in numbers.items()
+        for number, path in progress
         if number.isdecimal() and path == _shard_path(path.parent, int(number)) and is_intact(path) and _readable(path)
     )
 
@@ -189,7 +193,7 @@ def finish_store(directory: str | Path, index: StoreIndex, num_parts: int) -> St
         num_parts: The number of shards.
 
     Returns:
-        The index that was written.
+        The index of the complete store.
 
     Raises:
         ValueError: A shard is missing, or one before the last has too few sentences.
