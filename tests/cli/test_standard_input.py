@@ -135,6 +135,9 @@ def test_prepare_reads_json_lines_from_standard_input(
         ("1-2\tim\t_\t_\t_\t_\t_\t_\t_\t_\n", ".conllu"),
         ("# a heading\nThe cat sees a dog in the garden of the king .\n", ".txt"),
         ('{"text": "The cat."}\n', ".jsonl"),
+        ("\n>sp|A1|ONE of two\nMVLSP\nadkt*\n\n>B2\n>sp|C3|\r\nAC\r\n", ".fasta"),
+        ("> Is the cat in the garden?\nNo.\nIt is in the tree.\n", ".txt"),
+        (">A1\n>B2\n", ".txt"),
         ("", ".txt"),
     ],
 )

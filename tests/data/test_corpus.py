@@ -113,11 +113,21 @@ def test_check_corpus_rejects_a_character_split_by_a_newline(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", " \n\t\n", "\u00a0\n\u3000"])
-def test_check_corpus_rejects_a_file_without_sentences(tmp_path: Path, content: str) -> None:
+def test_check_corpus_rejects_a_corpus_without_sentences(tmp_path: Path, content: str) -> None:
     """The endless reader would never return."""
-    files = [write(tmp_path / "full.txt", b"a b"), write(tmp_path / "empty.txt", content.encode())]
-    with pytest.raises(ValueError, match=r"empty\.txt has no sentences"):
-        check_corpus(files)
+    empty = [write(tmp_path / f"empty-{number}.txt", content.encode()) for number in range(2)]
+    for files, message in ((empty[:1], r"empty-0\.txt has no sentences"), (empty, r"of 2 files, .* has no sentences")):
+        with pytest.raises(ValueError, match=message):
+            check_corpus(files)
+
+
+def test_a_corpus_with_an_empty_file_is_read_as_without_it(tmp_path: Path) -> None:
+    """Documents go to shards by their hash, so that some shards of a small corpus are empty."""
+    full, empty = write(tmp_path / "full.txt", b"a b\nc"), write(tmp_path / "empty.txt", b"")
+    report, without = check_corpus([empty, full]), check_corpus([full])
+    assert (report.sentences, report.words, report.files) == (without.sentences, without.words, 2)
+    read = sentences(SentenceReader(report.in_order([empty, full]), seed=0), 6)
+    assert Counter(read) == {"a b": 3, "c": 3}
 
 
 def test_find_files_expands_directories_in_order(tmp_path: Path) -> None:

@@ -656,6 +656,20 @@ def test_prepare_reports_a_killed_worker_and_resumes(tmp_path: Path, monkeypatch
     assert no_litter(tmp_path)
 
 
+def test_prepare_names_the_guard_that_a_script_lacks(tmp_path: Path) -> None:
+    raw = written(tmp_path / "raw.txt", [[paragraph(seed, 100)] for seed in range(4)])
+    call = f"prepare([{str(raw)!r}], {str(tmp_path / 'out')!r}, processes=2)"
+    script = tmp_path / "script.py"
+    script.write_text(f"from elmokit.data.prepare import prepare\n{call}\n")
+    printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert printed.returncode == 1
+    assert "another process is writing" not in printed.stderr
+    assert 'put the call below `if __name__ == "__main__":`' in printed.stderr
+    assert "or has ended for the reason that is printed above" in printed.stderr
+    script.write_text(f"from elmokit.data.prepare import prepare\nif __name__ == '__main__':\n    {call}\n")
+    subprocess.run([sys.executable, script], capture_output=True, check=True)
+
+
 def test_prepare_raises_for_a_file_changed_while_it_is_read(
     tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

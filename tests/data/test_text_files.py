@@ -1,5 +1,6 @@
 """Raw and tokenized text files: the one rule by which verbs read them, and warnings where it seems to be wrong."""
 
+import gzip
 import json
 import shutil
 import warnings
@@ -14,6 +15,7 @@ import torch
 from elmokit.analysis.neighbors import neighbors
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
+from elmokit.data.documents import read_documents
 from elmokit.data.prepare import prepare
 from elmokit.data.text_files import file_tokenizers, line_tokenizer, read_sentences, tokenized_files
 from elmokit.embed.embedder import Embedder
@@ -223,6 +225,16 @@ def test_lines_of_hundreds_of_words_are_reported_where_a_line_is_a_sentence(tmp_
 def test_text_in_persian_is_no_protein(tmp_path: Path) -> None:
     (tmp_path / "text.fa").write_text("گربه روی فرش نشست .\n", encoding="utf-8")
     assert len(file_tokenizers([tmp_path / "text.fa"], "whitespace-1")) == 1
+
+
+@pytest.mark.parametrize("name", ["a.conllu", "a.txt", "a.conllu.gz"])
+def test_conllu_is_refused_in_place_of_text(name: str, tmp_path: Path) -> None:
+    content = "# sent_id = 1\n# text = The cat.\n1-2\tThe cat" + "\t_" * 8 + "\n1\tThe\t_\tDET" + "\t_" * 6 + "\n"
+    (tmp_path / name).write_bytes(gzip.compress(content.encode()) if name.endswith("gz") else content.encode())
+    with pytest.raises(ValueError, match=rf"{name} holds CoNLL-U, not lines of text"):
+        file_tokenizers([tmp_path / name], "english-1")
+    with pytest.raises(ValueError, match=rf"{name} holds CoNLL-U, not text"):
+        list(read_documents(str(tmp_path / name)))
 
 
 def test_text_with_null_characters_is_reported(tmp_path: Path) -> None:

@@ -228,9 +228,15 @@ def test_evaluate_accepts_directories_and_repeated_files(tmp_path: Path) -> None
 
 def test_evaluate_names_a_file_without_sentences(tmp_path: Path) -> None:
     bilm, softmax, vocab = small()
-    (tmp_path / "empty.txt").write_text("\n\n")
-    with pytest.raises(ValueError, match=r"empty\.txt.*no sentence"):
-        evaluate([tmp_path / "empty.txt"], Pretrained(bilm, softmax=softmax, vocab=vocab))
+    model, (empty, full) = Pretrained(bilm, softmax=softmax, vocab=vocab), (tmp_path / "empty.txt", tmp_path / "a.txt")
+    empty.write_text("\n\n")
+    full.write_text("a b c .\n")
+    for files in ([empty], [empty, empty]):
+        with pytest.raises(ValueError, match=r"empty\.txt: there is no sentence to evaluate"):
+            evaluate(files, model)
+    alone = evaluate([full], model)
+    with pytest.warns(UserWarning, match=r"empty\.txt has no sentences, and is left out"):
+        assert evaluate([empty, full], model) == alone
 
 
 def test_evaluate_raises_without_softmax(tmp_path: Path) -> None:

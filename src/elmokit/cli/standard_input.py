@@ -1,7 +1,7 @@
 """`-` in place of a text file: standard input, which is copied to a temporary file, since text is read twice.
 
-It may be plain text, JSON lines or CoNLL-U, compressed or not. A verb with `WRITES_STANDARD_OUTPUT` takes `-` as its
-output too (see `standard_output`).
+It may be plain text, JSON lines, CoNLL-U or FASTA, compressed or not. A verb with `WRITES_STANDARD_OUTPUT` takes `-` as
+its output too (see `standard_output`).
 """
 
 import shutil
@@ -46,12 +46,15 @@ def reads_stream(verb: Any) -> bool:
 
 
 def _suffix(file: Path) -> str:
-    """The suffix for the format of a text, detected from its first line that is neither blank nor a comment."""
+    """The suffix for the format of a text, detected from its first lines that are neither blank nor comments."""
+    from elmokit.data.fasta import are_fasta
     from elmokit.data.readers import is_conllu_token  # imported here because it loads safetensors
 
     lines = [line for line in islice(read_lines(file), LINES_LOOKED_AT) if line.strip()]
     if is_json_object(next(iter(lines), "")):
         return ".jsonl"
+    if are_fasta(lines):
+        return ".fasta"
     first = next((line for line in lines if not line.startswith("#")), "")
     return ".conllu" if is_conllu_token(first) else ".txt"
 

@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from elmokit.data.fasta import read_fasta
+from elmokit.data.readers import is_conllu
 from elmokit.fs.arrow import errors_naming, require_pyarrow
 from elmokit.fs.reading import read_lines, refuse_pipe, suffixes_of
 
@@ -109,6 +110,10 @@ def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:
             if record.sequence:
                 yield record.line, " ".join(record.sequence)
             yield record.line, None
+    elif is_conllu(path):
+        raise ValueError(
+            f"{path} holds CoNLL-U, not text: write its sentences, which are in its lines `# text = `, to a text file"
+        )
     else:
         for number, line in enumerate(read_lines(path), start=1):
             yield number, line if line.strip() else None
@@ -130,7 +135,8 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: The file is damaged, not UTF-8, has no such field, or needs a library that is not installed.
+        ValueError: The file is damaged, not UTF-8, has no such field, is CoNLL-U, or needs a library that is not
+            installed.
     """
     lines: list[str] = []
     characters = begin = 0

@@ -22,6 +22,12 @@ class FastaRecord:
     sequence: str
 
 
+def are_fasta(lines: Iterable[str]) -> bool:
+    """Whether lines of text, without blank ones, are a header and residues."""
+    kinds = [">" if line.startswith(">") else RESIDUES.fullmatch(line.rstrip()) for line in lines]
+    return len(kinds) > 1 and kinds[0] == ">" and kinds[1] != ">" and all(kinds)
+
+
 def read_fasta(path: str | Path) -> Iterator[FastaRecord]:
     """Stream the sequences of a file.
 

@@ -6,6 +6,7 @@ is shuffled. An unfinished run is kept in a directory next to the output, from w
 """
 
 import math
+import multiprocessing
 import os
 import shutil
 import warnings
@@ -238,12 +239,16 @@ def prepare(
         The number of documents, sentences and words that were kept, and of those that were dropped for each reason.
 
     Raises:
-        ValueError: An option is invalid, a file is empty, damaged or not UTF-8, or the output has a corpus prepared
-            with other options.
+        ValueError: An option is invalid, a file is empty, damaged or not UTF-8, the output has a corpus prepared with
+            other options, or the call is not below `if __name__ == "__main__":`.
         FileNotFoundError: A file does not exist.
         FileExistsError: The output exists and is not a corpus.
         OSError: The output cannot be written, or a worker process was killed.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # while a new process imports the script
+        raise ValueError(
+            'a worker process has run the script that calls `prepare`: put the call below `if __name__ == "__main__":`'
+        )
     processes = usable_cores() if processes is None else processes
     _check_arguments(inputs, exclude, compression, drop_duplicates, similarity, num_shards, processes)
     chosen = _tokenizer([*inputs, *exclude], tokenizer, language)

@@ -17,6 +17,7 @@ PARTS_OF_SPEECH = ("upos", "xpos")
 DOCUMENT_START = "-DOCSTART-"
 # Words may contain other white space, such as no-break spaces.
 SEPARATOR = re.compile(r"[ \t]+")
+SAMPLE_LINES = 200  # by which a format is recognized
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,14 @@ def is_conllu_token(line: str) -> bool:
     return len(columns) == len(CONLLU_COLUMNS) and CONLLU_ID.fullmatch(columns[0]) is not None
 
 
+def is_conllu(path: str | Path) -> bool:
+    """Whether a file is CoNLL-U, by its name or by its first line that is neither blank nor a comment."""
+    if suffixes_of(path).kind == ".conllu":
+        return True
+    lines = islice(read_lines(path), SAMPLE_LINES)
+    return is_conllu_token(next((line for line in lines if line.strip() and not line.startswith("#")), ""))
+
+
 def conllu_lines(words: Iterable[str], tags: Iterable[str], tag_column: int) -> str:
     """A sentence in CoNLL-U, with the empty line after it; all columns except id, form and the tag are "_"."""
     lines = []
@@ -136,13 +145,13 @@ def ends_sentence(line: Line) -> bool:
     return not line.text.strip(" \t") or (line.columns is None and line.text.startswith(DOCUMENT_START))
 
 
-RAW_SAMPLE_LINES, MAX_COLUMNS_OF_ONE_WORD = 200, 4
+MAX_COLUMNS_OF_ONE_WORD = 4
 ABBREVIATION = re.compile(r"\w[\w.&'-]*\.")  # such as "Mr.", a token in a line of its own
 
 
 def refuse_raw_text(path: str | Path) -> None:
     """ValueError if a file that should have one token per line looks like raw text, from its first lines."""
-    lines = [line.split() for line in islice(read_lines(path), RAW_SAMPLE_LINES) if line.strip()]
+    lines = [line.split() for line in islice(read_lines(path), SAMPLE_LINES) if line.strip()]
     lines = [words for words in lines if words[0] != DOCUMENT_START]
     has_one_line_of_many_words = len(lines) == 1 and len(lines[0]) > MAX_COLUMNS_OF_ONE_WORD
     unclear = [words for words in lines if len(words) > 1 or not ABBREVIATION.fullmatch(words[0])]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.data.documents import FASTA, JSON_LINES, PARQUET
+from elmokit.data.readers import is_conllu
 from elmokit.data.text_checks import doubts_about
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.json_files import from_json, read_json
@@ -49,6 +50,11 @@ def _refuse_records(files: Sequence[Path]) -> None:
             raise ValueError(
                 f"{file} holds {'a table' if kind == PARQUET else 'JSON'}, not lines of text: `elmokit prepare` "
                 "converts it to text for training; otherwise write its sentences to a text file, one per line"
+            )
+        if is_conllu(file):
+            raise ValueError(
+                f"{file} holds CoNLL-U, not lines of text: write its sentences to a text file, one per line, with "
+                "spaces between the words"
             )
         # The suffix .fa is also used for text in Persian.
         if kind in FASTA and next(filter(str.strip, read_lines(file)), "").startswith(">"):

@@ -170,8 +170,8 @@ def tokenize_documents(
             yield from pending.popleft().result()
     except BrokenProcessPool:
         raise ChildProcessError(
-            "a worker process was killed, possibly out of memory: run the same command again to resume, if necessary "
-            "with fewer processes"
+            "a worker process was killed, possibly out of memory, or has ended for the reason that is printed above: "
+            "run the same command again to resume, if necessary with fewer processes"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)

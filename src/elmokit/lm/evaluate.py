@@ -352,10 +352,11 @@ def evaluate(
         of at most that length, and a word is predicted from the others of its window.
 
     Warns:
-        UserWarning: Text that is read as raw looks tokenized, or the reverse; or many words are unknown.
+        UserWarning: Text that is read as raw looks tokenized, or the reverse; many words are unknown; or a file has no
+            sentence, and is left out.
 
     Raises:
-        ValueError: The model has no softmax or vocabulary, or no such state, an argument is invalid, or a file has no
+        ValueError: The model has no softmax or vocabulary, or no such state, an argument is invalid, or no file has a
             sentence.
         FileNotFoundError: A file does not exist.
     """
@@ -366,15 +367,22 @@ def evaluate(
     bilm, softmax, vocab = parts_of(pretrained)
     check_start(pretrained, state, batch_size)
     tokenizers = file_tokenizers(paths, pretrained.tokenizer, tokenize, language)
-    results = {}
+    results, empty = {}, []
     for number, (file, tokenizer) in enumerate(zip(paths, tokenizers, strict=True)):
         name = f"{file} ({paths[:number].count(file) + 1})" if file in paths[:number] else str(file)
         sentences, label = read_sentences(file, tokenizer), f"evaluate {file.name}"
-        progress = ProgressBar(sentences, label, unit=" sentences", unit_scale=True)
+        if (first := next(sentences, None)) is None:  # such as a shard of a small corpus
+            empty.append(file)
+            continue
+        progress = ProgressBar(chain([first], sentences), label, unit=" sentences", unit_scale=True)
         try:
             results[name] = measure(bilm, softmax, vocab, progress, state, batch_size, pretrained.warm_state)
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from error
         warn_of_unknown(results[name].unknown_share, file, measure=results[name].measure)
+    if not results:
+        raise ValueError(f"{', '.join(map(str, empty))}: there is no sentence to evaluate")
+    if empty:
+        warnings.warn(f"{', '.join(map(str, empty))} has no sentences, and is left out", stacklevel=2)
     files_measured = list(results.values())
     return Evaluation(results, type(files_measured[0]).total(files_measured))

@@ -226,6 +226,8 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         report = check_corpus(files)
         files = report.in_order(files)
         print_statistics("corpus", report)
+        if heldout and others:
+            check_corpus(tokenized_heldout)  # which is measured during training, without the others
         if heldout or others:
             print_statistics("held-out text", check_corpus([*tokenized_heldout, *tokenized_others]))
         start = _with_softmax(settings, loaded, files, report)
