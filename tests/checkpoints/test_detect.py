@@ -69,6 +69,16 @@ def test_files_under_other_names_are_a_model(options: str, weights: str, bilm: B
         assert_same_bilm(load(path).bilm, bilm)
 
 
+@pytest.mark.parametrize("suffix", ["hdf5", "h5"])
+def test_attributes_that_macos_keeps_are_no_files_of_a_model(suffix: str, bilm: BiLM, tmp_path: Path) -> None:
+    write_bilm_hdf5(bilm, tmp_path)
+    (tmp_path / "options.json").rename(tmp_path / "my_options.json")
+    (tmp_path / "weights.hdf5").rename(tmp_path / f"x_weights.{suffix}")
+    for name in ("._my_options.json", f"._x_weights.{suffix}"):
+        (tmp_path / name).write_bytes(b"\x00\x05\x16\x07")
+    assert_same_bilm(load(tmp_path).bilm, bilm)
+
+
 @pytest.mark.parametrize("weights", ["weights.hdf5", "weights.h5", "weights_file"])
 def test_config_of_another_program_does_not_hide_the_model(weights: str, bilm: BiLM, tmp_path: Path) -> None:
     write_bilm_hdf5(bilm, tmp_path)

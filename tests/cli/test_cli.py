@@ -311,6 +311,23 @@ sys.exit(cli.main({command.split()}))
     assert message in run.stderr and bool(message) == bool(run.stderr)
 
 
+def test_broken_pipe_is_no_error_of_a_job_that_is_complete() -> None:
+    program = f"""
+import os, sys
+from elmokit import cli
+from elmokit.cli import verbs
+from elmokit.cli.show import show
+
+reader, writer = os.pipe()
+os.close(reader)
+os.dup2(writer, sys.stdout.fileno())
+verbs.Pretrain.run = lambda _: [show({{"steps": 3}}), show("the model")]
+sys.exit(cli.main({CALLS[1][0].split()}))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("command", ["probe {0} {0} --output {0}", "wsd {0} --output {0}"])
 def test_report_replaces_neither_its_input_nor_unasked_another_file(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

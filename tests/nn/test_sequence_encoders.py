@@ -132,6 +132,17 @@ def test_a_transformer_sees_as_far_as_its_context() -> None:
     assert differs.nonzero().flatten().tolist() == list(range(3, 3 + reach + 1))
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_an_encoder_on_the_cpu_runs_where_another_device_is_the_default(name: str) -> None:
+    bilm, sentences = random_bilm(name), random_sentences([7, 40])
+    words = word_vectors(bilm)
+    expected, _ = run(bilm, sentences, [0, 1], words=words)
+    with torch.device("meta"):  # stands for a GPU
+        found, _ = run(bilm, sentences, [0, 1], words=words)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
 # --- State -----------------------------------------------------------------------------------------------------------
 
 

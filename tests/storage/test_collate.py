@@ -19,3 +19,15 @@ def test_collate_pads_sentences_with_zeros(shape: tuple[int, ...]) -> None:
     for row, (_, vectors) in enumerate(sentences):
         np.testing.assert_array_equal(batch.vectors[row, : len(vectors)], vectors.astype(np.float32))
     assert not batch.vectors[~batch.mask].any()
+
+
+def test_collate_gives_float32_on_the_cpu_whatever_pytorchs_defaults_are() -> None:
+    sentences = [(["a"], np.ones((1, 4), np.float16)), ([], np.ones((0, 4), np.float16))]
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):  # stands for a GPU
+            batch = collate(sentences)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert batch.vectors.dtype == torch.float32 and batch.mask.tolist() == [[True], [False]]
+    assert batch.vectors.tolist() == [[[1.0] * 4], [[0.0] * 4]]

@@ -37,7 +37,7 @@ def _check_representable(model: Pretrained) -> None:
     if model.config.efml is not None:
         raise ValueError(
             "this model has the ELMoForManyLangs token encoder, whose dictionaries AllenNLP's and bilm-tf's files "
-            "cannot hold: it can be saved in the native format only"
+            "cannot hold: the native format and ONNX can"
         )
 
 

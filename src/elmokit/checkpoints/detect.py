@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from elmokit.checkpoints.errors import CheckpointError
 
+MACOS_PREFIX = "._"  # of files such as ._model.hdf5, in which macOS keeps the attributes of model.hdf5
 EFML_WEIGHTS = ("token_embedder.pkl", "encoder.pkl")
 
 # For messages: the directories that are recognised.
@@ -19,6 +20,11 @@ KNOWN_DIRECTORIES = (
     "config.json, with options.json and one *.hdf5, with encoder.pkl of ELMoForManyLangs, with weights.th of AllenNLP, "
     "or with a TensorFlow checkpoint or SavedModel"
 )
+
+
+def _matching(directory: Path, pattern: str) -> list[Path]:
+    """The files of a directory whose names match a pattern, sorted, without those of macOS's attributes."""
+    return sorted(path for path in directory.glob(pattern) if not path.name.startswith(MACOS_PREFIX))
 
 
 # --- HDF5 --------------------------------------------------------------------------------------------------------
@@ -41,7 +47,7 @@ def _find_hdf5(path: Path) -> Path | None:
     """The file of weights: the path itself, or the only such file in the directory. CheckpointError for several."""
     if not path.is_dir():
         return path if _is_hdf5(path) else None
-    weights = sorted(path.glob("*.hdf5")) or sorted(filter(_is_hdf5, path.iterdir()))
+    weights = _matching(path, "*.hdf5") or list(filter(_is_hdf5, _matching(path, "*")))
     if len(weights) > 1:
         listed = ", ".join(map(str, weights))
         raise CheckpointError(f"{path} holds several HDF5 files: give the path of the one with the weights ({listed})")
@@ -61,7 +67,7 @@ def options_of(weights: Path) -> Path:
     candidates = [same_name, *(weights.with_name(name) for name in OPTIONS)]
     if options := next(filter(Path.is_file, candidates), None):
         return options
-    others = sorted(weights.parent.glob("*options*.json"))
+    others = _matching(weights.parent, "*options*.json")
     if len(others) > 1:
         listed = ", ".join(map(str, others))
         name = same_name.name if weights.name.endswith("weights.hdf5") else OPTIONS[0]
@@ -122,7 +128,7 @@ def find_prefix(path: str | Path) -> Path | None:
         latest = re.match(rb'model_checkpoint_path: "(?:[^"\n]*[/\\])?([^"\n]+)"', record.read_bytes()[:4096])
         if latest and (path / f"{latest[1].decode(errors='replace')}.index").is_file():
             return path / latest[1].decode()
-    indices = list(path.glob("*.index"))
+    indices = _matching(path, "*.index")
     return max(indices, key=_step).with_suffix("") if indices else None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import tyro
 
 import elmokit
-from elmokit.cli.messages import is_debugging, one_line, one_line_warnings, reopen_closed_streams
+from elmokit.cli.messages import discard_output, is_debugging, one_line, one_line_warnings, reopen_closed_streams
 from elmokit.cli.options import option_names, typed_options
 from elmokit.cli.standard_input import reads_stream, spool_standard_input
 from elmokit.cli.verbs import RESUMABLE, Verb, verbs_for
@@ -31,17 +31,12 @@ def _run(verb: Verb) -> int:
         print("elmokit: " + "; ".join(filter(None, ("interrupted", str(error) or advice))), file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
-        _discard_output()
+        discard_output()
         if not can_resume:
             return 0
         print("elmokit: stopped, as its output was closed; run the same command again to resume", file=sys.stderr)
         return 128 + signal.SIGPIPE
     return 0
-
-
-def _discard_output() -> None:
-    """Discard what is printed from now on, and what Python has buffered of standard output."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _escape_unprintable() -> None:
@@ -84,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = option_names(verb)
         return _run(verb)
     except BrokenPipeError:  # while printing help
-        _discard_output()
+        discard_output()
         return 0
     except (ValueError, OSError) as error:
         if is_debugging():

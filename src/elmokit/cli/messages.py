@@ -8,6 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 
+def discard_output() -> None:
+    """Discard what is printed from now on, and what Python has buffered of standard output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def reopen_closed_streams() -> None:
     """Connect standard streams that were closed (2>&-) to the null device, so that the process can print."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):

@@ -5,6 +5,8 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from elmokit.cli.messages import discard_output
+
 
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):
@@ -29,10 +31,16 @@ def _lines(values: Mapping[str, Any], indent: str = "") -> Iterator[str]:
 
 
 def show(result: Any) -> None:
-    """Print a mapping, or a dataclass without a `__str__`, as lines `name: value`; anything else as `str` of it."""
+    """Print a mapping, or a dataclass without a `__str__`, as lines `name: value`; anything else as `str` of it.
+
+    Nothing fails if the output is closed, as by `head`: the job whose result is printed is complete.
+    """
     if is_dataclass(result) and type(result).__str__ is object.__str__:
         result = asdict(result)  # pyright: ignore[reportArgumentType]  (an instance, not a class)
-    print("\n".join(_lines(result)) if isinstance(result, Mapping) else result)
+    try:
+        print("\n".join(_lines(result)) if isinstance(result, Mapping) else result, flush=True)
+    except BrokenPipeError:
+        discard_output()
 
 
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None], overwrite: bool) -> None:

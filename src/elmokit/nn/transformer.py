@@ -68,10 +68,10 @@ class AttentionLayout:
     def _rotation(positions: int, config: TransformerConfig, like: Tensor) -> Tensor:
         """exp(i p w) for each position p and each pair's frequency w, (positions, 1, 1, pairs), computed in float64."""
         pairs = config.projection_dim // config.num_heads // 2
-        frequencies = ROTARY_BASE ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
-        angles = torch.arange(positions, dtype=torch.float64)[:, None] * frequencies
+        frequencies = ROTARY_BASE ** -(torch.arange(pairs, dtype=torch.float64, device=like.device) / pairs)
+        angles = torch.arange(positions, dtype=torch.float64, device=like.device)[:, None] * frequencies
         rotation = torch.polar(torch.ones_like(angles), angles)[:, None, None]
-        return rotation.to(like.device, torch.complex128 if like.dtype == torch.float64 else torch.complex64)
+        return rotation.to(torch.complex128 if like.dtype == torch.float64 else torch.complex64)
 
     def band(self) -> Tensor:
         """The mask (context, 2 * context) of the keys, of its own block and the one before, that each position sees."""

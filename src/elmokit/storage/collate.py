@@ -32,8 +32,9 @@ def collate(sentences: Sequence[tuple[Sequence[str], np.ndarray]]) -> VectorBatc
     """
     if not sentences:
         raise ValueError("collate takes at least one sentence")
-    lengths = torch.tensor([len(vectors) for _, vectors in sentences])
-    mask = torch.arange(int(lengths.max())) < lengths[:, None]
-    padded = torch.zeros(*mask.shape, *sentences[0][1].shape[1:])
+    # On the CPU in float32, whatever PyTorch's defaults are.
+    lengths = torch.tensor([len(vectors) for _, vectors in sentences], device="cpu")
+    mask = torch.arange(int(lengths.max()), device="cpu") < lengths[:, None]
+    padded = torch.zeros(*mask.shape, *sentences[0][1].shape[1:], dtype=torch.float32, device="cpu")
     padded[mask] = torch.from_numpy(np.concatenate([vectors for _, vectors in sentences]).astype(np.float32))
     return VectorBatch([list(words) for words, _ in sentences], padded, mask)

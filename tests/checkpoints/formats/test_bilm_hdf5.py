@@ -135,6 +135,23 @@ def test_model_of_word_ids_is_read(tmp_path: Path) -> None:
     BiLM(config).load_state_dict(state)
 
 
+def test_weights_are_read_into_memory_where_another_device_is_the_default(tmp_path: Path) -> None:
+    arrays = random_arrays(LSTM_SHAPES | {"embedding": (7, 4)})
+    paths = write_pair(tmp_path, arrays, {"lstm": OPTIONS["lstm"]})
+    with torch.device("meta"):  # stands for a GPU
+        _, state = read_bilm_hdf5(*paths)
+    np.testing.assert_array_equal(state["word_embedding"], arrays["embedding"])
+
+
+def test_a_number_in_place_of_the_word_vectors_is_refused(tmp_path: Path) -> None:
+    arrays = random_arrays(LSTM_SHAPES) | {"embedding": np.float32(1)}
+    with pytest.raises(CheckpointError, match="embedding"):
+        read_bilm_hdf5(*write_pair(tmp_path, arrays, {"lstm": OPTIONS["lstm"]}))
+    arrays = random_arrays(SHAPES) | {"embedding": np.float32(1)}
+    with pytest.raises(CheckpointError, match=r"unexpected: embedding \(\)"):
+        read_bilm_hdf5(*write_pair(tmp_path, arrays))
+
+
 def test_projections_that_keep_the_size_are_not_expected(tmp_path: Path) -> None:
     options = changed(lstm={"dim": 8, "projection_dim": 8}, char_cnn={"n_highway": 0})
     shapes = {name: shape for name, shape in SHAPES.items() if not name.startswith(("RNN", "CNN_"))}

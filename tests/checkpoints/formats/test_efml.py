@@ -78,6 +78,18 @@ def test_truncated_words_are_counted(tmp_path: Path) -> None:
         assert embedder.embed([["a" * 11, "今" * 10], ["a" * 11]]).truncated_words == 2
 
 
+def test_a_model_without_a_limit_of_characters_says_so(tmp_path: Path) -> None:
+    embedder = Embedder(load(write_efml(tmp_path / "model", VARIANTS["words, never cut"])))
+    assert embedder.word_limit == "no limit" and embedder.count_truncated(["a" * 10_000]) == 0
+
+
+def test_weights_are_read_into_memory_where_another_device_is_the_default(tmp_path: Path) -> None:
+    expected = load(write_efml(tmp_path / "model"))
+    with torch.device("meta"):  # stands for a GPU
+        found = load(tmp_path / "model")
+    assert_same_bilm(found.bilm, expected.bilm)
+
+
 def test_interleaved_model_refuses_carried_state(tmp_path: Path) -> None:
     embedder = Embedder(load(write_efml(tmp_path / "model", VARIANTS["lstm"])))
     assert embedder.num_layers == 1
@@ -116,7 +128,7 @@ def test_missing_file_of_a_native_directory_is_named(missing: str, tmp_path: Pat
 
 @pytest.mark.parametrize("to", ["hdf5", "token-embeddings"])
 def test_efml_model_is_not_converted_to_hdf5(to: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot hold"):
+    with pytest.raises(ValueError, match="cannot hold: the native format and ONNX can"):
         convert(write_efml(tmp_path / "old"), tmp_path / "new", to)
     assert not (tmp_path / "new").exists()
 

@@ -155,7 +155,7 @@ def fill_state_dict(config: BiLMConfig, datasets: Mapping[str, h5py.Dataset | np
     """The state_dict of `BiLM(config)`, in float32, from datasets that have the names and shapes of its table."""
     with shapes_only():
         shapes = {name: parameter.shape for name, parameter in BiLM(config).stored_tensors().items()}
-    state = {name: torch.empty(shape, dtype=torch.float32) for name, shape in shapes.items()}
+    state = {name: torch.empty(shape, dtype=torch.float32, device="cpu") for name, shape in shapes.items()}
     for entry in table_of(config):
         array = _read_rows(entry, datasets[entry.dataset]).astype(np.float32, copy=False)
         state[entry.parameter][entry.part] = torch.from_numpy(array.transpose() if entry.reverse_axes else array)
@@ -178,7 +178,8 @@ def read_bilm_hdf5(options_path: str | Path, weights_path: str | Path) -> tuple[
     try:
         with h5py.File(weights_path) as file:
             datasets = _datasets(file)
-            num_words = datasets["embedding"].shape[0] if "embedding" in datasets else 0
+            # A number in its place has no rows: it is named with all other shapes that are wrong.
+            num_words = datasets["embedding"].shape[0] if "embedding" in datasets and datasets["embedding"].ndim else 0
             config = read_options(Path(options_path), num_words)
             shapes = {name: weights_shape(name, dataset.shape) for name, dataset in datasets.items()}
             check_shapes(weights_path, {entry.dataset: entry.shape for entry in table_of(config)}, shapes)

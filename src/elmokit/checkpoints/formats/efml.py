@@ -136,7 +136,7 @@ def read_efml(directory: Path) -> tuple[BiLMConfig, dict[str, Tensor]]:
     # Only now are the sizes in the settings known to be those of the files, and safe to allocate.
     with shapes_only():
         shapes = {name: parameter.shape for name, parameter in BiLM(config).stored_tensors().items()}
-    state = {name: torch.zeros(shape, dtype=torch.float32) for name, shape in shapes.items()}
+    state = {name: torch.zeros(shape, dtype=torch.float32, device="cpu") for name, shape in shapes.items()}
     for name, entries in tables.items():
         for entry in entries:
             state[entry.parameter][entry.part] += entry.change(files[name][entry.name].float())

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from elmokit.checkpoints.detect import MACOS_PREFIX
 from elmokit.checkpoints.errors import CheckpointError
 
 # Weights compress by a tenth. An archive that expands beyond this is damaged or malicious.
 MAX_EXPANSION, ALWAYS_ALLOWED = 64, 1 << 26
 MAX_MEMBERS = 10_000
-MACOS_PREFIX = "._"  # of files such as ._model.hdf5, in which macOS keeps the attributes of model.hdf5
 GZIP = b"\x1f\x8b"
 DAMAGED = (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, OSError)
 
