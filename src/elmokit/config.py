@@ -21,6 +21,17 @@ def check_state_policy(state: str) -> None:
         raise ValueError(f"state must be one of {', '.join(STATE_POLICIES)}, not {state!r}")
 
 
+# The number type of vectors and weights on disk.
+StorageDtype: TypeAlias = Literal["float32", "float16"]
+STORAGE_DTYPES: tuple[StorageDtype, ...] = get_args(StorageDtype)
+
+
+def check_storage_dtype(dtype: str) -> None:
+    """Raise ValueError unless `dtype` is one of `STORAGE_DTYPES`."""
+    if dtype not in STORAGE_DTYPES:
+        raise ValueError(f"storage_dtype must be {' or '.join(STORAGE_DTYPES)}, not {dtype!r}")
+
+
 # Character ids: UTF-8 bytes and five marks, all shifted by one so that 0 can mean "no word". (bilm/data.py, and
 # AllenNLP's elmo_indexer.py; before the shift 256 is <S>, 257 </S>, 258 begin-word, 259 end-word, 260 pad.)
 CHARACTER_SHIFT = 1

@@ -283,12 +283,12 @@ def test_a_part_is_there_while_the_next_but_one_is_read(
     (tmp_path / "text.txt").write_text("one two\n\nthree\n\n\n\nfour\n\n", encoding="utf-8")
     counted, expected = Progress.counted, ["part-00000.safetensors", "part-00001.safetensors"]
 
-    def counted_when_the_parts_are_there(progress: Progress, job: FileJob, line: str) -> Iterator[list[str]]:
+    def counted_when_the_parts_are_there(progress: Progress, line: str) -> Iterator[list[str]]:
         end = time.monotonic() + 20
         while line == "four" and sorted(path.name for path in (tmp_path / "out").glob("part-*"))[:2] != expected:
             assert time.monotonic() < end, "the parts are not written"
             time.sleep(0.01)
-        yield from counted(progress, job, line)
+        yield from counted(progress, line)
 
     monkeypatch.setattr(Progress, "counted", counted_when_the_parts_are_there)
     num_threads(threads)
@@ -446,11 +446,16 @@ def test_an_interrupt_while_a_directory_is_replaced_loses_no_part(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text.txt", "whole"]
 
 
-def test_a_directory_is_replaced_where_the_file_system_cannot_exchange_two(
-    tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("exchanges", [False, True])
+def test_nothing_is_left_of_a_directory_that_is_replaced_on_any_file_system(
+    tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch, exchanges: bool, damaged: bool
 ) -> None:
     embed_file(text, tmp_path / "out", embedder, layers=1)
-    monkeypatch.setattr("elmokit.fs.atomic._exchange", lambda *_: False)
+    if damaged:
+        (tmp_path / "out" / "index.json").write_text("{")
+    if not exchanges:
+        monkeypatch.setattr("elmokit.fs.atomic._exchange", lambda *_: False)
     embed_file(text, tmp_path / "out", embedder, overwrite=True)
     assert EmbeddingStore(tmp_path / "out").index.layers == "mix"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text.txt"]

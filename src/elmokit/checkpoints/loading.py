@@ -19,10 +19,10 @@ from elmokit.checkpoints.formats.nlpl_zip import load_nlpl_zip
 from elmokit.checkpoints.formats.tar_archive import unpacked
 from elmokit.checkpoints.formats.tf_checkpoint import load_tf_checkpoint
 from elmokit.checkpoints.hub import PREFIX, HubModel, download, hub_model
-from elmokit.checkpoints.native import DICTIONARIES, STORAGE_DTYPES, load_native, write_native
+from elmokit.checkpoints.native import DICTIONARIES, load_native, write_native
 from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained, fingerprint
-from elmokit.config import EFML_ON_DISK, BiLMConfig
+from elmokit.config import EFML_ON_DISK, BiLMConfig, check_storage_dtype
 from elmokit.fs.atomic import atomic_directory
 from elmokit.fs.paths import expand_user
 
@@ -230,8 +230,7 @@ def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, s
             f"save takes the result of elmokit.load, not {type(model).__name__}: write save(load(...), ...)"
         )
     directory = Path(directory)
-    if storage_dtype not in STORAGE_DTYPES:
-        raise ValueError(f"storage_dtype must be {' or '.join(STORAGE_DTYPES)}, not {storage_dtype!r}")
+    check_storage_dtype(storage_dtype)
     if overwrite:
         check_overwritable(directory)
     with atomic_directory(directory, overwrite=overwrite) as partial:

@@ -33,7 +33,6 @@ from elmokit.text.vocab import Vocab
 FORMAT_VERSION = 1
 DICTIONARIES = ("words", "characters")  # of the ELMoForManyLangs token encoder, in a file of their own
 ALIGNMENT = 64  # of PyTorch's CPU memory, in bytes
-STORAGE_DTYPES = {"float32": torch.float32, "float16": torch.float16}
 NO_SHARE = -1e4  # the weight, before the softmax, of a layer that has no share in the mix
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -64,7 +63,7 @@ def _write_config(model: Pretrained, path: Path) -> None:
 
 
 def _write_tensors(tensors: Mapping[str, Tensor], path: Path, storage_dtype: str) -> None:
-    dtype = STORAGE_DTYPES[storage_dtype]
+    dtype = getattr(torch, storage_dtype)
     stored = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in tensors.items()}
     if overflown := [name for name, tensor in stored.items() if not tensor.isfinite().all()]:
         raise ValueError(f"these weights are not finite as {storage_dtype}: {', '.join(overflown)}")

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from tyro.conf import Positional, arg
 
+from elmokit import config
 from elmokit.compat.commands import UNSET
 
 
@@ -75,4 +76,4 @@ ComputeDtype = Annotated[
         "still, on a CPU; needs the compiled kernels), or auto (bfloat16 where the hardware supports it, else float32)."
     ),
 ]
-StorageDtype = Annotated[Literal["float32", "float16"], arg(help="Number type on disk.")]
+StorageDtype = Annotated[config.StorageDtype, arg(help="Number type on disk.")]

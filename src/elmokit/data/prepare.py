@@ -239,8 +239,8 @@ def prepare(
         The number of documents, sentences and words that were kept, and of those that were dropped for each reason.
 
     Raises:
-        ValueError: An option is invalid, a file is empty, damaged or not UTF-8, the output has a corpus prepared with
-            other options, or the call is not below `if __name__ == "__main__":`.
+        ValueError: An option is invalid, a file is empty, damaged, not UTF-8 or CoNLL-U, the output has a corpus
+            prepared with other options, or the call is not below `if __name__ == "__main__":`.
         FileNotFoundError: A file does not exist.
         FileExistsError: The output exists and is not a corpus.
         OSError: The output cannot be written, or a worker process was killed.

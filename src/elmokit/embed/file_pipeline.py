@@ -93,7 +93,7 @@ class _Batch:
 def _spool(job: FileJob, directory: Path, number: int, lines: Iterable[str], progress: Progress) -> _Part:
     characters, words, labels = [], TokenSpool(directory), TokenSpool(directory)
     for line in lines:
-        words.add_sentence(progress.counted(job, line))
+        words.add_sentence(progress.counted(line))
         characters.append(len(line))
         if job.pooling is not None:
             labels.add_sentence([[""]])  # one vector a line, whose word no one will ask for
@@ -105,7 +105,7 @@ def _missing_parts(job: FileJob, directory: Path, kept: Set[int], progress: Prog
         if number not in kept:
             yield _spool(job, directory, number, lines, progress)
             continue
-        progress.skip(job, lines)
+        progress.skip(lines)
 
 
 def _batches_of(part: _Part, sizes: Sizes) -> Iterator[_Batch]:
@@ -203,7 +203,7 @@ def write_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
     """
     index = job.index
     kept, state = _finished_parts(job, directory, begin_store(directory, index))
-    progress, sizes = Progress(job.text), job.embedder.sizes
+    progress, sizes = Progress(job), job.embedder.sizes
     parts = _missing_parts(job, directory, kept, progress)
     batches = chain.from_iterable(_batches_of(part, sizes) for part in parts)
     with (
@@ -230,4 +230,4 @@ def write_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
     finish_store(directory, index, job.num_parts)
     for path in directory.glob("state-*.safetensors"):
         path.unlink()
-    return progress.report(output, job, len(kept))
+    return progress.report(output, len(kept))

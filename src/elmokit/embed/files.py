@@ -55,8 +55,18 @@ class _Format(NamedTuple):
 
 
 def _publish_store(store: EmbeddingStore, output: Path) -> None:
-    """Exchange a store with the output, which then has the store's former name."""
+    """Exchange a store with the output, and remove what the output was."""
     publish_directory(store.directory, output)
+    for former in _places_of_former(store.directory):
+        remove_directory(former)
+
+
+def _places_of_former(parts: Path) -> list[Path]:
+    """Where the former content of an output is after it was replaced by `parts`, if it is there.
+
+    The second is where two directories cannot be exchanged.
+    """
+    return list(filter(Path.is_dir, (parts, parts.with_name(f"{parts.name}.replaced"))))
 
 
 def _index_of_directory(output: Path) -> StoreIndex | None:
@@ -109,7 +119,8 @@ def embed_file(
         The number of sentences and words, and the speed.
 
     Raises:
-        ValueError: Invalid UTF-8 (before anything is written), an empty file or one that is changed meanwhile, a
+        ValueError: Invalid UTF-8 or a line that is too long for a model that carries no state (before anything is
+            written), an empty file or one that is changed meanwhile, CoNLL-U or another format in place of text, a
             directory that holds other vectors, an output that is the input, or numbers too large for float16.
         FileExistsError: A file with other content exists, or a directory without embeddings.
         OSError: The output cannot be written.
@@ -322,21 +333,20 @@ def _write_aside(job: FileJob, parts: Path, target: Path, output: Path, format: 
 
 def _count(job: FileJob, output: Path) -> FileReport:
     """The report of a job whose output is complete."""
-    progress = Progress(job.text)
+    progress = Progress(job)
     with progress.bar:
         for lines in job.text.parts():
-            progress.skip(job, lines)
-    return progress.report(output, job, parts_kept=job.num_parts)
+            progress.skip(lines)
+    return progress.report(output, parts_kept=job.num_parts)
 
 
 def _discard(parts: Path) -> None:
     """Remove what is left of the store of parts once the output is complete, unless another process writes in it.
 
-    After a directory was replaced, that is its former content. What is no store is kept, as it is not ours.
+    After a kill that may be the former content of a directory. What is no store is kept, as it is not ours.
     """
-    for directory in (parts, parts.with_name(f"{parts.name}.replaced")):  # the latter where none can be exchanged
-        if directory.is_dir():
-            with suppress(ValueError), only_one_in(directory):
-                if _index_of_directory(directory) is not None or not any(directory.iterdir()):
-                    remove_directory(directory)
+    for directory in _places_of_former(parts):
+        with suppress(ValueError), only_one_in(directory):
+            if _index_of_directory(directory) is not None or not any(directory.iterdir()):
+                remove_directory(directory)
     remove_leftovers(parts.parent, parts.name)

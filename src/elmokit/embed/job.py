@@ -151,27 +151,27 @@ class FileReport:
 class Progress:
     """A bar over the characters of the text, with words per second and time left, and the counts for the report."""
 
-    def __init__(self, text: TextFile) -> None:
+    def __init__(self, job: FileJob) -> None:
+        self._job, text = job, job.text
         self.bar = ProgressBar(total=text.characters, unit=" characters", unit_scale=True, desc=text.path.name)
         self.words = self.truncated_words = self._words_done = 0
         self._truncated = ""  # the first truncated word
         self._start = time.perf_counter()
 
-    def counted(self, job: FileJob, line: str) -> Iterator[list[str]]:
+    def counted(self, line: str) -> Iterator[list[str]]:
         """Yield the words of a line, some at a time, and count them."""
-        for words in tokenize_long_text(job.tokenizer, line):
+        count_truncated = self._job.embedder.count_truncated
+        for words in tokenize_long_text(self._job.tokenizer, line):
             self.words += len(words)
-            if truncated := job.embedder.count_truncated(words):
+            if truncated := count_truncated(words):
                 self.truncated_words += truncated
-                self._truncated = self._truncated or next(
-                    word for word in words if job.embedder.count_truncated([word])
-                )
+                self._truncated = self._truncated or next(word for word in words if count_truncated([word]))
             yield words
 
-    def skip(self, job: FileJob, lines: Iterable[str]) -> None:
+    def skip(self, lines: Iterable[str]) -> None:
         """Count lines that need not be embedded again."""
         for line in lines:
-            for _ in self.counted(job, line):
+            for _ in self.counted(line):
                 pass
             self.advance(len(line), words=0)
 
@@ -188,7 +188,8 @@ class Progress:
     def speed(self) -> float:
         return self._words_done / max(self.seconds, 1e-9)
 
-    def report(self, output: Path, job: FileJob, parts_kept: int) -> FileReport:
+    def report(self, output: Path, parts_kept: int) -> FileReport:
+        job = self._job
         if count := self.truncated_words:
             message = truncation_message(count, job.embedder.word_limit, str(job.text.path), self._truncated)
             warnings.warn(message, TruncationWarning, stacklevel=4)

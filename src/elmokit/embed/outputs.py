@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import check_storage_dtype
 
 # --- Layers ----------------------------------------------------------------------------------------------------------
 
@@ -144,5 +145,5 @@ class OutputSpec:
     storage_dtype: str | None = None
 
     def __post_init__(self) -> None:
-        if self.storage_dtype not in (None, "float32", "float16"):
-            raise ValueError(f"storage_dtype must be float32 or float16, not {self.storage_dtype!r}")
+        if self.storage_dtype is not None:
+            check_storage_dtype(self.storage_dtype)

@@ -15,12 +15,12 @@ import numpy as np
 from elmokit.analysis.uses import single_sentence_state
 from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.checkpoints.pretrained import fingerprint
+from elmokit.config import check_storage_dtype
 from elmokit.embed.outputs import select_layers
 from elmokit.fs.paths import expand_user
 from elmokit.integrations.lazy_embedder import LazyEmbedder
 from elmokit.storage.parquet import embedding_columns
 
-STORAGE_DTYPES = ("float32", "float16")
 NEW_COLUMNS = ("tokens", "vectors")
 
 
@@ -60,8 +60,7 @@ class EmbedWords:
         Raises:
             ValueError: `storage_dtype` is neither "float32" nor "float16".
         """
-        if storage_dtype not in STORAGE_DTYPES:
-            raise ValueError(f"storage_dtype must be {' or '.join(STORAGE_DTYPES)}, not {storage_dtype!r}")
+        check_storage_dtype(storage_dtype)
         self.column, self.layers, self.storage_dtype, self.tokenize = column, layers, storage_dtype, tokenize
         self.words = self.truncated_words = 0
         if isinstance(model, str | Path) and expand_user(model).exists():

@@ -20,6 +20,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from elmokit.config import check_storage_dtype
 from elmokit.fs.atomic import OVERWRITE, atomic_path, remove_leftovers
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.progress import ProgressBar
@@ -29,7 +30,6 @@ from elmokit.storage.token_spool import TokenSpool
 
 INDEX_NAME = "index.json"
 MAX_INDEX_BYTES = 1 << 16
-DTYPES = ("float32", "float16")
 
 
 # --- The index ---------------------------------------------------------------------------------------------------
@@ -52,8 +52,7 @@ class StoreIndex:
     complete: bool = False
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"embeddings are stored as {' or '.join(DTYPES)}, not {self.dtype!r}")
+        check_storage_dtype(self.dtype)
         if len(self.vector_shape) not in (1, 2) or min(self.vector_shape) < 1:
             raise ValueError(f"a word's vector has shape (2D,) or (L+1, 2D), not {self.vector_shape}")
         if self.sentences_per_part < 1:

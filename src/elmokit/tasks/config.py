@@ -6,6 +6,7 @@ from numbers import Integral, Real
 from typing import Literal, get_type_hints
 
 from elmokit.choices import check_choices
+from elmokit.config import StorageDtype
 
 # The tasks of elmokit: module of elmokit.tasks -> class.
 TASKS = {
@@ -80,7 +81,7 @@ class WordsConfig:
     """Width of the output of a character CNN learned from the training set; 0: none."""
     word_dropout: float = 0.5
     """Dropout of word vectors, of the character CNN's output and of the encoder's vectors."""
-    storage_dtype: Literal["float16", "float32"] = "float16"
+    storage_dtype: StorageDtype = "float16"
     """Number type in which the vectors of frozen encoders are cached; float32 takes twice the space."""
     rare_word_dropout: float = 0.5
     """Probability, in training, that a word that occurs once is replaced by the unknown word."""
