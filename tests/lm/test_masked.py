@@ -1,7 +1,7 @@
 """Words predicted from all others of their sentence, against brute force in float64; the names of the two measures."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from elmokit.lm.candidates import next_words, substitutes
 from elmokit.lm.evaluate import Perplexity, evaluate, measure, perplexity
 from elmokit.lm.masked import PseudoPerplexity, pseudo_perplexity
 from elmokit.lm.score_files import score_file
-from elmokit.lm.scoring import MaskedScore, score
+from elmokit.lm.scoring import MaskedScore, score, scores
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
@@ -63,6 +63,16 @@ def parts(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
     return model.bilm, model.softmax, VOCAB
 
 
+def score_checked(model: Pretrained, words: Sequence[str], check: Callable[[], None]) -> list[float]:
+    (result,) = scores(model, [words], "zeros", 1, check)
+    assert isinstance(result, MaskedScore)
+    return result.masked.tolist()
+
+
+def substitutes_checked(model: Pretrained, words: Sequence[str], check: Callable[[], None]) -> list[float]:
+    return [best.log_probability for (best,) in substitutes(words, model, top=1, check=check)]
+
+
 @pytest.mark.parametrize("batch_words", [1, 9, 20, 10_000])
 def test_pseudo_perplexity_equals_brute_force_in_any_batch(
     model: Pretrained, batch_words: int, monkeypatch: pytest.MonkeyPatch
@@ -98,6 +108,24 @@ def test_score_of_masked_words_equals_brute_force(model: Pretrained) -> None:
     alone = pseudo_perplexity(*parts(model), [SENTENCES[2]])
     assert isinstance(results[2], MaskedScore)
     assert results[2].pseudo_perplexity.value == pytest.approx(alone.value, rel=1e-9)
+
+
+@pytest.mark.parametrize("ask", [score_checked, substitutes_checked])
+def test_words_hidden_in_a_long_sentence_are_checked_between_chunks(
+    model: Pretrained, ask: Callable[..., list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmokit.lm.masked.BATCH_WORDS", 100)
+    words, checks = ["a", "b", "c"] * 8, []  # 24 copies of 26 positions
+    checked = ask(model, words, lambda: checks.append(1))
+    assert len(checks) == 6
+    monkeypatch.setattr("elmokit.lm.masked.BATCH_WORDS", 100_000)
+    assert checked == pytest.approx(ask(model, words, lambda: None), rel=1e-9)
+
+    def check() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        ask(model, words, check)
 
 
 def test_substitutes_of_masked_words_equal_brute_force(model: Pretrained) -> None:

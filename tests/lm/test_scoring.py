@@ -10,7 +10,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.lm.candidates import next_words
 from elmokit.lm.evaluate import perplexity
-from elmokit.lm.scoring import score
+from elmokit.lm.scoring import SentenceScore, score, scores
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
@@ -49,6 +49,31 @@ def test_scores_sum_to_the_perplexity_in_every_state(
     expected = perplexity(*parts, SENTENCES, state, batch_size, model.warm_state)
     means = [np.mean(np.concatenate([getattr(each, d) for each in result])) for d in ("forward", "backward")]
     assert np.exp([-means[0], -means[1], -np.mean(means)]).tolist() == pytest.approx(three(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("batch_words", [1, 4, 9])
+def test_check_before_every_batch_and_window_changes_no_score(model: Pretrained, batch_words: int) -> None:
+    sentences, checks = [*SENTENCES, ["a", "c"] * 10], []
+    checked = list(scores(model, sentences, "warm", 1, lambda: checks.append(1), batch_words))
+    for one, other in zip(checked, score(sentences, model, state="warm"), strict=True):
+        assert isinstance(one, SentenceScore) and isinstance(other, SentenceScore)
+        np.testing.assert_allclose(one.forward, other.forward, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(one.backward, other.backward, rtol=0, atol=1e-5)
+    assert len(checks) >= 21 / batch_words  # positions of the last sentence
+
+
+@pytest.mark.parametrize("batch_words", [6, 1_000])
+def test_a_check_that_raises_ends_scoring(model: Pretrained, batch_words: int) -> None:
+    checks: list[int] = []
+
+    def check() -> None:
+        checks.append(1)
+        if len(checks) == 4:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        list(scores(model, [["a"] * 1_000_000], "zeros", 1, check, batch_words))
+    assert len(checks) == 4  # all would take minutes
 
 
 def test_sentence_score_perplexity_equals_that_of_a_text_of_one_sentence(model: Pretrained) -> None:

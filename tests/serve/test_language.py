@@ -159,6 +159,46 @@ def test_a_model_that_merges_directions_scores_masked_words_and_names_the_measur
     assert refused.status_code == 422 and "use substitutes" in refused.text
 
 
+@pytest.mark.parametrize(
+    ("encoder", "path", "body"),
+    [
+        ("interleaved", "/score", {"inputs": "the play ended " * 200}),
+        ("interleaved", "/substitutes", {"sentence": "the play ended " * 200, "positions": list(range(100))}),
+        ("lstm", "/score", {"inputs": ["the play ended " * 10] * 200}),
+        ("lstm", "/score", {"inputs": "the play ended " * 5_000}),
+        ("lstm", "/substitutes", {"sentence": "the play ended " * 5_000, "positions": [0]}),
+        ("lstm", "/next_words", {"sentence": "the play ended " * 5_000}),
+    ],
+)
+def test_language_model_ends_soon_after_the_time_of_its_request(
+    encoder: str, path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, runs = BiLM.run, []
+
+    def slow_run(*arguments: Any, **options: Any) -> Any:
+        runs.append(1)
+        time.sleep(0.5)
+        return run(*arguments, **options)
+
+    vocab = Vocab(["<S>", "</S>", "<UNK>", "the", "play"])
+    model = Pretrained(BiLM(CONFIGS[encoder]), softmax=FullSoftmax(len(vocab), 16), vocab=vocab)
+    service = Service(Embedder(model, "cpu"), ServeConfig(timeout=1))
+    monkeypatch.setattr(BiLM, "run", slow_run)
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(create_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            answer = await client.post(path, json=body)
+        while service.jobs.waiting:
+            await asyncio.sleep(0.02)
+        return answer
+
+    answer = asyncio.run(asyncio.wait_for(ask(), 60))
+    service.close()
+    assert answer.status_code == 503 and answer.json()["error"]["code"] == "timeout"
+    assert 1 <= len(runs) <= 3  # of four or more
+
+
 def test_substitutes_and_next_words_are_those_of_the_language_model(server: RunningServer, embedder: Embedder) -> None:
     answer = server.post("/substitutes", {"sentence": NOUN, "positions": [1, 3], "top": 5}).json()
     expected = substitutes(NOUN, embedder.model, positions=[1, 3], top=5)

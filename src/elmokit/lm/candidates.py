@@ -6,7 +6,7 @@ The directions and their probabilities are those of `elmokit.lm.scoring`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +17,14 @@ from elmokit.checkpoints.loading import ModelSource
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import StatePolicy
 from elmokit.data.streams import scoring_batch
-from elmokit.lm.evaluate import final_outputs
+from elmokit.lm.evaluate import final_outputs, outputs_in_windows
 from elmokit.lm.language_model import check_single_start, parts_of, resolve_language_model
 from elmokit.lm.masked import outputs_of_hidden
 from elmokit.lm.scoring import words_of
 from elmokit.text.inputs import Sentence
 from elmokit.text.vocab import is_mark
 
+WINDOW_WORDS = 1024  # of a sentence to read at a time, if the model carries state from window to window
 CHUNK_LOGITS = 1 << 22  # logits of one direction to compute at a time: 16 MB in float32
 DIRECTIONS = {"forward": (0,), "backward": (1,), "both": (0, 1)}
 
@@ -48,22 +49,33 @@ def _words_of_one(model: Pretrained, sentence: Sentence, tokenize: bool) -> Sequ
 
 
 @torch.no_grad()
-def _outputs(model: Pretrained, words: Sequence[str], state: str) -> Tensor:
+def _outputs(model: Pretrained, words: Sequence[str], state: str, check: Callable[[], None] | None) -> Tensor:
     """Inputs of the softmax for a sentence, (2, T+1, D).
 
-    Position k predicts word k forward (</S> at the last position), and word k-1 backward (<S> at the first).
+    Position k predicts word k forward (</S> at the last position), and word k-1 backward (<S> at the first). `check` is
+    called before each window of the sentence.
     """
     bilm, softmax, vocab = parts_of(model)
-    batch = scoring_batch([words], np.zeros(1, dtype=np.int64), 1, reset=True)
-    outputs, _ = final_outputs(bilm, vocab, batch, start=model.start(state))
+    start = model.start(state)
+    if len(words) >= WINDOW_WORDS and bilm.config.sequence_encoder.carries_state:
+        windows = outputs_in_windows(bilm, vocab, words, start, WINDOW_WORDS, check)
+        forward, backward = torch.cat([outputs for outputs, _ in windows], dim=1)
+        outputs = torch.stack([forward, backward.flip(0)])
+    else:
+        if check is not None:
+            check()
+        batch = scoring_batch([words], np.zeros(1, dtype=np.int64), 1, reset=True)
+        outputs, _ = final_outputs(bilm, vocab, batch, start=start)
     return outputs.to(softmax.weight.dtype)
 
 
 @torch.no_grad()
-def _outputs_of_hidden(model: Pretrained, words: Sequence[str], positions: Sequence[int]) -> Tensor:
+def _outputs_of_hidden(
+    model: Pretrained, words: Sequence[str], positions: Sequence[int], check: Callable[[], None] | None
+) -> Tensor:
     """Inputs of the softmax for words of a sentence, each hidden while all others are visible, (1, P, D)."""
     bilm, softmax, vocab = parts_of(model)
-    return outputs_of_hidden(bilm, vocab, [words], [positions])[None].to(softmax.weight.dtype)
+    return outputs_of_hidden(bilm, vocab, [words], [positions], check)[None].to(softmax.weight.dtype)
 
 
 def _in_both_contexts(forward: Tensor, backward: Tensor) -> Tensor:
@@ -113,6 +125,7 @@ def substitutes(
     state: StatePolicy = "zeros",
     device: str | None = None,
     tokenize: bool = True,
+    check: Callable[[], None] | None = None,
 ) -> list[list[Candidate]]:
     """Predict the most likely replacements of words, given their contexts.
 
@@ -129,6 +142,7 @@ def substitutes(
         state: Initial state of the sentence: "zeros" or "warm".
         device: As in `score`.
         tokenize: As in `score`.
+        check: Called now and then during the computation, which an exception that it raises ends.
 
     Returns:
         For each position the candidates, the most likely first.
@@ -148,9 +162,12 @@ def substitutes(
     if model.config.sequence_encoder.merges_directions:
         if direction != "both":
             raise ValueError(f"this model reads both directions at once: direction must be both, not {direction!r}")
-        selected = _outputs_of_hidden(model, words, positions)
+        selected = _outputs_of_hidden(model, words, positions, check)
     else:
-        outputs, indices = _outputs(model, words, state), torch.tensor(positions, dtype=torch.int64, device="cpu")
+        outputs, indices = (
+            _outputs(model, words, state, check),
+            torch.tensor(positions, dtype=torch.int64, device="cpu"),
+        )
         selected = torch.stack([outputs[d, indices + d] for d in directions])
     specials = [vocab.bos, vocab.eos, vocab.unk]
     of_word = [*specials, *vocab.marks.tolist()]
@@ -167,6 +184,7 @@ def next_words(
     state: StatePolicy = "zeros",
     device: str | None = None,
     tokenize: bool = True,
+    check: Callable[[], None] | None = None,
 ) -> list[Candidate]:
     """Predict the next word of an unfinished sentence, or the word before the given words.
 
@@ -181,6 +199,7 @@ def next_words(
         state: Initial state of the sentence: "zeros" or "warm".
         device: As in `score`.
         tokenize: As in `score`.
+        check: As in `substitutes`.
 
     Returns:
         The candidates, the most likely first.
@@ -193,6 +212,6 @@ def next_words(
     check_single_start(model, state)
     if model.config.sequence_encoder.merges_directions:
         raise ValueError("this model predicts words from both sides, so it cannot predict a next word: use substitutes")
-    outputs = _outputs(model, _words_of_one(model, sentence, tokenize), state)
+    outputs = _outputs(model, _words_of_one(model, sentence, tokenize), state, check)
     end = outputs[d, :1] if d else outputs[d, -1:]
     return _best(model, end[None], [[]], top)[0]

@@ -12,7 +12,7 @@ must not be compared with one. Its sentences are read in windows of 1,024 words.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
@@ -42,7 +42,7 @@ from elmokit.progress import ProgressBar
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
 
-BATCH_WORDS = 16_384  # a sentence with more positions is read in windows of this many
+BATCH_WORDS = 16_384  # of a batch, or of a window of a longer sentence
 
 
 @dataclass(frozen=True)
@@ -158,41 +158,68 @@ def final_outputs(
     return torch.stack(batch.text.unpack(layers[-1]).chunk(2, dim=1)), after
 
 
-def _is_long(sentence: Sequence[str]) -> bool:
-    return len(sentence) + 1 > BATCH_WORDS
-
-
-def _isolate_long_sentences(batches: Iterable[list[Sequence[str]]]) -> Iterator[list[Sequence[str]]]:
-    """The batches, with a long sentence, which can only be the last of its batch, in a batch of its own."""
-    for batch in batches:
-        *before, last = batch
-        parts = [before, [last]] if _is_long(last) else [batch]
-        yield from filter(None, parts)
-
-
-def _losses_of_long(
-    bilm: BiLM, softmax: FullSoftmax, vocab: Vocab, sentence: Sequence[str], state: BiLMState | None
-) -> tuple[torch.Tensor, torch.Tensor, BiLMState]:
-    """Targets (2, N), losses (2, N) and the final state of a sentence, of which only a window is in memory at a time.
+def outputs_in_windows(
+    bilm: BiLM,
+    vocab: Vocab,
+    sentence: Sequence[str],
+    state: BiLMState | None,
+    window_words: int,
+    check: Callable[[], None] | None = None,
+) -> Iterator[tuple[torch.Tensor, BiLMState]]:
+    """Run a biLM that carries state on one sentence, of which only a window is in memory at a time.
 
     The directions never exchange information: each reads the sentence from its own end, and carries its state from
     window to window.
+
+    Args:
+        bilm: The model.
+        vocab: Its vocabulary.
+        sentence: The words.
+        state: State of one row before the sentence; None: zeros.
+        window_words: Size of a window in words and boundaries; the outputs do not depend on it.
+        check: Called before each window; an exception that it raises ends the computation.
+
+    Yields:
+        The input of the softmax of each direction for a window, (2, N, D), in the order in which the direction reads;
+        and the state after it.
     """
-    forward, backward, length = (BOS, *sentence), (EOS, *reversed(sentence)), len(sentence) + 1
-    targets = target_ids([sentence], vocab)
-    of_forward, of_backward = [], []
-    for begin in range(0, length, BATCH_WORDS):
-        end = min(begin + BATCH_WORDS, length)
+    forward, backward = (BOS, *sentence), (EOS, *reversed(sentence))
+    for begin in range(0, len(forward), window_words):
+        if check is not None:
+            check()
+        end = begin + window_words
         batch = window_batch(forward[begin:end], backward[begin:end])
         layers, state = bilm.run(
             bilm.word_vectors(batch.words, vocab), batch.tokens.to(bilm.device), batch.text.packing, state
         )
-        outputs = layers[-1].to(softmax.weight.dtype)
-        first, last = targets[0, begin:end], targets[1, length - end : length - begin].flip(0)  # as they are read
-        of_forward.append(softmax.log_losses(outputs[0], first.to(outputs.device)))
-        of_backward.append(softmax.log_losses(outputs[1], last.to(outputs.device)))
+        yield layers[-1], state
+
+
+def _isolate_long_sentences(
+    batches: Iterable[list[Sequence[str]]], batch_words: int
+) -> Iterator[tuple[list[Sequence[str]], bool]]:
+    """Give a long sentence, which can only be the last of its batch, a batch of its own; True for such a batch."""
+    for batch in batches:
+        *before, last = batch
+        is_long = len(last) + 1 > batch_words
+        if is_long and before:
+            yield before, False
+        yield [last] if is_long else batch, is_long
+
+
+def _losses_of_long(
+    softmax: FullSoftmax, targets: torch.Tensor, windows: Iterator[tuple[torch.Tensor, BiLMState]]
+) -> tuple[torch.Tensor, BiLMState]:
+    """Losses (2, N) and the final state of a sentence, from its targets (2, N) and its `outputs_in_windows`."""
+    unread = torch.stack([targets[0], targets[1].flip(0)])  # in the order in which they are read
+    losses, state = [], None
+    for outputs, after in windows:
+        of_window, unread = unread[:, : outputs.shape[1]].to(outputs.device), unread[:, outputs.shape[1] :]
+        losses.append(torch.stack(list(map(softmax.log_losses, outputs.to(softmax.weight.dtype), of_window))))
+        state = after
     assert state is not None
-    return targets, torch.stack([torch.cat(of_forward), torch.cat(of_backward).flip(0)]), state
+    forward, backward = torch.cat(losses, dim=1)
+    return torch.stack([forward, backward.flip(0)]), state
 
 
 @torch.no_grad()
@@ -204,6 +231,8 @@ def log_losses(
     state: str | None = None,
     batch_size: int = 1,
     start: BiLMState | None = None,
+    check: Callable[[], None] | None = None,
+    batch_words: int | None = None,
 ) -> Iterator[tuple[list[Sequence[str]], torch.Tensor, torch.Tensor]]:
     """Compute the loss of every word, batch by batch.
 
@@ -216,6 +245,10 @@ def log_losses(
             the final state of sentence i - `batch_size`. None: "carry" if the model carries state, else "zeros".
         batch_size: Number of rows with carried state; otherwise it has no effect.
         start: State of one row, for "warm".
+        check: Called before each batch, and each window of a long sentence; an exception that it raises ends the
+            computation.
+        batch_words: Size of a batch in words and boundaries; None: `BATCH_WORDS`. If the model carries state, a longer
+            sentence is read in windows of that size. Losses do not depend on it.
 
     Yields:
         Batches of sentences, with their targets (2, N) and losses -log p in nats (2, N), in the order of the text.
@@ -229,15 +262,19 @@ def log_losses(
         raise ValueError("state='warm' needs a model with a warm state; use state='zeros' or 'carry'")
     check_rows(batch_size)
     start = start if state == "warm" else None
-    prepacked = prepack(bilm, None)
+    prepacked, size = prepack(bilm, None), batch_words or BATCH_WORDS
     carried, count = bilm.initial_state(batch_size) if state == "carry" else None, 0
-    for batch in _isolate_long_sentences(sentence_batches(sentences, BATCH_WORDS)):
-        if _is_long(batch[0]) and bilm.config.sequence_encoder.carries_state:
+    for batch, is_long in _isolate_long_sentences(sentence_batches(sentences, size), size):
+        targets = target_ids(batch, vocab)
+        if is_long and bilm.config.sequence_encoder.carries_state:
             row = count % batch_size
             before = start if carried is None else carried.row(row)
-            targets, losses, after = _losses_of_long(prepacked, softmax, vocab, batch[0], before)
+            windows = outputs_in_windows(prepacked, vocab, batch[0], before, size, check)
+            losses, after = _losses_of_long(softmax, targets, windows)
             carried = None if carried is None else carried.with_row(row, after)
         else:
+            if check is not None:
+                check()
             if state == "carry":
                 rows = np.arange(count, count + len(batch)) % batch_size
                 packed = scoring_batch(batch, rows, batch_size, reset=False)
@@ -247,7 +284,7 @@ def log_losses(
                 packed = scoring_batch(batch, rows, num_rows, reset=True)
             outputs, after = final_outputs(prepacked, vocab, packed, carried, start)
             carried = after if state == "carry" else None
-            targets, dtype = target_ids(batch, vocab), softmax.weight.dtype
+            dtype = softmax.weight.dtype
             of_each = [softmax.log_losses(outputs[d].to(dtype), targets[d].to(outputs.device)) for d in range(2)]
             losses = torch.stack(of_each)
         count += len(batch)

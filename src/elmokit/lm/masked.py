@@ -10,7 +10,7 @@ in view, and no boundary is predicted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import ClassVar
@@ -125,7 +125,11 @@ def _chunks(lengths: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def outputs_of_hidden(
-    bilm: BiLM, vocab: Vocab, sentences: Sequence[Sequence[str]], positions: Sequence[Sequence[int]]
+    bilm: BiLM,
+    vocab: Vocab,
+    sentences: Sequence[Sequence[str]],
+    positions: Sequence[Sequence[int]],
+    check: Callable[[], None] | None = None,
 ) -> Tensor:
     """Hide words of sentences one at a time, each in its own copy of the sentence.
 
@@ -134,6 +138,7 @@ def outputs_of_hidden(
         vocab: Its vocabulary.
         sentences: Lists of words.
         positions: Positions of the words to hide in each sentence, from 0.
+        check: Called before each chunk of copies; an exception that it raises ends the computation.
 
     Returns:
         The input of the softmax for each hidden word, (M, D), sentence after sentence.
@@ -146,6 +151,8 @@ def outputs_of_hidden(
     place = np.fromiter(chain.from_iterable(positions), dtype=np.int64) + 1  # after <S>
     outputs = [vectors.new_zeros(0, bilm.config.sequence_encoder.projection_dim)]
     for copies in _chunks(lengths[sentence_of]):
+        if check is not None:
+            check()
         of, length = sentence_of[copies], lengths[sentence_of[copies]]
         begin = np.cumsum(length) - length
         text = numbers[np.arange(length.sum()) + np.repeat(begins[of] - begin, length)]
@@ -168,7 +175,12 @@ def _windows(sentence: Sequence[str]) -> list[Sequence[str]]:
 
 @torch.no_grad()
 def masked_log_losses(
-    bilm: BiLM, softmax: FullSoftmax, vocab: Vocab, sentences: Iterable[Sequence[str]]
+    bilm: BiLM,
+    softmax: FullSoftmax,
+    vocab: Vocab,
+    sentences: Iterable[Sequence[str]],
+    check: Callable[[], None] | None = None,
+    batch_words: int | None = None,
 ) -> Iterator[tuple[list[Sequence[str]], Tensor, Tensor]]:
     """Compute the loss of every word given all others of its sentence, batch by batch.
 
@@ -179,15 +191,17 @@ def masked_log_losses(
         softmax: Its softmax.
         vocab: Its vocabulary.
         sentences: Tokenized sentences.
+        check: As in `outputs_of_hidden`.
+        batch_words: Size of a batch in words and boundaries; None: `BATCH_WORDS`. Losses do not depend on it.
 
     Yields:
         Batches of sentences, with their targets (N,) and losses -log p in nats (N,), in the order of the text.
     """
     prepacked = prepack(bilm, None)
-    for batch in sentence_batches(sentences, BATCH_WORDS):
+    for batch in sentence_batches(sentences, batch_words or BATCH_WORDS):
         targets = torch.from_numpy(vocab.ids(chain.from_iterable(batch)))
         windows = [window for sentence in batch for window in _windows(sentence)]
-        outputs = outputs_of_hidden(prepacked, vocab, windows, [range(len(window)) for window in windows])
+        outputs = outputs_of_hidden(prepacked, vocab, windows, [range(len(window)) for window in windows], check)
         yield batch, targets, softmax.log_losses(outputs.to(softmax.weight.dtype), targets.to(outputs.device))
 
 

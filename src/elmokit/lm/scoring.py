@@ -8,7 +8,7 @@ words outside the vocabulary are scored as <UNK>. Logarithms are natural (nats) 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
@@ -142,19 +142,37 @@ def words_of(model: Pretrained, sentence: Sentence, tokenize: bool = True) -> Se
     return sentence
 
 
-def scores(model: Pretrained, sentences: Iterable[Sequence[str]], state: str, batch_size: int) -> Iterator[Score]:
-    """Yield the score of each tokenized sentence; the arguments are those of `score`."""
+def scores(
+    model: Pretrained,
+    sentences: Iterable[Sequence[str]],
+    state: str,
+    batch_size: int,
+    check: Callable[[], None] | None = None,
+    batch_words: int | None = None,
+) -> Iterator[Score]:
+    """Yield the score of each tokenized sentence, from batches that are computed ahead.
+
+    Args:
+        model: A loaded model with its softmax.
+        sentences: Lists of words.
+        state: As in `score`.
+        batch_size: As in `score`.
+        check: Called before each batch, and before each part of one that takes long; an exception that it raises ends
+            the computation.
+        batch_words: As in `log_losses`; scores do not depend on it.
+    """
     bilm, softmax, vocab = parts_of(model)
     check_start(model, state, batch_size)
     if model.config.sequence_encoder.merges_directions:
-        for batch, targets, losses in masked_log_losses(bilm, softmax, vocab, sentences):
+        for batch, targets, losses in masked_log_losses(bilm, softmax, vocab, sentences, check, batch_words):
             ends = np.cumsum([len(sentence) for sentence in batch])[:-1]
             unknown, log_p = np.split((targets == vocab.unk).numpy(), ends), np.split(-losses.cpu().numpy(), ends)
             for sentence, masked, is_unknown in zip(batch, log_p, unknown, strict=True):
                 yield MaskedScore(tuple(sentence), masked, is_unknown, bilm.token_encoder.count_truncated(sentence))
         return
     start = model.start(state)
-    for batch, targets, losses in log_losses(bilm, softmax, vocab, sentences, state, batch_size, start):
+    options = {"check": check, "batch_words": batch_words}
+    for batch, targets, losses in log_losses(bilm, softmax, vocab, sentences, state, batch_size, start, **options):
         ends = np.cumsum([len(sentence) + 1 for sentence in batch])[:-1]
         unknown = np.split((targets[0] == vocab.unk).numpy(), ends)
         log_p = np.split(-losses.cpu().numpy(), ends, axis=1)

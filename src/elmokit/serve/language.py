@@ -16,7 +16,7 @@ from elmokit.analysis.word_map import map_uses
 from elmokit.analysis.word_map_files import to_json, use_to_json
 from elmokit.lm import candidates, scoring
 from elmokit.lm.candidates import Candidate
-from elmokit.lm.scoring import MaskedScore, SentenceScore
+from elmokit.lm.scoring import MaskedScore, Score
 from elmokit.serve.errors import RequestError
 from elmokit.serve.exchange import JsonRoute, answer
 from elmokit.serve.jobs import Job
@@ -36,6 +36,7 @@ from elmokit.tasks.task_model import TaskModel
 
 router = APIRouter(route_class=JsonRoute, tags=["language"])
 Result = TypeVar("Result")
+WORDS_BETWEEN_CHECKS = 1_024  # scored, some seconds at most, before a job whose client has gone can end
 
 
 async def _run(request: Request, function: Callable[[Job], Result]) -> Result:
@@ -115,17 +116,12 @@ async def score(request: Request, body: ScoreRequest) -> Any:
     service: Service = request.app.state.service
     sentences = await service.words_of(request, [body.inputs] if isinstance(body.inputs, str) else body.inputs)
     model, state = service.embedder.model, single_sentence_state(service.embedder)
-
-    def score_all(job: Job) -> Sequence[SentenceScore | MaskedScore]:
-        if not model.config.sequence_encoder.merges_directions:
-            return scoring.score(sentences, model, state=state)
-        # Time grows with the square of a sentence's length: score each by itself, and check before each.
-        return [each for words in job.while_wanted(sentences) for each in scoring.score([words], model, state=state)]
-
-    return list(map(_score, await _run(request, score_all)))
+    options = {"state": state, "batch_size": 1, "batch_words": WORDS_BETWEEN_CHECKS}
+    results = await _run(request, lambda job: list(scoring.scores(model, sentences, check=job.check, **options)))
+    return list(map(_score, results))
 
 
-def _score(result: SentenceScore | MaskedScore) -> dict[str, Any]:
+def _score(result: Score) -> dict[str, Any]:
     counts = {"unknown": result.unknown, "truncated": result.truncated}
     if isinstance(result, MaskedScore):
         masked, pseudo_perplexity = result.masked.tolist(), result.pseudo_perplexity.value
@@ -145,11 +141,12 @@ async def substitutes(request: Request, body: SubstitutesRequest) -> Any:
     service: Service = request.app.state.service
     (words,) = await service.words_of(request, [body.sentence])
     model = service.embedder.model
-    options = {"top": body.top, "direction": body.direction, "state": single_sentence_state(service.embedder)}
     positions = list(range(len(words))) if body.positions is None else body.positions
     if len(positions) > MAX_COUNT:
         raise RequestError("invalid_request", f"positions: name at most {MAX_COUNT} words of a long sentence")
-    results = await _run(request, lambda job: candidates.substitutes(words, model, positions=positions, **options))
+    options = {"top": body.top, "direction": body.direction, "state": single_sentence_state(service.embedder)}
+    options |= {"positions": positions}
+    results = await _run(request, lambda job: candidates.substitutes(words, model, check=job.check, **options))
     return [
         {"word": words[position], "position": position, "candidates": list(map(_candidate, of_word))}
         for position, of_word in zip(positions, results, strict=True)
@@ -163,7 +160,7 @@ async def next_words(request: Request, body: NextWordsRequest) -> Any:
     (words,) = await service.words_of(request, [body.sentence])
     model = service.embedder.model
     options = {"top": body.top, "direction": body.direction, "state": single_sentence_state(service.embedder)}
-    results = await _run(request, lambda job: candidates.next_words(words, model, **options))
+    results = await _run(request, lambda job: candidates.next_words(words, model, check=job.check, **options))
     return {"words": list(words), "candidates": list(map(_candidate, results))}
 
 
