@@ -221,6 +221,14 @@ def test_unusable_sources_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "target").exists()
 
 
+def test_a_directory_whose_name_ends_like_a_file_is_searched(tmp_path: Path) -> None:
+    folder = tmp_path / "source" / "day1.parquet"
+    folder.mkdir(parents=True)
+    parquet.write_table(pa.table({"line": ["a"]}), folder / "part.parquet")
+    with pytest.raises(ValueError, match=r"day1\.parquet/part\.parquet: there is no column 'text'"):
+        embed_parquet(tmp_path / "source", tmp_path / "target")
+
+
 @pytest.mark.parametrize("sizes", [{"num_actors": 0}, {"num_actors": -1}, {"batch_size": 0}], ids=str)
 def test_numbers_below_one_are_refused(sizes: dict[str, int], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must be at least 1"):
@@ -258,6 +266,13 @@ def test_outputs_that_hold_something_else_are_refused(tmp_path: Path) -> None:
         embed_parquet(tmp_path / "source", tmp_path / "target")
 
 
+def test_a_number_type_that_depends_on_the_machine_is_refused(tmp_path: Path) -> None:
+    write_source(tmp_path / "source")
+    with pytest.raises(ValueError, match="name bfloat16 or float32"):
+        embed_parquet(tmp_path / "source", tmp_path / "target", EmbedWords(dtype="auto"))
+    assert not (tmp_path / "target").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -265,6 +280,7 @@ def test_outputs_that_hold_something_else_are_refused(tmp_path: Path) -> None:
         (["--ray", "--state", "warm"], "--state cannot be used with --ray"),
         (["--ray", "--overwrite"], "--overwrite cannot be used with --ray"),
         (["--column", "line"], "--column and --num-actors are for tables on a cluster: add --ray"),
+        (["--ray", "--dtype", "auto"], "with dtype auto machines may compute in different types: name bfloat16"),
         (["--ray", "--column", "line"], "there is no column 'line': name one of 'id', 'text'"),
     ],
 )

@@ -107,8 +107,19 @@ def test_unusable_rows_and_settings_are_refused() -> None:
             EmbedWords()({"text": ["a", value]})
     with pytest.raises(ValueError, match="row 1 of 'text' has no text"):
         EmbedWords()(pa.table({"text": ["a", None]}))
+    for rows in ([b"abc"], pa.array([b"abc"])):
+        with pytest.raises(ValueError, match="row 0 of 'text' has bytes, not text: decode them"):
+            EmbedWords()(pa.table({"text": rows}) if isinstance(rows, pa.Array) else {"text": rows})
     with pytest.raises(ValueError, match="float32 or float16"):
         EmbedWords(storage_dtype="int8")
+
+
+def test_a_data_frame_is_refused_with_what_to_pass() -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = pandas.DataFrame({"text": ["a"]})
+    with pytest.raises(ValueError, match=r"not a DataFrame: pass pyarrow\.Table\.from_pandas\(batch\)"):
+        EmbedWords()(frame)
+    assert EmbedWords()(pa.Table.from_pandas(frame)).column_names == ["text", "tokens", "vectors"]
 
 
 def test_datasets_map_takes_it(embedder: Embedder) -> None:

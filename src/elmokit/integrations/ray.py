@@ -38,7 +38,7 @@ RETRIES = 3  # for a part whose process was killed
 def _tables_in(directory: Path) -> Iterator[Path]:
     """The Parquet files in a directory and below, without hidden ones, which are unfinished."""
     for path in directory.rglob("*.parquet"):
-        if not any(part.startswith((".", "_")) for part in path.relative_to(directory).parts):
+        if path.is_file() and not any(part.startswith((".", "_")) for part in path.relative_to(directory).parts):
             yield path
 
 
@@ -243,8 +243,8 @@ def embed_parquet(
 
     Raises:
         ValueError: A number is below 1, Ray or pyarrow is not installed, the cluster is too small for `num_actors`, a
-            source file is damaged or has no usable texts, another process writes the same output, or processes die
-            repeatedly.
+            source file is damaged or has no usable texts, `embed` computes in dtype "auto", which differs between
+            machines, another process writes the same output, or processes die repeatedly.
         FileNotFoundError: The source does not exist, or has no Parquet files.
         FileExistsError: The directory of the output holds another job, or other files.
         OSError: The output cannot be written.

@@ -82,10 +82,15 @@ class EmbedWords:
             (T, L+1, 2D) for all layers. Words that are longer than the model can read are counted, without a warning.
 
         Raises:
-            ValueError: The columns do not satisfy `check_columns`, a row has no text, or numbers are too large for
-                float16.
+            ValueError: The batch is neither, such as a DataFrame, the columns do not satisfy `check_columns`, a row has
+                no text, or numbers are too large for float16.
         """
         is_mapping = isinstance(batch, Mapping)
+        if not (is_mapping or hasattr(batch, "column_names")):
+            raise ValueError(
+                f"a batch is a pyarrow table or a mapping from names to columns, not a {type(batch).__name__}: pass "
+                "pyarrow.Table.from_pandas(batch) for a DataFrame of pandas"
+            )
         self.check_columns(list(batch) if is_mapping else batch.column_names)
         column = batch[self.column]
         tokens, vectors = self._embed(list(column) if is_mapping else column.to_pylist())
@@ -104,6 +109,8 @@ class EmbedWords:
 
     def _embed(self, rows: Sequence[Any]) -> tuple[list[list[str]], list[np.ndarray]]:
         for number, row in enumerate(rows):
+            if isinstance(row, bytes | bytearray):
+                raise ValueError(f"row {number} of {self.column!r} has bytes, not text: decode them to strings")
             if not hasattr(row, "__iter__"):  # neither a string nor words, but a missing value or a number
                 raise ValueError(f"row {number} of {self.column!r} has no text: fill it, or leave the row out")
         texts = [row if isinstance(row, str) else list(row) for row in rows]
@@ -119,8 +126,14 @@ class EmbedWords:
         return tokens, vectors
 
     def settings(self) -> dict[str, Any]:
-        """Everything that determines the vectors of a text; ValueError if the model lacks the layers."""
+        """Everything that determines the vectors of a text.
+
+        Raises:
+            ValueError: The model lacks the layers, or the number type depends on the machine.
+        """
         source, _, dtype = self._embedder.arguments
+        if dtype == "auto":
+            raise ValueError("with dtype auto machines may compute in different types: name bfloat16 or float32")
         model = resolve_model(source)
         select_layers(model, self.layers)
         return {
