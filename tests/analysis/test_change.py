@@ -1,6 +1,7 @@
 """Distances of the uses of a word in two corpora: against pairs one by one, and p-values that mean what they say."""
 
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +43,36 @@ def test_p_values_are_small_for_a_change_and_spread_evenly_without_one() -> None
     by_chance = [compare_vectors(random_units(12, 2 * n), random_units(9, 2 * n + 1), 100)[1] for n in range(80)]
     p_values = np.array([distance.p_value for distance in by_chance])
     assert 0.35 < p_values.mean() < 0.65 and (p_values < 0.05).mean() < 0.2
+
+
+def test_p_values_do_not_depend_on_how_many_permutations_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = random_units(12, 0), random_units(9, 1)
+    vectors, random, as_large = np.concatenate([first, second]), np.random.default_rng(3), np.ones(2)
+    observed = compare_vectors(first, second, permutations=0)
+    for _ in range(100):  # one by one
+        order = random.permutation(21)
+        shuffled = compare_vectors(vectors[order[:12]], vectors[order[12:]], permutations=0)
+        as_large += [one.distance >= other.distance for one, other in zip(shuffled, observed, strict=True)]
+    for at_once in (1, 7, 101, 1_000):
+        monkeypatch.setattr("elmokit.analysis.change.ASSIGNMENTS_AT_ONCE", at_once)
+        result = compare_vectors(first, second, permutations=100, seed=3)
+        assert [each.p_value for each in result] == pytest.approx((as_large / 101).tolist())
+        assert [each.distance for each in result] == pytest.approx([each.distance for each in observed])
+
+
+def test_many_permutations_need_little_memory() -> None:
+    first, second = random_units(500, 0), random_units(500, 1)
+    tracemalloc.start()
+    compare_vectors(first, second, permutations=5_000)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 20e6  # 5,000 rows of 1,000 numbers: 40 MB
+
+
+def test_distance_of_equal_groups_is_not_below_zero() -> None:
+    for seed in range(20):
+        vectors = np.repeat(random_units(1, seed), 5, axis=0)
+        assert all(each.distance >= 0 for each in compare_vectors(vectors[:2], vectors[2:], permutations=0))
 
 
 @pytest.fixture

@@ -48,6 +48,11 @@ def test_compare_gives_cosines_of_the_vectors(embedder: Embedder) -> None:
     np.testing.assert_allclose(next(iter(result.similarities.values())), 1, rtol=0, atol=1e-5)
 
 
+def test_no_similarity_is_above_one(embedder: Embedder) -> None:
+    result = compare("apple", [f"{number} apples and an apple ." for number in range(60)], embedder)
+    assert all(1 - 1e-6 < matrix.max() <= 1 for matrix in result.similarities.values())
+
+
 def test_comparison_prints_sentences_and_tables(embedder: Embedder) -> None:
     printed = str(compare("apple", [FRUIT, FIRM, FRUIT], embedder))
     assert printed.startswith("1  I eat an [apple] .\n2  The [apple] phone is new .\n3  I eat an [apple] .\n\nlayer 0")

@@ -122,6 +122,13 @@ def test_similarity_is_the_cosine_of_the_texts(server: RunningServer, embedder: 
     np.testing.assert_allclose(answer, vectors @ vectors[0], **NEAR)
 
 
+def test_no_similarity_is_above_one(server: RunningServer) -> None:
+    for number in range(20):
+        text = f"The play {number} was long."
+        (same,) = server.post("/similarity", {"inputs": {"source_sentence": text, "sentences": [text]}}).json()
+        assert 1 - 1e-6 < same <= 1
+
+
 def test_tokenize_says_where_words_are_and_which_are_known(server: RunningServer, embedder: Embedder) -> None:
     texts, vocab = ["I don't  like xqzt.", ["a", "b"]], embedder.model.vocab
     assert vocab is not None

@@ -25,6 +25,8 @@ from elmokit.plots import COLORS, new_figure, save_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+ASSIGNMENTS_AT_ONCE = 1_000  # in memory: some ten kilobytes each
+
 
 @dataclass(frozen=True)
 class Distance:
@@ -93,7 +95,9 @@ def distances(sums: np.ndarray, others: np.ndarray, sizes: tuple[int, int]) -> t
     """
     products = (sums * others).sum(1)  # the mean cosine of all pairs is the product of the means
     norms = np.linalg.norm(sums, axis=1) * np.linalg.norm(others, axis=1)
-    return 1 - products / (sizes[0] * sizes[1]), 1 - products / np.maximum(norms, 1e-12)
+    cosines = products / (sizes[0] * sizes[1]), products / np.maximum(norms, 1e-12)
+    pairwise, prototype = (1 - np.clip(of_each, -1, 1) for of_each in cosines)  # rounding may exceed 1
+    return pairwise, prototype
 
 
 def compare_vectors(
@@ -111,19 +115,22 @@ def compare_vectors(
         The average pairwise distance, and the prototype distance.
     """
     sizes, vectors = (len(first), len(second)), np.concatenate([first, second]).astype(np.float64)
-    total = vectors.sum(0)
-    groups = np.zeros((permutations + 1, len(vectors)))  # 1 for the members of the first group; row 0: as observed
-    groups[0, : len(first)] = 1
-    random = np.random.default_rng(seed)
-    for row in groups[1:]:
-        row[random.permutation(len(vectors))[: len(first)]] = 1
-    sums = groups @ vectors
-    measures = []
-    for values in distances(sums, total - sums, sizes):
-        # With the observed assignment among them, so that no p-value is 0 (Phipson and Smyth 2010).
-        as_large = float((values >= values[0] - 1e-12).mean())
-        measures.append(Distance(float(values[0]), as_large if permutations else None))
-    return measures[0], measures[1]
+    total, random = vectors.sum(0), np.random.default_rng(seed)
+    observed, as_large = np.zeros((2, 1)), np.zeros(2)
+    # With the observed assignment, number 0, among them, so that no p-value is 0 (Phipson and Smyth 2010).
+    for begin in range(0, permutations + 1, ASSIGNMENTS_AT_ONCE):
+        numbers = range(begin, min(begin + ASSIGNMENTS_AT_ONCE, permutations + 1))
+        groups = np.zeros((len(numbers), len(vectors)))  # 1 for the members of the first group
+        for number, row in zip(numbers, groups, strict=True):
+            row[random.permutation(len(vectors))[: len(first)] if number else slice(len(first))] = 1
+        sums = groups @ vectors
+        values = np.stack(distances(sums, total - sums, sizes))
+        if begin == 0:
+            observed = values[:, :1]
+        as_large += (values >= observed - 1e-12).sum(axis=1)
+    p_values = (as_large / (permutations + 1)).tolist() if permutations else (None, None)
+    pairwise, prototype = map(Distance, observed[:, 0].tolist(), p_values)
+    return pairwise, prototype
 
 
 def _sampled(

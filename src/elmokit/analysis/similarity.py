@@ -132,5 +132,5 @@ def compare(
         of_each = " in each sense" if other else ""
         raise ValueError(f"a comparison needs at least two uses of {word!r}{of_each}: add another sentence with it")
     units = {name: unit_vectors(vectors) for name, vectors in _representations(uses, embedder, layers).items()}
-    similarities = {name: vectors @ vectors.T for name, vectors in units.items()}
+    similarities = {name: np.clip(vectors @ vectors.T, -1, 1) for name, vectors in units.items()}  # rounding exceeds 1
     return Comparison(word, uses, similarities, num_other)

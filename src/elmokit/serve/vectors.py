@@ -168,7 +168,7 @@ async def similarity(request: Request, body: SimilarityRequest) -> Any:
     service: Service = request.app.state.service
     sentences = await service.words_of(request, [body.inputs.source_sentence, *body.inputs.sentences])
     source, *others = (await _embed(request, sentences, Output(pooling=OF_UNIT_LENGTH))).vectors
-    return [float(vector @ source) for vector in others]
+    return [float(np.clip(vector @ source, -1, 1)) for vector in others]  # rounding may exceed 1
 
 
 @router.post("/tokenize")
