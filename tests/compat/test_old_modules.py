@@ -114,6 +114,30 @@ def test_a_script_and_a_module_run_as_they_are(old_model: Path, tmp_path: Path) 
         assert done.stdout == f"{script} (3, 2, 32)\n", done.stderr
 
 
+def test_a_linked_script_imports_what_is_next_to_its_file(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "lib" / "sibling.py").write_text("print('sibling')")
+    (tmp_path / "lib" / "run.py").write_text("import sibling")
+    (tmp_path / "bin" / "run.py").symlink_to("../lib/run.py")
+    assert run("-m", "elmokit.compat", "bin/run.py", folder=tmp_path).stdout == "sibling\n"
+
+
+def test_a_script_gets_all_arguments_after_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import sys; print(sys.argv)")
+    for arguments in (["--", "-m", "x"], ["-m", "x", "--"], ["-h"], ["--tensorflow-hub", "b.py"], []):
+        expected = run("a.py", *arguments, folder=tmp_path).stdout
+        assert run("-m", "elmokit.compat", "a.py", *arguments, folder=tmp_path).stdout == expected
+        done = run("-m", "elmokit.compat", "--tensorflow-hub", "-m", "a", *arguments, folder=tmp_path)
+        assert done.stdout == expected.replace("'a.py'", repr(str(tmp_path / "a.py")), 1)
+
+
+def test_a_missing_script_is_a_usage_error(tmp_path: Path) -> None:
+    for arguments in ([], ["-m"]):
+        done = run("-m", "elmokit.compat", *arguments, folder=tmp_path)
+        assert done.returncode == 2 and done.stderr.endswith("the following arguments are required: SCRIPT\n")
+
+
 def test_a_script_that_is_not_there_is_an_error_of_one_line(tmp_path: Path) -> None:
     done = run("-m", "elmokit.compat", "none.py", folder=tmp_path)
     assert done.returncode == 2 and done.stderr.splitlines()[-1].endswith("there is no script none.py")

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from efml_files import write_efml
 
 from elmokit.compat import tf_hub as hub
 from elmokit.embed.embedder import Embedder
@@ -84,6 +85,11 @@ def test_module_raises_for_invalid_inputs(module: hub.Module, tmp_path: Path, mo
     monkeypatch.setenv("TFHUB_CACHE_DIR", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="does not download it"):
         hub.load("https://tfhub.dev/google/elmo/3")
+
+
+def test_a_model_that_does_not_read_bytes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="model does not read words as UTF-8 bytes, as google/elmo does"):
+        hub.load(write_efml(tmp_path / "model"))
 
 
 # --- KerasLayer --------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import argparse
 import os
 import runpy
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 from elmokit.compat.old_modules import install, lacks_command
@@ -20,15 +21,17 @@ def main() -> None:
     parser.add_argument("--tensorflow-hub", action="store_true", help="stand in for tensorflow_hub, too")
     parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT names a module, as in python -m")
     parser.add_argument("script", metavar="SCRIPT")
-    parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, default=[], help="of the script")
-    options = parser.parse_args()
+    # argparse would remove a "--" from the script's arguments, so it sees none of them.
+    own = len(list(takewhile(lambda argument: argument.startswith("-"), sys.argv[1:]))) + 2
+    options = parser.parse_args(sys.argv[1:own])
     if not options.is_module and not Path(options.script).is_file():
         parser.error(f"there is no script {options.script}")
     install(tensorflow_hub=options.tensorflow_hub)
     if options.is_module and lacks_command(options.script):
         parser.error(f"elmokit has no command {options.script}: `elmokit compat --help` lists those that it has")
-    sys.argv = [options.script, *options.arguments]
-    sys.path[0] = os.getcwd() if options.is_module else str(Path(options.script).parent)
+    sys.argv = [options.script, *sys.argv[own:]]
+    # As Python does, which looks for the modules next to a script where a link to it points.
+    sys.path[0] = os.getcwd() if options.is_module else str(Path(options.script).resolve().parent)
     if options.is_module:
         runpy.run_module(options.script, run_name="__main__", alter_sys=True)
     else:

@@ -97,7 +97,7 @@ class Module(nn.Module):
         super().__init__()
         model = open_hub_module(spec)
         if model.config.char_cnn is None:
-            raise ValueError(f"{spec} reads word ids, but google/elmo reads characters: use another model")
+            raise ValueError(f"{spec} does not read words as UTF-8 bytes, as google/elmo does: use another model")
         self.name, self.max_characters = name, model.config.char_cnn.max_characters
         self.bilm = model.bilm.requires_grad_(False)
         self._frozen = Frozen()
