@@ -120,13 +120,50 @@ def test_corpus_that_is_said_to_be_tokenized_is_split_at_white_space(embedder: E
     corpus.write_text("They do n't play -well , he said .\nThey play , too .\n" * 20)
     found = {}
     for tokenize in (True, False):
-        service = Service(embedder, ServeConfig(corpus=corpus, tokenize=tokenize))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
+            service = Service(embedder, ServeConfig(corpus=corpus, tokenize=tokenize))
+        assert any("--no-tokenize" in str(each.message) for each in caught) == tokenize
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a client's search finds nothing new
             found[tokenize] = next(iter(service.uses("play", None, Job())))[0].sentence
         service.close()
-        assert any("--no-tokenize" in str(each.message) for each in caught) == tokenize
     assert found[False] == ("They", "do", "n't", "play", "-well", ",", "he", "said", ".") != found[True]
+
+
+def test_corpus_that_is_not_text_is_an_error_before_there_is_a_server(embedder: Embedder, tmp_path: Path) -> None:
+    records, latin = tmp_path / "c.jsonl", tmp_path / "latin.txt"
+    records.write_text('{"text": "They play."}\n')
+    latin.write_bytes("Ein Stück.\n".encode("latin-1"))
+    for corpus, message in ((records, "holds JSON, not lines of text"), (latin, "line 1")):
+        with pytest.raises(ValueError, match=message):
+            Service(embedder, ServeConfig(corpus=corpus))
+
+
+def test_corpus_that_becomes_unreadable_is_not_the_fault_of_a_client(embedder: Embedder, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("They play.\n")
+    service = Service(embedder, ServeConfig(corpus=corpus))
+    corpus.write_bytes("Ein Stück.\n".encode("latin-1"))
+
+    async def ask() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(create_app(service), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            neighbors = await client.post("/neighbors", json={"word": "play", "sentence": VERB})
+            return [neighbors, await client.post("/senses", json={"word": "play"})]
+
+    answers = asyncio.run(asyncio.wait_for(ask(), 60))
+    service.close()
+    for answer in answers:
+        assert answer.status_code == 500 and answer.json()["error"]["code"] == "internal_error"
+
+
+@pytest.mark.parametrize("given", ["wordless", "wordless/config.json"])
+def test_model_is_served_by_the_name_of_its_directory(given: str, tmp_path: Path) -> None:
+    save(Pretrained(BiLM(CONFIGS["lstm"])), tmp_path / "wordless")
+    service = Service.load(tmp_path / given, ServeConfig(), "cpu")
+    service.close()
+    assert service.name == "wordless"
 
 
 def test_score_gives_the_log_probabilities_of_both_directions(server: RunningServer, embedder: Embedder) -> None:
@@ -259,7 +296,7 @@ def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_non
         ("/next_words", {"sentence": VERB}),
     ):
         answer = server_without_words.post(path, body)
-        assert answer.status_code == 422 and "needs a model with a softmax" in answer.json()["error"]["message"]
+        assert answer.status_code == 404 and "model only gives vectors: serve" in answer.json()["error"]["message"]
     tokens = server_without_words.post("/tokenize", {"inputs": VERB}).json()[0]
     assert [(token["id"], token["text"]) for token in tokens][-1] == (None, "garden.")  # its tokenizer is not known
     sentences = ["a play", "they play", "we play", "you play"]

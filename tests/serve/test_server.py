@@ -80,6 +80,13 @@ def test_port_in_use_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str])
     assert error.count("\n") == 1 and "cannot listen on 127.0.0.1" in error and "--port" in error
 
 
+@pytest.mark.parametrize("host", ["nosuchhost.invalid", "192.0.2.1"])
+def test_host_that_is_not_of_this_machine_is_to_be_changed(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--host", host, "--port", "0"]) == 2
+    error = capsys.readouterr().err
+    assert f"cannot listen on {host}" in error and error.endswith("choose another with --host\n")
+
+
 def test_port_that_is_taken_while_the_model_loads_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     load = Service.load
     with socket.socket() as other:

@@ -18,6 +18,7 @@ from elmokit.fs.reading import read_lines
 from elmokit.progress import ProgressBar
 from elmokit.text.characters import TruncationWarning, truncation_in
 from elmokit.text.chunks import INVISIBLE
+from elmokit.text.tokenizer import Tokenizer
 
 
 class Use(NamedTuple):
@@ -64,6 +65,7 @@ def sentences_with(
     embedder: Embedder,
     tokenize: bool = True,
     *,
+    tokenizers: Sequence[Tokenizer] | None = None,
     progress: bool = True,
     on_line: Callable[[], None] | None = None,
 ) -> Iterator[tuple[str, ...]]:
@@ -74,10 +76,12 @@ def sentences_with(
         files: Text files with one sentence per line.
         embedder: The embedder whose tokenizer splits raw lines.
         tokenize: Split raw lines with the tokenizer; else, and lines of `elmokit prepare`, at white space.
+        tokenizers: The tokenizer of each file, by `file_tokenizers`; None: look for them.
         progress: Show a progress bar.
         on_line: Called for every line, also skipped ones; an exception that it raises ends the search.
     """
-    tokenizers = file_tokenizers(files, embedder.model.tokenizer, tokenize, by_line=True)
+    if tokenizers is None:
+        tokenizers = file_tokenizers(files, embedder.model.tokenizer, tokenize, by_line=True)
     lowered = None if words is None else [INVISIBLE.sub("", word.lower()) for word in words]
     lines = chain.from_iterable(
         zip(read_lines(file), repeat(each)) for file, each in zip(files, tokenizers, strict=True)
@@ -96,6 +100,7 @@ def uses_in_files(
     embedder: Embedder,
     tokenize: bool = True,
     *,
+    tokenizers: Sequence[Tokenizer] | None = None,
     progress: bool = True,
     on_line: Callable[[], None] | None = None,
 ) -> Iterator[list[Use]]:
@@ -106,6 +111,7 @@ def uses_in_files(
         files: As in `sentences_with`.
         embedder: As in `sentences_with`.
         tokenize: As in `sentences_with`.
+        tokenizers: As in `sentences_with`.
         progress: As in `sentences_with`.
         on_line: As in `sentences_with`.
 
@@ -113,7 +119,8 @@ def uses_in_files(
         The uses in each sentence that has any.
     """
     words = None if word is None else [word]
-    for sentence in sentences_with(words, files, embedder, tokenize, progress=progress, on_line=on_line):
+    options = {"tokenizers": tokenizers, "progress": progress, "on_line": on_line}
+    for sentence in sentences_with(words, files, embedder, tokenize, **options):
         if word is None:
             uses = [Use(sentence, position) for position in range(len(sentence))]
         else:

@@ -14,6 +14,7 @@ from elmokit.analysis.similarity import compare as compare_uses
 from elmokit.analysis.uses import sample_uses, single_sentence_state, uses_in_each
 from elmokit.analysis.word_map import map_uses
 from elmokit.analysis.word_map_files import to_json, use_to_json
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.lm import candidates, scoring
 from elmokit.lm.candidates import Candidate
 from elmokit.lm.scoring import MaskedScore, Score
@@ -46,6 +47,13 @@ async def _run(request: Request, function: Callable[[Job], Result]) -> Result:
         return await answer(request, service.jobs.submit(function), service.config.timeout)
     except ValueError as error:
         raise RequestError("invalid_request", str(error)) from error
+
+
+def _language_model(service: Service) -> Pretrained:
+    """The model, if it predicts words; else RequestError."""
+    if not service.predicts_words:
+        raise RequestError("not_found", "this server's model only gives vectors: serve one with a softmax")
+    return service.embedder.model
 
 
 async def _optional_words(request: Request, texts: Sequence[Text] | None) -> list[Words] | None:
@@ -115,7 +123,7 @@ async def score(request: Request, body: ScoreRequest) -> Any:
     """The log-probability of every word, from the words before it and from those after it, or from all others."""
     service: Service = request.app.state.service
     sentences = await service.words_of(request, [body.inputs] if isinstance(body.inputs, str) else body.inputs)
-    model, state = service.embedder.model, single_sentence_state(service.embedder)
+    model, state = _language_model(service), single_sentence_state(service.embedder)
     options = {"state": state, "batch_size": 1, "batch_words": WORDS_BETWEEN_CHECKS}
     results = await _run(request, lambda job: list(scoring.scores(model, sentences, check=job.check, **options)))
     return list(map(_score, results))
@@ -140,7 +148,7 @@ async def substitutes(request: Request, body: SubstitutesRequest) -> Any:
     """For each position, the words that the language model finds most likely there."""
     service: Service = request.app.state.service
     (words,) = await service.words_of(request, [body.sentence])
-    model = service.embedder.model
+    model = _language_model(service)
     positions = list(range(len(words))) if body.positions is None else body.positions
     if len(positions) > MAX_COUNT:
         raise RequestError("invalid_request", f"positions: name at most {MAX_COUNT} words of a long sentence")
@@ -158,7 +166,7 @@ async def next_words(request: Request, body: NextWordsRequest) -> Any:
     """The words that the language model finds most likely after the given ones, or before them."""
     service: Service = request.app.state.service
     (words,) = await service.words_of(request, [body.sentence])
-    model = service.embedder.model
+    model = _language_model(service)
     options = {"top": body.top, "direction": body.direction, "state": single_sentence_state(service.embedder)}
     results = await _run(request, lambda job: candidates.next_words(words, model, check=job.check, **options))
     return {"words": list(words), "candidates": list(map(_candidate, results))}

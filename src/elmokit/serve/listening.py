@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from contextlib import ExitStack
 
@@ -22,7 +23,9 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 def cannot_listen(host: str, port: int, error: OSError) -> OSError:
     """An error that says which address cannot be listened on, and why."""
-    return OSError(f"cannot listen on {host}, port {port} ({error.strerror or error}): choose another with --port")
+    is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL  # no address of this machine
+    option = "--host" if is_host else "--port"
+    return OSError(f"cannot listen on {host}, port {port} ({error.strerror or error}): choose another with {option}")
 
 
 def address_of(host: str, port: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,9 +10,12 @@ from fastapi import Request
 
 import elmokit
 from elmokit.analysis.uses import Use, uses_in_files, uses_of
+from elmokit.checkpoints.detect import model_of
 from elmokit.checkpoints.loading import DEFAULT_MODEL
 from elmokit.data.corpus import find_files
+from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder
+from elmokit.fs.paths import expand_user
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.engine import Engine, cost
 from elmokit.serve.errors import RequestError
@@ -21,7 +24,7 @@ from elmokit.serve.jobs import Job, JobQueue
 from elmokit.serve.metrics import Metrics
 from elmokit.serve.schemas import Text
 from elmokit.tasks.task_model import TaskModel, load_task_model
-from elmokit.text.tokenizers import get_tokenizer
+from elmokit.text.tokenizers import TOKENIZED, get_tokenizer
 
 Result = TypeVar("Result")
 Words = Sequence[str]
@@ -44,9 +47,15 @@ class Service:
 
         Raises:
             FileNotFoundError: The corpus does not exist.
+            ValueError: The corpus is not text in UTF-8.
+
+        Warns:
+            UserWarning: The corpus does not look like what it is read as, such as raw text.
         """
         self.embedder, self.config, self.name, self.task_model = embedder, config, name, task_model
         self.corpus = find_files([config.corpus]) if config.corpus is not None else []
+        tokenizer = embedder.model.tokenizer
+        self._corpus_tokenizers = file_tokenizers(self.corpus, tokenizer, config.tokenize, by_line=True)
         self.fingerprint = embedder.fingerprint()
         self.metrics = Metrics()
         self.engine = Engine(embedder, config.queue_words, config.batch_words, self.metrics.of_batches)
@@ -57,7 +66,7 @@ class Service:
         self.metrics.describe_model({"name": name, "fingerprint": self.fingerprint, "version": elmokit.__version__})
         self.in_progress = 0  # requests without an answer
         self.is_draining = False
-        self._tokenize = get_tokenizer(embedder.model.tokenizer or "whitespace-1").tokenize
+        self._tokenize = get_tokenizer(tokenizer or TOKENIZED).tokenize
         self._tokenizing = JobQueue(config.max_jobs, "elmokit-tokenizer")
 
     @classmethod
@@ -73,11 +82,12 @@ class Service:
             dtype: As in `Embedder`.
 
         Raises:
-            FileNotFoundError, ValueError: As `Embedder` and `load_task_model`, or the corpus does not exist.
+            FileNotFoundError, ValueError: As `Embedder` and `load_task_model`, or the corpus does not exist or is not
+                text.
         """
         embedder = Embedder(model, device, dtype, softmax=True)
         embedder.embed([["a"]])  # the first sentence takes longer: let it not be a client's
-        name = DEFAULT_MODEL if model is None else Path(model).resolve().name
+        name = DEFAULT_MODEL if model is None else model_of(expand_user(model)).resolve().name
         task_model = load_task_model(config.task_model, device) if config.task_model is not None else None
         return cls(embedder, config, name, task_model)
 
@@ -163,6 +173,7 @@ class Service:
         Raises:
             RequestError: There is no corpus.
             Abandoned: During iteration, if nobody waits for the job any more.
+            RuntimeError: During iteration, if the corpus cannot be read.
         """
         if sentences is not None:
             return (uses for uses in (uses_of(word, words) for words in sentences) if uses)
@@ -170,4 +181,11 @@ class Service:
             raise RequestError(
                 "invalid_request", "this server has no corpus: send `sentences`, or start it with --corpus"
             )
-        return uses_in_files(word, self.corpus, self.embedder, self.config.tokenize, progress=False, on_line=job.check)
+        return self._uses_in_corpus(word, job)
+
+    def _uses_in_corpus(self, word: str, job: Job) -> Iterator[list[Use]]:
+        options = {"tokenizers": self._corpus_tokenizers, "progress": False, "on_line": job.check}
+        try:
+            yield from uses_in_files(word, self.corpus, self.embedder, self.config.tokenize, **options)
+        except ValueError as error:  # for which the client's request would be blamed
+            raise RuntimeError(f"the server's corpus cannot be read: {error}") from error
