@@ -99,6 +99,10 @@ def test_max_seq_length_cuts_words(model: SentenceTransformer, embedder: Embedde
     short = sentence_transformer(max_seq_length=2)
     expected = embedder.encode([embedder.tokenize(text)[:2] for text in TEXTS])
     np.testing.assert_allclose(short.encode(TEXTS), expected, atol=1e-5)
+    for refused in (0, -1):
+        with pytest.raises(ValueError, match="max_seq_length must be at least 1"):
+            short.max_seq_length = refused
+    assert short.max_seq_length == 2
     short.max_seq_length = None
     np.testing.assert_allclose(short.encode(TEXTS), model.encode(TEXTS), atol=1e-5)
 
@@ -118,8 +122,9 @@ def test_a_word_that_is_too_long_is_reported(model: SentenceTransformer) -> None
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"layers": "all"}, "several vectors for each word: choose"),
+        ({"layers": "all"}, "one vector of a word is needed"),
         ({"layers": 7}, "layers must be"),
+        ({"max_seq_length": -1}, "max_seq_length must be at least 1"),
         ({"max_seq_length": 0}, "max_seq_length must be at least 1"),
     ],
     ids=str,
@@ -164,6 +169,9 @@ def test_settings_survive_saving_also_into_the_same_directory(tmp_path: Path) ->
         again = load(tmp_path, device="cpu")
     assert [type(module) for module in again] == [type(module) for module in model]
     assert again[0].get_config_dict() == {"layers": 1, "max_seq_length": 7, "freeze": False}
+    for name, value in (("layers", "top"), ("freeze", True)):  # which would be saved, but change nothing
+        with pytest.raises(AttributeError, match="has no setter"):
+            setattr(elmo, name, value)
     assert (again.prompts["query"], again.similarity_fn_name, again.truncate_dim) == ("Q: ", "dot", 4)
     np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
     assert load(tmp_path, truncate_dim=2, device="cpu").encode(TEXTS).shape == (6, 2)

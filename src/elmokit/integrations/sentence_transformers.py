@@ -92,17 +92,31 @@ class ElmoModule(InputModule):
         """
         super().__init__()
         self._model = resolve_model(model)
-        if layers == "all":
-            raise ValueError(
-                'layers="all" gives several vectors for each word: choose "mix", "average", "sum", "top" or the number '
-                "of a layer"
-            )
-        if max_seq_length is not None and max_seq_length < 1:
-            raise ValueError(f"max_seq_length must be at least 1, or None for all words, not {max_seq_length}")
-        self.layers, self.max_seq_length, self.freeze = layers, max_seq_length, freeze
+        self._layers, self._freeze, self.max_seq_length = layers, freeze, max_seq_length
         self.elmo = Elmo(self._model.bilm, dropout=0.0, freeze=freeze)
         _set_mix(self._mix, self._model, layers)
         self._tokenizer = get_tokenizer(self._model.tokenizer or TOKENIZED)
+
+    @property
+    def layers(self) -> str | int:
+        """The choice of layers, with which the module was made."""
+        return self._layers
+
+    @property
+    def freeze(self) -> bool:
+        """Whether the module was made without training of the biLM."""
+        return self._freeze
+
+    @property
+    def max_seq_length(self) -> int | None:
+        """Maximum number of words that are read of a text; None: no limit."""
+        return self._max_seq_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, value: int | None) -> None:
+        if value is not None and value < 1:
+            raise ValueError(f"max_seq_length must be at least 1, or None for all words, not {value}")
+        self._max_seq_length = value
 
     @property
     def _mix(self) -> ScalarMix:

@@ -16,7 +16,7 @@ import numpy as np
 from elmokit.analysis.uses import single_sentence_state
 from elmokit.checkpoints.pretrained import MixWeights
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.outputs import select_layers
+from elmokit.embed.outputs import layer_weights, select_layers
 from elmokit.integrations.lazy_embedder import LazyEmbedder
 
 try:
@@ -152,12 +152,7 @@ def elmo_tok2vec(
     """
     lazy_embedder = LazyEmbedder(model, device, dtype)
     embedder = lazy_embedder.get()
-    if layers == "all":
-        raise ValueError(
-            'layers="all" gives several vectors for each word: choose "mix", "average", "sum", "top" or the number of '
-            "a layer"
-        )
-    select_layers(embedder.model, layers)
+    layer_weights(embedder.model, layers)  # an invalid choice is reported before the first text
     forward: Callable = partial(_fixed_layers, layers)
     params: dict[str, Any] = {}
     if layers == "mix":
