@@ -53,9 +53,12 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=160, layout="constrained")
 
 
-def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a figure, in the format that the suffix names, atomically; returns the path."""
+def save_figure(figure: Figure, path: str | Path, overwrite: bool = True) -> Path:
+    """Write a figure, in the format that the suffix names, atomically; returns the path.
+
+    Without `overwrite`, FileExistsError for a file that is there, also one that appeared during the work.
+    """
     path = Path(path)
-    with atomic_path(path) as partial:
+    with atomic_path(path, overwrite) as partial:
         figure.savefig(partial, format=_format_of(path))
     return path

@@ -67,6 +67,37 @@ def test_scws_verb_refuses_an_unknown_picture_before_the_work(
     assert "map.xyz: matplotlib cannot write this format: choose .png, .svg or .pdf" in capsys.readouterr().err
 
 
+def test_scws_verb_refuses_one_file_for_report_and_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmokit.analysis.scws.scws", lambda *_: pytest.fail("it was computed"))
+    monkeypatch.chdir(tmp_path)
+    write_ratings(tmp_path / "ratings.txt")
+    for overwrite in ([], ["--overwrite"]):
+        assert (
+            cli.main(["scws", "ratings.txt", "--output", "same.svg", "--plot", f"{tmp_path}/same.svg", *overwrite]) == 2
+        )
+        assert "same.svg would hold the report and the picture: name two files" in capsys.readouterr().err
+
+
+def test_scws_verb_replaces_no_picture_that_appeared_meanwhile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "plot.svg"
+
+    def appear(*_: object) -> ScwsReport:
+        picture.write_text("of another run")
+        return ScwsReport({"mix": 1.0}, 5, None, "0")
+
+    monkeypatch.setattr("elmokit.analysis.scws.scws", appear)
+    command = ["scws", str(write_ratings(tmp_path / "ratings.txt")), "--plot", str(picture)]
+    assert cli.main(command) == 2
+    assert "plot.svg exists" in capsys.readouterr().err and picture.read_text() == "of another run"
+    assert cli.main([*command, "--overwrite"]) == 0
+    assert "<svg" in picture.read_text()
+
+
 def test_scws_verb_replaces_no_report_that_appeared_meanwhile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

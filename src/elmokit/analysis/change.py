@@ -199,21 +199,23 @@ def semantic_change(
     return ChangeReport(changes, layers, embedder.fingerprint())
 
 
-def plot_change(report: ChangeReport, names: tuple[str, str], path: str | Path) -> Path:
+def plot_change(report: ChangeReport, names: tuple[str, str], path: str | Path, overwrite: bool = True) -> Path:
     """Draw the uses of each word in both corpora, a panel for each word.
 
     Args:
         report: The change of some words.
         names: What the legend calls the first and the second corpus.
         path: The picture, in the format that its suffix names: .png, .svg or .pdf.
+        overwrite: Replace a picture that exists.
 
     Returns:
         The path.
 
     Raises:
         ValueError: matplotlib is missing, or cannot write this format.
+        FileExistsError: The picture exists, and `overwrite` is not set.
     """
-    return save_figure(change_figure(report, names), path)
+    return save_figure(change_figure(report, names), path, overwrite)
 
 
 def change_figure(report: ChangeReport, names: tuple[str, str]) -> Figure:

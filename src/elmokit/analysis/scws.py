@@ -127,18 +127,20 @@ def _word(use: Use) -> str:
     return use.sentence[use.position].lower()
 
 
-def plot_scws(report: ScwsReport, path: str | Path) -> Path:
+def plot_scws(report: ScwsReport, path: str | Path, overwrite: bool = True) -> Path:
     """Draw the correlations of all representations as bars.
 
     Args:
         report: The correlations.
         path: The picture, in the format that its suffix names: .png, .svg or .pdf.
+        overwrite: Replace a picture that exists.
 
     Returns:
         The path.
 
     Raises:
         ValueError: matplotlib is missing, or cannot write this format.
+        FileExistsError: The picture exists, and `overwrite` is not set.
     """
     groups = {"all pairs": report.correlations, **({"same word": report.same_word} if report.same_word else {})}
     figure = new_figure(1.5 + 0.9 * len(report.correlations), 3.2)
@@ -149,4 +151,4 @@ def plot_scws(report: ScwsReport, path: str | Path) -> Path:
     axes.set_xticks(places + (len(groups) - 1) * width / 2, list(report.correlations))
     axes.set(ylabel="Spearman's correlation, times 100")
     axes.legend(frameon=False)
-    return save_figure(figure, path)
+    return save_figure(figure, path, overwrite)

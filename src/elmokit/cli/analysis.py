@@ -114,7 +114,7 @@ class Scws:
         show(report)
         write_report(report, self.output, self.overwrite)
         if self.plot is not None:
-            print(plot_scws(report, self.plot))
+            print(plot_scws(report, self.plot, self.overwrite))
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Change:
         if self.output is not None:
             write_report(report.to_json(), self.output, self.overwrite)
         if self.plot is not None:
-            print(plot_change(report, (self.first.name, self.second.name), self.plot))
+            print(plot_change(report, (self.first.name, self.second.name), self.plot, self.overwrite))
 
 
 @dataclass(frozen=True)

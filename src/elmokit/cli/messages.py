@@ -36,8 +36,8 @@ def one_line(message: Warning | Exception | str, options: Mapping[str, str]) -> 
     """
     lines = (line.strip() for line in str(message).splitlines())
     text = "; ".join(filter(None, lines)).replace(":; ", ": ") or type(message).__name__
-    for name, option in options.items():  # but not in paths, and not where Python's own spelling is shown
-        text = re.sub(rf"(?<![\w./-]){name}(?![\w/=(-]|\.\w)", option, text)
+    for name, option in options.items():  # but not in paths or quotations, and not where Python's own spelling is shown
+        text = re.sub(rf"(?<![\w./'-]){name}(?![\w/=(-]|\.\w)", option, text)
     return text
 
 

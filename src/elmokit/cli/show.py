@@ -44,12 +44,20 @@ def show(result: Any) -> None:
 
 
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None], overwrite: bool) -> None:
-    """Check, before the work, that reports and pictures can be written; None stands for one that is not wanted."""
+    """Check, before the work, that reports and pictures can be written; None stands for one that is not wanted.
+
+    Raises:
+        ValueError: Two of them are one file; or as `check_output`, as are FileExistsError and OSError.
+    """
     from elmokit.fs.atomic import check_output
 
     files = [file for file in inputs if file is not None]
+    seen: set[Path] = set()
     for output in filter(None, outputs):
         check_output(output, files, overwrite=overwrite)
+        if output.resolve() in seen:
+            raise ValueError(f"{output} would hold the report and the picture: name two files")
+        seen.add(output.resolve())
 
 
 def write_report(report: Any, path: Path | None, overwrite: bool) -> None:

@@ -126,7 +126,7 @@ class SampleEfficiency(Generic[TaskConfig]):
         report = sample_efficiency(task, self.train, self.dev, self.test, **numbers, **options)
         show(report)
         if self.plot is not None:
-            print(plot_sample_efficiency(report.scores, report.metric, self.plot))
+            print(plot_sample_efficiency(report.scores, report.metric, self.plot, self.overwrite))
 
 
 def _configured(name: str, settings: object, verb: str) -> Any:
@@ -181,7 +181,7 @@ class LayerWeights:
             raise ValueError("none of these models reads ELMo")
         show({name: str(mix) for name, mix in mixes.items()})
         if self.plot is not None:
-            print(plot_layer_weights(mixes, self.plot))
+            print(plot_layer_weights(mixes, self.plot, self.overwrite))
 
 
 @dataclass(frozen=True)

@@ -79,15 +79,15 @@ def plot_reports(directory: str | Path) -> Path:
     return save_figure(figure, Path(directory) / PICTURE)
 
 
-def plot_layer_weights(mixes: Mapping[str, LearnedMix], path: str | Path) -> Path:
-    """Draw the layer weights of several runs into one picture."""
+def plot_layer_weights(mixes: Mapping[str, LearnedMix], path: str | Path, overwrite: bool = True) -> Path:
+    """Draw the layer weights of several runs into one picture; `overwrite` as in `save_figure`."""
     figure = new_figure(3 + 0.08 * max(map(len, mixes)), max(2.5, 0.6 + 0.4 * len(mixes)))  # the names need space
     draw_layer_weights(figure.subplots(), mixes)
-    return save_figure(figure, path)
+    return save_figure(figure, path, overwrite)
 
 
 def plot_sample_efficiency(
-    scores: Mapping[str, Sequence[tuple[int, MeanScore]]], metric: str, path: str | Path
+    scores: Mapping[str, Sequence[tuple[int, MeanScore]]], metric: str, path: str | Path, overwrite: bool = True
 ) -> Path:
     """Draw scores against the size of the training set, as in figure 1 of Peters et al. (2018).
 
@@ -95,12 +95,14 @@ def plot_sample_efficiency(
         scores: For each kind of word vectors, pairs of a training set's size and the score.
         metric: Name of the score.
         path: The picture: .png, .svg or .pdf.
+        overwrite: Replace a picture that exists.
 
     Returns:
         The path.
 
     Raises:
         ValueError: matplotlib is not installed, or cannot write such a picture.
+        FileExistsError: The picture exists, and `overwrite` is not set.
     """
     figure = new_figure(5, 3.5)
     axes = figure.subplots()
@@ -111,4 +113,4 @@ def plot_sample_efficiency(
         axes.errorbar(sizes, means, deviations, color=color, label=name, marker="o", markersize=4, capsize=3)
     axes.set(xscale="log", xlabel="training examples", ylabel=f"{metric}, %")
     axes.legend(frameon=False)
-    return save_figure(figure, path)
+    return save_figure(figure, path, overwrite)
