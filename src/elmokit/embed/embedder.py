@@ -33,7 +33,7 @@ from elmokit.nn.bilm import BiLMState
 from elmokit.progress import ProgressBar
 from elmokit.runtime import INFERENCE_DTYPES, pick_device, pick_dtype, release_freed_memory
 from elmokit.text.characters import TruncationWarning, truncation_in
-from elmokit.text.inputs import Sentence, refuse_table
+from elmokit.text.tokenizer import Sentence, refuse_table
 from elmokit.text.tokenizers import TOKENIZED, get_tokenizer
 
 

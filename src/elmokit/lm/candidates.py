@@ -21,7 +21,7 @@ from elmokit.lm.evaluate import final_outputs, outputs_in_windows
 from elmokit.lm.language_model import check_single_start, parts_of, resolve_language_model
 from elmokit.lm.masked import outputs_of_hidden
 from elmokit.lm.scoring import words_of
-from elmokit.text.inputs import Sentence
+from elmokit.text.tokenizer import Sentence
 from elmokit.text.vocab import is_mark
 
 WINDOW_WORDS = 1024  # of a sentence to read at a time, if the model carries state from window to window

@@ -21,7 +21,7 @@ from elmokit.data.text_files import line_tokenizer
 from elmokit.lm.evaluate import Perplexity, log_losses
 from elmokit.lm.language_model import check_start, parts_of, resolve_language_model
 from elmokit.lm.masked import PseudoPerplexity, masked_log_losses
-from elmokit.text.inputs import Sentence, refuse_table
+from elmokit.text.tokenizer import Sentence, refuse_table
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,7 +46,7 @@ from elmokit.tasks.training import ExampleSet, copied, predict, shapes_of
 from elmokit.tasks.transformer_encoder import TransformerEncoder
 from elmokit.tasks.word_batches import Sentences, WordTable
 from elmokit.tasks.word_encoder import CHARACTERS, WordEncoder, mix_weights
-from elmokit.text.inputs import refuse_table
+from elmokit.text.tokenizer import refuse_table
 from elmokit.text.tokenizers import get_tokenizer
 
 WORDS_AT_ONCE = 16_384  # of examples that are held in memory to be predicted
