@@ -80,7 +80,8 @@ SIGNATURES = {
     "load": "(model=None, *, softmax=True, revision=None, local_files_only=False, token=None, cache_dir=None, "
     "force_download=False, allow_non_finite=False)",
     "load_task_model": "(directory, device=None, task=None)",
-    "next_words": "(sentence, model=None, *, top=10, direction='forward', state='zeros', device=None, tokenize=True)",
+    "next_words": "(sentence, model=None, *, top=10, direction='forward', state='zeros', device=None, tokenize=True, "
+    "check=None)",
     "prepack": "(bilm, dtype)",
     "prepare": "(inputs, output, tokenizer=None, num_shards=None, processes=None, seed=0, compression='zst', *, "
     "language=None, text_field='text', drop_duplicates='near', similarity=0.8, drop_paragraphs=True, exclude=(), "
@@ -93,7 +94,7 @@ SIGNATURES = {
     "score": "(sentences, model=None, *, state='zeros', batch_size=1, device=None, tokenize=True)",
     "set_backend": "(name)",
     "substitutes": "(sentence, model=None, *, positions=None, top=10, direction='both', state='zeros', device=None, "
-    "tokenize=True)",
+    "tokenize=True, check=None)",
 }
 METHODS = {
     "Embedder.load": "(model=None, device=None, dtype=None, *, softmax=False, revision=None, local_files_only=False, "
