@@ -60,7 +60,7 @@ class AllenNLPElmo(nn.Module):
         assert model.config.char_cnn is not None
         self.max_characters = model.config.char_cnn.max_characters
 
-    def forward(self, ids: Tensor) -> SimpleNamespace:
+    def forward(self, ids: Tensor, state: None = None) -> SimpleNamespace:
         """Character ids (B, T, C), where elmokit has cut C to the longest word of the batch -> the mix (B, T, 2D)."""
         padded = ids.new_zeros(*ids.shape[:2], self.max_characters)
         padded[..., : ids.shape[2]] = ids

@@ -211,7 +211,7 @@ def test_fit_refuses_a_snapshot_of_other_settings(
     with pytest.raises(KeyboardInterrupt):
         fit_toy(toy, tmp_path, model=model, output=tmp_path / "model")
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="other data or settings"):
+    with pytest.raises(FileExistsError, match="other data or settings"):
         fit_toy(toy, tmp_path, model=model, output=tmp_path / "model", config=replace(toy.config, seed=9))
 
 

@@ -104,8 +104,8 @@ def _check_snapshot(snapshot: Path, identity: str, is_finished: bool, overwrite:
     FileExistsError if it is of another run otherwise, before vectors are computed.
     """
     try:
-        is_of_this = read_json(snapshot / "state.json").get("identity") == identity
-    except (OSError, ValueError, AttributeError):  # there is none, or it is damaged, which `train` will say
+        is_of_this = read_json(snapshot / "state.json")["identity"] == identity
+    except (OSError, ValueError, LookupError, TypeError):  # there is none, or it is damaged, which `train` will say
         return
     if (is_finished and is_of_this) or (overwrite and not is_of_this):
         shutil.rmtree(snapshot)
