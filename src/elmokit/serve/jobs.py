@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -73,7 +74,7 @@ class JobQueue:
             raise RequestError("overloaded", "too many requests are waiting: try again later", RETRY_AFTER)
         job, loop, submitted = Job(), asyncio.get_running_loop(), Future[Any]()
         self.waiting += 1
-        submitted.add_done_callback(lambda _: loop.call_soon_threadsafe(self._finish))
+        submitted.add_done_callback(lambda _: self._finish_in(loop))
         result = asyncio.wrap_future(submitted)
         result.add_done_callback(lambda future: job.abandon() if future.cancelled() else None)
         self._jobs.put((submitted, partial(function, job)))
@@ -87,6 +88,10 @@ class JobQueue:
         self._jobs.put(None)
         self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def _finish_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        with suppress(RuntimeError):  # an abandoned job may end when the server has ended, and its loop is closed
+            loop.call_soon_threadsafe(self._finish)
 
     def _finish(self) -> None:
         self.waiting -= 1

@@ -223,7 +223,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
     def read_training(self, path: Path) -> Iterator[LabelledText]:
         """Read the texts of a training set; of a file of trees, all phrases if `config.phrases`."""
         examples = list(self._texts(path, phrases=self.config.phrases))
-        labels = {str(example.label) for example in examples}
+        labels = dict.fromkeys(str(example.label) for example in examples)
         if len(examples) >= FEW_EXAMPLES and len(labels) > MAX_LABELS * len(examples):
             raise ValueError(
                 f"{path}: {len(examples)} texts have {len(labels)} labels, such as {min(labels, key=len)!r}: write the "
