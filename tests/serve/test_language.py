@@ -43,6 +43,22 @@ VERB, NOUN = "They play in the garden.", "The play was long."
 NEAR = {"rtol": 0, "atol": 1e-4}
 
 
+def ask_and_wait(service: Service, path: str, body: dict[str, Any]) -> httpx.Response:
+    """The answer to a request, after all jobs of the service have ended; then the service is closed."""
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(create_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            answer = await client.post(path, json=body)
+        while service.jobs.waiting:
+            await asyncio.sleep(0.02)
+        return answer
+
+    answer = asyncio.run(asyncio.wait_for(ask(), 60))
+    service.close()
+    return answer
+
+
 def test_compare_gives_the_similarity_of_each_layer(server: RunningServer, embedder: Embedder) -> None:
     answer = server.post("/compare", {"word": "play", "sentences": [VERB, NOUN]}).json()
     expected = compare("play", [VERB, NOUN], embedder)
@@ -100,16 +116,7 @@ def test_senses_beyond_their_time_end_before_the_next_run_of_the_language_model(
     sentences = [[*["word"] * 200, f"left{number}", "play", f"right{number}", *["word"] * 200] for number in range(16)]
     service = Service(embedder, ServeConfig(timeout=3))
 
-    async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(create_app(service))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            answer = await client.post("/senses", json={"word": "play", "sentences": sentences, "clusters": 1})
-        while service.jobs.waiting:
-            await asyncio.sleep(0.02)
-        return answer
-
-    answer = asyncio.run(asyncio.wait_for(ask(), 60))
-    service.close()
+    answer = ask_and_wait(service, "/senses", {"word": "play", "sentences": sentences, "clusters": 1})
     assert answer.status_code == 503 and answer.json()["error"]["code"] == "timeout"
     assert len(runs) < 16  # as many as there are uses with contexts of their own
     assert set(runs) <= {101}  # words: 50 on each side
@@ -222,16 +229,7 @@ def test_language_model_ends_soon_after_the_time_of_its_request(
     service = Service(Embedder(model, "cpu"), ServeConfig(timeout=1))
     monkeypatch.setattr(BiLM, "run", slow_run)
 
-    async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(create_app(service))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            answer = await client.post(path, json=body)
-        while service.jobs.waiting:
-            await asyncio.sleep(0.02)
-        return answer
-
-    answer = asyncio.run(asyncio.wait_for(ask(), 60))
-    service.close()
+    answer = ask_and_wait(service, path, body)
     assert answer.status_code == 503 and answer.json()["error"]["code"] == "timeout"
     assert 1 <= len(runs) <= 3  # of four or more
 

@@ -341,7 +341,7 @@ def _count(job: FileJob, output: Path) -> FileReport:
 
 
 def _discard(parts: Path) -> None:
-    """Remove what is left of the store of parts once the output is complete, unless another process writes in it.
+    """Remove a leftover store of parts once the output is complete, unless another process writes to it.
 
     After a kill that may be the former content of a directory. What is no store is kept, as it is not ours.
     """

@@ -164,10 +164,8 @@ def substitutes(
             raise ValueError(f"this model reads both directions at once: direction must be both, not {direction!r}")
         selected = _outputs_of_hidden(model, words, positions, check)
     else:
-        outputs, indices = (
-            _outputs(model, words, state, check),
-            torch.tensor(positions, dtype=torch.int64, device="cpu"),
-        )
+        outputs = _outputs(model, words, state, check)
+        indices = torch.tensor(positions, dtype=torch.int64, device="cpu")
         selected = torch.stack([outputs[d, indices + d] for d in directions])
     specials = [vocab.bos, vocab.eos, vocab.unk]
     of_word = [*specials, *vocab.marks.tolist()]

@@ -166,7 +166,7 @@ def outputs_in_windows(
     window_words: int,
     check: Callable[[], None] | None = None,
 ) -> Iterator[tuple[torch.Tensor, BiLMState]]:
-    """Run a biLM that carries state on one sentence, of which only a window is in memory at a time.
+    """Run a biLM that carries state on one sentence, window by window, so that memory does not grow with its length.
 
     The directions never exchange information: each reads the sentence from its own end, and carries its state from
     window to window.
