@@ -215,6 +215,7 @@ def test_repository_without_a_model_is_refused(saved: Path, tmp_path: Path, monk
         load("owner/name", local_files_only=True)
 
 
+@pytest.mark.slow
 def test_hf_hub_offline_prevents_downloads(saved: Path, tmp_path: Path) -> None:
     """HF_HUB_OFFLINE is read when huggingface_hub is imported, so in a process of its own; as `elmokit info` here."""
     cached(saved, tmp_path / "cache")

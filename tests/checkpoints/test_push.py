@@ -198,6 +198,7 @@ def test_error_names_the_missing_package(model: Pretrained, monkeypatch: pytest.
 # --- The command -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_command_pushes_any_model_to_the_endpoint_of_the_environment(model: Pretrained, tmp_path: Path) -> None:
     elmokit.save(model, tmp_path / "model")
     with running_hub() as hub:

@@ -37,7 +37,6 @@ def test_list_of_verbs_shows_no_examples(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # as a user sees them
-@pytest.mark.usefixtures("num_threads")  # `pretrain` sets it
 def test_examples_run_in_their_order_in_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)

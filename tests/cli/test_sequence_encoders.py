@@ -84,7 +84,6 @@ def test_verbs_read_every_model(
 
 
 @pytest.mark.filterwarnings("ignore")  # nearly all words are unknown
-@pytest.mark.usefixtures("num_threads")  # `pretrain` sets it
 def test_verbs_of_the_language_model_run_on_every_model_that_predicts_words(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,8 @@ import pytest
 from elmokit import cli
 from elmokit.compat.allennlp import command
 
+pytestmark = pytest.mark.any_backend
+
 
 def run(name: str, arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run `allennlp elmo` by its new name, or by its old one."""

@@ -10,6 +10,8 @@ import pytest
 
 from elmokit.compat.old_modules import MODULES, TENSORFLOW_HUB
 
+pytestmark = pytest.mark.any_backend
+
 
 def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=folder, timeout=120)

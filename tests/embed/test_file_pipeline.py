@@ -33,7 +33,10 @@ from elmokit.storage.store import EmbeddingStore, StoreIndex, read_index
 from elmokit.text.characters import TruncationWarning
 
 # Lines of random words look neither raw nor English.
-pytestmark = pytest.mark.filterwarnings("ignore:.*(is read as|has letters of|has lines of|does not look like)")
+pytestmark = [
+    pytest.mark.any_backend,
+    pytest.mark.filterwarnings("ignore:.*(is read as|has letters of|has lines of|does not look like)"),
+]
 
 WORDS = ["I", "like", "apple", "naïve", "词向量", "the", "of", ",", "play", "unbelievable"]
 MANY_LINES = {"zeros": 6000, "carry": 1500}

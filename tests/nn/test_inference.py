@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from backends import each_native_dtype, on_specification
+from backends import FAST_BACKENDS, each_native_dtype, on_specification
 from example_text import example_sentences
 from oracle import Oracle, State, random_weights
 from torch import Tensor, nn
@@ -192,7 +192,7 @@ def test_no_words_at_all(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("backend_name", ["reference", "portable", "native"])
+@pytest.mark.parametrize("backend_name", ["reference", *FAST_BACKENDS])
 def test_every_backend_and_type_prepacks(backend_name: str, dtype: torch.dtype, backend: Callable[[str], None]) -> None:
     backend(backend_name)
     plain = InterleavedConfig(cell_dim=20, projection_dim=6, projects_layers=False)

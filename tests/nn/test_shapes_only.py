@@ -3,11 +3,14 @@
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.shapes_only import shapes_only
+
+pytestmark = pytest.mark.any_backend
 
 
 def test_shapes_are_those_of_the_module_itself() -> None:

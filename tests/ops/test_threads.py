@@ -23,6 +23,8 @@ from elmokit.ops.packing import Packing
 from elmokit.ops.threads import _Pool, overlapped, parallel_for, parallel_rows, run_side_by_side
 from elmokit.ops.threads import num_threads as threads_here
 
+pytestmark = pytest.mark.any_backend
+
 THREADS = (1, 2, 3, 4, 8)
 
 
@@ -251,14 +253,13 @@ def test_a_pool_that_begins_on_a_thread_of_another_leaves_the_number_for_later_t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("threads", [2, 4])
-def test_a_call_that_is_interrupted_leaves_the_next_one_right(threads: int) -> None:
-    """Ctrl-C at random moments, in a process that goes on."""
-    code = f"""
+def test_a_call_that_is_interrupted_leaves_the_next_one_right() -> None:
+    """Ctrl-C at random moments, in a process that goes on; for longer in benchmarks/reliability/interruptions.py."""
+    code = """
 import random, signal, threading, warnings, numpy as np, torch, elmokit, _thread, time
 warnings.simplefilter("ignore")
 signal.signal(signal.SIGINT, signal.default_int_handler)
-torch.set_num_threads({threads})
+torch.set_num_threads(4)
 embedder = elmokit.Embedder.load()
 sentences = [["apple", "play", "bank"] * random.Random(n).randint(1, 30) for n in range(200)]
 expected = embedder.embed(sentences)

@@ -11,7 +11,7 @@ from elmokit.ops.functional import unpack_sentences, unpack_words
 LARGEST, TOO_LARGE = 65519.996, 65520.0  # in float32, next to one another: what float16 holds, and what it does not
 
 
-@pytest.fixture(params=["native", "reference"])
+@pytest.fixture(params=["reference", pytest.param("native", marks=pytest.mark.native)])
 def any_machine(request: pytest.FixtureRequest, backend: Callable[[str], None]) -> None:
     backend(request.param)
 

@@ -128,6 +128,7 @@ def test_architecture_has_a_line_for_every_package() -> None:
     assert [name for name in sorted(names) if f"\n| `{name}` |" not in text] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["make_architecture", "make_diagram"])
 def test_generated_parts_are_what_their_tool_makes(tool: str) -> None:
     command = [sys.executable, str(ROOT / "tools" / f"{tool}.py"), "--check"]

@@ -25,7 +25,7 @@ def test_every_extra_is_named_in_an_error_with_its_packages() -> None:
 
 
 def test_no_hint_installs_elmokit_from_an_index_that_does_not_have_it() -> None:
-    files = [*(ROOT / "src").rglob("*.py"), ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    files = [*(ROOT / "src").rglob("*.py"), ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     hints = [file.name for file in files if re.search(r"pip install ['\"]?elmokit", file.read_text(encoding="utf-8"))]
     assert hints == []
 

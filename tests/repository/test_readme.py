@@ -16,8 +16,8 @@ INDEX, PYTHON = ROOT / "docs" / "index.md", ROOT / "docs" / "python.md"
 
 
 @pytest.fixture
-def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_threads: None) -> Path:
-    """What the examples of a document read; `pretrain` sets the number of threads, which is restored."""
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the examples of a document read."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "cache"))

@@ -36,7 +36,6 @@ TUTORIALS = [path for path in FILES if path.stem not in ELSEWHERE]
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # as a reader sees them
-@pytest.mark.usefixtures("num_threads")  # `pretrain` sets it
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
 def test_tutorial_runs(tutorial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for library in LIBRARIES.get(tutorial.stem, ()):

@@ -98,8 +98,11 @@ def test_finetune_improves_the_domain_and_reports_both_texts(settings: FinetuneC
     assert written[str(folder / "heldout.txt")]["after"]["mean"] == domain.after.mean
 
 
-def test_finetune_keeps_mix_tokenizer_vocabulary_and_card(settings: FinetuneConfig, folder: Path) -> None:
-    start, tuned = load(folder / "model"), load(finetune(replace(settings, max_words=20)).model)
+def test_finetune_keeps_mix_tokenizer_vocabulary_card_and_threads(settings: FinetuneConfig, folder: Path) -> None:
+    threads = torch.get_num_threads()
+    report = finetune(replace(settings, max_words=20, threads=threads + 1))
+    assert torch.get_num_threads() == threads
+    start, tuned = load(folder / "model"), load(report.model)
     assert (tuned.mix, tuned.tokenizer, tuned.vocab) == (start.mix, start.tokenizer, start.vocab)
     assert "fine-tuned" in tuned.card and "heldout.txt" in tuned.card and start.card.rstrip() in tuned.card
 

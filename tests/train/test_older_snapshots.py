@@ -13,6 +13,8 @@ from elmokit.train.config import PretrainConfig
 from elmokit.train.snapshots import CHECKSUMS, Snapshot, add_prefix, read_snapshot, write_snapshot
 from elmokit.train.trainer import Trainer
 
+pytestmark = pytest.mark.any_backend
+
 
 def trainer(settings: PretrainConfig) -> Trainer:
     vocab = Vocab.from_counts(count_words(settings.corpus))

@@ -39,6 +39,8 @@ from elmokit.train.schedule import Schedule
 from elmokit.train.snapshots import latest_snapshot, read_snapshot
 from elmokit.train.trainer import Trainer
 
+pytestmark = pytest.mark.any_backend
+
 WEIGHTS = ["model.safetensors", "softmax.safetensors"]
 
 
@@ -261,6 +263,7 @@ def test_pretrain_refuses_a_checkpoint_of_another_vocabulary(settings: PretrainC
         pretrain(replace(settings, vocab=tmp_path / "vocab.txt"))
 
 
+@pytest.mark.slow
 def test_pretrain_on_a_full_disk_keeps_the_previous_checkpoint(
     settings: PretrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,14 +428,14 @@ def test_pretrain_resumed_within_an_interval_logs_the_mean_of_the_whole_interval
     assert resumed == whole
 
 
-def test_pretrain_leaves_the_random_state_of_its_caller_alone(settings: PretrainConfig) -> None:
+def test_pretrain_leaves_the_random_state_and_the_threads_of_its_caller_alone(settings: PretrainConfig) -> None:
     torch.manual_seed(5)
     random.seed(5)
-    expected = torch.rand(()).item(), random.random()
+    expected = torch.rand(()).item(), random.random(), torch.get_num_threads()
     torch.manual_seed(5)
     random.seed(5)
-    pretrain(replace(settings, max_words=20))
-    assert (torch.rand(()).item(), random.random()) == expected
+    pretrain(replace(settings, max_words=20, threads=torch.get_num_threads() + 1))
+    assert (torch.rand(()).item(), random.random(), torch.get_num_threads()) == expected
 
 
 def test_patience_does_not_stop_a_cool_down(endless: PretrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -514,28 +517,18 @@ def test_pretrain_resumes_on_files_of_other_names_and_order(settings: PretrainCo
 
 
 @pytest.mark.slow
-def test_pretrain_goes_on_where_harder_text_begins(
+def test_pretrain_goes_on_where_harder_text_begins_and_killed_there_ends_with_the_same_bytes(
     settings: PretrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # With this seed, the easy file is read first.
-    settings = replace(settings, corpus=write_two_domains(tmp_path), recipe="modern", schedule="none")
-    settings = replace(settings, learning_rate=0.005, log_every=5, checkpoint_every=30, num_samples=0, epochs=1)
-    pretrain(replace(settings, seed=1))
-    assert not events(settings.output, "diverged")
-    (harder,) = events(settings.output, "harder_text")
-    losses = [event["loss_forward"] for event in events(settings.output, "train")]
-    assert losses[-1] < harder["loss_before"] and min(losses) < 1 < losses[-1]
-    assert "the text is harder here" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_pretrain_killed_where_harder_text_begins_ends_with_the_same_bytes(
-    settings: PretrainConfig, tmp_path: Path
-) -> None:
     settings = replace(settings, corpus=write_two_domains(tmp_path), recipe="modern", schedule="none", seed=1)
     settings = replace(settings, learning_rate=0.005, log_every=5, checkpoint_every=30, num_samples=0, epochs=1)
     whole = pretrained(replace(settings, output=tmp_path / "whole"))
+    assert not events(tmp_path / "whole", "diverged")
     (harder,) = events(tmp_path / "whole", "harder_text")
+    losses = [event["loss_forward"] for event in events(tmp_path / "whole", "train")]
+    assert losses[-1] < harder["loss_before"] and min(losses) < 1 < losses[-1]
+    assert "the text is harder here" in capsys.readouterr().out
     kill_at_step(settings, harder["step"])
     assert_same_model(pretrained(settings), whole)
 

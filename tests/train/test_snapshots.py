@@ -9,6 +9,8 @@ import torch
 from elmokit.train import snapshots
 from elmokit.train.snapshots import Snapshot, latest_snapshot, read_snapshot, write_snapshot
 
+pytestmark = pytest.mark.any_backend
+
 
 def test_write_snapshot_keeps_only_the_latest(tmp_path: Path) -> None:
     for step in (5, 10, 15, 100):

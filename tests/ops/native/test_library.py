@@ -16,6 +16,8 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.ops.dispatch import available_backends, explain
 from elmokit.ops.native import library
 
+pytestmark = pytest.mark.any_backend
+
 LOAD = library._library.__wrapped__
 
 
@@ -44,6 +46,7 @@ def test_a_library_that_does_not_fit_is_left_alone(tmp_path: Path, monkeypatch: 
         assert not library.is_built() and library.targets.__wrapped__() == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unknown", [" -mavxvnni", " -m"])
 def test_a_compiler_builds_for_the_targets_that_it_knows(
     unknown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
