@@ -189,6 +189,14 @@ def other_speed_bars() -> Iterator[Bar]:
     for name, seconds in (("import elmokit", 0.1), ("elmokit --help", 0.5)):
         figures = read("import_time")[name]
         yield at_most(f"`{name}`", seconds, figures["median"], lambda value: f"{value:.2f} s", figures)
+    ray = read("ray_overhead")
+    yield at_most(
+        "From a text to Parquet on a local Ray cluster: time beyond that without", 0.25, ray["ratio"] - 1, percent, ray
+    )
+    for kind, target in (("frozen", 0.4), ("fine-tuned", 0.42)):
+        busy = read("busy_neighbour")[kind]
+        claim = f"`Elmo` ({kind}) in a loop of one's own: share of its speed beside a busy process"
+        yield at_least(claim, target, busy["ratio"], percent, busy)
     memory = read("embed_memory")
     claim = "Peak memory, embedding 50 MB of text with `en-small`"
     yield at_most(claim, 2000, memory["peak_megabytes"], lambda size: f"{size / 1000:.2f} GB", memory)
@@ -211,6 +219,8 @@ def server_bars() -> Iterator[Bar]:
     each = read("serve")
     clients, half, over = each["throughput"], each["half_load"], each["overload"]
     answered, refused = (over["statuses"].get(status, 0) for status in ("200", "429"))
+    if not refused:
+        raise ValueError("serve.json: the overload refused no request, so that it was none: measure it again")
     lost = sum(over["statuses"].values()) - answered - refused
     milliseconds = "{:.0f} ms".format
     claim = f"Server, sentences of {clients['clients']} clients: share of `Embedder`'s speed"
@@ -222,7 +232,7 @@ def server_bars() -> Iterator[Bar]:
     yield at_most(claim, 0, lost, str, each)
     counts = f"{refused:,} refused, {answered:,} answered"
     claim = f"Server at ten times that rate: 99th percentile of the time to refuse ({counts})"
-    yield at_most(claim, 50, 1000 * (over["refused_p99"] or 0), milliseconds, each)
+    yield at_most(claim, 50, 1000 * over["refused_p99"], milliseconds, each)
     claim = "Server at ten times that rate: growth of its memory from the second fifth of that time to the last"
     yield at_most(claim, 20, over["memory_growth_mib"], "{:.0f} MiB".format, each)
 
@@ -945,6 +955,46 @@ def documents() -> dict[Path, str]:
     return {OUTPUT: results(), TUTORIAL: with_table(TUTORIAL, training_hours())} | readmes
 
 
+def quoted() -> dict[str, list[str]]:
+    """The phrases with figures that stand in other documents, by document."""
+    found = {name: part["by state"]["zeros"] for name, part in read("intrinsic")["en-small"].items()}
+    senses = {name: found[f"{name}_uses"]["5"]["f1"] for name in ("coarsewsd", "wsd")}
+    centroids = {name: found[name]["f1"] for name in senses}
+    coarse, of_all = (
+        f"{senses[name][row]['layer 2']:.1f} % instead of {centroids[name][row]['layer 2']:.1f} %"
+        for name, row in (("coarsewsd", "mean"), ("wsd", "ALL"))
+    )
+    tfidf = read("integrations")["scikit-learn"]["TF-IDF"]["test"]
+    tuned = {domain: change["percent"] for domain, change in read("finetune_un")["changes"].items()}
+    on_speeches = tuned.pop("un_general_debate")
+    sorted_ratios = [each["ratio"]["median"] for case, each in read("embed_throughput").items() if "sorted" in case]
+    versions = [each["ratio"] for each in read("two_versions").values()]
+    of_state = {state: read("heldout_perplexity")[state]["all"]["mean"] for state in ("zeros", "carry")}
+    return {
+        "docs/tutorials/classification.md": [f"{tfidf:.1f} %", f"vectors {found['sst2']['mix']['test']:.1f} %"],
+        "docs/tutorials/senses.md": [coarse, of_all, f"for {senses['wsd']['ALL']['most frequent']:.1f} %"],
+        "docs/tutorials/pretrain.md": [f"{read('time_to_quality')['ratio']['hours']:.2f} times as fast"],
+        "docs/tutorials/finetune.md": [
+            f"\u2212{-on_speeches:.0f} % on the speeches, +{min(tuned.values()):.0f} to +{max(tuned.values()):.0f} %"
+        ],
+        "docs/how-elmo-works.md": [f"from {of_state['zeros']:.1f} to {of_state['carry']:.1f}"],
+        "README.md": [
+            f"about {read('two_models')['float32']['ratio']:.1f} times as fast",
+            f"{min(sorted_ratios):.1f} to {max(sorted_ratios):.1f}",
+            f"{min(versions):.2f} to {max(versions):.2f} times",
+        ],
+    }
+
+
+def quotation_problems() -> list[str]:
+    """The figures that other documents quote, and that are not those of the result files."""
+    messages = []
+    for name, phrases in quoted().items():
+        text = " ".join((ROOT / name).read_text(encoding="utf-8").split())
+        messages += [f"{name} should say {phrase!r}" for phrase in phrases if phrase not in text]
+    return messages
+
+
 def missing_paths(text: str) -> list[str]:
     """The scripts, tests and documents that a text names and that do not exist."""
     named = re.findall(r"\b(?:benchmarks|tests|docs|tools|recipes)/[\w./-]+\.(?:py|sh|json|md)\b", text)
@@ -966,7 +1016,8 @@ def problems() -> list[str]:
             messages.append(f"{path.name} is not what the result files say: run tools/make_results.py")
     unused = sorted({path.stem for path in RESULTS.glob("*.json")} - USED)
     messages += [f"{name}.json is in no table: add one to tools/make_results.py, or remove the file" for name in unused]
-    return messages + [f"docs/results.md names {path}, which is not there" for path in missing_paths(results())]
+    messages += [f"docs/results.md names {path}, which is not there" for path in missing_paths(results())]
+    return messages + quotation_problems()
 
 
 def main(argv: list[str]) -> int:

@@ -1,6 +1,6 @@
 """Compare the four sequence encoders at equal compute: each is pretrained for the same time on one core.
 
-    python benchmarks/quality/encoders.py pretrain --runs DIRECTORY --corpus SHARDS --minutes 360 [--encoders lstm ...]
+    python benchmarks/quality/encoders.py pretrain --runs DIRECTORY --corpus SHARDS --minutes 90 [--encoders lstm ...]
     python benchmarks/quality/encoders.py heldout --runs DIRECTORY --heldout FILE ...
     python benchmarks/quality/encoders.py probe senses ner --runs DIRECTORY --eval DIRECTORY
 
@@ -225,7 +225,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--corpus", type=Path, nargs="+", help="tokenized files, or the output of `elmokit prepare`")
     parser.add_argument("--heldout", type=Path, nargs="+", help="tokenized files")
     parser.add_argument("--eval", type=Path, help="directory of the data sets")
-    parser.add_argument("--minutes", type=float, default=360, help="processor time for training")
+    parser.add_argument("--minutes", type=float, default=90, help="processor time for training")
     parser.add_argument("--words", type=int, help="total words to read, in place of the minutes")
     parser.add_argument("--vocab-size", type=int, help="size of the vocabulary, in place of that in training.json")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="seeds of the tagger")

@@ -5,15 +5,16 @@
 #
 # WIKITEXT holds wiki.{train,valid,test}.tokens. The perplexity of the forward direction (exact softmax over the 33,278
 # words of the vocabulary, state carried) is the measure that was published for LSTM language models (Merity et al.
-# 2017; Grave et al. 2017). After an interruption, give the same command again.
+# 2017; Grave et al. 2017), and is written to RUNS/results. After an interruption, give the same command again. CONFIG,
+# RESULTS, EPOCHS, THREADS, DTYPE and PYTHON in the environment replace what is set below.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 wikitext=$1 runs=$2
-config=${CONFIG:-$here/config.json} results=${RESULTS:-$here/../../benchmarks/results}
+config=${CONFIG:-$here/config.json} results=${RESULTS:-$runs/results}
 epochs=${EPOCHS:-10} threads=${THREADS:-2} dtype=${DTYPE:-auto}
 python=${PYTHON:-python}
 
-mkdir -p "$runs"
+mkdir -p "$runs" "$results"
 for part in train valid test; do
     "$python" "$here/articles.py" "$wikitext/wiki.$part.tokens" "$runs/$part.txt"
 done

@@ -51,6 +51,18 @@ def test_check_fails_when_a_figure_changes_until_the_documents_are_made_again(to
     assert all("12,345" in readme.read_text(encoding="utf-8") for readme in tool.READMES.values())
 
 
+def test_figures_quoted_in_other_documents_are_checked(tool: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    change(tool.RESULTS / "time_to_quality.json", "ratio", hours=2.5)
+    assert tool.main([]) == 1  # written by hand, so that they are not made again
+    assert capsys.readouterr().err == "docs/tutorials/pretrain.md should say '2.50 times as fast'\n"
+
+
+def test_an_overload_that_refuses_nothing_is_none(tool: ModuleType) -> None:
+    change(tool.RESULTS / "serve.json", "overload", "statuses", **{"429": None})
+    with pytest.raises(ValueError, match="the overload refused no request"):
+        tool.bars()
+
+
 def test_a_target_that_is_missed_is_marked(tool: ModuleType) -> None:
     change(tool.RESULTS / "file_to_file.json", "small bfloat16", ratio=1.16)
     row = next(line for line in tool.bars().splitlines() if "From file to file" in line)
