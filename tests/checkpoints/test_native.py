@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file, save_model
 from same_weights import assert_same_weights
 from sequence_encoders import CARRYING, CONFIGS, random_bilm
 from tensor_files import read_tensors
@@ -24,6 +24,7 @@ from elmokit.checkpoints.pretrained import on_device
 from elmokit.config import BiLMConfig, InterleavedConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.elmo import Elmo
 from elmokit.nn.inference import prepack
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.softmax import FullSoftmax
@@ -83,8 +84,30 @@ def test_a_mix_that_was_learned_can_be_saved(tmp_path: Path) -> None:
     save(replace(everything(), mix=MixWeights((-inf, 0.0, -inf))), tmp_path / "layer")  # one layer alone
     loaded = load(tmp_path / "layer").mix
     assert loaded is not None and torch.tensor(loaded.weights).softmax(0).tolist() == [0, 1, 0]
-    with pytest.raises(ValueError, match="the weights and gamma of a mix must be finite"):
-        MixWeights((0.0, float("nan"), 0.0))
+    for weights in ((0.0, float("nan"), 0.0), (-inf, -inf, -inf)):
+        with pytest.raises(ValueError, match="the weights and gamma of a mix must be finite"):
+            MixWeights(weights)
+
+
+def test_a_softmax_of_other_words_or_another_bilm_is_refused() -> None:
+    model = everything()
+    assert model.vocab is not None
+    for softmax in (FullSoftmax(len(model.vocab) + 1, 16), FullSoftmax(len(model.vocab), 17)):
+        with pytest.raises(ValueError, match="the softmax has weights"):
+            replace(model, softmax=softmax)
+    with pytest.raises(ValueError, match="Pretrained holds a BiLM, not str"):
+        Pretrained("model")  # type: ignore[arg-type]
+
+
+def test_a_loaded_model_as_a_part_of_another_is_written_by_safetensors(tmp_path: Path) -> None:
+    save(everything(), tmp_path / "model")
+    bilm = load(tmp_path / "model").bilm
+    save_model(torch.nn.Sequential(Elmo(bilm)), str(tmp_path / "own.safetensors"))
+    stored = {f"0.bilm.{name}": tensor for name, tensor in bilm.state_dict().items()}
+    for name, tensor in load_file(tmp_path / "own.safetensors").items():
+        assert name not in stored or torch.equal(tensor, stored[name])
+    shared = {weight.untyped_storage().data_ptr() for weight in bilm.parameters()}
+    assert len(shared) == len(list(bilm.parameters()))
 
 
 def test_a_warm_state_of_another_shape_is_refused_before_it_is_saved() -> None:

@@ -331,6 +331,29 @@ sys.exit(cli.main({CALLS[1][0].split()}))
     assert (run.returncode, run.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("command", ["--version", "--help", "info"])
+@pytest.mark.parametrize(
+    ("closed", "exit_code", "message"),
+    [
+        ("| true", 0, ""),
+        pytest.param(
+            "> /dev/full",
+            2,
+            "elmokit: error: [Errno 28] No space left on device\n",
+            marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full"),
+        ),
+    ],
+)
+def test_output_that_cannot_be_printed_is_noticed_before_python_ends(
+    command: str, closed: str, exit_code: int, message: str
+) -> None:
+    """Python buffers what is printed, and by default fails to write it after the last line of the program."""
+    shell = f'"{sys.executable}" -m elmokit {command} {closed}; exit ${{PIPESTATUS[0]}}'
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    run = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=environment, check=False)
+    assert (run.returncode, run.stderr) == (exit_code, message)
+
+
 @pytest.mark.parametrize("command", ["probe {0} {0} --output {0}", "wsd {0} --output {0}"])
 def test_report_replaces_neither_its_input_nor_unasked_another_file(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

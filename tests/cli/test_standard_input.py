@@ -173,6 +173,16 @@ def test_words_that_the_terminal_cannot_show_are_escaped(tmp_path: Path) -> None
     assert ended.returncode == 0 and "caf\\xe9" in ended.stdout
 
 
+def test_errors_name_standard_input_and_not_its_copy(
+    run: Callable[[str, bytes], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("embed - --output vectors", b"a caf\xe9\n") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("elmokit: error: standard input, line 1: ") and "-t UTF-8 - > " in error
+    assert run("embed - --output vectors", b"") == 2
+    assert capsys.readouterr().err.startswith("elmokit: error: standard input is empty")
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -63,3 +63,5 @@ def test_fit_refuses_seeds_that_are_no_different_numbers(
     assert run(FIT, train, "--seeds", seeds) == 2
     error = capsys.readouterr().err
     assert error.startswith("elmokit: error: seeds") and error.count("\n") == 1
+    assert run(FIT, train, "--seeds", "1,2", "--seed", "5") == 2
+    assert "--seed cannot be used with --seeds" in capsys.readouterr().err

@@ -256,6 +256,12 @@ def test_prepare_refuses_proteins_with_text_or_a_language(
         prepare(["proteins.fasta"], tmp_path / "shards", **options)
 
 
+def test_prepare_refuses_a_similarity_that_nothing_is_compared_by(tmp_path: Path) -> None:
+    raw = written(tmp_path / "raw.txt", REPEATING)
+    with pytest.raises(ValueError, match="similarity is for near duplicates, and drop_duplicates is 'none'"):
+        prepare([raw], tmp_path / "out", drop_duplicates="none", similarity=0.95)
+
+
 def test_prepare_drops_counts_and_lists_duplicates(tmp_path: Path) -> None:
     raw, held_out = written(tmp_path / "raw.txt", REPEATING), written(tmp_path / "held.txt", [[HELD_OUT]])
     report = prepare([raw], tmp_path / "out", processes=1, num_shards=1, exclude=[held_out])

@@ -17,7 +17,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.documents import read_documents
 from elmokit.data.prepare import prepare
-from elmokit.data.text_files import file_tokenizers, line_tokenizer, read_sentences, tokenized_files
+from elmokit.data.text_files import check_language, file_tokenizers, line_tokenizer, read_sentences, tokenized_files
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.fs.reading import read_lines
@@ -257,8 +257,18 @@ def test_english_rules_on_another_language_are_reported(lines: list[str], reason
     assert reason in message and "--language" in message
 
 
-def test_language_that_was_chosen_is_not_doubted(tmp_path: Path) -> None:
+def test_language_that_was_chosen_is_not_doubted_unless_it_has_no_rules(tmp_path: Path) -> None:
     assert doubts(tmp_path, GERMAN, "english-1", language="de") == []
+    (message,) = doubts(tmp_path, GERMAN, "words-1", language="sv")
+    assert "there are no rules for sentences of 'sv'" in message
+
+
+def test_language_is_refused_where_all_text_is_split(shard: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has split all of the text already: omit the language"):
+        check_language("de", [shard])
+    check_language(None, [shard])
+    (tmp_path / "raw.txt").write_text("A line.\n")
+    check_language("de", [shard, tmp_path / "raw.txt"])
 
 
 def test_string_in_an_unknown_script_is_reported(model: Pretrained) -> None:

@@ -269,9 +269,9 @@ def test_embeddings_hold_the_words_of_their_rows(embedder: Embedder) -> None:
         ({"sentences": {"text": "I like apple"}}, "not a dict: name its column or key"),
         ({"sentences": [["I"], 7]}, "sentence 1 is neither"),
         ({"sentences": [["I", 7]]}, "sentence 0 is neither"),
-        ({"sentences": [["I"]], "layers": 3}, "a number from 0 to 2, not 3"),
-        ({"sentences": [["I"]], "layers": [0, 1]}, r"a number from 0 to 2, not \[0, 1\]"),
-        ({"sentences": [["I"]], "layers": 1.0}, "a number from 0 to 2, not 1.0"),
+        ({"sentences": [["I"]], "layers": 3}, r"a number from 0 \(the tokens\) to 2 \(the top\), not 3"),
+        ({"sentences": [["I"]], "layers": [0, 1]}, r"to 2 \(the top\), not \[0, 1\]"),
+        ({"sentences": [["I"]], "layers": 1.0}, r"to 2 \(the top\), not 1.0"),
         (
             {"sentences": [["I"]], "layers": "first"},
             r"top, or a number .* not 'first' \(or all, where",

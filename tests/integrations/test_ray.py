@@ -280,6 +280,7 @@ def test_a_number_type_that_depends_on_the_machine_is_refused(tmp_path: Path) ->
         (["--ray", "--state", "warm"], "--state cannot be used with --ray"),
         (["--ray", "--overwrite"], "--overwrite cannot be used with --ray"),
         (["--column", "line"], "--column and --num-actors are for tables on a cluster: add --ray"),
+        (["--ray", "--device", "cuda:1"], "Ray assigns the GPUs: use --device cuda, not cuda:1"),
         (["--ray", "--dtype", "auto"], "with dtype auto machines may compute in different types: name bfloat16"),
         (["--ray", "--column", "line"], "there is no column 'line': name one of 'id', 'text'"),
     ],

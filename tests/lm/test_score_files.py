@@ -19,7 +19,10 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
 # The vocabularies of tests have a handful of words.
-pytestmark = pytest.mark.filterwarnings("ignore:.* of the words are not in the model's vocabulary")
+pytestmark = [
+    pytest.mark.any_backend,
+    pytest.mark.filterwarnings("ignore:.* of the words are not in the model's vocabulary"),
+]
 
 
 @pytest.fixture
@@ -106,7 +109,7 @@ def test_score_file_writes_a_row_per_word_without_boundaries(model: Pretrained, 
     total = score_file(text, output, model, tsv=True, bits=bits)
     header, *rows = [line.split("\t") for line in output.read_text().splitlines()]
     unit, scale = ("bits", 1) if bits else ("nats", np.log(2))
-    assert header == ["sentence", "position", "word", f"forward_{unit}", f"backward_{unit}", "unknown"]
+    assert header == ["line", "position", "word", f"forward_{unit}", f"backward_{unit}", "unknown"]
     expected = score([["a", '"b', "zebra"], ["c"]], model)
     assert [row[:3] + row[5:] for row in rows] == [
         ["1", "1", "a", "0"], ["1", "2", '"b', "1"], ["1", "3", "zebra", "1"], ["4", "1", "c", "0"],
@@ -114,6 +117,19 @@ def test_score_file_writes_a_row_per_word_without_boundaries(model: Pretrained, 
     surprisal = np.concatenate([each.surprisal for each in expected], axis=1) * scale
     np.testing.assert_allclose(np.array([row[3:5] for row in rows], float).T, surprisal, atol=1e-5)
     assert (total.sentences, total.unknown) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "tsv", "message"),
+    [("out.tsv.gz", False, "would hold JSON lines: a table needs --tsv"), ("out.jsonl", True, "would hold a table")],
+)
+def test_score_file_refuses_a_name_that_does_not_fit(
+    model: Pretrained, tmp_path: Path, name: str, tsv: bool, message: str
+) -> None:
+    (tmp_path / "text.txt").write_text("a b\n")
+    with pytest.raises(ValueError, match=message):
+        score_file(tmp_path / "text.txt", tmp_path / name, model, tsv=tsv)
+    assert not (tmp_path / name).exists()
 
 
 def test_score_file_writes_logarithms_to_base_2_where_bits_are_asked_for(model: Pretrained, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import elmokit.nn.bilm as bilm_module
 import elmokit.nn.lstm as lstm_module
 from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.elmo import batch_to_ids
 from elmokit.nn.inference import prepack
 from elmokit.ops.packing import pack_sentences
 from elmokit.ops.portable import lstm as portable_lstm
@@ -145,9 +146,17 @@ def test_padding_changes_nothing() -> None:
     assert not out.layers[:, 0, 4:].any() and not out.layers[:, 1, 2:].any()
 
 
-def test_int32_ids_do_as_well_as_int64() -> None:
+def test_integers_of_any_size_are_ids() -> None:
     bilm, ids = model(TINY), random_ids(TINY, 2, 4, seed=6)
-    assert torch.equal(bilm(ids.int()).layers, bilm(ids).layers)
+    for narrow in (ids.int(), ids.short()):
+        assert torch.equal(bilm(narrow).layers, bilm(ids).layers)
+
+
+def test_a_narrow_batch_has_the_layers_of_a_wide_one() -> None:
+    config = BiLMConfig.preset("tiny")
+    bilm, sentences = BiLM(config), [["a", "cat"], ["to"]]
+    expected = bilm(batch_to_ids(sentences)).layers
+    torch.testing.assert_close(bilm(batch_to_ids(sentences, 5)).layers, expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("reset", [False, True])
@@ -324,7 +333,8 @@ def test_a_stored_weight_that_is_not_of_two_directions_is_named() -> None:
         (lambda ids: ids[:, :, 0], r"ids must be integers \(B, T, C\)"),
         (lambda ids: ids.double(), "ids must be integers"),
         (lambda ids: ids.numpy(), "ids must be a tensor"),
-        (lambda ids: torch.cat([ids, ids], dim=2), "reads 7 characters of a word"),
+        (lambda ids: torch.cat([ids, ids], dim=2), "reads 7 characters of a word, not 14"),
+        (lambda ids: ids[:, :, :2], "reads 7 characters of a word, not 2"),
     ],
 )
 def test_ids_that_the_model_does_not_read_are_refused(change: Callable[[Tensor], Tensor], message: str) -> None:
@@ -339,8 +349,9 @@ def test_ids_beyond_the_table_are_refused() -> None:
 
 
 def test_a_mask_of_another_shape_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"the mask of ids \(2, 5, 7\) is \(2, 5\), not \(2, 4\)"):
-        model(TINY)(random_ids(TINY, 2, 5, seed=1), torch.ones(2, 4))
+    for mask, found in ((torch.ones(2, 4), r"\(2, 4\)"), ([[1] * 5] * 2, "a list")):
+        with pytest.raises(ValueError, match=rf"the mask of ids \(2, 5, 7\) is a tensor \(2, 5\), not {found}"):
+            model(TINY)(random_ids(TINY, 2, 5, seed=1), mask)
 
 
 def test_a_model_and_its_output_say_in_a_line_what_they_are() -> None:

@@ -294,7 +294,7 @@ def test_elmo_refuses_to_train_prepacked_weights_and_to_have_no_mix() -> None:
     assert Elmo(prepacked).freeze
     with pytest.raises(ValueError, match="prepacked for inference"):
         Elmo(prepacked, freeze=False)
-    with pytest.raises(ValueError, match="num_mixes must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="num_mixes must be an integer, at least 1, not 0"):
         Elmo(tiny(), num_mixes=0)
 
 
@@ -314,7 +314,7 @@ def test_it_and_its_output_say_in_a_line_what_they_are() -> None:
         (ids().neg(), r"0 \(padding\) to 261, not -261..0"),
         (ids() + 1, r"0 \(padding\) to 261, not 1..262"),
         (ids() * (ids() != 261), "a word's characters end with 261, not with 0"),
-        (torch.cat([ids(), ids()], dim=2), r"reads 50 characters of a word: use batch_to_ids\(sentences, 50\)"),
+        (torch.cat([ids(), ids()], dim=2), "reads 50 characters of a word, not 100: use batch_to_ids"),
     ],
 )
 def test_ids_that_are_no_words_of_the_model_are_refused(wrong: Tensor, message: str) -> None:

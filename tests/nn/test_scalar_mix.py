@@ -1,5 +1,7 @@
 """The learned mixture of layers, against NumPy."""
 
+from math import inf
+
 import numpy as np
 import pytest
 import torch
@@ -86,6 +88,8 @@ def test_what_does_not_fit_is_refused() -> None:
     layers, _ = batch()
     with pytest.raises(ValueError, match="3 numbers"):
         ScalarMix(3, fixed_weights=[1.0])
+    with pytest.raises(ValueError, match="must be finite, or -inf for a layer left out"):
+        ScalarMix(3, fixed_weights=[-inf] * 3)
     with pytest.raises(ValueError, match="2 weights, but got 3 layers"):
         ScalarMix(2)(layers)
     with pytest.raises(ValueError, match=r"takes one tensor \(L\+1, ..., 2D\), not list: torch.stack"):

@@ -35,3 +35,8 @@ def test_tokens_that_differ_from_the_text_have_no_offsets_and_the_next_ones_do()
 
 def test_token_far_from_the_last_one_is_not_searched() -> None:
     assert token_offsets("a " + "b " * 200 + "c", ["a", "c"]) == [(0, 1), None]
+
+
+def test_an_empty_token_is_nowhere() -> None:
+    assert token_offsets("", [""]) == [None]
+    assert token_offsets("ab c", ["", "ab", "", "c"]) == [None, (0, 2), None, (3, 4)]

@@ -61,7 +61,7 @@ def test_vocab_is_read_back_or_names_the_word_that_would_not_be(tmp_path_factory
     assert Vocab.read(path) == vocab
 
 
-@pytest.mark.parametrize("word", ["", "a\nb", "\n", "a\r", "!!!MAXTERMID", "a\ud800"])
+@pytest.mark.parametrize("word", ["", "a\nb", "\n", "a\r", "!!!MAXTERMID", "a\ud800", "a ", "\ta"])
 def test_vocab_raises_for_words_that_are_no_lines(word: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"{word!r} cannot be a word of a vocabulary")):
         Vocab(["<S>", "</S>", "<UNK>", word])
@@ -70,6 +70,11 @@ def test_vocab_raises_for_words_that_are_no_lines(word: str) -> None:
 def test_read_does_not_count_the_mark_of_the_first_vocabularies(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("!!!MAXTERMID\n<S>\n</S>\n<UNK>\ncat\n")
     assert Vocab.read(tmp_path / "vocab.txt").words == ("<S>", "</S>", "<UNK>", "cat")
+
+
+def test_read_removes_the_white_space_around_a_word(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("<S> \n</S>\n<UNK>\t\n cat \n\u00a0\n", encoding="utf-8")
+    assert Vocab.read(tmp_path / "vocab.txt").words == ("<S>", "</S>", "<UNK>", "cat", "\u00a0")
 
 
 def test_read_accepts_a_published_vocabulary(goldens: Callable[[str], Path]) -> None:

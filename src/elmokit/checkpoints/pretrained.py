@@ -34,8 +34,9 @@ class MixWeights:
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", tuple(map(_as_float, self.weights)))
         object.__setattr__(self, "gamma", _as_float(self.gamma))
-        # Minus infinity leaves a layer out.
-        if not math.isfinite(self.gamma) or any(math.isnan(weight) or weight == math.inf for weight in self.weights):
+        # Minus infinity leaves a layer out. No weight at all is refused elsewhere, with the number that there must be.
+        is_finite = math.isfinite(self.gamma) and math.isfinite(max(self.weights, default=0.0))
+        if not is_finite or any(map(math.isnan, self.weights)):
             raise ValueError(f"the weights and gamma of a mix must be finite, not {self.weights} and {self.gamma}")
 
 
@@ -69,6 +70,8 @@ class Pretrained:
     warm_state: BiLMState | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.bilm, BiLM):
+            raise ValueError(f"Pretrained holds a BiLM, not {type(self.bilm).__name__}: elmokit.load reads a model")
         config = self.config
         self.start(self.state_policy)
         if self.warm_state is not None and not config.sequence_encoder.carries_state:
@@ -79,6 +82,10 @@ class Pretrained:
             raise ValueError(f"the mix has {len(self.mix.weights)} weights for {config.num_representations} layers")
         if self.vocab is not None and config.num_words not in (None, len(self.vocab)):
             raise ValueError(f"the vocabulary has {len(self.vocab)} words, the biLM's word table {config.num_words}")
+        if self.softmax is not None:
+            expected = (len(self.vocab or self.softmax.weight), config.sequence_encoder.projection_dim)
+            if (shape := tuple(self.softmax.weight.shape)) != expected:
+                raise ValueError(f"the softmax has weights {shape}, for these words and this biLM {expected}")
 
     @classmethod
     def from_pretrained(cls, model: str | Path | None = None, **options: Any) -> Pretrained:

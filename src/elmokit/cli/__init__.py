@@ -5,11 +5,19 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import tyro
 
 import elmokit
-from elmokit.cli.messages import discard_output, is_debugging, one_line, one_line_warnings, reopen_closed_streams
+from elmokit.cli.messages import (
+    discard_output,
+    flush_output,
+    is_debugging,
+    one_line,
+    one_line_warnings,
+    reopen_closed_streams,
+)
 from elmokit.cli.options import option_names, typed_options
 from elmokit.cli.standard_input import reads_stream, spool_standard_input
 from elmokit.cli.verbs import RESUMABLE, Verb, verbs_for
@@ -19,6 +27,21 @@ DESCRIPTION = (
     "Pretrain, load and use ELMo, deep contextual word vectors. `elmokit COMMAND --help` lists the options of a "
     "command, `elmokit --version` prints the version. As the name of a text file, - means standard input."
 )
+
+
+def _parsed(arguments: Sequence[str]) -> Verb:
+    """The verb with its options. SystemExit after help, and after an error in the options."""
+    try:
+        return tyro.cli(
+            verbs_for(arguments),
+            prog="elmokit",
+            description=DESCRIPTION,
+            args=arguments,
+            config=TYRO_CONFIG,
+        )
+    except SystemExit:
+        flush_output()
+        raise
 
 
 def _run(verb: Verb) -> int:
@@ -36,6 +59,7 @@ def _run(verb: Verb) -> int:
             return 0
         print("elmokit: stopped, as its output was closed; run the same command again to resume", file=sys.stderr)
         return 128 + signal.SIGPIPE
+    flush_output()
     return 0
 
 
@@ -64,25 +88,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     # Idle OpenMP threads would otherwise spin on the cores that compute the two directions.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if list(arguments) == ["--version"]:
-        print(f"elmokit {elmokit.__version__}")
-        return 0
     options = typed_options(arguments)  # for errors that settings raise before there is a verb
     try:
-        verb = tyro.cli(
-            verbs_for(arguments),
-            prog="elmokit",
-            description=DESCRIPTION,
-            args=arguments,
-            config=TYRO_CONFIG,
-        )
+        if arguments == ["--version"]:
+            print(f"elmokit {elmokit.__version__}")
+            flush_output()
+            return 0
+        verb = _parsed(arguments)
         options = option_names(verb)
         return _run(verb)
-    except BrokenPipeError:  # while printing help
+    except BrokenPipeError:  # while printing the version, help or the last lines of a job that is complete
         discard_output()
         return 0
     except (ValueError, OSError) as error:
         if is_debugging():
             raise
+        with suppress(OSError):
+            flush_output()
         print(f"elmokit: error: {one_line(error, options)}", file=sys.stderr)
         return 2

@@ -36,7 +36,7 @@ EVALUATE_STATE = (
     "carry; zeros for a model that carries no state)."
 )
 SCORE_TSV = (
-    "Write a table with a row per word: sentence, position, word, surprisal given the words before it (forward) and "
+    "Write a table with a row per word: line, position, word, surprisal given the words before it (forward) and "
     "given the words after it (backward), and 1 for a word outside the vocabulary, which is scored as <UNK>. A model "
     "that merges the directions has one surprisal, given all other words (masked)."
 )
@@ -165,7 +165,7 @@ class Score:
     def run(self) -> None:
         from elmokit.lm.score_files import score_file
 
-        with output_file(self.output) as output:
+        with output_file(self.output, ".tsv" if self.tsv else ".jsonl") as output:
             show(score_file(**{**vars(self), "output": output}))
             show(f"{self.output}: the scores")
 
@@ -194,6 +194,8 @@ class Substitutes:
 
         model = load(self.model)
         words = words_of(model, self.sentence, self.tokenize)
+        if not words:
+            raise ValueError("the sentence has no word to replace")
         positions = self.positions or tuple(range(len(words)))
         candidates = substitutes(
             words, model, positions=positions, top=self.top, direction=self.direction, state=self.state

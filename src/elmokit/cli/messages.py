@@ -7,10 +7,26 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+# Where `spool_standard_input` writes standard input to, a file that is gone when the message is read.
+SPOOLED = r"\S*/elmokit-\w+/standard-input[.\w]*\w"
+
 
 def discard_output() -> None:
     """Discard what is printed from now on, and what Python has buffered of standard output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def flush_output() -> None:
+    """Write what Python has buffered of standard output.
+
+    Raises:
+        OSError: It cannot be written. It is discarded, as it would fail again when Python ends.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        discard_output()
+        raise
 
 
 def reopen_closed_streams() -> None:
@@ -28,7 +44,7 @@ def is_debugging() -> bool:
 
 
 def one_line(message: Warning | Exception | str, options: Mapping[str, str]) -> str:
-    """The message on a single line, with names of Python arguments replaced by those of the options.
+    """The message on a single line, which names options in place of arguments, and standard input in place of its copy.
 
     Args:
         message: The message; if it is empty, the name of its class is shown.
@@ -38,7 +54,8 @@ def one_line(message: Warning | Exception | str, options: Mapping[str, str]) -> 
     text = "; ".join(filter(None, lines)).replace(":; ", ": ") or type(message).__name__
     for name, option in options.items():  # but not in paths or quotations, and not where Python's own spelling is shown
         text = re.sub(rf"(?<![\w./'-]){name}(?![\w/=(-]|\.\w)", option, text)
-    return text
+    text = re.sub(rf"(`[^`]*\s){SPOOLED}", r"\1-", text)  # within a command
+    return re.sub(SPOOLED, "standard input", text)
 
 
 @contextmanager

@@ -72,8 +72,9 @@ Language = Annotated[
 ComputeDtype = Annotated[
     Literal["float32", "bfloat16", "int8", "auto"],
     arg(
-        help="Number type to compute in: float32 (exact), bfloat16 (faster on hardware that supports it), int8 (faster "
-        "still, on a CPU; needs the compiled kernels), or auto (bfloat16 where the hardware supports it, else float32)."
+        help="Number type to compute in: float32 (the most precise), bfloat16 (faster on hardware that supports it), "
+        "int8 (faster still, on a CPU; needs the compiled kernels), or auto (bfloat16 where the hardware supports it, "
+        "else float32)."
     ),
 ]
 StorageDtype = Annotated[config.StorageDtype, arg(help="Number type on disk.")]

@@ -69,6 +69,8 @@ class Fit(Generic[TaskConfig]):
             _, report = fit(task, self.train, self.dev, self.test, **options)
         else:
             seeds = _numbers(self.seeds, "seeds", int)
+            if self.config.seed != FitConfig().seed:
+                raise ValueError("--seed cannot be used with --seeds: omit one of them")
             report = fit_seeds(task, self.train, self.dev, self.test, seeds=seeds, **options)
         show(report)
         print(f"{self.output}: the model and its report.json")

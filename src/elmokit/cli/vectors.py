@@ -30,7 +30,7 @@ RAY = (
 )
 LAYERS = (
     "Representation: the model's mix, the average, the sum, the top, all layers, or the number of a layer, 0 for the "
-    "tokens"
+    "tokens, -1 for the top"
 )
 ONE_LAYER = "Representation: the model's mix, the average, the sum, the top, or the number of a layer (0: the tokens)."
 
@@ -117,7 +117,9 @@ class Embed:
             raise ValueError(
                 f"with --ray the output is a directory of Parquet files: name one without {self.output.suffix}"
             )
-        on_gpus = (self.device or "").startswith("cuda")  # Ray hides GPUs from processes that ask for none
+        if self.device not in (None, "cpu", "cuda"):
+            raise ValueError(f"with --ray, Ray assigns the GPUs: use --device cuda, not {self.device}")
+        on_gpus = self.device == "cuda"  # Ray hides GPUs from processes that ask for none
         embed = EmbedWords(
             self.cluster.column,
             self.model,

@@ -93,11 +93,10 @@ def read_identifiers(path: str | Path, separator: str = "|", field: int = 1, gro
     Raises:
         ValueError: A header has no such field, or two sequences have the same name; the message names the line.
     """
-    if field < -1 or not separator:
-        raise ValueError(
-            f"the field of a header must be 0 or more, or -1 for the whole header, not {field}; the text that "
-            "separates fields must not be empty"
-        )
+    if field < -1:
+        raise ValueError(f"the field of a header must be 0 or more, or -1 for the whole header, not {field}")
+    if not separator:
+        raise ValueError("the text that separates the fields of a header must not be empty")
     advice = "choose another field, or -1 for the whole header"
     lines: dict[str, int] = {}
 

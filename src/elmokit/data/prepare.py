@@ -161,6 +161,8 @@ def _check_arguments(
         raise ValueError(f"drop_duplicates must be near, exact or none, not {drop_duplicates!r}")
     if not 0 < similarity <= 1:
         raise ValueError(f"similarity must be above 0 and at most 1, not {similarity}")
+    if drop_duplicates != "near" and similarity != SIMILARITY:
+        raise ValueError(f"similarity is for near duplicates, and drop_duplicates is {drop_duplicates!r}: omit one")
     for name, number in (("num_shards", num_shards), ("processes", processes)):
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, not {number}")

@@ -21,7 +21,7 @@ from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.reading import read_lines, suffixes_of
 from elmokit.progress import ProgressBar
 from elmokit.text.tokenizer import Tokenizer
-from elmokit.text.tokenizers import TOKENIZED, get_tokenizer, tokenizer_for
+from elmokit.text.tokenizers import TOKENIZED, get_tokenizer, missing_rules, tokenizer_for
 
 ENGLISH_SENTENCES = (
     "is split into sentences by the rules of English, since words-1, the model's tokenizer, serves many languages: "
@@ -88,6 +88,12 @@ def line_tokenizer(name: str | None, tokenize: bool = True, language: str | None
     return get_tokenizer(name) if language is None else tokenizer_for(name, language)
 
 
+def check_language(language: str | None, files: Sequence[Path]) -> None:
+    """ValueError if a language is given, but no file is raw text that its rules could split."""
+    if language is not None and all(map(tokenizer_of_shard, files)):
+        raise ValueError("`elmokit prepare` has split all of the text already: omit the language")
+
+
 def file_tokenizers(
     files: Sequence[Path],
     name: str | None,
@@ -116,14 +122,17 @@ def file_tokenizers(
             UTF-8, or holds records instead of lines of text.
 
     Warns:
-        UserWarning: About the first file that does not look like what it is read as, whose sentences are split by the
-            rules of English because no language is given, or that is a shard of another tokenizer.
+        UserWarning: There are no rules for sentences of the language. About the first file that does not look like what
+            it is read as, whose sentences are split by the rules of English because no language is given, or that is a
+            shard of another tokenizer.
     """
     _refuse_records(files)
     shards = [tokenizer_of_shard(file) for file in files]
     tokenized = get_tokenizer(TOKENIZED)
     # The tokenizer of a model may need a library that is not installed, so it is loaded only for raw text.
     raw = tokenized if all(shards) else line_tokenizer(name, tokenize, language)
+    if (missing := missing_rules(raw, language)) is not None:
+        warnings.warn(missing, stacklevel=1)
     lines_are_sentences = (by_line or raw is tokenized) and not long_lines
     for file, shard in zip(files, shards, strict=True):
         doubts = [f"{file} {doubt}" for doubt in doubts_about(file, raw, lines_are_sentences)] if shard is None else []

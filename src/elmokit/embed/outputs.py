@@ -57,7 +57,7 @@ def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
         return torch.ones(count, dtype=torch.float32, device="cpu")
     number = count - 1 if layers == "top" else layers
     if isinstance(number, bool | str | float) or number not in range(-count, count):
-        choices = f"layers must be mix, average, sum, top, or a number from 0 to {count - 1}"
+        choices = f"layers must be mix, average, sum, top, or a number from 0 (the tokens) to {count - 1} (the top)"
         if layers == "all":
             raise ValueError(f"one vector of a word is needed: {choices}")
         raise ValueError(f"{choices}, not {layers!r} (or all, where a word may have several vectors)")

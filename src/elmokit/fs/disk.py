@@ -19,6 +19,8 @@ def cannot_write(path: Path, error: OSError | SafetensorError) -> OSError:
     # The text of a disk-full error may already be ours, for a file inside a directory that is written atomically.
     reason = os.strerror(number) if number in DISK_FULL else getattr(error, "strerror", None) or str(error)
     advice = "check free space and permissions; what was there before is unchanged"
+    if number in (errno.EEXIST, errno.ENOTDIR):
+        advice = "there is a file where a directory is needed, so choose another name"
     return OSError(number, f"cannot write {path} ({reason}): {advice}")
 
 

@@ -25,7 +25,7 @@ from elmokit.checkpoints.loading import ModelSource
 from elmokit.config import BiLMConfig, StatePolicy
 from elmokit.data.corpus import find_files
 from elmokit.data.streams import PackedBatch, assign_rows, scoring_batch, sentence_batches, window_batch
-from elmokit.data.text_files import file_tokenizers, read_sentences
+from elmokit.data.text_files import check_language, file_tokenizers, read_sentences
 from elmokit.lm.language_model import (
     check_predicts,
     check_rows,
@@ -400,6 +400,7 @@ def evaluate(
     if not files:
         raise ValueError("there is no file to evaluate: give at least one")
     paths = find_files(files)
+    check_language(language, paths)
     pretrained = resolve_language_model(model, device)
     bilm, softmax, vocab = parts_of(pretrained)
     check_start(pretrained, state, batch_size)

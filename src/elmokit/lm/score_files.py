@@ -45,7 +45,7 @@ def _to_json(number: int, score: Score, bits: bool) -> str:
 def _tsv_header(model: Pretrained, bits: bool) -> str:
     contexts = ("masked",) if model.config.sequence_encoder.merges_directions else ("forward", "backward")
     surprisals = [f"{context}_{'bits' if bits else 'nats'}" for context in contexts]
-    return "\t".join(("sentence", "position", "word", *surprisals, "unknown")) + "\n"
+    return "\t".join(("line", "position", "word", *surprisals, "unknown")) + "\n"
 
 
 def _to_tsv(number: int, score: Score, bits: bool) -> str:
@@ -98,6 +98,10 @@ def score_file(
         FileExistsError: The output exists, or appears meanwhile, and `overwrite` is not set.
     """
     check_output(output, [file], overwrite=overwrite)
+    name = Path(output).name.removesuffix(".gz").removesuffix(".zst")
+    if name.endswith((".json", ".jsonl") if tsv else (".tsv", ".csv")):
+        written = "a table, separated by tabs" if tsv else "JSON lines: a table needs --tsv (tsv=True in Python)"
+        raise ValueError(f"{output} would hold {written}; name another file")
     pretrained = resolve_language_model(model, device)
     parts_of(pretrained)
     check_start(pretrained, state, batch_size)

@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.config import BiLMConfig, GatedCNNConfig, InterleavedConfig, LSTMConfig, TransformerConfig
+from elmokit.config import (
+    PAD_CHARACTER,
+    BiLMConfig,
+    GatedCNNConfig,
+    InterleavedConfig,
+    LSTMConfig,
+    TransformerConfig,
+)
 from elmokit.nn.gated_cnn import BidirectionalGatedCNN
 from elmokit.nn.interleaved import InterleavedLSTM
 from elmokit.nn.lstm import BidirectionalLSTM, BiLMState
@@ -52,8 +60,21 @@ def check_ids(ids: Tensor, config: BiLMConfig) -> None:
     if ids.dim() != (2 if by_word else 3) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         shape, source = ("(B, T)", "Vocab.ids(words) + 1") if by_word else ("(B, T, C)", "batch_to_ids")
         raise ValueError(f"ids must be integers {shape}, as from {source}, not {tuple(ids.shape)} of {ids.dtype}")
-    if config.char_cnn is not None and ids.shape[2] > (width := config.char_cnn.max_characters):
-        raise ValueError(f"this model reads {width} characters of a word: use batch_to_ids(sentences, {width})")
+    width = None if config.char_cnn is None else config.char_cnn.max_characters
+    if width is not None and not 3 <= ids.shape[2] <= width:
+        raise ValueError(
+            f"this model reads {width} characters of a word, not {ids.shape[2]}: use batch_to_ids(sentences, {width})"
+        )
+
+
+def _in_full_width(ids: Tensor, config: BiLMConfig) -> Tensor:
+    """Character ids of words (U, C) padded to the C that the model was trained with; other ids as they are.
+
+    In a narrower batch, wide filters would not see the padding after a word that they saw in training, and the word
+    would have another vector.
+    """
+    missing = 0 if config.char_cnn is None else config.char_cnn.max_characters - ids.shape[1]
+    return F.pad(ids, (0, missing), value=PAD_CHARACTER) if missing else ids
 
 
 def _stacked(first: Tensor, second: Tensor) -> Tensor:
@@ -82,7 +103,8 @@ class BiLM(nn.Module):
         """Run a padded batch.
 
         Args:
-            ids: Ids of characters (B, T, C) or of words (B, T), shifted by one, 0 for no word.
+            ids: Ids of characters (B, T, C) or of words (B, T), shifted by one, 0 for no word. C may be smaller than
+                the number of characters that the model reads.
             mask: (B, T), True where there is a word, at any positions of a row; None: where an id is above 0.
             state: The state that the rows start from; None: zeros.
 
@@ -94,13 +116,15 @@ class BiLM(nn.Module):
             IndexError: An id has no row in the model's table, or the mask is True at a 0.
         """
         check_ids(ids, self.config)
-        if mask is not None and mask.shape != ids.shape[:2]:
-            raise ValueError(f"the mask of ids {tuple(ids.shape)} is {tuple(ids.shape[:2])}, not {tuple(mask.shape)}")
+        if mask is not None and getattr(mask, "shape", None) != ids.shape[:2]:
+            given = tuple(mask.shape) if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
+            raise ValueError(f"the mask of ids {tuple(ids.shape)} is a tensor {tuple(ids.shape[:2])}, not {given}")
         mask = self.token_encoder.is_word(ids) if mask is None else mask.bool()
         text = pack_sentences(mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False)
-        distinct, inverse = torch.unique(ids[mask], dim=0, return_inverse=True)
+        distinct, inverse = torch.unique(ids[mask].long(), dim=0, return_inverse=True)
         tokens = text.to_streams(inverse.cpu().expand(2, -1)).to(ids.device)
-        streams, state = self.run(self.token_encoder(distinct), tokens, text.packing, state)
+        words = self.token_encoder(_in_full_width(distinct, self.config))
+        streams, state = self.run(words, tokens, text.packing, state)
         layers = streams.new_zeros(len(streams), *mask.shape, self.config.output_dim)
         layers[:, mask] = torch.stack([text.unpack(stream) for stream in streams])
         return BiLMOutput(layers, mask, state)
@@ -232,6 +256,7 @@ class BiLM(nn.Module):
                     raise ValueError(
                         f"{stored} has shape {tuple(tensor.shape)}: it must be (2, ...), of two directions"
                     )
-                parts = [tensor] if len(names) == 1 else tensor
+                # Copies, because safetensors does not write weights that share their memory.
+                parts = [tensor] if len(names) == 1 else [direction.clone() for direction in tensor]
                 state_dict |= {prefix + name: part for name, part in zip(names, parts, strict=True)}
         super()._load_from_state_dict(state_dict, prefix, *others)

@@ -9,7 +9,6 @@ from functools import partial
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import PAD_CHARACTER, BiLMConfig
@@ -83,20 +82,6 @@ def _check_range(ids: Tensor, config: BiLMConfig) -> None:
         raise ValueError(f"a word's characters end with {PAD_CHARACTER}, not with 0 (no word), as from batch_to_ids")
 
 
-def in_full_width(ids: Tensor, bilm: BiLM) -> Tensor:
-    """Character ids (B, T, C) padded to the C that the model was trained with; other ids as they are.
-
-    In a narrower batch, wide filters would not see the padding after a word that they saw in training, and the word
-    would have another vector.
-    """
-    char_cnn = bilm.config.char_cnn
-    if char_cnn is None or ids.shape[2] == char_cnn.max_characters:
-        return ids
-    is_word = bilm.token_encoder.is_word(ids)
-    wide = F.pad(ids, (0, char_cnn.max_characters - ids.shape[2]), value=PAD_CHARACTER)
-    return wide * is_word.unsqueeze(-1)
-
-
 def add_boundaries(ids: Tensor, encoder: TokenEncoder) -> Tensor:
     """Put <S> before and </S> after the words of each row.
 
@@ -126,6 +111,9 @@ class Elmo(nn.Module):
 
     With the compiled kernels, the weights of a frozen biLM are prepacked once, not for every batch. That is 1.4 to 1.8
     times as fast, and takes the memory of the weights once more (`nn.inference.Frozen`).
+
+    PyTorch's autograd and `torch.compile`, which leaves the biLM out of its graph, see an ordinary module. The
+    transforms of `torch.func`, `torch.export` and `torch.jit.trace` do not see through the kernels.
     """
 
     def __init__(
@@ -150,15 +138,16 @@ class Elmo(nn.Module):
 
         Raises:
             ValueError: `bilm` is something else, such as the whole model, or is prepacked and should be trained;
-                `num_mixes` is below 1; `dropout` is not a probability; or there are not L+1 `fixed_weights`.
+                `num_mixes` is below 1; `dropout` is not a probability; or there are not L+1 `fixed_weights`, or none is
+                finite.
         """
         super().__init__()
         if not isinstance(bilm, BiLM):
             raise ValueError(f"Elmo takes a biLM, not {type(bilm).__name__}: write Elmo(elmokit.load(...).bilm)")
         if not freeze:
             bilm.check_has_weights()
-        if num_mixes < 1:
-            raise ValueError(f"num_mixes must be at least 1, not {num_mixes}")
+        if not isinstance(num_mixes, int) or num_mixes < 1:
+            raise ValueError(f"num_mixes must be an integer, at least 1, not {num_mixes}")
         self.bilm, self.freeze = bilm, freeze
         bilm.requires_grad_(not freeze)
         self._frozen = Frozen()
@@ -183,7 +172,6 @@ class Elmo(nn.Module):
         """
         check_ids(ids, self.bilm.config)
         _check_range(ids, self.bilm.config)
-        ids = in_full_width(ids, self.bilm)
         mask = self.bilm.token_encoder.is_word(ids)
         run: Callable[[], tuple[Tensor, BiLMState]] = partial(
             run_on_own_thread, partial(self._layers, ids.long(), mask, state), self.bilm.device

@@ -202,8 +202,9 @@ class _Kept(NamedTuple):
 class Frozen:
     """Runs a frozen biLM with weights that are prepacked once, and again after they have changed.
 
-    Each call compares PyTorch's version counters, so that no vector is stale. Writes through `.data` or NumPy are not
-    counted: write under `torch.no_grad()`, or call `forget` (`Elmo.forget_prepacked`). Where prepacking does not pay,
+    Each call compares PyTorch's version counters, so that no vector is stale. Writes are not counted through `.data`,
+    NumPy, or another tensor whose memory a weight was made to share: write to the weight itself under
+    `torch.no_grad()`, or call `forget` (`Elmo.forget_prepacked`). Where prepacking does not pay,
     or a weight or a hook could learn, the biLM runs as it is. A copy or pickle, as for another process, is empty.
     """
 

@@ -59,6 +59,8 @@ class ScalarMix(nn.Module):
         weights = torch.zeros(num_layers)
         if fixed_weights is not None:
             weights = torch.as_tensor(fixed_weights, dtype=torch.float32).detach().clone()
+            if not weights.softmax(dim=0).isfinite().all():
+                raise ValueError(f"fixed_weights must be finite, or -inf for a layer left out, not {fixed_weights}")
         self.weights = nn.Parameter(weights, requires_grad=learned)
         self.gamma = nn.Parameter(torch.ones(()), requires_grad=learned)
 

@@ -28,7 +28,7 @@ def token_offsets(text: str, tokens: Sequence[str]) -> list[tuple[int, int] | No
     position = 0
     for token in tokens:
         start = visible.find(token, position, position + len(token) + LOOK_AHEAD)
-        if start < 0:
+        if start < 0 or not token:
             offsets.append(None)
             continue
         position = start + len(token)

@@ -41,23 +41,26 @@ def _forced_segment(text: str) -> str:
 
 
 NOT_ASCII_SPACE = re.compile(r"[^\S\x00-\x7f]")
+LETTER_SPACE_PERIOD = re.compile(r"([^\W\d_])(\s+)\.")
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _segment(language: str, text: str) -> list[str]:
     """The segments of a text by sentencex.
 
     sentencex 1.0 panics if a capital, white space outside of ASCII and a period follow each other, as in
-    "vitamin C\u00a0.". Such a text is split as if its white space were ASCII. All other texts are split as they are, so
-    that their sentences stay those that models were trained on.
+    "vitamin C\u00a0.", and refuses lone surrogates. Such a text is split as if its white space were ASCII, and its
+    surrogates U+FFFD. All others are split as they are, so that their sentences stay those that models were trained on.
     """
     from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  (a compiled module)
 
-    try:
-        return segment(language, text)
-    except BaseException as error:  # a panic is no Exception, and its class cannot be imported
-        if type(error).__name__ != "PanicException":
-            raise
-    sentences = segment(language, NOT_ASCII_SPACE.sub(" ", text))
+    accepted = SURROGATE.sub("\ufffd", text)
+    endings = LETTER_SPACE_PERIOD.findall(accepted)
+    if any(letter.isupper() and not space.isascii() for letter, space in endings):
+        accepted = NOT_ASCII_SPACE.sub(" ", accepted)
+    sentences = segment(language, accepted)
+    if accepted == text:
+        return sentences
     ends = list(accumulate(map(len, sentences)))
     return [text[begin:end] for begin, end in pairwise([0, *ends[:-1], len(text)])]
 

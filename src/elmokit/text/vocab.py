@@ -17,6 +17,7 @@ from elmokit.text.characters import BOS, EOS, UNK
 
 SPECIALS = (BOS, EOS, UNK)
 BATCH_CHARACTERS = 1 << 20  # of the lines whose words are counted in one call, since a call per line would be slow
+SPACES = " \t"
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # which UTF-8 cannot represent
 OLD_MARK = "!!!MAXTERMID"  # a line of the first vocabularies, which bilm-tf does not count (bilm/data.py:36)
 
@@ -52,6 +53,7 @@ class Vocab:
             )
 
         unreadable = [word for word in self.words if not word or "\n" in word or word[-1] == "\r" or word == OLD_MARK]
+        unreadable += [word for word in self.words if word != word.strip(SPACES)]
         # At the beginning of a file, this character is a byte order mark.
         unreadable += [word for word in self.words[:1] if word.startswith("\ufeff")]
         unreadable += [word for word in self.words if not word.isascii() and LONE_SURROGATE.search(word)]
@@ -105,8 +107,11 @@ class Vocab:
 
     @classmethod
     def read(cls, path: str | Path) -> "Vocab":
-        """Read a vocabulary from a file with one word per line. ValueError names the file if it is invalid."""
-        words = list(read_lines(path))
+        """Read a vocabulary from a file with one word per line. ValueError names the file if it is invalid.
+
+        White space around a word is removed, as in bilm-tf (bilm/data.py).
+        """
+        words = [line.strip(SPACES) for line in read_lines(path)]
         if "" in words:
             raise ValueError(
                 f"{path}, line {words.index('') + 1} is blank: a vocabulary has one word per line, remove it"

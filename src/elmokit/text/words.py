@@ -37,7 +37,7 @@ DOTTED = rf"(?<!\w)(?:(?:{LETTER}\.){{2,}}(?:{LETTER}(?!\w))?|(?:[A-Z]{{2}}\.){{
 # Within a sentence, a short number with a period is an ordinal or a date: am 3. Oktober, am 3.10. in Berlin.
 ORDINAL = r"(?<![\w.,])(?:(?:\d{1,2}\.){1,2}|[IVX]{2,5}\.)(?!\S)"
 
-NUMBER = r"\d+(?:[.,:/'\u2019\u00a0\u202f-]\d+)+\w*"  # 1.000,50, 12:30, 1'000, 3.10.1990, 2023/24, 1990-1995
+NUMBER = r"\d+(?:[.,:/'\u2019-]\d+)+\w*"  # 1.000,50, 12:30, 1'000, 3.10.1990, 2023/24, 1990-1995
 WORD = rf"{WORD_CHARACTER}+(?:(?:{APOSTROPHE}|{HYPHEN}|\u00b7|:(?=[a-zäåö]))(?={WORD_CHARACTER}){WORD_CHARACTER}+)*"
 MARKS = r"\.{2,}|[!?\u061f]{2,}|''|``|<<|>>|->|([-=*_~#+])\1+|\S"
 

@@ -10,7 +10,7 @@ import torch
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
-from elmokit.data.text_files import tokenized_files
+from elmokit.data.text_files import check_language, tokenized_files, tokenizer_of_shard
 from elmokit.fs.atomic import write_json
 from elmokit.fs.lock import only_one_in
 from elmokit.lm.evaluate import Measure, evaluate
@@ -23,7 +23,6 @@ from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.loop import CHECKPOINTS, train
 from elmokit.train.pretrain import (
     TEXT,
-    check_language,
     check_run_directory,
     corpus_tokenizer,
     note_heldout_in_corpus,
@@ -152,7 +151,8 @@ def _changes(settings: FinetuneConfig, before: Pretrained, after: Pretrained, fi
     if not files:
         return {}
     options = {"batch_size": EVALUATION_ROWS, "device": settings.device}
-    options |= {"tokenize": settings.tokenize, "language": settings.language}
+    language = None if all(map(tokenizer_of_shard, files)) else settings.language
+    options |= {"tokenize": settings.tokenize, "language": language}
     old, new = (evaluate(files, model, **options).files for model in (before, after))
     return {name: Change(old[name], new[name], 100 * (new[name].value / old[name].value - 1)) for name in old}
 

@@ -16,7 +16,7 @@ from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
-from elmokit.data.text_files import tokenized_files, tokenizer_of_shard
+from elmokit.data.text_files import check_language, tokenized_files, tokenizer_of_shard
 from elmokit.fs.atomic import link_or_copy_directory
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.lock import only_one_in
@@ -79,12 +79,6 @@ def total_steps(settings: PretrainConfig, report: CorpusReport) -> int | None:
     if settings.max_words is not None:
         words = min(words, settings.max_words)
     return max(1, int(words / words_per_step(settings, report)))
-
-
-def check_language(language: str | None, files: Sequence[Path]) -> None:
-    """ValueError if a language is given, but no file is raw text that its rules could split."""
-    if language is not None and all(map(tokenizer_of_shard, files)):
-        raise ValueError("`elmokit prepare` has split all of the text already: omit the language")
 
 
 def note_heldout_in_corpus(corpus: Sequence[Path], heldout: Sequence[Path]) -> None:

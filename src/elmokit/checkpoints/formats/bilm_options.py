@@ -31,12 +31,12 @@ def _char_cnn_config(char_cnn: dict[str, Any]) -> CharCNNConfig:
     if char_cnn.get("n_characters", NUM_CHARACTERS) not in (NUM_CHARACTERS, NUM_CHARACTERS + 1):
         raise ValueError(f"char_cnn.n_characters is {char_cnn['n_characters']}, neither 261 nor 262")
     return CharCNNConfig(
-        embedding_dim=int(char_cnn["embedding"]["dim"]),
-        filters=tuple((int(width), int(number)) for width, number in char_cnn["filters"]),
+        embedding_dim=char_cnn["embedding"]["dim"],
+        filters=tuple((width, number) for width, number in char_cnn["filters"]),
         # Absent means none.
-        num_highway=int(char_cnn.get("n_highway") or 0),
+        num_highway=char_cnn.get("n_highway") or 0,
         activation=char_cnn["activation"],
-        max_characters=int(char_cnn.get("max_characters_per_token", 50)),
+        max_characters=char_cnn.get("max_characters_per_token", 50),
     )
 
 
@@ -58,13 +58,13 @@ def config_from_options(options: dict[str, Any], num_words: int | None = None) -
     lstm = options["lstm"]
     return BiLMConfig(
         lstm=LSTMConfig(
-            num_layers=int(lstm["n_layers"]),
-            cell_dim=int(lstm["dim"]),
-            projection_dim=int(lstm["projection_dim"]),
+            num_layers=lstm["n_layers"],
+            cell_dim=lstm["dim"],
+            projection_dim=lstm["projection_dim"],
             # As in AllenNLP, a clip of 0 means none; TensorFlow would clip everything to 0.
             cell_clip=lstm.get("cell_clip") or None,
             proj_clip=lstm.get("proj_clip") or None,
-            use_skip_connections=bool(lstm.get("use_skip_connections", False)),
+            use_skip_connections=lstm.get("use_skip_connections") or False,
             forget_bias=FORGET_BIAS,
         ),
         char_cnn=None if reads_words else _char_cnn_config(options["char_cnn"]),

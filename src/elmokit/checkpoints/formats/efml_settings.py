@@ -70,10 +70,10 @@ def _read_dictionary(path: Path) -> tuple[str, ...]:
 
 
 def _token_encoder_config(settings: dict[str, Any], directory: Path) -> EfmlEncoderConfig:
-    kind, word_dim, char_dim = settings["name"].lower(), int(settings["word_dim"]), int(settings["char_dim"])
+    kind, word_dim, char_dim = settings["name"].lower(), settings["word_dim"], settings["char_dim"]
     if kind not in ("cnn", "lstm") or (kind == "lstm" and char_dim > 0):
         raise ValueError(f"its token_embedder {kind!r} over characters is not known (in ELMoForManyLangs it failed)")
-    max_characters = int(settings["max_characters_per_token"]) if kind == "cnn" else None
+    max_characters = settings["max_characters_per_token"] if kind == "cnn" else None
     characters = _read_dictionary(directory / CHARACTERS) if char_dim > 0 else ()
     return EfmlEncoderConfig(
         words=_read_dictionary(directory / WORDS) if word_dim > 0 else (),
@@ -81,10 +81,10 @@ def _token_encoder_config(settings: dict[str, Any], directory: Path) -> EfmlEnco
         characters=characters,
         char_cnn=CharCNNConfig(
             embedding_dim=char_dim,
-            filters=tuple((int(width), int(number)) for width, number in settings["filters"]),
-            num_highway=int(settings["n_highway"]),
+            filters=tuple((width, number) for width, number in settings["filters"]),
+            num_highway=settings["n_highway"],
             activation=settings["activation"],
-            max_characters=int(settings["max_characters_per_token"]),
+            max_characters=settings["max_characters_per_token"],
             num_characters=len(characters),
         )
         if characters
@@ -99,9 +99,9 @@ def _sequence_encoder(settings: dict[str, Any]) -> dict[str, Any]:
     if kind not in ("elmo", "lstm"):
         raise ValueError(f"its encoder {kind!r} is neither 'elmo' nor 'lstm'")
     sizes: dict[str, Any] = {
-        "num_layers": int(settings["n_layers"]),
-        "cell_dim": int(settings["dim"]),
-        "projection_dim": int(settings["projection_dim"]),
+        "num_layers": settings["n_layers"],
+        "cell_dim": settings["dim"],
+        "projection_dim": settings["projection_dim"],
         "forget_bias": 0.0,  # its biases include it
     }
     if kind == "lstm":

@@ -86,7 +86,7 @@ def _steps_with_resets(packing: Packing, device: torch.device) -> list[tuple[sli
     if packing.resets is None or not steps:
         return [(slots, rows, None) for slots, rows in steps]
     counts = [int(n) for n in torch.stack([step.sum() for step in packing.resets.split(list(packing.batch_sizes))])]
-    # all steps at once: a GPU would have to wait for each
+    # One transfer for all steps: one for each would synchronize with the GPU every time.
     ranks = torch.cat([torch.arange(rows, device="cpu") for _, rows in steps])[packing.resets].to(device).split(counts)
     return [(*step, fresh if len(fresh) else None) for step, fresh in zip(steps, ranks, strict=True)]
 

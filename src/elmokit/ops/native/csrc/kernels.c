@@ -87,8 +87,8 @@ INLINE void store_tile(
         }
 }
 
-/* Columns of panels first_panel to end_panel of out (rows, columns) = a (rows, depth) times the weight, plus a bias; out is
- * of float where `wide`, and only then takes a sum in parts of its depth. */
+/* Columns of panels first_panel to end_panel of out (rows, columns) = a (rows, depth) times the weight, plus a bias. If
+ * `wide`, out is of float, and long sums are added up in parts of their depth; otherwise in one pass. */
 void TYPED(product)(
     ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t depth, ptrdiff_t first_panel, ptrdiff_t end_panel, const TYPE *a,
     ptrdiff_t stride, const TYPE *panels, const float *bias, void *out, ptrdiff_t out_stride, int wide) {

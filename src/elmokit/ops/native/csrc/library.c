@@ -6,7 +6,7 @@ const char elmokit_sources[] = ELMOKIT_SOURCES; /* their digest (hatch_build.py)
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-/* Of AVX-VNNI not every compiler's __builtin_cpu_supports knows. */
+/* Older compilers' __builtin_cpu_supports does not know AVX-VNNI. */
 static int has_avx_vnni(void) {
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);

@@ -23,7 +23,7 @@ INLINE integers excluded_at(const int32_t *excluded, ptrdiff_t position, ptrdiff
     return classes;
 }
 
-/* Into `logits`, of `rows` classes from `first` on. */
+/* Writes the logits of `rows` classes, from class `first` on. */
 INLINE void logits_tile(
     ptrdiff_t rows, ptrdiff_t first, ptrdiff_t depth, const TYPE *weight, const float *bias, const TYPE *panel,
     const integers excluded[VECTORS], tile *logits) {
@@ -36,9 +36,9 @@ INLINE void logits_tile(
         }
 }
 
-/* For each position the `max` of its logits, and the `total` of 2^(logit - max), both in units of log 2. Terms are
- * summed up for each tile, then for each block of classes, then over blocks: one by one, tens of thousands of small
- * ones would be lost in rounding after a large one. */
+/* For each position the `max` of its logits, and the `total` of 2^(logit - max), both in units of log 2; NaN if a logit
+ * overflows, where the specification has infinity. Terms are summed up for each tile, then for each block of classes, then
+ * over blocks: one by one, tens of thousands of small ones would be lost in rounding after a large one. */
 void TYPED(logsumexp)(
     ptrdiff_t positions, ptrdiff_t classes, ptrdiff_t depth, const TYPE *panels, const TYPE *weight, const float *bias,
     const int32_t *excluded, float *max, float *total) {

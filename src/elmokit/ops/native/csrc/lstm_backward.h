@@ -10,8 +10,8 @@ typedef struct {
     float *grad_x, *grad_bias;
 } backward_pass;
 
-/* From the gradient `from` of LANES hidden values of a row to that of their gates, which is added to `total`; in grad_c
- * that of the cell before them. */
+/* From the gradient `from` of LANES hidden values of a row, computes that of their gates, which is also added to `total`,
+ * and replaces the gradient in grad_c by that of the cell of the step before. */
 INLINE void backward_cell(
     const steps_of_layer *layer, const backward_pass *pass, vector from, ptrdiff_t row, ptrdiff_t slot, ptrdiff_t unit,
     ptrdiff_t count, vector total[GATES]) {
@@ -80,10 +80,10 @@ INLINE void backward_outputs(
     }
 }
 
-/* The same rows, last step first. The panels are those of transposed weights. grad_h and grad_c become the gradient of the
- * state before the first step, grad_outputs that of the projection before it was clipped; grad_gates may be `gates`, low is
- * scratch for a step; grad_bias, one row for every ROWS_OF_A_SUM rows, is added to. first_row is a multiple of
- * ROWS_OF_A_SUM, so that sums are the same however rows are split. */
+/* The backward pass of lstm_forward's rows, from the last step to the first. The panels are those of transposed weights.
+ * grad_h and grad_c become the gradient of the state before the first step, grad_outputs that of the projection before it
+ * was clipped; grad_gates may be `gates`, low is scratch for a step; grad_bias, one row for every ROWS_OF_A_SUM rows, is
+ * added to. first_row is a multiple of ROWS_OF_A_SUM, so that sums are the same however rows are split. */
 void TYPED(lstm_backward)(
     ptrdiff_t steps, const int64_t *batch_sizes, const uint8_t *resets, ptrdiff_t first_row, ptrdiff_t end_row,
     ptrdiff_t hidden_size, ptrdiff_t width, ptrdiff_t input_width, float cell_clip, float projection_clip,

@@ -39,7 +39,8 @@ typedef struct {
 
 static const prefetch_plan no_prefetch;
 
-/* Of the next panel the share of the rows from `row` to `end` out of `rows` that pass by this one; no lines yet. */
+/* Plan to prefetch that part of the next panel which corresponds to the rows `row` to `end` of all `rows`: each call for
+ * some of the rows of this panel fetches its share. There are no lines yet. */
 INLINE void plan_panel(
     prefetch_plan *plan, const TYPE *panel, ptrdiff_t size, ptrdiff_t row, ptrdiff_t end, ptrdiff_t rows) {
     ptrdiff_t bytes = size * (ptrdiff_t)sizeof(TYPE);
@@ -126,7 +127,7 @@ INLINE void micro_kernel(
             to_tile(result, row, column + v * LANES, scaled(sum[row][v], depth, a + row * stride, panel, column + v * LANES));
 }
 
-/* One row has NR columns' sums alone, which would wait for each other: it takes several micro-panels at a time. */
+/* One row alone has only NR sums, too few to hide the latency of an instruction: it takes several micro-panels at once. */
 INLINE void multiply_rows(
     const int rows, const int columns, ptrdiff_t depth, const TYPE *a, ptrdiff_t stride, const TYPE *panel,
     const prefetch_plan *plan, tile *result) {

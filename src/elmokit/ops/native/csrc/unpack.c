@@ -4,7 +4,7 @@
 INLINE float from_bits(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
 INLINE uint32_t to_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
 
-/* A finite float32 from here on is one that float16 does not hold: half way from its largest number to the next one. */
+/* Finite numbers of at least this size overflow float16: half way from its largest number to what would be the next. */
 #define FLOAT16_OVERFLOWS 0x477ff000u
 
 /* to the nearest, ties to even, for numbers of any size, as NumPy rounds */

@@ -7,8 +7,8 @@
 
 #include "elmokit.h"
 
-/* minimum and maximum are NaN where the second place is NaN; reciprocal_estimate is good to some bits, which each of the
- * NEWTON_STEPS doubles. */
+/* minimum and maximum are NaN where their second operand is NaN; reciprocal_estimate is good to some bits, which each of
+ * the NEWTON_STEPS doubles. */
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #define LANES 16
