@@ -92,9 +92,11 @@ def test_a_mix_that_was_learned_can_be_saved(tmp_path: Path) -> None:
 def test_a_softmax_of_other_words_or_another_bilm_is_refused() -> None:
     model = everything()
     assert model.vocab is not None
-    for softmax in (FullSoftmax(len(model.vocab) + 1, 16), FullSoftmax(len(model.vocab), 17)):
-        with pytest.raises(ValueError, match="the softmax has weights"):
-            replace(model, softmax=softmax)
+    count = len(model.vocab)
+    with pytest.raises(ValueError, match=f"the softmax has {count + 1} words but the vocabulary {count}"):
+        replace(model, softmax=FullSoftmax(count + 1, 16))
+    with pytest.raises(ValueError, match="the softmax reads vectors of 17 numbers, and the biLM makes vectors of 16"):
+        replace(model, softmax=FullSoftmax(count, 17))
     with pytest.raises(ValueError, match="Pretrained holds a BiLM, not str"):
         Pretrained("model")  # type: ignore[arg-type]
 

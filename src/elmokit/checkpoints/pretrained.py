@@ -83,9 +83,17 @@ class Pretrained:
         if self.vocab is not None and config.num_words not in (None, len(self.vocab)):
             raise ValueError(f"the vocabulary has {len(self.vocab)} words, the biLM's word table {config.num_words}")
         if self.softmax is not None:
-            expected = (len(self.vocab or self.softmax.weight), config.sequence_encoder.projection_dim)
-            if (shape := tuple(self.softmax.weight.shape)) != expected:
-                raise ValueError(f"the softmax has weights {shape}, for these words and this biLM {expected}")
+            self._check_softmax(self.softmax)
+
+    def _check_softmax(self, softmax: FullSoftmax) -> None:
+        words, dim = softmax.weight.shape
+        if self.vocab is not None and words != len(self.vocab):
+            raise ValueError(
+                f"the softmax has {words} words but the vocabulary {len(self.vocab)}: use the vocabulary that the "
+                "softmax was trained with"
+            )
+        if dim != (width := self.config.sequence_encoder.projection_dim):
+            raise ValueError(f"the softmax reads vectors of {dim} numbers, and the biLM makes vectors of {width}")
 
     @classmethod
     def from_pretrained(cls, model: str | Path | None = None, **options: Any) -> Pretrained:

@@ -28,17 +28,12 @@ def check_predicts(config: BiLMConfig) -> None:
 
 
 def parts_of(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
-    """The biLM, softmax and vocabulary. ValueError if one is missing, they do not match, or cannot predict words."""
+    """The biLM, softmax and vocabulary. ValueError if one is missing, or they cannot predict words."""
     softmax, vocab = model.softmax, model.vocab
     if softmax is None or vocab is None:
         raise ValueError(
             "this needs a model with a softmax and a vocabulary, and this one lacks them: load it with "
             "softmax=True; if its files have no softmax, `elmokit finetune` trains one"
-        )
-    if len(softmax.weight) != len(vocab):
-        raise ValueError(
-            f"the softmax has {len(softmax.weight)} words but the vocabulary {len(vocab)}: use the vocabulary that the "
-            "softmax was trained with"
         )
     check_predicts(model.config)
     return model.bilm, softmax, vocab

@@ -58,9 +58,10 @@ class ScalarMix(nn.Module):
         learned = fixed_weights is None
         weights = torch.zeros(num_layers)
         if fixed_weights is not None:
-            weights = torch.as_tensor(fixed_weights, dtype=torch.float32).detach().clone()
-            if not weights.softmax(dim=0).isfinite().all():
+            given = torch.as_tensor(fixed_weights, dtype=torch.float32, device="cpu").detach()
+            if not given.softmax(dim=0).isfinite().all():
                 raise ValueError(f"fixed_weights must be finite, or -inf for a layer left out, not {fixed_weights}")
+            weights = given.to(weights.device, copy=True)
         self.weights = nn.Parameter(weights, requires_grad=learned)
         self.gamma = nn.Parameter(torch.ones(()), requires_grad=learned)
 
