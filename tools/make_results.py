@@ -195,7 +195,7 @@ def other_speed_bars() -> Iterator[Bar]:
     )
     for kind, target in (("frozen", 0.4), ("fine-tuned", 0.42)):
         busy = read("busy_neighbour")[kind]
-        claim = f"`Elmo` ({kind}) in a loop of one's own: share of its speed beside a busy process"
+        claim = f"`Elmo` ({kind}) in a training loop: share of its speed while another process is busy"
         yield at_least(claim, target, busy["ratio"], percent, busy)
     memory = read("embed_memory")
     claim = "Peak memory, embedding 50 MB of text with `en-small`"
