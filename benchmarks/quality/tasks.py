@@ -78,8 +78,7 @@ def run(
         "dev": report.dev,
         "test": {**report.test, **more},
         "epochs": len(report.epochs),
-        # If a run was interrupted, the report has only the time of its last process.
-        "seconds": max(report.seconds, sum(epoch.seconds for epoch in report.epochs)),
+        "seconds": report.seconds,
         **{name: figures[name] for name in kept},
     }
 

@@ -16,7 +16,7 @@ from elmokit.nn.lstm import LSTMLayer, LSTMStack
 from elmokit.ops import reference
 from elmokit.ops.dispatch import explain
 from elmokit.ops.functional import Clips, LSTMState, LSTMWeights, lstm, prepack_lstm
-from elmokit.ops.native.lstm import PrepackedLSTM
+from elmokit.ops.native.lstm import FusedLSTM
 from elmokit.ops.packing import Packing, pack_sentences
 
 RAGGED = ([4, 1, 0, 3, 2, 5, 9, 1, 1, 2], [0, 1, 1, 3, 0, 1, 4, 5, 6, 7], 9)  # row 2 is empty, so is row 8
@@ -287,7 +287,7 @@ def test_an_index_reads_shared_rows(backend_name: str, chunk_slots: int, backend
     index, start = torch.randint(0, len(x), (len(x),)), case.start
     assert start is not None
     shared = run(x, case.packing, LSTMState(h, c), case.clips, start, index)
-    settings = {"chunk_slots": chunk_slots} if isinstance(run, PrepackedLSTM) else {}
+    settings = {"chunk_slots": chunk_slots} if isinstance(run, FusedLSTM) else {}
     gathered = run(x[index], case.packing, LSTMState(h, c), case.clips, start, **settings)
     for left, right in zip((shared[0], *shared[1]), (gathered[0], *gathered[1]), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)

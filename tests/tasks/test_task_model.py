@@ -189,6 +189,7 @@ def test_fit_resumes_after_a_kill_with_the_same_weights(
     monkeypatch.undo()
     resumed, again = fit_toy(toy, tmp_path, words, model=model, config=config, output=tmp_path / "killed")
     assert [epoch.loss for epoch in again.epochs] == [epoch.loss for epoch in report.epochs]
+    assert again.seconds > sum(epoch.seconds for epoch in again.epochs)
     for name, tensor in weights(whole).items():
         assert torch.equal(tensor, weights(resumed)[name]), name
 

@@ -224,10 +224,14 @@ def fit(
             task_model = TaskModel(task, network, table, pretrained, tokenizer, encoder)
             caches = task_model.open_caches(cache or default_cache())
             example_sets = [task_model.example_set(examples, caches) for examples in sets]
+            training_start = time.perf_counter()
             epochs = train(network, example_sets[0], example_sets[1], config, snapshot, identity)
+            training_end = time.perf_counter()
         final = TaskScores.of(task, sets[-1], predict(network, example_sets[-1], with_probabilities=False))
         report = _report(task_model, sets[0], final, test_examples is not None, epochs, settings, identity)
-        report.seconds = time.perf_counter() - start_time
+        # A resumed run counts the epochs of all its processes.
+        around = time.perf_counter() - start_time - (training_end - training_start)
+        report.seconds = around + sum(epoch.seconds for epoch in epochs)
         network.eval()
         if output is not None:
             task_model.save(output, overwrite=overwrite, more_files={REPORT: report.to_json()})

@@ -104,7 +104,7 @@ class FitReport:
     settings: dict[str, Any]
     identity: str  # hash of data and settings
     epochs: list[Epoch]
-    seconds: float = 0.0  # of the whole run, in its last process
+    seconds: float = 0.0  # of all epochs, and of the rest of the process that finished the run
 
     @property
     def final(self) -> TaskScores:

@@ -99,7 +99,7 @@ def _forward_steps(
 
 
 @dataclass(frozen=True)
-class PrepackedLSTM:
+class FusedLSTM:
     """A layer with prepacked weights of one number type; see `functional.PrepackedLSTM`.
 
     The input weight's columns are in the order of the recurrent weight's panels, so that the products of 16 units lie
@@ -186,9 +186,9 @@ class PrepackedLSTM:
             raise IndexError(f"slots read rows {int(index.min())}..{int(index.max())} of {len(x)}")
 
 
-def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> PrepackedLSTM:
+def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> FusedLSTM:
     projection = None if weights.projection is None else prepack(weights.projection, dtype).in_huge_pages()
-    return PrepackedLSTM(
+    return FusedLSTM(
         prepack(panel_order(weights.input, gates=4), dtype).in_huge_pages(),
         panel_order(weights.bias, gates=4).float().contiguous(),
         prepack(weights.recurrent, dtype, gates=4).in_huge_pages(),
