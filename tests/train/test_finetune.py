@@ -171,7 +171,7 @@ def test_finetune_measures_what_it_started_from_whatever_the_settings_of_a_later
 def test_finetune_replaces_no_report_of_something_else(settings: FinetuneConfig) -> None:
     settings.output.mkdir(parents=True)
     (settings.output / "report.json").write_text("mine")
-    with pytest.raises(FileExistsError, match=r"report\.json is not of a fine-tuning run: move it"):
+    with pytest.raises(FileExistsError, match=r"report\.json is there without the checkpoints of its run"):
         finetune(settings)
     assert (settings.output / "report.json").read_text() == "mine"
 

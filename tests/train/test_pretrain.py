@@ -388,6 +388,58 @@ def test_a_run_keeps_what_it_learned_since_the_best_weights_of_a_call_with_patie
     assert again.step == longer.step == 70 and again.perplexity == longer.perplexity
 
 
+@pytest.mark.filterwarnings("ignore:held-out text. 50% of the words")
+def test_early_stopping_begins_anew_where_the_best_weights_were_not_kept(
+    settings: PretrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call without patience had the best evaluation of all, at step 10, of the same or of other held-out text."""
+    improves, values = EarlyStopping.improves, iter([1.0, 9.0, 9.0])
+    monkeypatch.setattr(EarlyStopping, "improves", lambda self, value, step: improves(self, next(values, value), step))
+    settings = replace(settings, heldout=settings.corpus, schedule="constant", max_words=2000, evaluate_every=10)
+    pretrain(settings)
+    before = max(event["step"] for event in events(settings.output, "heldout"))
+    other = tmp_path / "other.txt"
+    other.write_text("a b\n")
+    for heldout in (settings.heldout, (other,)):
+        run = tmp_path / heldout[0].stem
+        later = replace(settings, heldout=heldout, max_words=10_000, patience=1, output=run)
+        shutil.copytree(settings.output, later.output)
+        report = pretrain(later)
+        assert report.step > before and latest_snapshot(later.output / "best") is not None
+
+
+@pytest.mark.filterwarnings("ignore:.*lines of more than 150 words")
+def test_an_evaluation_reads_no_more_than_its_words_of_a_long_line(settings: PretrainConfig, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text(" ".join(["a"] * 5000))
+    pretrain(replace(settings, heldout=(tmp_path / "long.txt",), evaluate_words=10, evaluate_every=5, max_words=500))
+    predictions = {event["predictions"] for event in events(settings.output, "heldout")}
+    assert predictions == {11}
+
+
+def test_a_signal_ends_an_evaluation(settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure_heldout = Trainer.measure_heldout
+
+    def signalled(trainer: Trainer, files: list[Path], words: int | None, check: Any = None) -> Any:
+        if words is not None:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return measure_heldout(trainer, files, words, check)
+
+    settings = replace(settings, heldout=settings.corpus, evaluate_every=5)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt, match="stopped at step 5"):
+        patched.setattr(Trainer, "measure_heldout", signalled)
+        pretrain(settings)
+    assert not events(settings.output, "heldout")
+    assert pretrain(settings).step == 70
+
+
+def test_pretrain_refuses_to_write_its_vocabulary_into_its_corpus(settings: PretrainConfig) -> None:
+    settings.output.mkdir()
+    shutil.copy(settings.corpus[0], settings.output)
+    with pytest.raises(ValueError, match=r"is both read and written to, so that vocab\.txt would be text"):
+        pretrain(replace(settings, corpus=(settings.output,)))
+    assert not (settings.output / "vocab.txt").exists()
+
+
 def test_early_stopping_begins_anew_on_other_heldout_text(
     settings: PretrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -592,6 +644,7 @@ def test_pretrain_sizes_a_word_id_model_by_its_vocabulary(settings: PretrainConf
     model = load(pretrained(replace(settings, config=tmp_path / "config.json", max_words=60)))
     assert model.vocab is not None
     assert model.bilm.config.num_words == len(model.vocab) and model.bilm.config.boundary_words == (0, 1)
+    pretrain(replace(settings, config=tmp_path / "config.json", max_words=60, preset="small"))  # which has no effect
 
 
 def test_pretrain_accepts_an_elmoformanylangs_config(settings: PretrainConfig, tmp_path: Path) -> None:

@@ -299,10 +299,11 @@ def perplexity(
     state: str | None = None,
     batch_size: int = 1,
     start: BiLMState | None = None,
+    check: Callable[[], None] | None = None,
 ) -> Perplexity:
     """Perplexity of tokenized sentences; arguments and errors as in `log_losses`."""
     sums, count, predictions, unknown, truncated = np.zeros(2), 0, 0, 0, 0
-    for batch, targets, losses in log_losses(bilm, softmax, vocab, sentences, state, batch_size, start):
+    for batch, targets, losses in log_losses(bilm, softmax, vocab, sentences, state, batch_size, start, check):
         sums += losses.double().sum(dim=1).cpu().numpy()
         count, predictions = count + len(batch), predictions + targets.shape[1]
         unknown += int((targets[0] == vocab.unk).sum())
@@ -320,13 +321,14 @@ def measure(
     state: str | None = None,
     batch_size: int = 1,
     start: BiLMState | None = None,
+    check: Callable[[], None] | None = None,
 ) -> Measure:
     """The perplexity of tokenized sentences, or the pseudo-perplexity where directions are merged; see `log_losses`."""
     check_predicts(bilm.config)
     if bilm.config.sequence_encoder.merges_directions:
         state_of(bilm.config, state)
-        return pseudo_perplexity(bilm, softmax, vocab, sentences)
-    return perplexity(bilm, softmax, vocab, sentences, state, batch_size, start)
+        return pseudo_perplexity(bilm, softmax, vocab, sentences, check)
+    return perplexity(bilm, softmax, vocab, sentences, state, batch_size, start, check)
 
 
 # --- Files ---------------------------------------------------------------------------------------------------------

@@ -206,11 +206,15 @@ def masked_log_losses(
 
 
 def pseudo_perplexity(
-    bilm: BiLM, softmax: FullSoftmax, vocab: Vocab, sentences: Iterable[Sequence[str]]
+    bilm: BiLM,
+    softmax: FullSoftmax,
+    vocab: Vocab,
+    sentences: Iterable[Sequence[str]],
+    check: Callable[[], None] | None = None,
 ) -> PseudoPerplexity:
     """Pseudo-perplexity of tokenized sentences; arguments as in `masked_log_losses`; ValueError without words."""
     loss, count, predictions, unknown, truncated = 0.0, 0, 0, 0, 0
-    for batch, targets, losses in masked_log_losses(bilm, softmax, vocab, sentences):
+    for batch, targets, losses in masked_log_losses(bilm, softmax, vocab, sentences, check):
         loss += float(losses.double().sum())
         count, predictions = count + len(batch), predictions + len(targets)
         unknown += int((targets == vocab.unk).sum())

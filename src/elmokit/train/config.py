@@ -98,7 +98,7 @@ class PretrainConfig:
     evaluate_every: int = 500
     """Steps between evaluations of the held-out text."""
     evaluate_words: int = 20_000
-    """Words of the held-out text to evaluate during training; at the end, all are evaluated."""
+    """Maximum number of words of the held-out text to evaluate during training; at the end, all are evaluated."""
     checkpoint_every: int = 200
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
@@ -216,7 +216,7 @@ class FinetuneConfig:
     evaluate_every: int = 500
     """Steps between evaluations of the held-out text."""
     evaluate_words: int = 20_000
-    """Words of the held-out text to evaluate during training; before and after, all are evaluated."""
+    """Maximum number of words of the held-out text to evaluate during training; before and after, all are evaluated."""
     checkpoint_every: int = 200
     """Steps between checkpoints."""
     keep_checkpoints: int = 2

@@ -144,7 +144,10 @@ def _check_vocabulary(settings: FinetuneConfig, vocab: Vocab, files: list[Path])
 def _check_report(output: Path) -> None:
     """FileExistsError if there is a report of something else where this run will write its own."""
     if (output / REPORT).exists() and latest_snapshot(output / CHECKPOINTS) is None:
-        raise FileExistsError(f"{output / REPORT} is not of a fine-tuning run: move it, or choose another directory")
+        raise FileExistsError(
+            f"{output / REPORT} is there without the checkpoints of its run: restore these, move it, or choose another "
+            "directory"
+        )
 
 
 def _changes(settings: FinetuneConfig, before: Pretrained, after: Pretrained, files: list[Path]) -> dict[str, Change]:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 from elmokit.data.corpus import CorpusReport, check_corpus
+from elmokit.fs.atomic import remove_directory
 from elmokit.lm.evaluate import Measure
 from elmokit.progress import ProgressBar
 from elmokit.train.config import PretrainConfig
@@ -49,6 +50,10 @@ def words_per_step(settings: PretrainConfig, report: CorpusReport) -> float:
 def _named(result: Measure) -> dict[str, Any]:
     """The values of a measure for the log, with its name."""
     return {"measure": result.measure, **asdict(result)}
+
+
+class _EvaluationStopped(Exception):
+    """A signal ended an evaluation before its result."""
 
 
 @contextmanager
@@ -109,7 +114,7 @@ class _Loop:
                 continue
             # All held-out text is measured at the end; with patience the last step is also compared with those before.
             if self.heldout and (self.patience is not None if last else step % settings.evaluate_every == 0):
-                self._evaluate()
+                self._evaluate(stop)
             is_stopped = self.processes.any(stop.is_set())
             if is_stopped or last or step % settings.checkpoint_every == 0:
                 self._checkpoint()
@@ -166,9 +171,12 @@ class _Loop:
             self.progress.clear()
             print(event, flush=True)
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, stop: threading.Event) -> None:
+        """Measure the held-out text, unless `stop` is set before the end."""
         trainer, start, processor_start = self.trainer, time.perf_counter(), time.process_time()
-        result = self.processes.of_first(lambda: trainer.measure_heldout(self.heldout, self.settings.evaluate_words))
+        result = self.processes.of_first(lambda: self._measured(stop))
+        if result is None:
+            return
         self.tracker.event("heldout", trainer.step, **_named(result))
         unknown = f"{result.unknown_share:.1%} of the words unknown"
         self._print(f"step {trainer.step:,}: held-out {result.measure} {result.value:.2f}, {unknown}")
@@ -177,27 +185,59 @@ class _Loop:
         self.interval_start += time.perf_counter() - start  # an entry's speed is that of training alone
         self.interval_processor_start += time.process_time() - processor_start
 
+    def _measured(self, stop: threading.Event) -> Measure | None:
+        """The measure of the beginnings of the held-out text; None if `stop` was set.
+
+        With early stopping the run depends on the result, so that the evaluation is finished.
+        """
+
+        def check() -> None:
+            if stop.is_set() and self.patience is None:
+                raise _EvaluationStopped
+
+        try:
+            return self.trainer.measure_heldout(self.heldout, self.settings.evaluate_words, check)
+        except _EvaluationStopped:
+            return None
+
     def compare_on_heldout(self) -> None:
-        """With early stopping, begin anew if the held-out text is another one than before the run was resumed."""
+        """Begin to compare evaluations anew if those before the run was resumed cannot be used.
+
+        They are of other held-out text; or early stopping begins now, and a call without it did not keep the weights of
+        the best one.
+        """
+        if not self.heldout:
+            return
+        trainer, words = self.trainer, self.settings.evaluate_words
+        text = self.processes.of_first(lambda: f"{check_corpus(self.heldout).digest}, {words} words")
+        if not trainer.early_stopping.is_of(text):
+            self._print("the held-out text has changed: its perplexities are not compared with those before")
+            trainer.early_stopping = EarlyStopping()
+        trainer.early_stopping.text = text
         if self.patience is None:
             return
-        words = self.settings.evaluate_words
-        text = self.processes.of_first(lambda: f"{check_corpus(self.heldout).digest}, {words} words")
-        if not self.trainer.early_stopping.is_of(text):
-            self._print("the held-out text has changed: its perplexities are not compared with those before")
-            self.trainer.early_stopping = EarlyStopping()
-        self.trainer.early_stopping.text = text
+        if not self.processes.of_first(self._has_best_weights):
+            trainer.early_stopping = EarlyStopping(text=text)
+            if self.processes.is_first and self.best.exists():  # the weights of an evaluation that was not the best
+                remove_directory(self.best)
+
+    def _has_best_weights(self) -> bool:
+        """Whether there are weights of the best evaluation so far, if there was any."""
+        so_far, best = self.trainer.early_stopping, latest_snapshot(self.best)
+        if best is None or math.isinf(so_far.best):
+            return math.isinf(so_far.best)
+        measured = EarlyStopping.from_dict(read_snapshot(best).progress["early_stopping"])
+        return measured.is_of(so_far.text) and measured.best <= so_far.best
 
     def restore_best(self) -> None:
-        """With early stopping, restore the weights of the best evaluation, unless a call without it has found a better
-        one."""
-        trainer, best = self.trainer, self.processes.of_first(lambda: latest_snapshot(self.best))
+        """With early stopping, restore the weights of the best evaluation."""
+        best = self.processes.of_first(lambda: latest_snapshot(self.best))
         if self.patience is None or best is None:
             return
-        snapshot = read_snapshot(best)
+        snapshot, so_far = read_snapshot(best), self.trainer.early_stopping
         measured = EarlyStopping.from_dict(snapshot.progress["early_stopping"])
-        if measured.is_of(trainer.early_stopping.text) and measured.best <= trainer.early_stopping.best:
-            trainer.restore(snapshot, of_any_cycle=True)
+        if measured.is_of(so_far.text) and measured.best <= so_far.best:
+            self.trainer.restore(snapshot, of_any_cycle=True)
 
     def _checkpoint(self) -> None:
         """Write a checkpoint, unless the run may be diverging; recover if it has diverged.

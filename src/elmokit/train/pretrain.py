@@ -284,6 +284,11 @@ def _text_of(settings: PretrainConfig) -> _Text:
     if not files:
         raise ValueError("there is no corpus to train on: give at least one file or directory")
     check_language(settings.language, [*files, *heldout])
+    for directory in (*settings.corpus, *settings.heldout):
+        if os.path.realpath(directory) == os.path.realpath(settings.output):
+            raise ValueError(
+                f"{directory} is both read and written to, so that vocab.txt would be text: choose another output"
+            )
     note_heldout_in_corpus(files, heldout)
     tokenizer = _tokenizer(settings, files)
     rules = settings.output / TEXT, tokenizer, settings.tokenize, settings.language

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -61,6 +61,8 @@ def _identity(settings: PretrainConfig, config: BiLMConfig, vocab: Vocab, corpus
     """The settings that a snapshot and the run that resumes it must share, as JSON values."""
     values = asdict(settings) | asdict(recipe_of(settings))  # the recipe supplies the defaults
     free = FREE_SETTINGS | (LENGTH if values["schedule"] != "cosine" else set())
+    if settings.config is not None or settings.initial_model is not None:
+        free = free | {"preset"}
     values = {name: value for name, value in values.items() if name not in free}
     identity = {"model": config.to_dict(), "vocabulary": vocab.checksum(), "corpus": corpus}
     return json.loads(json.dumps(values | identity))
@@ -123,6 +125,8 @@ def _first_sentences(file: Path, words: int | None) -> Iterator[list[str]]:
         if words is not None and count >= words:
             return
         sentence = line.split()
+        if words is not None:
+            sentence = sentence[: words - count]
         count += len(sentence)
         if sentence:
             yield sentence
@@ -344,11 +348,11 @@ class Trainer:
         if "cuda" in random and self.device.type == "cuda":
             torch.cuda.set_rng_state(random["cuda"], self.device)
 
-    def measure_heldout(self, files: list[Path], words: int | None) -> Measure:
-        """The exact (pseudo-)perplexity of files, or of about `words` words from their beginnings."""
+    def measure_heldout(self, files: list[Path], words: int | None, check: Callable[[], None] | None = None) -> Measure:
+        """The exact (pseudo-)perplexity of files, or of `words` words from their beginnings; see `measure`."""
         words_per_file = None if words is None else max(1, words // len(files))
         sentences = chain.from_iterable(_first_sentences(file, words_per_file) for file in files)
-        return measure(self.bilm, self.softmax, self.vocab, sentences, batch_size=32)
+        return measure(self.bilm, self.softmax, self.vocab, sentences, batch_size=32, check=check)
 
     def pretrained(self, tokenizer: str | None, card: str = "") -> Pretrained:
         """The model with its current weights, which are shared, not copied."""
