@@ -162,3 +162,5 @@ def test_change_figure_has_a_panel_for_each_word_and_names_the_corpora(embedder:
     for axes, change in zip(panels, report.words, strict=True):
         assert [len(points.get_offsets()) for points in axes.collections] == list(change.uses)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["old$", "new"]
+    hidden = change_figure(report, ("_1950.txt", "_2000.txt"))  # matplotlib's mark for labels to leave out
+    assert [text.get_text() for text in hidden.legends[0].get_texts()] == ["_1950.txt", "_2000.txt"]

@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from elmokit.analysis.uses import uses_in_files
+from elmokit.analysis.uses import Use, uses_in_files, vectors_of_uses
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
+from elmokit.nn.bilm import BiLM
 
 
 class Ended(Exception):
@@ -34,3 +38,21 @@ def test_a_search_finds_words_in_which_the_tokenizer_removes_invisible_character
         ("The", "children", "play", "."),
         ("The", "children", "sleep", "."),
     ]
+
+
+class CountingSentence(tuple):
+    """A sentence that counts how often it is hashed."""
+
+    hashed = 0
+
+    def __hash__(self) -> int:
+        type(self).hashed += 1
+        return super().__hash__()
+
+
+def test_vectors_of_all_words_of_a_sentence_hash_it_a_few_times_only() -> None:
+    sentence = CountingSentence(f"word{number}" for number in range(50))
+    embedder = Embedder(Pretrained(BiLM(BiLMConfig.preset("tiny"))), device="cpu")
+    vectors = vectors_of_uses([Use(sentence, position) for position in range(50)], embedder, "top")
+    assert CountingSentence.hashed < 5
+    np.testing.assert_allclose(vectors, embedder.embed([list(sentence)], "top")[0], atol=1e-5)

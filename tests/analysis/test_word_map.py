@@ -200,7 +200,8 @@ def test_word_map_substitutes_equal_exhaustive_scoring(corpus: Path, embedder: E
 
 def test_word_map_has_no_substitutes_without_softmax(corpus: Path, embedder: Embedder) -> None:
     bare = Embedder(Pretrained(embedder.model.bilm), device="cpu")
-    clusters = word_map("bank", corpus, bare).clusters
+    with pytest.warns(UserWarning, match=r"no softmax, so that .*: Embedder\.load\(model, softmax=True"):
+        clusters = word_map("bank", corpus, bare).clusters
     assert clusters and not any(each.substitutes for each in clusters)
 
 

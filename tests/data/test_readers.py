@@ -52,6 +52,17 @@ def test_read_tagged_reads_columns(tmp_path):
     assert next(read_tagged(path, Layout.of(path), with_tags=False)) == TaggedSentence(("EU", "rejects"))
 
 
+def test_comments_before_the_sentences_of_column_files_are_no_words(tmp_path):
+    multiconer = "# id dcf4bb99-ab\tdomain=en\njohn _ _ B-PER\nsings _ _ O\n\n# id 27\tdomain=en\n# _ _ O\n5 _ _ O\n"
+    path = write(tmp_path, "train.txt", multiconer + "\n# sent_id = 3\n# text = x\nx _ _ O\n")
+    expected = [(("john", "sings"), ("B-PER", "O")), (("#", "5"), ("O", "O")), (("x",), ("O",))]
+    assert read(path) == [TaggedSentence(*each) for each in expected]
+    write_predictions(path, [tags for _, tags in expected], tmp_path / "out.txt", Layout.of(path, with_tags=False))
+    assert (tmp_path / "out.txt").read_text().count("# id") == 2
+    pound = write(tmp_path, "pound.txt", "# # B-NP\n5 CD I-NP\n\n# # B-NP\n")  # as in CoNLL-2000
+    assert [sentence.words for sentence in read(pound)] == [("#", "5"), ("#",)]
+
+
 def test_read_tagged_skips_conllu_comments_ranges_and_empty_nodes(tmp_path):
     path = write(tmp_path, "train.conllu.gz", CONLLU)
     expected = [TaggedSentence(("Do", "n't", "go"), ("AUX", "PART", "VERB")), TaggedSentence(("10 000",), ("NUM",))]

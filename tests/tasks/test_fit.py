@@ -1,6 +1,7 @@
 """From files to models: pretrained vectors, several seeds, finished runs, limits of time."""
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -426,9 +427,20 @@ def test_overwriting_a_model_loses_no_other_file(tmp_path: Path) -> None:
 
 
 def test_fit_refuses_a_score_that_is_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "score", lambda *_: {TOY.task.metric: float("nan")})
-    with pytest.raises(ValueError, match="on the development set is nan after epoch 1"):
+    for scores in ({TOY.task.metric: float("nan")}, {TOY.task.metric: 0.5, "recall of rare": float("nan")}):
+        monkeypatch.setattr(training, "score", lambda *_, scores=scores: scores)
+        with pytest.raises(ValueError, match=f"{[*scores][-1]} on the development set after epoch 1 is nan"):
+            fit_quick(output=tmp_path / "model")
+        monkeypatch.undo()
+    real = type(TOY.task).score
+    monkeypatch.setattr(
+        type(TOY.task), "score", lambda task, examples, *rest: real(task, examples, *rest) | {"rare": math.nan}
+    )
+    monkeypatch.setattr(training, "score", lambda *_: {TOY.task.metric: 0.5})
+    with pytest.raises(ValueError, match="rare on the development set is nan"):
         fit_quick(output=tmp_path / "model")
+    monkeypatch.undo()
+    assert len(fit_quick(output=tmp_path / "model")[1].epochs) == QUICK.max_epochs  # resumed from its snapshot
 
 
 def test_words_that_are_truncated_are_warned_of_in_every_run(tmp_path: Path) -> None:

@@ -246,6 +246,12 @@ def test_accuracy_is_that_of_seqeval() -> None:
 
 def test_a_tagger_of_any_column_predicts_files_of_words_alone(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("Dogs\nbark\n")
+    conllu = tmp_path / "words.conllu"
+    conllu.write_text("".join(f"{n}\t{word}" + "\t_" * 8 + "\n" for n, word in ((1, "Dogs"), (2, "bark"))))
+    numbered = TaggingTask(TaggingConfig(tag_column="3"), {"tags": ["NNS", "VBP"], "scheme": None})
+    (sentence,) = numbered.read(conllu, with_answers=False)
+    numbered.write([Tagging(sentence.words, ("NNS", "VBP"), (1.0, 1.0))], tmp_path / "out.conllu", conllu)
+    assert [line.split("\t")[3] for line in (tmp_path / "out.conllu").read_text().split("\n") if line] == ["NNS", "VBP"]
     for config in (TaggingConfig(tag_column="xpos"), TaggingConfig(word_column=1)):
         task = TaggingTask(config, {"tags": ["NNS", "VBP"], "scheme": None})
         (sentence,) = task.read(tmp_path / "words.txt", with_answers=False)

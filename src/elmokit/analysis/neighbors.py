@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from hashlib import blake2b
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +58,12 @@ def _batches(uses: Iterable[list[Use]]) -> Iterator[list[list[Use]]]:
         yield batch
 
 
+def _keys(of_sentence: list[Use]) -> Iterator[tuple[bytes, int]]:
+    """What tells the uses in a sentence from all others; a `Use` as a key would hash the whole sentence for each."""
+    digest = blake2b(repr(of_sentence[0].sentence).encode(errors="surrogatepass"), digest_size=16).digest()
+    return ((digest, use.position) for use in of_sentence)
+
+
 def nearest_uses(
     query: Use,
     uses: Iterable[list[Use]],
@@ -80,17 +87,18 @@ def nearest_uses(
     config = config or SearchConfig()
     query_vector = use_vectors([query], embedder, layers)[0]
     candidates = islice((of_each for of_each in uses if of_each[0].sentence != query.sentence), config.max_sentences)
-    best: dict[Use, float] = {}
+    best: dict[tuple[bytes, int], tuple[float, Use]] = {}
     searched = 0
     for batch in _batches(candidates):
         searched += len(batch)
         in_batch = [use for of_sentence in batch for use in of_sentence]
+        keys = chain.from_iterable(map(_keys, batch))
         # Rounded, so that rounding errors, which depend on the batch, do not rank equal vectors.
         cosines = (use_vectors(in_batch, embedder, layers) @ query_vector).round(6)
-        best |= zip(in_batch, cosines.tolist(), strict=True)
+        best |= zip(keys, zip(cosines.tolist(), in_batch, strict=True), strict=True)
         # The sort is stable: of equal cosines the first in the corpus stays first.
-        best = dict(sorted(best.items(), key=lambda item: -item[1])[: config.count])
-    return Neighbors(query, [(similarity, use) for use, similarity in best.items()], searched)
+        best = dict(sorted(best.items(), key=lambda item: -item[1][0])[: config.count])
+    return Neighbors(query, list(best.values()), searched)
 
 
 def neighbors(

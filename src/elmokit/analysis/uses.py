@@ -148,22 +148,26 @@ def vectors_of_uses(
     Each distinct sentence is embedded once. `check` is called after each batch of sentences; an exception that it
     raises ends the computation. Warns with a TruncationWarning if words are longer than the model reads.
     """
-    uses_in: dict[tuple[str, ...], list[Use]] = {}
-    for use in uses:
-        uses_in.setdefault(use.sentence, []).append(use)
-    sentences, remaining = list(uses_in), iter(uses_in.values())
-    truncated, vectors = 0, {}
+    numbers_in: dict[tuple[str, ...], list[int]] = {}
+    previous, numbers = None, []
+    for number, use in enumerate(uses):
+        if use.sentence is not previous:  # hashing a sentence takes time in its length
+            previous, numbers = use.sentence, numbers_in.setdefault(use.sentence, [])
+        numbers.append(number)
+    sentences, remaining = list(numbers_in), iter(numbers_in.values())
+    truncated, vectors = 0, [np.empty(0)] * len(uses)
     for batch in embedder.embed_stream(sentences, layers, single_sentence_state(embedder)):
         if check is not None:
             check()
         truncated += batch.truncated_words
-        for embedding, in_sentence in zip(batch, remaining, strict=False):
-            # Copies, so that the vectors of other words are freed.
-            vectors |= {use: embedding[..., use.position, :].copy() for use in in_sentence}
+        for embedding, numbers in zip(batch, remaining, strict=False):
+            for number in numbers:
+                # A copy, so that the vectors of other words are freed.
+                vectors[number] = embedding[..., uses[number].position, :].copy()
     if truncated:
         message = truncation_in(sentences, embedder.count_truncated, embedder.word_limit)
         warnings.warn(message, TruncationWarning, stacklevel=3)
-    return np.stack([vectors[use] for use in uses])
+    return np.stack(vectors)
 
 
 def use_vectors(uses: Sequence[Use], embedder: Embedder, layers: str | int) -> np.ndarray:

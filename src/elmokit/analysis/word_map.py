@@ -6,6 +6,7 @@ model predicts for them.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -217,7 +218,8 @@ def word_map(
     Args:
         word: The word; case is ignored in sentences without an exact match, unless `config.match_case`.
         corpus: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files. It is streamed.
-        model: An `Embedder`, or a model as `Embedder.load` accepts it.
+        model: An `Embedder`, which has substitutes if it was loaded with `softmax=True`; or a model as `Embedder.load`
+            accepts it.
         layers: Representation to cluster: "mix", "average", "sum", "top" or the number of a layer.
         device: Device to compute on; ignored if `model` is an `Embedder`.
         config: Settings of the sampling and the clustering.
@@ -233,6 +235,9 @@ def word_map(
     config = config or MapConfig()
     files = find_files([corpus])
     embedder = resolve_embedder(model, device, softmax=True)
+    if embedder is model and embedder.model.softmax is None:
+        message = "the embedder has no softmax, so that there are no substitutes: Embedder.load(model, softmax=True)"
+        warnings.warn(message, stacklevel=2)
     layer_weights(embedder.model, layers)  # an invalid choice is reported before the search
     in_corpus = (use for of_sentence in uses_in_files(word, files, embedder, tokenize) for use in of_sentence)
     if config.match_case:

@@ -149,7 +149,9 @@ class Change:
         if self.output is not None:
             write_report(report.to_json(), self.output, self.overwrite)
         if self.plot is not None:
-            print(plot_change(report, (self.first.name, self.second.name), self.plot, self.overwrite))
+            first, second = self.first, self.second
+            names = (str(first), str(second)) if first.name == second.name else (first.name, second.name)
+            print(plot_change(report, names, self.plot, self.overwrite))
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,8 @@ class Layout:
             word_column: Number of the column of the words; ignored for CoNLL-U.
             tag_column: For CoNLL-U, the name of the column of the tags, by default upos; otherwise its number, by
                 default the last.
-            with_tags: Whether tags are read. If not, `tag_column` matters only for CoNLL-U, where tags are written.
+            with_tags: Whether tags are read. If not, `tag_column` matters only for CoNLL-U, where tags are written, and
+                only if it names one of its columns.
 
         Returns:
             The layout.
@@ -72,6 +73,8 @@ class Layout:
         format = format or ("conllu" if suffixes_of(path).kind == ".conllu" else "columns")
         if format == "conllu":
             name = "upos" if tag_column is None else str(tag_column).lower()
+            if not with_tags and name not in CONLLU_COLUMNS:  # a number, of the files with tags
+                name = "upos"
             if name not in CONLLU_COLUMNS:
                 raise ValueError(f"CoNLL-U has no column {tag_column!r}, only {', '.join(CONLLU_COLUMNS)}")
             return cls(True, CONLLU_COLUMNS.index("form"), CONLLU_COLUMNS.index(name))
@@ -81,6 +84,10 @@ class Layout:
             return cls(False, word_column, -1 if tag_column is None or not with_tags else int(tag_column))
         except ValueError:
             raise ValueError(f"tag column {tag_column!r} must be a number, unless the format is conllu") from None
+
+
+# In files that are not CoNLL-U, a "#" may be a word; MultiCoNER has "# id ...", others "# sent_id = ...".
+COMMENT = re.compile(r"#[ \t]?(id[ \t]+\S+|[\w.:]+[ \t]*=)([ \t]|$)")
 
 
 def is_conllu_token(line: str) -> bool:
@@ -123,10 +130,14 @@ def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
             the line.
     """
     width = len(CONLLU_COLUMNS) if layout.conllu else None
+    is_start = True  # of a sentence
     for number, text in enumerate(read_lines(path), start=1):
-        if not text.strip(" \t") or (text.startswith("#") if layout.conllu else text.startswith(DOCUMENT_START)):
+        is_comment = text.startswith("#") if layout.conllu else is_start and COMMENT.match(text) is not None
+        if not text.strip(" \t") or is_comment or (text.startswith(DOCUMENT_START) and not layout.conllu):
             yield Line(number, text, None)
+            is_start = True
             continue
+        is_start = False
         columns = text.split("\t") if layout.conllu else SEPARATOR.split(text.strip(" \t"))
         width = width or len(columns)
         if len(columns) != width:

@@ -31,7 +31,7 @@ from elmokit.tasks.report import REPORT, Epoch, FitReport, SeedsReport, TaskScor
 from elmokit.tasks.task import Task, find_task
 from elmokit.tasks.task_model import TaskModel, load_task_model, make_network
 from elmokit.tasks.task_model_files import CONFIG, LAYOUT
-from elmokit.tasks.training import best_epoch, learned_mix, learned_mixes, predict, train
+from elmokit.tasks.training import best_epoch, check_finite, learned_mix, learned_mixes, predict, train
 from elmokit.tasks.transformer_encoder import TransformerEncoder
 from elmokit.tasks.word_batches import WordTable
 from elmokit.tasks.word_vectors import read_word_vectors
@@ -228,6 +228,7 @@ def fit(
             epochs = train(network, example_sets[0], example_sets[1], config, snapshot, identity)
             training_end = time.perf_counter()
         final = TaskScores.of(task, sets[-1], predict(network, example_sets[-1], with_probabilities=False))
+        check_finite(final.values, f"on the {'development' if test_examples is None else 'test'} set")
         report = _report(task_model, sets[0], final, test_examples is not None, epochs, settings, identity)
         # A resumed run counts the epochs of all its processes.
         around = time.perf_counter() - start_time - (training_end - training_start)

@@ -163,7 +163,7 @@ class Task(ABC, Generic[Example, Prediction]):
 
     @abstractmethod
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
-        """Scores by name, `metric` among them: from 0 to 1, for correlations from -1 to 1."""
+        """Scores by name, `metric` among them: from 0 to 1, for correlations from -1 to 1; all must be finite."""
 
     def check_libraries(self) -> None:
         """ValueError if a library that `score` needs is not installed; called before any work. By default none is."""

@@ -251,6 +251,15 @@ class _Snapshot:
         return best, progress.epochs
 
 
+def check_finite(scores: Mapping[str, float], where: str) -> None:
+    """ValueError if one of the scores is not a number, which reports and snapshots cannot hold."""
+    for name, value in scores.items():
+        if not np.isfinite(value):
+            raise ValueError(
+                f"{name} {where} is {value}: give a set for which it is a number, or make the task's score one"
+            )
+
+
 def train(
     network: TaskNetwork,
     examples: ExampleSet,
@@ -289,11 +298,7 @@ def train(
         if not np.isfinite(loss):
             raise ValueError(f"the loss of epoch {number} is not a number: lower the learning rate")
         scores = {name: float(value) for name, value in score(network, dev).items()}  # NumPy's are not JSON
-        if not np.isfinite(scores[metric]):
-            raise ValueError(
-                f"{metric} on the development set is {scores[metric]} after epoch {number}: give a set for which it is "
-                "a number, or make the task's score one"
-            )
+        check_finite(scores, f"on the development set after epoch {number}")
         epochs.append(Epoch(loss, scores, config.learning_rate * scale, time.perf_counter() - start_time))
         if best_epoch(epochs, metric) == number:
             best_weights = _trained_weights(network)
