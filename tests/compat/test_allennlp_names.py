@@ -163,6 +163,16 @@ def test_the_state_is_read_and_assigned_as_a_pair(files: tuple[Path, Path]) -> N
     torch.testing.assert_close(elmo._elmo_lstm(ids)["activations"][2], layers[2])
 
 
+def test_the_state_can_be_changed_in_place(files: tuple[Path, Path]) -> None:
+    elmo, ids = Elmo(*files, 1, dropout=0.0), batch_to_ids(SENTENCES)
+    lstm, first = elmo._elmo_lstm._elmo_lstm, elmo(ids)["elmo_representations"][0]
+    states = lstm._states
+    assert lstm._states[0].data_ptr() == states[0].data_ptr()
+    for part in states:
+        part.zero_()
+    torch.testing.assert_close(elmo(ids)["elmo_representations"][0], first)
+
+
 # --- Words in place of characters --------------------------------------------------------------------------------
 
 
@@ -211,6 +221,42 @@ def test_from_params_takes_a_dictionary(files: tuple[Path, Path]) -> None:
     assert ElmoTokenEmbedder.from_params(None, settings).get_output_dim() == 32  # as in AllenNLP 0.9
     with pytest.raises(ConfigurationError, match=r"settings of Elmo are wrong: .*typo"):
         Elmo.from_params({**settings, "num_output_representations": 2, "typo": 1})
+
+
+def test_from_params_reads_numbers_and_booleans_that_are_spelled(files: tuple[Path, Path]) -> None:
+    settings = {"options_file": files[0], "weight_file": files[1], "requires_grad": "false", "dropout": "0.25"}
+    elmo = Elmo.from_params(
+        Params({**settings, "num_output_representations": "2", "keep_sentence_boundaries": "false"})
+    )
+    assert len(elmo._scalar_mixes) == 2 and elmo._dropout.p == 0.25
+    assert elmo(batch_to_ids(SENTENCES))["elmo_representations"][0].shape[1] == 4  # without boundaries
+    assert not any(weight.requires_grad for weight in elmo._elmo_lstm.parameters())
+    embedder = ElmoTokenEmbedder.from_params({**settings, "do_layer_norm": "false", "projection_dim": "5"})
+    assert embedder.get_output_dim() == 5 and not embedder._elmo._scalar_mixes[0].do_layer_norm
+    with pytest.raises(ValueError, match=r"do_layer_norm. must be true or false, not 'no'"):
+        ElmoTokenEmbedder.from_params({**settings, "do_layer_norm": "no"})
+
+
+def test_from_params_builds_the_small_classes() -> None:
+    mix = ScalarMix.from_params(Params({"mixture_size": "2", "trainable": "false"}))
+    assert mix.mixture_size == 2 and not mix.gamma.requires_grad
+    indexer = ELMoTokenCharactersIndexer.from_params({"type": "elmo_characters", "token_min_padding_length": 3})
+    assert indexer.get_token_min_padding_length() == 3
+
+
+def test_params_of_a_file_are_overridden_as_in_allennlp(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model": {"dropout": 0.5, "layers": [{"dim": 3}, {"dim": 4}]}, "seed": 1}')
+    overrides = '{"model.dropout": 0.25, "model.layers.1.dim": 5, "new": true}'
+    params = Params.from_file(tmp_path / "config.json", overrides)
+    flat = {"model.dropout": 0.25, "model.layers": [{"dim": 3}, {"dim": 5}], "seed": 1, "new": True}
+    assert params.as_flat_dict() == flat and params.params == params
+    whole = Params.from_file(tmp_path / "config.json", params_overrides={"model": {"dropout": 0}})
+    assert whole.as_dict() == {"model": {"dropout": 0}, "seed": 1}
+    for wrong in ({"modle.dropout": 0}, {"model.layers.2": 0}, {"seed.x": 0}):
+        with pytest.raises(ConfigurationError, match="which does not exist"):
+            Params.from_file(tmp_path / "config.json", wrong)
+    with pytest.raises(ConfigurationError, match="params_overrides is not JSON"):
+        Params.from_file(tmp_path / "config.json", "{dropout: 0}")
 
 
 def test_from_params_reads_params_until_none_is_left(files: tuple[Path, Path]) -> None:
@@ -272,6 +318,12 @@ def test_scalar_mix_reports_wrong_numbers_of_tensors_and_weights() -> None:
         ScalarMix(3)([torch.ones(2, 2)] * 5)
     with pytest.raises(ConfigurationError, match="must be 3 numbers"):
         ScalarMix(3, initial_scalar_parameters=[0.0, 0.0])
+
+
+def test_scalar_mix_of_float64_is_in_float64() -> None:
+    tensors = torch.randn(2, 3, 4, dtype=torch.float64)
+    torch.testing.assert_close(ScalarMix(2)(tensors), tensors.mean(dim=0))
+    assert ScalarMix(2)(tensors.bfloat16()).dtype == torch.float32
 
 
 def test_scalar_mix_equals_its_formula_for_a_list_and_for_a_tensor() -> None:

@@ -82,6 +82,7 @@ def test_weight_layers_shares_trainable_mixes_by_name(model: BidirectionalLangua
     optimizer = torch.optim.SGD(model.mixes.parameters(), lr=1.0)
     loss.backward()
     optimizer.step()
+    assert weight_layers("input.0/x", ops)["weighted_op"].shape == result["weighted_op"].shape
     again, other = weight_layers("input", ops, l2_coef=0.5), weight_layers("output", ops)
     assert not torch.equal(again["weighted_op"], other["weighted_op"])
     weights = model.mixes["input_ELMo"].weights

@@ -47,7 +47,7 @@ def test_default_is_the_original_from_zeros_after_any_calls(files: dict[str, Pat
     assert (embedder.embedding_dimension, embedder.number_of_layers) == (32, 3)
     for sequence in [*proteins([9, 40, 1]), *proteins([9, 40, 1])[::-1]]:
         assert_close(embedder.embed(sequence), elmo.embed_sentence(list(sequence)))
-    together = list(embedder.embed_batch(proteins([9, 40, 1])))
+    together = list(embedder.embed_batch(np.array(proteins([9, 40, 1]))))
     for found, sequence in zip(together, proteins([9, 40, 1]), strict=True):
         assert_close(found, elmo.embed_sentence(list(sequence)))
 

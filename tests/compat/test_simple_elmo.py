@@ -179,6 +179,18 @@ def test_load_prefers_the_checkpoint_only_with_full(goldens: Callable[[str], Pat
     np.testing.assert_allclose(model.get_elmo_vectors([sentence.split()]), from_checkpoint, atol=1e-6)
 
 
+def test_truncated_words_are_reported_once(language_model: Path) -> None:
+    model = ElmoModel()
+    model.load(language_model, full=True)
+    with pytest.warns(UserWarning, match="some words have more than 48 bytes: as in simple_elmo"):
+        model.get_elmo_substitutes([f"the {'a' * 60}"])
+    with pytest.warns(UserWarning, match="too long and cut after") as caught:
+        model.get_elmo_vectors([["a" * 60]])  # with the warm-up, their vectors are computed twice
+    assert len(caught) == 1
+    with pytest.raises(ValueError, match="a list of sentences, not a single string"):
+        model.get_elmo_substitutes("the cat")
+
+
 def test_load_reads_a_zip_archive(model: ElmoModel, old_model: Path, tmp_path: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "42"), "zip", old_model)
     zipped = ElmoModel()

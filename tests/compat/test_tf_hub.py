@@ -41,7 +41,7 @@ def test_module_accepts_strings_in_lists_arrays_and_bytes(module: hub.Module, wr
     padded = [["the", "cat", "is", "on", ""], ["dogs", "", "", "", ""]]
     inputs = {"tokens": wrap(padded), "sequence_len": np.array([4, 1])}
     by_tokens = module(inputs, signature="tokens", as_dict=True)
-    by_text = module(wrap(TEXTS), as_dict=True)
+    by_text = module(wrap(TEXTS), signature=None, as_dict=True)
     assert by_tokens["elmo"].shape == (2, 5, 32)
     torch.testing.assert_close(by_tokens["elmo"][:, :4], by_text["elmo"])
     torch.testing.assert_close(by_tokens["default"], by_text["default"])
@@ -97,7 +97,8 @@ def test_a_model_that_does_not_read_bytes_is_refused(tmp_path: Path) -> None:
 
 def test_keras_layer_returns_the_output_that_it_is_asked_for(module: hub.Module, language_model: Path) -> None:
     expected = module(TEXTS, as_dict=True)
-    for settings, key in (({}, "default"), ({"output_key": "elmo"}, "elmo"), ({"signature": "default"}, "default")):
+    by_default = [{}, {"signature": None}, {"signature": "default"}]
+    for settings, key in [*((settings, "default") for settings in by_default), ({"output_key": "elmo"}, "elmo")]:
         layer = hub.KerasLayer(str(language_model), input_shape=[], dtype="string", trainable=False, **settings)
         torch.testing.assert_close(layer(TEXTS), expected[key])
         assert layer.trainable_weights == []

@@ -92,7 +92,7 @@ class SeqVecEmbedder:
 
     def embed_batch(self, batch: Sequence[str]) -> Iterator[np.ndarray]:
         """Yield the layers of each sequence, (L+1, T, 2D) float32."""
-        if not batch:
+        if not len(batch):  # it may be an array
             return
         sentences = [list(sequence) for sequence in batch]
         state = self._states.initial(len(batch), self._embedder.device)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,10 @@ from elmokit.checkpoints.detect import find_prefix
 from elmokit.compat.bilm_tf import Batcher, BidirectionalLanguageModel
 from elmokit.compat.bilm_tf import weight_layers as mix_or_top
 from elmokit.compat.bilm_tf.elmo import mix_named
-from elmokit.compat.notice import STRING_AS_SENTENCE, warn_once
+from elmokit.compat.notice import warn_of_strings, warn_of_truncated, warn_once
 from elmokit.config import StatePolicy
 from elmokit.data.streams import scoring_batch, sentence_batches
-from elmokit.embed.embedder import Embedder
+from elmokit.embed.embedder import Embedder, TruncationWarning
 from elmokit.fs.paths import expand_user
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.softmax import FullSoftmax
@@ -33,8 +35,7 @@ CHUNK_LOGITS = 2**26  # 256 MB in float32
 
 def _tokenized(texts: Sentences) -> list[list[str]]:
     """The tokens of each sentence; as in simple_elmo, the tokens of a string are its characters."""
-    if any(isinstance(text, str) for text in texts):
-        warn_once(STRING_AS_SENTENCE)
+    warn_of_strings(texts)
     return [list(text) for text in texts]
 
 
@@ -185,14 +186,18 @@ class ElmoModel:
             "backward": {...}}, the most likely candidate first; an unknown word is given as <UNK>.
 
         Raises:
-            ValueError: The model was loaded without `full`.
+            ValueError: The model was loaded without `full`, or `data` is a single string.
         """
         if self._embedder is None or self._softmax is None or self.vocab is None:
             raise ValueError("substitutes need the language model: load(directory, full=True)")
         warn_once("logp is a log-probability given the whole context; simple_elmo's is a logit given a single word")
+        if isinstance(data, str):
+            raise ValueError("give a list of sentences, not a single string, whose letters would be read as sentences")
         substitutes = []
         count = min(topn, len(self.vocab) - 2 * nodelimiters)
         for batch in sentence_batches((text.split() for text in data), BATCH_WORDS):
+            if self.max_chars:
+                warn_of_truncated(chain.from_iterable(batch), self.max_chars, "simple_elmo")
             candidates = self._candidates(batch, count, nodelimiters)
             for sentence in batch:
                 names = [self.vocab.words[number] for number in self.vocab.ids(sentence)]
@@ -202,7 +207,10 @@ class ElmoModel:
     def warmup(self, sess: Any, texts: Sentences) -> None:
         """Run the first batch of `texts`; calls with a session start from its final state."""
         first = _tokenized(texts[: self.batch_size])
-        self._state = self._loaded().embed(first, state=self._state, batch_size=self.batch_size).state or "carry"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TruncationWarning)  # issued when their vectors are computed
+            state = self._loaded().embed(first, state=self._state, batch_size=self.batch_size).state
+        self._state = state or "carry"
 
     def _loaded(self) -> Embedder:
         if self._embedder is None:

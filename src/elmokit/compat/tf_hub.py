@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.compat.carried import without_boundaries
-from elmokit.compat.notice import warn_once
+from elmokit.compat.notice import warn_of_truncated, warn_once
 from elmokit.compat.weights import open_hub_module
 from elmokit.nn.elmo import add_boundaries
 from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
-from elmokit.text.characters import count_truncated, encode_sentences
+from elmokit.text.characters import encode_sentences
 
 INPUTS = {"default": ("text",), "tokens": ("tokens", "sequence_len")}  # of each signature
 
@@ -122,12 +122,12 @@ class Module(nn.Module):
             raise ValueError(f"signature must be one of {', '.join(self.signatures)}, not {name!r}")
         return self.signatures[name]
 
-    def forward(self, inputs: Any, signature: str = "default", as_dict: bool = False) -> Any:
+    def forward(self, inputs: Any, signature: str | None = None, as_dict: bool = False) -> Any:
         """Embed sentences.
 
         Args:
             inputs: Strings (B,); or with signature="tokens", {"tokens": (B, T), "sequence_len": (B,)}.
-            signature: "default" or "tokens".
+            signature: "default", which None stands for, or "tokens".
             as_dict: Return all outputs.
 
         Returns:
@@ -137,6 +137,7 @@ class Module(nn.Module):
         Raises:
             ValueError: There is no such signature, or the inputs do not fit it.
         """
+        signature = signature or "default"
         call = self.find_signature(signature)
         names = INPUTS[signature]
         given = inputs if isinstance(inputs, Mapping) else {names[0]: inputs}
@@ -171,9 +172,7 @@ class Module(nn.Module):
     @torch.no_grad()
     def _layers(self, sentences: list[list[str]], width: int) -> tuple[Tensor, Tensor]:
         """Layers (L+1, B, T, 2D), zero at padding, and mask (B, T)."""
-        limit = self.max_characters - 2
-        if count_truncated(list(chain.from_iterable(sentences)), self.max_characters):
-            warn_once(f"some words have more than {limit} bytes: as in google/elmo, only the first {limit} are read")
+        warn_of_truncated(chain.from_iterable(sentences), self.max_characters, "google/elmo")
         ids = np.zeros((len(sentences), width, self.max_characters), dtype=np.int64)
         encoded = encode_sentences(sentences, self.max_characters)
         ids[:, : encoded.shape[1]] = encoded
@@ -190,7 +189,7 @@ class KerasLayer(nn.Module):
         handle: str | Path | Module,
         trainable: bool = False,
         *,
-        signature: str = "default",
+        signature: str | None = None,
         signature_outputs_as_dict: bool = False,
         output_key: str | None = None,
         name: str = "keras_layer",
@@ -201,7 +200,7 @@ class KerasLayer(nn.Module):
         Args:
             handle: The module.
             trainable: Whether its mix is trained; ignored if `handle` is a loaded module.
-            signature: "default" or "tokens".
+            signature: "default", which None stands for, or "tokens".
             signature_outputs_as_dict: Return all outputs.
             output_key: The output to return; by default "default", unless `signature_outputs_as_dict` is set.
             name: Kept as `name`.
@@ -211,6 +210,7 @@ class KerasLayer(nn.Module):
             ValueError: There is no such signature, or both `output_key` and `signature_outputs_as_dict` are set.
         """
         super().__init__()
+        signature = signature or "default"
         self.module = handle if isinstance(handle, Module) else Module(handle, trainable)
         self.module.find_signature(signature)
         if signature_outputs_as_dict and output_key is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from elmokit.fs.json_files import read_json
 
@@ -31,12 +32,48 @@ class Params(dict[str, Any]):
         self.history = history
 
     @classmethod
-    def from_file(cls, params_file: str | Path) -> Params:
-        """Read a JSON file. ConfigurationError if it is not JSON; Jsonnet has to be evaluated first."""
+    def from_file(
+        cls,
+        params_file: str | Path,
+        params_overrides: str | Mapping[str, Any] = "",
+        ext_vars: Mapping[str, Any] | None = None,
+    ) -> Params:
+        """Read a JSON file.
+
+        Args:
+            params_file: The file.
+            params_overrides: Settings that replace those of the file, as JSON or a dictionary; "model.dropout" stands
+                for the setting "dropout" in "model".
+            ext_vars: Ignored: variables of Jsonnet.
+
+        Raises:
+            ConfigurationError: The file or the overrides are not JSON (Jsonnet has to be evaluated first), or replace a
+                setting in one that does not exist.
+        """
         try:
-            return cls(read_json(params_file))
+            settings = read_json(params_file)
         except ValueError as error:
             raise ConfigurationError(f"{params_file} is not JSON ({error}): evaluate Jsonnet first") from None
+        try:
+            overrides = json.loads(params_overrides or "{}") if isinstance(params_overrides, str) else params_overrides
+        except ValueError as error:
+            raise ConfigurationError(f"params_overrides is not JSON ({error})") from None
+        for path, value in overrides.items():
+            _override(settings, path, value)
+        return cls(settings)
+
+    @property
+    def params(self) -> Params:
+        """The settings themselves, which AllenNLP keeps in this attribute."""
+        return self
+
+    def as_flat_dict(self) -> dict[str, Any]:
+        """The settings as a dictionary without nested ones, whose names are joined by dots."""
+        flat: dict[str, Any] = {}
+        for name, value in self.items():
+            inner = value.as_flat_dict() if isinstance(value, Params) else None
+            flat |= {name: value} if inner is None else {f"{name}.{key}": item for key, item in inner.items()}
+        return flat
 
     def pop(self, key: str, default: Any = REQUIRED, keep_as_dict: bool = False) -> Any:
         """Remove a setting, and return its value.
@@ -103,6 +140,21 @@ class Params(dict[str, Any]):
         return deepcopy(self)
 
 
+def _override(settings: Any, path: str, value: Any) -> None:
+    """Replace the setting at a path such as "model.encoders.0.dropout", in place."""
+    name, _, rest = path.partition(".")
+    if isinstance(settings, list) and name.isdecimal() and int(name) < len(settings):
+        key: Any = int(name)
+    elif isinstance(settings, dict) and (name in settings or not rest):
+        key = name
+    else:
+        raise ConfigurationError(f"params_overrides replaces a setting {path!r}, which does not exist")
+    if rest:
+        _override(settings[key], rest, value)
+    else:
+        settings[key] = value
+
+
 def _nested(value: Any, history: str) -> Any:
     """A value with `Params` in place of dictionaries."""
     if isinstance(value, list):
@@ -146,10 +198,11 @@ class FromParams:
         Raises:
             ConfigurationError: The class has no such setting, a required one is missing, or `namespace_to_cache` is set
                 without `vocab`.
+            ValueError: A setting is not of the type of the argument, nor a string that spells one.
         """
         if isinstance(vocab, Mapping):
             params, vocab = vocab, params
-        settings = {name: value for name, value in params.items() if name != "type"}
+        settings = Params({name: value for name, value in params.items() if name != "type"})
         if namespace := settings.pop("namespace_to_cache", None):
             if vocab is None:
                 raise ConfigurationError(f"namespace_to_cache={namespace!r} needs the vocabulary: pass it as vocab")
@@ -158,6 +211,14 @@ class FromParams:
             inspect.signature(cls).bind(**settings)
         except TypeError as error:
             raise ConfigurationError(f"the settings of {cls.__name__} are wrong: {error}") from None
+        types = get_type_hints(cls.__init__)
+        for name in list(settings):
+            for kind, pop in ((bool, Params.pop_bool), (int, Params.pop_int), (float, Params.pop_float)):
+                if types.get(name) in (
+                    kind,
+                    kind | None,
+                ):  # Jsonnet's external variables and the environment are strings
+                    settings[name] = pop(settings, name)
         if isinstance(params, Params):
             params.clear()
         return cls(**settings)

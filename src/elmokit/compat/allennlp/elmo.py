@@ -16,7 +16,7 @@ from elmokit.compat.allennlp.configuration import ConfigurationError, FromParams
 from elmokit.compat.allennlp.indexer import ELMoCharacterMapper, ELMoTokenCharactersIndexer
 from elmokit.compat.allennlp.scalar_mix import ScalarMix
 from elmokit.compat.carried import CarriedStates
-from elmokit.compat.notice import STRING_AS_SENTENCE, warn_once
+from elmokit.compat.notice import warn_of_strings, warn_of_truncated, warn_once
 from elmokit.compat.weights import open_bilm
 from elmokit.compat.zero_characters import encode_words, run_bilm
 from elmokit.config import LSTMConfig
@@ -24,7 +24,7 @@ from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.elmo import add_boundaries
 from elmokit.nn.inference import Frozen
 from elmokit.nn.token_encoders import CharCNN, TokenEncoder
-from elmokit.text.characters import MAX_CHARACTERS, count_truncated, encode_sentences
+from elmokit.text.characters import MAX_CHARACTERS, encode_sentences
 from elmokit.text.characters import encode_words as encode_words_as_ids
 
 # `from allennlp.modules.elmo import ...` found these there too.
@@ -48,11 +48,8 @@ def batch_to_ids(batch: Sequence[Sequence[str]]) -> Tensor:
 
 def ids_of_width(batch: Sequence[Sequence[str]], max_characters: int) -> Tensor:
     """`batch_to_ids` for models that read another number of characters: (B, T, max_characters) int64."""
-    if any(isinstance(sentence, str) for sentence in batch):
-        warn_once(STRING_AS_SENTENCE)
-    if count_truncated(list(chain.from_iterable(batch)), max_characters):
-        limit = max_characters - 2
-        warn_once(f"some words have more than {limit} bytes: as in AllenNLP, only the first {limit} are read")
+    warn_of_strings(batch)
+    warn_of_truncated(chain.from_iterable(batch), max_characters, "AllenNLP")
     return torch.from_numpy(encode_sentences(batch, max_characters)).long()
 
 
@@ -122,15 +119,20 @@ class _ElmoLstm(CarriedStates):
     def _states(self) -> tuple[Tensor, Tensor] | None:
         """The state in AllenNLP's format, (L, B, 2D) and (L, B, 2H), forward and backward side by side; None for zeros.
 
-        It can be set.
+        It can be set, and its tensors can be changed in place: the state is a view of them.
         """
         if self._current is None:
             return None
-        return torch.cat([*self._current.h], dim=-1), torch.cat([*self._current.c], dim=-1)
+        h, c = (part.permute(1, 2, 0, 3).flatten(-2) for part in (self._current.h, self._current.c))
+        self._states = h, c
+        return h, c
 
     @_states.setter
     def _states(self, states: Sequence[Tensor] | None) -> None:
-        self._current = None if states is None else BiLMState(*(torch.stack(part.chunk(2, dim=-1)) for part in states))
+        self._current = None
+        if states is not None:
+            h, c = (part.unflatten(-1, (2, -1)).permute(2, 0, 1, 3) for part in states)
+            self._current = BiLMState(h, c)
 
 
 class _ElmoBiLm(nn.Module):
@@ -170,6 +172,7 @@ class _ElmoBiLm(nn.Module):
         """Let `word_inputs` of `forward` be indices into `tokens`, of which the first stands for padding."""
         # Each distinct word of a batch is encoded once anyway, so the cache holds character ids instead of vectors,
         # which would become stale when the weights change.
+        warn_of_truncated(tokens, self.max_characters, "AllenNLP")
         ids = encode_words_as_ids(tokens, self.max_characters)
         self._cached_words = torch.from_numpy(ids).to(self._bilm.device)
 

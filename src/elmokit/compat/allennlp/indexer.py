@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elmokit.compat.allennlp.configuration import FromParams
+from elmokit.compat.notice import warn_of_truncated
 from elmokit.config import BEGIN_SENTENCE, BEGIN_WORD, CHARACTER_SHIFT, END_SENTENCE, END_WORD, PAD_CHARACTER
 from elmokit.text.characters import BOS, EOS, MAX_CHARACTERS, encode_words
 
@@ -41,13 +43,14 @@ class ELMoCharacterMapper:
         """The `max_word_length` character ids of a word."""
         if word in self.tokens_to_add:
             return [number + CHARACTER_SHIFT for number in _marked(self.tokens_to_add[word])]
+        warn_of_truncated([word], self.max_word_length, "AllenNLP")
         return encode_words([word], self.max_word_length)[0].tolist()
 
     def __eq__(self, other: object) -> bool:
         return self.__dict__ == other.__dict__ if isinstance(other, ELMoCharacterMapper) else NotImplemented
 
 
-class ELMoTokenCharactersIndexer:
+class ELMoTokenCharactersIndexer(FromParams):
     """Tokens -> character ids, with the methods of AllenNLP 2 and of 0.9, where `index_name` names the result.
 
     Tokens are AllenNLP's, other objects with an attribute `text`, or strings.

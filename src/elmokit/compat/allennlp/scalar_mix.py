@@ -8,11 +8,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from elmokit.compat.allennlp.configuration import ConfigurationError
+from elmokit.compat.allennlp.configuration import ConfigurationError, FromParams
 from elmokit.nn.scalar_mix import mix_layers
 
 
-class ScalarMix(nn.Module):
+class ScalarMix(nn.Module, FromParams):
     """A learned weighted sum of tensors: `gamma` (1,) times the softmax of `scalar_parameters`, each (1,)."""
 
     def __init__(
@@ -38,4 +38,6 @@ class ScalarMix(nn.Module):
             raise ConfigurationError(f"{len(tensors)} tensors were passed to a module that mixes {self.mixture_size}")
         layers = tensors if isinstance(tensors, Tensor) else torch.stack(list(tensors))
         weights = torch.softmax(torch.cat(list(cast(nn.ParameterList, self.scalar_parameters))), dim=0)
-        return mix_layers(layers, self.gamma * weights, mask, self.do_layer_norm)
+        # Like AllenNLP's, the mix of tensors in float64 is in float64, whatever the weights are in.
+        dtype = torch.promote_types(weights.dtype, layers.dtype)
+        return mix_layers(layers, (self.gamma * weights).to(dtype), mask, self.do_layer_norm)

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.compat.notice import warn_once
+from elmokit.compat.notice import warn_of_strings, warn_of_truncated, warn_once
 from elmokit.config import BEGIN_SENTENCE, BEGIN_WORD, CHARACTER_SHIFT, END_SENTENCE, END_WORD, PAD_CHARACTER
 from elmokit.fs.reading import read_lines
-from elmokit.text.characters import BOS, EOS, UNK, count_truncated, encode_sentences, encode_words
+from elmokit.text.characters import BOS, EOS, UNK, encode_sentences, encode_words
 from elmokit.text.vocab import OLD_MARK
 
 # --- Vocabularies ------------------------------------------------------------------------------------------------
@@ -123,7 +123,9 @@ class UnicodeCharsVocabulary(Vocabulary):
     def encode_chars(self, sentence: str | Sequence[str], reverse: bool = False, split: bool = True) -> np.ndarray:
         """The characters of a sentence with its boundaries, (T+2, `max_word_length`) int32; see `encode`."""
         begin, end = (EOS, BOS) if reverse else (BOS, EOS)
-        return self._characters([begin, *_words(sentence, split), end])
+        words = _words(sentence, split)
+        warn_of_truncated(words, self.max_word_length, "bilm-tf")
+        return self._characters([begin, *words, end])
 
 
 # --- Batchers ----------------------------------------------------------------------------------------------------
@@ -139,9 +141,8 @@ class Batcher:
 
     def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
         """Ids (B, T+2, `max_token_length`) int64, zeros for padding."""
-        if count_truncated(list(chain.from_iterable(sentences)), self._max_token_length):
-            limit = self._max_token_length - 2
-            warn_once(f"some words have more than {limit} bytes: as in bilm-tf, only the first {limit} are read")
+        warn_of_strings(sentences)
+        warn_of_truncated(chain.from_iterable(sentences), self._max_token_length, "bilm-tf")
         bounded = [(BOS, *sentence, EOS) for sentence in sentences]
         return encode_sentences(bounded, self._max_token_length).astype(np.int64)
 
@@ -157,6 +158,7 @@ class TokenBatcher:
 
     def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
         """Ids (B, T+2) int64, zeros for padding. Unknown words become <UNK>; ValueError if the vocabulary lacks it."""
+        warn_of_strings(sentences)
         ids = np.zeros((len(sentences), max(map(len, sentences), default=0) + 2), dtype=np.int64)
         for row, sentence in zip(ids, sentences, strict=True):
             numbers = self._lm_vocab.encode(sentence, split=False)

@@ -23,9 +23,10 @@ class Mix(nn.Module):
 def mix_named(name: str, bilm_ops: dict[str, Any]) -> Mix:
     """The mix with this name, which is created when it is first used."""
     mixes = bilm_ops["mixes"]
-    if f"{name}_ELMo" not in mixes:
-        mixes[f"{name}_ELMo"] = Mix().to(bilm_ops["lm_embeddings"].device)
-    return cast(Mix, mixes[f"{name}_ELMo"])
+    key = f"{name}_ELMo".replace(".", ":")  # TensorFlow's names may have dots and no colons, PyTorch's the reverse
+    if key not in mixes:
+        mixes[key] = Mix().to(bilm_ops["lm_embeddings"].device)
+    return cast(Mix, mixes[key])
 
 
 def weight_layers(

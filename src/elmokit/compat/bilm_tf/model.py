@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,11 @@ from elmokit.checkpoints.native import filled
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.compat.bilm_tf.data import Vocabulary, warn_of_missing_boundaries
 from elmokit.compat.carried import CarriedStates, without_boundaries
+from elmokit.compat.notice import warn_of_truncated
 from elmokit.compat.weights import open_bilm
 from elmokit.compat.zero_characters import run_bilm
 from elmokit.data.streams import sentence_batches
-from elmokit.embed.embedder import Embedder
+from elmokit.embed.embedder import Embedder, TruncationWarning
 from elmokit.fs.atomic import check_output
 from elmokit.fs.hdf5 import atomic_hdf5
 from elmokit.fs.reading import read_lines
@@ -27,6 +31,11 @@ from elmokit.nn.bilm import BiLM
 from elmokit.nn.inference import Frozen
 
 BATCH_WORDS = 8192
+
+
+def _warn_of_truncated(bilm: BiLM, words: Iterable[str]) -> None:
+    if bilm.config.char_cnn is not None:
+        warn_of_truncated(words, bilm.config.char_cnn.max_characters, "bilm-tf")
 
 
 def _words_of(vocab_file: str | Path) -> list[str]:
@@ -147,6 +156,7 @@ def dump_token_embeddings(
     check_output(outfile, [vocab_file, options_file, weight_file], overwrite=True)
     words, bilm = _words_of(vocab_file), open_bilm(options_file, weight_file)
     warn_of_missing_boundaries(words)
+    _warn_of_truncated(bilm, words)
     write_token_embeddings(bilm, words, outfile)
 
 
@@ -176,7 +186,10 @@ def dump_bilm_embeddings(
     lines, state, number = (line.split() for line in read_lines(dataset_file)), "carry", 0
     with atomic_hdf5(outfile) as file:
         for batch in sentence_batches(lines, BATCH_WORDS):
-            embeddings = embedder.embed(batch, layers="all", state=state, batch_size=1)
+            _warn_of_truncated(embedder.model.bilm, chain.from_iterable(batch))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", TruncationWarning)  # issued above, without a line number in the batch
+                embeddings = embedder.embed(batch, layers="all", state=state, batch_size=1)
             for layers in embeddings:
                 file.create_dataset(str(number), data=layers, dtype="float32")
                 number += 1

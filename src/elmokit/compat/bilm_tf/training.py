@@ -194,9 +194,12 @@ def test(options: Mapping[str, Any], ckpt_file: str | Path, data: Data, batch_si
         ValueError: The text has another vocabulary.
     """
     model = _load(ckpt_file, data)
-    perplexity = evaluate(data.files, model, batch_size=batch_size, tokenize=False).total.value
-    print(f"FINISHED! AVERAGE PERPLEXITY = {perplexity}")
-    return perplexity
+    total = evaluate(data.files, model, batch_size=batch_size, tokenize=False).total
+    if total.truncated:
+        limit = model.bilm.token_encoder.word_limit
+        warn_once(f"some words have more than {limit}: as in bilm-tf, only the first {limit} are read")
+    print(f"FINISHED! AVERAGE PERPLEXITY = {total.value}")
+    return total.value
 
 
 test.__test__ = False  # type: ignore[attr-defined]  # not a test for pytest

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from elmokit.compat.notice import STRING_AS_SENTENCE, warn_once
+from elmokit.compat.notice import warn_of_strings, warn_once
 from elmokit.config import StatePolicy
 from elmokit.embed import embedder
 from elmokit.nn.bilm import BiLMState
@@ -100,8 +100,7 @@ class Embedder:
             sents: Tokenized sentences.
             sort: Process the longest first, as `sents2elmo` does; otherwise in the order given.
         """
-        if any(isinstance(sentence, str) for sentence in sents):
-            warn_once(STRING_AS_SENTENCE)
+        warn_of_strings(sents)
         sentences = [list(sentence) for sentence in sents]
         if self._embedder.count_truncated(list(chain.from_iterable(sentences))):
             warn_once("some words are too long: as in ELMoForManyLangs, only their beginning is read")
