@@ -267,6 +267,8 @@ def test_embeddings_hold_the_words_of_their_rows(embedder: Embedder) -> None:
     [
         ({"sentences": "I like apple"}, "not a single string"),
         ({"sentences": {"text": "I like apple"}}, "not a dict: name its column or key"),
+        ({"sentences": 5}, "give a list of sentences, not 5"),
+        ({"sentences": np.array("I like apple")}, "give a list of sentences, not array"),
         ({"sentences": [["I"], 7]}, "sentence 1 is neither"),
         ({"sentences": [["I", 7]]}, "sentence 0 is neither"),
         ({"sentences": [["I"]], "layers": 3}, r"a number from 0 \(the tokens\) to 2 \(the top\), not 3"),

@@ -96,6 +96,15 @@ def test_exported_bilm_gives_what_forward_gives(name: str, tmp_path: Path) -> No
         assert_equal(bilm, path, ids, random_state(bilm, len(lengths)))
 
 
+def test_exported_bilm_refuses_words_of_another_width_instead_of_giving_other_vectors(tmp_path: Path) -> None:
+    bilm, path = BiLM(CONFIGS["characters"]), tmp_path / "model.onnx"
+    export(bilm, path)
+    ids = random_ids(bilm, LENGTHS)
+    for other in (ids[..., :-1], torch.nn.functional.pad(ids, (0, 1), value=261)):
+        with pytest.raises(Exception, match=f"Got: {other.shape[-1]} Expected: {ids.shape[-1]}"):
+            run(path, other, bilm.initial_state(len(LENGTHS)))
+
+
 def test_state_that_is_carried_makes_one_text_of_two_calls(tmp_path: Path) -> None:
     bilm = BiLM(CONFIGS["characters"])
     random_weights(bilm, seed=3, scale=0.5)

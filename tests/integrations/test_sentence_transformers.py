@@ -159,7 +159,7 @@ def test_a_saved_model_is_loaded_and_its_directory_is_one_of_elmokit(
 
 
 def test_settings_survive_saving_also_into_the_same_directory(tmp_path: Path) -> None:
-    elmo = ElmoModule(layers=1, max_seq_length=7, freeze=False)
+    elmo = ElmoModule(layers=np.int64(1), max_seq_length=7, freeze=False)
     modules = [elmo, Pooling(WIDTH), Dense(WIDTH, 8), Normalize()]
     model = SentenceTransformer(
         modules=modules, prompts={"query": "Q: "}, similarity_fn_name="dot", truncate_dim=4, device="cpu"

@@ -110,6 +110,13 @@ def test_unusable_rows_and_settings_are_refused() -> None:
     for rows in ([b"abc"], pa.array([b"abc"])):
         with pytest.raises(ValueError, match="row 0 of 'text' has bytes, not text: decode them"):
             EmbedWords()(pa.table({"text": rows}) if isinstance(rows, pa.Array) else {"text": rows})
+    for row in ({"en": "the cat", "de": "die Katze"}, {"the", "cat"}):
+        with pytest.raises(ValueError, match=r"row 0 of 'text' has no text, but .*the.*: .*name a column of texts"):
+            EmbedWords()({"text": [row]})
+    with pytest.raises(ValueError, match=r"row 0 of 'text' has no text, but .*the cat"):
+        EmbedWords()(pa.table({"text": [{"en": "the cat"}]}))
+    with pytest.raises(ValueError, match="'text' has one text, not those of several rows: map batches"):
+        EmbedWords()({"text": "the cat"})
     with pytest.raises(ValueError, match="float32 or float16"):
         EmbedWords(storage_dtype="int8")
 
@@ -127,3 +134,5 @@ def test_datasets_map_takes_it(embedder: Embedder) -> None:
     datasets.disable_caching()
     dataset = datasets.Dataset.from_dict({"text": TEXTS})
     check(dataset.map(EmbedWords(), batched=True, batch_size=2), embedder, TEXTS)
+    texts = ["", " ", *TEXTS]  # the first batch has no words that would show their type
+    check(dataset.from_dict({"text": texts}).map(EmbedWords(), batched=True, batch_size=2), embedder, texts)

@@ -67,8 +67,12 @@ def test_store_returns_what_was_written(tmp_path: Path, index: StoreIndex) -> No
         np.testing.assert_array_equal(store[number][1], words_first.astype(index.dtype))
     assert store[-1][0] == SENTENCES[-1]
     assert pickle.loads(pickle.dumps(store)).words(0) == SENTENCES[0]
+    assert store[np.int64(0)][0] == SENTENCES[0]
     with pytest.raises(IndexError):
         store[5]
+    for several in ([0, 1], np.array([0, 1])):
+        with pytest.raises(TypeError, match=r"not by a \w+: read several as \[store\[n\] for n in"):
+            store[several]
 
 
 def test_slice_of_a_store_is_a_list_of_lines(tmp_path: Path) -> None:

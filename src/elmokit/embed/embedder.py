@@ -76,6 +76,8 @@ def _words_of(sentences: Iterable[Sentence], split: Callable[[str], list[str]] |
     if isinstance(sentences, str):
         raise ValueError("give a list of sentences, not a single string: write embed([text])")
     refuse_table(sentences)
+    if not isinstance(sentences, Iterable) or (isinstance(sentences, np.ndarray) and sentences.ndim == 0):
+        raise ValueError(f"give a list of sentences, not {sentences!r:.60}")
     expected = "neither a string nor a list of strings" if split else "not a list of words, and is not split here"
 
     def words_of(number: int, sentence: Sentence) -> Sequence[str]:
@@ -91,7 +93,10 @@ def _words_of(sentences: Iterable[Sentence], split: Callable[[str], list[str]] |
 
 
 class Embedder:
-    """A pretrained biLM that turns sentences into vectors, which depend on neither the batch nor earlier calls."""
+    """A pretrained biLM that turns sentences into vectors, which depend on neither the batch nor earlier calls.
+
+    Only with state="carry", which is also the policy of some models, do they depend on the sentences before.
+    """
 
     def __init__(
         self,

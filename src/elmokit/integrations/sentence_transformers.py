@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -91,6 +92,8 @@ class ElmoModule(InputModule):
             FileNotFoundError, CheckpointError: As `elmokit.load`.
         """
         super().__init__()
+        if isinstance(layers, np.integer):
+            layers = int(layers)
         self._model = resolve_model(model)
         self._layers, self._freeze, self.max_seq_length = layers, freeze, max_seq_length
         self.elmo = Elmo(self._model.bilm, dropout=0.0, freeze=freeze)

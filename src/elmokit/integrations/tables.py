@@ -82,8 +82,8 @@ class EmbedWords:
             (T, L+1, 2D) for all layers. Words that are longer than the model can read are counted, without a warning.
 
         Raises:
-            ValueError: The batch is neither, such as a DataFrame, the columns do not satisfy `check_columns`, a row has
-                no text, or numbers are too large for float16.
+            ValueError: The batch is neither, such as a DataFrame, or a single row, the columns do not satisfy
+                `check_columns`, a row has no text, or numbers are too large for float16.
         """
         is_mapping = isinstance(batch, Mapping)
         if not (is_mapping or hasattr(batch, "column_names")):
@@ -93,9 +93,13 @@ class EmbedWords:
             )
         self.check_columns(list(batch) if is_mapping else batch.column_names)
         column = batch[self.column]
+        if isinstance(column, str | bytes):
+            raise ValueError(f"{self.column!r} has one text, not those of several rows: map batches, with batched=True")
         tokens, vectors = self._embed(list(column) if is_mapping else column.to_pylist())
         if is_mapping:
-            return {**batch, "tokens": tokens, "vectors": vectors}
+            # `datasets` takes the type of a column from its first batch, and empty lists have none.
+            typed = tokens if any(tokens) else [np.array([], dtype=str) for _ in tokens]
+            return {**batch, "tokens": typed, "vectors": vectors}
         for name, values in embedding_columns([*tokens, []], [*vectors, self._nothing()]).items():
             batch = batch.append_column(name, values[: len(tokens)])
         return batch
@@ -111,8 +115,11 @@ class EmbedWords:
         for number, row in enumerate(rows):
             if isinstance(row, bytes | bytearray):
                 raise ValueError(f"row {number} of {self.column!r} has bytes, not text: decode them to strings")
-            if not hasattr(row, "__iter__"):  # neither a string nor words, but a missing value or a number
-                raise ValueError(f"row {number} of {self.column!r} has no text: fill it, or leave the row out")
+            if not isinstance(row, Sequence | np.ndarray):  # a missing value, a number, or columns of their own
+                raise ValueError(
+                    f"row {number} of {self.column!r} has no text, but {str(row)[:60]!r}: fill it, leave the row out, "
+                    "or name a column of texts"
+                )
         texts = [row if isinstance(row, str) else list(row) for row in rows]
         tokens: list[list[str]] = []
         vectors: list[np.ndarray] = []

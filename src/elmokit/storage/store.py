@@ -315,6 +315,9 @@ class EmbeddingStore:
 
     def _bounds(self, number: int) -> tuple[Shard, int, int]:
         """The shard that holds a line, and the line's first word and end there."""
+        if not hasattr(number, "__index__") or np.ndim(number):
+            kind = type(number).__name__
+            raise TypeError(f"a line is named by an integer, not by a {kind}: read several as [store[n] for n in ...]")
         if not -len(self) <= number < len(self):
             raise IndexError(f"sentence {number} of {len(self)}")
         shard_number, within = divmod(number % len(self), self.index.sentences_per_part)

@@ -1,6 +1,7 @@
 """A biLM as an ONNX graph, which runs without PyTorch: every operation of docs/formats.md in ONNX's own operators.
 
-    ids (B, T, C) or (B, T) int64    of words with their boundaries, shifted by one, 0 for no word, as `BiLM.forward`
+    ids (B, T, C) or (B, T) int64    of words with their boundaries, shifted by one, 0 for no word, as `BiLM.forward`,
+                                     but a model that reads characters alone takes words in full width only
     h (2, L, B, D), c (2, L, B, H)   the state that the rows start from, float32; absent if directions are interleaved
     ->
     layers (L+1, B, T, 2D)           zero where `mask` is False
@@ -237,7 +238,10 @@ def onnx_model(bilm: BiLM) -> ModelProto:
     is_word = graph.op("Unsqueeze", mask, graph.constant([0, 3]))
     masked = graph.op("Where", is_word, stacked, graph.constant(0.0))
     depth, *dims = encoder.state_shape
-    ids = ["batch", "words"] if isinstance(bilm.token_encoder, WordEmbedding) else ["batch", "words", "characters"]
+    ids: list[str | int] = ["batch", "words"]
+    if not isinstance(bilm.token_encoder, WordEmbedding):
+        # Narrower words would miss padding that wide filters saw in training; `BiLM.forward` adds it.
+        ids.append("characters" if config.char_cnn is None else config.char_cnn.max_characters)
     inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, ids)]
     results = [
         ("layers", masked, TensorProto.FLOAT, [config.num_representations, "batch", "words", config.output_dim]),
