@@ -15,6 +15,7 @@ from elmokit.nn.inference import prepack
 from elmokit.text.characters import TruncationWarning, encode_sentences
 
 SENTENCES = [["I", "like", "apples"], ["plays"], [], ["an", "œuvre"]]
+SHAPES = [SENTENCES, [["one"]], [["a", "b"] * 4, ["c"]], [["words"] * 9] * 5]
 WORD_IDS = BiLMConfig(LSTMConfig(2, 6, 4), None, num_words=9, boundary_words=(3, 7))
 
 
@@ -183,9 +184,21 @@ def test_elmo_in_another_number_type_gives_representations_of_that_type(
 def test_a_compiled_elmo_takes_batches_of_any_shape() -> None:
     elmo = Elmo(tiny()).eval()
     compiled = torch.compile(elmo)
-    for sentences in (SENTENCES, [["one"]], [["a", "b"] * 4, ["c"]], [["words"] * 9] * 5):
+    for sentences in SHAPES:
         batch = batch_to_ids(sentences)
         torch.testing.assert_close(compiled(batch).representations[0], elmo(batch).representations[0])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the compiler itself
+def test_a_compiled_bilm_is_left_as_it_is() -> None:
+    """Traced into the kernels, it would be compiled in many pieces, and anew for each shape."""
+    bilm, pieces = tiny(), []
+    compiled = torch.compile(bilm, backend=lambda piece, _: pieces.append(piece) or piece.forward)
+    for sentences in SHAPES:
+        batch = batch_to_ids(sentences)
+        torch.testing.assert_close(compiled(batch).layers, bilm(batch).layers)
+    assert not pieces
 
 
 @pytest.mark.parametrize("freeze", [True, False])

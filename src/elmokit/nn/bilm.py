@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +39,8 @@ SEQUENCE_ENCODERS = {
 FIRST_STACK, SECOND_STACK = "sequence_encoder.stacks.0.", "sequence_encoder.stacks.1."
 WORD_TABLE = "word_embedding"
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
 
 @dataclass(frozen=True, repr=False)
 class BiLMOutput:
@@ -65,6 +67,13 @@ def check_ids(ids: Tensor, config: BiLMConfig) -> None:
         raise ValueError(
             f"this model reads {width} characters of a word, not {ids.shape[2]}: use batch_to_ids(sentences, {width})"
         )
+
+
+def uncompiled(function: Function) -> Function:
+    """The function, which `torch.compile` is to leave as it is: streams are packed in NumPy, and computed by kernels
+    that PyTorch does not know as operations."""
+    # Even to ask the compiler for this would import it, which takes a second.
+    return cast(Function, torch.compiler.disable(function)) if torch.compiler.is_compiling() else function
 
 
 def _in_full_width(ids: Tensor, config: BiLMConfig) -> Tensor:
@@ -115,6 +124,9 @@ class BiLM(nn.Module):
             ValueError: The ids are not those that this model reads, or the mask or the state is of another shape.
             IndexError: An id has no row in the model's table, or the mask is True at a 0.
         """
+        return uncompiled(self._forward)(ids, mask, state)
+
+    def _forward(self, ids: Tensor, mask: Tensor | None, state: BiLMState | None) -> BiLMOutput:
         check_ids(ids, self.config)
         if mask is not None and getattr(mask, "shape", None) != ids.shape[:2]:
             given = tuple(mask.shape) if isinstance(mask, Tensor) else f"a {type(mask).__name__}"

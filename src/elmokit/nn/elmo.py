@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.config import PAD_CHARACTER, BiLMConfig
-from elmokit.nn.bilm import BiLM, BiLMState, check_ids
+from elmokit.nn.bilm import BiLM, BiLMState, check_ids, uncompiled
 from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.token_encoders import TokenEncoder
@@ -173,13 +173,8 @@ class Elmo(nn.Module):
         check_ids(ids, self.bilm.config)
         _check_range(ids, self.bilm.config)
         mask = self.bilm.token_encoder.is_word(ids)
-        run: Callable[[], tuple[Tensor, BiLMState]] = partial(
-            run_on_own_thread, partial(self._layers, ids.long(), mask, state), self.bilm.device
-        )
-        if torch.compiler.is_compiling():
-            # Streams are packed in NumPy, and computed by kernels that PyTorch does not know as operations.
-            run = cast(Callable[[], tuple[Tensor, BiLMState]], torch.compiler.disable(run))
-        layers, end = run()
+        run = uncompiled(run_on_own_thread)
+        layers, end = run(partial(self._layers, ids.long(), mask, state), self.bilm.device)
         return ElmoOutput(self.mix(layers, mask), mask, end)
 
     def _layers(self, ids: Tensor, mask: Tensor, state: BiLMState | None) -> tuple[Tensor, BiLMState]:

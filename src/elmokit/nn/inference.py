@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from elmokit.config import CHARACTER_SHIFT
-from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
+from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState, uncompiled
 from elmokit.nn.gated_cnn import WeightNormProjection
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.token_encoders import CharacterReader, CharCNN, Filters, Highway, Projection
@@ -220,6 +220,9 @@ class Frozen:
 
     def run(self, bilm: BiLM, ids: Tensor, state: BiLMState | None = None) -> BiLMOutput:
         """`bilm(ids, state=state)`."""
+        return uncompiled(self._run)(bilm, ids, state)
+
+    def _run(self, bilm: BiLM, ids: Tensor, state: BiLMState | None) -> BiLMOutput:
         weights: list[Tensor] = [*bilm.parameters()]
         if not self._is_usable(bilm, weights, state):
             self.forget()
