@@ -59,7 +59,7 @@ def _batches(uses: Iterable[list[Use]]) -> Iterator[list[list[Use]]]:
 
 
 def _keys(of_sentence: list[Use]) -> Iterator[tuple[bytes, int]]:
-    """What tells the uses in a sentence from all others; a `Use` as a key would hash the whole sentence for each."""
+    """A key for each use in a sentence, whose words are hashed once; a `Use` as a key would hash them again."""
     digest = blake2b(repr(of_sentence[0].sentence).encode(errors="surrogatepass"), digest_size=16).digest()
     return ((digest, use.position) for use in of_sentence)
 

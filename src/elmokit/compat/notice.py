@@ -32,7 +32,7 @@ def warn_of_strings(sentences: Iterable[Any]) -> None:
 
 
 def warn_of_truncated(words: Iterable[str], max_characters: int, library: str) -> None:
-    """Warn if words have more bytes than a model reads that reads `max_characters` with the marks of their ends."""
+    """Warn if words are longer than a model reads, whose `max_characters` include the two marks around a word."""
     if count_truncated(list(words), max_characters):
         limit = max_characters - 2
         warn_once(f"some words have more than {limit} bytes: as in {library}, only the first {limit} are read")

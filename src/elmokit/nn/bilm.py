@@ -70,9 +70,11 @@ def check_ids(ids: Tensor, config: BiLMConfig) -> None:
 
 
 def uncompiled(function: Function) -> Function:
-    """The function, which `torch.compile` is to leave as it is: streams are packed in NumPy, and computed by kernels
-    that PyTorch does not know as operations."""
-    # Even to ask the compiler for this would import it, which takes a second.
+    """A function that `torch.compile` does not trace.
+
+    Streams are packed in NumPy, and computed by kernels that PyTorch does not know as operations.
+    """
+    # `torch.compiler.disable` imports the compiler, which takes a second.
     return cast(Function, torch.compiler.disable(function)) if torch.compiler.is_compiling() else function
 
 

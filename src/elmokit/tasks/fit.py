@@ -231,8 +231,8 @@ def fit(
         check_finite(final.values, f"on the {'development' if test_examples is None else 'test'} set")
         report = _report(task_model, sets[0], final, test_examples is not None, epochs, settings, identity)
         # A resumed run counts the epochs of all its processes.
-        around = time.perf_counter() - start_time - (training_end - training_start)
-        report.seconds = around + sum(epoch.seconds for epoch in epochs)
+        rest = time.perf_counter() - start_time - (training_end - training_start)
+        report.seconds = rest + sum(epoch.seconds for epoch in epochs)
         network.eval()
         if output is not None:
             task_model.save(output, overwrite=overwrite, more_files={REPORT: report.to_json()})

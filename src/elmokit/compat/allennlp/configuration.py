@@ -213,11 +213,9 @@ class FromParams:
             raise ConfigurationError(f"the settings of {cls.__name__} are wrong: {error}") from None
         types = get_type_hints(cls.__init__)
         for name in list(settings):
+            # External variables of Jsonnet are strings.
             for kind, pop in ((bool, Params.pop_bool), (int, Params.pop_int), (float, Params.pop_float)):
-                if types.get(name) in (
-                    kind,
-                    kind | None,
-                ):  # Jsonnet's external variables and the environment are strings
+                if types.get(name) in (kind, kind | None):
                     settings[name] = pop(settings, name)
         if isinstance(params, Params):
             params.clear()
