@@ -15,7 +15,7 @@ from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
-from elmokit.data.corpus import CorpusReport, check_corpus, find_files
+from elmokit.data.corpus import CorpusReport, check_corpus, find_files, find_training_files
 from elmokit.data.text_files import check_language, tokenized_files, tokenizer_of_shard
 from elmokit.fs.atomic import link_or_copy_directory
 from elmokit.fs.json_files import from_json, read_json
@@ -280,7 +280,7 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
 
 def _text_of(settings: PretrainConfig) -> _Text:
     """Find the text, tokenize it where it is raw, count it, and print its size."""
-    files, heldout = find_files(settings.corpus), find_files(settings.heldout)
+    files, heldout = find_training_files(settings.corpus), find_files(settings.heldout)
     if not files:
         raise ValueError("there is no corpus to train on: give at least one file or directory")
     check_language(settings.language, [*files, *heldout])
