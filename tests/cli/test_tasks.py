@@ -65,3 +65,9 @@ def test_fit_refuses_seeds_that_are_no_different_numbers(
     assert error.startswith("elmokit: error: seeds") and error.count("\n") == 1
     assert run(FIT, train, "--seeds", "1,2", "--seed", "5") == 2
     assert "--seed cannot be used with --seeds" in capsys.readouterr().err
+
+
+def test_sample_efficiency_refuses_a_single_seed(train: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = FIT.replace("fit", "sample-efficiency", 1)
+    assert run(command, train, "--seed", "5") == 2
+    assert "--seed cannot be used with --seeds" in capsys.readouterr().err

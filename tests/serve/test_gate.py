@@ -23,7 +23,7 @@ def test_key_is_needed_for_all_but_the_page_and_health() -> None:
     with RunningServer("--device", "cpu", environment={"ELMOKIT_API_KEY": "se cret"}) as server:
         for path in ("/", "/health", "/ready"):
             assert httpx.get(server.url + path).status_code == 200
-        for path in ("/health", "/ready"):
+        for path in ("/", "/health", "/ready"):
             assert httpx.head(server.url + path).status_code == 200
         assert server.post("/", BODY).status_code == 401  # texts are posted there, too
         for headers in ({}, {"authorization": "Bearer se cre"}, {"authorization": "se cret"}):

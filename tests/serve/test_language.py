@@ -318,7 +318,8 @@ def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_non
         ("/substitutes", {"sentence": VERB, "positions": [9]}, "there is no word 9 in a sentence of 6 words"),
         ("/substitutes", {"sentence": VERB, "top": 0}, "top: Input should be greater than or equal to 1"),
         ("/next_words", {"sentense": VERB}, "sentense: Extra inputs are not permitted"),
-        ("/predict", {"inputs": [[["a"], "b"]]}, "an input is not valid for the task tagging"),
+        ("/substitutes", {"sentence": VERB, "positions": [True]}, "positions.0: Input should be a valid integer"),
+        ("/predict", {"inputs": [[["a"], "b"]]}, "an input of the task tagging"),
     ],
 )
 def test_bad_request_says_what_is_wrong(

@@ -48,6 +48,16 @@ def test_fit_on_trees_trains_on_phrases_and_scores_whole_sentences(tmp_path: Pat
     assert predicted.examples == len((tmp_path / "predicted.jsonl").read_text().splitlines()) == 2
 
 
+def test_words_of_phrases_are_not_counted_again(tmp_path: Path) -> None:
+    task = ClassificationTask()
+    (tmp_path / "trees.txt").write_text("(1 (1 good) (1 film))\n(1 (1 good) (1 (1 red) (1 film)))\n")
+    examples = list(task.read_training(tmp_path / "trees.txt"))
+    assert list(task.counted_sentences(examples)) == [("good", "film"), ("good", "red", "film")]
+    (tmp_path / "texts.txt").write_text("1 good film\n1 good\n")  # a text of its own, although contained in another
+    examples = list(task.read_training(tmp_path / "texts.txt"))
+    assert list(task.counted_sentences(examples)) == [("good", "film"), ("good",)]
+
+
 def test_read_splits_lines_into_label_and_words(tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("1 A Good film\n\n0 Bad .\n")
     task = ClassificationTask(ClassificationConfig(lowercase=True))
@@ -166,6 +176,9 @@ def test_fit_accepts_a_development_set_with_one_text_for_each_label(tmp_path: Pa
 def test_predict_file_refuses_raw_text_in_place_of_labelled(tmp_path: Path) -> None:
     (tmp_path / "raw.txt").write_text("wonderful cast and story\nboring mess\n")
     task = ClassificationTask(labels={"labels": ["neg", "pos"], "counts": [1, 1]})
+    with pytest.raises(ValueError, match=r"raw\.txt should have a label .* predict raw text with --text"):
+        list(task.read(tmp_path / "raw.txt", with_answers=False))
+    (tmp_path / "raw.txt").write_text("wonderful cast and story\n")
     with pytest.raises(ValueError, match=r"raw\.txt should have a label .* predict raw text with --text"):
         list(task.read(tmp_path / "raw.txt", with_answers=False))
     (tmp_path / "raw.txt").write_text("? wonderful cast and story\n? boring mess\n")  # a mark for what is not known

@@ -1,15 +1,20 @@
 """Settings that are checked where they are made, also from Python."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
+from toy_tasks import toy_tasks
 
 from elmokit.tasks.classification import ClassificationConfig
 from elmokit.tasks.config import ColumnsConfig, FitConfig, WordsConfig, check_choices
 from elmokit.tasks.coreference import CoreferenceConfig
+from elmokit.tasks.fit import fit
 from elmokit.tasks.pairs import PairsConfig
-from elmokit.tasks.tagging import TaggingConfig
+from elmokit.tasks.tagging import TaggingConfig, TaggingTask
+from elmokit.tasks.task_model import load_task_model
 
 
 @pytest.mark.parametrize(
@@ -45,6 +50,16 @@ def test_settings_refuse_a_misspelled_choice(kind: type, wrong: dict[str, Any]) 
 def test_settings_refuse_what_is_no_number(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FitConfig(**wrong)
+
+
+def test_numbers_of_numpy_become_those_of_python(tmp_path: Path) -> None:
+    """As in a search over settings. PyTorch would refuse NumPy's integers, and JSON all of its numbers."""
+    settings = TaggingConfig(hidden_dim=np.int64(4), dropout=np.float32(0.5))  # type: ignore[arg-type]
+    assert [type(settings.hidden_dim), type(settings.dropout)] == [int, float]
+    toy, words = toy_tasks()["tagging"], WordsConfig(elmo="none", word_dim=np.int64(4))  # type: ignore[arg-type]
+    config = FitConfig(max_epochs=np.int32(1), learning_rate=np.float32(0.001))  # type: ignore[arg-type]
+    fit(TaggingTask(settings), toy.examples, toy.examples, output=tmp_path / "model", words=words, config=config)
+    assert load_task_model(tmp_path / "model").task.config == TaggingConfig(hidden_dim=4, dropout=0.5)
 
 
 @pytest.mark.parametrize(

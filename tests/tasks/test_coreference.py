@@ -137,6 +137,15 @@ def test_score_counts_a_mention_that_is_marked_twice_once() -> None:
     assert CoreferenceTask().score([gold], [found]) == {"average": 1.0, "muc": 1.0, "b3": 1.0, "ceaf": 1.0}
 
 
+def test_documents_without_coreference_are_refused() -> None:
+    """As files of CoNLL-2012 without a key have them, whose last column is empty."""
+    documents = [CorefDocument("d", (("a", "b"),), ()), CorefDocument("e", (("a", "b"),), (((0, 1),),))]
+    with pytest.raises(ValueError, match="no document has a cluster of several mentions"):
+        CoreferenceTask().learn(documents)
+    with pytest.raises(ValueError, match="no document has a cluster of several mentions"):
+        CoreferenceTask().score(documents, [CorefClusters("d", ("a", "b"), ()), CorefClusters("e", ("a", "b"), ())])
+
+
 def test_check_raises_for_a_mention_of_two_clusters() -> None:
     clusters = (((0, 1), (2, 3)), ((0, 1), (4, 5)))
     with pytest.raises(ValueError, match="document d has the mention 0 : 1 in several clusters"):

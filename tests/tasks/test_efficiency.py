@@ -42,7 +42,7 @@ def test_sample_efficiency_trains_on_nested_parts_with_and_without_elmo(tmp_path
     with pytest.raises(FileExistsError, match="is from a run with other learning_rate: choose another name, or remove"):
         config = replace(toy.config, max_epochs=2, learning_rate=0.5)
         sample_efficiency(toy.task, toy.examples, toy.examples, toy.examples, **{**options, "config": config})
-    with pytest.raises(FileExistsError, match="is a task model itself"):
+    with pytest.raises(FileExistsError, match="is a task model: choose"):
         one = tmp_path / "runs" / "with-ELMo-6" / "seed-0"
         sample_efficiency(toy.task, toy.examples, toy.examples, **{**options, "output": one})
 

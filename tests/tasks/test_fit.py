@@ -5,7 +5,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -38,8 +38,8 @@ def fit_quick(**options: Any) -> tuple[Any, FitReport]:
     return fit(TOY.task, TOY.examples, TOY.examples, **{"words": LEARNED, "config": QUICK, **options})
 
 
-def make_untrained(task: Task) -> TaskModel:
-    labelled, table = type(task)(task.config, task.learn([])), WordTable.of([])
+def make_untrained(task: Task, examples: Sequence[Any] = ()) -> TaskModel:
+    labelled, table = type(task)(task.config, task.learn(examples)), WordTable.of([])
     return TaskModel(labelled, make_network(labelled, LEARNED, table, None), table, None)
 
 
@@ -238,7 +238,7 @@ def test_fit_refuses_a_directory_of_several_models(overwrite: bool, tmp_path: Pa
 
 def test_fit_seeds_refuses_the_directory_of_a_model(tmp_path: Path) -> None:
     fit_quick(output=tmp_path / "model")
-    with pytest.raises(FileExistsError, match="model is a task model itself"):
+    with pytest.raises(FileExistsError, match="model is a task model: choose"):
         fit_seeds(TOY.task, TOY.examples, TOY.examples, seeds=(1,), output=tmp_path / "model", words=LEARNED)
 
 
@@ -357,7 +357,7 @@ def test_a_library_that_the_score_lacks_is_named_before_any_work(
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(ValueError, match=message):
         fit(toy.task, "missing.txt", "missing.txt", words=LEARNED, config=toy.config)
-    model = make_untrained(toy.task)
+    model = make_untrained(toy.task, toy.examples)
     monkeypatch.setattr(model, "predict_examples", lambda *_, **__: pytest.fail("predicted"))
     with pytest.raises(ValueError, match=message):
         model.score(toy.examples)

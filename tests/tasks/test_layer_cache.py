@@ -86,7 +86,7 @@ def test_layer_cache_refuses_damaged_files_and_says_what_to_do(
     LayerCache(Counting(), tmp_path).add(SENTENCES)
     (file,) = tmp_path.glob(f"*/segment-*.{kind}.npy")
     file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(ValueError, match="remove its directory, which is computed again"):
+    with pytest.raises(ValueError, match="remove its directory; the vectors will be computed again"):
         read(LayerCache(Counting(), tmp_path), SENTENCES)
 
 
@@ -246,3 +246,5 @@ def test_an_empty_cache_directory_of_the_system_is_none(monkeypatch: pytest.Monk
     monkeypatch.delenv("ELMOKIT_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     assert layer_cache.default_cache() == Path.home() / ".cache" / "elmokit"
+    monkeypatch.setenv("ELMOKIT_CACHE", "~/vectors")  # as in a file of settings, which no shell expands
+    assert layer_cache.default_cache() == Path.home() / "vectors"

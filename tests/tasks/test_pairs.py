@@ -51,6 +51,7 @@ def test_read_skips_pairs_of_json_lines_without_agreement(tmp_path: Path) -> Non
     [
         ("a.tsv", "first\tsecond\nx\ty\n", "line 2: there is no column label or"),
         ("a.tsv", "first\tsecond\tlabel\nx\ty\n", "line 2: 2 columns, but 3 column names"),
+        ("a.tsv", "first\tsecond\tlabel\nx\ty\t\n", "line 2: the label is empty"),
         ("a.tsv", "first\tsecond\tscore\nx\ty\tnan\n", "line 2: the score 'nan' is not a number"),
         ("a.tsv", "first\tsecond\tscore\nx\ty\tinf\n", "line 2: the score 'inf' is not a number"),
         ("a.jsonl", '{"first": "x", "second": "y", "score": NaN}\n', "line 1: the score 'nan' is not a number"),

@@ -1,8 +1,10 @@
 """Predictions for files: scored where the file holds answers, for every task."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy_tasks import toy_tasks
@@ -35,6 +37,35 @@ def test_predict_file_scores_a_file_with_answers_like_evaluate_task(tagger: Task
     assert "against the answers in the file" in str(found) and "PER" in str(found)
     lines = (tmp_path / "out.txt").read_text().splitlines()
     assert [line.rsplit(" ", 1)[0] for line in lines if line] == [line for line in TAGGED.splitlines() if line]
+
+
+def test_predict_file_replaces_no_output_that_appears_meanwhile(
+    tagger: TaskModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gold.txt").write_text(TAGGED)
+    predict_examples = TaskModel.predict_examples
+
+    def slowly(*arguments: Any) -> Iterator[Any]:
+        yield from predict_examples(*arguments)
+        for name in ("out.txt", "out.jsonl"):
+            (tmp_path / name).write_text("of another program")
+
+    monkeypatch.setattr(TaskModel, "predict_examples", slowly)
+    for name in ("out.txt", "out.jsonl"):
+        with pytest.raises(FileExistsError):
+            predict_file(tagger, tmp_path / "gold.txt", tmp_path / name)
+        assert (tmp_path / name).read_text() == "of another program"
+        predict_file(tagger, tmp_path / "gold.txt", tmp_path / name, overwrite=True)
+        assert "Ann" in (tmp_path / name).read_text()
+        (tmp_path / "out.jsonl").unlink()
+
+
+def test_score_refuses_a_string_in_place_of_words() -> None:
+    """Its characters would be taken for words."""
+    model = fitted("classification")
+    label = model.task.labels["labels"][0]
+    with pytest.raises(ValueError, match="example 2: 'a good film' is a string, not a sequence of words"):
+        model.score([LabelledText(("a", "film"), label), LabelledText("a good film", label)])  # type: ignore[arg-type]
 
 
 def test_predict_file_without_answers_is_not_scored(tagger: TaskModel, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.fit import fit
-from elmokit.tasks.roles import Frame, PredicateFrame, RolesConfig, RolesTask, reversed_words
+from elmokit.tasks.roles import Argument, Frame, PredicateFrame, RolesConfig, RolesTask, reversed_words
 
 ROWS = [
     "doc 0 0 Bush NNP * - - (ARG0*) *",
@@ -93,7 +93,7 @@ def test_read_raises_for_a_wrong_number_of_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize("predicate", [-1, 2])
 def test_frame_refuses_a_predicate_outside_of_the_sentence(predicate: int) -> None:
     """A word of padding would be marked instead, or another sentence's."""
-    message = f"the predicate is word {predicate} of a sentence of 2 words"
+    message = f"there is no word {predicate} in a sentence of 2 words"
     with pytest.raises(ValueError, match=message):
         PredicateFrame(("He", "runs"), predicate, ("O", "B-V"))
     with pytest.raises(ValueError, match=message):
@@ -119,6 +119,13 @@ def test_score_excludes_the_predicate_itself() -> None:
     gold = [PredicateFrame(words, 1, ("B-ARG0", "B-V", "B-ARG1"))]
     scores = RolesTask().score(gold, [Frame(words, 1, (), ("B-ARG0", "B-V", "O"))])
     assert (scores["precision"], scores["recall"]) == (1.0, 0.5)
+
+
+def test_a_predicate_of_two_phrases_is_no_argument() -> None:
+    tags = ["B-A1", "B-C-V", "B-V", "O"]
+    task = RolesTask(labels={"tags": tags})
+    (frame,) = task.predictions([PredicateFrame(("they", "gave", "it", "up"), 1)], [[3, 2, 0, 1]])
+    assert frame.arguments == (Argument(2, 3, "A1"),) and task.answer_types(task.labels) == {"A1"}
 
 
 @pytest.mark.parametrize(

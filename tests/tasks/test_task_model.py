@@ -338,7 +338,7 @@ def test_predict_answers_an_empty_input_and_its_neighbours(toy: ToyTask, model: 
     fitted, _ = fit_toy(toy, tmp_path, model=model, config=replace(toy.config, max_epochs=1))
     empty = EMPTY[toy.task.name]
     if empty is None:
-        with pytest.raises(ValueError, match="word 0 of a sentence of 0 words"):
+        with pytest.raises(ValueError, match="there is no word 0 in a sentence of 0 words"):
             fitted.predict([("", 0)])
         return
     (alone,) = fitted.predict([toy.text])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elmokit.tasks.classification import ClassificationConfig, ClassificationTask, labelled_phrases
+from elmokit.tasks.classification import ClassificationTask, labelled_phrases
 from elmokit.tasks.word_batches import Sentences, WordTable
 from elmokit.tasks.word_encoder import CHARACTERS
 
@@ -19,8 +19,6 @@ def test_the_phrases_of_a_tree_do_not_count_again() -> None:
     phrases = [phrase for tree in trees for phrase in labelled_phrases(tree)]
     table = WordTable.of(ClassificationTask().counted_sentences(phrases))
     assert table.words == ("It", ".", "fails", "works") and table.num_frequent == 1
-    without = ClassificationTask(ClassificationConfig(phrases=False))
-    assert len(list(without.counted_sentences(phrases))) == len(phrases) == 8
 
 
 def test_characters_of_a_batch_of_empty_sentences_are_wide_enough_for_the_filters() -> None:

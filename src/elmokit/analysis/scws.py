@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from elmokit.analysis.annotated import all_layers
-from elmokit.analysis.uses import Use, single_sentence_state, unit_vectors
+from elmokit.analysis.uses import Use, unit_vectors
 from elmokit.correlation import spearman
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import layer_weights
@@ -102,7 +102,7 @@ def scws(path: str | Path, model: Embedder | str | Path | None = None, device: s
     uses = [use for pair in pairs for use in (pair.first, pair.second)]
     weights = layer_weights(embedder.model, "mix").numpy()
     cosines = np.empty((len(pairs), embedder.num_layers + 1))
-    embedded = all_layers(uses, lambda use: use.sentence, embedder, single_sentence_state(embedder))
+    embedded = all_layers(uses, lambda use: use.sentence, embedder, embedder.model.single_sentence_state)
     vectors = (_representations(layers[:, use.position], weights) for use, layers in embedded)
     for row, (first, second) in zip(cosines, zip(vectors, vectors, strict=True), strict=True):
         row[:] = (first * second).sum(1).round(6)  # so that rounding errors do not rank equal vectors

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elmokit.config import StatePolicy
 from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import layer_weights
@@ -134,12 +133,6 @@ def unit_vectors(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
-def single_sentence_state(embedder: Embedder) -> StatePolicy:
-    """The model's state policy, or "zeros" if that carries state from one sentence to the next."""
-    policy = embedder.model.state_policy
-    return "zeros" if policy == "carry" else policy
-
-
 def vectors_of_uses(
     uses: Sequence[Use], embedder: Embedder, layers: str | int, check: Callable[[], None] | None = None
 ) -> np.ndarray:
@@ -156,7 +149,7 @@ def vectors_of_uses(
         numbers.append(number)
     sentences, remaining = list(numbers_in), iter(numbers_in.values())
     truncated, vectors = 0, [np.empty(0)] * len(uses)
-    for batch in embedder.embed_stream(sentences, layers, single_sentence_state(embedder)):
+    for batch in embedder.embed_stream(sentences, layers, embedder.model.single_sentence_state):
         if check is not None:
             check()
         truncated += batch.truncated_words

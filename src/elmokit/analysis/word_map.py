@@ -19,7 +19,6 @@ from elmokit.analysis.config import MapConfig
 from elmokit.analysis.uses import (
     Use,
     sample_uses,
-    single_sentence_state,
     unit_vectors,
     uses_in_files,
     vectors_of_uses,
@@ -110,7 +109,7 @@ def _planes(vectors: np.ndarray) -> np.ndarray:
 
 def _substitutes(embedder: Embedder, uses: list[Use], check: Callable[[], None] | None) -> list[str]:
     """The most likely replacements of the word in the given uses; empty without a language model."""
-    model, state = embedder.model, single_sentence_state(embedder)
+    model, state = embedder.model, embedder.model.single_sentence_state
     if model.softmax is None or model.vocab is None or not model.config.sequence_encoder.predicts_words:
         return []
     weights: Counter[str] = Counter()

@@ -95,6 +95,11 @@ class Pretrained:
         if dim != (width := self.config.sequence_encoder.projection_dim):
             raise ValueError(f"the softmax reads vectors of {dim} numbers, and the biLM makes vectors of {width}")
 
+    @property
+    def single_sentence_state(self) -> StatePolicy:
+        """The state policy for sentences that must not depend on each other: "zeros" in place of "carry"."""
+        return "zeros" if self.state_policy == "carry" else self.state_policy
+
     @classmethod
     def from_pretrained(cls, model: str | Path | None = None, **options: Any) -> Pretrained:
         """Load a model: `elmokit.load`, with its arguments."""

@@ -55,7 +55,7 @@ OptionalState = Annotated[
     UNSET,
 ]
 OneLayer = Literal["mix", "average", "sum", "top"] | int
-Overwrite = Annotated[bool, arg(help="Replace an output that exists and holds something else.")]
+Overwrite = Annotated[bool, arg(help="Replace an existing output.")]
 # Every verb reads text by this rule.
 Tokenize = Annotated[
     bool,

@@ -54,7 +54,7 @@ class Fit(Generic[TaskConfig]):
     deviations."""
     plot: bool = False
     """Write a picture, report.png, next to report.json: learning curve and layer weights (needs matplotlib)."""
-    overwrite: Overwrite = False
+    overwrite: Annotated[bool, arg(help="Train again, and replace the model in the output directory.")] = False
 
     def run(self) -> None:
         from elmokit.plots import require_matplotlib
@@ -69,8 +69,7 @@ class Fit(Generic[TaskConfig]):
             _, report = fit(task, self.train, self.dev, self.test, **options)
         else:
             seeds = _numbers(self.seeds, "seeds", int)
-            if self.config.seed != FitConfig().seed:
-                raise ValueError("--seed cannot be used with --seeds: omit one of them")
+            _refuse_seed(self.config, task)
             report = fit_seeds(task, self.train, self.dev, self.test, seeds=seeds, **options)
         show(report)
         print(f"{self.output}: the model and its report.json")
@@ -118,6 +117,7 @@ class SampleEfficiency(Generic[TaskConfig]):
         from elmokit.tasks.plots import plot_sample_efficiency
 
         task = _configured(self.task, self.settings, "sample-efficiency")
+        _refuse_seed(self.config, task)
         check_outputs([self.plot], [self.train, self.dev, self.test], self.overwrite)
         check_plot(self.plot)
         numbers = {
@@ -129,6 +129,12 @@ class SampleEfficiency(Generic[TaskConfig]):
         show(report)
         if self.plot is not None:
             print(plot_sample_efficiency(report.scores, report.metric, self.plot, self.overwrite))
+
+
+def _refuse_seed(config: FitConfig, task: Any) -> None:
+    """ValueError if --seed was given beside --seeds, which replace it."""
+    if config.seed != task.fit_config.seed:
+        raise ValueError("--seed cannot be used with --seeds: omit one of them")
 
 
 def _configured(name: str, settings: object, verb: str) -> Any:

@@ -126,7 +126,7 @@ class Embed:
             layers="mix" if self.layers is None else self.layers,
             storage_dtype=self.storage_dtype,
             tokenize=self.tokenize,
-            device="cuda" if on_gpus else self.device,
+            device=self.device,
             dtype=self.dtype,
         )
         report = embed_parquet(

@@ -254,7 +254,11 @@ def _has_columns(line: Line, layout: Layout) -> bool:
 
 
 def write_predictions(
-    source: str | Path, predictions: Iterable[Sequence[str]], path: str | Path, layout: Layout
+    source: str | Path,
+    predictions: Iterable[Sequence[str]],
+    path: str | Path,
+    layout: Layout,
+    overwrite: bool = False,
 ) -> tuple[int, int]:
     """Write a copy of a task file with predicted tags, atomically.
 
@@ -266,17 +270,19 @@ def write_predictions(
         predictions: The tags of each sentence.
         path: The copy.
         layout: The columns of the file.
+        overwrite: Replace a file at `path`.
 
     Returns:
         The number of sentences and the number of tokens.
 
     Raises:
+        FileExistsError: There is a file at `path`, and `overwrite` is not set.
         ValueError: The numbers of sentences or of tags differ from those of the file, or it is malformed.
     """
     sentences, tokens = 0, 0
     tags: Iterator[str] | None = None  # of the current sentence
     remaining = iter(predictions)
-    with atomic_path(path) as partial, create_bytes(partial) as stream:
+    with atomic_path(path, overwrite) as partial, create_bytes(partial) as stream:
         for line in read_token_lines(source, layout):
             text = line.text
             if line.columns is not None:

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from elmokit.analysis.uses import single_sentence_state
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.integrations.lazy_embedder import LazyEmbedder
 
@@ -103,7 +102,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         texts = map(_check_text, count(), _column_of(X))
         numbers = [number_of.setdefault(text, len(number_of)) for text in texts]
         embedder = self._embedder.get()
-        state = single_sentence_state(embedder)  # no text may depend on those before it
+        state = embedder.model.single_sentence_state  # no text may depend on those before it
         vectors = embedder.encode(
             list(number_of), self.pooling, self.normalize, self.layers, state, tokenize=self.tokenize
         )

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from elmokit.analysis.uses import single_sentence_state
 from elmokit.checkpoints.pretrained import MixWeights
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import layer_weights, select_layers
@@ -87,7 +86,8 @@ def embed_docs(embedder: Embedder, docs: Sequence[Doc], layers: str | int = "mix
     """
     words = [[[token.text for token in each if not token.is_space] for each in _sentences(doc)] for doc in docs]
     sentences = [sentence for of_doc in words for sentence in of_doc]
-    arrays = chain_iterables.from_iterable(embedder.embed_stream(sentences, layers, single_sentence_state(embedder)))
+    state = embedder.model.single_sentence_state
+    arrays = chain_iterables.from_iterable(embedder.embed_stream(sentences, layers, state))
     shape = (select_layers(embedder.model, layers).count,) if layers == "all" else ()
     vectors = []
     for doc, of_doc in zip(docs, words, strict=True):

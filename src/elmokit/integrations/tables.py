@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.analysis.uses import single_sentence_state
 from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.config import check_storage_dtype
@@ -124,7 +123,7 @@ class EmbedWords:
         tokens: list[list[str]] = []
         vectors: list[np.ndarray] = []
         embedder = self._embedder.get()
-        state = single_sentence_state(embedder)  # no text may depend on those before it
+        state = embedder.model.single_sentence_state  # no text may depend on those before it
         for part in embedder.embed_stream(texts, self.layers, state, tokenize=self.tokenize):
             tokens += part.tokens
             vectors += map(self._stored, part)

@@ -21,6 +21,7 @@ from elmokit.serve.service import Service
 router = APIRouter(tags=["server"])
 
 
+@router.head("/", include_in_schema=False)
 @router.get("/", include_in_schema=False)
 async def page() -> Response:
     """The page."""

@@ -33,14 +33,14 @@ class ServeConfig:
     batch_words: int = 4_096
     """Words, counted likewise, that are embedded together."""
     max_jobs: int = 32
-    """Maximum number of requests other than for vectors that wait or run, and likewise of requests whose long texts
-    are tokenized; further ones are refused with status 429."""
+    """Maximum number of requests that wait or run, not counting requests for vectors. The same limit holds separately
+    for requests whose long texts are being split into words. Further requests are refused with status 429."""
     max_body: int = 2 << 20
     """Maximum size of a request's body in bytes; larger ones are refused with status 413."""
     timeout: float = 60.0
-    """Seconds that a request's body may take to arrive (else status 408), its text to be split into words and its
-    result to be computed (else 503 each), and each chunk of its answer to be read by the client (else the connection is
-    closed). It is not a limit on the whole answer: a client that reads chunk after chunk may take longer."""
+    """Time limit in seconds for each of four steps: receiving the body (else status 408), splitting its text into
+    words, computing the result (else 503), and sending one chunk of the answer (else the connection is closed). The
+    answer as a whole has no limit."""
 
     def __post_init__(self) -> None:
         for name in ("max_words", "queue_words", "batch_words", "max_jobs", "max_body"):

@@ -15,7 +15,7 @@ class DrainingServer(uvicorn.Server):
     """Refuses new work at the first signal, and ends when the last request is answered, or at a second signal.
 
     Args:
-        config: Of uvicorn.
+        config: uvicorn's settings.
         service: Answers the requests, and counts those in progress.
     """
 
@@ -35,7 +35,7 @@ class DrainingServer(uvicorn.Server):
         print(f"elmokit: {self._service.name} at {address_of(host, port)}", flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """At a signal."""
+        """Drain at the first signal; stop at the second."""
         self.should_exit = self.force_exit = self._service.is_draining
         self._service.is_draining = True
 

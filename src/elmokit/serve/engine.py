@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elmokit.analysis.uses import single_sentence_state
 from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
@@ -79,7 +78,7 @@ class Engine:
             meter: Callbacks for measurements, called on the engine's thread.
         """
         self._embedder: Embedder = embedder
-        self._state: StatePolicy = single_sentence_state(embedder)
+        self._state: StatePolicy = embedder.model.single_sentence_state
         self.queue_words, self._batch_words = queue_words, batch_words
         self._meter = meter or BatchMeter()
         self._waiting: dict[int, Waiting] = {}  # in the order of arrival

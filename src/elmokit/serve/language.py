@@ -11,7 +11,7 @@ from elmokit.analysis.config import MapConfig
 from elmokit.analysis.neighbors import SearchConfig, nearest_uses
 from elmokit.analysis.similarity import Comparison
 from elmokit.analysis.similarity import compare as compare_uses
-from elmokit.analysis.uses import sample_uses, single_sentence_state, uses_in_each
+from elmokit.analysis.uses import sample_uses, uses_in_each
 from elmokit.analysis.word_map import map_uses
 from elmokit.analysis.word_map_files import to_json, use_to_json
 from elmokit.checkpoints.pretrained import Pretrained
@@ -123,7 +123,7 @@ async def score(request: Request, body: ScoreRequest) -> Any:
     """The log-probability of every word, from the words before it and from those after it, or from all others."""
     service: Service = request.app.state.service
     sentences = await service.words_of(request, [body.inputs] if isinstance(body.inputs, str) else body.inputs)
-    model, state = _language_model(service), single_sentence_state(service.embedder)
+    model, state = _language_model(service), service.embedder.model.single_sentence_state
     options = {"state": state, "batch_size": 1, "batch_words": WORDS_BETWEEN_CHECKS}
     results = await _run(request, lambda job: list(scoring.scores(model, sentences, check=job.check, **options)))
     return list(map(_score, results))
@@ -152,7 +152,7 @@ async def substitutes(request: Request, body: SubstitutesRequest) -> Any:
     positions = list(range(len(words))) if body.positions is None else body.positions
     if len(positions) > MAX_COUNT:
         raise RequestError("invalid_request", f"positions: name at most {MAX_COUNT} words of a long sentence")
-    options = {"top": body.top, "direction": body.direction, "state": single_sentence_state(service.embedder)}
+    options = {"top": body.top, "direction": body.direction, "state": service.embedder.model.single_sentence_state}
     options |= {"positions": positions}
     results = await _run(request, lambda job: candidates.substitutes(words, model, check=job.check, **options))
     return [
@@ -167,7 +167,7 @@ async def next_words(request: Request, body: NextWordsRequest) -> Any:
     service: Service = request.app.state.service
     (words,) = await service.words_of(request, [body.sentence])
     model = _language_model(service)
-    options = {"top": body.top, "direction": body.direction, "state": single_sentence_state(service.embedder)}
+    options = {"top": body.top, "direction": body.direction, "state": service.embedder.model.single_sentence_state}
     results = await _run(request, lambda job: candidates.next_words(words, model, check=job.check, **options))
     return {"words": list(words), "candidates": list(map(_candidate, results))}
 
@@ -199,12 +199,6 @@ def _example(model: TaskModel, text: object) -> Any:
     try:
         example = model.example(text)
         model.task.check_length(example)
-        if all(isinstance(word, str) for words in model.task.sentences(example) for word in words):
-            return example
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise _not_an_example(model, str(error)) from error
-    raise _not_an_example(model, "its words are not strings")
-
-
-def _not_an_example(model: TaskModel, reason: str) -> RequestError:
-    return RequestError("invalid_request", f"an input is not valid for the task {model.task.name}: {reason}")
+    except (ValueError, LookupError) as error:
+        raise RequestError("invalid_request", f"an input of the task {model.task.name}: {error}") from error
+    return example

@@ -6,16 +6,34 @@ ignored, as by those servers. In elmokit's own requests an unknown field is an e
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
+from pydantic_core import PydanticCustomError
 
 MAX_TEXTS = 2048  # as in OpenAI's API
 MAX_COUNT = 100  # candidates, neighbors, sentences to compare, positions
 MAX_USES = 1000
 
+
+def _no_token_ids(texts: Any) -> Any:
+    """An error of its own for token ids, which some clients of OpenAI's API send by default in place of text."""
+    first = texts
+    while isinstance(first, list) and first:
+        first = first[0]
+    if isinstance(first, int):
+        raise PydanticCustomError(
+            "token_ids",
+            "token ids mean nothing to this model: send strings, or lists of words (with LangChain, set "
+            "check_embedding_ctx_length=False)",
+        )
+    return texts
+
+
 Text = str | list[str]  # a string, which is split like the model's training text; or a list of words
-Texts = str | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
+Texts = Annotated[
+    str | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)], BeforeValidator(_no_token_ids)
+]
 Sentences = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
 Word = Annotated[str, Field(min_length=1, max_length=1000)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
@@ -144,7 +162,7 @@ class SubstitutesRequest(Own):
     """POST /substitutes: words that could take the place of others."""
 
     sentence: Text
-    positions: Annotated[list[int], Field(min_length=1, max_length=MAX_COUNT)] | None = None
+    positions: Annotated[list[StrictInt], Field(min_length=1, max_length=MAX_COUNT)] | None = None
     top: Count = 10
     direction: Literal["both", "forward", "backward"] = "both"
 
@@ -160,4 +178,4 @@ class NextWordsRequest(Own):
 class PredictRequest(Own):
     """POST /predict: answers of the task model. The inputs are those of its task, for most tasks texts."""
 
-    inputs: Annotated[list[str | list[str | int | list[str]]], Field(min_length=1, max_length=MAX_TEXTS)]
+    inputs: Annotated[list[str | list[str | StrictInt | list[str]]], Field(min_length=1, max_length=MAX_TEXTS)]

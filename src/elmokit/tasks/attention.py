@@ -17,5 +17,5 @@ def masked_mean(vectors: Tensor, mask: Tensor) -> Tensor:
 
 def masked_max(vectors: Tensor, mask: Tensor) -> Tensor:
     """Maximum of the real words' vectors, (B, D) from (B, T, D); zeros for no words."""
-    lowest = vectors.masked_fill(~mask[..., None], torch.finfo(vectors.dtype).min).amax(1)
-    return lowest.masked_fill(~mask.any(1, keepdim=True), 0.0)
+    highest = vectors.masked_fill(~mask[..., None], torch.finfo(vectors.dtype).min).amax(1)
+    return highest.masked_fill(~mask.any(1, keepdim=True), 0.0)

@@ -67,10 +67,11 @@ class ClassificationConfig:
 
 @dataclass(frozen=True)
 class LabelledText:
-    """The words of a text, and its label if it is known."""
+    """The words of a text, its label if it is known, and whether it is a phrase of the text before it."""
 
     words: tuple[str, ...]
     label: str | None = None
+    is_phrase: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ def labelled_phrases(tree: str) -> list[LabelledText]:
             words.append(token)
     if opened:
         raise ValueError("a bracket is never closed")
-    return [LabelledText(tuple(words[first:end]), label) for _, label, first, end in sorted(phrases)]
+    in_order = enumerate(sorted(phrases))
+    return [LabelledText(tuple(words[first:end]), label, place > 0) for place, (_, label, first, end) in in_order]
 
 
 class ClassificationBatch(NamedTuple):
@@ -232,9 +234,13 @@ class ClassificationTask(Task[LabelledText, Classification]):
         return iter(examples)
 
     def _refuse_raw_text(self, path: Path) -> None:
-        """ValueError if the first lines of a file have several labels, none of them known: then it is raw text."""
-        labels = {str(example.label) for example in islice(self._texts(path), LINES_LOOKED_AT)}
-        if len(labels) > 1 and not labels & set(self.labels.get("labels", labels)):
+        """ValueError if the first lines of a file begin with different words, none of them a label: it is raw text.
+
+        If several lines begin with the same word, it takes the place of unknown labels.
+        """
+        first_words = [str(example.label) for example in islice(self._texts(path), LINES_LOOKED_AT)]
+        labels = set(first_words)
+        if (len(labels) > 1 or len(first_words) == 1) and not labels & set(self.labels.get("labels", labels)):
             raise ValueError(
                 f"{path} should have a label and a text in each line, but no line begins with a label of the model; "
                 f"predict raw text with --text (text=True in Python)"
@@ -254,7 +260,8 @@ class ClassificationTask(Task[LabelledText, Classification]):
                 except ValueError as error:
                     raise ValueError(f"{path}, line {number} is not a tree of labels: {error}") from error
                 for phrase in of_tree if phrases else of_tree[:1]:
-                    yield LabelledText(self._cased(phrase.words), phrase.label if with_answers else None)
+                    label = phrase.label if with_answers else None
+                    yield LabelledText(self._cased(phrase.words), label, phrase.is_phrase)
             else:
                 label, *rest = line.strip().split(separator, maxsplit=1)
                 words = rest[0].split() if rest else []
@@ -274,13 +281,8 @@ class ClassificationTask(Task[LabelledText, Classification]):
         return (example.words,)
 
     def counted_sentences(self, examples: Iterable[LabelledText]) -> Iterator[Words]:
-        """Only the whole sentences of trees: with their phrases, which follow each, words would count many times."""
-        whole = ""
-        for example in examples:
-            text = f" {' '.join(example.words)} "
-            if not self.config.phrases or text not in whole:
-                whole = text
-                yield example.words
+        """Of trees only the whole sentences: a word would count once more for each phrase that contains it."""
+        return (example.words for example in examples if not example.is_phrase)
 
     def check_length(self, example: LabelledText) -> None:
         """As for any task; the pooled network reads any length."""

@@ -21,10 +21,14 @@ TASKS = {
 
 
 def check_is_number(config: object, name: str) -> None:
-    """ValueError if a setting of `config` is no number, or no integer where its type is int."""
+    """ValueError if a setting of `config` is no number, or no integer where its type is int.
+
+    A number of another type, such as NumPy's, becomes one of Python's, which PyTorch and JSON need.
+    """
     value, is_integer = getattr(config, name), get_type_hints(type(config))[name] is int
     if isinstance(value, bool) or not isinstance(value, Integral if is_integer else Real):
         raise ValueError(f"{name} must be {'an integer' if is_integer else 'a number'}, not {value!r}")
+    object.__setattr__(config, name, int(value) if isinstance(value, Integral) else float(value))
 
 
 def check_at_least(config: object, least: float, names: Iterable[str]) -> None:
@@ -125,8 +129,8 @@ class FitConfig:
     max_minutes: float | None = None
     """Stop after the epoch in which training has taken this many minutes (default: no limit)."""
     patience: int = 4
-    """Stop after this many epochs without a better score on the development set. They count from the first change of
-    the score on, as a network may need some epochs until it finds its first span."""
+    """Stop after this many epochs without a better score on the development set. Epochs before the score first changes
+    do not count, since a network may need some to find its first span."""
     batch_size: int = 32
     """Examples per batch."""
     learning_rate: float = 2e-3

@@ -317,6 +317,7 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
             raise ValueError(f"document {example.name} has the mention {start} : {stop} in several clusters")
 
     def learn(self, examples: Sequence[CorefDocument]) -> dict[str, Any]:
+        _scored_clusters(examples)  # refuses a set without any
         return {}
 
     # --- The network ------------------------------------------------------------------------------------------------
@@ -343,8 +344,7 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
         return documents
 
     def score(self, examples: Sequence[CorefDocument], predictions: Sequence[CorefClusters]) -> dict[str, float]:
-        # A mention that is marked twice is one mention.
-        gold = ([cluster for cluster in example.clusters or () if len(set(cluster)) > 1] for example in examples)
+        gold = _scored_clusters(examples)
         return coreference_scores(zip(gold, (prediction.clusters for prediction in predictions), strict=True))
 
     def check_libraries(self) -> None:
@@ -352,6 +352,15 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
 
     def to_json(self, prediction: CorefClusters) -> dict[str, Any]:
         return {"name": prediction.name, "words": prediction.words, "clusters": prediction.clusters}
+
+
+def _scored_clusters(examples: Sequence[CorefDocument]) -> list[list[tuple[Mention, ...]]]:
+    """The clusters of several mentions of each document. ValueError if no document has one."""
+    # A mention that is marked twice is one mention.
+    scored = [[cluster for cluster in example.clusters or () if len(set(cluster)) > 1] for example in examples]
+    if not any(scored):
+        raise ValueError("no document has a cluster of several mentions: is the last column that of coreference?")
+    return scored
 
 
 def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:

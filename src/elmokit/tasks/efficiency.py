@@ -14,7 +14,7 @@ from elmokit.checkpoints.loading import ModelSource
 from elmokit.fs.atomic import OVERWRITE, atomic_path
 from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.examples import Examples, check_answers, read_examples
-from elmokit.tasks.fit import check_holds_models, fit_seeds
+from elmokit.tasks.fit import check_is_no_model, fit_seeds
 from elmokit.tasks.report import REPORT, MeanScore, check_report
 from elmokit.tasks.task import Task, find_task
 
@@ -103,7 +103,7 @@ def sample_efficiency(
     if not words.has_input_without_elmo:
         raise ValueError("without ELMo the network has no input: give word_dim, character_dim, vectors or encoder")
     task, output = find_task(task)() if isinstance(task, str) else task, Path(output)
-    check_holds_models(output)
+    check_is_no_model(output)
     check_report(output / REPORT, EfficiencyReport)
     train = read_examples(task, "training", train_examples)
     dev = read_examples(task, "development", dev_examples)

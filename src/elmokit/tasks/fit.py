@@ -87,10 +87,10 @@ def _check_is_model(output: str | Path, inputs: Sequence[str | Path], overwrite:
     check_overwritable(output, LAYOUT if overwrite else replace(LAYOUT, others=None))
 
 
-def check_holds_models(output: Path) -> None:
-    """FileExistsError if a directory for several models is a task model itself."""
+def check_is_no_model(output: Path) -> None:
+    """FileExistsError if a directory for several models is that of one."""
     if (output / CONFIG).exists():
-        raise FileExistsError(f"{output} is a task model itself: choose another directory for those of all runs")
+        raise FileExistsError(f"{output} is a task model: choose another directory, in which each run gets its own")
 
 
 def _lock_of(output: Path) -> Path:
@@ -303,14 +303,14 @@ def fit_seeds(
         Mean and standard deviation of the scores.
 
     Raises:
-        FileExistsError: `output` is a task model itself, or its report.json is another one; or as in `fit`.
+        FileExistsError: `output` is the directory of a task model, or its report.json is another one; or as in `fit`.
         ValueError: There is no seed, or one is repeated; or as in `fit`.
     """
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must be different numbers, at least one, not {list(seeds)}")
     task = find_task(task)() if isinstance(task, str) else task
     config, output = config or task.fit_config, Path(output)
-    check_holds_models(output)
+    check_is_no_model(output)
     check_report(output / REPORT, SeedsReport)
     sets = [
         examples if examples is None else read_examples(task, name, examples)

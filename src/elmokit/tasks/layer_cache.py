@@ -24,10 +24,10 @@ from typing import Protocol
 
 import numpy as np
 
-from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_path, remove_leftovers
+from elmokit.fs.paths import expand_user
 from elmokit.progress import ProgressBar
 from elmokit.storage.shard import nothing_overflows
 from elmokit.text.characters import TruncationWarning
@@ -49,17 +49,12 @@ class FrozenEncoder(Protocol):
         ...
 
 
-def sentence_state(model: Pretrained) -> StatePolicy:
-    """The state that every sentence of a task starts from: the model's, but none is carried from one to the next."""
-    return "zeros" if model.state_policy == "carry" else model.state_policy
-
-
 class BiLMLayers:
     """The layers of a biLM as a frozen encoder, (L+1, 2D) per word; every sentence starts from the same state."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
-        self._state: StatePolicy = sentence_state(embedder.model)
+        self._state: StatePolicy = embedder.model.single_sentence_state
         dtype = str(embedder.dtype).removeprefix("torch.")
         self.name = f"bilm-{embedder.fingerprint()[:16]}-{self._state}-{dtype}"
         self.shape = (embedder.num_layers, embedder.dim)
@@ -86,7 +81,7 @@ class BiLMLayers:
 def default_cache() -> Path:
     """$ELMOKIT_CACHE, or elmokit in the user's cache directory."""
     own = os.environ.get("ELMOKIT_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elmokit"
+    return expand_user(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elmokit"
 
 
 def sentence_digest(words: Words) -> bytes:
@@ -119,7 +114,7 @@ class _FileSegment:
         with self._path.open("rb", buffering=0) as file:
             file.seek(self._offset + first * self._row_bytes)
             if file.readinto(rows.reshape(-1).view(np.uint8).data) != rows.nbytes:
-                raise ValueError(f"{self._path} is truncated: remove its directory, which is computed again")
+                raise ValueError(f"{self._path} is truncated: remove its directory; the vectors will be computed again")
 
 
 class _MemorySegment:
@@ -203,7 +198,7 @@ class LayerCache:
         self.encoder, self.storage_dtype = encoder, storage_dtype
         self._segments: list[_FileSegment | _MemorySegment] = []
         self._places = _Places()
-        self.directory = None if directory is None else Path(directory) / f"{encoder.name}-{storage_dtype}"
+        self.directory = None if directory is None else expand_user(directory) / f"{encoder.name}-{storage_dtype}"
         if self.directory is not None:
             self.directory.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.directory)
@@ -286,7 +281,9 @@ class LayerCache:
             if index.dtype != INDEX_DTYPE or ((index["first"] + index["words"]) > segment.shape[0]).any():
                 raise ValueError("its index does not fit its vectors")
         except (ValueError, FileNotFoundError, EOFError) as error:  # other OSErrors are no damage
-            raise ValueError(f"{path} is damaged ({error}): remove its directory, which is computed again") from error
+            raise ValueError(
+                f"{path} is damaged ({error}): remove its directory; the vectors will be computed again"
+            ) from error
         self._register(segment, index)
 
     def _register(self, segment: _FileSegment | _MemorySegment, index: np.ndarray) -> None:

@@ -170,7 +170,9 @@ class PairsTask(Task[SentencePair, PairPrediction]):
                 yield SentencePair(first, second)
             elif self.config.target == "score":
                 yield SentencePair(first, second, score=_number(_column(row, SCORE, place), place))
-            elif (label := _column(row, LABEL, place)) != NO_LABEL:
+            elif not (label := _column(row, LABEL, place)):
+                raise ValueError(f"{place}: the label is empty")
+            elif label != NO_LABEL:
                 yield SentencePair(first, second, label)
 
     def from_text(self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]) -> SentencePair:

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.plots import COLORS, new_figure, save_figure
-from elmokit.tasks.report import REPORT, FitReport, LearnedMix, MeanScore, SeedsReport, elmo_places
-
-PICTURE = "report.png"
+from elmokit.tasks.report import PICTURE, REPORT, FitReport, LearnedMix, MeanScore, SeedsReport, elmo_places
 
 
 def read_reports(directory: str | Path) -> dict[str, FitReport]:

@@ -103,8 +103,8 @@ def predict_file(
         raise ValueError(
             f"an input of {model.task.name} is not a line of raw text: give a file in the task's format, without --text"
         )
-    bar = ProgressBar(desc="predict", unit=" examples", unit_scale=True)
     unscored = None if text else _why_unscored(model.task, file)
+    bar = ProgressBar(desc="predict", unit=" examples", unit_scale=True)
     kept: list[Any] | None = None if text or unscored else []
     count = 0
 
@@ -118,7 +118,7 @@ def predict_file(
             yield prediction
 
     with bar:
-        model.task.write(predictions(), output, None if text else file)
+        model.task.write(predictions(), output, None if text else file, overwrite)
     if kept is None:
         return PredictedFile(count, unscored=unscored)
     try:

@@ -13,7 +13,7 @@ from elmokit.fs.json_files import from_json, read_json
 from elmokit.tasks.metrics import Confusion, F1Score
 from elmokit.tasks.task import Task
 
-REPORT = "report.json"
+REPORT, PICTURE = "report.json", "report.png"
 ERRORS_SHOWN = 10
 Report = TypeVar("Report")
 

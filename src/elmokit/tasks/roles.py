@@ -30,6 +30,7 @@ VERB = "V"  # the predicate's own span, which no score counts
 DOCUMENT_MARKS = ("#begin document", "#end document")
 ROLE_CELL = re.compile(r"(\([^()*]+)?\*([^()*]*\))?")  # "(ARG0*", "*", "*)", "(V*)"; CoNLL-2004 closes "*A0)"
 CONTINUED = "C-"  # the prefix of the role of a later phrase of a discontinuous argument
+VERB_TYPES = frozenset({VERB, CONTINUED + VERB})
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,9 @@ class PredicateFrame:
 
     def __post_init__(self) -> None:
         if not 0 <= self.predicate < len(self.words):
-            raise ValueError(f"the predicate is word {self.predicate} of a sentence of {len(self.words)} words, from 0")
+            raise ValueError(
+                f"there is no word {self.predicate} in a sentence of {len(self.words)} words, counted from 0"
+            )
 
 
 @dataclass(frozen=True)
@@ -222,7 +225,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
         if len(widths) > 1:
             raise ValueError(f"{place}: its lines have {', '.join(map(str, widths))} columns")
         if widths[0] <= (last := max(config.word_column, config.predicate_column)):
-            raise ValueError(f"{place}: column {last} does not exist, there are only {widths[0]}")
+            raise ValueError(f"{place}: there is no column {last}: the lines have {widths[0]} columns, counted from 0")
         words = tuple(row[config.word_column] for row in rows)
         predicates = [position for position, row in enumerate(rows) if row[config.predicate_column] != "-"]
         columns = len(rows[0]) - config.role_column
@@ -261,7 +264,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
         return {"tags": sorted({tag for example in examples for tag in example.tags} | {"O"})}
 
     def answer_types(self, labels: Mapping[str, Any]) -> set[str]:
-        return span_types(labels["tags"]) - {VERB}  # which all sets have
+        return span_types(labels["tags"]) - VERB_TYPES  # which all sets have
 
     # --- The network ------------------------------------------------------------------------------------------------
 
@@ -289,7 +292,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
         frames = []
         for example, numbers in zip(examples, decoded, strict=True):
             tags = tuple(self.labels["tags"][number] for number in numbers or ())
-            arguments = tuple(Argument(*span) for span in sorted(spans(tags)) if span.type != VERB)
+            arguments = tuple(Argument(*span) for span in sorted(spans(tags)) if span.type not in VERB_TYPES)
             frames.append(Frame(example.words, example.predicate, arguments, tags))
         return frames
 

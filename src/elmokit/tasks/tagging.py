@@ -107,11 +107,11 @@ class TaggingNetwork(TaskNetwork):
         return self.output(encoded.join(hidden))
 
     def loss(self, batch: TaggingBatch) -> Tensor:
-        """Mean negative log-likelihood of the correct tags, per word."""
+        """Mean negative log-likelihood of the correct tags, per word. A CRF must know them all."""
         assert batch.tags is not None
         scores, mask = self(batch), batch.words.mask
         if self.crf is None:
-            return F.cross_entropy(scores[mask], batch.tags[mask])
+            return F.cross_entropy(scores[mask], batch.tags[mask], ignore_index=-1)
         return -self.crf.log_likelihood(scores, batch.tags, mask).sum() / mask.sum()
 
     def decode(self, batch: TaggingBatch, with_probabilities: bool = True) -> list[tuple[list[int], list[float]]]:
@@ -238,16 +238,16 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
             values["spans"] = [vars(span) for span in prediction.spans]
         return values
 
-    def write(self, predictions: Iterable[Tagging], output: Path, file: Path | None) -> None:
+    def write(self, predictions: Iterable[Tagging], output: Path, file: Path | None, overwrite: bool = False) -> None:
         """Write JSON lines to a .jsonl file; else a copy of `file` with the tags, or without `file` words and tags."""
         if suffixes_of(output).kind == ".jsonl":
-            super().write(predictions, output, file)
+            super().write(predictions, output, file, overwrite)
         elif file is None:
             layout = self.layout(output, with_tags=False)
-            self.write_lines((_in_columns(tagging, layout) for tagging in predictions), output)
+            self.write_lines((_in_columns(tagging, layout) for tagging in predictions), output, overwrite)
         else:
             tags = (prediction.tags for prediction in predictions)
-            write_predictions(file, tags, output, self.layout(file, with_tags=False))
+            write_predictions(file, tags, output, self.layout(file, with_tags=False), overwrite)
 
 
 def _in_iob2(tags: Sequence[str]) -> list[str]:

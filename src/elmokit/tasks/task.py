@@ -159,7 +159,10 @@ class Task(ABC, Generic[Example, Prediction]):
 
     @abstractmethod
     def predictions(self, examples: Sequence[Example], decoded: Sequence[Any]) -> list[Prediction]:
-        """Convert the results of `TaskNetwork.decode` to predictions; that of an example of length 0 is None."""
+        """Convert the results of `TaskNetwork.decode`, one for each example, to predictions.
+
+        The result of an example of length 0 is None.
+        """
 
     @abstractmethod
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
@@ -184,20 +187,24 @@ class Task(ABC, Generic[Example, Prediction]):
     def to_json(self, prediction: Prediction) -> dict[str, Any]:
         """A prediction as a line of JSON."""
 
-    def write(self, predictions: Iterable[Prediction], output: Path, file: Path | None) -> None:
+    def write(
+        self, predictions: Iterable[Prediction], output: Path, file: Path | None, overwrite: bool = False
+    ) -> None:
         """Write predictions to a file, whole or not at all.
 
         Args:
             predictions: One for each example.
             output: JSON lines, unless the task has a format of its own.
             file: The file of the examples, in the task's format; None if they were raw text.
+            overwrite: Replace an output that exists.
         """
-        self.write_lines((json.dumps(self.to_json(each), ensure_ascii=False) + "\n" for each in predictions), output)
+        lines = (json.dumps(self.to_json(each), ensure_ascii=False) + "\n" for each in predictions)
+        self.write_lines(lines, output, overwrite)
 
     @staticmethod
-    def write_lines(lines: Iterable[str], output: Path) -> None:
+    def write_lines(lines: Iterable[str], output: Path, overwrite: bool = False) -> None:
         """Write lines, each with its line break, to a file, whole or not at all."""
-        with atomic_path(output) as partial, create_bytes(partial) as stream:
+        with atomic_path(output, overwrite) as partial, create_bytes(partial) as stream:
             for line in lines:
                 stream.write(line.encode("utf-8", "surrogatepass"))
 

@@ -18,11 +18,12 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import CharCNNConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_directory, check_output
+from elmokit.fs.paths import expand_user
 from elmokit.nn.elmo import Elmo
 from elmokit.runtime import pick_device
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.examples import check_words
-from elmokit.tasks.layer_cache import BiLMLayers, LayerCache, sentence_state
+from elmokit.tasks.layer_cache import BiLMLayers, LayerCache
 from elmokit.tasks.report import TaskScores
 from elmokit.tasks.task import Task, TaskNetwork
 from elmokit.tasks.task_model_files import (
@@ -81,7 +82,7 @@ def make_network(
         num_mixes = 2 if config.elmo == "both" else 1
         fixed = mix_weights(config.mix, model.config.num_representations)
         elmo = Elmo(model.bilm, num_mixes, config.elmo_dropout, freeze=not config.finetune, fixed_weights=fixed)
-        start = model.start(sentence_state(model))
+        start = model.start(model.single_sentence_state)
     return task.network(WordEncoder(config, table, elmo, start, None if encoder is None else encoder.shape))
 
 
@@ -182,7 +183,8 @@ class TaskModel:
         """Predict for inputs of the task (see its `from_text`), in order.
 
         Args:
-            inputs: For most tasks strings, which are tokenized as the training text was, or lists of words.
+            inputs: For most tasks lists of words, or strings, which are split by the tokenizer of the biLM, or by
+                english-1 if that records none.
 
         Returns:
             A prediction of the task for each input.
@@ -217,12 +219,14 @@ class TaskModel:
             A prediction for each example, in order.
 
         Raises:
-            ValueError: An example is too long; the message gives its number.
+            ValueError: An example is too long, or has a string in place of a list of words; the message gives its
+                number.
         """
         batch: list[Any] = []
         words = 0
         for number, example in enumerate(examples, start=1):
             try:
+                check_words(self.task, example)
                 self.task.check_length(example)
             except ValueError as error:
                 raise ValueError(f"example {number}: {error}") from error
@@ -310,7 +314,7 @@ def load_task_model(directory: str | Path, device: str | None = None, task: type
         CheckpointError: A file is damaged or missing.
         ValueError: The library of its tokenizer, or of another encoder, is not installed; or there is no such device.
     """
-    directory = Path(directory)
+    directory = expand_user(directory)
     if not (directory / CONFIG).is_file():
         raise FileNotFoundError(f"{directory} is not a task model: it holds no {CONFIG}")
     configured_task, described = read_config(directory / CONFIG, task)

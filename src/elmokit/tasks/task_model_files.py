@@ -28,6 +28,7 @@ from elmokit.checkpoints.errors import CheckpointError
 from elmokit.checkpoints.overwriting import Layout
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.tasks.config import TASKS, WordsConfig
+from elmokit.tasks.report import PICTURE, REPORT
 from elmokit.tasks.task import Task, find_task
 from elmokit.tasks.word_vectors import WordVectors
 
@@ -39,7 +40,7 @@ BILM, ENCODER, VECTORS = "bilm", "encoder", "vectors"
 LAYOUT = Layout(
     CONFIG,
     frozenset({"format_version", "task"}),
-    frozenset({WEIGHTS, WORDS, f"{VECTORS}.txt", f"{VECTORS}.safetensors", BILM, ENCODER, "report.json", "report.png"}),
+    frozenset({WEIGHTS, WORDS, f"{VECTORS}.txt", f"{VECTORS}.safetensors", BILM, ENCODER, REPORT, PICTURE}),
 )
 BILM_PREFIX = "words.elmo.bilm."  # of the names of the biLM's weights in the network
 

@@ -256,7 +256,7 @@ def check_finite(scores: Mapping[str, float], where: str) -> None:
     for name, value in scores.items():
         if not np.isfinite(value):
             raise ValueError(
-                f"{name} {where} is {value}: give a set for which it is a number, or make the task's score one"
+                f"{name} {where} is {value}: give a set on which it is defined, or let the task's score return a number"
             )
 
 

@@ -134,5 +134,5 @@ def _fingerprint(model: Any, tokenizer: Any, max_subwords: int) -> str:
     content = blake2b(described.encode("utf-8", "surrogatepass"), digest_size=8)
     for name, tensor in sorted(model.state_dict().items()):
         content.update(name.encode())
-        content.update(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        content.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return content.hexdigest()
