@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -66,6 +66,11 @@ def pick_dtype(name: str | None, device: torch.device, dtypes: dict[str, torch.d
     if name not in dtypes:
         raise ValueError(f"dtype must be auto or one of {', '.join(dtypes)}, not {name!r}")
     return dtypes[name]
+
+
+def own_random_state() -> AbstractContextManager[None]:
+    """Within the `with` block, draw from random states whose changes the caller does not see, on GPUs as well."""
+    return torch.random.fork_rng(devices=range(torch.cuda.device_count()))
 
 
 @contextmanager

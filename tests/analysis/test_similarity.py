@@ -48,6 +48,10 @@ def test_compare_gives_cosines_of_the_vectors(embedder: Embedder) -> None:
     np.testing.assert_allclose(next(iter(result.similarities.values())), 1, rtol=0, atol=1e-5)
 
 
+def test_the_number_of_a_layer_may_be_numpys(embedder: Embedder) -> None:
+    assert "layer 1" in str(compare("play", ["They play.", "We play."], embedder, layers=np.int64(1)))  # type: ignore[arg-type]
+
+
 def test_no_similarity_is_above_one(embedder: Embedder) -> None:
     result = compare("apple", [f"{number} apples and an apple ." for number in range(60)], embedder)
     assert all(1 - 1e-6 < matrix.max() <= 1 for matrix in result.similarities.values())

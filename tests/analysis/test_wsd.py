@@ -144,7 +144,9 @@ def test_instance_vectors_carry_state_across_batches(embedder: Embedder, monkeyp
 @pytest.mark.parametrize("state", ["zeros", "carry"])
 def test_instance_vectors_warn_once_of_truncated_words(embedder: Embedder, state: str) -> None:
     long = sentence("the " + "x" * 60 + " bank " + "y" * 60, ("bank", 2, 3, "money"))
-    with pytest.warns(TruncationWarning, match="2 words are too long") as warned:
+    with pytest.warns(
+        TruncationWarning, match="2 words are too long and are cut after 48 bytes, as in sentence .: .xxxx"
+    ) as warned:
         list(instance_vectors([TRAIN[0], long], embedder, state))
     assert len(warned) == 1
 

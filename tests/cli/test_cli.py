@@ -256,7 +256,7 @@ def test_warning_is_one_line_in_a_subprocess() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "ELMOKIT_DEBUG"}
     command = [sys.executable, "-m", "elmokit", *arguments]
     run = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    warning = f"1 word is too long and cut after 48 bytes, as in sentence 0: '{'long' * 15}'"
+    warning = f"1 word is too long and is cut after 48 bytes, as in sentence 0: '{'long' * 15}'"
     assert run.stderr == f"elmokit: warning: {warning}\n"
 
 

@@ -559,9 +559,17 @@ def test_prepare_starts_over_when_the_checkpoint_is_damaged(
     interrupt_at(5, raw, tmp_path / "out", processes=1)
     checkpoint = tmp_path / ".unfinished-out" / prepare_run.CHECKPOINT_NAME
     checkpoint.write_text(json.dumps(json.loads(checkpoint.read_text()) | changes))
-    prepare(raw, tmp_path / "out", processes=1)
+    with pytest.warns(UserWarning, match="is damaged .*: starting over"):
+        prepare(raw, tmp_path / "out", processes=1)
     prepare(raw, tmp_path / "whole", processes=1)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_prepare_refuses_a_string_in_place_of_a_list(tmp_path: Path, raw: list[Path]) -> None:
+    with pytest.raises(ValueError, match=r"inputs must be a list of files: \[path\]"):
+        prepare(str(raw[0]), tmp_path / "out")
+    with pytest.raises(ValueError, match=r"exclude must be a list of files: \[path\]"):
+        prepare(raw, tmp_path / "out", exclude=str(raw[0]))
 
 
 def test_prepare_starts_over_when_options_differ(tmp_path: Path, raw: list[Path]) -> None:

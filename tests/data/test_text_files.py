@@ -132,6 +132,12 @@ def test_language_for_tokenized_text_is_refused() -> None:
         line_tokenizer("english-1", tokenize=False, language="de")
 
 
+def test_language_for_a_model_that_records_no_tokenizer_is_refused() -> None:
+    """It would have no effect: each line is a sentence, split at white space."""
+    with pytest.raises(ValueError, match=r"records no tokenizer, .*: omit the language, or split the text first"):
+        line_tokenizer(None, language="de")
+
+
 def test_language_chooses_the_rules_for_sentences(tmp_path: Path) -> None:
     german = write(tmp_path / "de.txt", ["Er kam am 3. Oktober um ca. 12 Uhr. Sie ging."])
     words = list(read_sentences(german, line_tokenizer("words-1", language="de")))

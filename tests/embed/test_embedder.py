@@ -221,7 +221,7 @@ def test_arrays_of_words_are_sentences(embedder: Embedder) -> None:
 
 
 def test_words_that_lose_bytes_are_counted(embedder: Embedder) -> None:
-    with pytest.warns(UserWarning, match="2 words are too long and cut after 48 bytes, as in sentence 1: 'yyy"):
+    with pytest.warns(UserWarning, match="2 words are too long and are cut after 48 bytes, as in sentence 1: 'yyy"):
         embedder.embed([["x" * 48], ["a", "y" * 49, "ü" * 25]])
 
 

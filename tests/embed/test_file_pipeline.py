@@ -90,7 +90,7 @@ def test_half_precision_compressed_and_tokenized_here(tmp_path: Path, embedder: 
 
 def test_long_words_are_counted_over_the_whole_file(tmp_path: Path, embedder: Embedder) -> None:
     (tmp_path / "text.txt").write_text(f"short {'x' * 60}\n{'y' * 60}\n{'x' * 60} {'z' * 48}\n")
-    warning = "3 words are too long and cut after 48 bytes, as in .*text.txt: '[xy]{60}'"
+    warning = "3 words are too long and are cut after 48 bytes, as in .*text.txt: '[xy]{60}'"
     with pytest.warns(TruncationWarning, match=warning):
         embed_file(tmp_path / "text.txt", tmp_path / "out", embedder, sentences_per_part=1)
     (tmp_path / "out" / "part-00002.safetensors").unlink()

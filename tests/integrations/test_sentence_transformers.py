@@ -112,6 +112,8 @@ def test_a_prompt_is_read_and_left_out_of_the_mean_if_asked(embedder: Embedder) 
     model = SentenceTransformer(modules=[elmo, Pooling(WIDTH, include_prompt=False)], device="cpu")
     (expected,) = embedder.embed(["Title of a text: The play."])
     np.testing.assert_allclose(model.encode("The play.", prompt="Title of a text: "), expected[5:].mean(0), atol=1e-5)
+    (expected,) = embedder.embed(["Option A. The play."])  # at the end of a sentence, "A." would be two words
+    np.testing.assert_allclose(model.encode("The play.", prompt="Option A. "), expected[2:].mean(0), atol=1e-5)
 
 
 def test_a_word_that_is_too_long_is_reported(model: SentenceTransformer) -> None:

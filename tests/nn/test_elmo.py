@@ -285,7 +285,7 @@ def test_batch_to_ids_refuses_a_width_in_which_no_character_fits() -> None:
 
 
 def test_batch_to_ids_warns_of_truncated_words_and_refuses_strings() -> None:
-    with pytest.warns(TruncationWarning, match="1 word is too long and cut after 48 bytes"):
+    with pytest.warns(TruncationWarning, match="1 word is too long and is cut after 48 bytes"):
         ids = batch_to_ids([["a" * 49, "a" * 48]])
     assert torch.equal(ids[0, 0], ids[0, 1])
     for sentences in ("a b", ["a b"]):

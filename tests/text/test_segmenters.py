@@ -61,6 +61,7 @@ def test_tokenizer_for_raises_for_mismatched_languages() -> None:
         (None, "km", r"no tokenizer for 'km'.*spacy:MODEL.*whitespace-1"),
         ("whitespace-1", "de", "omit the language"),
         ("words-1", None, "needs a language"),
+        ("pythainlp", "de", "pythainlp splits sentences by rules of its own, not those of 'de': omit the language"),
         ("klingon-1", "de", "choose one of whitespace-1, english-1, words-1, characters-1, rjieba"),
     ]:
         with pytest.raises(ValueError, match=message):

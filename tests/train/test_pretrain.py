@@ -34,6 +34,7 @@ from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.divergence import LossMonitor
 from elmokit.train.early_stopping import EarlyStopping
 from elmokit.train.finetune import finetune
+from elmokit.train.loop import _Loop
 from elmokit.train.pretrain import pretrain
 from elmokit.train.schedule import Schedule
 from elmokit.train.snapshots import latest_snapshot, read_snapshot
@@ -229,7 +230,17 @@ def test_loss_that_stays_a_little_high_delays_checkpoints_but_does_not_stop_them
     monkeypatch.setattr(LossMonitor, "is_calm", False)
     pretrain(settings)
     names = sorted(path.name for path in (settings.output / "checkpoints").iterdir())
-    assert names == ["step-00000000", "step-00000055"]
+    assert names == ["step-00000055", "step-00000070"]  # 70 is the last step
+    assert pretrain(replace(settings, epochs=3)).step == 105
+
+
+def test_a_run_that_ends_by_time_while_the_loss_rises_says_where_it_will_resume(
+    settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(LossMonitor, "is_calm", False)
+    monkeypatch.setattr(_Loop, "_reason_to_end", lambda self: "hours" if self.trainer.step == 10 else None)
+    assert pretrain(settings).step == 10
+    assert "the loss is rising: the run will resume from step 0" in capsys.readouterr().out
 
 
 def trainer_rate(recipe: str) -> float:

@@ -1,5 +1,6 @@
 """Snapshots of a run on disk."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -52,6 +53,19 @@ def test_read_snapshot_finds_a_flipped_bit(tmp_path: Path, name: str) -> None:
                 assert read_snapshot(path).progress["step"] == 1
             except ValueError as error:
                 assert "cannot be read" in str(error)
+
+
+def test_an_error_of_the_system_is_no_reason_to_remove_a_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_snapshot(tmp_path, 1, Snapshot({"a.x": torch.zeros(9)}, {"step": 1}), keep=1)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(snapshots, "open_regular", fail)
+    with pytest.raises(OSError, match=r"^\[Errno \d+\] Too many open files$"):
+        read_snapshot(path)
 
 
 def test_read_snapshot_refuses_a_pipe_and_deep_json(tmp_path: Path) -> None:

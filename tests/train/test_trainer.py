@@ -247,6 +247,19 @@ def test_bfloat16_warns_where_its_products_are_slow(settings: PretrainConfig, mo
 # --- Snapshots that are damaged ------------------------------------------------------------------------------------
 
 
+def test_too_little_memory_is_no_reason_to_remove_a_snapshot(
+    settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trainer(settings)
+
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(run.optimizer, "restore", fail)
+    with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA out of memory$"):
+        run.restore(run.snapshot())
+
+
 @pytest.mark.parametrize("recipe", ["original", "modern", "muon"])
 def test_restore_refuses_a_snapshot_that_lacks_or_changes_any_tensor(settings: PretrainConfig, recipe: str) -> None:
     run = trainer(settings, recipe=recipe)

@@ -11,6 +11,7 @@ import numpy as np
 from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder, Embeddings, TruncationWarning
 from elmokit.nn.bilm import BiLMState
+from elmokit.text.characters import first_truncated, truncation_message
 
 Item = TypeVar("Item")
 CARRIED_BATCH_SENTENCES = 256  # without carried state, the embedder chooses the batches
@@ -20,12 +21,16 @@ def _embed_independent(
     sentences: Iterable[Sequence[str]], embedder: Embedder, state: StatePolicy
 ) -> Iterator[Embeddings]:
     """Embed with the same initial state for each sentence; warn once, at the end, of truncated words."""
-    truncated = 0
+    read, truncated, place, word = 0, 0, "", ""
     for batch in embedder.embed_stream(sentences, "all", state):
-        truncated += batch.truncated_words
+        if batch.truncated_words and not truncated:
+            number, word = first_truncated(batch.tokens, embedder.count_truncated)
+            place = f"sentence {read + number}"
+        read, truncated = read + len(batch), truncated + batch.truncated_words
         yield batch
     if truncated:
-        warnings.warn(f"{truncated} words are too long and were cut", TruncationWarning, stacklevel=3)
+        message = truncation_message(truncated, embedder.word_limit, place, word)
+        warnings.warn(message, TruncationWarning, stacklevel=3)
 
 
 def _embed_carrying(sentences: Iterable[Sequence[str]], embedder: Embedder) -> Iterator[Embeddings]:

@@ -19,7 +19,7 @@ from elmokit.analysis.config import ChangeConfig
 from elmokit.analysis.uses import Use, UseSample, sentences_with, use_vectors, uses_of
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
-from elmokit.embed.outputs import layer_weights
+from elmokit.embed.outputs import layer_weights, plain_layers
 from elmokit.plots import COLORS, new_figure, save_figure
 
 if TYPE_CHECKING:
@@ -187,6 +187,7 @@ def semantic_change(
         raise ValueError("give a list of words, at least one")
     config = config or ChangeConfig()
     embedder = resolve_embedder(model, device)
+    layers = plain_layers(layers)
     layer_weights(embedder.model, layers)  # an invalid choice is reported before the search
     samples = [_sampled(words, corpus, embedder, config, tokenize) for corpus in (first, second)]
     changes = []

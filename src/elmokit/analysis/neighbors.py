@@ -141,5 +141,6 @@ def neighbors(
     uses = uses_in_files(None if config.any_word else word, files, embedder, tokenize)
     result = nearest_uses(query, uses, embedder, layers, config)
     if not result.nearest:
-        raise ValueError(f"{corpus} has no other sentence with the word {word!r}: try another corpus")
+        searched = "" if config.any_word else f" with the word {word!r}"
+        raise ValueError(f"{corpus} has no other sentence{searched}: try another corpus")
     return result

@@ -20,6 +20,7 @@ from elmokit.analysis.softmax_regression import SoftmaxRegressionFit
 from elmokit.config import StatePolicy
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
 from elmokit.embed.embedder import Embedder, resolve_embedder
+from elmokit.embed.outputs import layer_names
 from elmokit.progress import ProgressBar
 
 # Candidates for the weight of |w|^2 / 2 in the loss, where w are the weights of standardized features.
@@ -167,9 +168,10 @@ def probe(
             progress = ProgressBar(sentences, desc=f"embed {name}", unit=" sentences", unit_scale=True)
             embedded = all_layers(progress, lambda sentence: sentence.words, embedder, state)
             files[name] = stack.enter_context(LayerFiles(layers for _, layers in embedded))
-        for number in ProgressBar(range(embedder.num_layers), desc="fit", unit=" layers"):
+        names = layer_names(embedder.num_layers)
+        for number, layer_name in enumerate(ProgressBar(names, desc="fit", unit=" layers")):
             features = {name: of_split.layer(number) for name, of_split in files.items()}
-            scores[f"layer {number}"] = _probe_layer(features, classes, embedder, penalties)
+            scores[layer_name] = _probe_layer(features, classes, embedder, penalties)
     scores[MOST_FREQUENT] = _most_frequent_tags(splits)
     tokens = {name: len(of_split) for name, of_split in tags.items()}
     return ProbeReport(scores, len(numbers), tokens, state or embedder.model.state_policy, embedder.fingerprint())

@@ -13,7 +13,7 @@ from elmokit.analysis.annotated import all_layers
 from elmokit.analysis.uses import Use, unit_vectors
 from elmokit.correlation import spearman
 from elmokit.embed.embedder import Embedder, resolve_embedder
-from elmokit.embed.outputs import layer_weights
+from elmokit.embed.outputs import layer_names, layer_weights
 from elmokit.fs.reading import read_lines
 from elmokit.plots import COLORS, new_figure, save_figure
 
@@ -106,7 +106,7 @@ def scws(path: str | Path, model: Embedder | str | Path | None = None, device: s
     vectors = (_representations(layers[:, use.position], weights) for use, layers in embedded)
     for row, (first, second) in zip(cosines, zip(vectors, vectors, strict=True), strict=True):
         row[:] = (first * second).sum(1).round(6)  # so that rounding errors do not rank equal vectors
-    names = [*(f"layer {number}" for number in range(embedder.num_layers)), "mix"]
+    names = [*layer_names(embedder.num_layers), "mix"]
     ratings = np.array([pair.rating for pair in pairs])
     same = np.array([_word(pair.first) == _word(pair.second) for pair in pairs])
 
@@ -114,8 +114,8 @@ def scws(path: str | Path, model: Embedder | str | Path | None = None, device: s
         columns = zip(names, cosines[chosen].T, strict=True)
         return {name: 100 * spearman(column, ratings[chosen]) for name, column in columns}
 
-    of_same = correlations(same) if same.sum() > 1 else None
-    return ScwsReport(correlations(np.ones_like(same)), len(pairs), of_same, embedder.fingerprint())
+    same_word = correlations(same) if same.sum() > 1 else None
+    return ScwsReport(correlations(np.ones_like(same)), len(pairs), same_word, embedder.fingerprint())
 
 
 def _representations(layers: np.ndarray, weights: np.ndarray) -> np.ndarray:

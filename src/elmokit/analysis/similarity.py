@@ -10,7 +10,7 @@ import numpy as np
 
 from elmokit.analysis.uses import Use, unit_vectors, uses_in_each, vectors_of_uses
 from elmokit.embed.embedder import Embedder, resolve_embedder
-from elmokit.embed.outputs import layer_weights
+from elmokit.embed.outputs import layer_weights, plain_layers
 
 
 def _table(name: str, matrix: np.ndarray) -> Iterator[str]:
@@ -131,6 +131,7 @@ def compare(
     if min(len(uses) - num_other, num_other or 2) < 2:
         of_each = " in each sense" if other else ""
         raise ValueError(f"a comparison needs at least two uses of {word!r}{of_each}: add another sentence with it")
-    units = {name: unit_vectors(vectors) for name, vectors in _representations(uses, embedder, layers).items()}
+    representations = _representations(uses, embedder, plain_layers(layers))
+    units = {name: unit_vectors(vectors) for name, vectors in representations.items()}
     similarities = {name: np.clip(vectors @ vectors.T, -1, 1) for name, vectors in units.items()}  # rounding exceeds 1
     return Comparison(word, uses, similarities, num_other)

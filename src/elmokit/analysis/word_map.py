@@ -26,7 +26,7 @@ from elmokit.analysis.uses import (
 )
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
-from elmokit.embed.outputs import layer_weights
+from elmokit.embed.outputs import layer_weights, plain_layers
 from elmokit.lm.candidates import substitutes
 
 CLUSTERED_DIMENSIONS = 8
@@ -94,9 +94,14 @@ class WordMap:
         lines = [f"{self.word}: {self.summary}"]
         for number, described in enumerate(self.clusters, start=1):
             words = f": {', '.join(described.substitutes)}" if described.substitutes else ""
-            lines += ["", f"cluster {number}, {described.size} uses{words}"]
+            lines += ["", f"cluster {number}, {count_of_uses(described.size)}{words}"]
             lines += [f"    {_excerpt(self.uses[use])}" for use in described.typical]
         return "\n".join(lines)
+
+
+def count_of_uses(count: int) -> str:
+    """A number of uses in words."""
+    return "1 use" if count == 1 else f"{count} uses"
 
 
 def _planes(vectors: np.ndarray) -> np.ndarray:
@@ -182,6 +187,7 @@ def map_uses(
     config = config or MapConfig()
     if len(uses) < 3:
         raise ValueError(f"there are {len(uses)} distinct uses of {word!r}, and a map needs 3: add sentences")
+    layers = plain_layers(layers)
     weights = layer_weights(embedder.model, layers).numpy()
     vectors = vectors_of_uses(uses, embedder, "all", check)
     representations = unit_vectors(np.einsum("nld,l->nd", vectors, weights))

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from elmokit.analysis.config import MapConfig
 from elmokit.analysis.uses import Use, window
-from elmokit.analysis.word_map import WordMap, word_map
+from elmokit.analysis.word_map import WordMap, count_of_uses, word_map
 from elmokit.embed.embedder import Embedder
+from elmokit.embed.outputs import layer_names
 from elmokit.fs.atomic import atomic_directory, check_output, check_replaceable, resolve_link
 from elmokit.plots import COLORS, SHAPES, new_figure, require_matplotlib
 
@@ -75,19 +76,21 @@ def picture(word_map: WordMap) -> Figure:
     reach = max(abs(plane - centre).max() for plane, centre in zip(word_map.planes, centres, strict=True))
     # One scale for all layers: on its own scale, a layer whose uses do not differ would show their rounding errors.
     reach = 1.08 * reach or 1.0
+    names = layer_names(len(word_map.planes))
     for layer, (axes, plane) in enumerate(zip(panels, word_map.planes, strict=True)):
         for number in range(len(word_map.clusters)):
             points = plane[word_map.labels == number]
             look = {"color": COLORS[number % len(COLORS)], "marker": SHAPES[number % len(SHAPES)]}
             axes.scatter(*points.T, s=16, alpha=0.8, linewidth=0, **look)
-        axes.set_title(f"layer {layer}", loc="left", fontsize=10)
+        axes.set_title(names[layer], loc="left", fontsize=10)
         (left, bottom), (right, top) = centres[layer] - reach, centres[layer] + reach
         axes.set(xticks=[], yticks=[], xlim=(left, right), ylim=(bottom, top))
         axes.spines[:].set_color("#c8c8c8")
         axes.set_aspect("equal")
     figure.suptitle(word_map.word, x=0.01, ha="left", fontsize=13, weight="bold", parse_math=False)
     labels = [
-        f"{cluster.size} uses: {', '.join(cluster.substitutes[:5])}".removesuffix(": ") for cluster in word_map.clusters
+        f"{count_of_uses(cluster.size)}: {', '.join(cluster.substitutes[:5])}".removesuffix(": ")
+        for cluster in word_map.clusters
     ]
     legend = figure.legend(
         panels[-1].collections, labels, loc="outside lower left", ncols=2, frameon=False, fontsize=8, markerscale=1.5

@@ -15,15 +15,16 @@ from elmokit.data.semcor import read_semcor
 from elmokit.data.sense_tagged import SenseInstance, SenseSentence
 from elmokit.data.wordnet import read_first_senses
 from elmokit.embed.embedder import Embedder, resolve_embedder
+from elmokit.embed.outputs import layer_names
+from elmokit.fs.reading import suffixes_of
 from elmokit.progress import ProgressBar
 
 ALL, MEAN = "ALL", "mean"
 MOST_FREQUENT, FIRST_SENSE = "most frequent", "first sense"
-JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 
 
 def _by_layer(answers: Sequence[str | None]) -> dict[str, str | None]:
-    return {f"layer {number}": answer for number, answer in enumerate(answers)}
+    return dict(zip(layer_names(len(answers)), answers, strict=True))
 
 
 def _check_neighbors(neighbors: int | None) -> None:
@@ -143,8 +144,7 @@ def _lemmas_and_sets(files: Iterable[Path]) -> tuple[set[str], set[str]]:
 
 
 def _read_training(path: str | Path) -> Iterator[SenseSentence]:
-    is_jsonl = Path(path).name.endswith(JSONL_SUFFIXES)
-    sentences = read_semcor(path) if is_jsonl else read_raganato(path)
+    sentences = read_semcor(path) if suffixes_of(path).kind == ".jsonl" else read_raganato(path)
     return iter(ProgressBar(sentences, desc="train", unit=" sentences", unit_scale=True))
 
 

@@ -96,7 +96,7 @@ def _parquet_texts(path: str, field: str) -> Iterator[tuple[int, str | None]]:
 
 
 def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:
-    """The position and text of each line of a file that is not blank, and None for the text after each document."""
+    """Yield the position and text of each line that is not blank; a text of None marks the end of a document."""
     kind = suffixes_of(path).kind
     if kind in (*JSON_LINES, PARQUET):
         texts = _parquet_texts(path, field) if kind == PARQUET else _json_texts(path, field)

@@ -149,7 +149,7 @@ class HashIndex:
         self._limit = newest
         self._newest: dict[int, list[int]] = {}
         self._count = 0
-        self._sorted: list[tuple[np.ndarray, np.ndarray]] = []  # hashes and numbers; each is at most half the last
+        self._sorted: list[tuple[np.ndarray, np.ndarray]] = []  # hashes and numbers; sizes at least halve
 
     def add(self, hashes: Iterable[int], number: int) -> None:
         """Add a number under each of the hashes."""

@@ -115,7 +115,11 @@ def _identity(checkpoint: Checkpoint) -> bytes:
 
 def _resumed(directory: Path, start: Checkpoint) -> Checkpoint:
     """The last checkpoint of a run with the same options and files; otherwise `start`, in an emptied directory."""
-    last = Checkpoint.read(directory)
+    try:
+        last = Checkpoint.read(directory)
+    except ValueError as error:
+        warnings.warn(f"{error}: starting over", stacklevel=3)
+        last = None
     if last is not None and _identity(last) == _identity(start):
         return last
     if last is not None:
@@ -155,6 +159,9 @@ def _check_arguments(
     processes: int,
 ) -> None:
     """ValueError for arguments of `prepare` that are out of range."""
+    for name, paths in (("inputs", inputs), ("exclude", exclude)):
+        if isinstance(paths, str | Path):
+            raise ValueError(f"{name} must be a list of files: [path]")
     if compression not in SUFFIX_OF:
         raise ValueError(f"compression must be one of {', '.join(SUFFIX_OF)}, not {compression!r}")
     if drop_duplicates not in get_args(DropDuplicates):

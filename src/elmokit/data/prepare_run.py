@@ -69,11 +69,14 @@ class Checkpoint:
 
     @classmethod
     def read(cls, directory: Path) -> "Checkpoint | None":
-        """Read a checkpoint; None if there is none of this version."""
+        """Read a checkpoint; None if there is none of this version. ValueError if it is damaged."""
+        path = directory / CHECKPOINT_NAME
         try:
-            return from_json(cls, read_json(directory / CHECKPOINT_NAME))
-        except (FileNotFoundError, ValueError):
+            return from_json(cls, read_json(path))
+        except FileNotFoundError:
             return None
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error})") from error
 
 
 class PrepareRun:

@@ -76,12 +76,17 @@ def line_tokenizer(name: str | None, tokenize: bool = True, language: str | None
         The tokenizer; for tokenized text the one that splits at white space.
 
     Raises:
-        ValueError: A language is given for tokenized text, or is unknown.
+        ValueError: A language is given for tokenized text, or without a tokenizer, or is unknown.
     """
     if language is not None and not tokenize:
         raise ValueError(
             f"language {language!r} is for splitting raw text, but with --no-tokenize (tokenize=False in Python) "
             "the text is tokenized: omit one of the two"
+        )
+    if language is not None and name is None:
+        raise ValueError(
+            f"the model records no tokenizer, so that each line is a sentence, split at white space: omit the "
+            f"language, or split the text first, with `elmokit prepare --language {language}`"
         )
     if not tokenize or name is None:
         return get_tokenizer(TOKENIZED)

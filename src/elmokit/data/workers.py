@@ -67,7 +67,7 @@ class TokenizedDocument:
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """The work of a process: tokenization, and if asked for fingerprints (`near`: with signatures).
+    """The work of a process: tokenization, and with `fingerprints` hashes of each document (with `near`, of its parts).
 
     Documents of the first `num_excluded` files, which are excluded ones, are not tokenized.
     """

@@ -34,6 +34,16 @@ class LayerSelection:
         return self.weights is None
 
 
+def plain_layers(layers: str | int) -> str | int:
+    """`layers`, with NumPy's integers as Python's, which JSON and the names in reports need."""
+    return int(layers) if isinstance(layers, np.integer) else layers
+
+
+def layer_names(count: int) -> list[str]:
+    """The names of all layers in reports. A model with a single one has only the top layer, but no token layer."""
+    return ["top layer"] if count == 1 else [f"layer {number}" for number in range(count)]
+
+
 def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
     """The weight of each layer in one vector of a word.
 

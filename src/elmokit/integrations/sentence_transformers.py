@@ -9,19 +9,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from elmokit.checkpoints.loading import ModelSource, resolve_model, save
 from elmokit.checkpoints.loading import load as load_model
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
-from elmokit.embed.outputs import layer_weights
+from elmokit.embed.outputs import layer_weights, plain_layers
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.elmo import Elmo
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import TruncationWarning, truncation_in
+from elmokit.text.long_text import CONTINUATION, CONTINUATION_TOKENS
 from elmokit.text.tokenizers import TOKENIZED, get_tokenizer
 
 try:
@@ -92,8 +92,7 @@ class ElmoModule(InputModule):
             FileNotFoundError, CheckpointError: As `elmokit.load`.
         """
         super().__init__()
-        if isinstance(layers, np.integer):
-            layers = int(layers)
+        layers = plain_layers(layers)
         self._model = resolve_model(model)
         self._layers, self._freeze, self.max_seq_length = layers, freeze, max_seq_length
         self.elmo = Elmo(self._model.bilm, dropout=0.0, freeze=freeze)
@@ -158,7 +157,8 @@ class ElmoModule(InputModule):
         features: dict[str, Any] = {"input_ids": self._ids(sentences, mask), "attention_mask": mask.long()}
         features["attention_mask"][:, 0] = 1
         if prompt:
-            features["prompt_length"] = len(self._tokenizer.split(prompt))
+            # A text follows: at the end of a sentence some words would be split in another way.
+            features["prompt_length"] = len(self._tokenizer.split(prompt + CONTINUATION)) - CONTINUATION_TOKENS
         return features
 
     def _ids(self, sentences: list[list[str]], mask: Tensor) -> Tensor:

@@ -142,7 +142,7 @@ def substitutes(
         state: Initial state of the sentence: "zeros" or "warm".
         device: As in `score`.
         tokenize: As in `score`.
-        check: Called now and then during the computation, which an exception that it raises ends.
+        check: Called periodically during the computation; an exception that it raises ends it.
 
     Returns:
         For each position the candidates, the most likely first.
@@ -168,8 +168,8 @@ def substitutes(
         indices = torch.tensor(positions, dtype=torch.int64, device="cpu")
         selected = torch.stack([outputs[d, indices + d] for d in directions])
     specials = [vocab.bos, vocab.eos, vocab.unk]
-    of_word = [*specials, *vocab.marks.tolist()]
-    excluded = [specials if is_mark(words[position]) else of_word for position in positions]
+    specials_and_marks = [*specials, *vocab.marks.tolist()]
+    excluded = [specials if is_mark(words[position]) else specials_and_marks for position in positions]
     return _best(model, selected, excluded, top)
 
 

@@ -89,8 +89,8 @@ class Perplexity:
     def of(losses: np.ndarray, sentences: int, predictions: int, unknown: int, truncated: int = 0) -> Perplexity:
         """Compute the perplexities from the sums of -log p of both directions, (2,)."""
         forward, backward = (losses / predictions).tolist()
-        of_both = perplexity_of(forward), perplexity_of(backward), perplexity_of((forward + backward) / 2)
-        return Perplexity(*of_both, sentences, predictions, unknown, truncated)
+        perplexities = perplexity_of(forward), perplexity_of(backward), perplexity_of((forward + backward) / 2)
+        return Perplexity(*perplexities, sentences, predictions, unknown, truncated)
 
     @staticmethod
     def total(files: Sequence[Perplexity]) -> Perplexity:
@@ -285,8 +285,8 @@ def log_losses(
             outputs, after = final_outputs(prepacked, vocab, packed, carried, start)
             carried = after if state == "carry" else None
             dtype = softmax.weight.dtype
-            of_each = [softmax.log_losses(outputs[d].to(dtype), targets[d].to(outputs.device)) for d in range(2)]
-            losses = torch.stack(of_each)
+            pairs = zip(outputs.to(dtype), targets.to(outputs.device), strict=True)  # of each direction
+            losses = torch.stack([softmax.log_losses(*pair) for pair in pairs])
         count += len(batch)
         yield batch, targets, losses
 
@@ -418,6 +418,8 @@ def evaluate(
         try:
             results[name] = measure(bilm, softmax, vocab, progress, state, batch_size, pretrained.warm_state)
         except ValueError as error:
+            if str(error).startswith(str(file)):
+                raise
             raise ValueError(f"{file}: {error}") from error
         warn_of_unknown(results[name].unknown_share, file, measure=results[name].measure)
     if not results:

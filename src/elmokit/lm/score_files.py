@@ -15,7 +15,7 @@ from elmokit.checkpoints.loading import ModelSource
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.data.text_files import file_tokenizers
 from elmokit.fs.atomic import atomic_path, check_output, create_bytes
-from elmokit.fs.reading import read_lines
+from elmokit.fs.reading import read_lines, suffixes_of
 from elmokit.lm.evaluate import Measure, Perplexity, warn_of_unknown
 from elmokit.lm.language_model import check_start, parts_of, resolve_language_model
 from elmokit.lm.masked import PseudoPerplexity
@@ -98,8 +98,7 @@ def score_file(
         FileExistsError: The output exists, or appears meanwhile, and `overwrite` is not set.
     """
     check_output(output, [file], overwrite=overwrite)
-    name = Path(output).name.removesuffix(".gz").removesuffix(".zst")
-    if name.endswith((".json", ".jsonl") if tsv else (".tsv", ".csv")):
+    if suffixes_of(output).kind in ((".json", ".jsonl") if tsv else (".tsv", ".csv")):
         written = "a table, separated by tabs" if tsv else "JSON lines: a table needs --tsv (tsv=True in Python)"
         raise ValueError(f"{output} would hold {written}; name another file")
     pretrained = resolve_language_model(model, device)

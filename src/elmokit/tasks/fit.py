@@ -22,7 +22,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.fs.atomic import OVERWRITE, atomic_path, check_output, check_replaceable, resolve_link
 from elmokit.fs.json_files import read_json
 from elmokit.fs.lock import only_one_in
-from elmokit.runtime import pick_device
+from elmokit.runtime import own_random_state, pick_device
 from elmokit.tasks.config import TASKS, FitConfig, WordsConfig
 from elmokit.tasks.examples import Examples, read_examples, with_labels
 from elmokit.tasks.identity import NOT_DECISIVE, identity_of
@@ -217,7 +217,7 @@ def fit(
             _check_snapshot(_snapshot_of(Path(output)), identity, finished is not None, overwrite)
             if finished is not None:
                 return load_task_model(output, config.device, type(task)), finished
-        with torch.random.fork_rng():  # leave the caller's random state unchanged
+        with own_random_state():
             torch.manual_seed(config.seed)
             network = make_network(task, words, table, pretrained, encoder).to(device)
             tokenizer = pretrained.tokenizer if pretrained is not None and pretrained.tokenizer else "english-1"

@@ -47,8 +47,16 @@ def truncation_message(count: int, limit: str, place: str, word: str) -> str:
     Returns:
         A message without a period.
     """
-    words = "1 word is" if count == 1 else f"{count} words are"
-    return f"{words} too long and cut after {limit}, as in {place}: {word[:60]!r}"
+    words = "1 word is too long and is cut" if count == 1 else f"{count} words are too long and are cut"
+    return f"{words} after {limit}, as in {place}: {word[:60]!r}"
+
+
+def first_truncated(
+    sentences: Sequence[Sequence[str]], count_truncated: Callable[[Sequence[str]], int]
+) -> tuple[int, str]:
+    """The first word that `count_truncated` counts, after the number of its sentence, from 0; there must be one."""
+    number = next(number for number, words in enumerate(sentences) if count_truncated(words))
+    return number, next(word for word in sentences[number] if count_truncated([word]))
 
 
 def truncation_in(
@@ -64,10 +72,8 @@ def truncation_in(
     Returns:
         The message, with the first truncated word as its example; sentences are numbered from 0.
     """
-    counts = list(map(count_truncated, sentences))
-    number = next(number for number, count in enumerate(counts) if count)
-    word = next(word for word in sentences[number] if count_truncated([word]))
-    return truncation_message(sum(counts), limit, f"sentence {number}", word)
+    number, word = first_truncated(sentences, count_truncated)
+    return truncation_message(sum(map(count_truncated, sentences)), limit, f"sentence {number}", word)
 
 
 def encode_words(
@@ -79,8 +85,8 @@ def encode_words(
         words: N words; the words <S> and </S> are encoded as sentence boundaries.
         max_characters: C, the width of the encoding, including begin-word and end-word.
         widest_filter: Width of the widest filter of the character CNN. If given, C is only as large as the longest word
-            requires: its length plus `widest_filter`. As every filter still sees a window of padding only, the output
-            of the CNN is the same.
+            requires: its bytes, begin-word, end-word and `widest_filter` positions of padding. As every filter still
+            sees a window of padding only, the output of the CNN is the same.
 
     Returns:
         Ids from 1 to 261, (N, C) int32.

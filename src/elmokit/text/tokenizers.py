@@ -77,6 +77,14 @@ def _uses_sentencex(tokenizer: Tokenizer, language: str) -> bool:
     return not own
 
 
+def _check_own_language(name: str, language: str) -> None:
+    """ValueError for a tokenizer of spaCy or PyThaiNLP, which splits sentences by rules of its own, and a language."""
+    library, _, pipeline = name.partition(":")
+    own = pipeline.split("_")[0] if library == "spacy" else "th" if name.partition("==")[0] == "pythainlp" else language
+    if own != language:
+        raise ValueError(f"{name} splits sentences by rules of its own, not those of {language!r}: omit the language")
+
+
 def _code_with_rules(language: str) -> str | None:
     """The two-letter code of a language that may be given as deu or de-AT, too; None if there are no rules for it."""
     code = re.split("[-_]", language.lower())[0]
@@ -118,6 +126,8 @@ def tokenizer_for(name: str | None = None, language: str | None = None) -> Token
         raise ValueError("whitespace-1 reads one sentence per line in any language: omit the language")
     if tokenizer.name == "words-1" and language is None:
         raise ValueError("words-1 needs a language, such as de, to split sentences by: give one")
+    if language is not None:
+        _check_own_language(name, language)
     if language is None or not _uses_sentencex(tokenizer, language):
         return replace(tokenizer, language=language)
     return replace(tokenizer, split_sentences=partial(split_sentences, language), language=language)

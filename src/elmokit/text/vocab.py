@@ -109,7 +109,7 @@ class Vocab:
     def read(cls, path: str | Path) -> "Vocab":
         """Read a vocabulary from a file with one word per line. ValueError names the file if it is invalid.
 
-        White space around a word is removed, as in bilm-tf (bilm/data.py).
+        Spaces and tabs around a word are removed, as in bilm-tf (bilm/data.py).
         """
         words = [line.strip(SPACES) for line in read_lines(path)]
         if "" in words:

@@ -22,7 +22,7 @@ class EarlyStopping:
     text: str = ""
 
     def is_of(self, text: str) -> bool:
-        """Whether the evaluations so far are of this text; those of an older version do not say."""
+        """Whether the evaluations so far are of this text; snapshots of older versions do not record the text."""
         return self.text in ("", text)
 
     def improves(self, value: float, step: int) -> bool:
@@ -34,9 +34,9 @@ class EarlyStopping:
         return False
 
     def keep_best_of(self, other: EarlyStopping) -> None:
-        """Take over the best value of `other`, and its step, where it is better, or that of another text.
+        """Adopt the best evaluation of `other` if it is better, or if it is of another text.
 
-        No evaluation has come after it.
+        The count of evaluations since the best one then begins anew.
         """
         if other.best < self.best or not self.is_of(other.text):
             self.best, self.best_step, self.evaluations_since = other.best, other.best_step, 0

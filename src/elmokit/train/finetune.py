@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import torch
-
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files, find_training_files
@@ -16,7 +14,7 @@ from elmokit.fs.lock import only_one_in
 from elmokit.lm.evaluate import Measure, evaluate
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
-from elmokit.runtime import pytorch_threads
+from elmokit.runtime import own_random_state, pytorch_threads
 from elmokit.text.tokenizers import TOKENIZED
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import FinetuneConfig, PretrainConfig
@@ -153,7 +151,7 @@ def _check_report(output: Path) -> None:
 def _changes(settings: FinetuneConfig, before: Pretrained, after: Pretrained, files: list[Path]) -> dict[str, Change]:
     if not files:
         return {}
-    options = {"batch_size": EVALUATION_ROWS, "device": settings.device}
+    options = {"batch_size": EVALUATION_ROWS, "device": str(after.bilm.device)}  # `before` may be on another device
     language = None if all(map(tokenizer_of_shard, files)) else settings.language
     options |= {"tokenize": settings.tokenize, "language": language}
     old, new = (evaluate(files, model, **options).files for model in (before, after))
@@ -208,7 +206,7 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
     check_run_directory(settings.output)
     if is_one_of_several():
         raise ValueError("fine-tuning uses one process: run it without torchrun")
-    with only_one_in(settings.output), pytorch_threads(settings.threads), torch.random.fork_rng():
+    with only_one_in(settings.output), pytorch_threads(settings.threads), own_random_state():
         _check_report(settings.output)
         files = find_training_files(settings.corpus)
         heldout, others = find_files(settings.heldout), find_files(settings.others)

@@ -117,13 +117,15 @@ class _Loop:
                 self._evaluate(stop)
             is_stopped = self.processes.any(stop.is_set())
             if is_stopped or last or step % settings.checkpoint_every == 0:
-                self._checkpoint()
+                self._checkpoint(is_end=last)
             if is_stopped and not last:
                 raise KeyboardInterrupt(
                     f"stopped at step {step}; run the same command again to resume from step {self.saved_step}"
                 )
-        if reason != "end":  # the last planned step has been saved already
-            self._checkpoint()
+        if reason != "end":  # whose checkpoint has been written above
+            self._checkpoint(is_end=reason != "hours")
+            if self.saved_step != trainer.step:
+                self._print(f"the loss is rising: the run will resume from step {self.saved_step:,}")
         return reason
 
     def _reason_to_end(self) -> Reason | None:
@@ -239,18 +241,18 @@ class _Loop:
         if measured.is_of(so_far.text) and measured.best <= so_far.best:
             self.trainer.restore(snapshot, of_any_cycle=True)
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, is_end: bool) -> None:
         """Write a checkpoint, unless the run may be diverging; recover if it has diverged.
 
-        A loss that stays a little above its minimum, as on harder text, is no divergence, and then checkpoints are
-        written less often.
+        At the end of the run, the model is written, and so is the checkpoint that belongs to it. A loss that stays a
+        little above its minimum, as on harder text, is no divergence, and then checkpoints are written less often.
         """
         trainer = self.trainer
         if not math.isfinite(float(trainer.gradient_norm) + sum(float(loss.sum()) for loss in trainer.losses)):
             self._recover()
             return
         is_overdue = trainer.step - self.saved_step >= OVERDUE * self.settings.checkpoint_every
-        if trainer.monitor.is_calm or (is_overdue and not trainer.monitor.high_intervals):
+        if is_end or trainer.monitor.is_calm or (is_overdue and not trainer.monitor.high_intervals):
             self._save()
             self.recoveries = 0
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import Pretrained
@@ -22,7 +20,7 @@ from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.lock import only_one_in
 from elmokit.lm.evaluate import Perplexity, warn_of_unknown
 from elmokit.lm.masked import PseudoPerplexity
-from elmokit.runtime import pytorch_threads
+from elmokit.runtime import own_random_state, pytorch_threads
 from elmokit.text.tokenizers import get_tokenizer, tokenizer_for
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import PretrainConfig
@@ -264,7 +262,7 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
     start = _initial_model(settings)
     if start is not None and settings.tokenizer is None:
         settings = replace(settings, tokenizer=start.tokenizer)
-    with joined_processes(settings.device) as processes, torch.random.fork_rng():  # the caller's draws do not change
+    with joined_processes(settings.device) as processes, own_random_state():
         text = processes.of_first(lambda: _text_of(settings))
         cool_down, directory = processes.of_first(lambda: _cool_down(settings, text.report))
         with only_one_in(directory) if processes.is_first else nullcontext(), pytorch_threads(settings.threads):

@@ -97,7 +97,7 @@ def remove_latest_snapshot(directory: Path) -> None:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Read a snapshot. ValueError if its files are damaged."""
+    """Read a snapshot. ValueError if its files are damaged; another OSError says nothing about them."""
     try:
         if (path / CHECKSUMS).exists():
             for name, checksum in from_json(dict[str, str], read_json(path / CHECKSUMS)).items():
@@ -106,5 +106,5 @@ def read_snapshot(path: Path) -> Snapshot:
         progress = from_json(dict[str, Any], read_json(path / PROGRESS, MAX_PROGRESS))
         open_regular(path / TENSORS).close()
         return Snapshot(load_file(path / TENSORS), progress)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (FileNotFoundError, ValueError, SafetensorError) as error:
         raise ValueError(f"{path} cannot be read ({error}): remove it to resume from the snapshot before it") from error

@@ -320,6 +320,8 @@ class Trainer:
                 raise ValueError(f"it has no {name}")
             self.read_from(Position(**progress.position), pending)
             self.losses = list(torch.tensor(progress.losses, device=self.device))
+        except torch.OutOfMemoryError:  # the snapshot is intact
+            raise
         except (KeyError, RuntimeError, TypeError, ValueError) as error:  # as PyTorch finds it
             raise _damaged(error) from error
         self.schedule = replace(self.schedule, start=progress.step if extends else progress.cycle_start)
