@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 # The state of the LSTMs at the start of a sentence: zeros, the model's stored warm state, or carried over from the end
@@ -24,6 +25,12 @@ def check_state_policy(state: str) -> None:
 # The number type of vectors and weights on disk.
 StorageDtype: TypeAlias = Literal["float32", "float16"]
 STORAGE_DTYPES: tuple[StorageDtype, ...] = get_args(StorageDtype)
+
+
+def check_count(name: str, value: Any) -> None:
+    """ValueError if an argument is not an integer, at least 1."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name} must be an integer, at least 1, not {value!r}")
 
 
 def check_storage_dtype(dtype: str) -> None:

@@ -84,9 +84,29 @@ def test_a_mix_that_was_learned_can_be_saved(tmp_path: Path) -> None:
     save(replace(everything(), mix=MixWeights((-inf, 0.0, -inf))), tmp_path / "layer")  # one layer alone
     loaded = load(tmp_path / "layer").mix
     assert loaded is not None and torch.tensor(loaded.weights).softmax(0).tolist() == [0, 1, 0]
+    save(replace(everything(), mix=MixWeights((-20_000.0, -30_000.0, -20_000.0))), tmp_path / "low")
+    assert load(tmp_path / "low").mix == MixWeights((-20_000.0, -30_000.0, -20_000.0))
+    save(replace(everything(), mix=MixWeights((-inf, -20_000.0, -20_000.0))), tmp_path / "two")
+    loaded = load(tmp_path / "two").mix
+    assert loaded is not None and torch.tensor(loaded.weights).softmax(0).tolist() == [0, 0.5, 0.5]
     for weights in ((0.0, float("nan"), 0.0), (-inf, -inf, -inf)):
         with pytest.raises(ValueError, match="the weights and gamma of a mix must be finite"):
             MixWeights(weights)
+
+
+def test_boundaries_in_other_rows_than_in_the_vocabulary_are_refused() -> None:
+    """`Elmo` takes them from the configuration, and `Embedder` from the vocabulary."""
+    config = BiLMConfig(LSTMConfig(1, 4, 4), None, num_words=5)
+    vocab = Vocab(["<UNK>", "a", "b", "<S>", "</S>"])
+    with pytest.raises(ValueError, match=r"are words \(3, 4\) of the vocabulary, .* \(0, 1\): set these to \(3, 4\)"):
+        Pretrained(BiLM(config), vocab=vocab)
+    assert Pretrained(BiLM(replace(config, boundary_words=(3, 4))), vocab=vocab).vocab is vocab
+
+
+def test_the_home_directory_may_be_written_as_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    save(everything(), "~/model")
+    assert (tmp_path / "model" / "config.json").is_file() and load("~/model").vocab == everything().vocab
 
 
 def test_a_softmax_of_other_words_or_another_bilm_is_refused() -> None:

@@ -247,8 +247,43 @@ def test_encode_returns_the_same_as_a_tensor_in_any_batch_with_a_bar(
         assert f"{len(SENTENCES)}/{len(SENTENCES)}" in capsys.readouterr().err
         assert isinstance(vectors, Tensor) and vectors.device == embedder.device
         np.testing.assert_allclose(vectors.numpy(), expected, rtol=0, atol=1e-5)
-    with pytest.raises(ValueError, match="batch_size must be at least 1"):
+    with pytest.raises(ValueError, match="batch_size must be an integer, at least 1, not 0"):
         embedder.encode(SENTENCES, batch_size=0)
+    with pytest.raises(ValueError, match=r"batch_size must be an integer, at least 1, not 2\.5"):
+        embedder.encode(SENTENCES, batch_size=2.5)  # type: ignore[arg-type]
+
+
+def test_vectors_do_not_depend_on_the_autocast_of_a_caller(embedder: Embedder) -> None:
+    """As in a training loop that embeds its batches."""
+    expected = embedder.embed(SENTENCES)
+    with torch.autocast("cpu", torch.bfloat16):
+        made_inside = Embedder(embedder.model, device="cpu")
+        inside = [each.embed(SENTENCES) for each in (embedder, made_inside)]
+    for vectors in (*inside, embedder.embed(SENTENCES), made_inside.embed(SENTENCES)):
+        for actual, of_sentence in zip(vectors, expected, strict=True):
+            np.testing.assert_allclose(actual, of_sentence, rtol=0, atol=1e-6)
+
+
+def test_a_file_beside_a_model_changes_no_fingerprint(embedder: Embedder, tmp_path: Path) -> None:
+    save(embedder.model, tmp_path / "model")
+    loaded = Embedder(tmp_path / "model", device="cpu")
+    (tmp_path / "model" / "notes.txt").write_text("my notes")
+    assert loaded.fingerprint() == Embedder(tmp_path / "model", device="cpu").fingerprint()
+
+
+def test_sizes_that_are_given_hold_on_any_device_and_are_checked(embedder: Embedder) -> None:
+    config, gpu = embedder.model.config, torch.device("cuda")
+    given = Sizes(batch_words=100, rows=2, min_batch_words=1)
+    assert Sizes.of(config, gpu, given) == Sizes.of(config, torch.device("cpu"), given) == given
+    assert Sizes.of(config, gpu).rows > Sizes().rows
+    with pytest.raises(ValueError, match="rows must be an integer, at least 1, not 0"):
+        Sizes(rows=0)
+
+
+def test_a_stream_refuses_a_state_to_carry_on_from(embedder: Embedder) -> None:
+    state = embedder.embed(SENTENCES, state="carry", batch_size=2).state
+    with pytest.raises(ValueError, match="a stream carries no state"):
+        embedder.embed_stream(SENTENCES, state=state)  # type: ignore[arg-type]
 
 
 def test_embeddings_hold_the_words_of_their_rows(embedder: Embedder) -> None:
@@ -271,12 +306,12 @@ def test_embeddings_hold_the_words_of_their_rows(embedder: Embedder) -> None:
         ({"sentences": np.array("I like apple")}, "give a list of sentences, not array"),
         ({"sentences": [["I"], 7]}, "sentence 1 is neither"),
         ({"sentences": [["I", 7]]}, "sentence 0 is neither"),
-        ({"sentences": [["I"]], "layers": 3}, r"a number from 0 \(the tokens\) to 2 \(the top\), not 3"),
-        ({"sentences": [["I"]], "layers": [0, 1]}, r"to 2 \(the top\), not \[0, 1\]"),
-        ({"sentences": [["I"]], "layers": 1.0}, r"to 2 \(the top\), not 1.0"),
+        ({"sentences": [["I"]], "layers": 3}, r"a number from 0 \(the tokens\) to 2 \(the top\), .*; not 3"),
+        ({"sentences": [["I"]], "layers": [0, 1]}, r"to 2 \(the top\), .*; not \[0, 1\]"),
+        ({"sentences": [["I"]], "layers": 1.0}, r"to 2 \(the top\), .*; not 1.0"),
         (
             {"sentences": [["I"]], "layers": "first"},
-            r"top, or a number .* not 'first' \(or all, where",
+            r"top, or a number .*, or all where .*; not 'first'",
         ),
         ({"sentences": [["I"]], "state": "cold"}, "state must be one of zeros, warm, carry"),
         ({"sentences": [["I"]], "state": "warm"}, "needs a model with a warm state"),

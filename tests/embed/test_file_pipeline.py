@@ -513,6 +513,33 @@ def test_a_model_that_another_embedder_prepacked_cannot_be_written_for(tmp_path:
         embed_file(text, tmp_path / "out", Embedder(tmp_path / "model", device="cpu").model)
 
 
+def test_embed_file_overwrites_a_store_alone(tmp_path: Path, text: Path, embedder: Embedder) -> None:
+    site = tmp_path / "site"
+    (site / "posts").mkdir(parents=True)
+    (site / "index.json").write_text('{"title": "my home page"}')
+    before = sorted(site.rglob("*"))
+    with pytest.raises(FileExistsError, match=r"site holds no embeddings, so it is not overwritten"):
+        embed_file(text, site, embedder, overwrite=True)
+    embed_file(text, tmp_path / "out", embedder)
+    (tmp_path / "out" / "notes.txt").write_text("my notes")
+    with pytest.raises(FileExistsError, match=r"out holds more than embeddings \(notes\.txt\)"):
+        embed_file(text, tmp_path / "out", embedder, layers=1, overwrite=True)
+    assert sorted(site.rglob("*")) == before and (tmp_path / "out" / "notes.txt").read_text() == "my notes"
+    (tmp_path / "out" / "notes.txt").unlink()
+    (tmp_path / "out" / "index.json").write_text("damaged")
+    embed_file(text, tmp_path / "out", embedder, layers=1, overwrite=True)
+    assert EmbeddingStore(tmp_path / "out").index.complete
+
+
+def test_a_part_that_is_missing_is_named_and_computed_again(tmp_path: Path, text: Path, embedder: Embedder) -> None:
+    embed_file(text, tmp_path / "out", embedder, sentences_per_part=5)
+    (tmp_path / "out" / "part-00001.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"part-00001\.safetensors is missing: embed the text again"):
+        EmbeddingStore(tmp_path / "out")[7]
+    embed_file(text, tmp_path / "out", embedder, sentences_per_part=5)
+    assert EmbeddingStore(tmp_path / "out")[7]
+
+
 @pytest.mark.parametrize("name", ["out", "out.hdf5", "out.parquet", "out.npy"])
 def test_a_finished_output_is_done_and_another_needs_overwrite(
     tmp_path: Path, text: Path, embedder: Embedder, name: str

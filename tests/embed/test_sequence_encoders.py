@@ -70,7 +70,7 @@ def test_a_sentence_too_long_to_be_read_whole_is_refused_in_a_line(name: str) ->
     embedder, words = Embedder(model, "cpu", sizes=sizes), TEXTS[1]
     assert len(embedder.embed([words[:100]])[0]) == 100
     for embed in (embedder.embed, embedder.encode):
-        with pytest.raises(ValueError, match=r"has 101 words.* encoder \w+ reads at most 100, .*: split it$"):
+        with pytest.raises(ValueError, match=r"has 101 words, .*\(\w+\) must .* at most 100 words: split it$"):
             embed([words[:101]])
 
 
@@ -82,7 +82,7 @@ def test_embed_file_names_the_line_that_is_too_long_before_it_writes_any(name: s
     lines = ["I like", " ".join(TEXTS[1][:100]), "apple", " ".join(TEXTS[1][:101])]
     text.write_text("\n".join(lines) + "\n", encoding="utf-8")
     for write, output in ((embed_file, tmp_path / "vectors"), (encode_file, tmp_path / "lines.npy")):
-        with pytest.raises(ValueError, match=r"text\.txt, line 4 has 101 words.* reads at most 100, .*: split it$"):
+        with pytest.raises(ValueError, match=r"text\.txt, line 4 has 101 words, .* at most 100 words: split it$"):
             write(text, output, embedder, tokenize=False, sentences_per_part=1)
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
     text.write_text("\n".join(lines[:3]) + "\n", encoding="utf-8")

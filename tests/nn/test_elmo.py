@@ -304,7 +304,7 @@ def test_elmo_says_what_to_write_when_given_a_whole_model_or_words() -> None:
 
 def test_elmo_refuses_to_train_prepacked_weights_and_to_have_no_mix() -> None:
     prepacked = prepack(tiny(), torch.float32)
-    assert Elmo(prepacked).freeze
+    assert not any(weight.requires_grad for weight in Elmo(prepacked).parameters() if weight.ndim > 1)
     with pytest.raises(ValueError, match="prepacked for inference"):
         Elmo(prepacked, freeze=False)
     with pytest.raises(ValueError, match="num_mixes must be an integer, at least 1, not 0"):
@@ -324,8 +324,8 @@ def test_it_and_its_output_say_in_a_line_what_they_are() -> None:
         (ids().float(), r"integers \(B, T, C\), as from batch_to_ids, not \(4, 3, 50\) of torch.float32"),
         (ids() > 0, r"integers \(B, T, C\)"),
         (ids()[0], r"integers \(B, T, C\).* not \(3, 50\)"),
-        (ids().neg(), r"0 \(padding\) to 261, not -261..0"),
-        (ids() + 1, r"0 \(padding\) to 261, not 1..262"),
+        (ids().neg(), r"0 \(padding\) to 261, but are from -261 to 0"),
+        (ids() + 1, r"0 \(padding\) to 261, but are from 1 to 262"),
         (ids() * (ids() != 261), "a word's characters end with 261, not with 0"),
         (torch.cat([ids(), ids()], dim=2), "reads 50 characters of a word, not 100: use batch_to_ids"),
     ],
@@ -333,6 +333,11 @@ def test_it_and_its_output_say_in_a_line_what_they_are() -> None:
 def test_ids_that_are_no_words_of_the_model_are_refused(wrong: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Elmo(tiny())(wrong)
+
+
+def test_what_is_no_word_has_no_ids() -> None:
+    with pytest.raises(ValueError, match="sentence 1 has None among its words, which must be strings"):
+        batch_to_ids([["a"], ["b", None]])  # type: ignore[list-item]
 
 
 def test_word_ids_that_the_table_lacks_are_refused() -> None:

@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from backends import on_specification
+from backends import FAST_BACKENDS, on_specification
 from oracle import random_weights
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
-from elmokit.nn.elmo import Elmo
+from elmokit.nn.elmo import Elmo, batch_to_ids
 from elmokit.nn.inference import Frozen
 from elmokit.text.characters import encode_sentences
 
@@ -266,6 +266,22 @@ def test_forgetting_reads_what_was_written_past_pytorch() -> None:
     bilm.sequence_encoder.stacks[1].layers[1].projection_weight.data.mul_(1.5)
     frozen.forget()
     assert_is_that_of(bilm, run(frozen, bilm))
+
+
+@pytest.mark.parametrize("name", FAST_BACKENDS)
+def test_a_backward_pass_may_be_under_autocast(name: str, backend: Callable[[str], None]) -> None:
+    """PyTorch advises against it, because its own operations, here those of the mix, then round their gradients."""
+    backend(name)
+    torch.manual_seed(0)
+    elmo, ids = Elmo(BiLM(BiLMConfig.preset("tiny")), freeze=False, dropout=0.0), batch_to_ids([["a", "word"], ["b"]])
+    gradients = []
+    for enabled in (False, True):
+        elmo.zero_grad()
+        loss = elmo(ids).representations[0].square().sum()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            loss.backward()
+        gradients.append([weight.grad for weight in elmo.bilm.parameters()])
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0.02, atol=1e-3)
 
 
 def test_autocast_is_obeyed() -> None:

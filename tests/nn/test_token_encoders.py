@@ -1,11 +1,15 @@
 """The character encoder: exact trimming, bilm-tf's initialisation."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
 from oracle import random_weights
 
-from elmokit.config import BiLMConfig, CharCNNConfig
+from elmokit.config import BiLMConfig, CharCNNConfig, EfmlEncoderConfig, LSTMConfig
+from elmokit.nn.bilm import BiLM
+from elmokit.nn.elmo import Elmo
 from elmokit.nn.token_encoders import CharCNN, Highway
 from elmokit.text.characters import encode_words
 
@@ -25,6 +29,28 @@ def test_trimmed_characters_give_the_very_same_vectors() -> None:
         trimmed = torch.from_numpy(encode_words([word], widest_filter=config.widest_filter))
         assert trimmed.shape[1] <= min(50, len(word.encode()) + 2 + 7)
         torch.testing.assert_close(encoder(trimmed)[0], expected, atol=1e-13, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda ids: ids.index_fill(2, torch.tensor([0]), 99), r"ids of words must be from 0 \(padding\) to \d+, but"),
+        (lambda ids: ids.index_fill(2, torch.tensor([1]), 99), r"ids of characters must be from 0 \(padding\) to \d+"),
+        (lambda ids: ids[..., :3], "a word has 3 ids, and this model reads "),
+        (lambda ids: ids.index_fill(2, torch.tensor([2]), 0), "a word's characters end with padding, not with 0"),
+    ],
+)
+def test_ids_that_a_model_of_elmoformanylangs_does_not_know_are_refused(
+    wrong: Callable[[torch.Tensor], torch.Tensor], message: str
+) -> None:
+    cnn = CharCNNConfig(2, ((1, 2), (3, 2)), max_characters=9, num_characters=8)
+    marks = ("<bos>", "<eos>", "<oov>", "<pad>")
+    encoder = EfmlEncoderConfig((*marks, "a", "b"), 3, (*marks, "<bow>", "<eow>", "a", "b"), cnn, max_characters=9)
+    bilm = BiLM(BiLMConfig(LSTMConfig(1, 4, 4), None, efml=encoder))
+    ids = bilm.token_encoder.ids(["a", "b"])[None]
+    assert Elmo(bilm)(ids).mask.all()
+    with pytest.raises(ValueError, match=message):
+        Elmo(bilm)(wrong(ids))
 
 
 def test_trimming_shorter_would_change_vectors() -> None:

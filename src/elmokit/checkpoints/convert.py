@@ -11,6 +11,7 @@ from elmokit.checkpoints.loading import Pretrained, load, save
 from elmokit.checkpoints.native import write_card
 from elmokit.checkpoints.overwriting import HDF5, NATIVE, check_overwritable
 from elmokit.fs.atomic import atomic_directory, check_output, check_replaceable, resolve_link
+from elmokit.fs.paths import expand_user
 from elmokit.text.vocab import Vocab
 
 Target = Literal["native", "hdf5", "onnx", "token-embeddings"]
@@ -111,7 +112,7 @@ def convert(
         raise ValueError(f"models are written as {', '.join(get_args(Target))}, not {to!r}")
     if vocab is not None and to != "token-embeddings":
         raise ValueError(f"vocab ({vocab}) is for token-embeddings only, and the target is {to}: leave it out")
-    output = Path(output)
+    output = expand_user(output)
     layout = {"native": NATIVE, "hdf5": HDF5}.get(to)
     inputs = [input, *([vocab] if vocab else [])]
     check_output(output, inputs, overwrite=True, directory_of=layout and layout.settings)

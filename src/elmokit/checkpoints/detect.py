@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elmokit.checkpoints.errors import CheckpointError
+from elmokit.checkpoints.overwriting import NATIVE_FILES
 
 MACOS_PREFIX = "._"  # of files such as ._model.hdf5, in which macOS keeps the attributes of model.hdf5
 EFML_WEIGHTS = ("token_embedder.pkl", "encoder.pkl")
@@ -125,7 +126,9 @@ def find_prefix(path: str | Path) -> Path | None:
     record = path / "checkpoint"
     if record.is_file():
         # The record may name the directory where training ran, so only the last part of its path is used.
-        latest = re.match(rb'model_checkpoint_path: "(?:[^"\n]*[/\\])?([^"\n]+)"', record.read_bytes()[:4096])
+        with record.open("rb") as file:
+            beginning = file.read(4096)  # other programs give this name to files of any size
+        latest = re.match(rb'model_checkpoint_path: "(?:[^"\n]*[/\\])?([^"\n]+)"', beginning)
         if latest and (path / f"{latest[1].decode(errors='replace')}.index").is_file():
             return path / latest[1].decode()
     indices = _matching(path, "*.index")
@@ -176,14 +179,20 @@ class Format:
     files: Callable[[Path], list[Path]]
 
 
-def _all_in(directory: Path) -> list[Path]:
-    return sorted(directory.iterdir())
+def _efml_files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.iterdir() if path.suffix in (".dic", ".json", ".pkl"))
+
+
+def _native_files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.iterdir() if path.name in ("config.json", "README.md", *NATIVE_FILES))
 
 
 EFML = Format(
-    "ELMoForManyLangs", lambda path: path if any((path / name).is_file() for name in EFML_WEIGHTS) else None, _all_in
+    "ELMoForManyLangs",
+    lambda path: path if any((path / name).is_file() for name in EFML_WEIGHTS) else None,
+    _efml_files,
 )
-NATIVE = Format("elmokit 1", _find_native, _all_in)
+NATIVE = Format("elmokit 1", _find_native, _native_files)
 ALLENNLP = Format("AllenNLP model", _find_allennlp, _allennlp_files)
 HDF5 = Format("AllenNLP / bilm-tf HDF5", _find_hdf5, lambda weights: [options_of(weights), weights])
 NLPL_ZIP = Format(

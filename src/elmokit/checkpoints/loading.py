@@ -229,7 +229,7 @@ def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, s
         raise ValueError(
             f"save takes the result of elmokit.load, not {type(model).__name__}: write save(load(...), ...)"
         )
-    directory = Path(directory)
+    directory = expand_user(directory)
     check_storage_dtype(storage_dtype)
     if overwrite:
         check_overwritable(directory)

@@ -10,6 +10,7 @@ README.md              optional: the card
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from elmokit.text.vocab import Vocab
 FORMAT_VERSION = 1
 DICTIONARIES = ("words", "characters")  # of the ELMoForManyLangs token encoder, in a file of their own
 ALIGNMENT = 64  # of PyTorch's CPU memory, in bytes
-NO_SHARE = -1e4  # the weight, before the softmax, of a layer that has no share in the mix
+NO_SHARE = 1e4  # so far below the others, before the softmax, is a layer that has no share in the mix
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -43,7 +44,9 @@ Module = TypeVar("Module", bound=nn.Module)
 
 def _mix_to_json(mix: MixWeights) -> dict[str, Any]:
     """The mix; a weight of minus infinity, which JSON lacks, becomes one that is also 0 after the softmax."""
-    return {"weights": [max(weight, NO_SHARE) for weight in mix.weights], "gamma": mix.gamma}
+    none = max(mix.weights) - NO_SHARE
+    weights = [weight if math.isfinite(weight) else none for weight in mix.weights]
+    return {"weights": weights, "gamma": mix.gamma}
 
 
 def _write_config(model: Pretrained, path: Path) -> None:

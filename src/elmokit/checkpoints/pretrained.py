@@ -82,6 +82,13 @@ class Pretrained:
             raise ValueError(f"the mix has {len(self.mix.weights)} weights for {config.num_representations} layers")
         if self.vocab is not None and config.num_words not in (None, len(self.vocab)):
             raise ValueError(f"the vocabulary has {len(self.vocab)} words, the biLM's word table {config.num_words}")
+        if self.vocab is not None and config.num_words is not None:
+            rows = self.vocab.bos, self.vocab.eos
+            if config.boundary_words != rows:
+                raise ValueError(
+                    f"<S> and </S> are words {rows} of the vocabulary, and boundary_words of the biLM are "
+                    f"{config.boundary_words}: set these to {rows}"
+                )
         if self.softmax is not None:
             self._check_softmax(self.softmax)
 
@@ -161,7 +168,7 @@ class Pretrained:
         if state == "carry" and not self.config.sequence_encoder.carries_state:
             raise ValueError(f"the sequence encoder {self.config.encoder_name} carries no state: use state='zeros'")
         if state == "warm" and self.warm_state is None:
-            raise ValueError("state='warm' needs a model with a warm state; use state='zeros' or 'carry'")
+            raise ValueError("state='warm' needs a model with a warm state: use state='zeros'")
         return self.warm_state if state == "warm" else None
 
     def __repr__(self) -> str:

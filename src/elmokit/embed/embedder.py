@@ -17,7 +17,7 @@ from torch import Tensor
 from elmokit.checkpoints.detect import Detected
 from elmokit.checkpoints.loading import ModelSource, load, locate
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint, on_device
-from elmokit.config import StatePolicy
+from elmokit.config import StatePolicy, check_count
 from elmokit.data.text_checks import has_attached_mark
 from elmokit.embed.outputs import LayerSelection, OutputSpec, Pooling, layer_weights, select_layers
 from elmokit.embed.pipeline import (
@@ -291,7 +291,7 @@ class Embedder:
         Raises:
             ValueError: As `embed`, and if the state should be carried.
         """
-        if self._carried(state, 1) is not None:
+        if isinstance(state, BiLMState) or self._carried(state, 1) is not None:
             raise ValueError("a stream carries no state: use `embed`, which returns it, or another state policy")
         batches, again = tee(split_batches(self._split(sentences, tokenize), self._pipeline.sizes.batch_words))
         results = self._results(batches, OutputSpec(select_layers(self.model, layers)), state)
@@ -454,8 +454,8 @@ class Embedder:
         batch_size: int | None,
         bar: ProgressBar | None = None,
     ) -> Embeddings:
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        if batch_size is not None:
+            check_count("batch_size", batch_size)
         embeddings = Embeddings(tokens=tokens)
         embeddings.state = self._carried(state, batch_size)
         order, sizes = range(len(tokens)), self._pipeline.sizes

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elmokit.checkpoints.loading import ModelSource
-from elmokit.config import StatePolicy
+from elmokit.config import StatePolicy, check_count
 from elmokit.data.fasta import read_identifiers, read_sequences
 from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder, resolve_embedder
@@ -29,12 +29,13 @@ from elmokit.fs.atomic import (
     resolve_link,
 )
 from elmokit.fs.lock import only_one_in
+from elmokit.fs.paths import expand_user
 from elmokit.fs.reading import suffixes_of
 from elmokit.storage.hdf5 import check_hdf5_names, read_hdf5_index, write_allennlp_hdf5, write_named_hdf5
 from elmokit.storage.npy import read_npy_index, write_npy
 from elmokit.storage.npz import read_npz_index, write_npz
 from elmokit.storage.parquet import read_parquet_index, write_parquet
-from elmokit.storage.store import INDEX_NAME, EmbeddingStore, StoreIndex, read_index
+from elmokit.storage.store import INDEX_NAME, EmbeddingStore, StoreIndex, check_overwritable_store, read_index
 from elmokit.text.tokenizer import Tokenizer
 
 SENTENCES_PER_PART = 1000
@@ -55,7 +56,7 @@ class _Format(NamedTuple):
 
 
 def _publish_store(store: EmbeddingStore, output: Path) -> None:
-    """Exchange a store with the output, and remove what the output was."""
+    """Put a store in the place of the output, and remove the output's former content."""
     publish_directory(store.directory, output)
     for former in _places_of_former(store.directory):
         remove_directory(former)
@@ -125,7 +126,8 @@ def embed_file(
         FileExistsError: A file with other content exists, or a directory without embeddings.
         OSError: The output cannot be written.
     """
-    output, (kind, compression) = Path(output), suffixes_of(output)
+    file, output = expand_user(file), expand_user(output)
+    kind, compression = suffixes_of(output)
     if compression or kind in OTHER_SUFFIXES:
         raise ValueError(
             f"{output} would be a directory: name one without {compression or kind}, or a file with .hdf5 or .parquet "
@@ -178,7 +180,7 @@ def encode_file(
         ValueError, OSError: As `embed_file`.
         FileExistsError: A file with other content exists.
     """
-    output = Path(output)
+    file, output = expand_user(file), expand_user(output)
     if layers == "all":
         raise ValueError('one vector per line needs one representation: choose layers other than "all"')
     if suffixes_of(output) != (".npy", ""):
@@ -235,9 +237,8 @@ def embed_fasta(
             layers of a protein; and as `embed_file`.
         FileExistsError, OSError: As `embed_file`.
     """
-    output = Path(output)
-    if sentences_per_part < 1:
-        raise ValueError(f"sentences_per_part must be at least 1, not {sentences_per_part}")
+    file, output = expand_user(file), expand_user(output)
+    check_count("sentences_per_part", sentences_per_part)
     kind, compression = suffixes_of(output)
     if compression or kind not in (".npz", *HDF5_SUFFIXES):
         raise ValueError(f"vectors of sequences are written to one .npz or .h5 file: name the output {output.name}.npz")
@@ -275,6 +276,8 @@ def _policy(state: StatePolicy | None, embedder: Embedder) -> StatePolicy:
 
 def _check(output: Path, file: str | Path, format: _Format, overwrite: bool) -> None:
     """Check what can be checked of an output before the model and the text are read."""
+    if format.is_directory and overwrite:
+        check_overwritable_store(output)
     stored = format.index_of(output)  # perhaps that of the same job, which then has nothing to write
     check_output(
         output,
@@ -343,7 +346,7 @@ def _count(job: FileJob, output: Path) -> FileReport:
 def _discard(parts: Path) -> None:
     """Remove a leftover store of parts once the output is complete, unless another process writes to it.
 
-    After a kill that may be the former content of a directory. What is no store is kept, as it is not ours.
+    After a kill that may be the former content of a directory. Another directory is kept: it is somebody else's.
     """
     for directory in _places_of_former(parts):
         with suppress(ValueError), only_one_in(directory):

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
-from elmokit.config import StatePolicy
+from elmokit.config import StatePolicy, check_count
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.reading import read_lines
@@ -50,8 +50,7 @@ class TextFile:
         path: str | Path, lines_per_part: int, reader: Callable[[str | Path], Iterator[str]] = read_lines
     ) -> TextFile:
         """Read a file to its end. ValueError for invalid UTF-8, naming the line, and for an empty file."""
-        if lines_per_part < 1:
-            raise ValueError(f"sentences_per_part must be at least 1, not {lines_per_part}")
+        check_count("sentences_per_part", lines_per_part)
         lines = characters = longest = 0
         digest, digests = blake2b(digest_size=16), []
         for line in ProgressBar(reader(path), f"read {Path(path).name}", leave=False, unit=" lines", unit_scale=True):

@@ -7,18 +7,19 @@ Batches are independent of each other but for carried state, so several are in p
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from itertools import groupby
 from math import ceil
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
+from elmokit.config import BiLMConfig, check_count
 from elmokit.data.streams import PackedBatch, assign_rows, embedding_batch, sentence_batches, window_batch
 from elmokit.embed.outputs import HalfVectors, LayerSelection, OutputSpec, RunningPool
 from elmokit.embed.windows import Window, plan_windows
@@ -33,6 +34,8 @@ from elmokit.text.characters import BOS, EOS
 Sentences = Sequence[Sequence[str]]
 
 GPU_FACTOR = 4  # times as many words and rows on a GPU, so that a step outweighs its launch; not measured
+Method = TypeVar("Method", bound=Callable[..., Any])
+
 LONG_FACTOR = 2  # times as many words in a batch of long sentences
 
 
@@ -49,11 +52,16 @@ class Sizes:
     cache_bytes: int = 32 << 20  # of word vectors
     batches_ahead: int = 2  # batches in progress at a time
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name != "cache_bytes" or value != 0:  # 0: no cache
+                check_count(name, value)
+
     @staticmethod
     def of(config: BiLMConfig, device: torch.device, sizes: Sizes | None = None) -> Sizes:
-        """The sizes for a model on a device."""
+        """The sizes for a model on a device; given ones hold for any device."""
+        factor = GPU_FACTOR if sizes is None and device.type != "cpu" else 1
         sizes = sizes or Sizes()
-        factor = 1 if device.type == "cpu" else GPU_FACTOR
         bytes_of_word = 4 * config.num_representations * config.output_dim
         words = min(sizes.batch_words, max(sizes.min_batch_words, sizes.max_layer_bytes // bytes_of_word))
         return replace(sizes, batch_words=factor * words, rows=factor * sizes.rows)
@@ -158,6 +166,17 @@ class WindowResult:
     state: BiLMState
 
 
+def _without_autocast(method: Method) -> Method:
+    """The method, which computes in the embedder's number type even if its caller trains something under autocast."""
+
+    @wraps(method)
+    def run(self: Pipeline, *arguments: Any, **options: Any) -> Any:
+        with torch.autocast(self.device.type, enabled=False):
+            return method(self, *arguments, **options)
+
+    return cast(Method, run)
+
+
 class Pipeline:
     """A model's biLM, prepacked for a device and a number type, and the stages that use it."""
 
@@ -193,6 +212,7 @@ class Pipeline:
 
     # Encode
 
+    @_without_autocast
     def encode(self, batch: PackedBatch) -> Encoded:
         """The vectors of the batch's distinct words: those that are not in the cache go through the token encoder."""
         if self.cache is None:
@@ -207,6 +227,7 @@ class Pipeline:
 
     # Run
 
+    @_without_autocast
     @torch.no_grad()
     def run(self, encoded: Encoded, state: BiLMState | None = None, start: BiLMState | None = None) -> Layers:
         """`state` and `start` as in `BiLM.run`. ValueError where products in float16 overflow."""
@@ -226,6 +247,7 @@ class Pipeline:
 
     # Finalize
 
+    @_without_autocast
     def finalize(self, layers: Layers, plan: Plan, spec: OutputSpec) -> BatchResult:
         """Fill the plan's arrays from the layers, and pool them. ValueError for numbers too large for their dtype."""
         batch, streams = layers.batch, spec.layers(layers.streams)
@@ -304,10 +326,11 @@ class Pipeline:
         longest = self.longest_sentence
         if longest is not None and words > longest:
             raise ValueError(
-                f"{name} has {words:,} words, and a model with the encoder {self.config.encoder_name} reads at most "
-                f"{longest:,}, since it carries no state: split it"
+                f"{name} has {words:,} words, but this model ({self.config.encoder_name}) must read a sentence as a "
+                f"whole, and at most {longest:,} words: split it"
             )
 
+    @_without_autocast
     def _embed_window(self, window: Window, layers: LayerSelection, state: BiLMState | None) -> WindowResult:
         result, dim = self.run(self.encode(window.batch), state), self.config.output_dim // 2
         array = np.empty((layers.count, int(window.batch.lengths[0]), 2 * dim), np.float32)

@@ -1,1 +1,1 @@
-"""Reading and writing text files and directories."""
+"""Files and directories: streamed reading, atomic writing, locks, and the formats that several packages read."""

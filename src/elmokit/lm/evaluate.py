@@ -259,7 +259,7 @@ def log_losses(
     _check_independent(bilm.config)
     state = state_of(bilm.config, state)
     if state == "warm" and start is None:
-        raise ValueError("state='warm' needs a model with a warm state; use state='zeros' or 'carry'")
+        raise ValueError("state='warm' needs a model with a warm state: use state='zeros'")
     check_rows(batch_size)
     start = start if state == "warm" else None
     prepacked, size = prepack(bilm, None), batch_words or BATCH_WORDS

@@ -11,7 +11,6 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from elmokit.config import PAD_CHARACTER, BiLMConfig
 from elmokit.nn.bilm import BiLM, BiLMState, check_ids, uncompiled
 from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
@@ -67,19 +66,13 @@ def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_C
     if max_characters < 3:
         raise ValueError(f"max_characters must be at least 3, with the two marks around a word, not {max_characters}")
     count = partial(count_truncated, max_characters=max_characters)
+    for number, words in enumerate(sentences):
+        if wrong := [word for word in words if not isinstance(word, str)]:
+            raise ValueError(f"sentence {number} has {wrong[0]!r:.60} among its words, which must be strings")
     if any(map(count, sentences)):
         message = truncation_in(sentences, count, f"{max_characters - 2} bytes")
         warnings.warn(message, TruncationWarning, stacklevel=2)
     return torch.from_numpy(encode_sentences(sentences, max_characters)).long()
-
-
-def _check_range(ids: Tensor, config: BiLMConfig) -> None:
-    """ValueError unless ids are those of characters or words of the model."""
-    last = config.num_words if config.char_cnn is None else config.char_cnn.num_characters
-    if ids.numel() > 0 and (ids.min() < 0 or (last is not None and ids.max() > last)):
-        raise ValueError(f"ids lie in 0 (padding) to {last or 'the last word'}, not {int(ids.min())}..{int(ids.max())}")
-    if config.char_cnn is not None and not torch.equal((ids > 0).any(dim=-1), (ids > 0).all(dim=-1)):
-        raise ValueError(f"a word's characters end with {PAD_CHARACTER}, not with 0 (no word), as from batch_to_ids")
 
 
 def add_boundaries(ids: Tensor, encoder: TokenEncoder) -> Tensor:
@@ -148,7 +141,7 @@ class Elmo(nn.Module):
             bilm.check_has_weights()
         if not isinstance(num_mixes, int) or num_mixes < 1:
             raise ValueError(f"num_mixes must be an integer, at least 1, not {num_mixes}")
-        self.bilm, self.freeze = bilm, freeze
+        self.bilm = bilm
         bilm.requires_grad_(not freeze)
         self._frozen = Frozen()
         self.mixes = nn.ModuleList(
@@ -171,7 +164,7 @@ class Elmo(nn.Module):
                 state does not fit.
         """
         check_ids(ids, self.bilm.config)
-        _check_range(ids, self.bilm.config)
+        self.bilm.token_encoder.check_ids(ids)
         mask = self.bilm.token_encoder.is_word(ids)
         run = uncompiled(run_on_own_thread)
         layers, end = run(partial(self._layers, ids.long(), mask, state), self.bilm.device)

@@ -59,7 +59,7 @@ class PrepackedProjection(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> None:
         super().__init__()
         self._multiply, self._dim = prepack_linear(weight, bias, dtype), len(weight)
-        self._wide = torch.promote_types(dtype if dtype.is_floating_point else torch.float32, torch.float32)
+        self._wide = _wide(dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         out = allocate((len(input), self._dim), self._wide, input.device)
@@ -142,10 +142,20 @@ def _converted(module: nn.Module, dtype: torch.dtype, in_sequence: bool = False)
         for name, child in module._modules.items()
     }
     copied._parameters = {
-        name: weight if weight is None else nn.Parameter(weight.detach(), requires_grad=False)
+        name: weight if weight is None else nn.Parameter(_not_wider(weight.detach(), dtype), requires_grad=False)
         for name, weight in module._parameters.items()
     }
     return copied
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The number type of what products in `dtype` are added to: float32, or float64."""
+    return torch.promote_types(dtype if dtype.is_floating_point else torch.float32, torch.float32)
+
+
+def _not_wider(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """A weight that no product reads, such as a table of words: float64 only where products are."""
+    return weight.to(_wide(dtype)) if weight.dtype == torch.float64 else weight
 
 
 def prepack(bilm: BiLM, dtype: torch.dtype | None) -> BiLM:
@@ -175,7 +185,7 @@ def prepack(bilm: BiLM, dtype: torch.dtype | None) -> BiLM:
     dtype = bilm.dtype if dtype is None else dtype
     with torch.no_grad():
         converted = cast(BiLM, _converted(bilm, dtype))
-        converted.like = torch.empty(0, dtype=torch.promote_types(bilm.dtype, torch.float32), device=bilm.device)
+        converted.like = torch.empty(0, dtype=_wide(dtype), device=bilm.device)
         converted.product_dtype = dtype
         return converted
 

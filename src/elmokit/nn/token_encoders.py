@@ -60,6 +60,10 @@ class TokenEncoder(Protocol):
         """
         ...
 
+    def check_ids(self, ids: Tensor) -> None:
+        """ValueError unless ids (B, T, ...) are 0 or those of words that it knows."""
+        ...
+
     def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """The ids of <S> and of </S>, each in the shape and dtype of one word of the ids `like` (B, T, ...)."""
         ...
@@ -76,6 +80,18 @@ class TokenEncoder(Protocol):
 def _in_few_lengths(ids: Tensor) -> Tensor:
     """Repeat the first row of ids (U, ...) until U is a multiple of WORDS_MULTIPLE."""
     return torch.cat([ids, ids[:1].expand(-len(ids) % WORDS_MULTIPLE, *ids.shape[1:])])
+
+
+def _check_range(ids: Tensor, last: int, kind: str = "ids") -> None:
+    if ids.numel() > 0 and (ids.min() < 0 or ids.max() > last):
+        given = f"from {int(ids.min())} to {int(ids.max())}"
+        raise ValueError(f"{kind} must be from 0 (padding) to {last}, but are {given}")
+
+
+def _check_filled(ids: Tensor, padding: object, source: str) -> None:
+    """ValueError if some ids of a word are 0, but not all."""
+    if not torch.equal((ids > 0).any(dim=-1), (ids > 0).all(dim=-1)):
+        raise ValueError(f"a word's characters end with {padding}, not with 0 (no word), as from {source}")
 
 
 class WordEmbedding(nn.Module):
@@ -100,6 +116,9 @@ class WordEmbedding(nn.Module):
 
     def in_few_shapes(self, ids: Tensor) -> Tensor:
         return _in_few_lengths(ids)
+
+    def check_ids(self, ids: Tensor) -> None:
+        _check_range(ids, len(self.weight))
 
     def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
         begin, end = self.boundary_words
@@ -165,6 +184,10 @@ class CharacterReader:
         width = ids.shape[1]
         missing = min(-width % CHARACTERS_MULTIPLE, self.config.max_characters - width)
         return _in_few_lengths(F.pad(ids, (0, missing), value=PAD_CHARACTER))
+
+    def check_ids(self, ids: Tensor) -> None:
+        _check_range(ids, self.config.num_characters)
+        _check_filled(ids, PAD_CHARACTER, "batch_to_ids")
 
     def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
         rows = []
@@ -262,6 +285,16 @@ class EfmlEncoder(nn.Module):
 
     def in_few_shapes(self, ids: Tensor) -> Tensor:
         return _in_few_lengths(ids)
+
+    def check_ids(self, ids: Tensor) -> None:
+        config, words = self.config, int(len(self.config.words) > 0)
+        least = words + (0 if config.char_cnn is None else max(3, config.char_cnn.widest_filter))
+        if ids.shape[-1] < least or (config.char_cnn is None and ids.shape[-1] > words):
+            raise ValueError(f"a word has {ids.shape[-1]} ids, and this model reads {least}: use its token_encoder.ids")
+        _check_range(ids[..., :words], len(config.words), "ids of words")
+        if config.char_cnn is not None:
+            _check_range(ids[..., words:], config.char_cnn.num_characters, "ids of characters")
+        _check_filled(ids, "padding", "token_encoder.ids")
 
     def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
         begin, end = (like.new_tensor(self.config.boundary_ids(which, like.shape[-1])) for which in range(2))

@@ -33,8 +33,11 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        backward = partial(ctx.implementation.backward, ctx.saved_tensors, gradients, not retains_graph())
-        gradients = run_on_own_thread(partial(backward, **ctx.settings), gradients[0].device)
+        device, last = gradients[0].device, not retains_graph()
+        # A backward pass that is called under autocast computes in the number types of the forward pass all the same.
+        with torch.autocast(device.type, enabled=False):
+            backward = partial(ctx.implementation.backward, ctx.saved_tensors, gradients, last, **ctx.settings)
+            gradients = run_on_own_thread(backward, device)
         typed = zip(gradients, ctx.dtypes, strict=True)
         return None, None, *(None if gradient is None else converted(gradient, dtype) for gradient, dtype in typed)
 

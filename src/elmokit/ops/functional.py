@@ -10,7 +10,8 @@ otherwise. The results of a prepacked map may have the number type of its produc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -27,6 +28,13 @@ DROPOUT_LEVELS = 1 << 16  # 16 random bits decide whether a value is dropped
 def records_gradients(*tensors: Tensor | None) -> bool:
     """Whether autograd records what is computed from these tensors."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+@contextmanager
+def _constant(device: torch.device) -> Iterator[None]:
+    """Compute from weights what is kept: without gradients, and in the same way whether or not the caller autocasts."""
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        yield
 
 
 def _product_dtype(weight: Tensor) -> torch.dtype:
@@ -137,7 +145,7 @@ def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> PrepackedLSTM:
     Raises:
         ValueError: If no backend multiplies that type.
     """
-    with torch.no_grad():
+    with _constant(weights.recurrent.device):
         return choose("lstm", weights.recurrent.device, dtype, *weights.depths).prepack_lstm(weights, dtype)
 
 
@@ -183,7 +191,7 @@ def prepack_char_conv(
     embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
 ) -> Callable[[Tensor], Tensor]:
     """Prepack the weights of `char_conv`: a function of ids that runs without gradients, with the same errors."""
-    with torch.no_grad():
+    with _constant(embedding.device):
         implementation = choose("prepacked char_conv", embedding.device, dtype, len(embedding))
         run = implementation.prepack_char_conv(embedding, weights, biases, dtype)
     return partial(_run_checked, run, len(embedding), max(weight.shape[2] for weight in weights))
@@ -207,7 +215,7 @@ def highway(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def prepack_highway(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     """Prepack the weights of `highway`: a function of x (M, F) without gradients."""
-    with torch.no_grad():
+    with _constant(weight.device):
         return choose("prepacked highway", weight.device, dtype, weight.shape[1]).prepack_highway(weight, bias, dtype)
 
 
@@ -232,7 +240,7 @@ def prepack_linear(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable
     Raises:
         ValueError: If no backend multiplies that type.
     """
-    with torch.no_grad():
+    with _constant(weight.device):
         return choose("prepacked linear", weight.device, dtype, weight.shape[1]).prepack_linear(weight, bias, dtype)
 
 
@@ -256,11 +264,13 @@ def linear_logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Ten
     """
     count, dim = hidden.shape
     if weight.shape[1] != dim:
-        raise ValueError(f"a softmax of weights {tuple(weight.shape)} has no place for vectors {tuple(hidden.shape)}")
+        raise ValueError(
+            f"vectors {tuple(hidden.shape)} do not fit the softmax's weight {tuple(weight.shape)}: both need D columns"
+        )
     if len(bias) != len(weight):
-        raise ValueError(f"a softmax over {len(weight)} classes has a bias of each, not {len(bias)}")
+        raise ValueError(f"the bias has {len(bias)} entries for {len(weight)} classes")
     if excluded is not None and len(excluded) != count:
-        raise ValueError(f"{count} vectors exclude a class each (-1: none), not {len(excluded)}")
+        raise ValueError(f"excluded has {len(excluded)} entries for {count} vectors: give one for each, -1 for none")
     dtype = _product_dtype(weight)
     with torch.autocast(hidden.device.type, enabled=False):
         return choose("logsumexp", hidden.device, dtype, dim).logsumexp(hidden, weight, bias, excluded, dtype)

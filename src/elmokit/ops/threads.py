@@ -228,6 +228,13 @@ def parallel_rows(work: Callable[[slice], None], rows: int, size: int, device: t
     parallel_for(lambda number: work(slice(number * size, min((number + 1) * size, rows))), max(1, -(-rows // size)))
 
 
+def _first_result(waiting: deque[Future[Result]]) -> Result:
+    """Remove the first task once it is over: an interrupted caller still waits for what is in the queue."""
+    result = waiting[0].result()
+    waiting.popleft()
+    return result
+
+
 def overlapped(process: Callable[[Item], Result], items: Iterable[Item], ahead: int) -> Generator[Result, None, None]:
     """Yield process(item) for each item, in order; `ahead` of them run at a time, each on a thread of its own.
 
@@ -249,9 +256,9 @@ def overlapped(process: Callable[[Item], Result], items: Iterable[Item], ahead: 
             waiting.append(pool.submit(_in_the_same_mode(lambda item=item: process(item), threads)))
             del item
             if len(waiting) == ahead:
-                yield waiting.popleft().result()
+                yield _first_result(waiting)
         while waiting:
-            yield waiting.popleft().result()
+            yield _first_result(waiting)
     finally:
         for future in waiting:
             future.cancel()

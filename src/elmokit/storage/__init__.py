@@ -1,1 +1,1 @@
-"""Embeddings on disk: a directory of shards, or the HDF5 of older systems."""
+"""Embeddings on disk: a directory of shards, and the HDF5, Parquet and NumPy files that are written from it."""

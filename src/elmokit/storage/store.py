@@ -11,8 +11,9 @@ Every shard holds the same number of sentences (the last may hold fewer):
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,15 +21,19 @@ from typing import Any, overload
 
 import numpy as np
 
-from elmokit.config import check_storage_dtype
+from elmokit.config import check_count, check_storage_dtype
 from elmokit.fs.atomic import OVERWRITE, atomic_path, remove_leftovers
 from elmokit.fs.json_files import from_json, read_json
+from elmokit.fs.paths import expand_user
 from elmokit.progress import ProgressBar
 from elmokit.storage.checksum import is_intact
 from elmokit.storage.shard import Shard, ShardWriter, open_shard, shard_writer
 from elmokit.storage.token_spool import TokenSpool
 
 INDEX_NAME = "index.json"
+INDEX_KEYS = frozenset({"model", "layers", "vector_shape"})  # which no other program's index.json has
+# Parts, the states between them, and what killed runs left.
+OWN_FILE = re.compile(r"(part|state)-[0-9]+\.safetensors|\..*")
 MAX_INDEX_BYTES = 1 << 16
 
 
@@ -55,8 +60,7 @@ class StoreIndex:
         check_storage_dtype(self.dtype)
         if len(self.vector_shape) not in (1, 2) or min(self.vector_shape) < 1:
             raise ValueError(f"a word's vector has shape (2D,) or (L+1, 2D), not {self.vector_shape}")
-        if self.sentences_per_part < 1:
-            raise ValueError(f"sentences_per_part must be at least 1, not {self.sentences_per_part}")
+        check_count("sentences_per_part", self.sentences_per_part)
         if min(self.num_parts, self.num_sentences, self.num_words) < 0:
             raise ValueError("its counts must be 0 or more")
         if self.complete and self.num_parts != -(-self.num_sentences // self.sentences_per_part):
@@ -104,9 +108,29 @@ def read_index(directory: str | Path) -> StoreIndex:
         return from_json(StoreIndex, read_json(path, MAX_INDEX_BYTES))
     except ValueError as error:
         raise ValueError(
-            f"{path} is not an index of embeddings ({error}): remove the directory, or embed the text again and ask "
-            "to overwrite it"
+            f"{path} is not an index of embeddings ({error}): if it is that of a damaged store, remove the directory"
         ) from error
+
+
+def check_overwritable_store(directory: Path) -> None:
+    """FileExistsError for a directory with index.json that is no store, or holds other files, which would be lost.
+
+    A store whose index is damaged is known by its parts.
+    """
+    names = {path.name for path in directory.iterdir()} if directory.is_dir() else set[str]()
+    if INDEX_NAME not in names:
+        return
+    content = None
+    with suppress(ValueError):
+        content = read_json(directory / INDEX_NAME, MAX_INDEX_BYTES)
+    own = {name for name in names if OWN_FILE.fullmatch(name)}
+    is_store = bool(own) or (isinstance(content, dict) and content.keys() >= INDEX_KEYS)
+    foreign = sorted(names - own - {INDEX_NAME})
+    if foreign or not is_store:
+        holds = f"more than embeddings ({', '.join(foreign[:9])})" if is_store else "no embeddings"
+        raise FileExistsError(
+            f"{directory} holds {holds}, so it is not overwritten: choose another name, or move that away"
+        )
 
 
 # --- Writing, shard by shard -------------------------------------------------------------------------------------
@@ -237,8 +261,8 @@ class EmbeddingStore:
     """
 
     def __init__(self, directory: str | Path, verify: bool = False) -> None:
-        self.directory, self.verify = Path(directory).absolute(), verify
-        self.index = read_index(directory)
+        self.directory, self.verify = expand_user(directory).absolute(), verify
+        self.index = read_index(self.directory)
         self._verified: set[int] = set()
         if not self.index.complete:
             raise ValueError(f"{directory} is not complete: run the same command again, which resumes")
@@ -250,6 +274,8 @@ class EmbeddingStore:
             if not is_intact(path):
                 raise ValueError(f"{path} is damaged: embed the text again with the same command, which repairs it")
             self._verified.add(number)
+        if not path.exists():
+            raise FileNotFoundError(f"{path} is missing: embed the text again with the same command, which repairs it")
         shard, stored = open_shard(path), index.sentences_per_part
         expected = min(stored, index.num_sentences - number * stored), index.vector_shape, index.dtype
         vectors = shard.tensors["vectors"]
@@ -319,7 +345,7 @@ class EmbeddingStore:
             kind = type(number).__name__
             raise TypeError(f"a line is named by an integer, not by a {kind}: read several as [store[n] for n in ...]")
         if not -len(self) <= number < len(self):
-            raise IndexError(f"sentence {number} of {len(self)}")
+            raise IndexError(f"there is no line {number}: the store has {len(self)} lines, numbered from 0")
         shard_number, within = divmod(number % len(self), self.index.sentences_per_part)
         shard = self._shard(shard_number)
         return shard, *shard.bounds(within)

@@ -31,7 +31,8 @@ def _tiles(hidden: Tensor, weight: Tensor) -> Iterator[tuple[slice, list[slice]]
 def _logits(
     hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, rows: slice, classes: slice
 ) -> Tensor:
-    logits = (hidden[rows] @ weight[classes].T).to(bias.dtype).add_(bias[classes])
+    wide = torch.promote_types(bias.dtype, torch.float32)
+    logits = (hidden[rows] @ weight[classes].T).to(wide).add_(bias[classes])
     if excluded is not None:
         place = excluded[rows] - classes.start
         hits = ((excluded[rows] >= 0) & (place >= 0) & (place < logits.shape[1])).nonzero().squeeze(1)
@@ -55,8 +56,9 @@ def forward(
 def backward(saved: Tensors, gradients: Sequence[Tensor], last: bool, dtype: torch.dtype) -> Tensors:
     hidden, weight, bias, excluded, result = saved
     assert hidden is not None and weight is not None and bias is not None and result is not None
-    grad_hidden, grad_weight = (torch.zeros_like(tensor, dtype=result.dtype) for tensor in (hidden, weight))
-    grad_bias = torch.zeros_like(bias)
+    grad_hidden, grad_weight, grad_bias = (
+        torch.zeros_like(tensor, dtype=result.dtype) for tensor in (hidden, weight, bias)
+    )
     for rows, tiles in _tiles(hidden, weight):
         for classes in tiles:
             probability = _logits(hidden, weight, bias, excluded, rows, classes).sub_(result[rows, None]).exp_()

@@ -18,23 +18,28 @@ from torch import Tensor
 ROWS_OF_AN_OCTAVE = 8  # numbers of rows that are used per power of two
 
 
-def _multiply(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+def _multiply(x: Tensor, prepacked: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, prepacked, bias, "none", [], "")
 
 
-def _packed(weight: Tensor) -> Tensor:
+def _prepacked(weight: Tensor) -> Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(weight, None)
 
 
 def is_right(multiply: Callable[[Tensor, Tensor, Tensor | None], Tensor], dtype: torch.dtype) -> bool:
     """Whether a product of x, a prepacked weight and a bias works here, and agrees with `F.linear`."""
+    with torch.autocast("cpu", enabled=False):  # the answer is kept
+        return _is_right(multiply, dtype)
+
+
+def _is_right(multiply: Callable[[Tensor, Tensor, Tensor | None], Tensor], dtype: torch.dtype) -> bool:
     draw = partial(torch.randn, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
     x, weight, bias = (draw(size).to(dtype) for size in ((70, 40), (96, 40), (96,)))
     tolerance = 1e-5 if dtype == torch.float32 else 0.02
     try:
         for rows in (1, 5, 70):
             expected = F.linear(x[:rows], weight, bias)
-            if (multiply(x[:rows], _packed(weight), bias) - expected).norm() > tolerance * expected.norm():
+            if (multiply(x[:rows], _prepacked(weight), bias) - expected).norm() > tolerance * expected.norm():
                 return False
     except (AttributeError, NotImplementedError, RuntimeError):
         return False
@@ -58,16 +63,16 @@ class PrepackedProduct:
 
     def __init__(self, weight: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> None:
         self.dtype, self._bias = dtype, None if bias is None else bias.detach().to(dtype, copy=True)
-        self._pack(weight.detach().to(dtype, copy=True).contiguous())
+        self._prepack(weight.detach().to(dtype, copy=True).contiguous())
 
-    def _pack(self, weight: Tensor) -> None:
-        self._is_packed = weight.device.type == "cpu" and _is_usable(self.dtype)
-        self._weight = _packed(weight) if self._is_packed else weight
+    def _prepack(self, weight: Tensor) -> None:
+        self._is_prepacked = weight.device.type == "cpu" and _is_usable(self.dtype)
+        self._weight = _prepacked(weight) if self._is_prepacked else weight
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (M, K) -> (M, N)."""
         x, rows = x.to(self.dtype), len(x)
-        if not self._is_packed:
+        if not self._is_prepacked:
             return F.linear(x, self._weight, self._bias)
         if rows == 0:
             return x.new_empty(0, len(self._weight))
@@ -75,8 +80,8 @@ class PrepackedProduct:
 
     def __getstate__(self) -> dict[str, Any]:
         """The weight in PyTorch's layout: oneDNN's depends on the machine."""
-        return {**vars(self), "_weight": self._weight.to_dense() if self._is_packed else self._weight}
+        return {**vars(self), "_weight": self._weight.to_dense() if self._is_prepacked else self._weight}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._pack(self._weight)
+        self._prepack(self._weight)
