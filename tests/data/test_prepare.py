@@ -565,6 +565,15 @@ def test_prepare_starts_over_when_the_checkpoint_is_damaged(
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
+def test_prepare_overwrites_a_corpus_alone(tmp_path: Path, raw: list[Path]) -> None:
+    prepare(raw, tmp_path / "out", processes=1)
+    (tmp_path / "out" / "notes.txt").write_text("my notes")
+    with pytest.raises(FileExistsError, match=r"out also holds notes\.txt, so it is not overwritten"):
+        prepare(raw, tmp_path / "out", processes=1, seed=3, overwrite=True)
+    (tmp_path / "out" / "notes.txt").unlink()
+    prepare(raw, tmp_path / "out", processes=1, seed=3, overwrite=True)
+
+
 def test_prepare_refuses_a_string_in_place_of_a_list(tmp_path: Path, raw: list[Path]) -> None:
     with pytest.raises(ValueError, match=r"inputs must be a list of files: \[path\]"):
         prepare(str(raw[0]), tmp_path / "out")

@@ -518,11 +518,11 @@ def test_embed_file_overwrites_a_store_alone(tmp_path: Path, text: Path, embedde
     (site / "posts").mkdir(parents=True)
     (site / "index.json").write_text('{"title": "my home page"}')
     before = sorted(site.rglob("*"))
-    with pytest.raises(FileExistsError, match=r"site holds no embeddings, so it is not overwritten"):
+    with pytest.raises(FileExistsError, match=r"site also holds posts, so it is not overwritten"):
         embed_file(text, site, embedder, overwrite=True)
     embed_file(text, tmp_path / "out", embedder)
     (tmp_path / "out" / "notes.txt").write_text("my notes")
-    with pytest.raises(FileExistsError, match=r"out holds more than embeddings \(notes\.txt\)"):
+    with pytest.raises(FileExistsError, match=r"out also holds notes\.txt, so it is not overwritten"):
         embed_file(text, tmp_path / "out", embedder, layers=1, overwrite=True)
     assert sorted(site.rglob("*")) == before and (tmp_path / "out" / "notes.txt").read_text() == "my notes"
     (tmp_path / "out" / "notes.txt").unlink()

@@ -27,7 +27,7 @@ from elmokit.data.prepare_report import (
     json_bytes,
     read_report,
 )
-from elmokit.data.prepare_run import SUFFIX_OF, Checkpoint, PrepareRun
+from elmokit.data.prepare_run import OWN_FILES, SUFFIX_OF, Checkpoint, PrepareRun
 from elmokit.data.text_checks import english_doubt
 from elmokit.data.workers import usable_cores
 from elmokit.fs.atomic import OVERWRITE, check_name, check_output, check_replaceable, publish_directory, resolve_link
@@ -285,7 +285,8 @@ def prepare(
     if finished is not None:
         shutil.rmtree(directory, ignore_errors=True)
         return finished
-    check_output(output, [*inputs, *exclude], overwrite=overwrite, directory_of=REPORT_NAME)
+    files = {"directory_of": REPORT_NAME, "own_files": OWN_FILES}
+    check_output(output, [*inputs, *exclude], overwrite=overwrite, **files)
     check_replaceable(output)
     start = Checkpoint(
         report=PrepareReport(options, words_per_input=dict.fromkeys(input_bytes, 0)),

@@ -1,6 +1,7 @@
 """A run of `prepare`: selects documents, distributes them to shards, and writes checkpoints."""
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -16,6 +17,7 @@ from elmokit.data.documents import Document, position_name, read_documents
 from elmokit.data.duplicates import EMPTY, Fingerprint, LogSizes, Match, SeenTexts, reopen
 from elmokit.data.prepare_report import REPORT_NAME, PrepareReport, Reason, json_bytes
 from elmokit.data.shuffle import Scatter
+from elmokit.data.text_files import SHARD
 from elmokit.data.workers import TokenizedDocument, TokenizedLine, WorkerOptions, tokenize_documents
 from elmokit.fs.atomic import atomic_path, remove_leftovers
 from elmokit.fs.json_files import from_json, read_json
@@ -24,6 +26,8 @@ from elmokit.progress import ProgressBar
 SUFFIX_OF = {"zst": ".txt.zst", "gz": ".txt.gz", "none": ".txt"}
 # A JSON line for each dropped document.
 DROPPED_NAME = "dropped.jsonl"
+# The files of a corpus besides its report, and hidden ones, as killed runs leave them.
+OWN_FILES = re.compile(rf"{SHARD.pattern}|{re.escape(DROPPED_NAME)}|\..*")
 
 # The position of each document in its file, in 8 bytes.
 POSITIONS_NAME = "positions.bin"

@@ -35,7 +35,7 @@ from elmokit.storage.hdf5 import check_hdf5_names, read_hdf5_index, write_allenn
 from elmokit.storage.npy import read_npy_index, write_npy
 from elmokit.storage.npz import read_npz_index, write_npz
 from elmokit.storage.parquet import read_parquet_index, write_parquet
-from elmokit.storage.store import INDEX_NAME, EmbeddingStore, StoreIndex, check_overwritable_store, read_index
+from elmokit.storage.store import INDEX_NAME, OWN_FILES, EmbeddingStore, StoreIndex, read_index
 from elmokit.text.tokenizer import Tokenizer
 
 SENTENCES_PER_PART = 1000
@@ -276,14 +276,13 @@ def _policy(state: StatePolicy | None, embedder: Embedder) -> StatePolicy:
 
 def _check(output: Path, file: str | Path, format: _Format, overwrite: bool) -> None:
     """Check what can be checked of an output before the model and the text are read."""
-    if format.is_directory and overwrite:
-        check_overwritable_store(output)
     stored = format.index_of(output)  # perhaps that of the same job, which then has nothing to write
     check_output(
         output,
         [file],
         overwrite=overwrite or format.is_directory or stored is not None,
         directory_of=INDEX_NAME if format.is_directory else None,
+        own_files=OWN_FILES if format.is_directory and overwrite else None,
         is_written=stored is None or not stored.complete,
     )
 

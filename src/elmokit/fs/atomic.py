@@ -10,6 +10,7 @@ import glob
 import gzip
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -311,6 +312,7 @@ def check_output(
     *,
     overwrite: bool = False,
     directory_of: str | None = None,
+    own_files: re.Pattern[str] | None = None,
     is_written: bool = True,
 ) -> None:
     """Check that an output can be written, before the work of computing it begins.
@@ -321,6 +323,7 @@ def check_output(
         overwrite: The output may replace an existing one.
         directory_of: For an output directory, the name of a file that an existing one must hold to be replaced; None:
             the output is a file.
+        own_files: The names of all other files that a directory to be replaced may hold; None: any.
         is_written: Try to write next to the output; False if it may be complete already.
 
     Raises:
@@ -344,6 +347,13 @@ def check_output(
         raise _exists(output)
     if _is_occupied(output) and directory_of and not (output / directory_of).is_file():
         raise FileExistsError(f"{output} has no {directory_of}, so it is not overwritten: choose another output")
+    if _is_occupied(output) and own_files is not None:
+        names = sorted(path.name for path in output.iterdir() if path.name != directory_of)
+        if foreign := [name for name in names if not own_files.fullmatch(name)]:
+            raise FileExistsError(
+                f"{output} also holds {', '.join(foreign[:9])}, so it is not overwritten: choose another output, or "
+                "move that away"
+            )
     target = resolve_link(output)
     remove_leftovers(target.parent, target.name)
     if is_written:

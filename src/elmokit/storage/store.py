@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -31,9 +31,8 @@ from elmokit.storage.shard import Shard, ShardWriter, open_shard, shard_writer
 from elmokit.storage.token_spool import TokenSpool
 
 INDEX_NAME = "index.json"
-INDEX_KEYS = frozenset({"model", "layers", "vector_shape"})  # which no other program's index.json has
-# Parts, the states between them, and what killed runs left.
-OWN_FILE = re.compile(r"(part|state)-[0-9]+\.safetensors|\..*")
+# The other files of a store: parts, the states between them, and what killed runs left.
+OWN_FILES = re.compile(r"(part|state)-[0-9]+\.safetensors|\..*")
 MAX_INDEX_BYTES = 1 << 16
 
 
@@ -110,27 +109,6 @@ def read_index(directory: str | Path) -> StoreIndex:
         raise ValueError(
             f"{path} is not an index of embeddings ({error}): if it is that of a damaged store, remove the directory"
         ) from error
-
-
-def check_overwritable_store(directory: Path) -> None:
-    """FileExistsError for a directory with index.json that is no store, or holds other files, which would be lost.
-
-    A store whose index is damaged is known by its parts.
-    """
-    names = {path.name for path in directory.iterdir()} if directory.is_dir() else set[str]()
-    if INDEX_NAME not in names:
-        return
-    content = None
-    with suppress(ValueError):
-        content = read_json(directory / INDEX_NAME, MAX_INDEX_BYTES)
-    own = {name for name in names if OWN_FILE.fullmatch(name)}
-    is_store = bool(own) or (isinstance(content, dict) and content.keys() >= INDEX_KEYS)
-    foreign = sorted(names - own - {INDEX_NAME})
-    if foreign or not is_store:
-        holds = f"more than embeddings ({', '.join(foreign[:9])})" if is_store else "no embeddings"
-        raise FileExistsError(
-            f"{directory} holds {holds}, so it is not overwritten: choose another name, or move that away"
-        )
 
 
 # --- Writing, shard by shard -------------------------------------------------------------------------------------
