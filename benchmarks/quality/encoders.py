@@ -48,7 +48,8 @@ from elmokit.analysis.wsd import coarse_wsd  # noqa: E402
 from elmokit.checkpoints.loading import load  # noqa: E402
 from elmokit.checkpoints.pretrained import fingerprint  # noqa: E402
 from elmokit.embed.embedder import Embedder  # noqa: E402
-from elmokit.lm.evaluate import Measure, evaluate  # noqa: E402
+from elmokit.lm.evaluate import evaluate  # noqa: E402
+from elmokit.lm.measures import Measure  # noqa: E402
 from elmokit.nn.bilm import BiLM  # noqa: E402
 from elmokit.tasks.fit import fit  # noqa: E402
 from elmokit.train.config import PretrainConfig  # noqa: E402

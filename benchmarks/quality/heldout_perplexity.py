@@ -19,7 +19,8 @@ import numpy as np
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.fs.reading import read_lines
-from elmokit.lm.evaluate import Evaluation, Perplexity, evaluate
+from elmokit.lm.evaluate import Evaluation, evaluate
+from elmokit.lm.measures import Perplexity
 from elmokit.lm.scoring import score
 
 sys.path.append(str(Path(__file__).parents[1]))

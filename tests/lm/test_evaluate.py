@@ -15,8 +15,8 @@ from toy_encoders import CONFIGS as ENCODERS
 
 from elmokit.checkpoints.loading import Pretrained, load, save
 from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
-from elmokit.lm.evaluate import Perplexity, evaluate, perplexity
-from elmokit.lm.masked import PseudoPerplexity
+from elmokit.lm.evaluate import evaluate, perplexity
+from elmokit.lm.measures import Perplexity, PseudoPerplexity
 from elmokit.lm.score_files import score_file
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax

@@ -15,8 +15,9 @@ from elmokit.checkpoints.loading import Pretrained, save
 from elmokit.cli import main
 from elmokit.config import BiLMConfig, InterleavedConfig
 from elmokit.lm.candidates import next_words, substitutes
-from elmokit.lm.evaluate import Perplexity, evaluate, measure, perplexity
-from elmokit.lm.masked import PseudoPerplexity, pseudo_perplexity
+from elmokit.lm.evaluate import evaluate, measure, perplexity
+from elmokit.lm.masked import pseudo_perplexity
+from elmokit.lm.measures import Perplexity, PseudoPerplexity
 from elmokit.lm.score_files import score_file
 from elmokit.lm.scoring import MaskedScore, score, scores
 from elmokit.nn.bilm import BiLM

@@ -8,7 +8,7 @@ from oracle import Oracle, log_softmax, random_weights
 
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.lm.evaluate import Perplexity
+from elmokit.lm.measures import Perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.characters import encode_words

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -27,6 +26,8 @@ from elmokit.data.corpus import find_files
 from elmokit.data.streams import PackedBatch, assign_rows, scoring_batch, sentence_batches, window_batch
 from elmokit.data.text_files import check_language, file_tokenizers, read_sentences
 from elmokit.lm.language_model import (
+    BATCH_WORDS,
+    MAX_ROWS,
     check_predicts,
     check_rows,
     check_start,
@@ -34,86 +35,14 @@ from elmokit.lm.language_model import (
     resolve_language_model,
     state_of,
 )
-from elmokit.lm.masked import PseudoPerplexity, perplexity_of, pseudo_perplexity
+from elmokit.lm.masked import pseudo_perplexity
+from elmokit.lm.measures import Measure, Perplexity, warn_of_unknown
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.progress import ProgressBar
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
-
-BATCH_WORDS = 16_384  # of a batch, or of a window of a longer sentence
-
-
-@dataclass(frozen=True)
-class Perplexity:
-    """Perplexity of a text.
-
-    Attributes:
-        forward: Perplexity of the forward direction.
-        backward: Perplexity of the backward direction.
-        mean: Geometric mean of both.
-        sentences: Number of sentences.
-        predictions: Number of predictions of one direction: words and one boundary per sentence.
-        unknown: Number of words scored as <UNK>.
-        truncated: Number of words with more characters than the model reads.
-    """
-
-    forward: float
-    backward: float
-    mean: float
-    sentences: int
-    predictions: int
-    unknown: int
-    truncated: int = 0
-
-    measure: ClassVar[str] = "perplexity"
-
-    @property
-    def value(self) -> float:
-        """The mean, the number by which evaluations of a model are compared."""
-        return self.mean
-
-    @property
-    def unknown_share(self) -> float:
-        """Share of the words that are scored as <UNK>: the higher it is, the less the perplexity says."""
-        return self.unknown / max(1, self.predictions - self.sentences)
-
-    def __str__(self) -> str:
-        words = f"{self.predictions - self.sentences:,} words in {self.sentences:,} sentences"
-        unknown = f"{self.unknown_share:.1%} of them unknown" + f", {self.truncated:,} truncated" * bool(self.truncated)
-        directions = f"forward {self.forward:.2f}, backward {self.backward:.2f}"
-        return f"{self.measure}: {self.mean:.2f} ({directions}) on {words}, {unknown}"
-
-    @staticmethod
-    def of(losses: np.ndarray, sentences: int, predictions: int, unknown: int, truncated: int = 0) -> Perplexity:
-        """Compute the perplexities from the sums of -log p of both directions, (2,)."""
-        forward, backward = (losses / predictions).tolist()
-        perplexities = perplexity_of(forward), perplexity_of(backward), perplexity_of((forward + backward) / 2)
-        return Perplexity(*perplexities, sentences, predictions, unknown, truncated)
-
-    @staticmethod
-    def total(files: Sequence[Perplexity]) -> Perplexity:
-        """The perplexity of several texts together: their mean losses weighted by the number of predictions."""
-        predictions = [file.predictions for file in files]
-        losses = np.log([[file.forward, file.backward, file.mean] for file in files])
-        forward, backward, mean = np.exp(np.average(losses, axis=0, weights=predictions)).tolist()
-        counts = {name: sum(getattr(file, name) for file in files) for name in ("sentences", "unknown", "truncated")}
-        return Perplexity(forward, backward, mean, predictions=sum(predictions), **counts)
-
-
-Measure: TypeAlias = Perplexity | PseudoPerplexity  # by the kind of model; the two are never compared
-
-UNKNOWN_SHARE = 0.1  # above it, a perplexity says more about <UNK> than about words
-
-
-def warn_of_unknown(
-    share: float, text: object, advice: str = "use a model of its language or domain", measure: str = "perplexity"
-) -> None:
-    """Warn if the share of unknown words of a text is so high that its perplexity, or other measure, says little."""
-    if share > UNKNOWN_SHARE:
-        message = f"{text}: {share:.0%} of the words are not in the model's vocabulary and count as one word, <UNK>"
-        warnings.warn(f"{message}, so that the {measure} says little: {advice}", stacklevel=3)
 
 
 def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> torch.Tensor:
@@ -279,7 +208,7 @@ def log_losses(
                 rows = np.arange(count, count + len(batch)) % batch_size
                 packed = scoring_batch(batch, rows, batch_size, reset=False)
             else:
-                num_rows = min(64, len(batch))
+                num_rows = min(MAX_ROWS, len(batch))
                 rows = assign_rows([len(sentence) + 1 for sentence in batch], num_rows)
                 packed = scoring_batch(batch, rows, num_rows, reset=True)
             outputs, after = final_outputs(prepacked, vocab, packed, carried, start)

@@ -10,6 +10,9 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.runtime import pick_device
 from elmokit.text.vocab import Vocab
 
+BATCH_WORDS = 16_384  # of a batch that is evaluated, or of a window of a longer sentence
+MAX_ROWS = 64  # of a batch, where no state is carried
+
 
 def resolve_language_model(model: ModelSource, device: str | None) -> Pretrained:
     """Load a model with its softmax; one that is loaded stays on its device unless `device` is given."""

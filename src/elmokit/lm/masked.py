@@ -9,17 +9,16 @@ in view, and no boundary is predicted.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from elmokit.data.streams import assign_rows, number_words, sentence_batches
+from elmokit.lm.language_model import BATCH_WORDS, MAX_ROWS
+from elmokit.lm.measures import PseudoPerplexity
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
@@ -27,71 +26,8 @@ from elmokit.ops.packing import Packing, pack_sentences
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
 
-BATCH_WORDS = 16_384
-MAX_ROWS = 64
 # The time for a sentence grows with the square of its length.
 WINDOW_WORDS = 1024
-
-
-def perplexity_of(loss: float) -> float:
-    """exp of a mean of -log p in nats; infinity where it exceeds the largest float, as in a run that diverges."""
-    try:
-        return math.exp(loss)
-    except OverflowError:
-        return math.inf
-
-
-@dataclass(frozen=True)
-class PseudoPerplexity:
-    """Pseudo-perplexity of a text.
-
-    Attributes:
-        pseudo_perplexity: exp of the mean of -log p of its words, each given all others of its sentence, or window.
-        sentences: Number of sentences.
-        predictions: Number of predictions: words.
-        unknown: Number of words scored as <UNK>.
-        truncated: Number of words with more characters than the model reads.
-    """
-
-    pseudo_perplexity: float
-    sentences: int
-    predictions: int
-    unknown: int
-    truncated: int = 0
-
-    measure: ClassVar[str] = "pseudo-perplexity"
-
-    @property
-    def value(self) -> float:
-        """The number by which evaluations of a model are compared."""
-        return self.pseudo_perplexity
-
-    @property
-    def unknown_share(self) -> float:
-        """Share of the words that are scored as <UNK>: the higher it is, the less the pseudo-perplexity says."""
-        return self.unknown / max(1, self.predictions)
-
-    def __str__(self) -> str:
-        unknown = f"{self.unknown_share:.1%} of them unknown" + f", {self.truncated:,} truncated" * bool(self.truncated)
-        return (
-            f"{self.measure}: {self.value:.2f} (each word given all others of its sentence) on {self.predictions:,} "
-            f"words in {self.sentences:,} sentences, {unknown}"
-        )
-
-    @staticmethod
-    def of(
-        loss: float | np.ndarray, sentences: int, predictions: int, unknown: int, truncated: int = 0
-    ) -> PseudoPerplexity:
-        """Compute it from the sum of -log p; without any word, it is 1."""
-        value = perplexity_of(float(loss) / max(1, predictions))
-        return PseudoPerplexity(value, sentences, predictions, unknown, truncated)
-
-    @staticmethod
-    def total(files: Sequence[PseudoPerplexity]) -> PseudoPerplexity:
-        """The measure of several texts together: their mean losses weighted by the number of predictions."""
-        loss = sum(file.predictions * math.log(file.value) for file in files)
-        names = ("sentences", "predictions", "unknown", "truncated")
-        return PseudoPerplexity.of(loss, **{name: sum(getattr(file, name) for file in files) for name in names})
 
 
 def masked_outputs(

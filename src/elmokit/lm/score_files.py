@@ -16,9 +16,8 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.data.text_files import file_tokenizers
 from elmokit.fs.atomic import atomic_path, check_output, create_bytes
 from elmokit.fs.reading import read_lines, suffixes_of
-from elmokit.lm.evaluate import Measure, Perplexity, warn_of_unknown
 from elmokit.lm.language_model import check_start, parts_of, resolve_language_model
-from elmokit.lm.masked import PseudoPerplexity
+from elmokit.lm.measures import Measure, Perplexity, PseudoPerplexity, warn_of_unknown
 from elmokit.lm.scoring import MaskedScore, Score, scores, surprisal_in_nats
 from elmokit.progress import ProgressBar
 

@@ -18,9 +18,10 @@ from elmokit.checkpoints.loading import ModelSource
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import StatePolicy
 from elmokit.data.text_files import line_tokenizer
-from elmokit.lm.evaluate import Perplexity, log_losses
+from elmokit.lm.evaluate import log_losses
 from elmokit.lm.language_model import check_start, parts_of, resolve_language_model
-from elmokit.lm.masked import PseudoPerplexity, masked_log_losses
+from elmokit.lm.masked import masked_log_losses
+from elmokit.lm.measures import Perplexity, PseudoPerplexity
 from elmokit.text.tokenizer import Sentence, refuse_table
 
 
@@ -67,7 +68,7 @@ class SentenceScore:
 
     @property
     def perplexity(self) -> Perplexity:
-        """Perplexity of the sentence, including the boundary, as defined in `elmokit.lm.evaluate`."""
+        """Perplexity of the sentence, including the boundary, as defined in `elmokit/lm/evaluate.py`."""
         return Perplexity.of(self.losses, 1, self.predictions, self.unknown, self.truncated)
 
 

@@ -11,7 +11,8 @@ from elmokit.data.corpus import CorpusReport, check_corpus, find_files, find_tra
 from elmokit.data.text_files import check_language, tokenized_files, tokenizer_of_shard
 from elmokit.fs.atomic import write_json
 from elmokit.fs.lock import only_one_in
-from elmokit.lm.evaluate import Measure, evaluate
+from elmokit.lm.evaluate import evaluate
+from elmokit.lm.measures import Measure
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.runtime import own_random_state, pytorch_threads

@@ -16,7 +16,7 @@ import torch
 
 from elmokit.data.corpus import CorpusReport, check_corpus
 from elmokit.fs.atomic import remove_directory
-from elmokit.lm.evaluate import Measure
+from elmokit.lm.measures import Measure
 from elmokit.progress import ProgressBar
 from elmokit.train.config import PretrainConfig
 from elmokit.train.divergence import LossMonitor

@@ -18,8 +18,7 @@ from elmokit.data.text_files import check_language, tokenized_files, tokenizer_o
 from elmokit.fs.atomic import link_or_copy_directory
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.lock import only_one_in
-from elmokit.lm.evaluate import Perplexity, warn_of_unknown
-from elmokit.lm.masked import PseudoPerplexity
+from elmokit.lm.measures import Perplexity, PseudoPerplexity, warn_of_unknown
 from elmokit.runtime import own_random_state, pytorch_threads
 from elmokit.text.tokenizers import get_tokenizer, tokenizer_for
 from elmokit.text.vocab import Vocab

@@ -22,8 +22,9 @@ from elmokit.data.corpus import Position, SentenceReader
 from elmokit.data.streams import PendingText
 from elmokit.fs.json_files import from_json
 from elmokit.fs.reading import read_lines
-from elmokit.lm.evaluate import Measure, measure
+from elmokit.lm.evaluate import measure
 from elmokit.lm.language_model import check_predicts
+from elmokit.lm.measures import Measure
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler, Samples

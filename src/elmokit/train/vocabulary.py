@@ -7,7 +7,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from elmokit.fs.reading import read_lines
-from elmokit.lm.evaluate import warn_of_unknown
+from elmokit.lm.measures import warn_of_unknown
 from elmokit.text.vocab import SPECIALS, Vocab, count_words
 from elmokit.train.config import PretrainConfig
 from elmokit.train.loop import CHECKPOINTS
