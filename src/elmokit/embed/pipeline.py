@@ -24,7 +24,7 @@ from elmokit.data.streams import PackedBatch, assign_rows, embedding_batch, sent
 from elmokit.embed.outputs import HalfVectors, LayerSelection, OutputSpec, RunningPool
 from elmokit.embed.windows import Window, plan_windows
 from elmokit.embed.word_cache import WordCache
-from elmokit.nn.bilm import BiLMState
+from elmokit.nn.bilm import MAX_WHOLE_BYTES, BiLMState, check_length, longest_sentence
 from elmokit.nn.inference import prepack
 from elmokit.ops.functional import unpack_sentences, unpack_words
 from elmokit.ops.threads import num_threads, overlapped
@@ -48,7 +48,7 @@ class Sizes:
     max_layer_bytes: int = 72 << 20  # of all layers of a batch, which therefore has fewer words for wide models
     rows: int = 128  # rows of a batch, computed side by side
     window_positions: int = 4096  # of each direction
-    max_whole_bytes: int = 2 << 30  # of the layers of a sentence that cannot be read in windows
+    max_whole_bytes: int = MAX_WHOLE_BYTES  # of the layers of a sentence that cannot be read in windows
     cache_bytes: int = 32 << 20  # of word vectors
     batches_ahead: int = 2  # batches in progress at a time
 
@@ -317,18 +317,11 @@ class Pipeline:
     @property
     def longest_sentence(self) -> int | None:
         """The most words of a sentence that must be computed whole; None where state is carried, for any number."""
-        if self.config.sequence_encoder.carries_state:
-            return None
-        return self.sizes.max_whole_bytes // (4 * self.config.num_representations * self.config.output_dim)
+        return longest_sentence(self.config, self.sizes.max_whole_bytes)
 
     def check_length(self, words: int, name: str) -> None:
         """ValueError, which names the sentence, if it must be computed whole and would take too much memory."""
-        longest = self.longest_sentence
-        if longest is not None and words > longest:
-            raise ValueError(
-                f"{name} has {words:,} words, but this model ({self.config.encoder_name}) must read a sentence as a "
-                f"whole, and at most {longest:,} words: split it"
-            )
+        check_length(self.config, words, name, self.sizes.max_whole_bytes)
 
     @_without_autocast
     def _embed_window(self, window: Window, layers: LayerSelection, state: BiLMState | None) -> WindowResult:

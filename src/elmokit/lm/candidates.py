@@ -21,6 +21,7 @@ from elmokit.lm.evaluate import final_outputs, outputs_in_windows
 from elmokit.lm.language_model import check_single_start, parts_of, resolve_language_model
 from elmokit.lm.masked import outputs_of_hidden
 from elmokit.lm.scoring import words_of
+from elmokit.nn.bilm import check_length
 from elmokit.text.tokenizer import Sentence
 from elmokit.text.vocab import is_mark
 
@@ -62,6 +63,7 @@ def _outputs(model: Pretrained, words: Sequence[str], state: str, check: Callabl
         forward, backward = torch.cat([outputs for outputs, _ in windows], dim=1)
         outputs = torch.stack([forward, backward.flip(0)])
     else:
+        check_length(bilm.config, len(words), "the sentence")
         if check is not None:
             check()
         batch = scoring_batch([words], np.zeros(1, dtype=np.int64), 1, reset=True)

@@ -37,7 +37,7 @@ from elmokit.lm.language_model import (
 )
 from elmokit.lm.masked import pseudo_perplexity
 from elmokit.lm.measures import Measure, Perplexity, warn_of_unknown
-from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.bilm import BiLM, BiLMState, check_length
 from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.progress import ProgressBar
@@ -183,7 +183,8 @@ def log_losses(
         Batches of sentences, with their targets (2, N) and losses -log p in nats (2, N), in the order of the text.
 
     Raises:
-        ValueError: An argument is invalid, or the model cannot predict words.
+        ValueError: An argument is invalid, the model cannot predict words, or it cannot read a sentence in windows
+            that is too long to be read whole.
     """
     _check_independent(bilm.config)
     state = state_of(bilm.config, state)
@@ -202,6 +203,7 @@ def log_losses(
             losses, after = _losses_of_long(softmax, targets, windows)
             carried = None if carried is None else carried.with_row(row, after)
         else:
+            check_length(bilm.config, max(map(len, batch)), "a sentence")
             if check is not None:
                 check()
             if state == "carry":

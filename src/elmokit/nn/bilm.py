@@ -41,6 +41,8 @@ WORD_TABLE = "word_embedding"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+MAX_WHOLE_BYTES = 2 << 30  # of the layers of a sentence that cannot be read in windows
+
 
 @dataclass(frozen=True, repr=False)
 class BiLMOutput:
@@ -52,6 +54,26 @@ class BiLMOutput:
 
     def __repr__(self) -> str:
         return f"BiLMOutput(layers {tuple(self.layers.shape)}, {int(self.mask.sum())} words, {self.layers.dtype})"
+
+
+def longest_sentence(config: BiLMConfig, max_bytes: int = MAX_WHOLE_BYTES) -> int | None:
+    """The most words of a sentence whose layers take at most `max_bytes`; None where state is carried, for any number.
+
+    With carried state, a long sentence is read in windows.
+    """
+    if config.sequence_encoder.carries_state:
+        return None
+    return max_bytes // (4 * config.num_representations * config.output_dim)
+
+
+def check_length(config: BiLMConfig, words: int, name: str, max_bytes: int = MAX_WHOLE_BYTES) -> None:
+    """ValueError, which names the sentence, if it must be computed whole and would take too much memory."""
+    longest = longest_sentence(config, max_bytes)
+    if longest is not None and words > longest:
+        raise ValueError(
+            f"{name} has {words:,} words, but this model ({config.encoder_name}) must read a sentence as a whole, and "
+            f"at most {longest:,} words: split it"
+        )
 
 
 def check_ids(ids: Tensor, config: BiLMConfig) -> None:
