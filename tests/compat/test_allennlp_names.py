@@ -1,5 +1,6 @@
 """Names around AllenNLP's ELMo: indexer, boundaries, settings, the state as a pair, characters of id 0."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -123,6 +124,24 @@ def test_a_character_of_id_0_in_a_word_is_a_vector_of_zeros(files: tuple[Path, P
     torch.testing.assert_close(by_bilm[mask], expected.repeat(1, 2), atol=2e-6, rtol=1e-5)
     by_encoder = _ElmoCharacterEncoder(*files)(ids)["token_embedding"][:, 1:-1]
     torch.testing.assert_close(by_encoder[mask], expected, atol=2e-6, rtol=1e-5)
+
+
+def test_threads_may_share_a_module_that_reads_characters_of_id_0(files: tuple[Path, Path]) -> None:
+    """The module is not changed for the time of a call."""
+    encoder, ids = _ElmoCharacterEncoder(*files), batch_to_ids(SENTENCES)
+    ids[0, 0, 1] = 0
+    expected = encoder(ids)["token_embedding"]
+    with ThreadPoolExecutor(4) as pool:
+        for actual in pool.map(lambda _: encoder(ids)["token_embedding"], range(40)):
+            torch.testing.assert_close(actual, expected)
+    assert isinstance(encoder._encoder.char_embedding, torch.nn.Parameter)
+
+
+def test_the_token_layer_reads_narrow_ids_as_the_model_does(files: tuple[Path, Path]) -> None:
+    """Otherwise the widest filter would see less padding after a word, and the word have another vector."""
+    whole = batch_to_ids([["a", "bc"]])
+    encoder = _ElmoCharacterEncoder(*files)
+    torch.testing.assert_close(encoder(whole[..., :5])["token_embedding"], encoder(whole)["token_embedding"])
 
 
 def test_the_table_learns_next_to_a_character_of_id_0(files: tuple[Path, Path]) -> None:
@@ -279,6 +298,18 @@ def test_params_give_settings_of_a_type() -> None:
         inside.pop("flag")
     with pytest.raises(ConfigurationError, match=r"must be one of \['a'\], not 'b'"):
         Params({"choice": "b"}).pop_choice("choice", ["a"])
+
+
+def test_params_are_nested_wherever_they_come_from_and_none_may_be_spelled() -> None:
+    params = Params({"dropout": "None", "list": ["None", "a"]})
+    assert params.pop_float("dropout") is None and params.pop("list") == [None, "a"]
+    assert params.pop("regularizer", {}).pop_int("size", 1) == params.get("other", {}).pop_int("size", 1) == 1
+    params["inside"] = {"size": "many"}
+    with pytest.raises(ConfigurationError, match=r"inside\.size. must be of type int, not 'many'"):
+        params["inside"].pop_int("size")
+    assert Params({"type": "my.Class"}).pop_choice("type", ["lstm"]) == "my.Class"
+    with pytest.raises(ConfigurationError, match=r"must be one of \['lstm'\], not 'my\.Class'"):
+        Params({"type": "my.Class"}).pop_choice("type", ["lstm"], allow_class_names=False)
 
 
 def test_params_as_dict_copies_what_strings_spell_on_request() -> None:

@@ -76,7 +76,7 @@ def test_module_reads_the_mix_of_a_saved_model() -> None:
 
 
 def test_module_raises_for_invalid_inputs(module: hub.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="pass a list"):
+    with pytest.raises(ValueError, match="texts must be a list of strings, not str"):
         module("a single text")
     with pytest.raises(ValueError, match="sequence_len is"):
         module({"tokens": [["a", "b"]], "sequence_len": [3]}, signature="tokens")
@@ -159,7 +159,8 @@ def test_keras_layer_refuses_wrong_settings_and_symbolic_tensors(language_model:
         def __array__(self, dtype=None, copy=None):
             raise ValueError("A KerasTensor is symbolic")
 
-    with pytest.raises(ValueError, match=r"not KerasTensor of shape \(None,\): pass a list .* train on the vectors"):
+    message = r"not KerasTensor of shape \(None,\): Keras' symbolic tensors .* train on the vectors"
+    with pytest.raises(ValueError, match=message):
         hub.KerasLayer(language_model)(KerasTensor())
 
 

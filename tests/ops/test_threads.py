@@ -339,6 +339,41 @@ work()
     assert found.stdout == "[1, 2] ['0', '1', '2']\n" * 2, found
 
 
+def test_a_failing_task_on_a_thread_of_the_pool_waits_for_the_others() -> None:
+    """They may write to the same arrays as what follows."""
+    code = """
+import time, torch
+from elmokit.ops.threads import run_on_own_thread, run_side_by_side
+torch.set_num_threads(2)
+def late():
+    time.sleep(0.3)
+    print("ended", flush=True)
+def fail():
+    time.sleep(0.1)  # until another thread has begun the other task
+    raise ValueError
+try:
+    run_on_own_thread(lambda: run_side_by_side([fail, late]))
+except ValueError:
+    print("raised", flush=True)
+"""
+    found = subprocess.run([sys.executable, "-c", code], check=True, timeout=200, capture_output=True, text=True)
+    assert found.stdout == "ended\nraised\n", found
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_child_of_a_process_that_has_not_used_elmokit_keeps_its_threads() -> None:
+    code = """
+import os, torch, elmokit.ops.threads
+torch.set_num_threads(3)
+child = os.fork()
+if not child:
+    os._exit(torch.get_num_threads())
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    found = subprocess.run([sys.executable, "-c", code], check=True, timeout=200, capture_output=True, text=True)
+    assert found.stdout == "3\n", found
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_child_that_is_forked_while_a_thread_embeds_does_not_hang() -> None:

@@ -57,6 +57,14 @@ def test_sentences_lie_layer_by_layer(any_machine: None) -> None:
         np.testing.assert_array_equal(vectors, expected[:, begin:end])
 
 
+def test_an_array_of_another_shape_is_refused(any_machine: None) -> None:
+    """Compiled code would write past its end."""
+    streams, slots = random_streams(layers=2, words=5)
+    for shape in ((1, 5, 74), (2, 5, 73)):
+        with pytest.raises((AssertionError, ValueError)):
+            unpack_sentences(streams, slots, np.array([0]), [np.zeros(shape, np.float32)])
+
+
 def test_other_numbers_and_orders_of_memory_are_taken_as_they_are(any_machine: None) -> None:
     streams, slots = random_streams(layers=2, words=5)
     expected = of_words(streams.bfloat16().float(), slots, "float16")

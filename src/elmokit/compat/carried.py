@@ -57,6 +57,6 @@ class CarriedStates(nn.Module):
 
 
 def without_boundaries(layers: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Remove <S> and </S>: (..., B, T+2, D) and mask (B, T+2) -> (..., B, T, D), zero at padding, and mask (B, T)."""
+    """Remove <S> and </S> from layers (..., T+2, D) and from a mask that broadcasts to them without D; zero padding."""
     inner = mask[..., 2:]
     return layers[..., 1:-1, :] * inner.unsqueeze(-1), inner

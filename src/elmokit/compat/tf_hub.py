@@ -51,13 +51,14 @@ def _strings(values: Any, dimensions: int, name: str) -> list[Any]:
     """Convert lists, NumPy arrays or eager tensors of str or UTF-8 bytes to nested lists of str."""
     try:
         array = np.asarray(values, dtype=object)
-    except (NotImplementedError, RuntimeError, TypeError, ValueError):
-        array = np.empty(())
-    if array.ndim != dimensions:
+    except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{name} must be strings in {dimensions} dimensions, not {_named(values)}: pass a list or an array. "
-            "Keras' symbolic tensors hold no strings yet: pass the texts instead, and train on the vectors"
-        )
+            f"{name} must be a list or an array of strings, not {_named(values)}: Keras' symbolic tensors hold no "
+            "strings yet, so pass the texts instead, and train on the vectors"
+        ) from error
+    if array.ndim != dimensions:
+        expected = "a list of strings" if dimensions == 1 else "a list of lists of strings"
+        raise ValueError(f"{name} must be {expected}, not {_named(values)}")
     if wrong := [value for value in array.ravel() if not isinstance(value, str | bytes)]:
         raise ValueError(f"{name} must be strings, but one is {wrong[0]!r}: replace it, or leave it out")
     decoded = [value.decode() if isinstance(value, bytes) else str(value) for value in array.ravel()]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
 from elmokit.nn.inference import Frozen
@@ -17,10 +18,15 @@ def _is_zero_inside(ids: Tensor) -> Tensor:
     return (ids == 0) & (ids > 0).any(dim=-1, keepdim=True)
 
 
-def _with_zero_row(encoder: nn.Module, ids: Tensor, is_zero: Tensor) -> tuple[Tensor, Tensor]:
-    """The encoder's character table with a row of zeros appended, and the ids, with those of `is_zero` set to it."""
-    table = encoder.get_parameter(TABLE)
-    return torch.cat([table, table.new_zeros(1, table.shape[1])]), ids.masked_fill(is_zero, len(table) + 1)
+def _with_zero_row(encoder: nn.Module, ids: Tensor, is_zero: Tensor) -> tuple[nn.Module, Tensor]:
+    """A copy of the encoder whose character table has a row of zeros appended; and ids, those of `is_zero` set to it.
+
+    The copy shares all other weights. The encoder itself is not changed, which other threads may be using.
+    """
+    table, copied = encoder.get_parameter(TABLE), copy.copy(encoder)
+    with_zeros = torch.cat([table, table.new_zeros(1, table.shape[1])])  # no parameter, so that gradients reach `table`
+    copied._parameters = {**encoder._parameters, TABLE: with_zeros}  # pyright: ignore[reportAttributeAccessIssue]
+    return copied, ids.masked_fill(is_zero, len(table) + 1)
 
 
 def encode_words(encoder: nn.Module, ids: Tensor) -> Tensor:
@@ -28,8 +34,8 @@ def encode_words(encoder: nn.Module, ids: Tensor) -> Tensor:
     is_zero = _is_zero_inside(ids)
     if not is_zero.any():
         return encoder(ids)
-    table, ids = _with_zero_row(encoder, ids, is_zero)
-    return functional_call(encoder, {TABLE: table}, (ids,))
+    encoder, ids = _with_zero_row(encoder, ids, is_zero)
+    return encoder(ids)
 
 
 def run_bilm(frozen: Frozen, bilm: BiLM, ids: Tensor, state: BiLMState | None) -> BiLMOutput:
@@ -37,5 +43,7 @@ def run_bilm(frozen: Frozen, bilm: BiLM, ids: Tensor, state: BiLMState | None) -
     if ids.dim() < 3 or not (is_zero := _is_zero_inside(ids)).any():
         return frozen.run(bilm, ids, state)
     mask, encoder = bilm.token_encoder.is_word(ids), bilm.get_submodule("token_encoder")
-    table, ids = _with_zero_row(encoder, ids, is_zero)
-    return functional_call(bilm, {f"token_encoder.{TABLE}": table}, (ids, mask, state))
+    encoder, ids = _with_zero_row(encoder, ids, is_zero)
+    copied = copy.copy(bilm)
+    copied._modules = {**bilm._modules, "token_encoder": encoder}
+    return copied(ids, mask, state)

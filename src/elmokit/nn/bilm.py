@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from elmokit.config import (
     PAD_CHARACTER,
     BiLMConfig,
+    CharCNNConfig,
     GatedCNNConfig,
     InterleavedConfig,
     LSTMConfig,
@@ -100,13 +101,13 @@ def uncompiled(function: Function) -> Function:
     return cast(Function, torch.compiler.disable(function)) if torch.compiler.is_compiling() else function
 
 
-def _in_full_width(ids: Tensor, config: BiLMConfig) -> Tensor:
+def in_full_width(ids: Tensor, char_cnn: CharCNNConfig | None) -> Tensor:
     """Character ids of words (U, C) padded to the C that the model was trained with; other ids as they are.
 
     In a narrower batch, wide filters would not see the padding after a word that they saw in training, and the word
     would have another vector.
     """
-    missing = 0 if config.char_cnn is None else config.char_cnn.max_characters - ids.shape[1]
+    missing = 0 if char_cnn is None else char_cnn.max_characters - ids.shape[1]
     return F.pad(ids, (0, missing), value=PAD_CHARACTER) if missing else ids
 
 
@@ -159,7 +160,7 @@ class BiLM(nn.Module):
         text = pack_sentences(mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False)
         distinct, inverse = torch.unique(ids[mask].long(), dim=0, return_inverse=True)
         tokens = text.to_streams(inverse.cpu().expand(2, -1)).to(ids.device)
-        words = self.token_encoder(_in_full_width(distinct, self.config))
+        words = self.token_encoder(in_full_width(distinct, self.config.char_cnn))
         streams, state = self.run(words, tokens, text.packing, state)
         layers = streams.new_zeros(len(streams), *mask.shape, self.config.output_dim)
         layers[:, mask] = torch.stack([text.unpack(stream) for stream in streams])

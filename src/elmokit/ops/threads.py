@@ -105,11 +105,12 @@ def _pool(kind: str, size: int) -> _Pool:
 
 
 def _after_fork() -> None:
-    """A forked child has none of the pools' threads, nor OpenMP's, so PyTorch computes with one."""
+    """A forked child has none of the pools' threads, nor OpenMP's. If elmokit was used, PyTorch computes with one."""
     global _pools_lock
     _pools_lock = threading.Lock()
-    _pools.clear()
-    torch.set_num_threads(1)
+    if _pools:
+        _pools.clear()
+        torch.set_num_threads(1)
 
 
 if hasattr(os, "register_at_fork"):
@@ -181,10 +182,14 @@ def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = C
     if (pool := _of_thread.pool) is None:
         return _finished([_pool("work", threads).submit(task) for task in own])
     others = [pool.submit(task) for task in own[1:]]
-    results = [own[0]()]
-    for future, task in zip(others, own[1:], strict=True):
-        # Run here each task that no other thread has begun: threads that wait for each other would wait forever.
-        results.append(task() if future.cancel() else future.result())
+    try:
+        results = [own[0]()]
+        for future, task in zip(others, own[1:], strict=True):
+            # Run here each task that no other thread has begun: threads that wait for each other would wait forever.
+            results.append(task() if future.cancel() else future.result())
+    except BaseException:
+        wait([future for future in others if not future.cancel()])  # they may write to the same arrays
+        raise
     return results
 
 
@@ -229,7 +234,7 @@ def parallel_rows(work: Callable[[slice], None], rows: int, size: int, device: t
 
 
 def _first_result(waiting: deque[Future[Result]]) -> Result:
-    """Remove the first task once it is over: an interrupted caller still waits for what is in the queue."""
+    """Remove the first task once it has a result: until then, an interrupted `overlapped` waits for it."""
     result = waiting[0].result()
     waiting.popleft()
     return result

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 from elmokit.fs.json_files import read_json
 
 Built = TypeVar("Built", bound="FromParams")
+Number = TypeVar("Number", int, float)
 BOOLEANS = {"true": True, "false": False}
 
 
@@ -75,6 +76,13 @@ class Params(dict[str, Any]):
             flat |= {name: value} if inner is None else {f"{name}.{key}": item for key, item in inner.items()}
         return flat
 
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, _nested(value, f"{self.history}{key}."))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a setting, or a default, which becomes `Params` if it is a dictionary."""
+        return _nested(super().get(key, default), f"{self.history}{key}.")
+
     def pop(self, key: str, default: Any = REQUIRED, keep_as_dict: bool = False) -> Any:
         """Remove a setting, and return its value.
 
@@ -88,18 +96,24 @@ class Params(dict[str, Any]):
         """
         if key not in self and default is REQUIRED:
             raise ConfigurationError(f'the setting "{self.history}{key}" is required')
-        value = super().pop(key, default)
+        value = _nested(super().pop(key, default), f"{self.history}{key}.")
         return _plain(value) if keep_as_dict else value
 
-    def pop_int(self, key: str, default: Any = REQUIRED) -> int | None:
-        """`pop` an integer, which may be written as a string; None stays None."""
+    def _pop_number(self, key: str, default: Any, kind: type[Number]) -> Number | None:
         value = self.pop(key, default)
-        return None if value is None else int(value)
+        try:
+            return None if value is None else kind(value)
+        except (TypeError, ValueError):
+            message = f'the setting "{self.history}{key}" must be of type {kind.__name__}, not {value!r}'
+            raise ConfigurationError(message) from None
+
+    def pop_int(self, key: str, default: Any = REQUIRED) -> int | None:
+        """`pop` an integer, which may be written as a string; None stays None. ConfigurationError for anything else."""
+        return self._pop_number(key, default, int)
 
     def pop_float(self, key: str, default: Any = REQUIRED) -> float | None:
-        """`pop` a number, which may be written as a string; None stays None."""
-        value = self.pop(key, default)
-        return None if value is None else float(value)
+        """`pop` a number, which may be written as a string; None stays None. ConfigurationError for anything else."""
+        return self._pop_number(key, default, float)
 
     def pop_bool(self, key: str, default: Any = REQUIRED) -> bool | None:
         """`pop` True, False, "true" or "false"; None stays None. ValueError for anything else."""
@@ -110,14 +124,27 @@ class Params(dict[str, Any]):
             raise ValueError(f'the setting "{self.history}{key}" must be true or false, not {value!r}')
         return BOOLEANS[value]
 
-    def pop_choice(self, key: str, choices: Sequence[Any], default_to_first_choice: bool = False) -> Any:
-        """`pop` a value that must be one of `choices`; with `default_to_first_choice` the first is the default.
+    def pop_choice(
+        self,
+        key: str,
+        choices: Sequence[Any],
+        default_to_first_choice: bool = False,
+        allow_class_names: bool = True,
+    ) -> Any:
+        """`pop` a value that must be one of `choices`.
+
+        Args:
+            key: The name of the setting.
+            choices: The values.
+            default_to_first_choice: Return the first one if the setting is missing.
+            allow_class_names: Accept any value with a dot, which names a class.
 
         Raises:
             ConfigurationError: The value is none of them, or is missing without a default.
         """
         value = self.pop(key, choices[0] if default_to_first_choice else REQUIRED)
-        if value not in choices:
+        names_class = allow_class_names and isinstance(value, str) and "." in value
+        if value not in choices and not names_class:
             raise ConfigurationError(f'the setting "{self.history}{key}" must be one of {choices}, not {value!r}')
         return value
 
@@ -156,7 +183,11 @@ def _override(settings: Any, path: str, value: Any) -> None:
 
 
 def _nested(value: Any, history: str) -> Any:
-    """A value with `Params` in place of dictionaries."""
+    """A value with `Params` in place of dictionaries, and None in place of "None", as AllenNLP reads settings."""
+    if isinstance(value, str):
+        return None if value == "None" else value
+    if isinstance(value, Params):
+        return value
     if isinstance(value, list):
         return [_nested(item, f"{history}{number}.") for number, item in enumerate(value)]
     return Params(value, history) if isinstance(value, dict) else value

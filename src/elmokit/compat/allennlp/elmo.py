@@ -20,7 +20,7 @@ from elmokit.compat.notice import warn_of_strings, warn_of_truncated, warn_once
 from elmokit.compat.weights import open_bilm
 from elmokit.compat.zero_characters import encode_words, run_bilm
 from elmokit.config import LSTMConfig
-from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.bilm import BiLM, BiLMState, in_full_width
 from elmokit.nn.elmo import add_boundaries
 from elmokit.nn.inference import Frozen
 from elmokit.nn.token_encoders import CharCNN, TokenEncoder
@@ -79,7 +79,7 @@ class _CharacterEncoder(nn.Module):
         _check_width(inputs, self._encoder.config.max_characters)
         ids = add_boundaries(inputs, cast(TokenEncoder, self._encoder))
         mask = self._encoder.is_word(ids)
-        words = encode_words(self._encoder, ids[mask])
+        words = encode_words(self._encoder, in_full_width(ids[mask], self._encoder.config))
         return {"token_embedding": words.new_zeros(*mask.shape, words.shape[1]).index_put((mask,), words), "mask": mask}
 
 

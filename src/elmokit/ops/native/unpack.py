@@ -47,6 +47,9 @@ def _unpack(
 
 def unpack_sentences(streams: Tensor, slots: Tensor, begins: np.ndarray, outs: Sequence[np.ndarray]) -> None:
     require(all(out.dtype == np.float32 and out.flags.c_contiguous for out in outs), "sentences are written in float32")
+    sizes = len(streams), 2 * streams.shape[3]
+    require(all((len(out), *out.shape[2:]) == sizes for out in outs), [out.shape for out in outs])
+    require(len(begins) == len(outs), (len(begins), len(outs)))
     lengths, size = np.array([out.shape[1] for out in outs], np.int64), 2 * streams.shape[3]
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     addresses = np.repeat(np.array([out.ctypes.data for out in outs], np.int64), lengths) + within * size * 4
