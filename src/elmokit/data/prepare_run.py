@@ -26,8 +26,8 @@ from elmokit.progress import ProgressBar
 SUFFIX_OF = {"zst": ".txt.zst", "gz": ".txt.gz", "none": ".txt"}
 # A JSON line for each dropped document.
 DROPPED_NAME = "dropped.jsonl"
-# The files of a corpus besides its report, and hidden ones, as killed runs leave them.
-OWN_FILES = re.compile(rf"{SHARD.pattern}|{re.escape(DROPPED_NAME)}|\..*")
+# The files of a corpus besides its report, and what killed runs left.
+OWN_FILES = re.compile(rf"{SHARD.pattern}|{re.escape(DROPPED_NAME)}|\.partial-.*")
 
 # The position of each document in its file, in 8 bytes.
 POSITIONS_NAME = "positions.bin"

@@ -22,7 +22,7 @@ HUGE_PAGE = 1 << 21  # bytes; for arrays of at least twice this size NumPy asks 
 STEPS = 8  # block sizes per power of two, so that arrays of about the same size share a block
 MAX_EXCESS = 2  # a free block is given to an array of at least 1/2 of its size
 MAX_KEPT = 1.25  # all blocks, free ones included, as a multiple of the recent peak; applied before a new block is made
-MAX_KEPT_AFTER_REUSE = 2  # the same where a free block was reused: higher, to keep the blocks that the next step needs
+MAX_KEPT_AFTER = 2  # the same, after each allocation: higher, to keep the blocks that the next step of training needs
 PEAK_DECAY = 0.999  # the factor of the recent peak at each allocation; a step of training makes a few dozen
 
 
@@ -90,7 +90,7 @@ class CachingAllocator:
             block = _Block(size)
         self._allocated += block.size
         self._peak = max(self._peak, self._allocated)
-        if self._total() > MAX_KEPT_AFTER_REUSE * self._peak:
+        if self._total() > MAX_KEPT_AFTER * self._peak:
             self._release_more_than(MAX_KEPT * self._peak)
         return block
 

@@ -32,7 +32,7 @@ from elmokit.storage.token_spool import TokenSpool
 
 INDEX_NAME = "index.json"
 # The other files of a store: parts, the states between them, and what killed runs left.
-OWN_FILES = re.compile(r"(part|state)-[0-9]+\.safetensors|\..*")
+OWN_FILES = re.compile(r"(part|state)-[0-9]+\.safetensors|\.partial-.*")
 MAX_INDEX_BYTES = 1 << 16
 
 
