@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
@@ -22,7 +23,7 @@ def perplexity_of(loss: float) -> float:
         return math.inf
 
 
-class _OfText:
+class _OfText(ABC):
     """The counts of a text that both measures have."""
 
     sentences: int
@@ -30,9 +31,9 @@ class _OfText:
     truncated: int
 
     @property
+    @abstractmethod
     def words(self) -> int:
         """Number of words."""
-        raise NotImplementedError
 
     @property
     def unknown_share(self) -> float:
