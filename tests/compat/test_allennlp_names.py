@@ -1,5 +1,6 @@
 """Names around AllenNLP's ELMo: indexer, boundaries, settings, the state as a pair, characters of id 0."""
 
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -321,6 +322,8 @@ def test_params_as_dict_copies_what_strings_spell_on_request() -> None:
     copy = params.duplicate()
     copy["list"][0].pop("lr")
     assert params["list"] == [{"lr": "0.1"}] and copy["list"] == [{}] and type(copy) is Params
+    restored = pickle.loads(pickle.dumps(Params({"inside": {"size": 3}}, "model.")))
+    assert restored == {"inside": {"size": 3}} and restored["inside"].history == "model.inside."
 
 
 def test_params_are_read_from_a_file_of_json(tmp_path: Path) -> None:

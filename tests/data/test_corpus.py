@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 import elmokit.data.corpus as corpus
-from elmokit.data.corpus import Position, SentenceReader, check_corpus, find_files, find_training_files
+from elmokit.data.corpus import Position, SentenceReader, check_corpus, find_files
 from elmokit.fs.reading import read_lines
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -146,18 +146,6 @@ def test_find_files_expands_directories_in_order(tmp_path: Path) -> None:
 def test_find_files_raises_for_a_single_path(tmp_path: Path, of_type: type) -> None:
     with pytest.raises(ValueError, match=r"give a list of files: \[path\]"):
         find_files(of_type(tmp_path))
-
-
-def test_a_training_file_that_is_given_twice_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "texts").mkdir()
-    file, link = tmp_path / "texts" / "a.txt", tmp_path / "link.txt"
-    file.touch()
-    link.symlink_to(file)
-    for paths in ([file, Path(file)], [tmp_path / "texts", file]):
-        with pytest.raises(ValueError, match=r"texts/a\.txt is given twice: give each file once, "):
-            find_training_files(paths)
-    with pytest.raises(ValueError, match=r"link\.txt is given twice, also as .*/texts/a\.txt: give each file once, "):
-        find_training_files([file, link])
 
 
 def test_find_files_leaves_out_hidden_files_and_directories(tmp_path: Path) -> None:

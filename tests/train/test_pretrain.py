@@ -211,6 +211,18 @@ def test_extended_run_may_end_with_the_best_weights_of_its_first_cycle(
     assert [event["step"] for event in events(settings.output, "train")][-1] == 70
 
 
+def test_a_corpus_that_gives_a_file_twice_is_refused(settings: PretrainConfig, tmp_path: Path) -> None:
+    """Its text would count twice."""
+    (text,) = settings.corpus
+    link = tmp_path / "link.txt"
+    link.symlink_to(text)
+    for again in (text, link):
+        with pytest.raises(ValueError, match=r"\.txt is given more than once.*: give each file once"):
+            pretrain(replace(settings, corpus=(text, again)))
+        with pytest.raises(ValueError, match=r"\.txt is given more than once.*: give each file once"):
+            finetune(FinetuneConfig(corpus=(text, again), output=tmp_path / "tuned"))
+
+
 def test_extended_run_that_diverges_goes_back_to_a_checkpoint_of_its_first_cycle(
     settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def save_hdf5(model: Pretrained, directory: str | Path, *, overwrite: bool = Fal
             or without a vocabulary the rows of the boundary words.
     """
     _check_representable(model)
+    directory = expand_user(directory)
     if overwrite:
         check_overwritable(directory, HDF5)
     with atomic_directory(directory, overwrite) as partial:

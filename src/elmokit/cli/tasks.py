@@ -132,7 +132,7 @@ class SampleEfficiency(Generic[TaskConfig]):
 
 
 def _refuse_seed(config: FitConfig, task: Any) -> None:
-    """ValueError if --seed was given beside --seeds, which replace it."""
+    """ValueError if --seed was given to a command whose --seeds replace it."""
     if config.seed != task.fit_config.seed:
         raise ValueError("--seed cannot be used with --seeds: omit one of them")
 

@@ -57,6 +57,10 @@ class CarriedStates(nn.Module):
 
 
 def without_boundaries(layers: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Remove <S> and </S> from layers (..., T+2, D) and from a mask that broadcasts to them without D; zero padding."""
+    """Remove <S> and </S> from layers (..., T+2, D), and from a mask that broadcasts to (..., T+2).
+
+    Returns:
+        The layers (..., T, D), zero where the mask is False, and the mask.
+    """
     inner = mask[..., 2:]
     return layers[..., 1:-1, :] * inner.unsqueeze(-1), inner

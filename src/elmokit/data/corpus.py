@@ -81,27 +81,6 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
     return files
 
 
-def find_training_files(paths: Sequence[str | Path]) -> list[Path]:
-    """`find_files` for training, where the text of a file that is given twice would count twice.
-
-    Args:
-        paths: Files and directories.
-
-    Returns:
-        The files.
-
-    Raises:
-        FileNotFoundError: A path does not exist, or a directory has no text files.
-        ValueError: A file is given twice, by whatever name; or `paths` is unusable, as in `find_files`.
-    """
-    files, names = find_files(paths), {}
-    for file in files:
-        if (name := names.setdefault(file.resolve(), file)) is not file:
-            also = "" if name == file else f", also as {name}"
-            raise ValueError(f"{file} is given twice{also}: give each file once, and set epochs to read it more often")
-    return files
-
-
 def _decoded(block: list[bytes], file: Path, number: int) -> str:
     """Decode the lines that follow line `number`. ValueError names the first line that is not UTF-8."""
     try:

@@ -149,7 +149,8 @@ class HashIndex:
         self._limit = newest
         self._newest: dict[int, list[int]] = {}
         self._count = 0
-        self._sorted: list[tuple[np.ndarray, np.ndarray]] = []  # hashes and numbers; sizes at least halve
+        # Hashes and numbers, the largest arrays first; each pair is at most half as long as the one before it.
+        self._sorted: list[tuple[np.ndarray, np.ndarray]] = []
 
     def add(self, hashes: Iterable[int], number: int) -> None:
         """Add a number under each of the hashes."""

@@ -285,8 +285,8 @@ def prepare(
     if finished is not None:
         shutil.rmtree(directory, ignore_errors=True)
         return finished
-    files = {"directory_of": REPORT_NAME, "own_files": OWN_FILES}
-    check_output(output, [*inputs, *exclude], overwrite=overwrite, **files)
+    sources = [*inputs, *exclude]
+    check_output(output, sources, overwrite=overwrite, directory_of=REPORT_NAME, own_files=OWN_FILES)
     check_replaceable(output)
     start = Checkpoint(
         report=PrepareReport(options, words_per_input=dict.fromkeys(input_bytes, 0)),

@@ -85,7 +85,7 @@ def line_tokenizer(name: str | None, tokenize: bool = True, language: str | None
         )
     if language is not None and name is None:
         raise ValueError(
-            f"the model records no tokenizer, so that each line is a sentence, split at white space: omit the "
+            "the model records no tokenizer, so that each line is a sentence, split at white space: omit the "
             f"language, or split the text first, with `elmokit prepare --language {language}`"
         )
     if not tokenize or name is None:

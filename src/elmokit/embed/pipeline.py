@@ -32,10 +32,9 @@ from elmokit.storage.shard import nothing_overflows
 from elmokit.text.characters import BOS, EOS
 
 Sentences = Sequence[Sequence[str]]
-
-GPU_FACTOR = 4  # times as many words and rows on a GPU, so that a step outweighs its launch; not measured
 Method = TypeVar("Method", bound=Callable[..., Any])
 
+GPU_FACTOR = 4  # times as many words and rows on a GPU, so that a step outweighs its launch; not measured
 LONG_FACTOR = 2  # times as many words in a batch of long sentences
 
 

@@ -38,8 +38,8 @@ class ServeConfig:
     max_body: int = 2 << 20
     """Maximum size of a request's body in bytes; larger ones are refused with status 413."""
     timeout: float = 60.0
-    """Time limit in seconds for each of four steps: receiving the body (else status 408), splitting its text into
-    words, computing the result (else 503), and sending one chunk of the answer (else the connection is closed). The
+    """Time limit in seconds for each of four steps: receiving the body (else status 408); splitting its text into words
+    (else 503); computing the result (else 503); sending one chunk of the answer (else the connection is closed). The
     answer as a whole has no limit."""
 
     def __post_init__(self) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.data.corpus import CorpusReport, check_corpus, find_files, find_training_files
+from elmokit.data.corpus import CorpusReport, check_corpus, find_files
 from elmokit.data.text_files import check_language, tokenized_files, tokenizer_of_shard
 from elmokit.fs.atomic import write_json
 from elmokit.fs.lock import only_one_in
+from elmokit.fs.paths import check_distinct
 from elmokit.lm.evaluate import evaluate
 from elmokit.lm.measures import Measure
 from elmokit.nn.bilm import BiLM
@@ -209,8 +210,8 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         raise ValueError("fine-tuning uses one process: run it without torchrun")
     with only_one_in(settings.output), pytorch_threads(settings.threads), own_random_state():
         _check_report(settings.output)
-        files = find_training_files(settings.corpus)
-        heldout, others = find_files(settings.heldout), find_files(settings.others)
+        files, heldout, others = (find_files(paths) for paths in (settings.corpus, settings.heldout, settings.others))
+        check_distinct(files)  # or a text would count twice
         if not files:
             raise ValueError("there is no corpus to train on: give at least one file or directory")
         check_language(settings.language, [*files, *heldout, *others])

@@ -13,11 +13,12 @@ from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
-from elmokit.data.corpus import CorpusReport, check_corpus, find_files, find_training_files
+from elmokit.data.corpus import CorpusReport, check_corpus, find_files
 from elmokit.data.text_files import check_language, tokenized_files, tokenizer_of_shard
 from elmokit.fs.atomic import link_or_copy_directory
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.lock import only_one_in
+from elmokit.fs.paths import check_distinct
 from elmokit.lm.measures import Perplexity, PseudoPerplexity, warn_of_unknown
 from elmokit.runtime import own_random_state, pytorch_threads
 from elmokit.text.tokenizers import get_tokenizer, tokenizer_for
@@ -277,7 +278,8 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
 
 def _text_of(settings: PretrainConfig) -> _Text:
     """Find the text, tokenize it where it is raw, count it, and print its size."""
-    files, heldout = find_training_files(settings.corpus), find_files(settings.heldout)
+    files, heldout = find_files(settings.corpus), find_files(settings.heldout)
+    check_distinct(files)  # or a text would count twice
     if not files:
         raise ValueError("there is no corpus to train on: give at least one file or directory")
     check_language(settings.language, [*files, *heldout])

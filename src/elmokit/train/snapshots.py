@@ -97,7 +97,7 @@ def remove_latest_snapshot(directory: Path) -> None:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Read a snapshot. ValueError if its files are damaged; another OSError says nothing about them."""
+    """Read a snapshot. ValueError if its files are missing or damaged; OSError if they cannot be read otherwise."""
     try:
         if (path / CHECKSUMS).exists():
             for name, checksum in from_json(dict[str, str], read_json(path / CHECKSUMS)).items():

@@ -27,6 +27,8 @@ REQUIRED: Any = object()  # stands for "no default", since None may be a default
 class Params(dict[str, Any]):
     """AllenNLP's settings of a class, which are removed as they are read. Nested dictionaries become `Params`, too."""
 
+    history: str = ""  # in the class, too, as pickle restores the settings before the attribute
+
     def __init__(self, params: Mapping[str, Any], history: str = "") -> None:
         """`history` is the prefix of the settings in those of a whole model, such as "model.text_field_embedder."."""
         super().__init__({key: _nested(value, f"{history}{key}.") for key, value in params.items()})
