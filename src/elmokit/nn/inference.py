@@ -12,7 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from elmokit.config import CHARACTER_SHIFT
 from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState, uncompiled
 from elmokit.nn.gated_cnn import WeightNormProjection
-from elmokit.nn.lstm import LSTMLayer
+from elmokit.nn.lstm import LSTMLayer, has_hooks
 from elmokit.nn.token_encoders import CharacterReader, CharCNN, Filters, Highway, Projection
 from elmokit.ops.dispatch import has_character_tables, has_prepacked_products
 from elmokit.ops.functional import (
@@ -109,9 +109,7 @@ class PrepackedCharCNN(CharacterReader, nn.Module):
 
 def _is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether a module is of this very class, without hooks and without a `forward` set on the instance."""
-    return type(module) is kind and not (
-        module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
-    )
+    return type(module) is kind and not has_hooks([module]) and "forward" not in vars(module)
 
 
 def _is_plain_cnn(module: nn.Module) -> bool:
@@ -251,7 +249,6 @@ class Frozen:
         same = {(weight.dtype, weight.device) for weight in weights}
         carried = state is not None and records_gradients(state.h, state.c)
         autocast = torch.is_autocast_enabled(bilm.device.type)
-        modules = [*bilm.modules()] if torch.is_grad_enabled() else []
-        hooked = any(module._forward_hooks or module._forward_pre_hooks for module in modules)  # which may learn
+        hooked = torch.is_grad_enabled() and has_hooks(bilm.modules())  # which may learn
         is_plain = counted and len(same) == 1 and not (carried or autocast or hooked)
         return is_plain and has_prepacked_products(bilm.device, bilm.dtype)

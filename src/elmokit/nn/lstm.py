@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -247,14 +247,18 @@ def check_stateless(kind: str, state: BiLMState | None, start: BiLMState | None)
         raise ValueError(f"{kind} has no state to carry or to start from: use zeros")
 
 
+def has_hooks(modules: Iterable[nn.Module]) -> bool:
+    """Whether any of the modules itself has a hook on its `forward`."""
+    return any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+
+
 def runs_in_turn(encoder: nn.Module, *inputs: Tensor, dropout: float = 0.0) -> bool:
     """Whether the directions run one after the other on the caller's thread, for gradients, dropout or hooks.
 
     A hook may add parameters that learn although the encoder does not, and may keep tensors, which must then not be
     overwritten.
     """
-    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in encoder.modules())
-    return dropout > 0 or hooked or records_gradients(*inputs, *encoder.parameters())
+    return dropout > 0 or has_hooks(encoder.modules()) or records_gradients(*inputs, *encoder.parameters())
 
 
 def run_directions(tasks: Sequence[Callable[[], Result]], device: torch.device, in_turn: bool) -> list[Result]:

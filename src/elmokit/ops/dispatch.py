@@ -27,12 +27,15 @@ MAX_ALPHABET = 1024  # distinct characters: larger tables would take too much me
 
 
 class Request(NamedTuple):
-    """An op, and the device, the number type and the lengths of dot products that it is to run with."""
+    """An op, and what it is to run with: the device, the number type, and the sizes on which the choice depends.
+
+    The sizes are the lengths of the op's dot products; of a prepacked char_conv, the number of characters.
+    """
 
     op: str
     device: str
     dtype: torch.dtype
-    depths: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
 
 
 # --- Requirements of implementations: each gives the reason why a request cannot be served, or None -------------------
@@ -59,7 +62,7 @@ def _float32_sums(request: Request) -> str | None:
 
 
 def _prepacked_products(request: Request) -> str | None:
-    dtype, depths = request.dtype, request.depths
+    dtype, depths = request.dtype, request.sizes
     if (reason := _library_on_cpu(request)) is not None:
         return reason
     if dtype == torch.bfloat16:
@@ -74,7 +77,7 @@ def _prepacked_float_products(request: Request) -> str | None:
 
 
 def _tables_of_characters(request: Request) -> str | None:
-    if any(size > MAX_ALPHABET for size in request.depths):
+    if any(size > MAX_ALPHABET for size in request.sizes):
         return f"tables of more than {MAX_ALPHABET} characters would be too large"
     return _float32_sums(request)
 
@@ -106,6 +109,8 @@ IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
         "portable": ("portable.highway", _floats),
         "reference": ("reference", _floats),
     },
+    # For words of more than 256 characters, or more than MAX_ALPHABET distinct ones in a call, the native module calls
+    # the reference: both are known only when the words are.
     "char_conv": {
         "native": ("native.char_conv", _float32_sums),
         "reference": ("reference", _floats),
@@ -171,7 +176,7 @@ def available_backends() -> tuple[str, ...]:
     return tuple(name for name in BACKENDS if name != "native" or library.targets())
 
 
-def explain(op: str, device: str, dtype: torch.dtype, *depths: int) -> dict[str, str | None]:
+def explain(op: str, device: str, dtype: torch.dtype, *sizes: int) -> dict[str, str | None]:
     """Say which backend runs an op, and why not a better one; the arguments are those of `choose`.
 
     Returns:
@@ -181,7 +186,7 @@ def explain(op: str, device: str, dtype: torch.dtype, *depths: int) -> dict[str,
     reasons: dict[str, str | None] = {}
     for backend, (_, requirement) in IMPLEMENTATIONS[op].items():
         is_allowed = BACKENDS.index(backend) <= BACKENDS.index(get_backend())
-        reason = requirement(Request(op, device, dtype, depths)) if is_allowed else f"only {get_backend()} is allowed"
+        reason = requirement(Request(op, device, dtype, sizes)) if is_allowed else f"only {get_backend()} is allowed"
         reasons[backend] = reason
         if reason is None:
             break
@@ -191,7 +196,7 @@ def explain(op: str, device: str, dtype: torch.dtype, *depths: int) -> dict[str,
 @cache
 def _chosen(request: Request, allowed: str) -> Any:
     """The module for a request; `allowed` separates the cached answers of different settings."""
-    reasons = explain(*request[:3], *request.depths)
+    reasons = explain(*request[:3], *request.sizes)
     backend, reason = list(reasons.items())[-1]
     if reason is not None:
         details = "; ".join(f"{name}: {why}" for name, why in reasons.items())
@@ -199,14 +204,14 @@ def _chosen(request: Request, allowed: str) -> Any:
     return import_module(f"elmokit.ops.{IMPLEMENTATIONS[request.op][backend][0]}")
 
 
-def choose(op: str, device: torch.device, dtype: torch.dtype, *depths: int) -> Any:
+def choose(op: str, device: torch.device, dtype: torch.dtype, *sizes: int) -> Any:
     """The module whose functions run an op.
 
     Args:
         op: A key of `IMPLEMENTATIONS`.
         device: Where its tensors are.
         dtype: The number type of its products.
-        depths: The lengths of its dot products; for a prepacked char_conv, the number of characters.
+        sizes: See `Request`.
 
     Returns:
         The module, with the functions that `ops.functional` calls.
@@ -214,7 +219,7 @@ def choose(op: str, device: torch.device, dtype: torch.dtype, *depths: int) -> A
     Raises:
         ValueError: If no backend that is allowed can run it, as with int8 where there is no compiled library.
     """
-    return _chosen(Request(op, device.type, dtype, depths), get_backend())
+    return _chosen(Request(op, device.type, dtype, sizes), get_backend())
 
 
 def has_prepacked_products(device: torch.device, dtype: torch.dtype, *depths: int) -> bool:

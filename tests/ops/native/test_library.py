@@ -5,6 +5,7 @@ import platform
 import shutil
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -157,6 +158,25 @@ def test_results_and_gradients_are_the_same_whatever_pytorchs_default_dtype() ->
 def test_targets_are_tried_on_the_cpu_whatever_the_default_device() -> None:
     with torch.device("meta"):  # stands for a GPU
         assert all(map(library.multiplies_correctly, library.targets()))
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("wrong", ["panels", "out"])
+def test_wrong_products_of_each_number_type_are_noticed(
+    wrong: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = library.NativeFunction.__call__
+
+    def with_an_error(function: library.NativeFunction, **arguments: Any) -> Any:
+        result = run(function, **arguments)
+        written = "out" if "out" in arguments else "panels"
+        if written == wrong and arguments.get("panels", torch.empty(0)).dtype == dtype:
+            arguments[wrong].flatten()[0] += 1
+        return result
+
+    monkeypatch.setattr(library.NativeFunction, "__call__", with_an_error)
+    assert not any(map(library.multiplies_correctly, library.targets()))
 
 
 @pytest.mark.native

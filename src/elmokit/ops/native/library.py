@@ -153,21 +153,32 @@ VARIABLE = "ELMOKIT_ISA"
 
 
 def multiplies_correctly(target: str) -> bool:
-    """Whether a tiny product of integers, exact in float32 and bfloat16, agrees with NumPy's."""
-    rows, columns, depth = 7, 70, 6
+    """Whether a tiny product of integers, exact in float32, bfloat16 and int8, agrees with NumPy's."""
+    rows, columns, depth, bytes_of_int8_row = 7, 70, 6, 12  # 6 values, filled up to 8, and a scale
     weight, a = np.arange(columns * depth) % 7 - 3.0, np.arange(rows * depth) % 5 - 2.0
-    expected = a.reshape(rows, depth) @ weight.reshape(columns, depth).T
-    weight, a = (torch.from_numpy(values).float() for values in (weight, a))
-    for dtype in (torch.float32, torch.bfloat16):
-        panels = torch.empty(128 * depth, dtype=dtype, device="cpu")
+    weight, a = weight.reshape(columns, depth), a.reshape(rows, depth)
+    weight[:, 0] = a[:, 0] = 127  # the largest of a row, so its scale in int8 is 1
+    expected = a @ weight.T
+
+    def in_numbers(values: np.ndarray, dtype: torch.dtype) -> Tensor:
+        floats = torch.from_numpy(values).float()
+        if dtype != torch.int8:
+            return floats.to(dtype)
+        quantized = torch.empty(len(values), bytes_of_int8_row, dtype=torch.uint8, device="cpu")
+        _function("quantize", "int8", target)(rows=len(values), depth=depth, values=floats, quantized=quantized)
+        return quantized
+
+    for dtype in (torch.float32, torch.bfloat16, torch.int8):
+        numbers = in_numbers(a, dtype)
+        unpacked = in_numbers(weight, torch.int8 if dtype == torch.int8 else torch.float32)
+        panels = torch.empty(128 * (bytes_of_int8_row + 4), dtype=dtype, device="cpu")  # enough for every type
         out = torch.empty(rows, columns, dtype=torch.float32, device="cpu")
         sizes = {"columns": columns, "depth": depth, "first_panel": 0, "end_panel": 2, "panels": panels}
         _function("prepack", TYPE_NAMES[dtype], target)(
-            gates=1, weight=weight, column_stride=depth, depth_stride=1, **sizes
+            gates=1, weight=unpacked, column_stride=unpacked.shape[1], depth_stride=1, **sizes
         )
-        _function("product", TYPE_NAMES[dtype], target)(
-            rows=rows, a=a.to(dtype), stride=depth, bias=None, out=out, out_stride=columns, wide=True, **sizes
-        )
+        sizes |= {"rows": rows, "stride": numbers.shape[1], "out_stride": columns}
+        _function("product", TYPE_NAMES[dtype], target)(a=numbers, bias=None, out=out, wide=True, **sizes)
         if not np.array_equal(out.numpy(), expected):
             return False
     return True
