@@ -30,7 +30,7 @@ test-portable: .venv/installed-dev
 	mkdir -p build/portable
 	cp -R src/elmokit build/portable/
 	find build/portable -name '*.so' -delete
-	PYTHONPATH=$(CURDIR)/build/portable $(PYTEST) $(OF_BACKENDS)
+	PYTHONPATH="$(CURDIR)/build/portable" $(PYTEST) $(OF_BACKENDS)
 
 # On the specification of every operation.
 test-reference: .venv/installed-dev
@@ -61,7 +61,7 @@ clean:
 	rm -rf .venv build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 
 .venv/bin/python:
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; } # a part of one would pass for the whole
 
 .venv/installed: $(INSTALLED_FROM) | .venv/bin/python
 	$(PIP_INSTALL) --editable .

@@ -46,6 +46,12 @@ def digest(folder: Path) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
+def reason_of(error: BaseException) -> str:
+    """The first lines that the compiler printed, or else the error itself."""
+    printed = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
+    return "\n".join(printed.splitlines()[:5]) or str(error)
+
+
 def target_objects(compiler: list[str], folder: Path, target: str, objects: Path) -> list[Path]:
     """Compile all kernels for one target.
 
@@ -63,29 +69,34 @@ def target_objects(compiler: list[str], folder: Path, target: str, objects: Path
     return compiled
 
 
-def build_library(folder: Path, library: Path, machine: str = platform.machine()) -> None:
-    """Compile the kernels for each target, leaving out those that the compiler does not know.
+def build_library(folder: Path, library: Path, machine: str = platform.machine()) -> dict[str, str]:
+    """Compile the kernels for each target, leaving out those for which it fails, as for one that the compiler lacks.
 
     Args:
         folder: The C sources.
         library: The file to write; it appears whole or not at all.
         machine: What the library is for, as `platform.machine` calls it.
 
+    Returns:
+        Why each target that the library lacks could not be compiled.
+
     Raises:
         OSError: There is no compiler ($CC, else cc, gcc or clang).
         CalledProcessError: It cannot compile the sources.
     """
-    compiler, partial = c_compiler(), library.with_suffix(".partial")
+    compiler, partial = c_compiler(), library.with_suffix(".partial.so")
     family = FAMILIES.get(machine, "baseline")
     targets = [target for target in TARGETS if target.startswith((family, "baseline"))]
     with TemporaryDirectory() as objects, ThreadPoolExecutor(os.cpu_count()) as pool:
         compiling = [pool.submit(target_objects, compiler, folder, target, Path(objects)) for target in targets]
-        compiled = [str(file) for each in compiling if not each.exception() for file in each.result()]
-        if (error := compiling[-1].exception()) is not None:  # of the baseline, which every compiler knows
+        errors = {target: each.exception() for target, each in zip(targets, compiling, strict=True)}
+        if (error := errors["baseline"]) is not None:  # which every compiler knows
             raise error
+        compiled = [str(file) for each in compiling if not each.exception() for file in each.result()]
         options = [*FLAGS, f'-DELMOKIT_SOURCES="{digest(folder)}"', str(folder / "library.c"), "-shared"]
         subprocess.run([*compiler, *options, *compiled, "-o", str(partial)], check=True, capture_output=True)
     os.replace(partial, library)
+    return {target: reason_of(error) for target, error in errors.items() if error is not None}
 
 
 def c_compiler() -> list[str]:
@@ -106,12 +117,6 @@ def platform_tag() -> str:
     return process_macos_plat_tag(tag, compat=False) if tag.startswith("macosx") else tag
 
 
-def reason_of(error: OSError | subprocess.CalledProcessError) -> str:
-    """The first lines that the compiler printed, or else the error itself."""
-    printed = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
-    return "\n".join(printed.splitlines()[:5]) or str(error)
-
-
 class KernelBuilder(BuildHookInterface):
     """Adds the library to a wheel, and names the wheel's platform."""
 
@@ -120,7 +125,7 @@ class KernelBuilder(BuildHookInterface):
         if self.target_name != "wheel" or os.environ.get("ELMOKIT_PURE", "0") != "0":
             return
         try:
-            build_library(Path(self.root) / SOURCES, Path(self.root) / LIBRARY)
+            omitted = build_library(Path(self.root) / SOURCES, Path(self.root) / LIBRARY)
         except (OSError, subprocess.CalledProcessError) as error:
             self.app.display_warning(
                 f"\n*** elmokit WITHOUT COMPILED KERNELS: no C compiler could build them ({reason_of(error)}).\n"
@@ -128,5 +133,7 @@ class KernelBuilder(BuildHookInterface):
                 "*** install elmokit again; or set ELMOKIT_PURE=1 to do without. `elmokit info` lists the kernels.\n"
             )
             return
+        for target, reason in omitted.items():
+            self.app.display_warning(f"elmokit's kernels for {target} were left out: {reason}")
         build_data["artifacts"].append(LIBRARY.as_posix())
         build_data["pure_python"], build_data["tag"] = False, f"py3-none-{platform_tag()}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Real vectors of real sentences from the bundled English model, without a network: make demo
+# Real vectors of real sentences from the bundled English model: make demo. Only the installation needs a network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

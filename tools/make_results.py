@@ -1027,7 +1027,8 @@ def main(argv: list[str]) -> int:
         for path, content in documents().items():
             path.write_text(content, encoding="utf-8")
     messages = problems()
-    print("\n".join(messages), file=sys.stderr)
+    for message in messages:
+        print(message, file=sys.stderr)
     return 1 if messages else 0
 
 

@@ -7,43 +7,49 @@ set -euo pipefail
 target=$1
 shift
 peers=${*:-allennlp tf efml}
+for peer in $peers; do
+    [[ $peer =~ ^(allennlp|tf|efml)$ ]] || { echo "no such peer: $peer" >&2 && exit 1; }
+done
 torch=torch==2.13.0
 mkdir -p "$target"
 target=$(cd "$target" && pwd)
 
+pip_install() { "$environment/bin/python" -m pip install --quiet --constraint "$target/constraints.txt" "$@"; }
+
 make_environment() {
     "${PYTHON:-python3}" -m venv "$target/$1"
-    pip="$target/$1/bin/python -m pip install --quiet --constraint $target/constraints.txt"
-    $pip "setuptools<81" wheel # allennlp and fairscale still ask for pkg_resources
+    environment=$target/$1
+    pip_install "setuptools<81" wheel # allennlp and fairscale still ask for pkg_resources
 }
 
 site_packages() { "$target/$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 
 allennlp() {
     make_environment allennlp
-    $pip $torch numpy
-    $pip h5py cached-path lmdb dill base58 nltk more-itertools filelock requests tqdm termcolor tensorboardX \
+    pip_install $torch numpy
+    pip_install h5py cached-path lmdb dill base58 nltk more-itertools filelock requests tqdm termcolor tensorboardX \
         scikit-learn scipy sentencepiece transformers==4.30.2 spacy flaky overrides==3.1.0
-    $pip --no-deps allennlp==2.10.1 wandb
-    $pip --no-deps --no-build-isolation fairscale==0.4.6
+    pip_install --no-deps allennlp==2.10.1 wandb
+    pip_install --no-deps --no-build-isolation fairscale==0.4.6
     touch "$(site_packages allennlp)/torchvision.py" # imported, never used by ELMo
 }
 
 tf() {
     make_environment tf
-    $pip tensorflow-cpu==2.21.0 tf_keras==2.21.0 simple_elmo==0.9.2 h5py
-    $pip --no-deps bilm
+    pip_install tensorflow-cpu==2.21.0 tf_keras==2.21.0 simple_elmo==0.9.2 h5py
+    pip_install --no-deps bilm
     local bilm
     bilm=$(site_packages tf)/bilm
     # It was written for TensorFlow 1 and Python 3.6, where a generator might end with StopIteration.
-    sed -i 's/^import tensorflow as tf$/import tensorflow.compat.v1 as tf; tf.disable_v2_behavior()/' "$bilm"/*.py
-    sed -i 's/^\( *\)raise StopIteration.*$/\1return/' "$bilm/data.py"
+    sed -i.orig 's/^import tensorflow as tf$/import tensorflow.compat.v1 as tf; tf.disable_v2_behavior()/' "$bilm"/*.py
+    sed -i.orig 's/^\( *\)raise StopIteration.*$/\1return/' "$bilm/data.py"
+    rm "$bilm"/*.orig
 }
 
 efml() {
     make_environment efml
-    $pip $torch "numpy<2"
-    $pip elmoformanylangs==0.0.4.post2 overrides==3.1.0 h5py
+    pip_install $torch "numpy<2"
+    pip_install elmoformanylangs==0.0.4.post2 overrides==3.1.0 h5py
 }
 
 printf '%s\n' $torch >"$target/constraints.txt"

@@ -43,10 +43,11 @@ CC BY-SA 4.0, with attribution to Wikipedia contributors and to OpenStax; see NO
 - recipe {recipe}, learning rate {learning_rate:g}, constant up to step {start:,}, then falling to zero over
   {cool_steps:,} steps
 - batch {batch_size} x {unroll_steps}, {num_samples:,} negative samples, dropout {dropout}, {dtype} products,
-  seed {seed}, CPU
+  seed {seed}, on {device}
 {perplexities}"""
 CONTINUED = """
-This run began with the weights of a model that had read {first:,} words, and read {second:,}.
+This run began with the weights of a model that had read {first:,} words, and read {second:,}. The header of the command
+below has the settings of both.
 """
 WEAKNESSES = """
 ## Weak points
@@ -118,10 +119,9 @@ def main() -> None:
     model = load(arguments.run / "model")
     model.bilm.half().float()  # as the shipped model will be read
     events = read_events(arguments.run)
-    begun, ended = events[0], events[-1]
+    begun, last = events[0], training_records(arguments.run)[-1]
     settings, lstm = begun["settings"], model.bilm.config.lstm
     before = arguments.words_before
-    last = training_records(arguments.run)[-1]
     card = CARD.format(
         name=arguments.output.name, layers=lstm.num_layers, cell_dim=lstm.cell_dim, projection_dim=lstm.projection_dim,
         output_dim=model.bilm.config.output_dim, max_bytes=model.bilm.config.char_cnn.max_characters - 2,
@@ -129,12 +129,13 @@ def main() -> None:
         vocabulary=len(model.vocab or ()), tokenizer=model.tokenizer, words_seen=before + last["words"],
         corpus_words=begun["words"], passes=(before + last["words"]) / begun["words"],
         runs=CONTINUED.format(first=before, second=last["words"]) if before else "",
-        date=date.fromtimestamp(ended["time"]),
+        date=date.fromtimestamp(last["time"]),
         start=begun["step"], cool_steps=begun["total_steps"] - begun["step"],
         perplexities=perplexity_table(model, arguments.perplexities),
         weaknesses=weaknesses(model, arguments.intrinsic),
         **{name: settings[name] for name in (
             "recipe", "learning_rate", "batch_size", "unroll_steps", "num_samples", "dropout", "dtype", "seed",
+            "device",
         )},
     )  # fmt: skip
     shipped = Pretrained(

@@ -1,11 +1,12 @@
 """The examples of the verbs' help: every verb has some, its help shows them, and they run as they stand."""
 
 import shutil
+from itertools import chain
 from pathlib import Path
 from typing import get_args
 
 import pytest
-from document_examples import run_command
+from document_examples import blocks_of, run_command
 from hub_server import TOKEN, running_hub, take_for_the_hub
 
 from elmokit.cli import main
@@ -33,6 +34,14 @@ def test_list_of_verbs_shows_no_examples(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "elmokit embed" not in capsys.readouterr().out
+
+
+def test_examples_and_the_readme_write_each_file_by_the_same_command() -> None:
+    """Another command would refuse to replace what the first has written."""
+    readme = "".join(blocks_of(ROOT / "README.md", "console")).splitlines()
+    commands = {command for command in chain(readme, *EXAMPLES.values()) if " --output " in command}
+    outputs = [command.partition(" --output ")[2].split()[0] for command in commands]
+    assert len(outputs) > 10 and sorted(set(outputs)) == sorted(outputs)
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
 from elmokit.train.tracker import Tracker, read_events, training_records
 
 
@@ -84,6 +86,13 @@ def test_tracker_names_the_measure_in_tensorboard(tmp_path: Path) -> None:
         "heldout/pseudo-perplexity/pseudo_perplexity": (7.5, 1),
         "heldout/perplexity/forward": (9.5, 2),
     }
+
+
+def test_tensorboard_reads_what_a_tracker_writes(tmp_path: Path) -> None:
+    with closing(Tracker(tmp_path, tensorboard=True)) as tracker:
+        tracker.event("train", 3, loss_masked=2.5)
+    found = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in found.Scalars("train/loss_masked")] == [(3, 2.5)]
 
 
 def test_tracker_writes_null_for_numbers_that_json_lacks(tmp_path: Path) -> None:

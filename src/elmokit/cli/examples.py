@@ -1,6 +1,7 @@
 """Examples for the help of each verb.
 
-They run in a checkout as they are. Tests run them in this order, since some read the output of an earlier one.
+They run in a checkout as they are, also after those of the README, which are the same where they write the same files.
+Tests run them in this order, since some read the output of an earlier one.
 """
 
 DATA = "examples/data"
@@ -11,7 +12,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         f"elmokit embed {DATA}/sentences.txt --output runs/vectors",
         f"elmokit embed {DATA}/sentences.txt --output runs/layers.hdf5 --layers all",
     ),
-    "encode": (f"elmokit encode {DATA}/sentences.txt --output runs/sentences.npy --normalize-embeddings",),
+    "encode": (f"elmokit encode {DATA}/sentences.txt --output runs/sentences.npy",),
     "compare": (
         'elmokit compare play "They play chess" "The boys play in the street" '
         '--other "The play has five acts" "He wrote the play"',
@@ -19,7 +20,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "neighbors": (f'elmokit neighbors play --in "The play was a success" --corpus {DATA}/sentences.txt',),
     "senses": (f"elmokit senses play --corpus {DATA}/sentences.txt --output runs/senses",),
     "change": (f"elmokit change mouse house --first {DATA}/mouse-1950.txt --second {DATA}/mouse-2000.txt",),
-    "prepare": (f"elmokit prepare {DATA}/raw/*.txt --output runs/shards",),
+    "prepare": (f"elmokit prepare {DATA}/raw/*.txt --exclude {DATA}/heldout.txt --output runs/shards",),
     "pretrain": (
         f"elmokit pretrain --corpus runs/shards --heldout {DATA}/heldout.txt --preset tiny --epochs 10 "
         "--output runs/tiny",
@@ -40,10 +41,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "probe": (f"elmokit probe {DATA}/train.conllu {DATA}/dev.conllu --test {DATA}/test.conllu",),
     "wsd": (f"elmokit wsd {DATA}/coarse-wsd",),
     "scws": (f"elmokit scws {DATA}/scws-ratings.txt",),
-    "fit": (
-        f"elmokit fit tagging {DATA}/train.conllu {DATA}/dev.conllu --test {DATA}/test.conllu --batch-size 4 "
-        "--output runs/tagger",
-    ),
+    "fit": (f"elmokit fit tagging {DATA}/train.conllu {DATA}/dev.conllu --batch-size 4 --output runs/tagger",),
     "predict": (
         f"elmokit predict runs/tagger {DATA}/test.conllu --output runs/tagged.conllu",
         f"elmokit predict runs/tagger {DATA}/sentences.txt --text --output runs/tagged.jsonl",
