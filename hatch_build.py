@@ -6,10 +6,10 @@ ELMOKIT_PURE=1 in the environment, the wheel is py3-none-any and elmokit compute
 
 import hashlib
 import os
-import platform
 import shlex
 import shutil
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,7 +37,7 @@ TARGETS = {
     "neon_dotprod": ["-march=armv8.2-a+dotprod"],
     "baseline": [],
 }
-FAMILIES = {"x86_64": "avx", "AMD64": "avx", "aarch64": "neon", "arm64": "neon"}  # of targets, by platform.machine()
+FAMILIES = {"x86_64": "avx", "aarch64": "neon", "arm64": "neon"}  # of targets, by the first part of -dumpmachine
 
 
 def digest(folder: Path) -> str:
@@ -69,13 +69,19 @@ def target_objects(compiler: list[str], folder: Path, target: str, objects: Path
     return compiled
 
 
-def build_library(folder: Path, library: Path, machine: str = platform.machine()) -> dict[str, str]:
+def family_of(compiler: list[str]) -> str:
+    """The family of targets for the processors that a compiler compiles for; "baseline" if there is none."""
+    triple = subprocess.run([*compiler, "-dumpmachine"], check=True, capture_output=True).stdout.decode()
+    # GCC keeps wide registers on a stack that Windows aligns to 16 bytes only, where they crash (its bug 54412).
+    return "baseline" if "mingw" in triple else FAMILIES.get(triple.split("-")[0], "baseline")
+
+
+def build_library(folder: Path, library: Path) -> dict[str, str]:
     """Compile the kernels for each target, leaving out those for which it fails, as for one that the compiler lacks.
 
     Args:
         folder: The C sources.
         library: The file to write; it appears whole or not at all.
-        machine: What the library is for, as `platform.machine` calls it.
 
     Returns:
         Why each target that the library lacks could not be compiled.
@@ -84,8 +90,8 @@ def build_library(folder: Path, library: Path, machine: str = platform.machine()
         OSError: There is no compiler ($CC, else cc, gcc or clang).
         CalledProcessError: It cannot compile the sources.
     """
-    compiler, partial = c_compiler(), library.with_suffix(".partial.so")
-    family = FAMILIES.get(machine, "baseline")
+    compiler, partial = c_compiler(), library.with_suffix(f".{os.getpid()}.so")
+    family = family_of(compiler)
     targets = [target for target in TARGETS if target.startswith((family, "baseline"))]
     with TemporaryDirectory() as objects, ThreadPoolExecutor(os.cpu_count()) as pool:
         compiling = [pool.submit(target_objects, compiler, folder, target, Path(objects)) for target in targets]
@@ -94,16 +100,21 @@ def build_library(folder: Path, library: Path, machine: str = platform.machine()
             raise error
         compiled = [str(file) for each in compiling if not each.exception() for file in each.result()]
         options = [*FLAGS, f'-DELMOKIT_SOURCES="{digest(folder)}"', str(folder / "library.c"), "-shared"]
-        subprocess.run([*compiler, *options, *compiled, "-o", str(partial)], check=True, capture_output=True)
+        linked = Path(objects) / library.name
+        subprocess.run([*compiler, *options, *compiled, "-o", str(linked)], check=True, capture_output=True)
+        shutil.copy(linked, partial)
     os.replace(partial, library)
     return {target: reason_of(error) for target, error in errors.items() if error is not None}
 
 
 def c_compiler() -> list[str]:
-    """The command of $CC, else the first of cc, gcc and clang that is there, else cc."""
+    """The command of $CC, else the first of cc, gcc and clang that is there, else cc; on macOS with $ARCHFLAGS."""
     if named := os.environ.get("CC"):
-        return shlex.split(named, posix=os.name != "nt")
-    return [next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), "cc")]
+        command = shlex.split(named, posix=os.name != "nt")
+    else:
+        command = [next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), "cc")]
+    # On macOS this names the processors for which a wheel is built and called.
+    return command + shlex.split(os.environ.get("ARCHFLAGS", "")) if sys.platform == "darwin" else command
 
 
 def platform_tag() -> str:
@@ -122,10 +133,13 @@ class KernelBuilder(BuildHookInterface):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before it builds a wheel, or installs a checkout to be edited."""
+        library = Path(self.root) / LIBRARY
+        if self.target_name == "wheel" and version == "editable":
+            library.unlink(missing_ok=True)  # that of an earlier installation would be used where none is built
         if self.target_name != "wheel" or os.environ.get("ELMOKIT_PURE", "0") != "0":
             return
         try:
-            omitted = build_library(Path(self.root) / SOURCES, Path(self.root) / LIBRARY)
+            omitted = build_library(Path(self.root) / SOURCES, library)
         except (OSError, subprocess.CalledProcessError) as error:
             self.app.display_warning(
                 f"\n*** elmokit WITHOUT COMPILED KERNELS: no C compiler could build them ({reason_of(error)}).\n"

@@ -209,3 +209,6 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         linear_logsumexp(hidden, weight[:, :6], bias[:5])
     with pytest.raises(ValueError, match="excluded has 4 entries for 5 vectors"):
         linear_logsumexp(hidden, weight[:, :6], bias, torch.full((4,), -1))
+    for classes, dim in ((0, 6), (9, 0)):
+        with pytest.raises(ValueError, match="a softmax needs classes and vectors with values"):
+            linear_logsumexp(hidden[:, :dim], weight[:classes, :dim], bias[:classes])

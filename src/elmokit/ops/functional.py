@@ -260,13 +260,15 @@ def linear_logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Ten
         (N,).
 
     Raises:
-        ValueError: If the sizes do not fit together.
+        ValueError: If the sizes do not fit together, or there are no classes.
     """
     count, dim = hidden.shape
     if weight.shape[1] != dim:
         raise ValueError(
             f"vectors {tuple(hidden.shape)} do not fit the softmax's weight {tuple(weight.shape)}: both need D columns"
         )
+    if 0 in weight.shape:
+        raise ValueError(f"a softmax needs classes and vectors with values, and its weight is {tuple(weight.shape)}")
     if len(bias) != len(weight):
         raise ValueError(f"the bias has {len(bias)} entries for {len(weight)} classes")
     if excluded is not None and len(excluded) != count:

@@ -1,5 +1,5 @@
 /* The kernels of one target and number type against plain loops, as a program: for processors that are emulated, and for
- * sanitizers (make test-kernels). Exits with 1 where a result is wrong; inputs are bounded by the size of their arrays. */
+ * sanitizers (make test-kernels). Exits with 1 where a result is wrong. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static float *floats(ptrdiff_t count, int random) {
 
 /* Exactly as many values as the kernel may touch, so that a sanitizer sees one too many. */
 static TYPE *rows_of(ptrdiff_t rows, ptrdiff_t depth, const float *values) {
-    TYPE *numbers = malloc((size_t)(rows * row_size(depth)) * sizeof *numbers + 1);
+    TYPE *numbers = malloc((size_t)(rows * row_size(depth)) * sizeof *numbers);
     TYPED(quantize)(rows, depth, values, numbers);
     return numbers;
 }
@@ -90,7 +90,7 @@ static void test_highway(ptrdiff_t rows, ptrdiff_t units) {
     free(x), free(weight), free(bias), free(found), free(expected), free(numbers), free(panel), free(values), free(out);
 }
 
-/* Without a trace, a projection and a clip that bind. */
+/* Without a trace; the projection and the clips, which are so small that they change values, are there. */
 static void test_lstm(ptrdiff_t steps, ptrdiff_t rows, ptrdiff_t units, ptrdiff_t width) {
     ptrdiff_t across = (units + UNITS - 1) / UNITS * PANEL, slots = steps * rows;
     float *recurrent = floats(4 * units * width, 1), *projection = floats(width * units, 1);

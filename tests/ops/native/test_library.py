@@ -2,6 +2,7 @@
 
 import importlib.util
 import platform
+import re
 import shutil
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -15,7 +16,7 @@ from elmokit.nn.bilm import BiLM
 from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.ops.dispatch import available_backends, explain
-from elmokit.ops.native import library
+from elmokit.ops.native import char_conv, gemm, library, logsumexp, lstm
 
 pytestmark = pytest.mark.any_backend
 
@@ -45,6 +46,10 @@ def test_a_library_that_does_not_fit_is_left_alone(tmp_path: Path, monkeypatch: 
     for path in (tmp_path / "absent.so", tmp_path / "no_library.so", Path(str(extension.origin))):
         use(path, monkeypatch)
         assert not library.is_built() and library.targets.__wrapped__() == ()
+        monkeypatch.setattr(library, "targets", tuple)
+        reason = "cannot be loaded here, or was built from other" if path.exists() else "there was no C compiler"
+        assert reason in str(library.why_none())
+        monkeypatch.undo()
 
 
 @pytest.mark.slow
@@ -120,6 +125,29 @@ def test_a_library_of_other_sources_is_refused(tmp_path: Path, monkeypatch: pyte
     with pytest.warns(UserWarning, match="from other sources"):
         use(tmp_path / "_native.so", monkeypatch)
     assert not library.is_built()
+
+
+def test_python_has_the_sizes_of_the_sources() -> None:
+    """They are the sizes of arrays that the library writes to."""
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted(library.SOURCES.glob("*.[ch]")))
+    sizes = {}
+    for name, value in re.findall(r"^#define (\w+) (\d+)\b", text, flags=re.MULTILINE):
+        sizes.setdefault(name, []).append(int(value))
+    assert sizes["PANEL"] == [gemm.PANEL] and sizes["int8_STEP"] == [gemm.QUAD]
+    assert sizes["CLASSES"] == sizes["POSITIONS"] == [logsumexp.TILE]
+    assert sizes["ROWS_OF_A_SUM"] == [lstm.ROWS_OF_A_SUM]
+    characters = (library.SOURCES / "characters.c").read_text(encoding="utf-8")
+    assert f"\n#define LANES {char_conv.LANES}\n" in characters
+
+
+@pytest.mark.native
+def test_arguments_of_another_number_type_are_refused() -> None:
+    weight = gemm.prepack(torch.ones(8, 4), torch.bfloat16, gates=2)
+    arguments = {"rows": 1, "units": 4, "first_panel": 0, "end_panel": 1, "quantized": None, "bias": torch.ones(8)}
+    with pytest.raises(AssertionError, match=r"x is torch\.float32"):
+        library.native("highway", torch.bfloat16)(
+            x=torch.ones(1, 4), panels=weight.panels, out=torch.ones(1, 4, dtype=torch.bfloat16), **arguments
+        )
 
 
 def test_the_sources_say_what_python_calls() -> None:

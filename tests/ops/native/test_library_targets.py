@@ -109,6 +109,10 @@ def test_prepacked_weights_are_refused_where_another_target_runs(monkeypatch: py
         if other != "baseline":
             with pytest.raises(ValueError, match=f"prepacked for baseline, and {other} runs here: load the model here"):
                 pickle.loads(sent)
+    monkeypatch.setattr(library, "target", lambda: "baseline")
+    monkeypatch.setattr(library, "source_digest", lambda: b"of other sources")
+    with pytest.raises(ValueError, match="prepacked by another version of elmokit: load the model here"):
+        pickle.loads(sent)
 
 
 # --- The choice ------------------------------------------------------------------------------------------------------

@@ -68,11 +68,13 @@ class PrepackedWeight:
     depth: int
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes, and the target whose instruction set the order within panels is made for."""
-        return {**vars(self), "target": library.target()}
+        """The attributes, and what their order is made for: an instruction set, and a version of the sources."""
+        return {**vars(self), "target": library.target(), "sources": library.source_digest()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        prepacked_for = state.pop("target")
+        prepacked_for, sources = state.pop("target"), state.pop("sources", b"")
+        if sources != library.source_digest():
+            raise ValueError("these weights were prepacked by another version of elmokit: load the model here")
         if prepacked_for != library.target():
             raise ValueError(
                 f"these weights were prepacked for {prepacked_for}, and {library.target()} runs here: load the model "
@@ -117,11 +119,11 @@ def prepack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PrepackedWeig
     columns, depth = weight.shape
     require(columns % gates == 0, (weight.shape, gates))
     require(dtype != torch.bfloat16 or depth % 2 == 0, f"bfloat16 is multiplied in pairs, and {depth} is odd")
-    bytes_of_column = depth
-    if dtype == torch.int8:  # the column's scale, and the value at which its sum begins
-        weight, bytes_of_column = quantize(weight), quantized_bytes(depth) + 4
+    values_of_column = depth
+    if dtype == torch.int8:  # with the column's scale, and the value at which its sum begins
+        weight, values_of_column = quantize(weight), quantized_bytes(depth) + 4
     num_panels = columns_in_panels(columns, gates) // PANEL
-    panels, function = allocate((num_panels * PANEL * bytes_of_column,), dtype), native("prepack", dtype)
+    panels, function = allocate((num_panels * PANEL * values_of_column,), dtype), native("prepack", dtype)
 
     def run(number: int) -> None:
         first = number * CHUNK_PANELS

@@ -1,4 +1,5 @@
-"""The compiled library, built when elmokit is installed (hatch_build.py). Without it everything works, but slower."""
+"""The compiled library, built when elmokit is installed (hatch_build.py). Without it there is no int8, and all else is
+slower."""
 
 from __future__ import annotations
 
@@ -21,16 +22,23 @@ SOURCES = Path(__file__).with_name("csrc")
 NUMBERS = {"ptrdiff_t": ctypes.c_ssize_t, "float": ctypes.c_float, "int": ctypes.c_int}
 DTYPES = {
     "float": (torch.float32,),
+    "float16": (torch.float16,),
     "bfloat16": (torch.bfloat16,),
     "int8": (torch.uint8, torch.int8),
     "int64_t": (torch.int64,),
     "int32_t": (torch.int32,),
     "uint8_t": (torch.uint8, torch.bool),
 }
+# What csrc/number.h calls VALUE and RESULT, for each type of the products.
+OTHER_TYPES = {
+    "VALUE": {"float": "float", "bfloat16": "bfloat16", "int8": "float"},
+    "RESULT": {"float": "float", "bfloat16": "bfloat16", "int8": "bfloat16"},
+}
 TYPE_NAMES = {torch.float32: "float", torch.bfloat16: "bfloat16", torch.float16: "float16", torch.int8: "int8"}
 
 
-def _digest() -> bytes:
+@cache
+def source_digest() -> bytes:
     """The digest of all sources, as hatch_build.py computes it."""
     files = sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.h")])
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest().encode()
@@ -39,7 +47,7 @@ def _digest() -> bytes:
 @cache
 def _library() -> ctypes.CDLL | None:
     try:
-        library, digest = ctypes.CDLL(str(LIBRARY)), _digest()
+        library, digest = ctypes.CDLL(str(LIBRARY)), source_digest()
         built_of = (ctypes.c_char * (len(digest) + 1)).in_dll(library, "elmokit_sources").value
     except (OSError, ValueError):  # no such file, or not this library
         return None
@@ -103,7 +111,8 @@ class Strided(NamedTuple):
 
 
 def _address(value: Any, name: str, dtypes: tuple[torch.dtype, ...] | None) -> int | None:
-    """The address of a tensor or array, NULL for None. Checks its device, its layout and its number type."""
+    """The address of a tensor or array, NULL for None. Checks its device, its layout and, unless C has a pointer to
+    `void`, its number type."""
     if value is None:
         return None
     tensor = value.tensor if type(value) is Strided else value
@@ -129,7 +138,8 @@ class NativeFunction:
         self._function.argtypes = [
             ctypes.c_void_p if parameter.is_pointer else NUMBERS[parameter.type] for parameter in self._parameters
         ]
-        types = ((each, type_name if each.type == "TYPE" else each.type) for each in self._parameters)
+        of_product = {"TYPE": type_name, **{name: types.get(type_name) for name, types in OTHER_TYPES.items()}}
+        types = ((each, of_product.get(each.type) or each.type) for each in self._parameters)
         self._reads = [(each.name, each.is_pointer, DTYPES.get(name)) for each, name in types]
         self._names = {parameter.name for parameter in self._parameters}
 
@@ -219,7 +229,11 @@ def why_none() -> str | None:
     """The reason why no target runs here, or None if one does."""
     if targets():
         return None
-    return "its products are wrong" if is_built() else "there was no C compiler when elmokit was installed"
+    if is_built():
+        return "its products are wrong"
+    if not LIBRARY.exists():
+        return "there was no C compiler when elmokit was installed"
+    return "it cannot be loaded here, or was built from other sources: install elmokit again"
 
 
 def describe_target() -> str:

@@ -1,4 +1,4 @@
-"""`logsumexp` in C (csrc/logsumexp.h), which keeps logits in registers."""
+"""`logsumexp` in C (csrc/logsumexp.h), which keeps logits in cache."""
 
 from __future__ import annotations
 

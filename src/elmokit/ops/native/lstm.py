@@ -1,5 +1,5 @@
 """`lstm` on prepacked weights: one call runs all steps of a range of rows and applies the cell directly to a product's
-sums (csrc/kernels.c).
+sums (csrc/lstm_forward.h and lstm_backward.h).
 
 Rows are independent of each other, so threads take ranges of them. A panel of the recurrent weight holds the four
 gates of 16 units. With gradients a step multiplies [x; h] by both weights at once; without, the products of x are

@@ -8,6 +8,8 @@
 
 #define CLASS_BYTES (1 << 18) /* weights that stay in cache while all positions pass */
 #define VECTORS (PANEL / LANES)
+_Static_assert(POSITIONS % KC == 0, "a tile of positions begins with a block of their depth");
+_Static_assert(MR % 2 == 0, "a tile's classes are multiplied in pairs");
 
 typedef struct {
     ptrdiff_t positions, depth;
@@ -37,7 +39,7 @@ INLINE void logits_tile(
 }
 
 /* For each position the `max` of its logits, and the `total` of 2^(logit - max), both in units of log 2; NaN if a logit
- * overflows, where the specification has infinity. Terms are summed up for each tile, then for each block of classes, then
+ * overflows in these units, and -FLT_MAX of them if all are -infinity. There is at least one class. Terms are summed up for each tile, then for each block of classes, then
  * over blocks: one by one, tens of thousands of small ones would be lost in rounding after a large one. */
 void TYPED(logsumexp)(
     ptrdiff_t positions, ptrdiff_t classes, ptrdiff_t depth, const TYPE *panels, const TYPE *weight, const float *bias,

@@ -4,7 +4,7 @@
  * A panel has 64 columns, block by block of its depth; in a block micro-panels of NR columns follow one another, and in a
  * micro-panel depth by depth the values of its columns, of each column STEP values together. A tile is MR rows by one
  * panel: in the recurrence the four gates of 16 units, so that the cell is computed on sums that are still in cache. Gates
- * never see memory, except as the trace for training.
+ * are written to memory only as the trace for training.
  */
 #pragma once
 
@@ -26,8 +26,10 @@ INLINE ptrdiff_t place_in_panel(ptrdiff_t depth, ptrdiff_t k, ptrdiff_t column) 
 
 #define LINE 64 /* bytes */
 #define LINE_OF(TYPE) ((ptrdiff_t)(LINE / sizeof(TYPE)))
-/* at most, in the backward pass: cells before and after; gates and their gradients, 64 units of each */
-#define LINES_OF_A_ROW (2 * GATES + 2 * GATES * (PANEL / LINE_OF(float)))
+/* at most, in the backward pass: 64 units of the cells before and after, and of each gate and its gradient */
+#define LINES_OF_A_ROW (2 * (1 + GATES) * (PANEL / LINE_OF(float)))
+_Static_assert(UNITS % LANES == 0, "a register has units of one gate");
+_Static_assert(KC % LINE_OF(TYPE) == 0, "a block of the depth is whole lines of a row");
 
 /* A stretch of the next weights, for the larger cache, and lines that lie here and there, for the smaller one. They are
  * prefetched bit by bit while a tile is multiplied: all at once they would keep the tile's own weights waiting. */
@@ -79,7 +81,8 @@ INLINE void prefetch_some(prefetcher *left) {
 
 /* --- A tile: rows times a panel -------------------------------------------------------------------------------------- */
 
-/* A tile's sums, in memory: the sums of a loop stay in registers only in a function that needs no others. */
+/* A tile's sums when they are complete. They lie in memory (in cache), so that only micro_kernel, which computes them in
+ * registers, has to be compiled for each number of rows. */
 typedef struct { _Alignas(64) float values[MR][PANEL]; } tile;
 
 INLINE vector of_tile(const tile *sums, ptrdiff_t row, ptrdiff_t column) {

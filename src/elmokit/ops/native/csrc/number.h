@@ -1,6 +1,6 @@
 /* The numbers of a product. TYPE (float, bfloat16 or int8) is multiplied: STEP values that are neighbours in depth, in
  * four bytes, are multiplied at once into a lane of `sums`. Values between products are stored as VALUE, products as
- * RESULT unless the caller asks for float. What is named `low` holds values in the number type of the products.
+ * RESULT unless the caller asks for float. What is named `low` is stored as the next product reads it, or as VALUE.
  *
  * int8, for inference only: a column of a weight is integers from -127 to 127 and a scale, its largest absolute value /
  * 127; so is a row that is multiplied by it. Where an instruction wants the row's numbers unsigned they have OFFSET added

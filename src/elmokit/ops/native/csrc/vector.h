@@ -57,13 +57,14 @@ typedef uint32_t words __attribute__((vector_size(BYTES)));
 typedef uint16_t halves __attribute__((vector_size(BYTES / 2)));
 typedef uint8_t bytes __attribute__((vector_size(BYTES / 4)));
 
-/* A variable that a loop finds by an index has a register only where the loop is unrolled. */
+/* An array of registers stays in registers only if every index is a constant: loops over it are unrolled whole. */
 #ifdef __clang__
 #define UNROLL _Pragma("unroll")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* x - 0 is x, for -0 too, so that the compiler drops the operation; x + 0 would not be. */
 INLINE vector broadcast(float x) { return x - (vector){0}; }
 INLINE integers broadcast_integer(int32_t x) { return x - (integers){0}; }
 INLINE vector where(integers mask, vector x) { return (vector)(mask & (integers)x); } /* 0 elsewhere */
@@ -105,7 +106,7 @@ INLINE vector load_bfloat16(const bfloat16 *from, ptrdiff_t count) {
 
 INLINE void store_bfloat16(bfloat16 *to, ptrdiff_t count, vector x) {
 #ifdef __AVX512BF16__
-    __m256bh low = _mm512_cvtneps_pbh(x); /* below float's normal numbers: 0 */
+    __m256bh low = _mm512_cvtneps_pbh(x); /* turns subnormal numbers into 0, as `rounded` does not */
 #else
     halves low = __builtin_convertvector(rounded(x) >> 16, halves);
 #endif
