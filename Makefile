@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
 # processes and learn for a while, on the fastest backend.
 OF_BACKENDS := -m "not slow and not native and not any_backend" $(addprefix tests/,golden ops nn embed lm train compat)
 
-.PHONY: demo dist docs test test-integrations test-portable test-reference test-kernels check clean
+.PHONY: demo dist docs test test-integrations test-portable test-reference test-kernels test-sanitized check clean
 
 # Real vectors of real sentences from the bundled English model.
 demo: .venv/installed
@@ -39,6 +39,10 @@ test-reference: .venv/installed-dev
 # The compiled kernels as programs: with sanitizers, and those for ARM in emulation.
 test-kernels: .venv/installed-dev
 	$(BIN)/python tools/test_kernels.py
+
+# The tests of the operations, gradients included, on kernels that report memory errors. Takes minutes; needs GCC.
+test-sanitized: .venv/installed-dev
+	$(BIN)/python tools/sanitized.py
 
 # The source distribution, and a wheel for this platform, in dist/; tests/repository/test_distribution.py tests them.
 dist: .venv/installed-dev

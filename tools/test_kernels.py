@@ -22,6 +22,7 @@ from elmokit.ops.native import library
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))
+
 import hatch_build  # noqa: E402
 
 SANITIZERS = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]

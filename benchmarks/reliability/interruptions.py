@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +27,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 BENCHMARKS = Path(__file__).parents[1]
-PACKAGE = BENCHMARKS.parent / "src" / "elmokit"
 THREADS = (2, 4)
 CHILD_SECONDS = 30  # a forked child that takes longer is considered to hang
 
@@ -135,20 +133,6 @@ def fork(times: int) -> dict[str, int]:
 # --- All of them -----------------------------------------------------------------------------------------------------
 
 
-def sanitized(folder: Path) -> dict[str, str]:
-    """The environment of processes that use a copy of the package whose kernels are built with AddressSanitizer."""
-    shutil.copytree(PACKAGE, folder / "elmokit")
-    build = "from hatch_build import *; build_library(*map(Path, __import__('sys').argv[1:]))"
-    native = folder / "elmokit" / "ops" / "native"
-    environment = os.environ | {"CC": "gcc -fsanitize=address -fno-omit-frame-pointer -g", "PYTHONPATH": "."}
-    command = [sys.executable, "-c", build, str(native / "csrc"), str(native / "_native.so")]
-    subprocess.run(command, check=True, cwd=BENCHMARKS.parent, env=environment)
-    # The sanitizer needs libstdc++ as well, since PyTorch throws C++ exceptions.
-    find = [["gcc", f"-print-file-name={name}"] for name in ("libasan.so", "libstdc++.so")]
-    preload = " ".join(subprocess.check_output(command, text=True).strip() for command in find)
-    return os.environ | {"PYTHONPATH": str(folder), "LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0"}
-
-
 def run_process(environment: dict[str, str], *arguments: str) -> dict:
     """The output of a process of this script, parsed; if it crashed, its errors are printed."""
     command = [sys.executable, __file__, *arguments]
@@ -171,8 +155,9 @@ def main() -> int:
         warnings.simplefilter("ignore")
         print(json.dumps(fork(int(times)) if kind == "fork" else interrupt(kind, int(threads), int(times))))
         return 0
-    sys.path.append(str(BENCHMARKS))
+    sys.path += [str(BENCHMARKS), str(BENCHMARKS.parent / "tools")]
     from result_files import RESULTS, write_result
+    from sanitized import sanitized
 
     each = -(-arguments.times // (len(CALLS) * len(THREADS)))
     results: dict[str, dict] = {}
