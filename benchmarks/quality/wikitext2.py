@@ -24,6 +24,7 @@ from result_files import RESULTS, write_result
 PUBLISHED = {
     "LSTM (Grave et al. 2017)": 99.3,
     "Zoneout + variational LSTM (Merity et al. 2017)": 100.9,
+    "AWD-LSTM (Merity et al. 2018)": 65.8,
 }
 
 

@@ -63,7 +63,7 @@ PERPLEXITIES = """
 
 The first {most:,} words of each domain's held-out documents, to the end of a sentence, or all if there are fewer. Exact
 softmax over the vocabulary, boundaries and unknown words counted, the state carried from sentence to sentence; the last
-column starts each sentence from zeros.
+column starts each sentence from zeros. The recipe was chosen by the first 20,000 of these words of each domain.
 
 | domain | words | unknown | forward | backward | mean | mean from zeros |
 |---|---|---|---|---|---|---|
