@@ -1,6 +1,8 @@
 """A copy of the package whose kernels report memory errors, for other processes.
 
-python tools/sanitized.py     # runs the tests of the operations on it; the status is that of pytest
+    python tools/sanitized.py     # runs the tests of the operations on it; the status is that of pytest
+
+GCC builds the kernels, with AddressSanitizer.
 """
 
 from __future__ import annotations

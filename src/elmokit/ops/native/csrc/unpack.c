@@ -11,7 +11,7 @@ INLINE uint32_t to_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return b
 INLINE uint16_t store_float16(float x) {
     uint32_t bits = to_bits(x), size = bits & 0x7fffffff, sign = (bits >> 16) & 0x8000;
     uint32_t normal = (size + 0xfff + ((size >> 13) & 1) - 0x38000000) >> 13;
-    /* between 0.5 and 1 the numbers of float32 are 2^-24 apart, as are the subnormal numbers of float16 */
+    /* the spacing of float32 between 0.5 and 1 is that of float16's subnormal numbers, 2^-24: the sum is rounded to it */
     uint32_t small = to_bits(from_bits(size) + 0.5f) - 0x3f000000;
     uint32_t large = size > 0x7f800000 ? 0x7e00 : 0x7c00;
     uint32_t half = size < 0x38800000 ? small : size < FLOAT16_OVERFLOWS ? normal : large;
