@@ -1,7 +1,7 @@
 /* Convolutions over the characters of words, as sums of rows of a table: there are few characters, so
  * the product of each with each filter at each offset is computed once for all words (char_conv.py).
  *
- * table: (blocks, alphabet, width, LANES); filters lie in blocks of LANES, the last block filled up.
+ * table: (blocks, alphabet, width, BLOCK); filters lie in blocks of BLOCK, the last block filled up.
  * ids: (words, characters), each below `alphabet`; used: of each word, how many come before the padding at its end.
  * values, places, grad: (words, stride), of which these filters have the columns from `column` on.
  *
@@ -9,7 +9,7 @@
  */
 #include "elmokit.h"
 
-#define LANES 32
+#define BLOCK 32
 
 /* Where a width is known the loops over a window unroll; the published ones are. */
 #define FOR_WIDTH(width, CALL)                                                                                           \
@@ -26,35 +26,36 @@
 
 /* sum <- the sums of the filters of a block in the window that begins at `id`: one pass, so that it stays in registers */
 INLINE void window(ptrdiff_t width, const int32_t *id, const float *table, float *sum) {
-    for (int lane = 0; lane < LANES; lane++) {
-        float x = table[id[0] * width * LANES + lane];
+    for (int filter = 0; filter < BLOCK; filter++) {
+        float x = table[id[0] * width * BLOCK + filter];
         for (ptrdiff_t offset = 1; offset < width; offset++)
-            x += table[(id[offset] * width + offset) * LANES + lane];
-        sum[lane] = x;
+            x += table[(id[offset] * width + offset) * BLOCK + filter];
+        sum[filter] = x;
     }
 }
 
 INLINE void forward_block(ptrdiff_t width, ptrdiff_t words, ptrdiff_t characters, const int32_t *ids,
-                          const int32_t *used, const float *table, ptrdiff_t stride, ptrdiff_t lanes, float *values,
+                          const int32_t *used, const float *table, ptrdiff_t stride, ptrdiff_t in_block, float *values,
                           uint8_t *places) {
     for (ptrdiff_t word = 0; word < words; word++) {
         const int32_t *id = ids + word * characters;
         /* windows that lie wholly in the padding are all alike: one is enough */
         int32_t last = (int32_t)smaller(characters - width, used[word]);
-        float best[LANES], sum[LANES];
-        int32_t place_of[LANES] = {0};
+        float best[BLOCK], sum[BLOCK];
+        int32_t place_of[BLOCK] = {0};
         window(width, id, table, best);
         for (int32_t place = 1; place <= last; place++) {
             window(width, id + place, table, sum);
             if (places)
-                for (int lane = 0; lane < LANES; lane++)
-                    place_of[lane] = sum[lane] > best[lane] || sum[lane] != sum[lane] ? place : place_of[lane];
-            for (int lane = 0; lane < LANES; lane++)
-                best[lane] = sum[lane] > best[lane] || sum[lane] != sum[lane] ? sum[lane] : best[lane];
+                for (int filter = 0; filter < BLOCK; filter++)
+                    place_of[filter] = sum[filter] > best[filter] || sum[filter] != sum[filter] ? place : place_of[filter];
+            for (int filter = 0; filter < BLOCK; filter++)
+                best[filter] = sum[filter] > best[filter] || sum[filter] != sum[filter] ? sum[filter] : best[filter];
         }
-        for (ptrdiff_t lane = 0; lane < lanes; lane++) values[word * stride + lane] = best[lane];
+        for (ptrdiff_t filter = 0; filter < in_block; filter++) values[word * stride + filter] = best[filter];
         if (places)
-            for (ptrdiff_t lane = 0; lane < lanes; lane++) places[word * stride + lane] = (uint8_t)place_of[lane];
+            for (ptrdiff_t filter = 0; filter < in_block; filter++)
+                places[word * stride + filter] = (uint8_t)place_of[filter];
     }
 }
 
@@ -64,23 +65,23 @@ void PLAIN(characters_forward)(
     ptrdiff_t column, ptrdiff_t first, ptrdiff_t end, const int32_t *ids, const float *table,
     const int32_t *used, float *values, uint8_t *places) {
     for (ptrdiff_t block = first; block < end; block++) {
-        const float *rows = table + block * (alphabet * width * LANES);
-        ptrdiff_t lanes = smaller(LANES, filters - block * LANES), begin = column + block * LANES;
+        const float *rows = table + block * (alphabet * width * BLOCK);
+        ptrdiff_t in_block = smaller(BLOCK, filters - block * BLOCK), begin = column + block * BLOCK;
 #define FORWARD(WIDTH)                                                                                                   \
-    forward_block(WIDTH, words, characters, ids, used, rows, stride, lanes, values + begin,                              \
+    forward_block(WIDTH, words, characters, ids, used, rows, stride, in_block, values + begin,                           \
                   places ? places + begin : NULL)
         FOR_WIDTH(width, FORWARD)
     }
 }
 
 INLINE void backward_block(ptrdiff_t width, ptrdiff_t words, ptrdiff_t characters, const int32_t *ids,
-                           const uint8_t *places, ptrdiff_t stride, ptrdiff_t lanes, const float *grad, float *table) {
+                           const uint8_t *places, ptrdiff_t stride, ptrdiff_t in_block, const float *grad, float *table) {
     for (ptrdiff_t word = 0; word < words; word++)
-        for (ptrdiff_t lane = 0; lane < lanes; lane++) {
-            const int32_t *id = ids + word * characters + places[word * stride + lane];
-            float from = grad[word * stride + lane];
+        for (ptrdiff_t filter = 0; filter < in_block; filter++) {
+            const int32_t *id = ids + word * characters + places[word * stride + filter];
+            float from = grad[word * stride + filter];
             for (ptrdiff_t offset = 0; offset < width; offset++)
-                table[(id[offset] * width + offset) * LANES + lane] += from;
+                table[(id[offset] * width + offset) * BLOCK + filter] += from;
         }
 }
 
@@ -90,12 +91,12 @@ void PLAIN(characters_backward)(
     ptrdiff_t column, ptrdiff_t first, ptrdiff_t end, const int32_t *ids, float *grad_table,
     const uint8_t *places, const float *grad) {
     for (ptrdiff_t block = first; block < end; block++) {
-        ptrdiff_t size = alphabet * width * LANES;
+        ptrdiff_t size = alphabet * width * BLOCK;
         float *rows = grad_table + block * size;
         memset(rows, 0, (size_t)size * sizeof *rows);
-        ptrdiff_t lanes = smaller(LANES, filters - block * LANES), begin = column + block * LANES;
+        ptrdiff_t in_block = smaller(BLOCK, filters - block * BLOCK), begin = column + block * BLOCK;
 #define BACKWARD(WIDTH)                                                                                                  \
-    backward_block(WIDTH, words, characters, ids, places + begin, stride, lanes, grad + begin, rows)
+    backward_block(WIDTH, words, characters, ids, places + begin, stride, in_block, grad + begin, rows)
         FOR_WIDTH(width, BACKWARD)
     }
 }

@@ -94,10 +94,10 @@ void TYPED(product)(
     ptrdiff_t stride, const TYPE *panels, const float *bias, void *out, ptrdiff_t out_stride, int wide) {
     ptrdiff_t at_once = wide ? DEPTH_AT_ONCE : PTRDIFF_MAX, size = panel_size(depth);
     for (ptrdiff_t begin = 0; begin == 0 || begin < depth; begin += at_once)
-        for (ptrdiff_t number = first_panel; number < end_panel; number++)
+        for (ptrdiff_t index = first_panel; index < end_panel; index++)
             for (ptrdiff_t row = 0, height; row < rows; row += height) {
-                ptrdiff_t deep = smaller(depth - begin, at_once), column = number * PANEL;
-                const TYPE *panel = panels + number * size + begin * PANEL;
+                ptrdiff_t deep = smaller(depth - begin, at_once), column = index * PANEL;
+                const TYPE *panel = panels + index * size + begin * PANEL;
                 void *to = (char *)out + (row * out_stride + column) * (ptrdiff_t)(wide ? sizeof(float) : sizeof(RESULT));
                 prefetch_plan plan;
                 tile sums;
@@ -114,10 +114,10 @@ void TYPED(highway)(
     ptrdiff_t rows, ptrdiff_t units, ptrdiff_t first_panel, ptrdiff_t end_panel, const VALUE *x, const TYPE *quantized,
     const TYPE *panels, const float *bias, VALUE *out) {
     const TYPE *a = STEP < 4 ? (const TYPE *)x : quantized;
-    for (ptrdiff_t number = first_panel; number < end_panel; number++)
+    for (ptrdiff_t index = first_panel; index < end_panel; index++)
         for (ptrdiff_t row = 0, height; row < rows; row += height) {
-            ptrdiff_t first = number * (PANEL / 2), size = panel_size(units);
-            const TYPE *panel = panels + number * size;
+            ptrdiff_t first = index * (PANEL / 2), size = panel_size(units);
+            const TYPE *panel = panels + index * size;
             prefetch_plan plan;
             tile sums;
             height = tile_rows(rows - row);

@@ -82,10 +82,10 @@ void TYPED(logsumexp)(
 /* --- Gradient ----------------------------------------------------------------------------------------------------- */
 
 /* The gradient of the logits of `classes` from `first` on at the 64 positions from `position` on: as rows of classes,
- * `by_class`, and as a panel of positions over the classes, `by_position`. Adds it up in `sums`, LANES of a class. */
+ * `by_class`, and as a panel of positions over the classes, `by_position`. Adds it up in `class_sums`, LANES of a class. */
 INLINE void grad_logits(
     const softmax *pass, ptrdiff_t first, ptrdiff_t classes, ptrdiff_t position, TYPE *by_class,
-    TYPE *by_position, float *sums) {
+    TYPE *by_position, float *class_sums) {
     const TYPE *panel = pass->panels + position * pass->depth;
     integers left_out[VECTORS];
     vector result[VECTORS], grad[VECTORS];
@@ -100,7 +100,7 @@ INLINE void grad_logits(
         ptrdiff_t rows = smaller(classes - begin, MR);
         logits_tile(rows, first + begin, pass->depth, pass->weight, pass->bias, panel, left_out, &logits);
         for (ptrdiff_t row = 0; row < rows; row++) {
-            vector sum = load_float(sums + (begin + row) * LANES, LANES);
+            vector sum = load_float(class_sums + (begin + row) * LANES, LANES);
             for (int v = 0; v < VECTORS; v++) {
                 integers in = left_out[v] != (int32_t)(first + begin + row);
                 vector part = where(in, exp2_of(of_tile(&logits, row, v * LANES) - result[v]) * grad[v]);
@@ -108,7 +108,7 @@ INLINE void grad_logits(
                 to_tile(&logits, row, v * LANES, part);
                 store_value(by_class + (begin + row) * POSITIONS + v * LANES, LANES, part);
             }
-            store_float(sums + (begin + row) * LANES, LANES, sum);
+            store_float(class_sums + (begin + row) * LANES, LANES, sum);
         }
         for (ptrdiff_t row = 0; row < rows; row += STEP)
             for (ptrdiff_t column = 0; column < PANEL; column += LANES) {
@@ -144,8 +144,8 @@ void TYPED(logsumexp_backward)(
     TYPE *transposed = by_position + CLASSES * POSITIONS; /* weights (depth, CLASSES) */
     for (ptrdiff_t first = 0; first < classes; first += CLASSES) {
         ptrdiff_t count = smaller(classes - first, CLASSES), over_classes = in_steps(count);
-        float sums[CLASSES * LANES];
-        memset(sums, 0, sizeof sums);
+        float class_sums[CLASSES * LANES];
+        memset(class_sums, 0, sizeof class_sums);
         for (ptrdiff_t from = 0; from < over_classes; from += LINE_OF(float)) /* a block of lines that stay in cache */
             for (ptrdiff_t k = 0; k < depth; k++)
                 for (ptrdiff_t class = from; class < from + LINE_OF(float); class++)
@@ -153,7 +153,7 @@ void TYPED(logsumexp_backward)(
         for (ptrdiff_t begin = 0; begin < positions; begin += POSITIONS) {
             ptrdiff_t deep = smaller(over_positions - begin, POSITIONS), here = smaller(positions - begin, POSITIONS);
             for (ptrdiff_t at = 0; at < here; at += PANEL)
-                grad_logits(&softmax, first, count, begin + at, by_class + at, by_position + at * over_classes, sums);
+                grad_logits(&softmax, first, count, begin + at, by_class + at, by_position + at * over_classes, class_sums);
             add_product(
                 count, depth, deep, by_class, POSITIONS, across + begin * PANEL, over_positions * PANEL,
                 grad_weight + first * depth, depth);
@@ -162,6 +162,6 @@ void TYPED(logsumexp_backward)(
                 positions);
         }
         for (ptrdiff_t class = 0; class < count; class++)
-            for (int lane = 0; lane < LANES; lane++) grad_bias[first + class] += sums[class * LANES + lane];
+            for (int lane = 0; lane < LANES; lane++) grad_bias[first + class] += class_sums[class * LANES + lane];
     }
 }

@@ -100,7 +100,7 @@ INLINE ptrdiff_t tile_rows(ptrdiff_t rows_left) {
 INLINE void micro_kernel(
     const int rows, const int vectors, ptrdiff_t column, ptrdiff_t depth, const TYPE *a, ptrdiff_t stride,
     const TYPE *panel, prefetcher *left, tile *result) {
-    sums sum[MR][PANEL / LANES];
+    accumulators sum[MR][PANEL / LANES];
     UNROLL for (int row = 0; row < rows; row++)
         UNROLL for (int v = 0; v < vectors; v++) sum[row][v] = first_sum(panel, depth, column + v * LANES);
     for (ptrdiff_t begin = 0; begin < depth; begin += KC) {

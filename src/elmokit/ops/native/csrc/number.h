@@ -1,6 +1,7 @@
 /* The numbers of a product. TYPE (float, bfloat16 or int8) is multiplied: STEP values that are neighbours in depth, in
- * four bytes, are multiplied at once into a lane of `sums`. Values between products are stored as VALUE, products as
- * RESULT unless the caller asks for float. What is named `low` is stored as the next product reads it, or as VALUE.
+ * four bytes, are multiplied at once into a lane of `accumulators`. Values between products are stored as VALUE,
+ * products as RESULT unless the caller asks for float. What is named `low` is stored as the next product reads it, or as
+ * VALUE.
  *
  * int8, for inference only: a column of a weight is integers from -127 to 127 and a scale, its largest absolute value /
  * 127; so is a row that is multiplied by it. Where an instruction wants the row's numbers unsigned they have OFFSET added
@@ -39,55 +40,59 @@ INLINE void store_result(RESULT *to, ptrdiff_t count, vector x) { OF_RESULT(stor
 /* --- The products of one step: those of each of the PARTS into which values are widened first ------------------------ */
 
 #if STEP == 4
-typedef integers sums;
+typedef integers accumulators;
 #else
-typedef vector sums;
+typedef vector accumulators;
 #endif
 
 #if STEP == 1
 #define PARTS 1
-INLINE sums add_products(sums sum, integers value, integers weights) { return sum + (vector)value * (vector)weights; }
+INLINE accumulators add_products(accumulators sum, integers value, integers weights) {
+    return sum + (vector)value * (vector)weights;
+}
 #elif STEP == 2 && defined(__AVX512BF16__)
 #define PARTS 1
-INLINE sums add_products(sums sum, integers value, integers weights) {
+INLINE accumulators add_products(accumulators sum, integers value, integers weights) {
     return _mm512_dpbf16_ps(sum, (__m512bh)value, (__m512bh)weights);
 }
 #elif STEP == 2
 #define PARTS 2
 INLINE integers part_of(integers x, int part) { return part ? x & (int32_t)0xffff0000 : x << 16; }
-INLINE sums add_products(sums sum, integers value, integers weights) { return sum + (vector)value * (vector)weights; }
+INLINE accumulators add_products(accumulators sum, integers value, integers weights) {
+    return sum + (vector)value * (vector)weights;
+}
 #elif defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 #define PARTS 1
 #define OFFSET 128
-INLINE sums add_products(sums sum, integers value, integers weights) {
+INLINE accumulators add_products(accumulators sum, integers value, integers weights) {
 #ifdef __AVX512VNNI__
-    return (sums)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)value, (__m512i)weights);
+    return (accumulators)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)value, (__m512i)weights);
 #else
-    return (sums)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)value, (__m256i)weights);
+    return (accumulators)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)value, (__m256i)weights);
 #endif
 }
 #elif defined(__ARM_FEATURE_DOTPROD)
 #define PARTS 1
-INLINE sums add_products(sums sum, integers value, integers weights) {
+INLINE accumulators add_products(accumulators sum, integers value, integers weights) {
     return vdotq_s32(sum, (int8x16_t)value, (int8x16_t)weights);
 }
 #elif defined(__SSE2__) /* numbers 0 and 2, then 1 and 3, as integers of 16 bits */
 #define PARTS 2
 typedef int16_t shorts __attribute__((vector_size(BYTES)));
 INLINE integers part_of(integers x, int part) { return (integers)((part ? (shorts)x : (shorts)x << 8) >> 8); }
-INLINE sums add_products(sums sum, integers value, integers weights) {
+INLINE accumulators add_products(accumulators sum, integers value, integers weights) {
 #if LANES == 16
-    return sum + (sums)_mm512_madd_epi16((__m512i)value, (__m512i)weights);
+    return sum + (accumulators)_mm512_madd_epi16((__m512i)value, (__m512i)weights);
 #elif LANES == 8
-    return sum + (sums)_mm256_madd_epi16((__m256i)value, (__m256i)weights);
+    return sum + (accumulators)_mm256_madd_epi16((__m256i)value, (__m256i)weights);
 #else
-    return sum + (sums)_mm_madd_epi16((__m128i)value, (__m128i)weights);
+    return sum + (accumulators)_mm_madd_epi16((__m128i)value, (__m128i)weights);
 #endif
 }
 #else
 #define PARTS 4
 INLINE integers part_of(integers x, int part) { return x << (24 - 8 * part) >> 24; }
-INLINE sums add_products(sums sum, integers value, integers weights) { return sum + value * weights; }
+INLINE accumulators add_products(accumulators sum, integers value, integers weights) { return sum + value * weights; }
 #endif
 
 #if PARTS == 1
@@ -110,11 +115,11 @@ INLINE ptrdiff_t panel_size(ptrdiff_t depth) {
 }
 
 #if STEP < 4
-INLINE sums first_sum(const TYPE *panel, ptrdiff_t depth, ptrdiff_t column) {
-    return (void)panel, (void)depth, (void)column, (sums){0};
+INLINE accumulators first_sum(const TYPE *panel, ptrdiff_t depth, ptrdiff_t column) {
+    return (void)panel, (void)depth, (void)column, (accumulators){0};
 }
 
-INLINE vector scaled(sums sum, ptrdiff_t depth, const TYPE *row, const TYPE *panel, ptrdiff_t column) {
+INLINE vector scaled(accumulators sum, ptrdiff_t depth, const TYPE *row, const TYPE *panel, ptrdiff_t column) {
     return (void)depth, (void)row, (void)panel, (void)column, sum;
 }
 
@@ -126,13 +131,13 @@ INLINE const TYPE *rows_of_values(ptrdiff_t rows, ptrdiff_t count, const VALUE *
     return (void)rows, (void)count, (void)scratch, values;
 }
 #else
-INLINE sums first_sum(const TYPE *panel, ptrdiff_t depth, ptrdiff_t column) {
-    sums begin;
+INLINE accumulators first_sum(const TYPE *panel, ptrdiff_t depth, ptrdiff_t column) {
+    accumulators begin;
     memcpy(&begin, panel + PANEL * in_steps(depth) + column * sizeof(int32_t), sizeof begin);
     return begin;
 }
 
-INLINE vector scaled(sums sum, ptrdiff_t depth, const TYPE *row, const TYPE *panel, ptrdiff_t column) {
+INLINE vector scaled(accumulators sum, ptrdiff_t depth, const TYPE *row, const TYPE *panel, ptrdiff_t column) {
     float scale;
     vector scales;
     memcpy(&scale, row + in_steps(depth), sizeof scale);
