@@ -160,6 +160,20 @@ def test_weights_that_are_not_finite_are_refused_by_name_unless_asked_for(format
     assert sum(not parameter.isfinite().all() for parameter in parameters) == 1
 
 
+@pytest.mark.parametrize(("file", "name"), [("softmax.safetensors", "bias"), ("state.safetensors", "h")])
+def test_a_softmax_and_a_warm_state_that_are_not_finite_are_refused_by_name(
+    file: str, name: str, tmp_path: Path
+) -> None:
+    model = WRITERS["native"](tmp_path / "model")
+    tensors = read_tensors(model / file)
+    tensors[name].view(-1)[1] = float("nan")
+    save_file(tensors, model / file)
+    stored = f"{file.removesuffix('.safetensors')}.{name}"
+    with pytest.raises(CheckpointError, match=rf"not finite: {stored}; .*allow_non_finite=True"):
+        load(model)
+    assert describe(model)["non-finite weights"] == [stored]
+
+
 def test_large_finite_weights_are_loaded(tmp_path: Path) -> None:
     model = WRITERS["native"](tmp_path / "model")
     tensors = read_tensors(model / "model.safetensors")

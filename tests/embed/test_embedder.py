@@ -129,10 +129,13 @@ def test_carried_state_goes_from_sentence_to_sentence_of_a_row(embedder: Embedde
 
 
 def test_the_warm_state_is_where_each_sentence_starts_when_the_model_says_so() -> None:
-    warm = BiLMState(torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 32))
+    torch.manual_seed(1)
+    warm, other = (BiLMState(torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 32)) for _ in range(2))
     embedder = Embedder(tiny(warm_state=warm, state_policy="warm"), device="cpu")
-    for sentence, vectors in zip(SENTENCES, embedder.embed(SENTENCES, layers="all"), strict=True):
-        assert_close(vectors, layers_alone(embedder.model.bilm, sentence, warm)[0])
+    for state in (warm, other):
+        embedder.model.warm_state = state
+        for sentence, vectors in zip(SENTENCES, embedder.embed(SENTENCES, layers="all"), strict=True):
+            assert_close(vectors, layers_alone(embedder.model.bilm, sentence, state)[0])
 
 
 def test_earlier_calls_leave_no_trace(embedder: Embedder) -> None:

@@ -160,15 +160,16 @@ def test_a_killed_hdf5_run_ends_with_the_same_datasets(tmp_path: Path, embedder:
 
 
 @pytest.mark.parametrize("missing", [[0], [2], [1, 4], [4]])
-def test_carried_state_survives_parts_that_are_lost(
+def test_a_finished_run_with_carried_state_that_lost_parts_is_made_anew(
     tmp_path: Path, text: Path, embedder: Embedder, missing: list[int]
 ) -> None:
+    """It keeps no state to go on from."""
     embed_file(text, tmp_path / "out", embedder, state="carry", sentences_per_part=5)
     whole = contents(tmp_path / "out")
     for number in missing:
         (tmp_path / "out" / f"part-{number:05d}.safetensors").unlink()
-    embed_file(text, tmp_path / "out", embedder, state="carry", sentences_per_part=5)
-    assert contents(tmp_path / "out") == whole
+    report = embed_file(text, tmp_path / "out", embedder, state="carry", sentences_per_part=5)
+    assert contents(tmp_path / "out") == whole and report.parts_kept == 0
 
 
 def test_a_finished_run_has_nothing_to_do_again(tmp_path: Path, text: Path, embedder: Embedder) -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
 from contextlib import AbstractContextManager
@@ -109,6 +110,18 @@ def test_directory_of_links_leaves_the_modes_of_their_targets(tmp_path: Path) ->
     assert mode_of(source / "file") == mode_of(other) == 0o600
 
 
+def test_directory_is_copied_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", fail)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "file").write_text("text")
+    link_or_copy_directory(tmp_path / "source", tmp_path / "copied")
+    assert (tmp_path / "copied" / "file").read_text() == "text"
+    assert not (tmp_path / "copied" / "file").samefile(tmp_path / "source" / "file")
+
+
 def test_atomic_path_keeps_the_old_file_on_error(tmp_path: Path) -> None:
     target = tmp_path / "a.txt"
     target.write_text("old")
@@ -142,7 +155,24 @@ def test_full_disk_at_the_last_sync_leaves_nothing(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "fsync", _full)
     with pytest.raises(OSError, match="cannot write"), atomic_directory(tmp_path / "a") as partial:
         (partial / "file").write_text("half")
+    with pytest.raises(OSError, match="cannot write"), atomic_path(tmp_path / "b") as partial:
+        partial.write_text("half")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    replace, fsync = os.replace, os.fsync
+
+    def record_sync(descriptor: int) -> None:
+        calls.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(os, "replace", lambda source, target: calls.append("rename") or replace(source, target))
+    with atomic_path(tmp_path / "a") as partial:
+        partial.write_text("whole")
+    assert calls == ["file", "rename", "directory"]
 
 
 def test_error_of_a_reader_inside_the_block_is_unchanged(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.fs.lock import only_one_in
+from elmokit.fs.lock import locked, only_one_in
+
+fcntl = pytest.importorskip("fcntl")
 
 
 def test_directory_is_locked_by_one_process_at_a_time(tmp_path: Path) -> None:
@@ -19,6 +21,24 @@ def test_directory_is_locked_by_one_process_at_a_time(tmp_path: Path) -> None:
     with only_one_in(tmp_path / "run"):
         pass  # free again
     assert list(tmp_path.iterdir()) == []  # a start that wrote nothing leaves nothing
+
+
+def test_a_directory_that_is_replaced_while_it_is_locked_is_not_taken_for_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the run that held the lock before cleans up."""
+    directory = tmp_path / "run"
+    directory.mkdir()
+    flock = fcntl.flock
+
+    def lock_and_replace(descriptor: int, operation: int) -> None:
+        flock(descriptor, operation)
+        directory.rename(tmp_path / "before")
+        directory.mkdir()
+
+    monkeypatch.setattr(fcntl, "flock", lock_and_replace)
+    with pytest.raises(FileNotFoundError, match="it was replaced"), locked(directory):
+        pytest.fail("the block was entered")
 
 
 def test_file_system_without_locks_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

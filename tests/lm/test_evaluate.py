@@ -225,6 +225,16 @@ def test_evaluate_reports_each_file_and_the_total(tmp_path: Path) -> None:
     assert (result.total.sentences, result.total.predictions, result.total.unknown) == (4, 15, 2)
 
 
+def test_evaluate_counts_truncated_words(tmp_path: Path) -> None:
+    bilm, softmax, vocab = small()
+    long = "b" * 49
+    for name, text in (("one.txt", f"a {long}\n{long} c\n"), ("two.txt", f"{long}\n"), ("three.txt", "a b c\n")):
+        (tmp_path / name).write_text(text)
+    result = evaluate([tmp_path], Pretrained(bilm, softmax=softmax, vocab=vocab), state="zeros")
+    counts = {Path(name).name: measured.truncated for name, measured in result.files.items()}
+    assert counts == {"one.txt": 2, "two.txt": 1, "three.txt": 0} and result.total.truncated == 3
+
+
 def test_evaluate_accepts_directories_and_repeated_files(tmp_path: Path) -> None:
     bilm, softmax, vocab = small()
     model = Pretrained(bilm, softmax=softmax, vocab=vocab)

@@ -183,12 +183,14 @@ def test_evaluate_and_score_name_their_measure(
 
 
 def test_the_total_of_several_files_is_that_of_their_words(model: Pretrained, text: Path, tmp_path: Path) -> None:
-    (tmp_path / "more.txt").write_text("b c\n")
+    long = "b" * 49
+    (tmp_path / "more.txt").write_text(f"b {long} c\n")
     result = evaluate([text, tmp_path / "more.txt"], model, tokenize=False)
-    together = pseudo_perplexity(*parts(model), [*SENTENCES, ["b", "c"]])
+    together = pseudo_perplexity(*parts(model), [*SENTENCES, ["b", long, "c"]])
     assert isinstance(result.total, PseudoPerplexity)
     assert result.total.value == pytest.approx(together.value, rel=1e-9)
     assert result.total.predictions == together.predictions
+    assert result.total.truncated == together.truncated == 1
 
 
 def test_a_model_that_merges_directions_has_no_perplexity_and_no_next_word(model: Pretrained) -> None:

@@ -1,11 +1,13 @@
 """ELMo for downstream models: boundaries, what learns and what does not, dropout, several mixes."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, LSTMConfig
@@ -135,6 +137,30 @@ def test_weights_written_past_the_counters_are_prepacked_again_when_asked() -> N
     elmo.forget_prepacked()
     expected = Elmo(elmo.bilm).eval()(ids()).representations[0]
     torch.testing.assert_close(elmo(ids()).representations[0], expected)
+
+
+class Counter(TorchDispatchMode):
+    """Counts the operations of its thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        self.count += 1
+        return function(*arguments, **(options or {}))
+
+
+def test_operations_are_counted_on_the_thread_that_asks(num_threads: Callable[[int], None]) -> None:
+    counts = []
+    for threads in (1, 2):
+        num_threads(threads)
+        elmo = Elmo(tiny(), freeze=False, dropout=0.0)
+        elmo(ids())  # the first call tests the kernels
+        with Counter() as counter:
+            elmo(ids())
+        counts.append(counter.count)
+    assert counts[0] == counts[1] > 10
 
 
 def test_operations_are_observed_on_the_thread_that_asks(num_threads: Callable[[int], None]) -> None:

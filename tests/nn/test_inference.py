@@ -207,7 +207,8 @@ def test_every_backend_and_type_prepacks(backend_name: str, dtype: torch.dtype, 
             exact = bilm.double()
             expected, after = exact.run(exact.token_encoder(ids), text.tokens, text.text.packing)
         tolerance = 0.05 if dtype == torch.bfloat16 else 1e-5
-        assert (found - expected).norm() < tolerance * expected.norm()
+        least = 1e-4 * expected.norm() if dtype == torch.bfloat16 else 0
+        assert least <= (found - expected).norm() < tolerance * expected.norm()
         assert (state.c - after.c).norm() <= tolerance * after.c.norm()
 
 

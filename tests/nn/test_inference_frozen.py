@@ -129,6 +129,10 @@ def another_clip(bilm: BiLM) -> None:
     layer.clips = layer.clips._replace(projection=0.3 if layer.clips.projection == 0.8 else 0.2)
 
 
+def another_forget_bias(bilm: BiLM) -> None:
+    bilm.sequence_encoder.stacks[0].layers[0].forget_bias += 1.0
+
+
 def without_a_skip_connection(bilm: BiLM) -> None:
     next(stack for stack in bilm.sequence_encoder.stacks if stack.use_skip_connections).use_skip_connections = False
 
@@ -144,7 +148,7 @@ def hooked(bilm: BiLM) -> BiLM:
 
 
 CHANGES = [
-    *(another_clip, without_a_skip_connection, another_activation),
+    *(another_clip, another_forget_bias, without_a_skip_connection, another_activation),
     *(optimizer_step, one_number, in_inference_mode, loaded, loaded_in_place_of_others, other_memory),
     *(other_memory_many_times, other_types_and_back, another_parameter, hooked),
 ]

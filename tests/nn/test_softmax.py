@@ -57,7 +57,9 @@ def test_logsumexp_passes_gradcheck(excluded: list[int] | None) -> None:
 
 
 @pytest.mark.parametrize("logits_at_once", [1, 100, 1 << 20])
-def test_exact_losses_equal_log_softmax(monkeypatch: pytest.MonkeyPatch, logits_at_once: int) -> None:
+def test_exact_losses_equal_log_softmax(
+    monkeypatch: pytest.MonkeyPatch, logits_at_once: int, without_native: None
+) -> None:
     monkeypatch.setattr(kernel, "LOGITS_AT_ONCE", logits_at_once)
     softmax, hidden, targets = FullSoftmax(11, 4), torch.randn(23, 4), torch.randint(0, 11, (23,))
     expected = F.cross_entropy(hidden @ softmax.weight.T + softmax.bias, targets, reduction="none")

@@ -31,6 +31,23 @@ def test_trimmed_characters_give_the_very_same_vectors() -> None:
         torch.testing.assert_close(encoder(trimmed)[0], expected, atol=1e-13, rtol=0)
 
 
+@pytest.mark.parametrize("length", [1, 7, 8, 20, 60])
+def test_ids_are_padded_to_few_shapes_and_keep_their_vectors(length: int) -> None:
+    """What runs in oneDNN keeps a program for each shape."""
+    config = CharCNNConfig(4, ((1, 3), (2, 4)))
+    bilm = BiLM(BiLMConfig(LSTMConfig(1, 5, 6), config))
+    random_weights(bilm, seed=5)
+    for count in (1, 127, 128, 130):
+        words = [f"{number:x}"[-length:].rjust(length, "a") for number in range(count)]
+        ids = bilm.token_encoder.ids(words)
+        padded = bilm.token_encoder.in_few_shapes(ids)
+        assert len(padded) == -(-count // 128) * 128
+        assert padded.shape[1] % 8 == 0 or padded.shape[1] == config.max_characters
+        vectors = bilm.word_vectors(words)
+        assert len(vectors) == len(padded)
+        torch.testing.assert_close(vectors[:count], bilm.token_encoder(ids))
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -133,7 +133,7 @@ def test_lstm_in_bfloat16_is_as_close_as_rounding_lets_it(
 ) -> None:
     case = Case(sizes, clipped, start, torch.bfloat16)
     errors = distance(case.values_and_gradients(), case.by_reference())
-    assert max(errors[:3]) < 0.015, errors
+    assert 1e-4 < max(errors[:3]) < 0.015, errors
     # a value that rounding takes over a clip loses its gradient; an output of two values has few
     assert max(errors[3:]) < (0.04 if clipped == "none" else 0.4), errors
 
@@ -406,10 +406,22 @@ def test_nothing_to_do(each_backend: str, steps: int, rows: int) -> None:
 # --- Which backend runs ----------------------------------------------------------------------------------------------
 
 
-def test_what_the_packed_products_cannot_multiply_goes_step_by_step() -> None:
-    for dtype, depths in [(torch.bfloat16, (10, 7, 20)), (torch.bfloat16, (9, 6, 20)), (torch.float64, (10, 6, 20))]:
-        *_, (chosen, reason) = explain("lstm", "cpu", dtype, *depths).items()
-        assert chosen in ("native", "portable", "reference") and reason is None
+@pytest.mark.native
+@pytest.mark.parametrize(
+    ("dtype", "depths", "expected"),
+    [
+        (torch.bfloat16, (10, 7, 20), "odd"),
+        (torch.bfloat16, (9, 6, 20), "odd"),
+        (torch.float64, (10, 6, 20), "float32, bfloat16 and int8"),
+    ],
+)
+def test_what_the_packed_products_cannot_multiply_goes_step_by_step(
+    dtype: torch.dtype, depths: tuple[int, int, int], expected: str
+) -> None:
+    reasons = explain("lstm", "cpu", dtype, *depths)
+    reason = reasons["native"]
+    assert reason is not None and expected in reason
+    assert list(reasons.values())[-1] is None
 
 
 # --- The layer and the stack -----------------------------------------------------------------------------------------

@@ -63,6 +63,17 @@ def test_an_array_of_another_shape_is_refused(any_machine: None) -> None:
     for shape in ((1, 5, 74), (2, 5, 73)):
         with pytest.raises((AssertionError, ValueError)):
             unpack_sentences(streams, slots, np.array([0]), [np.zeros(shape, np.float32)])
+    for shape in ((5, 1, 74), (5, 2, 73)):
+        with pytest.raises((AssertionError, ValueError)):
+            unpack_words(streams, slots, np.zeros(shape, np.float16))
+
+
+@pytest.mark.native
+def test_an_array_with_gaps_is_refused() -> None:
+    """Compiled code would fill the gaps."""
+    streams, slots = random_streams(layers=2, words=5)
+    with pytest.raises(AssertionError):
+        unpack_words(streams, slots, np.zeros((10, 2, 74), np.float16)[::2])
 
 
 def test_other_numbers_and_orders_of_memory_are_taken_as_they_are(any_machine: None) -> None:
@@ -92,6 +103,19 @@ def test_numbers_are_rounded_as_numpy_rounds_them(any_machine: None) -> None:
     known = ~np.isnan(expected)
     np.testing.assert_array_equal(found.view(np.uint16)[known], expected.view(np.uint16)[known])
     assert np.isnan(found[~known]).all()
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("word", [0, 9])
+def test_a_number_too_large_is_seen_on_every_thread(
+    word: int, num_threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmokit.ops.native.unpack.VALUES_WORTH_A_THREAD", 1)
+    num_threads(4)
+    streams, slots = random_streams(layers=2, words=10)
+    streams[1, 0, slots[0, word], 5] = TOO_LARGE
+    with pytest.raises(FloatingPointError):
+        of_words(streams, slots, "float16")
 
 
 @pytest.mark.parametrize("number", [TOO_LARGE, -TOO_LARGE, 3e38])

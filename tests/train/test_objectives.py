@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from toy_encoders import CONFIGS, ENCODERS, WHOLE_SENTENCES
 
 from elmokit.data.streams import draw_hidden
+from elmokit.nn.bilm import BiLM
 from elmokit.ops.packing import Packing
 from elmokit.runtime import pytorch_threads
 from elmokit.text.vocab import Vocab, count_words
@@ -96,6 +97,25 @@ def test_loss_of_masked_words_equals_that_of_each_sentence_by_itself(settings: P
         outputs = outputs_of(twin, ["<S>", *sentence, "</S>"], places).sum(dim=0)
         losses.append(cross_entropy(twin, outputs[places], [sentence[place - 1] for place in places]))
     torch.testing.assert_close(run.train_step(), torch.cat(losses).mean()[None].detach(), atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_train_step_applies_the_dropout_of_the_settings(
+    settings: PretrainConfig, encoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applied: list[float] = []
+    run_bilm = BiLM.run
+
+    def run(*arguments: Any, dropout: float = 0.0, **options: Any) -> Any:
+        applied.append(dropout)
+        return run_bilm(*arguments, dropout=dropout, **options)
+
+    monkeypatch.setattr(BiLM, "run", run)
+    with_all, with_half = (
+        trainer(settings, encoder, **EXACT | {"dropout": share}).train_step() for share in (0.0, 0.5)
+    )
+    assert applied == [0.0, 0.5]
+    assert (with_half - with_all).abs().min() > 1e-5
 
 
 @pytest.mark.parametrize("samples", [0, 6])

@@ -89,6 +89,7 @@ def wait_for_step(output: Path, step: int, has_ended: Callable[[], bool]) -> Non
 
 def kill_at_step(settings: PretrainConfig, step: int, output: Path | None = None) -> None:
     """Start a run in another process, and kill it when the log in `output` reaches the step."""
+    print(f"killed at step {step} or soon after")  # which pytest shows when the test fails
     process = start_process(pretrain, settings)
     wait_for_step(output or settings.output, step, lambda: not process.is_alive())
     kill(process)
@@ -230,7 +231,9 @@ def test_extended_run_that_diverges_goes_back_to_a_checkpoint_of_its_first_cycle
     has_diverged = iter([True] * 4)
     monkeypatch.setattr(LossMonitor, "has_diverged", lambda *_: next(has_diverged, False))
     assert pretrain(settings).step == 70
-    assert [event["restored"] for event in events(settings.output, "diverged")] == [35, 35, 33, 33]
+    diverged = events(settings.output, "diverged")
+    assert [event["restored"] for event in diverged] == [35, 35, 33, 33]
+    assert [event["rate_factor"] for event in diverged] == [1 / 2, 1 / 8, 1 / 64, 1 / 1024]
 
 
 def test_loss_that_stays_a_little_high_delays_checkpoints_but_does_not_stop_them(
@@ -453,6 +456,23 @@ def test_a_signal_ends_an_evaluation(settings: PretrainConfig, monkeypatch: pyte
         pretrain(settings)
     assert not events(settings.output, "heldout")
     assert pretrain(settings).step == 70
+
+
+def test_a_second_interrupt_ends_a_run_within_a_step(settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    train_step = Trainer.train_step
+
+    def interrupted(trainer: Trainer) -> Any:
+        if trainer.step == 15:
+            os.kill(os.getpid(), signal.SIGINT)  # after which the step would be completed
+            os.kill(os.getpid(), signal.SIGINT)
+            pytest.fail("the step went on")
+        return train_step(trainer)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Trainer, "train_step", interrupted)
+        pretrain(settings)
+    assert pretrain(settings).step == 70
+    assert events(settings.output, "resume")[0]["step"] == 11
 
 
 def test_pretrain_refuses_to_write_its_vocabulary_into_its_corpus(settings: PretrainConfig) -> None:

@@ -70,26 +70,37 @@ def test_processes_join_on_the_device_of_the_settings(
     assert joined_over == [backend]
 
 
+LAUNCHER = ["-m", "torch.distributed.run", "--standalone"]
+WRITE = """
+import os, sys
+with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
+    file.write(text)
+"""
+
+
+def run_two(code: str, directory: Path) -> dict[str, str]:
+    """Run code that sets `text` in two processes; the text of each, by rank."""
+    script, received = directory / "script.py", directory / "received"
+    script.write_text(code + WRITE)
+    received.mkdir()  # a file for each process: lines of two processes on one pipe can run together
+    command = [sys.executable, *LAUNCHER, "--nproc-per-node=2", script, received]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stderr[-3000:]
+    return {file.name: file.read_text() for file in received.iterdir()}
+
+
 @pytest.mark.slow
 def test_a_process_waits_longer_for_the_first_one_than_pytorch_does_by_default(tmp_path: Path) -> None:
     """The first process may tokenize text for hours; here three seconds stand for PyTorch's 30 minutes."""
-    script = tmp_path / "wait.py"
-    script.write_text(
-        "import datetime, os, sys, time\n"
-        "import torch.distributed.distributed_c10d as c10d\n"
-        "c10d._get_default_timeout = lambda backend: datetime.timedelta(seconds=3)\n"
-        "from elmokit.train.processes import joined_processes\n"
-        "with joined_processes('cpu') as processes:\n"
-        "    text = processes.of_first(lambda: time.sleep(6) or 'text')\n"
-        "with open(os.path.join(sys.argv[1], os.environ['RANK']), 'w') as file:\n"
-        "    file.write(text)\n"
-    )
-    received = tmp_path / "received"  # a file for each process: lines of two processes on one pipe can run together
-    received.mkdir()
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    found = subprocess.run([sys.executable, *launcher, script, received], capture_output=True, text=True, timeout=300)
-    assert found.returncode == 0, found.stderr[-3000:]
-    assert {file.name: file.read_text() for file in received.iterdir()} == {"0": "text", "1": "text"}
+    code = """
+import datetime, time
+import torch.distributed.distributed_c10d as c10d
+c10d._get_default_timeout = lambda backend: datetime.timedelta(seconds=3)
+from elmokit.train.processes import joined_processes
+with joined_processes("cpu") as processes:
+    text = processes.of_first(lambda: time.sleep(6) or "text")
+"""
+    assert run_two(code, tmp_path) == {"0": "text", "1": "text"}
 
 
 def test_several_processes_refuse_one_gpu(joined_over: list[str]) -> None:
@@ -110,8 +121,8 @@ def pretrain(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         if processes == 1:
             assert main(command) == 0
             return output
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m", "elmokit"]
-        found = subprocess.run([sys.executable, *launcher, *command], capture_output=True, text=True, timeout=300)
+        launched = [sys.executable, *LAUNCHER, f"--nproc-per-node={processes}", "-m", "elmokit", *command]
+        found = subprocess.run(launched, capture_output=True, text=True, timeout=300)
         assert found.returncode == 0, found.stderr[-3000:]
         return output
 
@@ -151,6 +162,43 @@ def test_two_processes_have_the_losses_of_one_with_each_encoder(
     expected = losses(pretrain(tmp_path / "one", 1, 60, *options))
     found = losses(pretrain(tmp_path / "two", 2, 60, *options))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_two_processes_that_draw_dropout_resume_exactly(pretrain: Callable[..., Path], tmp_path: Path) -> None:
+    dropout = "--dropout", "0.5", "--checkpoint-every", "20"
+    for name, ends in (("whole", (40,)), ("resumed", (20, 40))):
+        for steps in ends:
+            pretrain(tmp_path / name, 2, steps, *dropout)
+    np.testing.assert_array_equal(losses(tmp_path / "resumed"), losses(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+def test_a_process_without_text_adds_nothing(pretrain: Callable[..., Path], tmp_path: Path) -> None:
+    """Nearly every batch is one sentence, which only one of two processes computes."""
+    options = ["--config", str(write_config("transformer", tmp_path / "config.json"))]
+    options += ["--batch-size", "2", "--unroll-steps", "1"]
+    expected, found = (losses(pretrain(tmp_path / str(count), count, 5, *options)) for count in (1, 2))
+    assert len(expected) > 40
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_error_in_the_first_process_is_raised_in_all(tmp_path: Path) -> None:
+    found = run_two(
+        """
+from elmokit.train.processes import joined_processes
+def fail():
+    raise ValueError("no text")
+with joined_processes("cpu") as processes:
+    try:
+        text = processes.of_first(fail)
+    except ValueError as error:
+        text = str(error)
+""",
+        tmp_path,
+    )
+    assert found == {"0": "no text", "1": "no text"}
 
 
 @pytest.mark.slow

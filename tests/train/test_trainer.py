@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -52,19 +54,42 @@ def test_first_step_of_the_original_recipe_equals_bilm_tf_adagrad(settings: Pret
         torch.testing.assert_close(parameter.detach(), expected, atol=2e-6, rtol=1e-5)
 
 
-def test_first_step_of_the_modern_recipe_equals_adamw(settings: PretrainConfig) -> None:
-    run = trainer(settings, recipe="modern")
-    gradients = plain_gradients(run, factor=1.0)
-    norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
-    before = [parameter.detach().clone() for parameter in run.parameters]
+@pytest.mark.parametrize(("recipe", "maximum"), [("original", 10.0), ("modern", 1.0), ("muon", 1.0)])
+@pytest.mark.parametrize("scale", [1.0, 400.0])  # of the softmax weights: with 400, the gradient is clipped
+def test_train_step_clips_the_gradient_to_the_norm_of_the_recipe(
+    settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch, recipe: str, maximum: float, scale: float
+) -> None:
+    run = trainer(settings, recipe=recipe)
+    with torch.no_grad():
+        run.softmax.weight.mul_(scale)
+    gradients = plain_gradients(run, factor=settings.unroll_steps if recipe == "original" else 1.0)
+    norm = float(torch.stack([gradient.norm() for gradient in gradients]).norm())
+    assert (norm > maximum) == (scale > 1)
+    given: list[torch.Tensor] = []
+    monkeypatch.setattr(run.optimizer, "step", lambda rate: given.extend(torch.clone(p.grad) for p in run.parameters))
     run.train_step()
-    rate = 2e-3 / 5  # the first of 5 warm-up steps (5 % of 100)
-    for parameter, start, gradient in zip(run.parameters, before, gradients, strict=True):
-        clipped = gradient * min(1.0, 1.0 / float(norm))
-        decayed = start * (1 - rate * 0.01) if parameter.dim() > 1 else start
-        expected = decayed - rate * clipped / (clipped.abs() + 1e-8)
-        significant = clipped.abs() > 1e-5  # below it, the sign of the update depends on rounding
-        torch.testing.assert_close(parameter.detach()[significant], expected[significant], atol=2e-6, rtol=1e-5)
+    for found, gradient in zip(given, gradients, strict=True):
+        torch.testing.assert_close(found, gradient * min(1.0, maximum / norm), atol=1e-6, rtol=1e-4)
+
+
+def test_modern_recipe_takes_the_steps_of_adamw() -> None:
+    """Loshchilov and Hutter (2019), algorithm 2, with weight decay for matrices alone."""
+    parameters = [torch.nn.Parameter(torch.ones(shape)) for shape in ((4, 3), (5,))]
+    optimizer = make_optimizer("modern", parameters, [], 0.1)
+    values = [np.ones(parameter.shape) for parameter in parameters]
+    first, second = ([np.zeros(parameter.shape) for parameter in parameters] for _ in range(2))
+    for step in range(5):
+        for number, parameter in enumerate(parameters):
+            parameter.grad = gradient(parameter, step) * 10.0**-step
+            exact = parameter.grad.double().numpy()
+            first[number] = 0.9 * first[number] + 0.1 * exact
+            second[number] = 0.98 * second[number] + 0.02 * exact**2
+            mean, square = first[number] / (1 - 0.9 ** (step + 1)), second[number] / (1 - 0.98 ** (step + 1))
+            decay = 0.01 if parameter.dim() == 2 else 0.0
+            values[number] = values[number] * (1 - 0.1 * decay) - 0.1 * mean / (np.sqrt(square) + 1e-8)
+        optimizer.step(0.1)
+    for parameter, expected in zip(parameters, values, strict=True):
+        np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=0, atol=1e-6)
 
 
 def test_clip_gradients_makes_all_gradients_nan_when_one_is() -> None:
@@ -215,6 +240,20 @@ def test_trainer_carries_state_without_gradient(settings: PretrainConfig) -> Non
     assert not torch.equal(run.objective.tensors()["h"], first["h"])
 
 
+def test_train_step_minimizes_the_sampled_loss(settings: PretrainConfig) -> None:
+    """The loss itself is compared with TensorFlow's in nn/test_softmax.py."""
+    run, twin, exact = (trainer(settings, num_samples=count) for count in (6, 6, 0))
+    assert twin.sampler is not None
+    samples = [twin.sampler.sample(twin.draws) for _ in range(2)]
+    window = next(twin.objective.stream)
+    words = twin.bilm.token_encoder(torch.from_numpy(encode_words(window.words)))
+    layers, _ = twin.bilm.run(words, window.tokens, Packing.rectangle(settings.unroll_steps, settings.batch_size))
+    expected = twin.softmax.sampled_losses(layers[-1], window.targets, samples, twin.sampler).mean(dim=1).detach()
+    losses = run.train_step()
+    torch.testing.assert_close(losses, expected, atol=2e-6, rtol=0)
+    assert (losses - exact.train_step()).abs().min() > 0.01
+
+
 def test_trainer_draws_new_negatives_per_direction_and_step(
     settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,12 +275,21 @@ def test_bfloat16_training_is_close_to_float32(settings: PretrainConfig, monkeyp
         losses.append(torch.stack([run.train_step() for _ in range(5)]))
         assert {parameter.dtype for parameter in run.parameters} == {torch.float32}
     torch.testing.assert_close(losses[0], losses[1], atol=0.02, rtol=0)
+    assert not torch.equal(losses[0], losses[1])
 
 
 def test_bfloat16_warns_where_its_products_are_slow(settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elmokit.train.trainer.multiplies_bfloat16", lambda device: False)
     with pytest.warns(UserWarning, match="bfloat16 is many times slower"):
         trainer(settings, dtype="bfloat16")
+
+
+def test_held_out_words_are_read_from_all_files(settings: PretrainConfig, tmp_path: Path) -> None:
+    files = [tmp_path / "one.txt", tmp_path / "two.txt"]
+    for file in files:
+        file.write_text("the cat sees .\nthe dog sees .\nthe fox sees .\n")
+    measured = trainer(settings).measure_heldout(files, words=10)
+    assert (measured.sentences, measured.predictions) == (4, 14)  # of each file 5 words, in two sentences
 
 
 # --- Snapshots that are damaged ------------------------------------------------------------------------------------
