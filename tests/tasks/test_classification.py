@@ -1,4 +1,4 @@
-"""Readers of labelled texts and trees; pooling that ignores padding."""
+"""Readers of labelled texts and trees; pooling that ignores padding; the networks by their formulas."""
 
 from pathlib import Path
 from typing import Any
@@ -6,9 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from oracle import log_softmax
+from task_oracles import BiattentiveOracle, GivenWords, PooledOracle, random_network, random_words, sentences_of
 
 from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
-from elmokit.tasks.classification import ClassificationConfig, ClassificationTask, LabelledText, labelled_phrases
+from elmokit.tasks.classification import (
+    BiattentiveNetwork,
+    ClassificationBatch,
+    ClassificationConfig,
+    ClassificationTask,
+    LabelledText,
+    PooledNetwork,
+    labelled_phrases,
+)
 from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.fit import fit
 from elmokit.tasks.predict import predict_file
@@ -183,3 +193,17 @@ def test_predict_file_refuses_raw_text_in_place_of_labelled(tmp_path: Path) -> N
         list(task.read(tmp_path / "raw.txt", with_answers=False))
     (tmp_path / "raw.txt").write_text("? wonderful cast and story\n? boring mess\n")  # a mark for what is not known
     assert len(list(task.read(tmp_path / "raw.txt", with_answers=False))) == 2
+
+
+@pytest.mark.parametrize("make, oracle_of", [(BiattentiveNetwork, BiattentiveOracle), (PooledNetwork, PooledOracle)])
+def test_network_and_loss_equal_the_formulas(make: type, oracle_of: type) -> None:
+    weights, labels = torch.tensor([0.5, 1.0, 2.0]), torch.tensor([2, 0, -1, 2])
+    config = ClassificationConfig(encoder_dim=4, integrator_dim=3, maxout_dim=6)
+    network = random_network(make, config, GivenWords(), weights)
+    words, oracle = random_words([4, 1, 2, 5]), oracle_of(network)
+    batch = ClassificationBatch(words, labels)  # type: ignore[arg-type]
+    expected = np.array([*map(oracle.scores, sentences_of(words))])
+    np.testing.assert_allclose(network(batch), expected, rtol=1e-9)
+    # The mean over the texts whose label is known, by the weights of their labels.
+    losses = -log_softmax(expected)[[0, 1, 3], [2, 0, 2]]
+    assert network.loss(batch).item() == pytest.approx(np.average(losses, weights=[2.0, 0.5, 2.0]))

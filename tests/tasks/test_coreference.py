@@ -1,12 +1,25 @@
-"""Clusters from brackets, mentions that do not cross, and the scores of the CoNLL scorer."""
+"""Clusters from brackets, the network by its formulas over all pairs, and the scores of the CoNLL scorer."""
 
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from task_oracles import CoreferenceOracle, GivenWords, cross, random_network, random_words, sentences_of
 
 from elmokit.tasks.coref_metrics import coreference_counts, coreference_scores
-from elmokit.tasks.coreference import CorefClusters, CorefDocument, CoreferenceTask, non_crossing
+from elmokit.tasks.coreference import (
+    CorefBatch,
+    CorefClusters,
+    CorefDocument,
+    CoreferenceConfig,
+    CoreferenceTask,
+    SpanRanker,
+    bounds,
+    non_crossing,
+)
 
 pytest.importorskip("scipy")
 
@@ -83,17 +96,70 @@ def test_non_crossing_equals_brute_force() -> None:
     spans = [(first, last) for first in range(6) for last in range(first, min(first + 4, 6))]
     order = sorted(range(len(spans)), key=lambda index: (index * 7) % len(spans))
     kept = non_crossing(order, [first for first, _ in spans], [last for _, last in spans], 12)
-
-    def cross(one: tuple[int, int], two: tuple[int, int]) -> bool:
-        (a, b), (c, d) = sorted([one, two])
-        return a < c <= b < d
-
     expected: list[int] = []
     for index in order:
         if len(expected) < 12 and not any(cross(spans[index], spans[other]) for other in expected):
             expected.append(index)
     assert kept == expected
 
+
+# --- The network -----------------------------------------------------------------------------------------------------
+
+
+def ranker_and_batch(**settings: Any) -> tuple[SpanRanker, CoreferenceOracle, CorefBatch, dict[tuple[int, int], int]]:
+    """A network with random weights, its oracle, a document, and the cluster of each gold mention (first, last).
+
+    Gold mentions are most of those that the network keeps, in two clusters, and a span that it does not keep.
+    """
+    config = CoreferenceConfig(4, span_dim=6, feature_dim=3, max_span_words=3, mentions_per_word=0.9, **settings)
+    network = random_network(SpanRanker, config, GivenWords(), scale=0.6)
+    network.pair[-1].bias -= 5  # or all mentions have an antecedent
+    words = random_words([5, 1, 7])
+    oracle = CoreferenceOracle(network, sentences_of(words))
+    cluster_of = {span: number // 6 for number, span in enumerate(oracle.mentions) if number % 5}
+    cluster_of[next(span for span in oracle.vectors if span not in oracle.mentions)] = 0
+    spans = torch.tensor([(first, last + 1) for first, last in cluster_of])
+    batch = CorefBatch(words, spans, torch.tensor([*cluster_of.values()]))  # type: ignore[arg-type]
+    return network, oracle, batch, cluster_of
+
+
+@pytest.mark.parametrize("max_antecedents", [2, 100])
+def test_network_equals_the_formulas_for_every_span_and_pair(max_antecedents: int) -> None:
+    network, oracle, batch, _ = ranker_and_batch(max_antecedents=max_antecedents)
+    candidates, mentions, scores = network(batch)
+    assert len(oracle.mentions) == 11  # of 13 words
+    for spans, expected in ((candidates, [*oracle.vectors]), (mentions, oracle.mentions)):
+        assert bounds(spans) == [(first, last + 1) for first, last in expected]
+        np.testing.assert_allclose(spans.vectors, [oracle.vectors[span] for span in expected], rtol=1e-9)
+        np.testing.assert_allclose(spans.scores, [oracle.mention_scores[span] for span in expected], rtol=1e-9)
+    assert scores.shape == (11, 1 + min(max_antecedents, 10))
+    for number, (row, by_antecedent) in enumerate(zip(scores.tolist(), oracle.antecedent_scores(), strict=True)):
+        numbers = [None, *(number - back if number >= back else -1 for back in range(1, scores.shape[1]))]
+        assert row == pytest.approx([by_antecedent.get(each, -np.inf) for each in numbers], rel=1e-9)
+
+
+@pytest.mark.parametrize("max_antecedents, mention_loss", [(2, 0.0), (100, 0.0), (2, 0.7)])
+def test_loss_equals_that_of_enumerated_antecedents(max_antecedents: int, mention_loss: float) -> None:
+    network, oracle, batch, cluster_of = ranker_and_batch(max_antecedents=max_antecedents, mention_loss=mention_loss)
+    assert network.loss(batch).item() == pytest.approx(oracle.loss(cluster_of))
+
+
+@pytest.mark.parametrize("max_antecedents", [2, 100])
+def test_decode_links_each_mention_to_its_best_antecedent(max_antecedents: int) -> None:
+    network, oracle, batch, _ = ranker_and_batch(max_antecedents=max_antecedents)
+    clusters = [{number} for number in range(len(oracle.mentions))]
+    for number, scores in enumerate(oracle.antecedent_scores()):
+        best = max(scores, key=lambda before: scores[before])
+        if best is not None:
+            one, other = (next(cluster for cluster in clusters if each in cluster) for each in (best, number))
+            clusters = [cluster for cluster in clusters if cluster not in (one, other)] + [one | other]
+    expected = [[oracle.mentions[number] for number in sorted(cluster)] for cluster in clusters if len(cluster) > 1]
+    (found,) = network.decode(batch)
+    assert sorted(found) == sorted([(first, last + 1) for first, last in cluster] for cluster in expected)
+    assert found
+
+
+# --- Scores ----------------------------------------------------------------------------------------------------------
 
 # The worked example of Pradhan et al. 2014 ("Scoring coreference partitions of predicted mentions", section 4).
 GOLD = [["a", "b", "c"], ["d", "e", "f", "g"]]

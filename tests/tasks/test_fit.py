@@ -72,13 +72,25 @@ def test_word_vectors_are_not_trained(tmp_path: Path) -> None:
     assert report.coverage is not None and report.coverage["exact"] == 1
 
 
-def test_fit_refuses_the_output_of_a_run_whose_vectors_were_of_other_words(tmp_path: Path) -> None:
+@pytest.mark.parametrize("changed", ["Bob 1 2\nAnn 3 4\n", "Ann 1 2\nBob 3 5\n"])
+def test_fit_refuses_the_output_of_a_run_whose_vectors_had_other_words_or_numbers(changed: str, tmp_path: Path) -> None:
     words = replace(LEARNED, vectors=str(tmp_path / "vectors.txt"))
     (tmp_path / "vectors.txt").write_text("Ann 1 2\nBob 3 4\n")
     fit_quick(words=words, output=tmp_path / "model")
-    (tmp_path / "vectors.txt").write_text("Bob 1 2\nAnn 3 4\n")
+    (tmp_path / "vectors.txt").write_text(changed)
     with pytest.raises(FileExistsError, match="from a run with other data"):
         fit_quick(words=words, output=tmp_path / "model")
+
+
+def test_fit_refuses_the_output_of_a_run_with_another_bilm(tmp_path: Path) -> None:
+    """Which differs in its weights alone."""
+    torch.manual_seed(0)
+    first, second = (Pretrained(BiLM(BiLMConfig.preset("tiny"))) for _ in range(2))
+    options: dict[str, Any] = {"words": WordsConfig(), "output": tmp_path / "model", "cache": tmp_path / "cache"}
+    _, report = fit_quick(model=first, **options)
+    assert fit_quick(model=first, **options)[1] == report
+    with pytest.raises(FileExistsError, match="from a run with other data"):
+        fit_quick(model=second, **options)
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------------
@@ -211,6 +223,7 @@ def test_fit_seeds_reports_mean_and_deviation_and_resumes(tmp_path: Path, monkey
     report = fit_seeds(TOY.task, TOY.examples, TOY.examples, TOY.examples[:8], seeds=(0, 1, 2), **options)
     assert (tmp_path / "runs" / "seed-0" / "report.json").read_bytes() == finished
     runs = [FitReport.read(tmp_path / "runs" / f"seed-{seed}" / "report.json") for seed in range(3)]
+    assert len({run.epochs[0].loss for run in runs}) == 3
     scores = [run.test["accuracy"] for run in runs if run.test is not None]
     assert report.test is not None
     assert (report.test["accuracy"].mean, report.test["accuracy"].deviation) == (mean(scores), stdev(scores))
@@ -290,6 +303,19 @@ def test_fit_halves_the_rate_and_stops_where_the_score_no_longer_rises(monkeypat
     # Halved after the second epoch in a row without a new best score, over after the third.
     assert rates == [epoch.learning_rate for epoch in report.epochs] == [0.008] * 4 + [0.004] * 3 + [0.002]
     assert report.best_epoch == 5
+
+
+def test_fit_draws_the_initial_weights_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    initial, real = [], training.train_epoch
+
+    def noted(network: Any, *others: Any) -> float:
+        initial.append(network.output.weight.detach().clone())
+        return real(network, *others)
+
+    monkeypatch.setattr(training, "train_epoch", noted)
+    losses = [fit_quick(config=replace(QUICK, max_epochs=1, seed=seed))[1].epochs[0].loss for seed in (0, 1, 0)]
+    assert torch.equal(initial[0], initial[2]) and not torch.equal(initial[0], initial[1])
+    assert losses[0] == losses[2] != losses[1]
 
 
 def test_fit_clips_the_norm_of_all_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,20 @@
-"""Readers of the published files of sentence pairs, and correlations against SciPy."""
+"""Readers of the published files of sentence pairs, ESIM by its formulas, and correlations against SciPy."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from oracle import log_softmax
+from task_oracles import ESIMOracle, GivenWords, random_network, random_words, sentences_of
+from toy_tasks import toy_tasks
 
-from elmokit.tasks.pairs import PairPrediction, PairsConfig, PairsTask, SentencePair
+from elmokit.tasks.config import WordsConfig
+from elmokit.tasks.fit import fit
+from elmokit.tasks.pairs import ESIM, PairBatch, PairPrediction, PairsConfig, PairsTask, SentencePair
 
 SICK = (
     "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n1\tA dog runs\tA cat sits\t2.5\tNEUTRAL\n"
@@ -87,3 +95,57 @@ def test_score_of_paraphrases_includes_f1_of_the_positive_class() -> None:
     gold = [SentencePair(("a",), ("b",), label) for label in "1100"]
     found = [PairPrediction(("a",), ("b",), label) for label in "1010"]
     assert task.score(gold, found) == {"score": 0.5, "accuracy": 0.5, "f1": 0.5}
+
+
+# --- Similarity ------------------------------------------------------------------------------------------------------
+
+SIMILARITY = {"Ann": 4.5, "Bob": 3.0, "Eve": 1.0}  # by the first word, from 1 to 5 as in SICK
+
+
+def test_fit_predicts_similarity_on_the_scale_of_its_training_set() -> None:
+    toy = toy_tasks()["pairs"]
+    task = PairsTask(replace(toy.task.config, target="score"))
+    pairs = [replace(pair, label=None, score=SIMILARITY[pair.first[0]]) for pair in toy.examples]
+    gold = np.array([pair.score for pair in pairs])
+    words = WordsConfig(elmo="none", word_dim=16, word_dropout=0.0)
+    model, report = fit(task, pairs, pairs, words=words, config=toy.config)
+    *predictions, empty = model.predict_examples([*pairs, SentencePair((), ())])
+    predicted = np.array([prediction.score for prediction in predictions])
+    np.testing.assert_allclose(predicted, gold, atol=0.3)
+    assert empty.score == pytest.approx(gold.mean())
+    assert report.dev["score"] == pytest.approx(np.corrcoef(gold, predicted)[0, 1])
+    # The loss, where it is large: of other scores than those that it was trained on.
+    others = [replace(pair, score=5 - score) for pair, score in zip(pairs, gold, strict=True)]
+    batch = model.example_set(others).batch(np.arange(len(others)), torch.device("cpu"))
+    expected = np.mean(((predicted - (5 - gold)) / gold.std()) ** 2)
+    assert model.network.loss(batch).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_score_of_similarity_is_its_correlation() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    random = np.random.default_rng(0)
+    gold, predicted = random.integers(1, 6, 20).tolist(), random.normal(size=20).tolist()
+    scores = PairsTask(PairsConfig(target="score")).score(
+        [SentencePair(("a",), ("b",), score=score) for score in gold],
+        [PairPrediction(("a",), ("b",), score=score) for score in predicted],
+    )
+    pearson, spearman = stats.pearsonr(gold, predicted).statistic, stats.spearmanr(gold, predicted).statistic
+    assert scores == pytest.approx({"score": pearson, "pearson": pearson, "spearman": spearman})
+
+
+# --- The network -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_outputs", [1, 3])
+def test_network_and_loss_equal_the_formulas(num_outputs: int) -> None:
+    network = random_network(ESIM, PairsConfig(hidden_dim=4), GivenWords(), num_outputs)
+    first, second = random_words([4, 1, 3], seed=2), random_words([2, 3, 1], seed=3)
+    labels, scores = torch.tensor([0, 2, -1]), torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+    batch, oracle = PairBatch(first, second, labels, scores), ESIMOracle(network)  # type: ignore[arg-type]
+    expected = np.array([*map(oracle.outputs, sentences_of(first), sentences_of(second))])
+    np.testing.assert_allclose(network(batch), expected, rtol=1e-9)
+    if num_outputs == 1:
+        loss = np.mean((expected[:, 0] - scores.numpy()) ** 2)
+    else:  # the label of the third pair is unknown
+        loss = -np.mean(log_softmax(expected)[[0, 1], [0, 2]])
+    assert network.loss(batch).item() == pytest.approx(loss)

@@ -1,4 +1,4 @@
-"""Positions of answers in a passage; the official scores of SQuAD."""
+"""Positions of answers in a passage; BiDAF by its formulas, decoded by brute force; the official scores of SQuAD."""
 
 import gzip
 import json
@@ -6,14 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from task_oracles import BiDAFOracle, GivenWords, random_network, random_words, sentences_of
 
 from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.examples import read_examples
 from elmokit.tasks.fit import fit
 from elmokit.tasks.reading import (
     Answer,
+    BiDAF,
     Question,
+    ReadingBatch,
     ReadingConfig,
     ReadingTask,
     answer_f1,
@@ -134,3 +139,34 @@ def test_read_raises_for_other_json_and_names_the_format(content: str, tmp_path:
     (tmp_path / "squad.json").write_text(content)
     with pytest.raises(ValueError, match="not JSON in the format of SQuAD"):
         list(ReadingTask().read(tmp_path / "squad.json"))
+
+
+# --- The network -----------------------------------------------------------------------------------------------------
+
+
+def test_network_and_loss_equal_the_formulas() -> None:
+    network = random_network(BiDAF, ReadingConfig(hidden_dim=4), GivenWords())
+    question, passage = random_words([3, 1, 2], seed=2), random_words([5, 4, 1], seed=3)
+    spans = torch.tensor([[1, 3], [-1, -1], [0, 0]])
+    batch, oracle = ReadingBatch(question, passage, spans), BiDAFOracle(network)  # type: ignore[arg-type]
+    pairs = zip(sentences_of(question), sentences_of(passage), strict=True)
+    expected = [oracle.log_probabilities(*pair) for pair in pairs]
+    for row, sides in enumerate(expected):
+        for scores, of_side in zip(network(batch), sides, strict=True):
+            np.testing.assert_allclose(scores[row, : len(of_side)], of_side, rtol=1e-9, atol=1e-12)
+            assert not scores[row, len(of_side) :].exp().any()
+    starts, ends = ([expected[row][side][spans[row, side]] for row in (0, 2)] for side in (0, 1))
+    assert network.loss(batch).item() == pytest.approx(-np.mean(starts) - np.mean(ends))
+
+
+@pytest.mark.parametrize("max_answer_words", [1, 3, 100])
+def test_decode_equals_brute_force(max_answer_words: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of random scores, by which the best pairs of words are often reversed, or too long."""
+    network = random_network(BiDAF, ReadingConfig(hidden_dim=4, max_answer_words=max_answer_words), GivenWords())
+    start, end = np.random.default_rng(0).normal(-5, 3, size=(2, 20, 9))
+    monkeypatch.setattr(network, "forward", lambda _: (torch.from_numpy(start), torch.from_numpy(end)))
+    for row, (first, last, probability) in enumerate(network.decode(None)):
+        spans = [(i, j) for i in range(9) for j in range(i, min(i + max_answer_words, 9))]
+        best = max(spans, key=lambda span: start[row, span[0]] + end[row, span[1]])
+        assert (first, last) == best
+        assert probability == pytest.approx(np.exp(start[row, first] + end[row, last]))

@@ -1,14 +1,25 @@
-"""Brackets of roles as tags, and reversal of padded sentences."""
+"""Brackets of roles as tags, reversal of padded sentences, and the network by its formulas."""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from task_oracles import GivenWords, RolesOracle, random_network, random_words, sentences_of
 
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.fit import fit
-from elmokit.tasks.roles import Argument, Frame, PredicateFrame, RolesConfig, RolesTask, reversed_words
+from elmokit.tasks.roles import (
+    Argument,
+    Frame,
+    PredicateFrame,
+    RolesBatch,
+    RolesConfig,
+    RolesNetwork,
+    RolesTask,
+    reversed_words,
+)
 
 ROWS = [
     "doc 0 0 Bush NNP * - - (ARG0*) *",
@@ -157,6 +168,19 @@ def test_reversed_words_keeps_padding_in_place() -> None:
     mask = torch.tensor([[True] * 4, [True, True, False, False]])
     assert reversed_words(x, mask).squeeze(2).tolist() == [[3, 2, 1, 0], [5, 4, 6, 7]]
     assert torch.equal(reversed_words(reversed_words(x, mask), mask), x)
+
+
+def test_network_equals_the_formulas() -> None:
+    config = RolesConfig(hidden_dim=4, num_layers=3, predicate_dim=2)
+    network = random_network(RolesNetwork, config, GivenWords(), ["B-A0", "B-V", "I-A0", "O"])
+    words, places = random_words([4, 1, 3]), [2, 0, 0]
+    is_predicate = torch.zeros(3, 4, dtype=torch.int64)
+    is_predicate[[0, 1, 2], places] = 1
+    scores = network(RolesBatch(words, is_predicate, None))  # type: ignore[arg-type]
+    oracle = RolesOracle(network)
+    for row, sentence, place in zip(scores, sentences_of(words), places, strict=True):
+        expected = oracle.scores(sentence, place, num_layers=3)
+        np.testing.assert_allclose(row[: len(expected)], expected, rtol=1e-9)
 
 
 def test_read_keeps_number_signs_that_are_words(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Taggers: tags that depend on neighbours, schemes of spans, files in and out."""
+"""Taggers: tags that depend on neighbours, the network by its formulas, schemes of spans, files in and out."""
 
 import gzip
 from collections.abc import Callable
@@ -9,6 +9,8 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
+from oracle import log_softmax
+from task_oracles import GivenWords, TaggingOracle, random_network, random_words, sentences_of
 
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
@@ -18,7 +20,7 @@ from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.fit import fit
 from elmokit.tasks.metrics import spans
 from elmokit.tasks.predict import predict_file
-from elmokit.tasks.tagging import Tagging, TaggingConfig, TaggingTask
+from elmokit.tasks.tagging import Tagging, TaggingBatch, TaggingConfig, TaggingNetwork, TaggingTask
 from elmokit.tasks.task_model import TaskModel, load_task_model
 
 # The tag of "x" depends on the word before it: A after an upper-case word, else B.
@@ -57,6 +59,18 @@ def test_tagger_learns_tags_that_depend_on_the_word_before(decoder: str) -> None
     assert report.dev["accuracy"] > 0.95
     assert report.test is not None and report.confusion is not None
     assert sum(sum(row.values()) for row in report.confusion.values()) == sum(len(s.words) for s in DEV[:10])
+
+
+def test_network_and_loss_equal_the_formulas() -> None:
+    network = random_network(TaggingNetwork, TaggingConfig(hidden_dim=4, num_layers=2), GivenWords(), 3, None)
+    words, tags = random_words([4, 1, 3]), torch.tensor([[0, 1, 2, 1], [2, 0, 0, 0], [1, -1, 0, 0]])
+    batch, oracle = TaggingBatch(words, tags), TaggingOracle(network)  # type: ignore[arg-type]
+    losses: list[float] = []
+    for row, sentence, numbers in zip(network(batch), sentences_of(words), tags.tolist(), strict=True):
+        expected = oracle.scores(sentence, num_layers=2)
+        np.testing.assert_allclose(row[: len(expected)], expected, rtol=1e-9)
+        losses += [-scores[tag] for scores, tag in zip(log_softmax(expected), numbers, strict=False) if tag >= 0]
+    assert network.loss(batch).item() == pytest.approx(np.mean(losses))
 
 
 @pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES"])

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
+from tensor_files import read_tensors
 from torch import nn
 from toy_tasks import ToyTask, toy_tasks
 
@@ -18,7 +20,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.readers import TaggedSentence
 from elmokit.nn.bilm import BiLM
-from elmokit.tasks import training
+from elmokit.tasks import task_model, training
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.fit import fit
 from elmokit.tasks.pairs import PairsTask
@@ -146,6 +148,23 @@ def test_predict_does_not_depend_on_the_other_examples(toy: ToyTask, model: Pret
             assert other_span == {**span, "score": pytest.approx(span["score"], abs=1e-4)}
         for name, value in left.items():
             assert right[name] == (pytest.approx(value, abs=1e-4) if "score" in name else value)
+
+
+def test_predict_examples_equals_that_of_one_batch_without_holding_a_long_stream(
+    model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = toy_tasks()["tagging"]
+    fitted, _ = fit_toy(toy, tmp_path, model=model, config=replace(toy.config, max_epochs=2))
+    whole = list(fitted.predict_examples(toy.examples))
+    monkeypatch.setattr(task_model, "WORDS_AT_ONCE", 5)  # sentences have three or four words
+    read: list[int] = []
+    stream = fitted.predict_examples(read.append(number) or each for number, each in enumerate(toy.examples))
+    predictions = [next(stream)]
+    assert read == [0, 1]
+    predictions += stream
+    assert [(each.words, each.tags) for each in predictions] == [(each.words, each.tags) for each in whole]
+    for one, other in zip(predictions, whole, strict=True):
+        assert one.scores == pytest.approx(other.scores, abs=1e-4)
 
 
 def terms_of_loss(example: Any) -> int:
@@ -443,7 +462,12 @@ def test_load_task_model_raises_checkpoint_error_for_damaged_files(model: Pretra
             load_task_model(tmp_path / "model")
     path.write_text(json.dumps(described))
     weights = tmp_path / "model" / "weights.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
+    whole, tensors = weights.read_bytes(), read_tensors(weights)
+    tensors["output.bias"][0] = float("nan")
+    save_file(tensors, weights)
+    with pytest.raises(CheckpointError, match=r"weights that are not finite: output\.bias; fit the model again"):
+        load_task_model(tmp_path / "model")
+    weights.write_bytes(whole[:-100])
     with pytest.raises(CheckpointError, match="truncated"):
         load_task_model(tmp_path / "model")
 

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from toy_tasks import toy_tasks
 
+from elmokit.tasks import transformer_encoder
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.fit import fit
 from elmokit.tasks.task_model import load_task_model
@@ -43,8 +45,12 @@ def states_of(directory: Path, ids: list[int]) -> torch.Tensor:
     return torch.cat(states)[:, 1:-1]
 
 
+@pytest.mark.parametrize("batch_windows", [1, 32])
 @pytest.mark.parametrize("pooling", ["first", "mean"])
-def test_vectors_are_the_pooled_hidden_states_of_each_word(pooling: str, directory: Path) -> None:
+def test_vectors_are_the_pooled_hidden_states_of_each_word(
+    pooling: str, batch_windows: int, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transformer_encoder, "BATCH_WINDOWS", batch_windows)
     encoder = TransformerEncoder.load(directory, pooling)  # type: ignore[arg-type]
     assert encoder.shape == (3, 8) and encoder.max_subwords == 10
     found = encoder.vectors(SENTENCES[:3], "float32")
@@ -56,12 +62,26 @@ def test_vectors_are_the_pooled_hidden_states_of_each_word(pooling: str, directo
     np.testing.assert_allclose(found, torch.stack(expected), atol=1e-5)
 
 
-def test_vectors_of_a_long_sentence_are_those_of_windows(directory: Path) -> None:
+@pytest.mark.parametrize("batch_windows", [2, 32])
+def test_vectors_of_a_long_sentence_are_those_of_windows(
+    batch_windows: int, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transformer_encoder, "BATCH_WINDOWS", batch_windows)
     encoder = TransformerEncoder.load(directory)
     found = encoder.vectors(SENTENCES, "float32")[5:]
     whole, rest = states_of(directory, [5] * 8), states_of(directory, [5] * 4)
     expected = torch.cat([whole, whole, rest], dim=1).permute(1, 0, 2)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+def test_vectors_of_a_word_without_subwords_are_zeros(pooling: str, directory: Path) -> None:
+    """As the tokenizer drops a zero-width space, which neither moves nor changes its neighbours."""
+    encoder = TransformerEncoder.load(directory, pooling)  # type: ignore[arg-type]
+    found = encoder.vectors([["red", "\u200b", "dog"], ["\u200b"]], "float32")
+    red, dog = states_of(directory, [5, 6]).unbind(1)
+    np.testing.assert_allclose(found[[0, 2]], torch.stack([red, dog]), atol=1e-5)
+    assert not found[[1, 3]].any()
 
 
 SMALL = {
@@ -117,6 +137,20 @@ def test_fit_with_an_encoder_is_saved_whole(directory: Path, tmp_path: Path) -> 
         file.unlink()
     loaded = load_task_model(tmp_path / "model", device="cpu")
     assert loaded.predict([toy.text]) == fitted.predict([toy.text])
+
+
+def test_fit_refuses_the_output_of_a_run_whose_encoder_had_other_weights(directory: Path, tmp_path: Path) -> None:
+    toy = toy_tasks()["tagging"]
+    options: dict[str, Any] = {
+        "words": WordsConfig(elmo="none", word_dim=0, encoder=str(directory)), "output": tmp_path / "model",
+        "config": replace(toy.config, max_epochs=1), "cache": tmp_path / "cache",
+    }  # fmt: skip
+    _, report = fit(toy.task, toy.examples, toy.examples, **options)
+    assert fit(toy.task, toy.examples, toy.examples, **options)[1] == report
+    (directory / "model.safetensors").unlink()  # a loaded model may map it
+    transformers.BertModel(transformers.AutoConfig.from_pretrained(directory)).save_pretrained(directory)
+    with pytest.raises(FileExistsError, match="from a run with other data"):
+        fit(toy.task, toy.examples, toy.examples, **options)
 
 
 def test_caches_are_not_shared_by_other_tokenizers_or_configurations(directory: Path, tmp_path: Path) -> None:

@@ -1,20 +1,24 @@
-"""Parallel files, copied unknown words, BLEU, and a beam search that equals exhaustive search."""
+"""Parallel files, copied unknown words, BLEU, the network by its formulas, and a beam search against all sequences."""
 
 import gzip
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import zstandard
+from task_oracles import GivenWords, TranslatorOracle, random_network, random_words, sentences_of
 
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.translation import (
     BEGIN,
     END,
+    PADDING,
     SPECIALS,
     UNKNOWN,
     ParallelSentence,
+    TranslationBatch,
     TranslationConfig,
     TranslationTask,
     Translator,
@@ -66,6 +70,16 @@ def test_predictions_copy_unknown_words_from_the_source(lowercase: bool, words: 
     assert example == ParallelSentence(("A", "Zürich"))
     (found,) = task.predictions([example], [([(SPECIALS, 0), (UNKNOWN, 1)], -0.5)])
     assert found.words == words
+
+
+def test_loss_equals_the_formulas() -> None:
+    network = random_network(Translator, TranslationConfig(hidden_dim=4, target_dim=3), GivenWords(), SPECIALS + 3)
+    words = random_words([4, 1, 3])
+    targets = [[BEGIN, SPECIALS, SPECIALS + 2, END], [BEGIN, END], [BEGIN, SPECIALS + 1, UNKNOWN, END]]
+    padded = torch.tensor([target + [PADDING] * (4 - len(target)) for target in targets])
+    found = network.loss(TranslationBatch(words, padded)).item()  # type: ignore[arg-type]
+    of_sentences = map(TranslatorOracle(network).log_probabilities, sentences_of(words), targets)
+    assert found == pytest.approx(-np.mean([value for values in of_sentences for value in values]))
 
 
 @pytest.mark.parametrize(("bias", "length"), [(0.0, 3), (0.5, 2), (1.5, 1), (4.0, 0)])
