@@ -43,7 +43,9 @@ from elmokit.fs.reading import read_lines  # noqa: E402
 from elmokit.nn.bilm import BiLMState  # noqa: E402
 
 WARM_WORDS, WARM_ROWS = 20_000, 32
-NEIGHBORS = (1, 5)  # uses that vote for a sense
+NEIGHBORS = (1, 5)  # uses that vote for a sense; 5 is the best of TRIED on the development set
+TRIED = (1, 3, 5, 9, 15)
+DEVELOPMENT = "semeval2007.data.xml"  # the test set on which settings are chosen, as by Raganato et al. (2017)
 Figures = dict[str, Any]
 
 
@@ -114,6 +116,15 @@ def wsd_uses(setup: Setup) -> Figures:
     }
 
 
+def wsd_development(setup: Setup) -> Figures:
+    test, training = setup.eval / "wsd_all_words" / DEVELOPMENT, setup.eval / "semcor" / "semcor.jsonl.zst"
+    options = {"first_senses": setup.wordnet, "model": setup.embedder}
+    return {
+        state: {str(k): asdict(all_words_wsd([test], training, state=state, neighbors=k, **options)) for k in TRIED}
+        for state in setup.states(carry=True)
+    }
+
+
 def probe(setup: Setup) -> Figures:
     names = ("train.reassembled", "dev", "test")
     files = [setup.eval / "ud_english_ewt" / f"en_ewt-ud-{name}.conllu" for name in names]
@@ -155,7 +166,11 @@ def state(setup: Setup) -> Figures:
 
 
 PARTS: dict[str, Callable[[Setup], Figures]] = {
-    part.__name__: part for part in (uses, apples, pairs, coarsewsd, coarsewsd_uses, sst2, wsd, wsd_uses, probe, state)
+    part.__name__: part
+    for part in (
+        *(uses, apples, pairs, coarsewsd, coarsewsd_uses, sst2),
+        *(wsd, wsd_uses, wsd_development, probe, state),
+    )
 }
 
 

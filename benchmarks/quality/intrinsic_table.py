@@ -42,6 +42,8 @@ def summary(parts: Mapping[str, Figures], start: str) -> dict[str, str]:
         rows["All-words WSD, ALL"] = _listed(layer_scores(found["wsd"]["f1"]["ALL"]))
     for k, report in found.get("wsd_uses", {}).items():
         rows[f"All-words WSD, ALL; {nearest(k)}"] = _listed(layer_scores(report["f1"]["ALL"]))
+    for k, report in found.get("wsd_development", {}).items():
+        rows[f"All-words WSD, SemEval-2007; {nearest(k)}"] = _listed(layer_scores(report["f1"]["semeval2007"]))
     if "probe" in found:
         scores = {method: score["test"] for method, score in found["probe"]["scores"].items()}
         rows["Part of speech, UD EWT"] = _listed(layer_scores(scores))
