@@ -4,6 +4,7 @@ import os
 import re
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from oracle import random_weights
 
 from elmokit.analysis import softmax_regression
 from elmokit.analysis.layer_files import LayerFiles
-from elmokit.analysis.probe import PENALTIES, probe, probe_files
+from elmokit.analysis.probe import PENALTIES, ProbeScore, probe, probe_files
 from elmokit.analysis.softmax_regression import SoftmaxRegressionFit, Standardization
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
@@ -141,6 +142,37 @@ def test_probe_of_context_beats_chance_only_in_contextual_layers(embedder: Embed
     assert result.scores["layer 1"].test > chance + 10
     assert list(result.scores) == ["layer 0", "layer 1", "layer 2", "most frequent tag of the word"]
     assert result.tags == 2 and result.scores["layer 1"].l2 in PENALTIES
+
+
+class FirstAreA(NamedTuple):
+    """A classifier that answers class 0, which is tag A, for the first `count` rows."""
+
+    count: int
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        return (np.arange(len(features)) >= self.count).astype(np.int64)
+
+
+@pytest.mark.parametrize(
+    ("right_of_ten", "fits", "best"),
+    [((5, 7, 6, 9), 3, 1), ((5, 5, 9, 9), 2, 0), ((5, 6, 7, 9), 4, 3)],
+)
+def test_probe_weakens_the_penalty_until_the_development_score_does_not_improve(
+    right_of_ten: tuple[int, ...], fits: int, best: int, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strongest_first = (1e-2, 1e-3, 1e-4, 1e-5)
+    right, penalties = dict(zip(strongest_first, right_of_ten, strict=True)), []
+
+    def fit(_: SoftmaxRegressionFit, l2: float) -> FirstAreA:
+        penalties.append(l2)
+        return FirstAreA(right[l2])
+
+    monkeypatch.setattr(SoftmaxRegressionFit, "fit", fit)
+    train, dev = [TaggedSentence(("a", "b"), ("A", "B"))], [TaggedSentence(tuple("abcdefghij"), ("A",) * 10)]
+    result = probe(train, dev, dev, embedder, "zeros", penalties=[1e-4, 1e-2, 1e-5, 1e-3])
+    assert penalties == [*strongest_first[:fits]] * 3  # of three layers
+    score = 10.0 * right_of_ten[best]
+    assert [result.scores[f"layer {n}"] for n in range(3)] == [ProbeScore(score, score, strongest_first[best])] * 3
 
 
 def test_probe_baseline_is_the_most_frequent_tag_of_each_word(embedder: Embedder) -> None:

@@ -160,14 +160,30 @@ def corpus(tmp_path: Path) -> Path:
     return tmp_path / "corpus.txt"
 
 
-def test_word_map_projects_every_use_in_each_layer(corpus: Path, embedder: Embedder) -> None:
+def turned(points: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Points (N, 2) after the rotation, or reflection and rotation, that brings them nearest to a target."""
+    aim = target @ [1, 1j]  # complex numbers, which a rotation multiplies by one of length 1
+    candidates = []
+    for numbers in (points @ [1, 1j], points @ [1, -1j]):
+        factor = np.vdot(numbers, aim)
+        candidates.append(numbers * factor / abs(factor))
+    nearest = min(candidates, key=lambda numbers: np.square(np.abs(numbers - aim)).sum())
+    return np.stack([nearest.real, nearest.imag], axis=1)
+
+
+def test_word_map_projects_every_use_in_each_layer_and_turns_it_to_the_layer_above(
+    corpus: Path, embedder: Embedder
+) -> None:
     result = word_map("bank", corpus, embedder)
     assert len(result.uses) == result.uses_in_corpus == 8
     assert [use.sentence[use.position] for use in result.uses] == [*["bank"] * 7, "BANK"]
     assert result.planes.shape == (3, 8, 2)
-    top = np.stack([embedder.embed([list(use.sentence)], "top")[0][use.position] for use in result.uses])
-    top /= np.linalg.norm(top, axis=1, keepdims=True)
-    np.testing.assert_allclose(result.planes[2], principal_components(top, 2), atol=1e-5)
+    layers = np.stack([embedder.embed([list(use.sentence)], "all")[0][:, use.position] for use in result.uses], axis=1)
+    layers /= np.linalg.norm(layers, axis=2, keepdims=True)
+    components = [principal_components(layer.astype(np.float64), 2) for layer in layers]
+    np.testing.assert_allclose(result.planes[2], components[2], atol=1e-5)
+    np.testing.assert_allclose(result.planes[1], turned(components[1], result.planes[2]), atol=1e-5)
+    np.testing.assert_allclose(result.planes[0], turned(components[0], result.planes[1]), atol=1e-5)
     distances = np.linalg.norm(result.planes[0][:7] - result.planes[0][0], axis=1)
     np.testing.assert_allclose(distances, 0, atol=1e-5)  # equal spelling, equal vector in the token layer
     assert sum(each.size for each in result.clusters) == 8

@@ -16,6 +16,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.sense_tagged import SenseInstance, SenseSentence
 from elmokit.embed.embedder import Embedder, TruncationWarning
+from elmokit.embed.pipeline import Sizes
 from elmokit.nn.bilm import BiLM
 
 
@@ -142,12 +143,17 @@ def test_instance_vectors_carry_state_across_batches(embedder: Embedder, monkeyp
 
 
 @pytest.mark.parametrize("state", ["zeros", "carry"])
-def test_instance_vectors_warn_once_of_truncated_words(embedder: Embedder, state: str) -> None:
+def test_instance_vectors_warn_once_of_truncated_words_of_all_batches(
+    embedder: Embedder, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmokit.analysis.annotated.CARRIED_BATCH_SENTENCES", 2)
+    in_batches = Embedder(embedder.model, device="cpu", sizes=Sizes(batch_words=16))  # of two sentences, too
     long = sentence("the " + "x" * 60 + " bank " + "y" * 60, ("bank", 2, 3, "money"))
+    longer = sentence("a " + "z" * 90 + " bank", ("bank", 2, 3, "money"))
     with pytest.warns(
-        TruncationWarning, match="2 words are too long and are cut after 48 bytes, as in sentence .: .xxxx"
+        TruncationWarning, match="^3 words are too long and are cut after 48 bytes, as in sentence 3: .xxxx"
     ) as warned:
-        list(instance_vectors([TRAIN[0], long], embedder, state))
+        list(instance_vectors([*TRAIN[:3], long, TRAIN[3], longer], in_batches, state))
     assert len(warned) == 1
 
 
@@ -168,9 +174,10 @@ def test_tallies_f1_combines_precision_and_recall() -> None:
 # --- Files ---------------------------------------------------------------------------------------------------------
 
 
-def write_xml(
-    directory: Path, name: str, sentences: list[list[tuple[str, str | None, str | None]]], prefix: str = ""
-) -> Path:
+Tokens = list[tuple[str, str | None, str | None]]  # (word, lemma or None, sense key) each
+
+
+def write_xml(directory: Path, name: str, sentences: list[Tokens], prefix: str = "") -> Path:
     """Tokens are (word, lemma or None, sense key); the word is a noun."""
     lines, keys = ["<corpus>"], []
     for s, tokens in enumerate(sentences):
@@ -187,7 +194,7 @@ def write_xml(
     return directory / f"{name}.data.xml"
 
 
-def plain(text: str) -> list[tuple[str, str | None, str | None]]:
+def plain(text: str) -> Tokens:
     return [(word, None, None) for word in text.split()]
 
 
@@ -233,6 +240,50 @@ def test_all_words_wsd_scores_each_set_and_layer(data: Path, embedder: Embedder)
         "sense",
     ]
     assert printed[1].split() == ["ALL", "5", "60.00", "80.00", "80.00", "60.00", "40.00"]
+
+
+def uses_with_carried_state(text: list[Tokens], embedder: Embedder) -> list[tuple[str, np.ndarray]]:
+    """The sense and the layers (L+1, 2D) of each use of "bank" in a text that is embedded as a whole."""
+    embedded = embedder.embed([[word for word, _, _ in tokens] for tokens in text], "all", "carry")
+    return [
+        (key, layers[:, place])
+        for tokens, layers in zip(text, embedded, strict=True)
+        for place, (_, lemma, key) in enumerate(tokens)
+        if lemma == "bank" and key is not None
+    ]
+
+
+def f1_with_carried_state(training: list[Tokens], test: list[Tokens], embedder: Embedder) -> list[float]:
+    """In percent for each layer above the tokens: the nearest of the mean vectors of two senses, by cosine."""
+    uses = uses_with_carried_state(training, embedder)
+    means = [np.mean([layers for key, layers in uses if key == sense], axis=0) for sense in (MONEY, RIVER)]
+    hits = []
+    for key, layers in uses_with_carried_state(test, embedder):
+        cosines = [(mean * layers).sum(axis=1) / np.linalg.norm(mean, axis=1) for mean in means]
+        hits.append((cosines[0] > cosines[1]) == (key == MONEY))
+    return (100 * np.mean(hits, axis=0))[1:].tolist()
+
+
+def test_wsd_with_carried_state_reads_training_sentences_without_a_tested_lemma(
+    tmp_path: Path, embedder: Embedder
+) -> None:
+    random = np.random.default_rng(0)
+
+    def text(count: int) -> list[Tokens]:
+        """Every third sentence begins with "bank", in a random sense; of the others, half have another lemma."""
+        others = [plain(" ".join(random.choice(["the", "river", "lent", "a"], size=3))) for _ in range(count)]
+        banks: Tokens = [("bank", "bank", str(random.choice([MONEY, RIVER]))) for _ in range(count)]
+        starts = [plain("no"), [("pear", "pear", PEAR)]]
+        return [[banks[n], *others[n]] if n % 3 == 2 else [*starts[n % 2], *others[n]] for n in range(count)]
+
+    training, test = text(60), text(90)
+    with_bank = [tokens for tokens in training if tokens[0][0] == "bank"]
+    expected = f1_with_carried_state(training, test, embedder)
+    assert expected != f1_with_carried_state(with_bank, test, embedder)  # so that the others matter
+    tested = [tokens if tokens[0][0] == "bank" else plain(" ".join(word for word, _, _ in tokens)) for tokens in test]
+    write_xml(tmp_path, "train", training), write_xml(tmp_path, "test", tested)
+    report = wsd([tmp_path / "test.data.xml"], tmp_path / "train.data.xml", model=embedder, state="carry")
+    assert [report.f1["test"][f"layer {number}"] for number in (1, 2)] == pytest.approx(expected)
 
 
 def test_wsd_by_nearest_uses_scores_seen_sentences_and_names_the_number_of_uses(data: Path, embedder: Embedder) -> None:

@@ -1,4 +1,4 @@
-"""The command line: help, exit codes, one-line errors, and the signatures of the functions that verbs call."""
+"""The command line: help, exit codes, one-line errors, and the arguments of the functions that verbs call."""
 
 import os
 import re
@@ -6,20 +6,24 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
 
 from elmokit import cli
+from elmokit.analysis.config import ChangeConfig, MapConfig
+from elmokit.analysis.neighbors import SearchConfig
 from elmokit.cli import verbs
 from elmokit.cli.options import option_names
 from elmokit.config import PRESETS
 from elmokit.nn.bilm import BiLM
 from elmokit.ops.dispatch import available_backends, get_backend
 from elmokit.ops.native.library import describe_target
+from elmokit.serve.config import ServeConfig
 from elmokit.tasks.task import TASKS
-from elmokit.train.config import PretrainConfig
+from elmokit.train.config import FinetuneConfig, PretrainConfig
 
 VERBS = [
     "prepare", "pretrain", "finetune", "evaluate", "embed", "encode", "score", "substitutes", "next-words", "compare",
@@ -27,33 +31,326 @@ VERBS = [
     "layer-weights", "convert", "push", "info", "compat", "serve",
 ]  # fmt: skip
 
-# Required arguments of a verb, and the function that it calls.
-CALLS = [
-    ("prepare raw.txt --output shards", "elmokit.data.prepare.prepare"),
-    ("pretrain --corpus shards --output run", "elmokit.train.pretrain.pretrain"),
-    ("evaluate heldout.txt", "elmokit.lm.evaluate.evaluate"),
-    ("embed sentences.txt --output vectors --storage-dtype float16", "elmokit.embed.files.embed_file"),
-    ("embed --fasta proteins.fasta --output proteins.npz --id 0", "elmokit.embed.files.embed_fasta"),
-    ("encode sentences.txt --output encoded.npy", "elmokit.embed.files.encode_file"),
-    ("compare apple one two", "elmokit.analysis.similarity.compare"),
-    ("neighbors play --in play --corpus corpus.txt", "elmokit.analysis.neighbors.neighbors"),
-    ("probe train.conllu dev.conllu --test test.conllu", "elmokit.analysis.probe.probe_files"),
-    ("wsd ALL.data.xml --train semcor.jsonl --first-senses index.sense", "elmokit.analysis.wsd.wsd"),
-    ("senses play --corpus corpus.txt", "elmokit.analysis.word_map_files.map_senses"),
-    ("scws ratings.txt", "elmokit.analysis.scws.scws"),
-    ("change play --first old.txt --second new.txt", "elmokit.analysis.change.semantic_change"),
-    ("predict tagger test.conllu --output tagged.conllu", "elmokit.tasks.predict.predict_file"),
-    ("evaluate-task tagger test.conllu", "elmokit.tasks.predict.score_file"),
-    ("info", "elmokit.checkpoints.loading.describe"),
-    ("finetune --corpus domain.txt --output run --heldout heldout.txt", "elmokit.train.finetune.finetune"),
-    ("score sentences.txt --output scores.jsonl", "elmokit.lm.score_files.score_file"),
-    ("serve model --port 0 --task-model tagger", "elmokit.serve.server.serve"),
-    ("convert model --output hdf5 --to hdf5", "elmokit.checkpoints.convert.convert"),
-    ("push en-small owner/name --private", "elmokit.checkpoints.push.push_to_hub"),
-    ("compat allennlp-elmo in.txt out.hdf5 --all", "elmokit.compat.allennlp.allennlp_elmo"),
+# A command, the function that it calls, and the function's arguments by name.
+CALLS: list[tuple[str, str, dict[str, Any]]] = [
     (
-        "compat elmoformanylangs test --input in.txt --model model --output_prefix out --output_layer -1,0",
+        "prepare raw.txt more.txt --output shards --language de --tokenizer words-1 --text-field body "
+        "--drop-duplicates exact --similarity 0.7 --no-drop-paragraphs --exclude heldout.txt --num-shards 3 "
+        "--processes 2 --seed 5 --overwrite",
+        "elmokit.data.prepare.prepare",
+        {
+            "inputs": (Path("raw.txt"), Path("more.txt")),
+            "output": Path("shards"),
+            "language": "de",
+            "tokenizer": "words-1",
+            "text_field": "body",
+            "drop_duplicates": "exact",
+            "similarity": 0.7,
+            "drop_paragraphs": False,
+            "exclude": (Path("heldout.txt"),),
+            "num_shards": 3,
+            "processes": 2,
+            "seed": 5,
+            "overwrite": True,
+        },
+    ),
+    (
+        "pretrain --corpus shards --output run --recipe muon --max-words 100 --no-tokenize",
+        "elmokit.train.pretrain.pretrain",
+        {
+            "settings": PretrainConfig(
+                corpus=(Path("shards"),), output=Path("run"), recipe="muon", max_words=100, tokenize=False
+            )
+        },
+    ),
+    (
+        "evaluate heldout.txt more.txt --model model --state warm --batch-size 2 --device cpu --no-tokenize "
+        "--language de",
+        "elmokit.lm.evaluate.evaluate",
+        {
+            "files": (Path("heldout.txt"), Path("more.txt")),
+            "model": "model",
+            "state": "warm",
+            "batch_size": 2,
+            "device": "cpu",
+            "tokenize": False,
+            "language": "de",
+        },
+    ),
+    (
+        "embed sentences.txt --output vectors --model model --layers 1 --state carry --dtype bfloat16 "
+        "--storage-dtype float16 --device cpu --no-tokenize --sentences-per-part 7 --overwrite",
+        "elmokit.embed.files.embed_file",
+        {
+            "file": Path("sentences.txt"),
+            "output": Path("vectors"),
+            "model": "model",
+            "layers": 1,
+            "state": "carry",
+            "dtype": "bfloat16",
+            "storage_dtype": "float16",
+            "device": "cpu",
+            "tokenize": False,
+            "sentences_per_part": 7,
+            "overwrite": True,
+        },
+    ),
+    (
+        "embed --fasta proteins.fasta --output proteins.npz --protein --id 0 --split-char / --model seqvec "
+        "--state warm --dtype int8 --storage-dtype float16 --device cpu --sentences-per-part 7 --overwrite",
+        "elmokit.embed.files.embed_fasta",
+        {
+            "file": Path("proteins.fasta"),
+            "output": Path("proteins.npz"),
+            "model": "seqvec",
+            "protein": True,
+            "id_field": 0,
+            "split_char": "/",
+            "state": "warm",
+            "dtype": "int8",
+            "storage_dtype": "float16",
+            "device": "cpu",
+            "sentences_per_part": 7,
+            "overwrite": True,
+        },
+    ),
+    (
+        "encode sentences.txt --output encoded.npy --model model --pooling max --normalize-embeddings --layers top "
+        "--state warm --dtype bfloat16 --device cpu --no-tokenize --sentences-per-part 7 --overwrite",
+        "elmokit.embed.files.encode_file",
+        {
+            "file": Path("sentences.txt"),
+            "output": Path("encoded.npy"),
+            "model": "model",
+            "pooling": "max",
+            "normalize_embeddings": True,
+            "layers": "top",
+            "state": "warm",
+            "dtype": "bfloat16",
+            "device": "cpu",
+            "tokenize": False,
+            "sentences_per_part": 7,
+            "overwrite": True,
+        },
+    ),
+    (
+        "compare apple one two --other three --model model --layers top --device cpu --no-tokenize",
+        "elmokit.analysis.similarity.compare",
+        {
+            "word": "apple",
+            "sentences": ("one", "two"),
+            "other": ("three",),
+            "model": "model",
+            "layers": "top",
+            "device": "cpu",
+            "tokenize": False,
+        },
+    ),
+    (
+        "neighbors play --in plays --corpus corpus.txt --count 3 --any-word --max-sentences 9 --model model --layers 1 "
+        "--device cpu --no-tokenize",
+        "elmokit.analysis.neighbors.neighbors",
+        {
+            "word": "play",
+            "sentence": "plays",
+            "corpus": Path("corpus.txt"),
+            "config": SearchConfig(count=3, any_word=True, max_sentences=9),
+            "model": "model",
+            "layers": 1,
+            "device": "cpu",
+            "tokenize": False,
+        },
+    ),
+    (
+        "probe train.conllu dev.conllu --test test.conllu --format columns --word-column 1 --tag-column xpos "
+        "--model model --state carry --dtype bfloat16 --device cpu",
+        "elmokit.analysis.probe.probe_files",
+        {
+            "train": Path("train.conllu"),
+            "dev": Path("dev.conllu"),
+            "test": Path("test.conllu"),
+            "format": "columns",
+            "word_column": 1,
+            "tag_column": "xpos",
+            "model": "model",
+            "state": "carry",
+            "dtype": "bfloat16",
+            "device": "cpu",
+        },
+    ),
+    (
+        "wsd one.data.xml two.data.xml --train semcor.jsonl --first-senses index.sense --neighbors 3 --model model "
+        "--state carry --dtype bfloat16 --device cpu",
+        "elmokit.analysis.wsd.wsd",
+        {
+            "data": (Path("one.data.xml"), Path("two.data.xml")),
+            "training": Path("semcor.jsonl"),
+            "first_senses": Path("index.sense"),
+            "neighbors": 3,
+            "model": "model",
+            "state": "carry",
+            "dtype": "bfloat16",
+            "device": "cpu",
+        },
+    ),
+    (
+        "senses play --corpus corpus.txt --max-uses 9 --match-case --clusters 2 --seed 5 --model model --layers 1 "
+        "--device cpu --no-tokenize --overwrite",
+        "elmokit.analysis.word_map_files.map_senses",
+        {
+            "word": "play",
+            "corpus": Path("corpus.txt"),
+            "output": None,
+            "config": MapConfig(max_uses=9, match_case=True, clusters=2, seed=5),
+            "model": "model",
+            "layers": 1,
+            "device": "cpu",
+            "tokenize": False,
+            "overwrite": True,
+        },
+    ),
+    (
+        "scws ratings.txt --model model --device cpu",
+        "elmokit.analysis.scws.scws",
+        {"path": Path("ratings.txt"), "model": "model", "device": "cpu"},
+    ),
+    (
+        "change play work --first old.txt --second new.txt --max-uses 9 --permutations 5 --seed 3 --model model "
+        "--layers 1 --device cpu --no-tokenize",
+        "elmokit.analysis.change.semantic_change",
+        {
+            "words": ("play", "work"),
+            "first": Path("old.txt"),
+            "second": Path("new.txt"),
+            "config": ChangeConfig(max_uses=9, permutations=5, seed=3),
+            "model": "model",
+            "layers": 1,
+            "device": "cpu",
+            "tokenize": False,
+        },
+    ),
+    (
+        "predict tagger test.txt --output tagged.jsonl --text --task own.py:Own --device cpu --overwrite",
+        "elmokit.tasks.predict.predict_file",
+        {
+            "model": Path("tagger"),
+            "file": Path("test.txt"),
+            "output": Path("tagged.jsonl"),
+            "text": True,
+            "task": "own.py:Own",
+            "device": "cpu",
+            "overwrite": True,
+        },
+    ),
+    (
+        "evaluate-task tagger test.conllu --task own.py:Own --device cpu",
+        "elmokit.tasks.predict.score_file",
+        {"model": Path("tagger"), "file": Path("test.conllu"), "task": "own.py:Own", "device": "cpu"},
+    ),
+    ("info model", "elmokit.checkpoints.loading.describe", {"model": "model"}),
+    (
+        "finetune --corpus domain.txt --output run --heldout heldout.txt --model model --new-vocab --epochs 3",
+        "elmokit.train.finetune.finetune",
+        {
+            "settings": FinetuneConfig(
+                corpus=(Path("domain.txt"),),
+                output=Path("run"),
+                heldout=(Path("heldout.txt"),),
+                model="model",
+                new_vocab=True,
+                epochs=3,
+            )
+        },
+    ),
+    (
+        "score sentences.txt --output scores.tsv --tsv --bits --overwrite --model model --state carry --batch-size 2 "
+        "--device cpu --no-tokenize",
+        "elmokit.lm.score_files.score_file",
+        {
+            "file": Path("sentences.txt"),
+            "output": Path("scores.tsv"),
+            "tsv": True,
+            "bits": True,
+            "overwrite": True,
+            "model": "model",
+            "state": "carry",
+            "batch_size": 2,
+            "device": "cpu",
+            "tokenize": False,
+        },
+    ),
+    (
+        "serve model --port 0 --task-model tagger --max-jobs 3 --dtype bfloat16 --device cpu",
+        "elmokit.serve.server.serve",
+        {
+            "model": "model",
+            "config": ServeConfig(port=0, task_model=Path("tagger"), max_jobs=3),
+            "dtype": "bfloat16",
+            "device": "cpu",
+        },
+    ),
+    (
+        "convert model --output vectors.hdf5 --to token-embeddings --vocab words.txt --overwrite",
+        "elmokit.checkpoints.convert.convert",
+        {
+            "input": "model",
+            "output": Path("vectors.hdf5"),
+            "to": "token-embeddings",
+            "vocab": Path("words.txt"),
+            "overwrite": True,
+        },
+    ),
+    (
+        "push en-small owner/name --private --revision draft --commit-message Draft --create-pr --license mit "
+        "--language de --storage-dtype float16",
+        "elmokit.checkpoints.push.push_to_hub",
+        {
+            "model": "en-small",
+            "repo_id": "owner/name",
+            "private": True,
+            "revision": "draft",
+            "commit_message": "Draft",
+            "create_pr": True,
+            "license": "mit",
+            "language": "de",
+            "storage_dtype": "float16",
+        },
+    ),
+    (
+        "compat allennlp-elmo in.txt out.hdf5 --all --options-file options.json --weight-file weights.hdf5 "
+        "--batch-size 2 --cuda-device 0 --forget-sentences --use-sentence-keys --file-friendly-logging "
+        "--include-package one --include-package two",
+        "elmokit.compat.allennlp.allennlp_elmo",
+        {
+            "input_file": Path("in.txt"),
+            "output_file": Path("out.hdf5"),
+            "all": True,
+            "top": False,
+            "average": False,
+            "options_file": "options.json",
+            "weight_file": "weights.hdf5",
+            "batch_size": 2,
+            "cuda_device": 0,
+            "forget_sentences": True,
+            "use_sentence_keys": True,
+            "file_friendly_logging": True,
+            "include_package": ("one", "two"),
+        },
+    ),
+    (
+        "compat elmoformanylangs test --input in.txt --model model --output_prefix out --output_layer -1,0 "
+        "--output_format txt --input_format conll --batch 2 --gpu 0",
         "elmokit.compat.elmoformanylangs.elmoformanylangs_test",
+        {
+            "input": Path("in.txt"),
+            "model": "model",
+            "output_prefix": "out",
+            "output_layer": "-1,0",
+            "output_format": "txt",
+            "input_format": "conll",
+            "batch_size": 2,
+            "gpu": 0,
+        },
     ),
 ]
 
@@ -83,11 +380,13 @@ def test_help_of_a_verb_shows_no_undocumented_choices(verb: str, capsys: pytest.
     assert description.strip().endswith("."), "no sentence says what it does"
 
 
-@pytest.mark.parametrize(("command", "function"), CALLS)
-def test_verb_calls_its_function_with_valid_arguments(command: str, function: str) -> None:
+@pytest.mark.parametrize(("command", "function", "arguments"), CALLS)
+def test_verb_calls_its_function_with_the_values_of_its_options(
+    command: str, function: str, arguments: dict[str, Any]
+) -> None:
     with patch(function, autospec=True, return_value={}) as called:  # a TypeError where the signature differs
         assert cli.main(command.split()) == 0
-    called.assert_called_once()
+    called.assert_called_once_with(**arguments)
 
 
 def test_info_prints_one_value_per_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from elmokit.compat.bilm_tf import (
     dump_token_embeddings,
     weight_layers,
 )
+from elmokit.compat.bilm_tf.model import BATCH_WORDS
 from elmokit.nn.bilm import BiLM
 
 SENTENCES = [["the", "cat"], ["dogs"]]
@@ -107,7 +108,11 @@ def test_dump_token_embeddings_equals_the_character_encoder(old_model: Path, tmp
         BidirectionalLanguageModel(*files, False, files[1])
 
 
-def test_dump_bilm_embeddings_writes_blank_lines(old_model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch_words", [2, BATCH_WORDS])
+def test_dump_bilm_embeddings_carries_state_from_line_to_line_and_writes_blank_ones(
+    batch_words: int, old_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmokit.compat.bilm_tf.model.BATCH_WORDS", batch_words)
     (tmp_path / "text.txt").write_text("the cat\n\ndogs\n")
     files = old_model / "options.json", old_model / "model.hdf5"
     dump_bilm_embeddings(old_model / "vocab.txt", tmp_path / "text.txt", *files, tmp_path / "out.hdf5")

@@ -133,18 +133,51 @@ def test_invalid_options_change_nothing_in_a_run(
     assert (run / "architecture.json").read_bytes() == before["architecture.json"]
 
 
-@pytest.mark.parametrize(("changes", "num_samples"), [({}, 4), ({"sample_softmax": False}, 0)])
-def test_training_samples_and_computes_as_bilm_tf_does(
+@pytest.mark.parametrize(
+    ("changes", "settings"),
+    [
+        ({}, {}),
+        ({"sample_softmax": False, "dropout": None}, {"num_samples": 0, "dropout": 0.0}),
+        ({"n_epochs": 3, "n_train_tokens": 70}, {"epochs": 3, "max_words": 210}),
+        ({"learning_rate": 0.05, "unroll_steps": 7}, {"learning_rate": 0.05, "unroll_steps": 7}),
+    ],
+)
+def test_options_of_bilm_tf_become_settings_of_the_trainer(
     changes: dict[str, Any],
-    num_samples: int,
+    settings: dict[str, Any],
     data: BidirectionalLMDataset,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runs: list[PretrainConfig] = []
     monkeypatch.setattr(bilm, "pretrain", runs.append)
-    bilm.train({**OPTIONS, **changes}, data, 1, tmp_path / "run", tmp_path / "run")
-    assert [(run.num_samples, run.dtype) for run in runs] == [(num_samples, "float32")]
+    run = tmp_path / "run"
+    bilm.train({**OPTIONS, **changes}, data, 2, run, tmp_path / "log")
+    expected: dict[str, Any] = {
+        "corpus": (tmp_path / "text.txt",),
+        "output": run,
+        "config": run / "architecture.json",
+        "vocab": tmp_path / "vocab.txt",
+        "recipe": "original",
+        "learning_rate": 0.2,
+        "epochs": 2,
+        "max_words": None,
+        "batch_size": 4,  # 2 on each GPU
+        "unroll_steps": 5,
+        "num_samples": 4,
+        "dropout": 0.1,
+        "dtype": "float32",
+        "tokenize": False,
+    }
+    assert runs == [PretrainConfig(**expected | settings)]
+
+
+def test_another_norm_of_gradients_is_ignored_with_a_warning(
+    data: BidirectionalLMDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bilm, "pretrain", lambda settings: None)
+    with pytest.warns(UserWarning, match="^all_clip_norm_val is ignored: the norm of gradients is clipped to 10$"):
+        bilm.train({**OPTIONS, "all_clip_norm_val": 5.0}, data, 1, tmp_path / "run", tmp_path / "run")
 
 
 @pytest.mark.parametrize(

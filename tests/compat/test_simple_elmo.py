@@ -11,7 +11,7 @@ import torch
 
 from elmokit.checkpoints.loading import load
 from elmokit.compat.bilm_tf import Batcher, BidirectionalLanguageModel
-from elmokit.compat.simple_elmo import ElmoModel, weight_layers
+from elmokit.compat.simple_elmo import BATCH_WORDS, CHUNK_LOGITS, ElmoModel, weight_layers
 
 SENTENCES = [["the", "cat", "is", "on"], ["dogs"], ["They", "give", "state"], ["Another", "."], ["fog"]]
 
@@ -91,7 +91,12 @@ def test_warmup_reads_a_string_by_character(model: ElmoModel, old_model: Path) -
     assert np.array_equal(*vectors)
 
 
-def test_get_elmo_substitutes_equals_the_exact_softmax(language_model: Path) -> None:
+@pytest.mark.parametrize(("batch_words", "chunk_logits"), [(2, 10), (2, 50), (BATCH_WORDS, CHUNK_LOGITS)])
+def test_get_elmo_substitutes_equals_the_exact_softmax_for_every_batch_and_chunk_size(
+    batch_words: int, chunk_logits: int, language_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmokit.compat.simple_elmo.BATCH_WORDS", batch_words)
+    monkeypatch.setattr("elmokit.compat.simple_elmo.CHUNK_LOGITS", chunk_logits)
     model = ElmoModel()
     model.load(language_model, full=True)
     pretrained = load(language_model)

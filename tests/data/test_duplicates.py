@@ -199,18 +199,28 @@ def test_seen_texts_match_takes_linear_time_for_templated_documents(
     assert time.process_time() - start < 5  # 20 s where each is compared with all before it, one by one
 
 
-def test_seen_texts_rebuilt_from_files_match_the_same(
-    tmp_path: Path, documents: list[Fingerprint], opened: Callable[..., SeenTexts]
+@pytest.mark.parametrize("chunk", [16, SeenTexts.CHUNK])
+def test_seen_texts_rebuilt_from_files_match_the_same_for_every_chunk_size(
+    chunk: int,
+    tmp_path: Path,
+    documents: list[Fingerprint],
+    opened: Callable[..., SeenTexts],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(SeenTexts, "CHUNK", chunk)
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
-    expected = add_all(opened(tmp_path / "a"), documents)
+    whole = opened(tmp_path / "a")
+    expected = add_all(whole, documents)
     seen = opened(tmp_path / "b")
     begun = add_all(seen, documents[:100])
     sizes = seen.sizes
+    assert sizes.documents == 100 and sizes.paragraphs > 2 * 16
     add_all(seen, documents[150:])  # written after the checkpoint
     seen.sync()
     seen.close()
-    assert begun + add_all(opened(tmp_path / "b", sizes=sizes), documents[100:]) == expected
+    rebuilt = opened(tmp_path / "b", sizes=sizes)
+    assert begun + add_all(rebuilt, documents[100:]) == expected
+    assert list(map(rebuilt.seen_paragraphs, documents)) == list(map(whole.seen_paragraphs, documents))
 
 
 def test_seen_texts_raises_for_truncated_files(tmp_path: Path, documents: list[Fingerprint]) -> None:

@@ -14,6 +14,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: make test-integ
 import pyarrow as pa
 
 import elmokit
+from elmokit.checkpoints.pretrained import MixWeights
 from elmokit.embed.embedder import Embedder
 from elmokit.integrations.tables import EmbedWords
 
@@ -119,6 +120,14 @@ def test_unusable_rows_and_settings_are_refused() -> None:
         EmbedWords()({"text": "the cat"})
     with pytest.raises(ValueError, match="float32 or float16"):
         EmbedWords(storage_dtype="int8")
+
+
+def test_vectors_that_float16_cannot_hold_are_refused() -> None:
+    large = replace(elmokit.load(softmax=False), mix=MixWeights((0.0, 0.0, 0.0), gamma=1e6))
+    for rows in ({"text": ["the cat"]}, pa.table({"text": ["the cat"]})):
+        with pytest.raises(ValueError, match="a vector has numbers that are too large for float16: write float32"):
+            EmbedWords(model=large, storage_dtype="float16")(rows)
+    assert np.abs(EmbedWords(model=large)({"text": ["the cat"]})["vectors"][0]).max() > 65_504
 
 
 def test_a_data_frame_is_refused_with_what_to_pass() -> None:

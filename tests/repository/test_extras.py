@@ -1,9 +1,14 @@
 """Extras: each has code that names it and its packages where they are missing, as `pip install` finds them today."""
 
+import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+
+from elmokit.text.segmenters import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -16,12 +21,42 @@ def extras() -> dict[str, list[str]]:
     return {name: re.findall(r'"([\w-]+)', packages) for name, packages in lines}
 
 
-def test_every_extra_is_named_in_an_error_with_its_packages() -> None:
-    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
-    named = set(re.findall(r"elmokit's extra ([\w-]+)", code))
-    in_table = dict(re.findall(r'"(\w+)": "([\w -]+)"', code.split("PACKAGES = {")[1].split("}")[0]))
-    assert set(extras()) == named | set(in_table)
-    assert all(package in code for packages in extras().values() for package in packages)
+def text_of(message: ast.expr, variables: dict[str, str]) -> str:
+    """A string of the source, with the values of variables that are known, and {} for all else."""
+    match message:
+        case ast.JoinedStr(values=parts):
+            return "".join(text_of(part, variables) for part in parts)
+        case ast.FormattedValue(value=value):
+            return text_of(value, variables)
+        case ast.Name(id=name):
+            return variables.get(name, "{}")
+        case ast.Constant(value=str(text)):
+            return text
+    return "{}"
+
+
+def messages() -> Iterator[str]:
+    """The texts of all errors and warnings of the package."""
+    for path in (ROOT / "src").rglob("*.py"):
+        variables, arguments = dict[str, str](), list[ast.expr]()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))):
+                    variables[name] = text
+                case ast.Raise(exc=ast.Call(args=of_call)) | ast.Call(func=ast.Attribute(attr="warn"), args=of_call):
+                    arguments += of_call
+        yield from (text_of(argument, variables) for argument in arguments)
+
+
+def test_errors_say_for_every_extra_how_to_install_all_its_packages() -> None:
+    texts, in_errors = list(messages()), defaultdict[str, set[str]](set)
+    for extra, packages in PACKAGES.items():
+        in_errors[extra] |= set(packages.split())
+    assert any("pip install {} (elmokit's extra {})" in text for text in texts)  # of this table
+    for text in texts:
+        for packages, extra in re.findall(r"pip install ([^()]+) \(elmokit's extra ([\w-]+)\)", text):
+            in_errors[extra] |= set(re.findall(r"(?:^| )'?([\w-]+)", packages))
+    assert in_errors == {extra: set(packages) for extra, packages in extras().items()}
 
 
 def test_no_hint_installs_elmokit_from_an_index_that_does_not_have_it() -> None:

@@ -6,12 +6,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("pydantic", reason="no FastAPI: pip install fastapi (elmokit's extra serve)")
+pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit's extra serve)")
 
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
@@ -54,8 +55,8 @@ def make_engine(embedder: GatedEmbedder, batches: list[int]) -> Iterator[Callabl
     embedder.gate.set()
     engines: list[Engine] = []
 
-    def make(**options: int) -> Engine:
-        engines.append(Engine(embedder, meter=BatchMeter(embedded=batches.append), **options))
+    def make(**options: Any) -> Engine:
+        engines.append(Engine(embedder, **{"meter": BatchMeter(embedded=batches.append), **options}))
         return engines[-1]
 
     yield make
@@ -201,20 +202,21 @@ def test_failure_is_only_that_of_the_request_that_caused_it(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_engine_whose_thread_has_ended_says_so(embedder: GatedEmbedder) -> None:
+def test_engine_whose_thread_has_ended_says_so_before_it_is_closed(make_engine: Callable[..., Engine]) -> None:
     def fail(words: int) -> None:
         raise RuntimeError("a defect")
 
-    embedder.gate.set()
-    engine = Engine(embedder, meter=BatchMeter(embedded=fail))
+    engine = make_engine(meter=BatchMeter(embedded=fail))
     assert engine.is_alive
 
     async def run() -> None:
         await engine.submit([["a"]], MEAN)
 
     asyncio.run(run())
-    engine.close()
-    assert not engine.is_alive
+    stop = time.monotonic() + 20
+    while engine.is_alive:
+        assert time.monotonic() < stop
+        time.sleep(0.001)
 
 
 def test_close_answers_what_was_accepted(make_engine: Callable[..., Engine], embedder: GatedEmbedder) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -14,7 +17,12 @@ import httpx
 from running_server import RunningServer
 
 from elmokit.cli import main
+from elmokit.embed.embedder import Embedder
+from elmokit.serve.app import create_app
+from elmokit.serve.config import ServeConfig
+from elmokit.serve.engine import Engine
 from elmokit.serve.gate import allowed_hosts
+from elmokit.serve.service import Service
 
 BODY = {"inputs": "a"}
 
@@ -69,6 +77,29 @@ def test_body_that_is_announced_too_large_is_refused_before_it_is_sent(server: R
         connection.sendall(b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n{")
         answer = b"".join(iter(lambda: connection.recv(4096), b""))  # until the server closes the connection
     assert answer.startswith(b"HTTP/1.1 413") and b"the body has more than 2,097,152 bytes" in answer
+
+
+def test_full_queue_refuses_requests_for_vectors_before_their_bodies_are_read(
+    embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Engine, "is_full", True)
+
+    async def body() -> AsyncIterator[bytes]:
+        raise AssertionError("the body is read")
+        yield b""
+
+    async def ask(service: Service) -> None:
+        transport = httpx.ASGITransport(create_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            for path in ("/", "/v1/embeddings", "/embed", "/embed_all", "/similarity"):
+                answer = await client.post(path, content=body(), headers={"content-length": "9"})
+                assert answer.status_code == 429 and int(answer.headers["retry-after"]) >= 1
+                assert answer.json()["error"]["code"] == "overloaded"
+            assert (await client.get("/")).status_code == 200  # the page
+            assert (await client.post("/tokenize", json=BODY)).status_code == 200  # which does not wait for vectors
+
+    with closing(Service(embedder, ServeConfig())) as service:
+        asyncio.run(asyncio.wait_for(ask(service), 60))
 
 
 def test_overload_is_refused_with_429_and_loses_no_accepted_request() -> None:

@@ -10,7 +10,7 @@ from itertools import count
 
 import pytest
 
-pytest.importorskip("pydantic", reason="no FastAPI: pip install fastapi (elmokit's extra serve)")
+pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit's extra serve)")
 
 from elmokit.serve.errors import RequestError
 from elmokit.serve.jobs import Job, JobQueue

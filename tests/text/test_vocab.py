@@ -18,7 +18,7 @@ from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.lm.scoring import score
 from elmokit.nn.bilm import BiLM
-from elmokit.text.vocab import Vocab, count_words
+from elmokit.text.vocab import BATCH_CHARACTERS, Vocab, count_words
 
 
 def test_from_counts_sorts_by_frequency_after_special_tokens() -> None:
@@ -98,7 +98,11 @@ def test_read_raises_for_files_that_are_not_vocabularies(tmp_path: Path, text: s
         Vocab.read(tmp_path / "vocab.txt")
 
 
-def test_count_words_equals_a_counter(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch_characters", [30, BATCH_CHARACTERS])
+def test_count_words_equals_a_counter_for_every_batch_size(
+    batch_characters: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmokit.text.vocab.BATCH_CHARACTERS", batch_characters)
     (tmp_path / "a.txt").write_text("the cat  saw the dog\n\n the end \n", encoding="utf-8")
     (tmp_path / "b.txt").write_text("the end\n" * 25_000, encoding="utf-8")
     counts = count_words([tmp_path / "a.txt", tmp_path / "b.txt"])

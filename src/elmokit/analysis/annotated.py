@@ -17,12 +17,10 @@ Item = TypeVar("Item")
 CARRIED_BATCH_SENTENCES = 256  # without carried state, the embedder chooses the batches
 
 
-def _embed_independent(
-    sentences: Iterable[Sequence[str]], embedder: Embedder, state: StatePolicy
-) -> Iterator[Embeddings]:
-    """Embed with the same initial state for each sentence; warn once, at the end, of truncated words."""
+def _warning_of_truncated(batches: Iterable[Embeddings], embedder: Embedder) -> Iterator[Embeddings]:
+    """Yield the batches, and warn once, at the end, of truncated words."""
     read, truncated, place, word = 0, 0, "", ""
-    for batch in embedder.embed_stream(sentences, "all", state):
+    for batch in batches:
         if batch.truncated_words and not truncated:
             number, word = first_truncated(batch.tokens, embedder.count_truncated)
             place = f"sentence {read + number}"
@@ -38,7 +36,9 @@ def _embed_carrying(sentences: Iterable[Sequence[str]], embedder: Embedder) -> I
     remaining = iter(sentences)
     state: StatePolicy | BiLMState | None = "carry"
     while batch := list(islice(remaining, CARRIED_BATCH_SENTENCES)):
-        embeddings = embedder.embed(batch, "all", state, batch_size=1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TruncationWarning)  # issued for the whole text
+            embeddings = embedder.embed(batch, "all", state, batch_size=1)
         state = embeddings.state
         yield embeddings
 
@@ -70,7 +70,7 @@ def all_layers(
             yield words_of(item)
 
     carries = state == "carry"
-    batches = _embed_carrying(sentences(), embedder) if carries else _embed_independent(sentences(), embedder, state)
-    for batch in batches:
+    batches = _embed_carrying(sentences(), embedder) if carries else embedder.embed_stream(sentences(), "all", state)
+    for batch in _warning_of_truncated(batches, embedder):
         for layers in batch:
             yield pending.popleft(), layers
