@@ -468,9 +468,13 @@ def test_a_second_interrupt_ends_a_run_within_a_step(settings: PretrainConfig, m
             pytest.fail("the step went on")
         return train_step(trainer)
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Trainer, "train_step", interrupted)
-        pretrain(settings)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start jobs that ignore it
+    try:
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(Trainer, "train_step", interrupted)
+            pretrain(settings)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert pretrain(settings).step == 70
     assert events(settings.output, "resume")[0]["step"] == 11
 

@@ -167,14 +167,19 @@ def _finished(futures: list[Future[Result]]) -> list[Result]:
     return [future.result() for future in futures]
 
 
+def _sees_operations() -> bool:
+    """Whether the caller observes PyTorch's operations on its own thread, as FLOP counters do."""
+    return any(getattr(torch._C, f"_len_torch_{kind}_stack", lambda: 0)() for kind in ("dispatch", "function"))
+
+
 def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = CPU) -> list[Result]:
     """Run tasks without gradients, on several threads if this one may use several, and return their results in order.
 
-    Each task may use its share of the threads for loops of its own. For another device than the CPU the tasks run one
-    after another on this thread.
+    Each task may use its share of the threads for loops of its own. For another device than the CPU, and where the
+    caller observes operations, the tasks run one after another on this thread.
     """
     threads = num_threads() if device.type == "cpu" else 1
-    if threads < 2 or len(tasks) < 2:
+    if threads < 2 or len(tasks) < 2 or _sees_operations():
         with torch.no_grad():
             return [task() for task in tasks]
     share = -(-threads // len(tasks))
@@ -194,11 +199,10 @@ def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = C
 
 
 def _has_modes() -> bool:
-    """Whether the caller observes PyTorch's operations on its own thread, as checkpointing and FLOP counters do."""
+    """Whether the caller observes operations, or what they save for gradients, as checkpointing does."""
     autograd = getattr(torch._C, "_autograd", None)
     hooks = getattr(autograd, "_top_saved_tensors_default_hooks", lambda _: None)(False)
-    stacks = (getattr(torch._C, f"_len_torch_{kind}_stack", lambda: 0)() for kind in ("dispatch", "function"))
-    return hooks is not None or any(stacks)
+    return hooks is not None or _sees_operations()
 
 
 def run_on_own_thread(task: Callable[[], Result], device: torch.device = CPU) -> Result:

@@ -137,7 +137,7 @@ def test_python_has_the_sizes_of_the_sources() -> None:
     assert sizes["CLASSES"] == sizes["POSITIONS"] == [logsumexp.TILE]
     assert sizes["ROWS_OF_A_SUM"] == [lstm.ROWS_OF_A_SUM]
     characters = (library.SOURCES / "characters.c").read_text(encoding="utf-8")
-    assert f"\n#define LANES {char_conv.LANES}\n" in characters
+    assert f"\n#define BLOCK {char_conv.BLOCK}\n" in characters
 
 
 @pytest.mark.native

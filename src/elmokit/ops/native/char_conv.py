@@ -23,7 +23,7 @@ from elmokit.ops.native.library import native
 from elmokit.ops.threads import parallel_for
 from elmokit.ops.workspace import allocate, converted
 
-LANES = 32  # filters of a block, as in csrc/characters.c
+BLOCK = 32  # filters of a block, as in csrc/characters.c
 MAX_PLACES = 256  # the position of a maximum is stored in a byte
 CHUNK_BLOCKS = 4  # blocks of filters that a thread computes at a time
 WORDS_WORTH_THREADS = 200  # fewer are finished before a second thread has started
@@ -36,13 +36,13 @@ def _used(ids: Tensor) -> Tensor:
 
 
 def _table(characters: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """characters (n, E), weight (F, E, w), bias (F,) -> (blocks, n, w * LANES); offset 0 includes the bias."""
+    """characters (n, E), weight (F, E, w), bias (F,) -> (blocks, n, w * BLOCK); offset 0 includes the bias."""
     filters, dim, width = weight.shape
-    blocks = -(-filters // LANES)
-    fill = blocks * LANES - filters
-    products = F.pad(weight, (0, 0, 0, 0, 0, fill)).view(blocks, LANES, dim, width).permute(0, 2, 3, 1)
-    first = F.pad(F.pad(bias, (0, fill)).view(blocks, 1, LANES), (0, (width - 1) * LANES))
-    return torch.baddbmm(first, characters.expand(blocks, -1, -1), products.reshape(blocks, dim, width * LANES))
+    blocks = -(-filters // BLOCK)
+    fill = blocks * BLOCK - filters
+    products = F.pad(weight, (0, 0, 0, 0, 0, fill)).view(blocks, BLOCK, dim, width).permute(0, 2, 3, 1)
+    first = F.pad(F.pad(bias, (0, fill)).view(blocks, 1, BLOCK), (0, (width - 1) * BLOCK))
+    return torch.baddbmm(first, characters.expand(blocks, -1, -1), products.reshape(blocks, dim, width * BLOCK))
 
 
 def _tables(characters: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> list[Tensor]:
@@ -62,7 +62,7 @@ def _for_each_block(name: str, ids: Tensor, filters: Sequence[int], tables: Sequ
         table, count, at, first = jobs[number]
         blocks, alphabet, row = table.shape
         function(
-            words=len(ids), characters=ids.shape[1], alphabet=alphabet, width=row // LANES, filters=count,
+            words=len(ids), characters=ids.shape[1], alphabet=alphabet, width=row // BLOCK, filters=count,
             stride=column, column=at, first=first, end=min(first + CHUNK_BLOCKS, blocks), ids=ids,
             **{table_name: table}, **others,
         )  # fmt: skip
