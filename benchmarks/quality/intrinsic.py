@@ -107,22 +107,22 @@ def coarsewsd_uses(setup: Setup) -> Figures:
     }
 
 
-def wsd_uses(setup: Setup) -> Figures:
-    test, training = setup.eval / "wsd_all_words", setup.eval / "semcor" / "semcor.jsonl.zst"
+def all_words_uses(setup: Setup, test: Path, numbers: tuple[int, ...]) -> Figures:
+    """Figures of a test set by state and by the number of uses that vote."""
+    training = setup.eval / "semcor" / "semcor.jsonl.zst"
     options = {"first_senses": setup.wordnet, "model": setup.embedder}
     return {
-        state: {str(k): asdict(all_words_wsd([test], training, state=state, neighbors=k, **options)) for k in NEIGHBORS}
+        state: {str(k): asdict(all_words_wsd([test], training, state=state, neighbors=k, **options)) for k in numbers}
         for state in setup.states(carry=True)
     }
+
+
+def wsd_uses(setup: Setup) -> Figures:
+    return all_words_uses(setup, setup.eval / "wsd_all_words", NEIGHBORS)
 
 
 def wsd_development(setup: Setup) -> Figures:
-    test, training = setup.eval / "wsd_all_words" / DEVELOPMENT, setup.eval / "semcor" / "semcor.jsonl.zst"
-    options = {"first_senses": setup.wordnet, "model": setup.embedder}
-    return {
-        state: {str(k): asdict(all_words_wsd([test], training, state=state, neighbors=k, **options)) for k in TRIED}
-        for state in setup.states(carry=True)
-    }
+    return all_words_uses(setup, setup.eval / "wsd_all_words" / DEVELOPMENT, TRIED)
 
 
 def probe(setup: Setup) -> Figures:
