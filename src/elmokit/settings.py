@@ -1,0 +1,186 @@
+"""The one validator of settings: their annotations say what they may be, and `check` holds them to it.
+
+    @dataclass(frozen=True)
+    class NetworkConfig:
+        hidden_dim: Count = 200
+        dropout: DropoutRate = 0.5
+        sides: Annotated[int, Between(1, 2)] = 2
+        mix: Literal["learned", "uniform"] = "learned"
+
+        def __post_init__(self) -> None:
+            check(self)
+
+What is read from JSON becomes such a dataclass by `conform(NetworkConfig, values)`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+MAX_INTEGER = 1 << 63  # an integer must fit 64 bits: JSON has larger ones
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Which numbers are allowed, in words and as a function."""
+
+    words: str
+    allows: Callable[[float], bool]
+
+
+def AtLeast(limit: float) -> Range:
+    """The number is `limit` or more."""
+    return Range(f"at least {limit}", lambda number: number >= limit)
+
+
+def Above(limit: float) -> Range:
+    """The number is more than `limit`."""
+    return Range(f"above {limit}", lambda number: number > limit)
+
+
+def Below(limit: float) -> Range:
+    """The number is less than `limit`."""
+    return Range(f"below {limit}", lambda number: number < limit)
+
+
+def Between(lowest: float, highest: float) -> Range:
+    """The number is from `lowest` to `highest`, both included."""
+    return Range(f"from {lowest} to {highest}", lambda number: lowest <= number <= highest)
+
+
+Count: TypeAlias = Annotated[int, AtLeast(1)]
+CountOrZero: TypeAlias = Annotated[int, AtLeast(0)]
+Positive: TypeAlias = Annotated[float, Above(0)]
+NonNegative: TypeAlias = Annotated[float, AtLeast(0)]
+Fraction: TypeAlias = Annotated[float, Between(0, 1)]
+DropoutRate: TypeAlias = Annotated[float, AtLeast(0), Below(1)]
+
+_NAMES = {str: "a string", bool: "true or false", int: "an integer", float: "a finite number", NoneType: "none"}
+
+
+@cache
+def _fields(kind: type) -> dict[str, Any]:
+    """The type of each field of a dataclass."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _describe(kind: Any) -> str:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _describe(arguments[0])
+    if origin is Literal:
+        return f"one of {', '.join(map(str, arguments))}"
+    if origin in (Union, UnionType):
+        return " or ".join(map(_describe, arguments))
+    if origin is tuple and ... not in arguments:
+        return f"a list of {len(arguments)}"
+    if origin in (list, tuple):
+        return "a list"
+    if origin is dict or dataclasses.is_dataclass(kind):
+        return "an object with settings"
+    return _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+def _conform_number(kind: type, value: Any) -> int | float | None:
+    """The number as one of Python's; None if it is no number of this kind, or not finite."""
+    if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
+        return None
+    number = int(value) if isinstance(value, Integral) else float(value)
+    if not abs(number) < (MAX_INTEGER if kind is int else sys.float_info.max):  # not true of NaN either
+        return None
+    return kind(number)
+
+
+def _conform_object(kind: Any, values: dict[str, Any], name: str) -> Any:
+    """A dataclass from the values of its fields."""
+    fields = _fields(kind)
+    required = {field.name for field in dataclasses.fields(kind) if field.default is field.default_factory}  # MISSING
+    if wrong := sorted(map(str, (required - values.keys()) | (values.keys() - fields.keys()))):
+        raise ValueError(f"{name}: missing or unknown settings {', '.join(wrong[:9])}")
+    return kind(**{key: conform(fields[key], value, f"{name}.{key}") for key, value in values.items()})
+
+
+def conform(kind: Any, value: Any, name: str = "it") -> Any:
+    """Check a value against a type, recursively, and convert it where the type says so.
+
+    Args:
+        kind: str, bool, int (64 bits), float (finite), Path, Any, another class, Literal, X | Y, X | None, list[X],
+            tuple[X, ...], tuple[X, Y], dict[X, Y], a dataclass, or `Annotated` of these with ranges (`AtLeast`,
+            `Above`, `Below`, `Between`).
+        value: A setting, or what was read from JSON.
+        name: The name of the value, for error messages.
+
+    Returns:
+        The value. Numbers of NumPy become Python's, lists tuples and strings paths where the type is one; objects, as
+        dictionaries, become dataclasses.
+
+    Raises:
+        ValueError: It is something else, out of range, or a dataclass rejects it; the message names it.
+    """
+    origin: Any = get_origin(kind)
+    arguments = get_args(kind)
+    if kind is Any:
+        return value
+    if origin is Annotated:
+        value = conform(arguments[0], value, name)
+        ranges = [each for each in arguments[1:] if isinstance(each, Range)]
+        if value is not None and not all(each.allows(value) for each in ranges):
+            raise ValueError(f"{name} must be {' and '.join(each.words for each in ranges)}, not {value!r}")
+        return value
+    if origin in (Union, UnionType):
+        if value is None and NoneType in arguments:
+            return None
+        others = [argument for argument in arguments if argument is not NoneType]
+        if len(others) == 1:  # whose message says more
+            return conform(others[0], value, name)
+        for other in others:
+            with suppress(ValueError):
+                return conform(other, value, name)
+    elif origin in (list, tuple):
+        if arguments == (Path, ...) and isinstance(value, str | Path):
+            value = [value]  # one file in place of several
+        if isinstance(value, list | tuple):
+            kinds = arguments if origin is tuple and ... not in arguments else arguments[:1] * len(value)
+            if len(kinds) == len(value):
+                return origin(conform(kinds[i], item, f"{name}[{i}]") for i, item in enumerate(value))
+    elif origin is dict:
+        if isinstance(value, dict):
+            return {
+                conform(arguments[0], key, f"a key of {name}"): conform(arguments[1], item, f"{name}.{key}")
+                for key, item in value.items()
+            }
+    elif origin is Literal:
+        if any(value == choice and type(value) is type(choice) for choice in arguments):
+            return value
+    elif kind in (int, float):
+        if (number := _conform_number(kind, value)) is not None:
+            return number
+    elif kind is Path and isinstance(value, str):
+        return Path(value)
+    elif dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        return _conform_object(kind, value, name)
+    elif isinstance(value, kind):
+        return value
+    raise ValueError(f"{name} must be {_describe(kind)}, not {value!r:.60}")
+
+
+def check(config: Any) -> None:
+    """Check every setting of a frozen dataclass against its annotation, for `__post_init__`.
+
+    Args:
+        config: The dataclass. Settings are converted as by `conform`.
+
+    Raises:
+        ValueError: A setting is not what its annotation says; the message names it.
+    """
+    for name, kind in _fields(type(config)).items():
+        object.__setattr__(config, name, conform(kind, getattr(config, name), name))
