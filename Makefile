@@ -58,7 +58,6 @@ check: .venv/installed-dev
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/python tools/check_words.py
 	$(BIN)/python tools/make_results.py --check
 
 clean:

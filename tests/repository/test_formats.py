@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,6 @@ import pytest
 import torch
 from oracle import random_weights
 from safetensors.numpy import load_file
-from sequence_encoders import CONFIGS
-from toy_run import settings_for, write_text
 
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained, fingerprint
@@ -26,39 +22,8 @@ from elmokit.embed.files import embed_file
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
-from elmokit.train.pretrain import pretrain
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
 LINES = ["The cat sat .", "", "naïve 词向量 " + "x" * 60, "a b", "c"]
-
-
-# --- What the document says ------------------------------------------------------------------------------------------
-
-
-def section(title: str) -> str:
-    """The text below a heading, up to the next one."""
-    return re.split(r"^#+ ", DOCUMENT.split(f"# {title}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
-
-
-def documented(title: str) -> set[str]:
-    """The names in the first column of the section's tables."""
-    cells = re.findall(r"^\| (`[^|]+) \|", section(title), flags=re.MULTILINE)
-    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
-
-
-def pattern(names: set[str]) -> re.Pattern[str]:
-    """Matches what the names stand for: {x} is a number, * anything."""
-    escaped = (re.escape(name).replace(r"\*", ".+") for name in names)
-    return re.compile("|".join(re.sub(r"\\\{\w+\\\}", r"\\w+", name) for name in escaped))
-
-
-def flattened(values: dict[str, Any], *outer: str) -> Iterator[str]:
-    """The keys of nested objects, those within `model` without its name, as the document writes them."""
-    for name, value in values.items():
-        path = [*outer, name] if outer != ("model",) else [name]
-        if isinstance(value, dict):
-            yield from flattened(value, *path)
-        yield ".".join(path)
 
 
 # --- A model ---------------------------------------------------------------------------------------------------------
@@ -144,60 +109,6 @@ def test_vectors_computed_as_the_document_says_equal_those_of_the_embedder(direc
         np.testing.assert_allclose(embedder.embed([words], "mix")[0], mixed, atol=1e-5)
 
 
-def test_config_of_a_character_model_has_the_documented_keys(directory: Path) -> None:
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    absent = documented("`config.json`") - set(flattened(config)) - {"model"}
-    others = ("words_and_characters", "interleaved", "transformer", "gated_cnn")
-    assert {key for key in absent if not key.startswith(others)} == {"lstm.joins_directions"}
-    assert set(flattened(config)) <= documented("`config.json`") | {"model"}
-
-
-LSTMS = BiLMConfig.preset("tiny").to_dict()["lstm"]
-INTERLEAVED = {**LSTMS, "cell_clip": None, "proj_clip": None, "use_skip_connections": False, "joins_directions": True}
-EFML = {
-    "words": ["<oov>", "<pad>", "a"], "word_dim": 5,
-    "characters": ["<oov>", "<pad>", "<bow>", "<eow>", "<bos>", "<eos>"],
-    "char_cnn": {**BiLMConfig.preset("tiny").to_dict()["char_cnn"], "num_characters": 6}, "max_characters": 50,
-}  # fmt: skip
-OTHER_MODELS = {
-    "word ids": {"lstm": LSTMS, "char_cnn": None, "num_words": 9, "boundary_words": [0, 1]},
-    "efml": {"lstm": LSTMS, "words_and_characters": EFML},
-    "ELMoForManyLangs lstm": {"lstm": INTERLEAVED, "words_and_characters": EFML},
-    **{name: CONFIGS[name].to_dict() for name in ("interleaved", "transformer", "gated_cnn")},
-}
-
-
-@pytest.mark.parametrize("kind", OTHER_MODELS)
-def test_keys_and_tensors_of_other_models_are_the_documented_ones(kind: str, tmp_path: Path) -> None:
-    values = {"char_cnn": None, "num_words": None, "boundary_words": [0, 1], **OTHER_MODELS[kind]}
-    save(Pretrained(BiLM(BiLMConfig.from_dict(values))), tmp_path / "model")
-    config = json.loads((tmp_path / "model" / "config.json").read_text(encoding="utf-8"))
-    keys = pattern({*documented("`config.json`"), "words_and_characters.char_cnn.*", "model"})
-    assert [key for key in flattened(config) if not keys.fullmatch(key)] == []
-    tensors = load_file(tmp_path / "model" / "model.safetensors")
-    names = pattern(documented("`model.safetensors`"))
-    assert [name for name in tensors if not names.fullmatch(name)] == []
-    if "words_and_characters" in values:
-        dictionaries = json.loads((tmp_path / "model" / "dictionaries.json").read_text(encoding="utf-8"))
-        assert dictionaries == {name: EFML[name] for name in ("words", "characters")}
-        assert tensors["words_and_characters.projection.weight"].shape == (16, 5 + 32)
-    if kind == "ELMoForManyLangs lstm":
-        assert tensors["layers.1.input_weight"].shape == (2, 4 * 32, 2 * 32)
-        assert tensors["top_projection.weight"].shape == (16, 32)
-
-
-def test_files_and_tensors_of_a_model_are_the_documented_ones(directory: Path, model: Pretrained) -> None:
-    assert {path.name for path in directory.iterdir()} <= documented("A model")
-    names = pattern(documented("`model.safetensors`"))
-    tensors = load_file(directory / "model.safetensors")
-    assert [name for name in tensors if not names.fullmatch(name)] == []
-    assert tensors["layers.1.recurrent_weight"].shape == (2, 4 * 32, 16)
-    softmax, state = (load_file(directory / f"{name}.safetensors") for name in ("softmax", "state"))
-    assert {name: array.shape for name, array in softmax.items()} == {"weight": (5, 16), "bias": (5,)}
-    assert {name: array.shape for name, array in state.items()} == {"h": (2, 2, 1, 16), "c": (2, 2, 1, 32)}
-    assert (directory / "vocab.txt").read_text(encoding="utf-8") == "<S>\n</S>\n<UNK>\nthe\ncat\n"
-
-
 def test_fingerprint_is_the_documented_digest(directory: Path, model: Pretrained) -> None:
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     digest = hashlib.sha256(
@@ -225,13 +136,12 @@ def store(model: Pretrained, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_embeddings_read_as_documented_are_those_of_every_line(store: Path, model: Pretrained) -> None:
     index = json.loads((store / "index.json").read_text(encoding="utf-8"))
-    assert set(index) == documented("`index.json`") and index["complete"]
+    assert index["complete"]
     shards = [load_file(store / f"part-{number:05d}.safetensors") for number in range(index["num_parts"])]
     with pytest.warns(UserWarning, match="too long|truncated"):
         expected = Embedder(model, "cpu").embed(LINES, "all")
     for line, text in enumerate(LINES):
         shard, s = shards[line // index["sentences_per_part"]], line % index["sentences_per_part"]
-        assert set(shard) == documented("`part-NNNNN.safetensors`")
         begin, end = shard["offsets"][s : s + 2]
         bounds = shard["token_offsets"][begin : end + 1]
         assert [shard["token_bytes"][a:b].tobytes().decode() for a, b in pairwise(bounds)] == text.split()
@@ -251,34 +161,3 @@ def test_index_names_the_model_and_the_text_by_the_documented_digests(store: Pat
 
 
 # --- A snapshot ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("recipe", "slots"),
-    [
-        ("original", {"sum", "step"}),
-        ("modern", {"exp_avg", "exp_avg_sq", "step"}),
-        ("muon", {"momentum_buffer", "exp_avg", "exp_avg_sq", "step"}),
-    ],
-)
-def test_a_snapshot_has_the_documented_tensors_and_progress(tmp_path: Path, recipe: str, slots: set[str]) -> None:
-    settings = settings_for(write_text(tmp_path / "text.txt"), tmp_path / "run")
-    values = {**vars(settings), "recipe": recipe, "max_words": 40}
-    pretrain(type(settings)(**values))
-    snapshot = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
-    assert re.fullmatch(r"step-\d{8}", snapshot.name)
-    assert {path.name for path in snapshot.iterdir()} == {"tensors.safetensors", "progress.json", "checksums.json"}
-    tensors = load_file(snapshot / "tensors.safetensors")
-    names = pattern(documented("A snapshot of a training run"))
-    assert [name for name in tensors if not names.fullmatch(name)] == []
-    assert {name.split(".")[2] for name in tensors if name.startswith("optimizer.")} == slots
-    assert tensors["state.h"].shape == (2, 2, settings.batch_size, 16)
-    weight = tensors["bilm.sequence_encoder.stacks.1.layers.0.input_weight"]
-    model = load_file(tmp_path / "run" / "model" / "model.safetensors")
-    np.testing.assert_array_equal(model["layers.0.input_weight"][1], weight)
-    progress = json.loads((snapshot / "progress.json").read_text(encoding="utf-8"))
-    assert set(progress) <= documented("A snapshot of a training run")
-    assert set(progress["position"]) == {"epoch", "file", "block", "taken"}
-    for key in ("monitor", "early_stopping"):
-        assert all(f"`{name}`" in section("A snapshot of a training run") or name == "best" for name in progress[key])
-    assert len(progress["rows"]) == settings.batch_size and all(len(row) == 4 for row in progress["rows"])
