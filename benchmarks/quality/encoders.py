@@ -13,7 +13,7 @@ estimated to take the last fifth. Minutes are processor time spent in training, 
 on an idle machine they equal wall-clock time. A run that was stopped, paused or killed in between is therefore trained
 for as long as any other, and steps that a killed run repeats count once. An encoder that is pretrained on another kind
 of processor than the first gets --words in place of --minutes: the number of words that it would have read on the
-first kind. Speed is measured by benchmarks/speed/encoders.py.
+first kind.
 
 Every stage may be repeated: it resumes where it was stopped, and skips encoders for which the result file already has
 figures of the same model. The figures of a stage are written as soon as an encoder is finished.
@@ -27,7 +27,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets 
 
 import argparse
 import json
-import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -40,7 +39,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import torch  # noqa: E402
 from result_files import RESULTS, write_result  # noqa: E402
 from sense_uses import nearest_uses  # noqa: E402
-from senses import PAIRS, margins, right  # noqa: E402
+from senses import sense_pairs  # noqa: E402
 from task_sets import BENCHMARKS  # noqa: E402
 
 from elmokit.analysis.probe import probe_files  # noqa: E402
@@ -73,8 +72,6 @@ def settings_of(encoder: str, arguments: argparse.Namespace) -> PretrainConfig:
     """The settings of a run, except for when it stops."""
     shared = json.loads((RECIPES / "training.json").read_text(encoding="utf-8"))
     rate = shared.pop("learning_rate")[encoder]
-    if arguments.vocab_size is not None:
-        shared["vocab_size"] = arguments.vocab_size
     return PretrainConfig(
         corpus=tuple(arguments.corpus), output=arguments.runs / encoder, config=RECIPES / f"{encoder}.json",
         schedule="constant", learning_rate=rate, threads=THREADS, device="cpu", tokenize=False, log_every=10,
@@ -165,31 +162,20 @@ def probe(encoder: str, arguments: argparse.Namespace) -> Figures:
 def senses(encoder: str, arguments: argparse.Namespace) -> Figures:
     """Sense pairs, nearest uses and CoarseWSD-20."""
     embedder = Embedder(model_of(encoder, arguments))
-    items = json.loads(PAIRS.read_text(encoding="utf-8"))["items"]
-    scored = [margins(item, embedder, "zeros") for item in items]
     return {
-        "pairs": {"of": len(items), "right": {name: sum(right(each[name]) for each in scored) for name in scored[0]}},
+        "pairs": sense_pairs(embedder, "zeros"),
         "uses": nearest_uses(embedder, "zeros"),
         "coarsewsd": asdict(coarse_wsd(arguments.eval / "coarsewsd20", embedder, "zeros")),
     }
 
 
 def ner(encoder: str, arguments: argparse.Namespace) -> Figures:
-    """F1 for each seed on CoNLL-2003 entities, with a learned mix of the frozen biLM's layers."""
+    """Scores of a tagger on CoNLL-2003 entities, with a learned mix of the frozen biLM's layers."""
     benchmark, model = BENCHMARKS[NER], load(model_of(encoder, arguments), softmax=False)
-    sets, seeds = benchmark.read(benchmark.task, arguments.eval), {}
-    for seed in arguments.seeds:
-        config = replace(benchmark.fit_config, seed=seed, device="cpu")
-        config = replace(config, max_epochs=arguments.max_epochs or config.max_epochs)
-        options = {"words": benchmark.words_for(True), "config": config, "cache": arguments.cache}
-        output = arguments.runs / encoder / "ner" / f"seed-{seed}"
-        _, report = fit(benchmark.task, *sets, model=model, output=output, **options)
-        assert report.test is not None
-        seeds[str(seed)] = {
-            "dev": report.dev, "test": report.test, "mixes": asdict(report)["mixes"], "epochs": len(report.epochs)
-        }  # fmt: skip
-    tests = [each["test"][benchmark.score] for each in seeds.values()]
-    return {"score": benchmark.score, "test": statistics.mean(tests), "seeds": seeds}
+    options = {"words": benchmark.words_for(True), "config": replace(benchmark.fit_config, seed=1, device="cpu")}
+    sets, output = benchmark.read(benchmark.task, arguments.eval), arguments.runs / encoder / "ner"
+    _, report = fit(benchmark.task, *sets, model=model, output=output, **options)
+    return {"score": benchmark.score, "dev": report.dev, "test": report.test, "epochs": len(report.epochs)}
 
 
 STAGES: dict[str, Callable[[str, argparse.Namespace], Figures]] = {
@@ -207,8 +193,6 @@ def is_done(stage: str, encoder: str, arguments: argparse.Namespace) -> bool:
     if model is None or not arguments.output.is_file():
         return False
     found = json.loads(arguments.output.read_text(encoding="utf-8")).get(encoder, {}).get(stage, {})
-    if stage == "ner" and not set(map(str, arguments.seeds)) <= found.get("seeds", {}).keys():
-        return False
     return found.get("fingerprint") == fingerprint(load(model, softmax=False))
 
 
@@ -228,10 +212,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--eval", type=Path, help="directory of the data sets")
     parser.add_argument("--minutes", type=float, default=90, help="processor time for training")
     parser.add_argument("--words", type=int, help="total words to read, in place of the minutes")
-    parser.add_argument("--vocab-size", type=int, help="size of the vocabulary, in place of that in training.json")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="seeds of the tagger")
-    parser.add_argument("--max-epochs", type=int, help="epochs of the tagger; its default when not given")
-    parser.add_argument("--cache", type=Path, help="directory for the layers that the tagger reads")
     parser.add_argument("--output", type=Path, default=RESULTS / "encoders.json")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(THREADS)

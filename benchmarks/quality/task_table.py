@@ -36,10 +36,7 @@ def summary(results: Mapping[str, Any]) -> Iterator[Figures]:
             runs = list(kinds[kind].values())
             for score in runs[0]["scores"]:
                 values = [100 * each["test"][score] for each in runs]
-                average = mean(values)
-                reduction = None
-                if score in baselines:
-                    reduction = round(100 * (average - baselines[score]) / (100 - baselines[score]), 1)
+                average, baseline = mean(values), baselines.get(score)
                 if kind == WITHOUT:
                     baselines[score] = average
                 yield {
@@ -47,22 +44,25 @@ def summary(results: Mapping[str, Any]) -> Iterator[Figures]:
                     "words": kind,
                     "score": score,
                     "seeds": len(runs),
-                    "mean": round(average, 2),
-                    "deviation": round(stdev(values), 2) if len(values) > 1 else None,
-                    "error_reduction": reduction,
+                    "mean": average,
+                    "deviation": stdev(values) if len(values) > 1 else 0.0,
+                    "error_reduction": None if baseline is None else 100 * (average - baseline) / (100 - baseline),
                     "paper": runs[0]["paper"] if score == runs[0]["scores"][0] else None,
-                    "seconds": round(mean(each["seconds"] for each in runs)),
-                    "words_per_second": round(mean(each["words_per_second"] for each in runs)),
                 }
 
 
 def table(results: Mapping[str, Any]) -> str:
     """The summary in Markdown."""
-    lines = ["| Task | Words | Score | Seeds | Test | Fewer errors | Paper | Seconds | Words/s |", "|---" * 9 + "|"]
+    lines = ["| Task | Words | Score | Seeds | Test | Fewer errors |", "|---" * 6 + "|"]
     for row in summary(results):
-        test = f"{row['mean']:.2f}" + ("" if row["deviation"] is None else f" ± {row['deviation']:.2f}")
         fewer = "" if row["error_reduction"] is None else f"{row['error_reduction']:.1f} %"
-        paper = "" if row["paper"] is None else f"{row['paper'][row['words'] != WITHOUT]:.1f}"
-        cells = [TITLES.get(row["task"], row["task"]), row["words"], row["score"], row["seeds"], test, fewer, paper]
-        lines.append("| " + " | ".join(map(str, [*cells, row["seconds"], row["words_per_second"]])) + " |")
+        cells = (
+            row["task"],
+            row["words"],
+            row["score"],
+            row["seeds"],
+            f"{row['mean']:.2f} ± {row['deviation']:.2f}",
+            fewer,
+        )
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)

@@ -5,8 +5,7 @@
 The directory of --eval holds the data sets, each in a folder; task_sets.py says which files are read, and how they are
 split. Apart from ELMo, both settings are the same. Every run is written to the results as soon as it is finished.
 Repeating the command skips finished runs and resumes an interrupted one (--work has its state and the trained models).
-Results without ELMo are shared by all models. --max-minutes limits the training of each run, --total-minutes is the
-time after which no further run is started.
+Results without ELMo are shared by all models. --max-minutes limits the training of each run.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -97,7 +95,6 @@ def arguments_of(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--max-epochs", type=int, help="fewer epochs than the task's default")
     parser.add_argument("--max-minutes", type=float, help="limit on the training time of each run")
-    parser.add_argument("--total-minutes", type=float, default=float("inf"), help="when to stop starting runs")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--cache", type=Path, help="directory for cached layers; elmokit's own when not given")
     parser.add_argument("--output", type=Path, default=RESULTS / "tasks.json")
@@ -113,7 +110,6 @@ def config_of(benchmark: Benchmark, arguments: argparse.Namespace) -> FitConfig:
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = arguments_of(argv)
     torch.set_num_threads(arguments.threads)
-    start = time.monotonic()
     model = load(arguments.model, softmax=False)
     label = arguments.label or (Path(arguments.model).name if arguments.model else "en-small")
     kinds = {"both": (None, model), "with": (model,), "without": (None,)}[arguments.words]
@@ -132,9 +128,6 @@ def main(argv: Sequence[str] | None = None) -> None:
                     )
                 if recorded(arguments.output, name, kind, str(seed)):
                     continue
-                if time.monotonic() - start > 60 * arguments.total_minutes:
-                    print(table(recorded(arguments.output)))
-                    return
                 print(f"{name}, {kind}, seed {seed}", flush=True)
                 folder = arguments.work / name / kind.replace(" ", "-") / f"seed-{seed}"
                 figures = run(benchmark, sets, config, bilm, arguments, folder)

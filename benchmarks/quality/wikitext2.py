@@ -1,9 +1,9 @@
-"""Test perplexity and training curve of a biLM that recipes/wikitext2 pretrained on WikiText-2 alone.
+"""Test perplexity of a biLM that recipes/wikitext2 pretrained on WikiText-2 alone.
 
     python benchmarks/quality/wikitext2.py --run RUNS/model --test RUNS/test.txt
 
 The softmax is exact, over the 33,278 words of the data set; one row carries its state through the text, as in published
-evaluations. The curve is the held-out perplexity in the run's log. Hours are processor time, summed over all threads.
+evaluations. Hours are processor time, summed over all threads.
 """
 
 import argparse
@@ -28,20 +28,14 @@ PUBLISHED = {
 }
 
 
-def curve(run: Path) -> dict[str, Any]:
-    """Held-out perplexities by step, the words and the processor hours of the training, and its settings."""
-    heldout, settings = {}, {}
-    for event in read_events(run):
-        if event["event"] in ("start", "resume"):
-            settings = event["settings"]
-        elif event["event"] == "heldout":
-            heldout[event["step"]] = {name: event[name] for name in ("forward", "backward", "mean")}
+def training(run: Path) -> dict[str, Any]:
+    """The settings, words and processor hours of a run."""
+    starts = [event for event in read_events(run) if event["event"] in ("start", "resume")]
     records = training_records(run)
     return {
-        "settings": settings | {name: Path(settings[name]).name for name in ("output", "config")},
+        "settings": starts[-1]["settings"],
         "words": records[-1]["words"],
         "processor_hours": sum(record["processor_seconds"] for record in records) / 3600,
-        "heldout": heldout,
     }
 
 
@@ -58,7 +52,7 @@ def main() -> None:
     print(found)
     figures = {"test": asdict(found), "published": PUBLISHED, "vocabulary": len(model.vocab or ())}
     figures |= {"fingerprint": fingerprint(model), "parameters": sum(p.numel() for p in model.bilm.parameters())}
-    write_result(arguments.output, figures | {"training": curve(arguments.run)})
+    write_result(arguments.output, figures | {"training": training(arguments.run)})
 
 
 if __name__ == "__main__":

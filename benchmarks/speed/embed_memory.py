@@ -1,30 +1,32 @@
 """Peak memory and speed of embedding a large text file.
 
-    python benchmarks/speed/embed_memory.py [--model NAME_OR_PATH] [--megabytes 50] TEXT...
+    python benchmarks/speed/embed_memory.py TEXT... [--megabytes 50] [--dtype bfloat16]
 
-The given texts (plain, .gz or .zst, one sentence per line) are repeated up to the given size and embedded in a separate
+The texts (plain, .gz or .zst, one sentence per line) are repeated up to the given size and embedded in a separate
 process, whose peak resident memory is recorded. The vectors go to a temporary directory.
 """
 
 import argparse
 import json
+import subprocess
+import sys
 import tempfile
 from dataclasses import asdict
 from itertools import chain, cycle
 from pathlib import Path
+from typing import Any
 
-from child_process import MEGABYTE, argument_parser, embed_in_child, peak_megabytes, settings_of
-from measuring import write_result
+from measuring import RESULTS, peak_megabytes, write_result
 
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.fs.reading import read_lines
 
+MEGABYTE = 1_000_000
+
 
 def repeat(texts: list[Path], size: int, path: Path) -> None:
     """Write a file of at most `size` bytes by repeating the texts, without the line that would exceed it."""
-    if not any(line for text in texts for line in read_lines(text)):
-        raise ValueError(f"there is no text in {', '.join(map(str, texts))}")
     with path.open("wb") as stream:
         for line in chain.from_iterable(read_lines(text) for text in cycle(texts)):
             encoded = line.encode() + b"\n"
@@ -33,29 +35,40 @@ def repeat(texts: list[Path], size: int, path: Path) -> None:
             stream.write(encoded)
 
 
-def measure(arguments: argparse.Namespace) -> None:
-    """The child process: embed, and print the figures."""
-    embedder = Embedder.load(arguments.model, arguments.device, arguments.dtype)
-    report = embed_file(
-        arguments.texts[0], arguments.child, embedder, layers=arguments.layers, storage_dtype=arguments.storage_dtype
-    )
-    found = asdict(report) | {"peak_megabytes": peak_megabytes()}
-    del found["output"]
-    print(json.dumps(found))
+def embed(arguments: argparse.Namespace) -> dict[str, Any]:
+    """In the child process: the figures."""
+    embedder = Embedder.load(arguments.model, "cpu", arguments.dtype)
+    options = {"layers": arguments.layers, "storage_dtype": arguments.storage_dtype}
+    report = asdict(embed_file(arguments.texts[0], arguments.child, embedder, **options))
+    del report["output"]
+    return {**options, "dtype": arguments.dtype, **report, "peak_megabytes": peak_megabytes()}
 
 
 def main() -> None:
-    parser = argument_parser(__doc__, layers="mix")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("texts", type=Path, nargs="+")
+    parser.add_argument("--model", help="directory or name; the bundled English model when not given")
+    parser.add_argument("--layers", default="mix", choices=("mix", "average", "top", "all"))
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--storage-dtype", default="float16", choices=("float32", "float16"))
     parser.add_argument("--megabytes", type=float, default=50)
+    parser.add_argument("--output", type=Path, default=RESULTS / "embed_memory.json")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        return measure(arguments)
-    with tempfile.TemporaryDirectory(dir=arguments.temporary) as directory:
-        text = Path(directory) / "text.txt"
+        return print(json.dumps(embed(arguments)))
+    with tempfile.TemporaryDirectory() as directory:
+        text, vectors = Path(directory) / "text.txt", Path(directory) / "vectors"
         repeat(arguments.texts, int(arguments.megabytes * MEGABYTE), text)
-        found = embed_in_child(arguments, text, Path(directory) / "vectors")
-        found["text_megabytes"] = text.stat().st_size / MEGABYTE
-    report = {**settings_of(arguments), **found}
+        options = [*sys.argv[1 + len(arguments.texts) :], f"--child={vectors}"]
+        command = [sys.executable, sys.argv[0], str(text), *options]
+        printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        report = {
+            "model": arguments.model or "en-small",
+            **json.loads(printed.splitlines()[-1]),
+            "text_megabytes": text.stat().st_size / MEGABYTE,
+            "vectors_megabytes": round(sum(part.stat().st_size for part in vectors.iterdir()) / MEGABYTE),
+        }
     print(json.dumps(report, indent=1))
     write_result(arguments.output, report)
 

@@ -4,8 +4,7 @@
 
 TEXT is tokenized, one sentence per line. `embed_file` writes all layers of its first megabytes in float16, to the same
 files as `elmokit embed`. `Embedder.embed_stream` computes the same arrays in memory, some thousand words at a time, and
-drops them. Both run in alternation, with a warmed-up model and an empty word cache. The target: writing the file takes
-at most 15 % more time.
+drops them. Both run in alternation, with a warmed-up model and an empty word cache.
 """
 
 import argparse
@@ -21,8 +20,6 @@ from measuring import RESULTS, write_result
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.fs.reading import read_lines
-
-BAR = 1.15
 
 
 def first_lines(text: Path, size: int) -> Iterator[str]:
@@ -78,10 +75,9 @@ def main() -> None:
     name = Path(given.model).name
     figures = {
         "bytes": size, "words": words, "words_per_second_in_memory": memory, "words_per_second_file_to_file": file,
-        "seconds_in_memory_and_to_file": pairs, "ratio": ratio, "bar": BAR,
+        "seconds_in_memory_and_to_file": pairs, "ratio": ratio,
     }  # fmt: skip
     write_result(given.results, figures, f"{name} {given.dtype}")
-    raise SystemExit(0 if ratio <= BAR else "slower than the bar")
 
 
 if __name__ == "__main__":

@@ -19,14 +19,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from child_process import peak_megabytes
+from measuring import RESULTS, peak_megabytes, write_result
 
 from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.fit import fit
 from elmokit.tasks.tagging import TaggingTask
-
-sys.path.append(str(Path(__file__).parents[1]))
-from result_files import RESULTS, write_result
 
 FILES = ("eng.train", "eng.testa", "eng.testb")
 RUNS = {"with ELMo, computed": "input", "with ELMo, cached": "input", "without ELMo": "none"}

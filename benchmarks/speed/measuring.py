@@ -21,6 +21,7 @@ sys.path += [str(BENCHMARKS), str(WORKERS)]
 from make_models import make_models  # noqa: E402
 from result_files import RESULTS as RESULTS  # noqa: E402
 from result_files import write_result as write_result  # noqa: E402
+from worker import MIB, peak_mib  # noqa: E402
 
 Answer = dict[str, Any]
 SIZES = ("small", "original")
@@ -133,6 +134,11 @@ def check_same_tokens(peer: Peer, dtype: str, ours: Answer, theirs: Answer) -> N
 
 
 # --- Figures -----------------------------------------------------------------------------------------------------
+
+
+def peak_megabytes() -> int:
+    """Peak resident memory of this process."""
+    return round(peak_mib() * MIB / 1e6)
 
 
 def words_per_second(answers: list[Answer]) -> float:

@@ -1,15 +1,14 @@
-"""Residues per second of embedding proteins, compared with AllenNLP; memory; the effect of bio_embeddings' warm-up.
+"""Residues per second of embedding proteins, compared with AllenNLP; the effect of bio_embeddings' warm-up.
 
     python benchmarks/speed/proteins.py --environments DIRECTORY --models DIRECTORY [--sequences 2000] [--quick]
 
 The weights are random, in the layout of SeqVec, which is that of the published ELMo. The sequences are random too, with
-lengths distributed as in UniProt. There are three parts, which are stored separately in the result file:
+lengths distributed as in UniProt. There are two parts, which are stored separately in the result file:
 
 - speed: from residues to one vector for each sequence (the mean over residues of the sum of the layers). elmokit, in
   each of its number types, and AllenNLP, called as in SeqVec's script, run in turn. AllenNLP 2 no longer has the class
   `ElmoEmbedder`, whose `embed_batch` that script uses; its calls of the same biLM are repeated here, with the shortest
   sequences first, in batches of 15,000 residues.
-- memory: the peak memory of `embed_fasta` in a separate process, for one sequence of each length.
 - warm_up: the distance between the vectors of a sequence after bio_embeddings' four warm-up rounds and those computed
   from a zero state, by position. It is the length of the difference relative to that of the vector, averaged over the
   sequences.
@@ -19,15 +18,12 @@ import argparse
 import json
 import math
 import random
-import subprocess
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from child_process import peak_megabytes
 from measuring import (
     ELMOKIT,
     PEERS,
@@ -41,7 +37,6 @@ from measuring import (
 )
 
 from elmokit.compat.seqvec import SeqVecEmbedder
-from elmokit.embed.files import embed_fasta
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 MEDIAN_LENGTH, LOG_DEVIATION, LONGEST = 294, 0.68, 35_213  # of Swiss-Prot, about; the longest is mouse titin
@@ -78,29 +73,6 @@ def measure_speed(arguments: argparse.Namespace, size: str) -> None:
         write_result(arguments.output, figures, "speed", size, dtype)
 
 
-# --- Memory ------------------------------------------------------------------------------------------------------
-
-
-def embed_one(arguments: argparse.Namespace) -> None:
-    """The child process: embed one file, and print its peak memory."""
-    report = embed_fasta(arguments.child, arguments.child.with_suffix(".npz"), arguments.models, device="cpu")
-    found = {"residues": report.words, "residues_per_second": report.words_per_second}
-    print(json.dumps({**found, "peak_megabytes": peak_megabytes()}))
-
-
-def measure_memory(arguments: argparse.Namespace, size: str) -> None:
-    found = []
-    for length in arguments.lengths:
-        with tempfile.TemporaryDirectory() as directory:
-            file = Path(directory) / "one.fasta"
-            file.write_text(f">sp|P00000|X\n{''.join(random.Random(2).choices(RESIDUES, k=length))}\n")
-            command = [sys.executable, sys.argv[0], f"--child={file}", f"--models={arguments.models / size}"]
-            printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-        found.append(json.loads(printed.splitlines()[-1]))
-        print(f"{size} memory: {found[-1]}", flush=True)
-    write_result(arguments.output, {"sequences": found}, "memory", size)
-
-
 # --- The old warm-up ---------------------------------------------------------------------------------------------
 
 
@@ -132,18 +104,14 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--sequences", type=int, default=2000)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--lengths", type=int, nargs="*", default=[1_000, 10_000, 30_000], help="lengths (part memory)")
     parser.add_argument("--warm-up-sequences", type=int, default=10)
     parser.add_argument("--quick", action="store_true", help="few short sequences, to see whether it runs")
     parser.add_argument("--output", type=Path, help="result file; in benchmarks/results when not given")
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.child:
-        return embed_one(arguments)
     if arguments.peers and arguments.environments is None:
         parser.error("--environments is required for the peers: give it, or --peers without a name")
     if arguments.quick:
-        arguments.repeats, arguments.sequences, arguments.lengths, arguments.warm_up_sequences = 1, 8, [300], 1
+        arguments.repeats, arguments.sequences, arguments.warm_up_sequences = 1, 8, 1
     elif arguments.output is None:
         arguments.output = RESULTS / "proteins.json"
     make_models(arguments.models, arguments.sizes)
@@ -154,7 +122,6 @@ def main() -> None:
         arguments.text.write_text("\n".join(lines) + "\n", encoding="utf-8")
         for size in arguments.sizes:
             measure_speed(arguments, size)
-            measure_memory(arguments, size)
             measure_warm_up(arguments, size)
 
 

@@ -86,31 +86,3 @@ def test_gap_counts_decisions_about_both_names() -> None:
         ((), 0.0),
     ):
         assert gap_f1([(row, CorefClusters("", tuple(words), clusters), spans)]) == pytest.approx(expected)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_the_tagger_on_allennlps_module_learns_like_that_on_elmokits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """AllenNLP's module has the names and results of the one in `elmokit.compat`, which stands in for it here."""
-    monkeypatch.setattr(sys, "path", [str(QUALITY.parent / "peers"), *sys.path])
-    import allennlp_tagger
-
-    from elmokit.checkpoints.convert import convert
-    from elmokit.compat.allennlp import elmo
-
-    monkeypatch.setitem(sys.modules, "allennlp.modules.elmo", elmo)
-    torch.manual_seed(0)
-    save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "tiny")
-    convert(tmp_path / "tiny", tmp_path / "exported", "hdf5")
-    for name in allennlp_tagger.FILES:
-        (tmp_path / name).write_text("Ann I-PER\nsees O\nred I-THING\ndogs I-THING\n\nBob I-PER\nsits O\n\n" * 48)
-    command = ["--data", tmp_path, "--model", tmp_path / "exported", "--epochs", "10", "--seeds", "1", "--threads", "1"]
-    for side in allennlp_tagger.SIDES:
-        allennlp_tagger.main([*map(str, command), "--side", side, "--output", str(tmp_path / "out.json")])
-    results = json.loads((tmp_path / "out.json").read_text())
-    losses = {side: [epoch["loss"] for epoch in results[side]["1"]["epochs"]] for side in results}
-    assert losses["allennlp"][-1] < losses["allennlp"][0] / 2
-    assert losses["allennlp"] == pytest.approx(losses["elmokit"], rel=0.3)
-    assert results["allennlp"]["1"]["test"]["f1"] == results["elmokit"]["1"]["test"]["f1"] == 1.0
