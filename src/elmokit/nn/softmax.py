@@ -18,7 +18,7 @@ Classes = tuple[Tensor, Tensor, Tensor]  # ids (S,), and their rows of the weigh
 
 @dataclass(frozen=True)
 class Samples:
-    """Negative classes drawn once for a whole batch: distinct `ids` (S,), for which `num_tries` draws were needed."""
+    """Negative classes drawn once for a whole batch: distinct `ids` (S,) int32, after `num_tries` draws."""
 
     ids: Tensor
     num_tries: int
@@ -57,7 +57,7 @@ class LogUniformSampler:
             first = _first_occurrences(draws, self.num_classes)
             if len(first) >= self.num_samples:
                 first = first[: self.num_samples]
-                return Samples(draws[first], int(first[-1]) + 1)
+                return Samples(draws[first].int(), int(first[-1]) + 1)
 
     def log_expected_count(self, ids: Tensor, num_tries: int) -> Tensor:
         """log(1 - (1 - P(c))^num_tries) in float64: of the probability that `num_tries` draws contain class c."""
@@ -77,7 +77,7 @@ def _gather(table: Tensor, sets: Sequence[Tensor]) -> Sequence[Tensor]:
     """Rows of a table for several sets of ids, gathered at once: each gather has a gradient as large as the table."""
     ids = torch.cat([*sets])
     # The gradient of F.embedding takes three times as long on a CPU; that of index_select is not reproducible on a GPU.
-    rows = F.embedding(ids, table) if table.is_cuda else table.index_select(0, ids)
+    rows = F.embedding(ids, table) if table.device.type != "cpu" else table.index_select(0, ids)
     return rows.split([len(ids) for ids in sets])
 
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from elmokit.ops.transfer import upload
+
+
+class PackingTensors(NamedTuple):
+    """A packing on the device of a kernel."""
+
+    row_order: Tensor  # (B,)
+    starts: Tensor  # int32 (T+1,): the first slot of each step, and N at the end
+    resets: Tensor | None  # bool (N,)
 
 
 @dataclass(frozen=True)
@@ -22,6 +33,16 @@ class Packing:
     batch_sizes: tuple[int, ...]
     row_order: Tensor
     resets: Tensor | None = None
+    _copies: dict[torch.device, PackingTensors] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def on(self, device: torch.device) -> PackingTensors:
+        """The packing on a device, to which it is copied once, at the first call."""
+        if device not in self._copies:
+            starts = torch.tensor(self.starts(), dtype=torch.int32, device="cpu")
+            tensors = [self.row_order, starts] + ([] if self.resets is None else [self.resets])
+            row_order, starts, *resets = upload(tensors, device)
+            self._copies[device] = PackingTensors(row_order, starts, resets[0] if resets else None)
+        return self._copies[device]
 
     @staticmethod
     def rectangle(steps: int, rows: int) -> Packing:

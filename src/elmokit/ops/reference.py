@@ -16,8 +16,9 @@ from torch import Tensor
 
 from elmokit.ops.functional import Clips, LSTMState, LSTMWeights
 from elmokit.ops.packing import Packing
+from elmokit.ops.transfer import download, upload
 
-CHUNK_WORDS = 512  # words per convolution without gradients
+CHUNK_WORDS, CHUNK_WORDS_ON_GPU = 512, 4096  # words per convolution without gradients; the latter is not measured
 
 
 def _product(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
@@ -105,7 +106,8 @@ def char_conv(
 
 def _char_conv_in_chunks(ids: Tensor, **weights: Any) -> Tensor:
     """`char_conv` in bounded memory."""
-    return torch.cat([char_conv(chunk, **weights) for chunk in ids.split(CHUNK_WORDS)])
+    chunks = ids.split(CHUNK_WORDS if ids.device.type == "cpu" else CHUNK_WORDS_ON_GPU)
+    return torch.cat([char_conv(chunk, **weights) for chunk in chunks])
 
 
 def prepack_char_conv(
@@ -129,12 +131,12 @@ def logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | N
 
 def _words(streams: Tensor, slots: Tensor) -> Tensor:
     """(K, 2, N, D) in stream order -> (K, M, 2D)."""
-    slots = slots.to(streams.device)
+    (slots,) = upload([slots], streams.device)
     return torch.cat([streams[:, 0, slots[0]], streams[:, 1, slots[1]]], dim=-1)
 
 
 def unpack_sentences(streams: Tensor, slots: Tensor, begins: np.ndarray, outs: Sequence[np.ndarray]) -> None:
-    words = _words(streams, slots).float().cpu().numpy()
+    words = download(_words(streams, slots).float()).numpy()
     for begin, out in zip(begins, outs, strict=True):
         out[...] = words[:, begin : begin + out.shape[1]]
 
@@ -142,5 +144,5 @@ def unpack_sentences(streams: Tensor, slots: Tensor, begins: np.ndarray, outs: S
 def unpack_words(streams: Tensor, slots: Tensor, out: np.ndarray) -> bool:
     words = _words(streams, slots).movedim(0, 1)
     stored = words.to(getattr(torch, out.dtype.name))
-    out[...] = stored.cpu().numpy()
+    out[...] = download(stored).numpy()
     return bool((stored.isinf() & words.isfinite()).any())

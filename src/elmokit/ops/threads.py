@@ -237,6 +237,11 @@ def parallel_rows(work: Callable[[slice], None], rows: int, size: int, device: t
     parallel_for(lambda number: work(slice(number * size, min((number + 1) * size, rows))), max(1, -(-rows // size)))
 
 
+def run_ahead(task: Callable[[], Result]) -> Future[Result]:
+    """Begin a task, such as preparing the next batch, on a thread beside the caller's; one such task runs at a time."""
+    return _pool("items", 1).submit(_in_the_same_mode(task, 1))
+
+
 def _first_result(waiting: deque[Future[Result]]) -> Result:
     """Remove the first task once it has a result: until then, an interrupted `overlapped` waits for it."""
     result = waiting[0].result()

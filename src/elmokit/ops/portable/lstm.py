@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from elmokit.ops.autograd import Tensors, differentiably
 from elmokit.ops.functional import Clips, LSTMState, LSTMWeights
 from elmokit.ops.packing import Packing
 from elmokit.ops.portable.prepacked import PrepackedProduct
+from elmokit.ops.transfer import upload
 from elmokit.ops.workspace import allocate
 
 # Without gradients the products of a layer's input are computed for about this many slots at a time: enough for a fast
@@ -85,10 +87,12 @@ def _steps_with_resets(packing: Packing, device: torch.device) -> list[tuple[sli
     steps = list(packing.steps())
     if packing.resets is None or not steps:
         return [(slots, rows, None) for slots, rows in steps]
-    counts = [int(n) for n in torch.stack([step.sum() for step in packing.resets.split(list(packing.batch_sizes))])]
+    starts, reset = np.array(packing.starts()), np.flatnonzero(packing.resets.cpu().numpy())
+    step = np.searchsorted(starts, reset, side="right") - 1
     # One transfer for all steps: one for each would synchronize with the GPU every time.
-    ranks = torch.cat([torch.arange(rows, device="cpu") for _, rows in steps])[packing.resets].to(device).split(counts)
-    return [(*step, fresh if len(fresh) else None) for step, fresh in zip(steps, ranks, strict=True)]
+    (ranks,) = upload([torch.from_numpy(reset - starts[step])], device)
+    of_steps = ranks.split(np.bincount(step, minlength=len(steps)).tolist())
+    return [(*step, fresh if len(fresh) else None) for step, fresh in zip(steps, of_steps, strict=True)]
 
 
 class _Trace(NamedTuple):
