@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.config import BiLMConfig, LSTMConfig
+from elmokit.data import streams
 from elmokit.data.streams import (
     PackedBatch,
     PendingText,
@@ -89,7 +90,7 @@ def test_training_stream_resumes_from_its_rows() -> None:
     first = TrainingStream(source, VOCAB, 2, 3)
     for _ in range(2):
         next(first), next(whole)
-    second = TrainingStream(source, VOCAB, 2, 3, rows=first.rows)
+    second = TrainingStream(source, VOCAB, 2, 3, rows=first.pending.to_words())
     for _ in range(4):
         resumed, expected = next(second), next(whole)
         assert resumed.words == expected.words
@@ -97,7 +98,7 @@ def test_training_stream_resumes_from_its_rows() -> None:
 
 
 def test_training_stream_raises_for_another_number_of_rows() -> None:
-    rows = TrainingStream(endless([["a"]]), VOCAB, 2, 3).rows
+    rows = TrainingStream(endless([["a"]]), VOCAB, 2, 3).pending.to_words()
     for other in (rows[:1], []):
         with pytest.raises(ValueError, match=f"batch_size 2 cannot continue one of {len(other)} rows"):
             TrainingStream(endless([["a"]]), VOCAB, 2, 3, rows=other)
@@ -115,10 +116,24 @@ def test_training_stream_rows_contain_only_unread_words() -> None:
     """This keeps snapshots small, and independent of when the row was filled."""
     stream = TrainingStream(endless([[*"abcdefgh"], ["a"]]), VOCAB, 1, 3)
     next(stream)
-    fwd, fwd_targets, bwd, bwd_targets = stream.rows[0]
+    fwd, fwd_targets, bwd, bwd_targets = stream.pending.to_words()[0]
     assert (fwd, fwd_targets) == ([*"cdefgh"], [*"defgh", "</S>"])
     assert (bwd, bwd_targets) == ([*"fedcba"], [*"edcba", "<S>"])
-    assert TrainingStream(endless([["b"]]), VOCAB, 1, 3, rows=stream.rows).rows == stream.rows
+    rows = stream.pending.to_words()
+    assert TrainingStream(endless([["b"]]), VOCAB, 1, 3, rows=rows).pending.to_words() == rows
+
+
+def test_training_stream_forgets_the_numbers_of_unknown_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    sentences = [[f"w{number + place}" for place in range(5)] for number in range(0, 100, 5)]
+    whole, forgetful = (TrainingStream(endless(sentences), VOCAB, 2, 3) for _ in range(2))
+    expected = [next(whole) for _ in range(40)]
+    monkeypatch.setattr(streams, "MAX_UNKNOWN", 7)
+    for window in expected:
+        before = forgetful.pending
+        words, found = before.to_words(), next(forgetful)
+        assert before.to_words() == words  # what was pending is not changed by going on
+        assert len(forgetful._numbers) <= len(VOCAB) + 7 + 40
+        assert found.words == window.words and torch.equal(found.tokens, window.tokens)
 
 
 def test_training_stream_treats_literal_boundary_words_as_boundaries() -> None:

@@ -6,7 +6,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import chain, count, pairwise
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from torch import Tensor
 from elmokit.ops.packing import PackedText, Packing, pack_sentences
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
+
+MAX_UNKNOWN = 1 << 20  # words outside the vocabulary that a `TrainingStream` keeps numbered, in about 200 MB
 
 
 def number_words(words: Iterable[str]) -> tuple[list[str], np.ndarray]:
@@ -29,9 +31,9 @@ class TrainingWindow:
     """The input of a training step: T time steps of B rows in each direction, in time-major order.
 
     Attributes:
-        words: The distinct words.
-        tokens: Index into `words` at each position, (2, T*B).
-        targets: Vocabulary id to predict at each position, (2, T*B).
+        words: The distinct words, in order of first appearance.
+        tokens: Index into `words` at each position, (2, T*B) int32.
+        targets: Vocabulary id to predict at each position, (2, T*B) int32.
         begins: True where a sentence begins, (T*B,), the same for both directions. A literal <S> in the text counts as
             a beginning.
     """
@@ -42,10 +44,30 @@ class TrainingWindow:
     begins: Tensor
 
 
-def _inputs_and_targets(words: list[str]) -> tuple[list[str], list[str], list[str], list[str]]:
-    """Forward inputs and targets, backward inputs and targets of a sentence."""
-    reverse = words[::-1]
-    return [BOS, *words], [*words, EOS], [EOS, *reverse], [*reverse, BOS]
+class _Numbers(dict[str, int]):
+    """The number of each word: its id in the vocabulary, or for others the next one after those."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        super().__init__(zip(vocab.words, count()))
+        self.words = list(vocab.words)
+
+    def __missing__(self, word: str) -> int:
+        self[word] = number = len(self.words)
+        self.words.append(word)
+        return number
+
+
+@dataclass(frozen=True)
+class PendingRows:
+    """The words that a `TrainingStream` has read and not yet given, as numbers: for each row (4, N), the forward inputs
+    and targets and the backward inputs and targets; and the words of these numbers."""
+
+    rows: list[np.ndarray]
+    words: list[str]
+
+    def to_words(self) -> list[list[list[str]]]:
+        """For each row the same four, as words."""
+        return [[[self.words[number] for number in column] for column in row.tolist()] for row in self.rows]
 
 
 class TrainingStream:
@@ -71,22 +93,27 @@ class TrainingStream:
             vocab: Vocabulary of the targets.
             batch_size: B, the number of rows.
             unroll_steps: T, the time steps of a window.
-            rows: The pending words of each row, as in `TrainingStream.rows`; empty by default.
+            rows: The pending words of each row, as in `PendingRows.to_words`; empty by default.
 
         Raises:
             ValueError: There are not as many rows as `batch_size`.
         """
-        if rows is not None and len(rows) != batch_size:
+        rows = [[[], [], [], []]] * batch_size if rows is None else rows
+        if len(rows) != batch_size:
             raise ValueError(f"a stream of batch_size {batch_size} cannot continue one of {len(rows)} rows")
         self._sentences, self._vocab, self._steps = sentences, vocab, unroll_steps
-        self._rows = rows or [[[], [], [], []] for _ in range(batch_size)]
-        # Number of words read from each row. They are removed only when it is refilled: a row may hold a whole book.
-        self._done = [0] * len(self._rows)
+        self._number(rows)
+
+    def _number(self, rows: list[list[list[str]]]) -> None:
+        """Begin numbering words anew, with those of the pending rows."""
+        self._numbers, self._first = _Numbers(self._vocab), np.zeros(0, dtype=np.int32)
+        number = self._numbers.__getitem__
+        self._rows = [np.array([list(map(number, column)) for column in row], dtype=np.int32) for row in rows]
 
     @property
-    def rows(self) -> list[list[list[str]]]:
-        """The pending words of each row: forward inputs and targets, backward inputs and targets."""
-        return [[words[done:] for words in row] for row, done in zip(self._rows, self._done, strict=True)]
+    def pending(self) -> PendingRows:
+        """The pending words of each row, from which a stream can be continued."""
+        return PendingRows(self._rows, self._numbers.words)  # neither rows nor words are changed, but for more words
 
     def __iter__(self) -> Iterator[TrainingWindow]:
         return self
@@ -96,36 +123,58 @@ class TrainingStream:
 
     def next_parts(self, parts: Sequence[slice]) -> list[TrainingWindow]:
         """The next window, split into parts by rows; rows that belong to no part are skipped, but advance as well."""
-        begins = []
-        for number, row in enumerate(self._rows):
-            if len(row[0]) < self._done[number] + self._steps:
-                self._fill(number)
-            begins.append(self._done[number])
-            self._done[number] += self._steps
-        return [self._window(self._rows[part], begins[part]) for part in parts]
+        if len(self._numbers) > len(self._vocab) + MAX_UNKNOWN:
+            self._number(self.pending.to_words())
+        self._fill()
+        window = np.stack([row[:, : self._steps] for row in self._rows])
+        self._rows = [row[:, self._steps :] for row in self._rows]
+        return [self._window(window[part]) for part in parts]
 
-    def _window(self, rows: list[list[list[str]]], begins: list[int]) -> TrainingWindow:
-        columns = [self._time_major(rows, begins, column) for column in range(4)]
-        words, indices = number_words(chain(columns[0], columns[2]))
-        tokens = torch.from_numpy(indices).view(2, -1)
-        targets = torch.from_numpy(self._vocab.ids(chain(columns[1], columns[3]))).view(2, -1)
-        is_begin = tokens[0] == words.index(BOS) if BOS in words else torch.zeros_like(tokens[0], dtype=torch.bool)
-        return TrainingWindow(words, tokens, targets, is_begin)
+    def _fill(self) -> None:
+        """Append the next sentences to the rows that have too few words for a window."""
+        sentences: list[list[str]] = []
+        ends = []  # of each row, in the sentences
+        for row in self._rows:
+            missing = self._steps - row.shape[1]
+            while missing > 0:
+                sentences.append(next(self._sentences))
+                missing -= len(sentences[-1]) + 1
+            ends.append(len(sentences))
+        columns, begins = self._columns(sentences)
+        bounds = begins[[0, *ends]].tolist()
+        self._rows = [
+            row if begin == end else np.concatenate([row, columns[:, begin:end]], axis=1)
+            for row, (begin, end) in zip(self._rows, pairwise(bounds), strict=True)
+        ]
 
-    def _time_major(self, rows: list[list[list[str]]], begins: list[int], column: int) -> Iterator[str]:
-        """A column of the window, one of the four that `rows` has: the words of all rows, step by step."""
-        parts = [row[column][begin : begin + self._steps] for row, begin in zip(rows, begins, strict=True)]
-        return chain.from_iterable(zip(*parts, strict=True))
+    def _columns(self, sentences: Sequence[list[str]]) -> tuple[np.ndarray, np.ndarray]:
+        """Forward inputs and targets, backward inputs and targets of sentences, (4, N); the begin of each, and N."""
+        begins = np.cumsum([0, *(len(sentence) + 1 for sentence in sentences)])
+        lengths, lasts = np.diff(begins), begins[1:] - 1
+        numbers = np.fromiter(map(self._numbers.__getitem__, chain.from_iterable(sentences)), dtype=np.int32)
+        columns = np.empty((4, begins[-1]), dtype=np.int32)
+        for column, boundaries, number in ((0, begins[:-1], self._vocab.bos), (1, lasts, self._vocab.eos)):
+            is_word = np.ones(begins[-1], dtype=bool)
+            is_word[boundaries] = False
+            columns[column, is_word], columns[column, boundaries] = numbers, number
+        mirrored = np.repeat(begins[:-1] + lasts, lengths) - np.arange(begins[-1])
+        columns[2:] = columns[1::-1, mirrored]
+        return columns, begins
 
-    def _fill(self, number: int) -> None:
-        """Refill a row that has too few words for a window."""
-        row, done = self._rows[number], self._done[number]
-        for words in row:
-            del words[:done]
-        self._done[number] = 0
-        while len(row[0]) < self._steps:
-            for words, more in zip(row, _inputs_and_targets(next(self._sentences)), strict=True):
-                words += more
+    def _window(self, rows: np.ndarray) -> TrainingWindow:
+        columns = rows.transpose(1, 2, 0).reshape(4, -1)
+        inputs = columns[[0, 2]].ravel()
+        if len(self._first) < len(self._numbers):
+            self._first = np.empty(2 * len(self._numbers), dtype=np.int32)
+        positions = np.arange(len(inputs), dtype=np.int32)
+        self._first[inputs[::-1]] = positions[::-1]  # with repeated indices, the last assignment remains
+        first = self._first[inputs]
+        is_first = first == positions
+        tokens = (np.cumsum(is_first, dtype=np.int32) - 1)[first].reshape(2, -1)
+        words = [self._numbers.words[number] for number in inputs[is_first].tolist()]
+        targets = columns[[1, 3]]
+        targets[targets >= len(self._vocab)] = self._vocab.unk
+        return TrainingWindow(words, *map(torch.from_numpy, (tokens, targets, columns[0] == self._vocab.bos)))
 
 
 @dataclass

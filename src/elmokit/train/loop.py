@@ -366,6 +366,6 @@ def train(trainer: Trainer, directory: Path, report: CorpusReport, heldout: list
             reason, step = loop.run(stop), trainer.step
         loop.restore_best()
         result = processes.of_first(lambda: trainer.measure_heldout(heldout, None)) if heldout else None
-        cut = trainer.objective.cut_sentences
+        cut = trainer.cut_sentences
         tracker.event("end", trainer.step, reason=reason, cut_sentences=cut, **(_named(result) if result else {}))
     return Outcome(reason, step, result)

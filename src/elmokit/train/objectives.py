@@ -12,7 +12,7 @@ There is one for each kind of sequence encoder, chosen by `objective_of`:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from elmokit.config import BiLMConfig
 from elmokit.data.streams import (
+    PendingRows,
     PendingText,
     SentenceStream,
     TrainingStream,
@@ -63,13 +64,6 @@ class Part:
     targets: Tensor
     hidden: Tensor | None = None
 
-    def to(self, device: torch.device) -> Part:
-        """The part itself, or a copy whose tensors are on another device."""
-        if device.type == "cpu":
-            return self
-        hidden = None if self.hidden is None else self.hidden.to(device)
-        return replace(self, tokens=self.tokens.to(device), targets=self.targets.to(device), hidden=hidden)
-
 
 class Objective(Protocol):
     """An objective, with its place in the text.
@@ -83,13 +77,8 @@ class Objective(Protocol):
     pending_name: str
 
     @property
-    def cut_sentences(self) -> int:
-        """Number of sentences that were cut because they were longer than a batch."""
-        ...
-
-    @property
-    def pending(self) -> Any:
-        """Text that was read from the corpus and not yet trained on, as JSON values."""
+    def pending(self) -> PendingRows | PendingText:
+        """Text that was read from the corpus and not yet trained on."""
         ...
 
     def read_from(self, sentences: Iterator[list[str]], pending: Any) -> None:
@@ -150,7 +139,6 @@ class WindowLikelihood:
 
     losses: tuple[str, ...] = ("forward", "backward")
     pending_name = "rows"
-    cut_sentences = 0  # a long sentence continues in the next window
 
     def __init__(
         self, settings: PretrainConfig, vocab: Vocab, fresh_starts: float, processes: Processes, state: BiLMState
@@ -168,8 +156,8 @@ class WindowLikelihood:
         self.stream = TrainingStream(sentences, self._vocab, self._batch_size, self._steps, pending)
 
     @property
-    def pending(self) -> list[list[list[str]]]:
-        return self.stream.rows
+    def pending(self) -> PendingRows:
+        return self.stream.pending
 
     def next_parts(self, draws: torch.Generator) -> list[Part]:
         windows, fresh_starts, parts = self.stream.next_parts(self._parts), self._draw_fresh_starts(draws), []
@@ -228,12 +216,8 @@ class _WholeSentences:
         self.stream = SentenceStream(sentences, self._size, pending)
 
     @property
-    def pending(self) -> dict[str, Any]:
-        return asdict(self.stream.pending)
-
-    @property
-    def cut_sentences(self) -> int:
-        return self.stream.pending.cut
+    def pending(self) -> PendingText:
+        return self.stream.pending
 
     def tensors(self) -> dict[str, Tensor]:
         return {}

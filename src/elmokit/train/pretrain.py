@@ -185,8 +185,8 @@ def _card(trainer: Trainer, text: _Text, words: int, outcome: Outcome) -> str:
         lines.append(
             f"- the loss diverged during training; the learning rate was multiplied by {trainer.rate_factor:g}"
         )
-    if trainer.objective.cut_sentences:
-        lines.append(f"- sentences that were cut, being longer than a batch: {trainer.objective.cut_sentences:,}")
+    if trainer.cut_sentences:
+        lines.append(f"- sentences that were cut, being longer than a batch: {trainer.cut_sentences:,}")
     unknown = "" if final is None else f"{final.unknown_share:.1%} of the words unknown"
     if isinstance(final, PseudoPerplexity):
         lines.append(f"- held-out pseudo-perplexity (exact softmax): {final.value:.2f}; {unknown}")
@@ -319,4 +319,4 @@ def _finish(
             trained = replace(trained, mix=start.mix, state_policy=start.state_policy, warm_state=start.warm_state)
         save(trained, model, overwrite=True)
     measured = (None, heldout) if isinstance(heldout, PseudoPerplexity) else (heldout, None)
-    return PretrainReport(model, outcome.reason, outcome.step, words, *measured, trainer.objective.cut_sentences)
+    return PretrainReport(model, outcome.reason, outcome.step, words, *measured, trainer.cut_sentences)

@@ -6,6 +6,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -19,7 +20,7 @@ from elmokit.checkpoints.errors import non_finite
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import Position, SentenceReader
-from elmokit.data.streams import PendingText
+from elmokit.data.streams import PendingRows, PendingText
 from elmokit.fs.json_files import from_json
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import measure
@@ -29,6 +30,8 @@ from elmokit.nn.bilm import BiLM
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler, Samples
 from elmokit.ops.dispatch import multiplies_bfloat16
+from elmokit.ops.threads import run_ahead
+from elmokit.ops.transfer import upload
 from elmokit.runtime import pick_device, pick_dtype
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import PretrainConfig
@@ -113,6 +116,32 @@ class _Progress:
             raise ValueError("steps and positions must be 0 or more, and the factor of the learning rate above 0")
         if any(len(row) != 4 or len(set(map(len, row))) != 1 for row in self.rows or ()):
             raise ValueError("each of its rows must have four lists of equally many words")
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What a step reads and draws, prepared ahead, and the place in the text and the random state before it."""
+
+    position: Position
+    pending: PendingRows | PendingText
+    draws: Tensor
+    parts: list[Part]
+    ids: list[Tensor]  # of the distinct words of each part
+    samples: list[Samples]  # for each loss; none with the full softmax
+
+    def to(self, device: torch.device) -> _Batch:
+        """The batch with its tensors on a device, to which they are copied at once."""
+        of_parts = [[part.tokens, part.targets, *([] if part.hidden is None else [part.hidden])] for part in self.parts]
+        tensors = [*self.ids, *(drawn.ids for drawn in self.samples), *chain.from_iterable(of_parts)]
+        moved = iter(upload(tensors, device))
+        ids = [next(moved) for _ in self.ids]
+        samples = [replace(drawn, ids=next(moved)) for drawn in self.samples]
+        parts = []
+        for part in self.parts:
+            tokens, targets = next(moved), next(moved)
+            hidden = None if part.hidden is None else next(moved)
+            parts.append(replace(part, tokens=tokens, targets=targets, hidden=hidden))
+        return replace(self, parts=parts, ids=ids, samples=samples)
 
 
 def _damaged(error: Exception) -> ValueError:
@@ -201,13 +230,36 @@ class Trainer:
         state = self.bilm.initial_state(settings.batch_size)
         self.objective = objective_of(config, settings, vocab, self.recipe.fresh_starts, processes, state)
         self._files = files
+        self._ahead: Future[_Batch] | None = None
         self.read_from(Position(), None)
         self.step = 0
 
     def read_from(self, position: Position, pending: Any) -> None:
         """Continue reading the corpus at `position`, after the objective's `pending` text, if any."""
+        if self._ahead is not None:
+            wait([self._ahead])  # it reads from what is replaced here
+        self._ahead = None
         self.reader = SentenceReader(self._files, self.settings.seed, position)
         self.objective.read_from(self.reader, pending)
+
+    def _prepare(self) -> _Batch:
+        """Read and encode the text of the next step, and draw its negative classes."""
+        before = self.reader.position, self.objective.pending, self.draws.get_state()
+        parts, encoder = self.objective.next_parts(self.draws), self.bilm.token_encoder
+        ids = [encoder.in_few_shapes(encoder.ids(part.words, self.vocab)) for part in parts]
+        samples = [] if self.sampler is None else [self.sampler.sample(self.draws) for _ in self.objective.losses]
+        return _Batch(*before, parts, ids, samples)
+
+    def _next_batch(self) -> _Batch:
+        """The batch of the next step, which is prepared on another thread during the one before."""
+        self._ahead = self._ahead or run_ahead(self._prepare)
+        return self._ahead.result()
+
+    @property
+    def cut_sentences(self) -> int:
+        """Number of sentences so far that were cut because they were longer than a batch of whole ones."""
+        pending = self._next_batch().pending
+        return pending.cut if isinstance(pending, PendingText) else 0
 
     def train_step(self) -> Tensor:
         """Train on the next batch of text.
@@ -216,17 +268,18 @@ class Trainer:
             The mean losses in nats per prediction, (K,), one for each of `Objective.losses`: the two directions, or
             hidden words.
         """
-        parts, samples = self.objective.next_parts(self.draws), self._draw_samples()
+        batch = self._next_batch().to(self.device)
+        self._ahead = run_ahead(self._prepare)
         of_parts = [torch.zeros(len(self.objective.losses), device=self.device)]
-        for part in parts:
+        for part, ids in zip(batch.parts, batch.ids, strict=True):
             if not part.share:  # a batch of few sentences may leave this part without any
                 continue
-            losses = part.share * self._losses(part, samples)
+            losses = part.share * self._losses(part, ids, batch.samples)
             loss = losses.mean()
             (loss * self.settings.unroll_steps if self.recipe.multiply_loss_by_steps else loss).backward()
             of_parts.append(losses.detach())
         losses = torch.stack(of_parts).sum(dim=0)
-        self._exchange(losses, parts, samples)
+        self._exchange(losses, batch)
         self.gradient_norm = clip_gradients(self.parameters, self.recipe.clip_norm)
         self.learning_rate = self.recipe.learning_rate * self.rate_factor * self.schedule.factor(self.step)
         self.optimizer.step(self.learning_rate)
@@ -235,11 +288,7 @@ class Trainer:
         self.step += 1
         return losses
 
-    def _draw_samples(self) -> list[Samples]:
-        """The negative classes for each loss; none with the full softmax."""
-        return [] if self.sampler is None else [self.sampler.sample(self.draws) for _ in self.objective.losses]
-
-    def _exchange(self, losses: Tensor, parts: Sequence[Part], samples: Sequence[Samples]) -> None:
+    def _exchange(self, losses: Tensor, batch: _Batch) -> None:
         """Sum losses and gradients over all processes; of a sampled softmax, only the rows that were read."""
         if self.processes.count == 1:
             return
@@ -247,20 +296,19 @@ class Trainer:
             if parameter.grad is None and parameter.requires_grad:  # this process had no text
                 parameter.grad = torch.zeros_like(parameter)
         gradients = {parameter: parameter.grad for parameter in self.parameters if parameter.grad is not None}
-        if samples:
-            targets = [part.targets.flatten() for part in parts]
-            ids = torch.cat([*(drawn.ids for drawn in samples), *targets]).to(self.device)
+        if batch.samples:
+            targets = [part.targets.flatten() for part in batch.parts]
+            ids = torch.cat([*(drawn.ids for drawn in batch.samples), *targets])
             self.processes.sum_rows([gradients.pop(each) for each in (self.softmax.weight, self.softmax.bias)], ids)
         self.processes.sum([losses, *gradients.values()])
 
-    def _losses(self, part: Part, samples: Sequence[Samples]) -> Tensor:
-        """Mean losses of a part, (K,)."""
+    def _losses(self, part: Part, ids: Tensor, samples: Sequence[Samples]) -> Tensor:
+        """Mean losses of a part, (K,); `ids` are those of its words."""
         if self.processes.count > 1 and self.settings.dropout:
             torch.manual_seed(hash((self.settings.seed, self.step, part.key)))  # another dropout for each part
-        part = part.to(self.device)
         low = self.dtype != torch.float32
         with torch.autocast(self.device.type, self.dtype) if low else nullcontext():
-            vectors = self.bilm.word_vectors(part.words, self.vocab)
+            vectors = self.bilm.token_encoder(ids)
             outputs = self.objective.outputs(self.bilm, vectors, part, self.settings.dropout)
             if self.sampler is not None:
                 return self.softmax.sampled_losses(outputs, part.targets, samples, self.sampler).mean(dim=1)
@@ -269,20 +317,22 @@ class Trainer:
 
     def snapshot(self) -> Snapshot:
         """The complete state of the run, from which `restore` resumes exactly, on any number of processes."""
+        batch = self._next_batch()  # which the resumed run will read again
+        pending = batch.pending.to_words() if isinstance(batch.pending, PendingRows) else asdict(batch.pending)
         tensors = (
             add_prefix("bilm", self.bilm.state_dict())
             | add_prefix("softmax", self.softmax.state_dict())
             | add_prefix("optimizer", self.optimizer.tensors())
             | add_prefix("state", self.objective.tensors())
-            | add_prefix("random", {"torch": torch.get_rng_state(), "draws": self.draws.get_state()})
+            | add_prefix("random", {"torch": torch.get_rng_state(), "draws": batch.draws})
         )
         if self.device.type == "cuda":
             tensors |= add_prefix("random", {"cuda": torch.cuda.get_rng_state(self.device)})
         progress = {
             "step": self.step,
             "losses": [losses.tolist() for losses in self.losses],
-            "position": self.reader.position.to_dict(),
-            self.objective.pending_name: self.objective.pending,
+            "position": batch.position.to_dict(),
+            self.objective.pending_name: pending,
             "run": self.identity,
             "rate_factor": self.rate_factor,
             "monitor": self.monitor.to_dict(),
@@ -313,13 +363,13 @@ class Trainer:
         extends = is_finished and self.last_step is not None and self.last_step > progress.step
         _check_same(progress.run, self.identity, LENGTH if extends or of_any_cycle else ())
         try:
-            self._restore_tensors(snapshot)
             self.monitor = LossMonitor.from_dict(progress.monitor)
             self.early_stopping = EarlyStopping.from_dict(progress.early_stopping)
             pending = getattr(progress, name := self.objective.pending_name)
             if pending is None:
                 raise ValueError(f"it has no {name}")
             self.read_from(Position(**progress.position), pending)
+            self._restore_tensors(snapshot)
             self.losses = list(torch.tensor(progress.losses, device=self.device))
         except torch.OutOfMemoryError:  # the snapshot is intact
             raise
