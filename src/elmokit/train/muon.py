@@ -1,8 +1,9 @@
-"""Muon with products in the number type of the run; PyTorch's own are in bfloat16, whatever the processor."""
+"""Muon with products in the number type of the run, for all matrices of a shape at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 class Muon(torch.optim.Muon):
     """PyTorch's Muon, with updates of AdamW's size that are orthogonalized in float32 or bfloat16.
 
-    In bfloat16 it is PyTorch's own step. Where the hardware does not multiply bfloat16, a step in float32 is a hundred
-    times faster.
+    PyTorch's own are in bfloat16 whatever the processor: where the hardware does not multiply it, a step in float32 is a
+    hundred times faster.
     """
 
     def __init__(
@@ -24,51 +25,51 @@ class Muon(torch.optim.Muon):
         self.dtype = dtype
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: None = None) -> None:
         """Update all parameters from their gradients."""
-        if self.dtype == torch.bfloat16:
-            return super().step(closure)
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         for group in self.param_groups:
+            by_shape: defaultdict[torch.Size, list[nn.Parameter]] = defaultdict(list)
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
-        return loss
+                    by_shape[parameter.shape].append(parameter)
+            for shape, parameters in by_shape.items():
+                updates = self._updates(parameters, group)
+                torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+                torch._foreach_add_(parameters, updates, alpha=-0.2 * group["lr"] * max(shape) ** 0.5)
 
-    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        """As `torch.optim._muon._single_tensor_muon`, for one matrix."""
-        state = self.state[parameter]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(gradient)
-        momentum: Tensor = state["momentum_buffer"]
-        momentum.lerp_(gradient, 1 - group["momentum"])
-        update = orthogonalized(
-            gradient.lerp(momentum, group["momentum"]), group["ns_coefficients"], group["ns_steps"], group["eps"]
-        )
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.add_(update, alpha=-0.2 * group["lr"] * max(parameter.shape) ** 0.5)
+    def _updates(self, parameters: Sequence[nn.Parameter], group: dict[str, Any]) -> list[Tensor]:
+        """The directions of the updates of matrices of one shape, as `torch.optim._muon._single_tensor_muon`."""
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if "momentum_buffer" not in self.state[parameter]:
+                self.state[parameter]["momentum_buffer"] = torch.zeros_like(gradient)
+        momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
+        averages = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
+        settings = group["ns_coefficients"], group["ns_steps"], group["eps"]
+        return [*orthogonalized(averages.to(self.dtype), *settings).to(averages.dtype)]
 
 
-def orthogonalized(matrix: Tensor, coefficients: tuple[float, float, float], iterations: int, epsilon: float) -> Tensor:
-    """The Newton-Schulz iteration of Muon, in the number type of the matrix (Jordan et al. 2024).
+def orthogonalized(
+    matrices: Tensor, coefficients: tuple[float, float, float], iterations: int, epsilon: float
+) -> Tensor:
+    """The Newton-Schulz iteration of Muon, in the number type of the matrices (Jordan et al. 2024).
 
     Args:
-        matrix: (M, N).
+        matrices: (K, M, N).
         coefficients: a, b and c of the polynomial a X + b (X X^T) X + c (X X^T)^2 X.
         iterations: Number of iterations.
         epsilon: Smallest norm to divide by.
 
     Returns:
-        U S V^T, (M, N), where U D V^T is the singular value decomposition of the matrix, and the diagonal of S is
+        U S V^T for each matrix, (K, M, N), where U D V^T is its singular value decomposition, and the diagonal of S is
         between 0.5 and 1.5.
     """
     a, b, c = coefficients
-    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    wide = wide / wide.norm().clamp(min=epsilon)
+    is_tall = matrices.shape[1] > matrices.shape[2]
+    wide = matrices.mT if is_tall else matrices
+    wide = wide / wide.norm(dim=(1, 2), keepdim=True).clamp(min=epsilon)
     for _ in range(iterations):
-        gram = wide @ wide.T
-        wide = torch.addmm(wide, torch.addmm(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
-    return wide if matrix.shape[0] <= matrix.shape[1] else wide.T
+        gram = wide @ wide.mT
+        wide = torch.baddbmm(wide, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
+    return wide.mT if is_tall else wide

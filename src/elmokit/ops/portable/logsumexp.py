@@ -34,7 +34,7 @@ def _logits(
     wide = torch.promote_types(bias.dtype, torch.float32)
     logits = (hidden[rows] @ weight[classes].T).to(wide).add_(bias[classes])
     if excluded is not None:
-        # One write for each row, of a logit's own value where none is excluded: to find the others would wait for a GPU.
+        # One write for each row, of the logit itself where none is excluded: to find these rows would wait for a GPU.
         place = excluded[rows, None].long() - classes.start
         column = place.clamp(0, logits.shape[1] - 1)
         logits.scatter_(1, column, logits.gather(1, column).masked_fill_(column == place, -torch.inf))
