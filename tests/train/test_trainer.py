@@ -154,11 +154,12 @@ def test_schedule_of_a_run_that_is_extended_begins_anew_at_its_former_end(name: 
 
 
 def test_constant_schedule_decays_only_in_the_cool_down() -> None:
-    plain, ending = Schedule("constant", None), Schedule("constant", None, CoolDown(5000, 99))
+    plain, ending = Schedule("constant", None), Schedule("constant", None, cool_down=CoolDown(5000, 99))
     assert [plain.factor(step) for step in (0, 499, 999, 10**9)] == [0.001, 0.5, 1, 1]
     assert all(plain.factor(step) == ending.factor(step) for step in range(5000))
     falling = [ending.factor(5000 + step) for step in range(99)]
     assert falling == pytest.approx([(99 - step) / 100 for step in range(99)])
+    assert [Schedule("constant", None, 80).factor(step) for step in (0, 39, 79)] == [1 / 80, 0.5, 1]
     assert {Schedule("none", 10).factor(step) for step in range(10)} == {1.0}
 
 

@@ -28,6 +28,7 @@ from elmokit.nn.bilm import MAX_WHOLE_BYTES, BiLMState, check_length, longest_se
 from elmokit.nn.inference import prepack
 from elmokit.ops.functional import unpack_sentences, unpack_words
 from elmokit.ops.threads import num_threads, overlapped
+from elmokit.ops.transfer import download, upload
 from elmokit.storage.shard import nothing_overflows
 from elmokit.text.characters import BOS, EOS
 
@@ -165,6 +166,33 @@ class WindowResult:
     state: BiLMState
 
 
+def _slots_of_words(batch: PackedBatch) -> Tensor:
+    """The slot of each word in each direction, without the boundaries, (2, M)."""
+    if not batch.margin:
+        return batch.text.slots
+    ends = np.cumsum(batch.lengths)
+    return batch.text.slots[:, np.delete(np.arange(ends[-1]), np.concatenate([ends - batch.lengths, ends - 1]))]
+
+
+def _pooled(stream: Tensor, slots: Tensor, lengths: np.ndarray, pooling: str) -> np.ndarray:
+    """The mean or maximum of the words of each sentence, computed on the device of the stream.
+
+    Args:
+        stream: (2, N, D), in stream order.
+        slots: The slot of each word in each direction, (2, M).
+        lengths: The number of words of each sentence, (S,).
+        pooling: "mean" or "max".
+
+    Returns:
+        (S, 2D) float32; zeros for a sentence without words.
+    """
+    slots, sizes = upload([slots, torch.from_numpy(lengths)], stream.device)
+    words = torch.cat([stream[0, slots[0]], stream[1, slots[1]]], dim=1)
+    # Not the default: it checks the sizes, for which it waits.
+    pooled = torch.segment_reduce(words, pooling, lengths=sizes, axis=0, unsafe=True)
+    return download(pooled.where((sizes > 0)[:, None], 0).float()).numpy()
+
+
 def _without_autocast(method: Method) -> Method:
     """The method, which computes in the embedder's number type even if its caller trains something under autocast."""
 
@@ -231,7 +259,8 @@ class Pipeline:
     def run(self, encoded: Encoded, state: BiLMState | None = None, start: BiLMState | None = None) -> Layers:
         """`state` and `start` as in `BiLM.run`. ValueError where products in float16 overflow."""
         batch = encoded.batch
-        streams, after = self.bilm.run(encoded.words, batch.tokens.to(self.device), batch.text.packing, state, start)
+        (tokens,) = upload([batch.tokens], self.device)
+        streams, after = self.bilm.run(encoded.words, tokens, batch.text.packing, state, start)
         if self._dtype == torch.float16 and not streams.isfinite().all():
             raise ValueError("numbers of this model are too large for products in float16: use bfloat16 or float32")
         return Layers(batch, streams, after)
@@ -250,16 +279,15 @@ class Pipeline:
     def finalize(self, layers: Layers, plan: Plan, spec: OutputSpec) -> BatchResult:
         """Fill the plan's arrays from the layers, and pool them. ValueError for numbers too large for their dtype."""
         batch, streams = layers.batch, spec.layers(layers.streams)
-        ends = np.cumsum(batch.lengths)
-        begins = ends - batch.lengths + batch.margin
         if spec.storage_dtype is not None:
-            slots, out = batch.text.slots, plan.outs[0]
-            if batch.margin:
-                boundaries = np.concatenate([begins - 1, ends - batch.margin])
-                slots = slots[:, np.delete(np.arange(slots.shape[1]), boundaries)]
+            out = plan.outs[0]
             with nothing_overflows(out.dtype):
-                unpack_words(streams, slots, out)
+                unpack_words(streams, _slots_of_words(batch), out)
             return BatchResult([out if spec.layers.keeps_axis else out[:, 0]], 0, layers.state)
+        if spec.pooling is not None and self.device.type != "cpu":  # only the vectors of the texts come back
+            pooled = _pooled(streams[0], _slots_of_words(batch), batch.lengths - 2 * batch.margin, spec.pooling.name)
+            return BatchResult([spec.pooling(row[None]) for row in pooled], self._count_truncated(batch), layers.state)
+        begins = np.cumsum(batch.lengths) - batch.lengths + batch.margin
         unpack_sentences(streams, batch.text.slots, begins, plan.outs)
         vectors = plan.outs if spec.layers.keeps_axis else [out[0] for out in plan.outs]
         pooled = list(map(spec.pooling, vectors)) if spec.pooling else vectors

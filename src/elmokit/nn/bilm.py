@@ -26,6 +26,7 @@ from elmokit.nn.token_encoders import TokenEncoder, Vocabulary, token_encoder
 from elmokit.nn.transformer import BidirectionalTransformer
 from elmokit.ops.dispatch import explain
 from elmokit.ops.packing import Packing, pack_sentences
+from elmokit.ops.transfer import upload
 
 __all__ = ["BiLM", "BiLMOutput", "BiLMState"]
 
@@ -171,7 +172,7 @@ class BiLM(nn.Module):
         encoder = self.token_encoder
         ids = encoder.ids(words, vocab)
         # Cacheable encoders use the package's own kernels, which compile nothing for a shape.
-        return encoder((ids if encoder.is_cacheable else encoder.in_few_shapes(ids)).to(self.device))
+        return encoder(*upload([ids if encoder.is_cacheable else encoder.in_few_shapes(ids)], self.device))
 
     def run(
         self,

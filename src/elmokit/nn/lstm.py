@@ -284,7 +284,7 @@ class BidirectionalLSTM(nn.Module):
         dropout: float = 0.0,
     ) -> tuple[Tensor, BiLMState]:
         """See `BiLM.run`. The stacks run on threads of their own, unless `runs_in_turn`."""
-        rows, wide = packing.row_order.to(words.device), torch.promote_types(words.dtype, torch.float32)
+        rows, wide = packing.on(words.device).row_order, torch.promote_types(words.dtype, torch.float32)
         words, tokens = words.to(wide), tokens.contiguous()
         states, starts = states_of_directions(self.config, rows, words, state, start)
         carried = [part for direction in states for layer in direction for part in layer]

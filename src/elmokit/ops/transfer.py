@@ -11,7 +11,7 @@ ALIGNMENT = 16  # bytes
 
 
 def upload(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Tensors on a device, to which they are copied at once while the caller goes on; on the CPU the tensors themselves."""
+    """Tensors on a device, copied there at once while the caller goes on; on the CPU the tensors themselves."""
     if device.type == "cpu":
         return list(tensors)
     sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors]

@@ -54,6 +54,8 @@ class PretrainConfig:
     """muon (Muon for hidden matrices, AdamW for the rest), modern (AdamW) or original (AdaGrad as in bilm-tf)."""
     schedule: Literal["cosine", "constant", "none"] | None = None
     """cosine (warm-up, decay), constant (warm-up, no planned end) or none, a constant rate (default: the recipe's)."""
+    warm_up_steps: int = 1000
+    """Steps over which the learning rate rises from 0, at most 5 % of a run with a planned end."""
     epochs: float = 1.0
     """Passes over the corpus. A higher number extends a finished run, whose schedule begins anew at its former end.
     Ignored with a constant schedule, which has no planned end."""
@@ -117,6 +119,7 @@ class PretrainConfig:
         _as_paths(self, ("output", "config", "vocab"), ("corpus", "heldout"))
         check_choices(self)
         for name in (
+            "warm_up_steps",
             "min_count",
             "batch_size",
             "accumulation",

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 class Muon(torch.optim.Muon):
     """PyTorch's Muon, with updates of AdamW's size that are orthogonalized in float32 or bfloat16.
 
-    PyTorch's own are in bfloat16 whatever the processor: where the hardware does not multiply it, a step in float32 is a
-    hundred times faster.
+    PyTorch's own are in bfloat16 whatever the processor: where the hardware does not multiply it, a step in float32 is
+    a hundred times faster.
     """
 
     def __init__(

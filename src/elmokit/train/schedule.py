@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 WARM_UP = 0.05  # as a fraction of the steps, if their number is known
-MAX_WARM_UP_STEPS = 1000
 FINAL_FACTOR = 0.05  # at the end of the cosine
 
 ScheduleName = Literal["cosine", "constant", "none"]
@@ -41,30 +40,32 @@ class Schedule:
     Attributes:
         name: The kind of schedule.
         total_steps: Steps of the run; None without a planned end (`constant`).
+        warm_up_steps: Steps over which the rate rises; at most 5 % of a run with a planned end.
         cool_down: The end of a run with a constant schedule.
         start: The step at which the schedule begins: 0, or the former end of a run that was extended.
     """
 
     name: ScheduleName
     total_steps: int | None
+    warm_up_steps: int = 1000
     cool_down: CoolDown | None = None
     start: int = 0
 
     def factor(self, step: int) -> float:
         """The factor of the learning rate at a step, which is `start` or later."""
         since = step - self.start
-        factor = 1.0 if since >= self._warm_up_steps else (since + 1) / self._warm_up_steps
-        if self.name == "cosine" and since >= self._warm_up_steps:
+        warm_up = self._warm_up()
+        factor = 1.0 if since >= warm_up else (since + 1) / warm_up
+        if self.name == "cosine" and since >= warm_up:
             assert self.total_steps is not None
-            progress = (since - self._warm_up_steps) / max(1, self.total_steps - self.start - self._warm_up_steps)
+            progress = (since - warm_up) / max(1, self.total_steps - self.start - warm_up)
             factor = FINAL_FACTOR + (1 - FINAL_FACTOR) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
         return factor if self.cool_down is None else factor * self.cool_down.factor(step)
 
-    @property
-    def _warm_up_steps(self) -> int:
+    def _warm_up(self) -> int:
         if self.name == "none":
             return 0
         # Independent of total_steps, which a cool-down sets: it must not change the steps before it.
         if self.name == "constant" or self.total_steps is None:
-            return MAX_WARM_UP_STEPS
-        return max(1, min(MAX_WARM_UP_STEPS, round(WARM_UP * (self.total_steps - self.start))))
+            return self.warm_up_steps
+        return max(1, min(self.warm_up_steps, round(WARM_UP * (self.total_steps - self.start))))

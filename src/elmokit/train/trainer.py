@@ -212,7 +212,7 @@ class Trainer:
         self.softmax = FullSoftmax(len(vocab), config.sequence_encoder.projection_dim).to(self.device)
         self.parameters: list[nn.Parameter] = [*self.bilm.parameters(), *self.softmax.parameters()]
         self.recipe = recipe_of(settings)
-        self.schedule = Schedule(self.recipe.schedule, total_steps, cool_down)
+        self.schedule = Schedule(self.recipe.schedule, total_steps, settings.warm_up_steps, cool_down)
         self.last_step = total_steps if cool_down is None else cool_down.end
         self.optimizer = make_optimizer(
             settings.recipe, self.parameters, _hidden_matrices(self.bilm), self.recipe.learning_rate, self.dtype
