@@ -13,7 +13,8 @@ from oracle import random_weights
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.pipeline import Sizes
+from elmokit.embed.outputs import Pooling
+from elmokit.embed.pipeline import Sizes, _pooled
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import PrepackedCharCNN
 from elmokit.text.vocab import Vocab
@@ -25,6 +26,17 @@ SENTENCES = [
     *([word] for word in ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]),
     ["The", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "over", "a", "quick", "dog", "."],
 ]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_pooling_on_a_device_equals_that_of_numpy(pooling: str) -> None:
+    lengths, draws = np.array([3, 0, 4, 1]), torch.Generator().manual_seed(0)
+    stream = torch.randn(2, 8, 3, generator=draws)
+    slots = torch.stack([torch.randperm(8, generator=draws) for _ in range(2)])
+    words = np.concatenate([stream[d, slots[d]].numpy() for d in range(2)], axis=1)
+    found = _pooled(stream, slots, lengths, pooling)
+    for vectors, pooled in zip(np.split(words, np.cumsum(lengths)[:-1]), found, strict=True):
+        np.testing.assert_allclose(pooled[None], Pooling(pooling)(vectors), rtol=1e-6)
 
 
 def tiny() -> Pretrained:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import check_storage_dtype
+from elmokit.ops.transfer import upload
 
 # --- Layers ----------------------------------------------------------------------------------------------------------
 
@@ -26,7 +27,8 @@ class LayerSelection:
     def __call__(self, streams: Tensor) -> Tensor:
         if self.weights is None:
             return streams
-        return torch.tensordot(self.weights.to(streams.device), streams, dims=1)[None]
+        (weights,) = upload([self.weights], streams.device)
+        return torch.tensordot(weights, streams, dims=1)[None]
 
     @property
     def keeps_axis(self) -> bool:

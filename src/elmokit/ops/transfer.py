@@ -33,5 +33,5 @@ def download(tensor: Tensor) -> Tensor:
         return tensor.cpu()
     copied = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
     copied.copy_(tensor, non_blocking=True)
-    torch.cuda.current_stream(tensor.device).synchronize()
+    torch.cuda.current_stream(tensor.device).record_event().synchronize()
     return copied

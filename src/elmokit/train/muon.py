@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,21 +33,22 @@ class Muon(torch.optim.Muon):
                 if parameter.grad is not None:
                     by_shape[parameter.shape].append(parameter)
             for shape, parameters in by_shape.items():
-                updates = self._updates(parameters, group)
-                torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-                torch._foreach_add_(parameters, updates, alpha=-0.2 * group["lr"] * max(shape) ** 0.5)
+                for parameter, update in zip(parameters, self._updates(parameters, group), strict=True):
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                    parameter.add_(update, alpha=-0.2 * group["lr"] * max(shape) ** 0.5)
 
-    def _updates(self, parameters: Sequence[nn.Parameter], group: dict[str, Any]) -> list[Tensor]:
-        """The directions of the updates of matrices of one shape, as `torch.optim._muon._single_tensor_muon`."""
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            if "momentum_buffer" not in self.state[parameter]:
-                self.state[parameter]["momentum_buffer"] = torch.zeros_like(gradient)
-        momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
-        torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
-        averages = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
+    def _updates(self, parameters: Sequence[nn.Parameter], group: dict[str, Any]) -> Tensor:
+        """The directions of the updates of K matrices of one shape, as `torch.optim._muon._single_tensor_muon`."""
+        gradients, momenta = [], []
+        for parameter in parameters:
+            state, gradient = self.state[parameter], cast(Tensor, parameter.grad)
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(gradient)
+            gradients.append(gradient)
+            momenta.append(state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"]))
+        averages = torch.stack(gradients).lerp(torch.stack(momenta), group["momentum"])
         settings = group["ns_coefficients"], group["ns_steps"], group["eps"]
-        return [*orthogonalized(averages.to(self.dtype), *settings).to(averages.dtype)]
+        return orthogonalized(averages.to(self.dtype), *settings).to(averages.dtype)
 
 
 def orthogonalized(
