@@ -13,6 +13,7 @@ from elmokit.ops.dispatch import multiplies_bfloat16
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 INFERENCE_DTYPES = {**DTYPES, "int8": torch.int8}
+MAX_SENTENCE_WORDS = 100_000
 
 
 def pick_device(name: str | None = None) -> torch.device:
@@ -66,6 +67,12 @@ def pick_dtype(name: str | None, device: torch.device, dtypes: dict[str, torch.d
     if name not in dtypes:
         raise ValueError(f"dtype must be auto or one of {', '.join(dtypes)}, not {name!r}")
     return dtypes[name]
+
+
+def check_length(words: int, name: str) -> None:
+    """ValueError, which names the sentence, if it has more words than are computed at once."""
+    if words > MAX_SENTENCE_WORDS:
+        raise ValueError(f"{name} has {words:,} words, more than {MAX_SENTENCE_WORDS:,}: split it")
 
 
 def own_random_state() -> AbstractContextManager[None]:

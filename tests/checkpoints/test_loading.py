@@ -138,7 +138,7 @@ def put_nan(model: Path) -> None:
     """Put NaN into one weight of a model."""
     if (file := model / "model.safetensors").is_file():
         tensors = read_tensors(file)
-        tensors["layers.0.bias"][0, 3] = float("nan")
+        tensors["sequence_encoder.stacks.0.layers.0.bias"][3] = float("nan")
         save_file(tensors, file)
     elif (file := model / "weights.hdf5").is_file():
         with h5py.File(file, "r+") as weights:
@@ -177,7 +177,7 @@ def test_a_softmax_and_a_warm_state_that_are_not_finite_are_refused_by_name(
 def test_large_finite_weights_are_loaded(tmp_path: Path) -> None:
     model = WRITERS["native"](tmp_path / "model")
     tensors = read_tensors(model / "model.safetensors")
-    tensors["layers.0.bias"].fill_(3e38)  # their sum is infinite
+    tensors["sequence_encoder.stacks.0.layers.0.bias"].fill_(3e38)  # their sum is infinite
     save_file(tensors, model / "model.safetensors")
     assert load(model).bilm.state_dict()
 

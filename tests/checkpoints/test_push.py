@@ -87,7 +87,7 @@ def test_private_model_needs_the_token(hub: Hub, model: Pretrained) -> None:
     with pytest.raises(FileNotFoundError, match="log in with `hf auth login` if it is private"):
         load("owner/name")
     assert fingerprint(Pretrained.from_pretrained("owner/name", token=TOKEN)) == fingerprint(model)
-    assert Embedder.from_pretrained("owner/name", "cpu", token=TOKEN).fingerprint() == fingerprint(model)
+    assert Embedder.load("owner/name", "cpu", token=TOKEN).fingerprint() == fingerprint(model)
     assert fingerprint(load("owner/name", local_files_only=True)) == fingerprint(model)
 
 

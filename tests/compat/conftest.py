@@ -59,7 +59,7 @@ def write_old_files(bilm: BiLM, folder: Path) -> None:
     """Write options.json, model.hdf5 and vocab.txt."""
     (folder / "options.json").write_text(json.dumps(options_of(bilm.config)))
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    parameters, arrays = bilm.stored_tensors(), {}
+    parameters, arrays = bilm.state_dict(), {}
     for piece in table_of(bilm.config):
         value = parameters[piece.parameter][piece.part].numpy()
         array = arrays.setdefault(piece.dataset, np.zeros(piece.shape, np.float32))

@@ -94,24 +94,24 @@ def test_boundaries_of_ids_are_added() -> None:
 
 def convolved_by_definition(bilm: BiLM, ids: Tensor) -> Tensor:
     """The token vectors of words (U, C) with PyTorch's own operations, and AllenNLP's table, whose row 0 is zero."""
-    cnn, weights = bilm.token_encoder.config, bilm.stored_tensors()
-    table = F.pad(weights["char_cnn.char_embedding"], (0, 0, 1, 0))
+    cnn, weights = bilm.token_encoder.config, bilm.state_dict()
+    table = F.pad(weights["token_encoder.char_embedding"], (0, 0, 1, 0))
     characters = F.embedding(ids, table).transpose(1, 2)
     pooled = []
     for number in range(len(cnn.filters)):
-        name = f"char_cnn.convolutions.{number}"
+        name = f"token_encoder.convolutions.{number}"
         sums = F.conv1d(characters, weights[f"{name}.weight"], weights[f"{name}.bias"])
         pooled.append(sums.amax(dim=-1))
     x = torch.cat(pooled, dim=1)
     x = torch.relu(x) if cnn.activation == "relu" else torch.tanh(x)
     for k in range(cnn.num_highway):
         gates = F.linear(
-            x, weights[f"char_cnn.highways.{k}.gates.weight"], weights[f"char_cnn.highways.{k}.gates.bias"]
+            x, weights[f"token_encoder.highways.{k}.gates.weight"], weights[f"token_encoder.highways.{k}.gates.bias"]
         )
         transform, carry = gates.chunk(2, dim=1)
         carry = torch.sigmoid(carry)
         x = carry * torch.relu(transform) + (1 - carry) * x
-    return F.linear(x, weights["char_cnn.projection.weight"], weights["char_cnn.projection.bias"])
+    return F.linear(x, weights["token_encoder.projection.weight"], weights["token_encoder.projection.bias"])
 
 
 def test_a_character_of_id_0_in_a_word_is_a_vector_of_zeros(files: tuple[Path, Path], bilm: BiLM) -> None:

@@ -19,8 +19,8 @@ from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig, InterleavedConfig
 from elmokit.embed import embedder as embedder_module
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.outputs import Pooling
-from elmokit.embed.pipeline import Pipeline, Plan, Sizes, split_evenly
+from elmokit.embed.outputs import OutputSpec, Pooling
+from elmokit.embed.pipeline import Pipeline, Plan, Sizes
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
@@ -90,7 +90,7 @@ def test_prepacked_model_is_used_again_in_its_own_type_only(tmp_path: Path, monk
     again = Embedder(first.model, device="cpu")
     np.testing.assert_array_equal(again.embed(["I like"])[0], first.embed(["I like"])[0])
     for dtype in ("bfloat16", "int8"):
-        with pytest.raises(ValueError, match=rf"prepacked for float32, and so not for {dtype}: load the model again"):
+        with pytest.raises(ValueError, match=rf"prepacked for float32, not for {dtype}"):
             Embedder(first.model, device="cpu", dtype=dtype)
     monkeypatch.setattr(embedder_module, "pick_device", lambda _: torch.device("meta"))
     with pytest.raises(ValueError, match="prepacked for float32 on cpu, and cannot be moved"):
@@ -329,7 +329,7 @@ def test_a_state_with_other_rows_and_an_unknown_pooling_raise(embedder: Embedder
     state = embedder.embed(SENTENCES, state="carry", batch_size=2).state
     with pytest.raises(ValueError, match="2 rows, not 3: give one row for each"):
         embedder.embed(SENTENCES, state=state, batch_size=3)
-    with pytest.raises(ValueError, match="pooling must be one of mean, max"):
+    with pytest.raises(ValueError, match="mean, max"):
         embedder.encode(SENTENCES, pooling="median")
 
 
@@ -347,7 +347,8 @@ def test_words_end_to_end_are_those_of_embed(layers: str | int, dtype: str, stat
         Pretrained(bilm, mix=None if joined else MIX, warm_state=None if joined else warm), device="cpu"
     )
     groups = [SENTENCES[:4], [[]], [], SENTENCES[4:]]
-    found = [result.vectors[0] for result in embedder.embed_batches(iter(groups), layers, state, dtype)]
+    pipeline, spec = embedder.pipeline, OutputSpec.of(embedder.model, layers, None, dtype)
+    found = [result.vectors[0] for result in pipeline.embed_all(iter(groups), spec, state)]
     assert [array.dtype for array in found] == [np.dtype(dtype)] * len(groups)
     in_order = list(chain.from_iterable(groups))  # a sentence without words changes a carried state
     expected = np.concatenate(embedder.embed(in_order, layers, state), axis=-2)
@@ -355,26 +356,13 @@ def test_words_end_to_end_are_those_of_embed(layers: str | int, dtype: str, stat
     np.testing.assert_allclose(np.concatenate(found), by_word, rtol=0, atol=1e-5 if dtype == "float32" else 1e-2)
 
 
-def test_batches_with_a_pooling_are_one_vector_a_sentence_and_count_long_words(embedder: Embedder) -> None:
-    (result,) = embedder.embed_batches([SENTENCES[2:]], "top", pooling=Pooling("max"))
-    assert result.truncated_words == 0 and [vector.shape for vector in result.vectors] == 4 * [(1, embedder.dim)]
-    np.testing.assert_array_equal(np.concatenate(result.vectors), embedder.encode(SENTENCES[2:], "max", layers="top"))
-    (result,) = embedder.embed_batches([[["x" * 60, "a"]]], pooling=Pooling())
+def test_batches_with_a_pooling_are_one_array_and_count_long_words(embedder: Embedder) -> None:
+    spec = OutputSpec.of(embedder.model, "top", Pooling("max"))
+    (result,) = embedder.pipeline.embed_all([SENTENCES[2:]], spec)
+    assert result.truncated_words == 0
+    np.testing.assert_array_equal(result.vectors[0], embedder.encode(SENTENCES[2:], "max", layers="top"))
+    (result,) = embedder.pipeline.embed_all([[["x" * 60, "a"]]], spec)
     assert result.truncated_words == 1
-    with pytest.raises(ValueError, match="one vector of a word is needed"):
-        embedder.embed_batches([SENTENCES], "all", pooling=Pooling())
-
-
-@pytest.mark.parametrize("batch", [["The children play."], "abc", [["a"], [1, 2]], [["a"], "b"], {"text": ["a"]}])
-def test_embed_batches_raises_for_sentences_that_are_not_lists_of_words(embedder: Embedder, batch: Any) -> None:
-    with pytest.raises(ValueError, match=r"is not a list of words, and is not split here|give a list of"):
-        list(embedder.embed_batches([batch]))
-
-
-def test_embed_windows_raises_for_what_is_not_words(embedder: Embedder) -> None:
-    words: Any = [1, 2]
-    with pytest.raises(ValueError, match="is not a list of words"):
-        list(embedder.embed_windows(words))
 
 
 def test_embedder_loads_the_tokenizer_only_for_strings(embedder: Embedder) -> None:
@@ -383,23 +371,21 @@ def test_embedder_loads_the_tokenizer_only_for_strings(embedder: Embedder) -> No
     np.testing.assert_array_equal(other.embed(["a b"], tokenize=False)[0], embedder.embed([["a", "b"]])[0])
     with pytest.raises((ValueError, ModuleNotFoundError), match="rjieba"):
         other.embed(["a b"])
-    other.model = replace(embedder.model, tokenizer="english-1")
+    other.pipeline.model = replace(embedder.model, tokenizer="english-1")
     assert other.tokenize("I don't.") == ["I", "do", "n't", "."]
 
 
 def test_words_end_to_end_refuse_what_float16_cannot_hold() -> None:
     large = Embedder(tiny(mix=MixWeights((0.0, 0.0, 0.0), gamma=1e9)), device="cpu")
     with pytest.raises(ValueError, match="too large for float16"):
-        list(large.embed_batches([SENTENCES], storage_dtype="float16"))
-    with pytest.raises(ValueError, match="storage_dtype must be float32 or float16, not 'float8'"):
-        list(large.embed_batches([SENTENCES], storage_dtype="float8"))
+        list(large.pipeline.embed_all([SENTENCES], OutputSpec.of(large.model, "mix", None, "float16")))
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_batches_are_even(seed: int) -> None:
     lengths = np.random.default_rng(seed).integers(0, 30, 50 * seed).tolist()
     sentences = [[str(number)] * length for number, length in enumerate(lengths)]
-    batches = [batch for batch, is_long in split_evenly(sentences, 100) if not is_long]
+    batches = list(Sizes(batch_words=100, rows=4).split_evenly(sentences))
     assert list(chain.from_iterable(batches)) == sentences
     sizes = [sum(len(sentence) + 2 for sentence in batch) for batch in batches]
     assert len(batches) <= sum(sizes) / 100 + 1
@@ -425,7 +411,7 @@ def test_long_sentences_are_run_by_length_and_returned_in_order(monkeypatch: pyt
         3 + 4 + 5 + 70 + 71,
         88 + 90,
         120,
-    ]  # about 200 words, for more rows; the last one is run in windows
+    ]  # about 200 words, for more rows
     for vectors, sentence in zip(found, sentences, strict=True):
         np.testing.assert_allclose(vectors, embedder.embed([sentence])[0], atol=1e-6)
     run.clear()
@@ -437,10 +423,10 @@ def test_long_sentences_are_run_by_length_and_returned_in_order(monkeypatch: pyt
     assert run == list(map(len, short))
 
 
-def test_a_long_sentence_is_alone() -> None:
-    sentences = [["a"], ["b"] * 8, ["c"] * 9, ["d"]]
-    batches = list(split_evenly(sentences, 10))
-    assert batches == [(sentences[:2], False), ([sentences[2]], True), ([sentences[3]], False)]
+def test_a_sentence_that_is_too_long_is_refused(embedder: Embedder) -> None:
+    for embed in (embedder.embed, embedder.encode):
+        with pytest.raises(ValueError, match="sentence 1 has 100,001 words"):
+            embed([["a"], ["a"] * 100_001])
 
 
 def test_a_batch_of_a_wide_model_has_fewer_words() -> None:
@@ -454,7 +440,7 @@ def test_a_batch_of_a_wide_model_has_fewer_words() -> None:
 
 def test_an_embedder_and_its_vectors_say_in_a_line_what_they_are(embedder: Embedder) -> None:
     assert repr(embedder).startswith("Embedder(3 layers of 32 dimensions, state zeros, tokenizer ")
-    assert "prepacked, float32 on cpu by" in repr(embedder)
+    assert "float32 on cpu" in repr(embedder)
     assert repr(embedder.embed([["a", "b"], ["c"]])) == "Embeddings(2 sentences, 3 words, 32 dimensions in float32)"
     assert "3 layers of 32 dimensions" in repr(embedder.embed([["a"]], "all"))
     assert repr(embedder.embed([])) == "Embeddings(no sentences)"

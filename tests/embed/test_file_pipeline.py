@@ -510,7 +510,7 @@ def test_suffixes_of_outputs_count_whatever_their_case(tmp_path: Path, text: Pat
 
 def test_a_model_that_another_embedder_prepacked_cannot_be_written_for(tmp_path: Path, text: Path) -> None:
     save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "model")
-    with pytest.raises(ValueError, match="another embedder has prepacked this model"):
+    with pytest.raises(ValueError, match="prepacked"):
         embed_file(text, tmp_path / "out", Embedder(tmp_path / "model", device="cpu").model)
 
 
@@ -681,7 +681,7 @@ def test_what_is_wrong_with_the_output_is_said_before_the_text_is_read(tmp_path:
         embed_file("absent.txt", tmp_path / "out.hdf5", embedder, storage_dtype="float16")
     with pytest.raises(FileExistsError, match=r"there\.npy exists"):
         encode_file("absent.txt", tmp_path / "there.npy", embedder)
-    with pytest.raises(ValueError, match="pooling must be one of"):
+    with pytest.raises(ValueError, match="pooling must be"):
         encode_file("absent.txt", tmp_path / "out.npy", embedder, pooling="median")
     assert [path.name for path in tmp_path.iterdir()] == ["there.npy"]
 
@@ -718,7 +718,7 @@ def test_encoding_takes_up_what_a_stopped_run_left(
 def test_encoding_says_what_it_cannot_do(tmp_path: Path, text: Path, embedder: Embedder) -> None:
     with pytest.raises(ValueError, match=r"name the output out\.npy"):
         encode_file(text, tmp_path / "out", embedder)
-    with pytest.raises(ValueError, match="pooling must be one of"):
+    with pytest.raises(ValueError, match="pooling must be"):
         encode_file(text, tmp_path / "out.npy", embedder, pooling="median")
 
 

@@ -14,7 +14,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
-from elmokit.embed.pipeline import Sizes, _pooled
+from elmokit.embed.pipeline import Sizes
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import PrepackedCharCNN
 from elmokit.text.vocab import Vocab
@@ -29,14 +29,14 @@ SENTENCES = [
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
-def test_pooling_on_a_device_equals_that_of_numpy(pooling: str) -> None:
-    lengths, draws = np.array([3, 0, 4, 1]), torch.Generator().manual_seed(0)
-    stream = torch.randn(2, 8, 3, generator=draws)
-    slots = torch.stack([torch.randperm(8, generator=draws) for _ in range(2)])
-    words = np.concatenate([stream[d, slots[d]].numpy() for d in range(2)], axis=1)
-    found = _pooled(stream, slots, lengths, pooling)
-    for vectors, pooled in zip(np.split(words, np.cumsum(lengths)[:-1]), found, strict=True):
-        np.testing.assert_allclose(pooled[None], Pooling(pooling)(vectors), rtol=1e-6)
+def test_pooling_equals_that_of_numpy(pooling: Any) -> None:
+    lengths, draws = torch.tensor([3, 0, 4, 1]), torch.Generator().manual_seed(0)
+    words = torch.randn(8, 6, generator=draws)
+    found = Pooling(pooling)(words, lengths).numpy()
+    reduce = {"mean": np.mean, "max": np.max}[pooling]
+    for vectors, pooled in zip(words.split(lengths.tolist()), found, strict=True):
+        expected = reduce(vectors.numpy(), axis=0) if len(vectors) else np.zeros(6)
+        np.testing.assert_allclose(pooled, expected, rtol=1e-6)
 
 
 def tiny() -> Pretrained:
@@ -71,7 +71,7 @@ def test_every_machine_gives_the_same(absent: str, dtype: str, state: str, reque
     found = vectors_of(here, state)
     request.getfixturevalue(absent)
     there = Embedder(model, device="cpu", dtype=dtype)
-    assert there._pipeline.cache is None
+    assert there.pipeline.cache is None
     expected = vectors_of(there, state)
     if dtype == "float32":
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
@@ -82,7 +82,7 @@ def test_every_machine_gives_the_same(absent: str, dtype: str, state: str, reque
 
 @each_native_dtype
 def test_words_are_cached_where_products_are_exact_row_by_row(dtype: torch.dtype) -> None:
-    assert embedder(dtype)._pipeline.cache is not None
+    assert embedder(dtype).pipeline.cache is not None
 
 
 @each_native_dtype
@@ -102,7 +102,7 @@ def test_vectors_are_the_same_to_the_last_bit_whatever_came_before(dtype: torch.
 def test_a_small_cache_changes_nothing(dtype: torch.dtype, words: int) -> None:
     expected = embedder(dtype).embed(SENTENCES, layers="all")
     small = embedder(dtype, cached_words=words)
-    known = small._pipeline.cache
+    known = small.pipeline.cache
     assert known is not None and known.capacity == len(known._vectors) == max(1, words)
     for _ in range(2):
         for sentence, vectors in zip(SENTENCES, expected, strict=True):
@@ -117,7 +117,7 @@ def test_words_of_any_length_do_not_fill_the_cache() -> None:
     long = "x" * 100_000
     with pytest.warns(UserWarning, match="1 word is too long"):
         (found,) = made.embed([["a", long, "b"]])
-    known = made._pipeline.cache
+    known = made.pipeline.cache
     assert known is not None and {"a", "b"} <= known._rows.keys() and long not in known._rows
     with pytest.warns(UserWarning, match="1 word is too long"):
         np.testing.assert_array_equal(made.embed([["a", long, "b"]])[0], found)
@@ -232,6 +232,6 @@ def test_words_without_characters_are_not_kept() -> None:
     lstm = BiLMConfig.preset("tiny").lstm
     vocab = Vocab.from_counts({"a": 3, "b": 2})
     made = Embedder(Pretrained(BiLM(BiLMConfig(lstm, None, num_words=len(vocab))), vocab=vocab), device="cpu")
-    assert made._pipeline.cache is None
+    assert made.pipeline.cache is None
     np.testing.assert_array_equal(made.embed([["a", "unknown", "b"]])[0], made.embed([["a", "c", "b"]])[0])
     made.clear_word_cache()

@@ -1,4 +1,4 @@
-"""Embedding with every sequence encoder: as `BiLM.forward` of a sentence alone, whatever the batch and its windows."""
+"""Embedding with every sequence encoder: as `BiLM.forward` of a sentence alone, whatever the batch."""
 
 import random
 from pathlib import Path
@@ -10,13 +10,14 @@ from sequence_encoders import CARRYING, CONFIGS, STATELESS, random_bilm
 
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.files import embed_file, encode_file
+from elmokit.embed.files import embed_file
+from elmokit.embed.outputs import OutputSpec
 from elmokit.embed.pipeline import Sizes
 from elmokit.nn.elmo import Elmo, batch_to_ids
 from elmokit.storage.store import EmbeddingStore
 
 WORDS = ["I", "like", "apple", "naïve", "词向量", "the", "of", ",", "play", "unbelievable"]
-SMALL = Sizes(batch_words=60, window_positions=17)  # longer sentences than 58 words are long
+SMALL = Sizes(batch_words=60)
 LENGTHS = [3, 200, 0, 20, 61, 58, 59, 1, 7]
 TEXTS = [random.Random(length).choices(WORDS, k=length) for length in LENGTHS]
 
@@ -29,7 +30,7 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("sizes", [None, SMALL], ids=["whole", "in windows"])
+@pytest.mark.parametrize("sizes", [None, SMALL], ids=["one batch", "several"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_vectors_are_those_of_each_sentence_alone(name: str, sizes: Sizes | None) -> None:
     model = model_of(name)
@@ -39,54 +40,13 @@ def test_vectors_are_those_of_each_sentence_alone(name: str, sizes: Sizes | None
     for words, found in zip(expected, layers, strict=True):
         assert found.shape == words.shape  # (L+1, T, 2D), also of an encoder that has the top layer only
         assert_close(found, words)
-    windows = list(embedder.embed_windows(TEXTS[1], "all"))
-    assert {half.vectors.shape[0] for window in windows for half in window.halves} == {len(expected[1])}
-    (stored,) = embedder.embed_batches([TEXTS[2:4]], "all")
+    (stored,) = embedder.pipeline.embed_all([TEXTS[2:4]], OutputSpec.of(model, "all", None, "float32"))
     assert_close(stored.vectors[0], expected[3].swapaxes(0, 1))
     for words, found in zip(expected, embedder.embed(TEXTS, "top", batch_size=2), strict=True):
         assert_close(found, words[-1])
     for pooling, pool in (("mean", np.mean), ("max", np.max)):
         pooled = embedder.encode(TEXTS, pooling, layers="top")
         assert_close(pooled[1], pool(expected[1][-1], axis=0))
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_windows_of_a_long_sentence_have_the_vectors_of_the_whole(name: str) -> None:
-    model = model_of(name)
-    embedder, found = Embedder(model, "cpu", sizes=SMALL), np.zeros((200, model.config.output_dim), np.float32)
-    windows = list(embedder.embed_windows(TEXTS[1], "top"))
-    assert len(windows) == (12 if name in CARRYING else 1)
-    for window in windows:
-        for half in window.halves:
-            found[half.rows, half.columns] = half.vectors
-    assert_close(found, layers_alone(model.bilm, TEXTS[1])[0][-1])
-
-
-@pytest.mark.parametrize("name", STATELESS)
-def test_a_sentence_too_long_to_be_read_whole_is_refused_in_a_line(name: str) -> None:
-    model = model_of(name)
-    bytes_of_word = 4 * model.config.num_representations * model.config.output_dim
-    sizes = Sizes(batch_words=60, max_whole_bytes=100 * bytes_of_word)
-    embedder, words = Embedder(model, "cpu", sizes=sizes), TEXTS[1]
-    assert len(embedder.embed([words[:100]])[0]) == 100
-    for embed in (embedder.embed, embedder.encode):
-        with pytest.raises(ValueError, match=r"has 101 words, .*\(\w+\) must .* at most 100 words: split it$"):
-            embed([words[:101]])
-
-
-@pytest.mark.parametrize("name", STATELESS)
-def test_embed_file_names_the_line_that_is_too_long_before_it_writes_any(name: str, tmp_path: Path) -> None:
-    model, text = model_of(name), tmp_path / "text.txt"
-    bytes_of_word = 4 * model.config.num_representations * model.config.output_dim
-    embedder = Embedder(model, "cpu", sizes=Sizes(batch_words=60, max_whole_bytes=100 * bytes_of_word))
-    lines = ["I like", " ".join(TEXTS[1][:100]), "apple", " ".join(TEXTS[1][:101])]
-    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    for write, output in ((embed_file, tmp_path / "vectors"), (encode_file, tmp_path / "lines.npy")):
-        with pytest.raises(ValueError, match=r"text\.txt, line 4 has 101 words, .* at most 100 words: split it$"):
-            write(text, output, embedder, tokenize=False, sentences_per_part=1)
-    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
-    text.write_text("\n".join(lines[:3]) + "\n", encoding="utf-8")
-    assert embed_file(text, tmp_path / "vectors", embedder, tokenize=False).words == 103
 
 
 @pytest.mark.parametrize("name", CARRYING)
@@ -116,7 +76,6 @@ def test_an_encoder_without_state_says_so_in_a_line(name: str, tmp_path: Path) -
     (tmp_path / "text.txt").write_text("I like apple .\n")
     for embed in (
         lambda: embedder.embed(TEXTS, state="carry"),
-        lambda: list(embedder.embed_windows(TEXTS[1], state="carry")),
         lambda: embed_file(tmp_path / "text.txt", tmp_path / "vectors", embedder, state="carry"),
         lambda: Pretrained(model.bilm, state_policy="carry"),
         lambda: Pretrained(model.bilm, warm_state=zeros),

@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -55,36 +54,6 @@ def test_substitutes_at_positions_equal_those_of_the_whole_sentence(model: Pretr
     every = substitutes(SENTENCES[2], model, top=2)
     assert substitutes(SENTENCES[2], model, positions=[3, 0], top=2) == [every[3], every[0]]
     assert all(len(row) == 2 for row in every)
-
-
-@pytest.mark.parametrize("state", ["zeros", "warm"])
-def test_candidates_in_a_long_sentence_are_those_of_a_sentence_read_whole(
-    model: Pretrained, state: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words, checks = SENTENCES[2] * 5, []
-    every = substitutes(words, model, top=3, state=state), next_words(words, model, top=3, state=state)
-    monkeypatch.setattr(candidates, "WINDOW_WORDS", 7)
-    options = {"top": 3, "state": state, "check": lambda: checks.append(1)}
-    windowed, after = substitutes(words, model, **options), next_words(words, model, **options)
-    assert len(checks) == 2 * 4
-    for row, expected in zip([*windowed, after], [*every[0], every[1]], strict=True):
-        assert [each.word for each in row] == [each.word for each in expected]
-        assert [each.log_probability for each in row] == pytest.approx(
-            [each.log_probability for each in expected], abs=1e-5
-        )
-
-
-@pytest.mark.parametrize("ask", [substitutes, next_words])
-def test_a_check_that_raises_ends_the_search_for_candidates(ask: Callable[..., object], model: Pretrained) -> None:
-    checks: list[int] = []
-
-    def check() -> None:
-        checks.append(1)
-        if len(checks) == 2:
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        ask(["a"] * 100_000, model, check=check)
 
 
 @pytest.mark.parametrize("ask", [substitutes, next_words])

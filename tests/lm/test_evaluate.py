@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +15,9 @@ from toy_encoders import CONFIGS as ENCODERS
 
 from elmokit.checkpoints.loading import Pretrained, load, save
 from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
-from elmokit.lm.candidates import next_words
 from elmokit.lm.evaluate import evaluate, perplexity
 from elmokit.lm.measures import Perplexity, PseudoPerplexity
 from elmokit.lm.score_files import score_file
-from elmokit.lm.scoring import score
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.ops.portable import logsumexp
@@ -153,18 +150,6 @@ def test_perplexity_of_each_encoder_equals_the_formulas(encoder: str) -> None:
             losses[d] += (-log_p[np.arange(len(targets)), vocab.ids(targets)]).tolist()
     expected = [np.exp(np.mean(losses[0])), np.exp(np.mean(losses[1])), np.exp(np.mean(losses))]
     assert three(perplexity(bilm, softmax, vocab, SENTENCES, "zeros")) == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize("encoder", ["transformer", "gated_cnn"])
-def test_a_sentence_that_is_too_long_to_be_read_whole_is_refused(encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, _, vocab = small()
-    model = Pretrained(BiLM(ENCODERS[encoder]), softmax=FullSoftmax(len(vocab), 16), vocab=vocab)
-    monkeypatch.setattr("elmokit.nn.bilm.longest_sentence", lambda *_: 9)
-    for words, is_refused in ((["a"] * 9, False), (["a"] * 10, True)):
-        with pytest.raises(ValueError, match=r"has 10 words, .* at most 9 words") if is_refused else nullcontext():
-            score([words], model)
-        with pytest.raises(ValueError, match=r"has 10 words, .* at most 9 words") if is_refused else nullcontext():
-            next_words(words, model)
 
 
 def test_perplexity_accumulates_no_gradients() -> None:

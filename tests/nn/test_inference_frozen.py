@@ -11,7 +11,6 @@ import torch
 from backends import FAST_BACKENDS, on_specification
 from oracle import random_weights
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
@@ -93,163 +92,64 @@ def one_number(bilm: BiLM) -> None:
         bilm.sequence_encoder.stacks[1].layers[1].recurrent_weight[3, 2] += 5.0
 
 
-def in_inference_mode(bilm: BiLM) -> None:
-    with torch.inference_mode():
-        bilm.sequence_encoder.stacks[0].layers[0].bias += 0.5
-
-
-def loaded(bilm: BiLM) -> None:
+def load_others(bilm: BiLM) -> None:
     bilm.load_state_dict(draw_bilm(seed=2).state_dict())
 
 
-def loaded_in_place_of_others(bilm: BiLM) -> None:
+def assign_others(bilm: BiLM) -> None:
     bilm.load_state_dict(draw_bilm(seed=2).state_dict(), assign=True)
 
 
-def other_memory(bilm: BiLM) -> None:
-    weight = bilm.sequence_encoder.stacks[0].layers[0].input_weight
-    weight.data = torch.where(torch.arange(weight.shape[1]) > 0, torch.randn_like(weight), weight)  # the first remain
+def load_a_part(bilm: BiLM) -> None:
+    bilm.token_encoder.load_state_dict(draw_bilm(seed=2).token_encoder.state_dict())
 
 
-def other_memory_many_times(bilm: BiLM) -> None:
-    for _ in range(20):  # freed memory is given out again
-        other_memory(bilm)
-
-
-def other_types_and_back(bilm: BiLM) -> None:
+def convert_and_back(bilm: BiLM) -> None:
     bilm.bfloat16().float()
 
 
-def another_parameter(bilm: BiLM) -> None:
+def replace_a_parameter(bilm: BiLM) -> None:
     bilm.token_encoder.highways[0].gates.bias = nn.Parameter(torch.ones(80), requires_grad=False)
 
 
-def another_clip(bilm: BiLM) -> None:
-    layer = bilm.sequence_encoder.stacks[0].layers[0]
-    layer.clips = layer.clips._replace(projection=0.3 if layer.clips.projection == 0.8 else 0.2)
-
-
-def another_forget_bias(bilm: BiLM) -> None:
-    bilm.sequence_encoder.stacks[0].layers[0].forget_bias += 1.0
-
-
-def without_a_skip_connection(bilm: BiLM) -> None:
-    next(stack for stack in bilm.sequence_encoder.stacks if stack.use_skip_connections).use_skip_connections = False
-
-
-def another_activation(bilm: BiLM) -> None:
-    encoder = bilm.token_encoder
-    encoder.activation = torch.tanh_ if encoder.activation is torch.relu_ else torch.sigmoid_
-
-
-def hooked(bilm: BiLM) -> BiLM:
+def hook(bilm: BiLM) -> None:
     bilm.token_encoder.register_forward_hook(lambda module, inputs, outputs: outputs + 1)
-    return bilm
+
+
+def learn(bilm: BiLM) -> None:
+    bilm.requires_grad_(True)
+    optimizer_step(bilm)
+    bilm.requires_grad_(False)
 
 
 CHANGES = [
-    *(another_clip, another_forget_bias, without_a_skip_connection, another_activation),
-    *(optimizer_step, one_number, in_inference_mode, loaded, loaded_in_place_of_others, other_memory),
-    *(other_memory_many_times, other_types_and_back, another_parameter, hooked),
+    *(optimizer_step, one_number, load_others, assign_others, load_a_part),
+    *(convert_and_back, replace_a_parameter, hook, learn),
 ]
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_weights_that_change_are_packed_anew(change: Callable[[BiLM], object]) -> None:
+def test_a_change_of_weights_is_seen(change: Callable[[BiLM], object]) -> None:
     frozen, bilm = Frozen(), draw_bilm()
     before = run(frozen, bilm).layers
     for _ in range(2):
         change(bilm)
-        found = run(frozen, bilm)
-        assert frozen._prepacked is not None and not torch.equal(found.layers, before)
-        assert_is_that_of(bilm, found)
-
-
-def test_another_bilm_is_packed_anew() -> None:
-    elmo = Elmo(draw_bilm())
-    words = ids()[:, 1:-1] * 0
-    words[:, 0] = ids()[:, 1]
-    elmo(words)
-    elmo.bilm = draw_bilm(seed=2)
-    again = Elmo(elmo.bilm)
-    torch.testing.assert_close(elmo.eval()(words).representations[0], again.eval()(words).representations[0])
-
-
-def test_weights_that_were_let_go_are_not_taken_for_others_in_their_place() -> None:
-    frozen, bilm = Frozen(), draw_bilm()
-    for seed in range(2, 12):
-        run(frozen, bilm)
-        del bilm
-        bilm = draw_bilm(seed=seed)
         assert_is_that_of(bilm, run(frozen, bilm))
+    assert not torch.equal(run(frozen, bilm).layers, before)
 
 
 # --- What runs itself ----------------------------------------------------------------------------------------------
 
 
-class _Other(BiLM):
-    pass
-
-
-class _Doubled(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return 2 * x
-
-
-def trained(bilm: BiLM) -> BiLM:
-    bilm.sequence_encoder.stacks[1].layers[1].bias.requires_grad_(True)
-    return bilm
-
-
-def with_another_forward(bilm: BiLM) -> BiLM:
-    unchanged = bilm.token_encoder.forward
-    bilm.token_encoder.forward = lambda ids: unchanged(ids) + 1
-    return bilm
-
-
-def parametrized(bilm: BiLM) -> BiLM:
-    parametrize.register_parametrization(bilm.sequence_encoder.stacks[0].layers[0], "recurrent_weight", _Doubled())
-    return bilm.requires_grad_(False)
-
-
-def another_module(bilm: BiLM) -> BiLM:
-    bilm.token_encoder.projection = nn.Sequential(bilm.token_encoder.projection, nn.Tanh())
-    return bilm
-
-
-def subclass(bilm: BiLM) -> BiLM:
-    bilm.__class__ = _Other
-    return bilm
-
-
-def made_in_inference_mode(bilm: BiLM) -> BiLM:
-    with torch.inference_mode():
-        return copy.deepcopy(bilm)
-
-
-OTHERS: list[Callable[[BiLM], BiLM]] = [
-    *(trained, made_in_inference_mode, lambda bilm: bilm.double(), lambda bilm: bilm.share_memory()),
-]
-
-
-@pytest.mark.parametrize("other", OTHERS)
-def test_what_could_change_unseen_or_is_not_faster_runs_itself(other: Callable[[BiLM], BiLM]) -> None:
+@pytest.mark.parametrize("change", [lambda bilm: bilm.requires_grad_(True), lambda bilm: bilm.double()])
+def test_what_learns_or_is_not_faster_runs_itself(change: Callable[[BiLM], BiLM]) -> None:
     frozen, bilm = Frozen(), draw_bilm()
     run(frozen, bilm)
-    bilm = other(bilm)
+    bilm = change(bilm)
     found = run(frozen, bilm)
     assert frozen._prepacked is None
     with torch.no_grad():
         assert torch.equal(found.layers, bilm(ids()).layers)
-
-
-@pytest.mark.parametrize("other", [hooked, with_another_forward, parametrized, another_module, subclass])
-def test_what_is_not_plain_is_taken_as_it_is(other: Callable[[BiLM], BiLM]) -> None:
-    frozen, bilm = Frozen(), draw_bilm()
-    before = run(frozen, bilm).layers
-    bilm = other(bilm)
-    assert_is_that_of(bilm, run(frozen, bilm))
-    assert other is subclass or not torch.equal(run(frozen, bilm).layers, before)
 
 
 @pytest.mark.parametrize("config", [JOINED, AS_PUBLISHED])
@@ -317,9 +217,9 @@ def words() -> Tensor:
 
 
 def unprepared(elmo: Elmo) -> Elmo:
-    """A copy that packs its weights at every call, as other processes might write to them."""
+    """A copy that runs its biLM as it is."""
     other = copy.deepcopy(elmo)
-    other.bilm.share_memory()
+    other.bilm.register_forward_hook(lambda *_: None)
     return other
 
 
@@ -371,7 +271,7 @@ def test_a_copy_goes_its_own_way() -> None:
     elmo = Elmo(draw_bilm()).eval()
     expected = elmo(words()).representations[0]
     other = copy.deepcopy(elmo)
-    loaded(other.bilm)
+    load_others(other.bilm)
     assert not torch.equal(other(words()).representations[0], expected)
     assert torch.equal(elmo(words()).representations[0], expected)
 

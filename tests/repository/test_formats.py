@@ -59,28 +59,28 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 def token_vector(word: str, char_cnn: dict[str, Any], tensors: dict[str, np.ndarray]) -> np.ndarray:
     rows = np.array(ids_of(word, char_cnn["max_characters"])) - 1
-    characters = tensors["char_cnn.char_embedding"][rows]
+    characters = tensors["token_encoder.char_embedding"][rows]
     pooled = []
     for i, (width, _) in enumerate(char_cnn["filters"]):
-        weight, bias = (tensors[f"char_cnn.convolutions.{i}.{name}"] for name in ("weight", "bias"))
+        weight, bias = (tensors[f"token_encoder.convolutions.{i}.{name}"] for name in ("weight", "bias"))
         windows = [characters[p : p + width].T for p in range(len(characters) - width + 1)]
         pooled.append(np.max([(weight * window).sum(axis=(1, 2)) + bias for window in windows], axis=0))
     x = {"relu": lambda y: np.maximum(y, 0), "tanh": np.tanh}[char_cnn["activation"]](np.concatenate(pooled))
     for k in range(char_cnn["num_highway"]):
-        gates = f"char_cnn.highways.{k}.gates"
+        gates = f"token_encoder.highways.{k}.gates"
         t, g = np.split(tensors[f"{gates}.weight"] @ x + tensors[f"{gates}.bias"], 2)
         x = sigmoid(g) * np.maximum(t, 0) + (1 - sigmoid(g)) * x
-    if "char_cnn.projection.weight" in tensors:
-        x = tensors["char_cnn.projection.weight"] @ x + tensors["char_cnn.projection.bias"]
+    if "token_encoder.projection.weight" in tensors:
+        x = tensors["token_encoder.projection.weight"] @ x + tensors["token_encoder.projection.bias"]
     return x
 
 
 def direction_layers(d: int, words: list[np.ndarray], lstm: dict, tensors: dict[str, np.ndarray]) -> list[list]:
     layers = [words]
     for number in range(lstm["num_layers"]):
-        name = f"layers.{number}"
+        name = f"sequence_encoder.stacks.{d}.layers.{number}"
         w, u, b, p = (
-            tensors[f"{name}.{part}"][d] for part in ("input_weight", "recurrent_weight", "bias", "projection_weight")
+            tensors[f"{name}.{part}"] for part in ("input_weight", "recurrent_weight", "bias", "projection_weight")
         )
         h, c, outputs = np.zeros(lstm["projection_dim"]), np.zeros(lstm["cell_dim"]), []
         for x in layers[-1]:

@@ -31,11 +31,17 @@ class GatedEmbedder(Embedder):
 
     gate = threading.Event()
 
-    def embed_batches(self, batches, *args, **kwargs):
-        self.gate.wait(20)
-        if any("poison" in sentence for batch in batches for sentence in batch):
-            raise ValueError("poison")
-        return super().embed_batches(batches, *args, **kwargs)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        embed_all = self.pipeline.embed_all
+
+        def gated(batches: Any, *args: Any) -> Any:
+            self.gate.wait(20)
+            if any("poison" in sentence for batch in batches for sentence in batch):
+                raise ValueError("poison")
+            return embed_all(batches, *args)
+
+        self.pipeline.embed_all = gated
 
 
 @pytest.fixture(scope="module")

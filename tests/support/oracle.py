@@ -31,20 +31,20 @@ class Oracle:
 
     def __init__(self, bilm: BiLM) -> None:
         self.config = bilm.config
-        self.weights = {name: value.double().numpy() for name, value in bilm.stored_tensors().items()}
+        self.weights = {name: value.double().numpy() for name, value in bilm.state_dict().items()}
 
     def word(self, ids: np.ndarray) -> np.ndarray:
         """Shifted ids of one word, (C,) or () -> its vector (D,)."""
         if self.config.char_cnn is None:
-            return self.weights["word_embedding"][ids - 1]
-        x = self._filters(self.weights["char_cnn.char_embedding"][ids - 1])
+            return self.weights["token_encoder.weight"][ids - 1]
+        x = self._filters(self.weights["token_encoder.char_embedding"][ids - 1])
         for number in range(self.config.char_cnn.num_highway):
-            gates = self._affine(f"char_cnn.highways.{number}.gates", x)
+            gates = self._affine(f"token_encoder.highways.{number}.gates", x)
             transform, carry = gates[: len(x)], sigmoid(gates[len(x) :])
             x = carry * relu(transform) + (1 - carry) * x
         if self.config.char_cnn.num_filters == self.config.lstm.projection_dim:
             return x
-        return self._affine("char_cnn.projection", x)
+        return self._affine("token_encoder.projection", x)
 
     def _filters(self, characters: np.ndarray) -> np.ndarray:
         """(C, E) -> (F,): each filter's largest value over all places, then the activation."""
@@ -52,8 +52,8 @@ class Oracle:
         activation = {"relu": relu, "tanh": np.tanh}[self.config.char_cnn.activation]
         pooled = []
         for number, (width, _) in enumerate(self.config.char_cnn.filters):
-            kernel = self.weights[f"char_cnn.convolutions.{number}.weight"]  # (F, E, w)
-            bias = self.weights[f"char_cnn.convolutions.{number}.bias"]
+            kernel = self.weights[f"token_encoder.convolutions.{number}.weight"]  # (F, E, w)
+            bias = self.weights[f"token_encoder.convolutions.{number}.bias"]
             places = range(len(characters) - width + 1)
             values = [(kernel * characters[p : p + width].T).sum(axis=(1, 2)) + bias for p in places]
             pooled.append(activation(np.max(values, axis=0)))
@@ -83,14 +83,14 @@ class Oracle:
         """One step of one cell: its new output (which is its recurrent state too) and cell."""
         lstm = self.config.lstm
         names = ("input_weight", "recurrent_weight", "bias")
-        w, u, b = (self.weights[f"layers.{number}.{name}"][d] for name in names)
+        w, u, b = (self.weights[f"sequence_encoder.stacks.{d}.layers.{number}.{name}"] for name in names)
         i, g, f, o = np.split(w @ x + u @ h + b, 4)
         c = sigmoid(i) * np.tanh(g) + sigmoid(f + lstm.forget_bias) * c
         if lstm.cell_clip is not None:
             c = np.clip(c, -lstm.cell_clip, lstm.cell_clip)
         h = sigmoid(o) * np.tanh(c)
         if lstm.cell_dim != lstm.projection_dim:
-            h = self.weights[f"layers.{number}.projection_weight"][d] @ h
+            h = self.weights[f"sequence_encoder.stacks.{d}.layers.{number}.projection_weight"] @ h
             if lstm.proj_clip is not None:
                 h = np.clip(h, -lstm.proj_clip, lstm.proj_clip)
         return h, c

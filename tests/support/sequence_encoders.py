@@ -34,7 +34,7 @@ class LayerOracle:
 
     def __init__(self, bilm: BiLM) -> None:
         self.config, self.bilm = bilm.config, bilm
-        self.weights = {name: value.detach().double().numpy() for name, value in bilm.stored_tensors().items()}
+        self.weights = {name: value.detach().double().numpy() for name, value in bilm.state_dict().items()}
 
     def layers(self, words: np.ndarray) -> np.ndarray:
         """Token vectors (T, D) -> layers (L+1, T, 2D)."""
@@ -46,8 +46,8 @@ class LayerOracle:
         direction = self._transformer if self.config.transformer is not None else self._gated_cnn
         return np.concatenate([direction(0, words), direction(1, words[::-1])[:, ::-1]], axis=2)
 
-    def _affine(self, name: str, d: int, x: np.ndarray) -> np.ndarray:
-        return x @ self.weights[f"{name}.weight"][d].T + self.weights[f"{name}.bias"][d]
+    def _affine(self, name: str, x: np.ndarray) -> np.ndarray:
+        return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
 
     # Interleaved LSTMs
 
@@ -59,18 +59,21 @@ class LayerOracle:
             fwd, bwd = (self._lstm(config, number, 0, below[0]), self._lstm(config, number, 1, below[1][::-1])[::-1])
             both = np.concatenate([fwd, bwd], axis=1)
             if config.projects_layers:
-                weight, bias = (self.weights[f"projections.{number}.{name}"] for name in ("weight", "bias"))
+                weight, bias = (
+                    self.weights[f"sequence_encoder.projections.{number}.{name}"] for name in ("weight", "bias")
+                )
                 stream = stream + both @ weight.T + bias
                 layers.append(stream)
                 both = stream
             below = [both, both]
         if config.projects_layers:
             return np.array(layers)
-        weight, bias = (self.weights[f"top_projection.{name}"] for name in ("weight", "bias"))
+        weight, bias = (self.weights[f"sequence_encoder.top_projection.{name}"] for name in ("weight", "bias"))
         return np.concatenate([half @ weight.T + bias for half in (fwd, bwd)], axis=1)[None]
 
     def _lstm(self, config: InterleavedConfig, number: int, d: int, inputs: np.ndarray) -> np.ndarray:
-        w, u, b = (self.weights[f"layers.{number}.{name}"][d] for name in ("input_weight", "recurrent_weight", "bias"))
+        layer = f"sequence_encoder.stacks.{d}.layers.{number}"
+        w, u, b = (self.weights[f"{layer}.{name}"] for name in ("input_weight", "recurrent_weight", "bias"))
         h, c, outputs = np.zeros(config.cell_dim), np.zeros(config.cell_dim), []
         for x in inputs:
             i, g, f, o = np.split(w @ x + u @ h + b, 4)
@@ -86,11 +89,11 @@ class LayerOracle:
         assert config is not None
         layers = [x]
         for number in range(config.num_layers):
-            name = f"layers.{number}"
-            attended = self._attention(config, self._affine(f"{name}.attention_input", d, normalized(x)))
-            x = x + self._affine(f"{name}.attention_output", d, attended)
-            hidden = gelu(self._affine(f"{name}.feedforward_input", d, normalized(x)))
-            x = x + self._affine(f"{name}.feedforward_output", d, hidden)
+            name = f"sequence_encoder.stacks.{d}.layers.{number}"
+            attended = self._attention(config, self._affine(f"{name}.attention_input", normalized(x)))
+            x = x + self._affine(f"{name}.attention_output", attended)
+            hidden = gelu(self._affine(f"{name}.feedforward_input", normalized(x)))
+            x = x + self._affine(f"{name}.feedforward_output", hidden)
             layers.append(x)
         layers[-1] = normalized(x)
         return np.array(layers)
@@ -117,18 +120,19 @@ class LayerOracle:
         assert config is not None
         layers = [x]
         for number in range(config.num_layers):
+            name = f"sequence_encoder.stacks.{d}.layers.{number}"
             padded = np.concatenate([np.zeros((config.width - 1, x.shape[1])), x])
             added = []
             for position in range(len(x)):
                 window = padded[position : position + config.width].reshape(-1)
-                values, gates = np.split(self._weight_normed(f"layers.{number}.convolution", d, window), 2)
-                added.append(self._weight_normed(f"layers.{number}.projection", d, values * sigmoid(gates)))
+                values, gates = np.split(self._weight_normed(f"{name}.convolution", window), 2)
+                added.append(self._weight_normed(f"{name}.projection", values * sigmoid(gates)))
             x = x + np.array(added)
             layers.append(x)
         return np.array(layers)
 
-    def _weight_normed(self, name: str, d: int, x: np.ndarray) -> np.ndarray:
-        weight, norms, bias = (self.weights[f"{name}.{part}"][d] for part in ("weight", "row_norms", "bias"))
+    def _weight_normed(self, name: str, x: np.ndarray) -> np.ndarray:
+        weight, norms, bias = (self.weights[f"{name}.{part}"] for part in ("weight", "row_norms", "bias"))
         return norms * (weight @ x) / np.sqrt((weight**2).sum(axis=1)) + bias
 
 

@@ -26,9 +26,9 @@ from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import EFML_ON_DISK, BiLMConfig, StatePolicy
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.lstm import state_shapes
 from elmokit.nn.shapes_only import shapes_only
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.nn.state import state_shapes
 from elmokit.text.vocab import Vocab
 
 FORMAT_VERSION = 1
@@ -78,6 +78,11 @@ def write_card(card: str, directory: Path) -> None:
     (directory / "README.md").write_bytes(card.encode("utf-8", "backslashreplace"))
 
 
+def _shapes_of(config: BiLMConfig) -> dict[str, Shape]:
+    with shapes_only():
+        return {name: tuple(tensor.shape) for name, tensor in BiLM(config).state_dict().items()}
+
+
 def write_native(model: Pretrained, directory: Path, storage_dtype: str = "float32") -> None:
     """Write the files of a model into an empty directory.
 
@@ -88,8 +93,10 @@ def write_native(model: Pretrained, directory: Path, storage_dtype: str = "float
     softmax = model.softmax
     if softmax is not None and (model.vocab is None or len(model.vocab) != len(softmax.weight)):
         raise ValueError(f"a softmax over {len(softmax.weight)} words needs their vocabulary, not {model.vocab}")
+    weights = model.bilm.state_dict()  # a pruned or parametrized model has other names, which could not be read
+    check_shapes("the biLM", _shapes_of(model.config), {name: tuple(each.shape) for name, each in weights.items()})
     _write_config(model, directory / "config.json")
-    _write_tensors(model.bilm.stored_tensors(), directory / "model.safetensors", storage_dtype)
+    _write_tensors(weights, directory / "model.safetensors", storage_dtype)
     if softmax is not None:
         _write_tensors(softmax.state_dict(), directory / "softmax.safetensors", storage_dtype)
     if model.warm_state is not None:
@@ -173,8 +180,20 @@ def _read_tensors(path: Path, expected: Mapping[str, Shape]) -> dict[str, Tensor
         raise CheckpointError(f"{path} is truncated or not a safetensors file ({error}): fetch it again") from error
     if others := [f"{name} ({tensor.dtype})" for name, tensor in tensors.items() if not tensor.is_floating_point()]:
         raise CheckpointError(f"{path} holds tensors that are not weights: {', '.join(others)}")
+    tensors = _renamed(tensors)
     check_shapes(path, expected, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
     return {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def _renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The bundled weights by the module's names; theirs are older, with both directions of a layer in one tensor."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        if name.startswith("layers."):
+            renamed |= {f"sequence_encoder.stacks.{d}.{name}": part.clone() for d, part in enumerate(tensor)}
+        else:
+            renamed[name.replace("char_cnn.", "token_encoder.", 1) if name.startswith("char_cnn.") else name] = tensor
+    return renamed
 
 
 def filled(make: Callable[[], Module], tensors: Mapping[str, Tensor]) -> Module:
@@ -196,11 +215,6 @@ def _aligned(tensor: Tensor) -> Tensor:
     The alignment of a file's tensors depends on the length of its header, and so on its metadata.
     """
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
-
-
-def _shapes_of(config: BiLMConfig) -> dict[str, Shape]:
-    with shapes_only():
-        return {name: tuple(tensor.shape) for name, tensor in BiLM(config).stored_tensors().items()}
 
 
 def _read_softmax(path: Path, config: BiLMConfig, vocab: Vocab | None) -> FullSoftmax | None:

@@ -14,8 +14,8 @@ import torch
 
 from elmokit.config import BiLMConfig, StatePolicy, check_state_policy
 from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.lstm import check_state_shapes
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.nn.state import check_state_shapes
 from elmokit.text.vocab import Vocab
 
 
@@ -175,7 +175,7 @@ class Pretrained:
         size = sum(parameter.numel() for parameter in self.bilm.parameters())
         parts = [
             f"{self.config.num_representations} layers of {self.config.output_dim} dimensions",
-            "prepacked weights" if self.bilm.is_prepacked else f"{size:,} parameters",
+            f"{size:,} parameters" if size else "prepacked weights",
             "no softmax" if self.softmax is None else f"softmax over {len(self.softmax.weight):,} words",
             f"reads {self.bilm.token_encoder.input}",
             f"tokenizer {self.tokenizer or 'unknown'}",
@@ -208,7 +208,7 @@ def fingerprint(model: Pretrained) -> str:
     """
     settings = [model.config.to_dict(), model.mix and asdict(model.mix), model.state_policy, model.tokenizer]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    tensors = dict(sorted(model.bilm.stored_tensors().items()))
+    tensors = dict(sorted(model.bilm.state_dict().items()))
     if model.warm_state is not None:
         tensors |= {"state.h": model.warm_state.h, "state.c": model.warm_state.c}
     for name, tensor in tensors.items():

@@ -5,8 +5,7 @@ parts that are missing, and the result is bit for bit that of an uninterrupted r
 from its beginning, however long its lines are.
 
 Lines are spooled into parts and split into batches; batches are computed ahead, on other threads, while the calling
-thread writes vectors to their offsets. So memory holds one line of text and a few batches of vectors or windows of a
-long sentence, never a part.
+thread writes vectors to their offsets. So memory holds one line of text and a few batches of vectors, never a part.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import chain, groupby, tee
-from operator import attrgetter
+from itertools import chain, tee
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, cast
 
@@ -24,8 +22,8 @@ from safetensors.torch import load_file, save_file
 
 from elmokit.config import StatePolicy
 from elmokit.embed.job import FileJob, FileReport, Progress
-from elmokit.embed.outputs import HalfVectors, RunningPool
-from elmokit.embed.pipeline import Sizes, split_evenly
+from elmokit.embed.outputs import OutputSpec
+from elmokit.embed.pipeline import Sizes
 from elmokit.fs.atomic import atomic_path
 from elmokit.nn.bilm import BiLMState
 from elmokit.storage.checksum import UNSEALED, is_intact, seal
@@ -74,12 +72,11 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Lines of a part that are run together, or a long one alone."""
+    """Lines of a part that are run together."""
 
     part: _Part
     first_line: int
     sentences: list[SpooledSentence]
-    is_long: bool
 
     @property
     def ends_part(self) -> bool:
@@ -111,75 +108,33 @@ def _missing_parts(job: FileJob, directory: Path, kept: Set[int], progress: Prog
 def _batches_of(part: _Part, sizes: Sizes) -> Iterator[_Batch]:
     line = 0
     whole = part.words.sentences()
-    for sentences, is_long in split_evenly(whole, sizes.batch_words, sizes.words_of(whole)):
-        yield _Batch(part, line, cast(list[SpooledSentence], sentences), is_long)
+    for sentences in sizes.split_evenly(whole):
+        yield _Batch(part, line, cast(list[SpooledSentence], sentences))
         line += len(sentences)
 
 
 # --- Vectors ---------------------------------------------------------------------------------------------------------
 
 
-class _Vectors(NamedTuple):
-    """Vectors of the words of the part from `row` on, as they are stored."""
+class _Computed(NamedTuple):
+    """The vectors of a batch, as they are stored, from `row` of its part on; and the state after it."""
 
+    batch: _Batch
     row: int
     vectors: np.ndarray
-
-
-class _BatchEnd(NamedTuple):
-    """All vectors of the batch were yielded; the state after it."""
-
     state: State
 
 
-_Record: TypeAlias = "_Vectors | HalfVectors | _BatchEnd"
-
-
-def _records(
-    job: FileJob, batches: Iterable[_Batch], state: State, progress: Progress
-) -> Generator[tuple[_Batch, _Record], None, None]:
-    """Yield the records to write, batch after batch; some batches are computed ahead."""
-    carries = isinstance(state, BiLMState) or state == "carry"
-    for is_long, together in groupby(batches, key=attrgetter("is_long")):
-        if is_long:
-            for batch in together:
-                after = yield from _long_line(job, batch, state, progress)
-                state = after if carries else state
-                yield batch, _BatchEnd(state)
-            continue
-        written, computed = tee(together)
-        sentences = (read_together(batch.sentences) for batch in computed)
-        results = job.embedder.embed_batches(sentences, job.layers, state, job.storage_dtype, job.pooling)
-        with closing(results):
-            for result, batch in zip(results, written, strict=False):  # results first: they draw the batches
-                state = result.state if carries else state
-                row = batch.sentences[0].begin if job.pooling is None else batch.first_line
-                vectors = result.vectors[0] if job.pooling is None else np.concatenate(result.vectors)
-                yield batch, _Vectors(row, vectors)
-                progress.advance(batch.characters, sum(map(len, batch.sentences)))
-                yield batch, _BatchEnd(state)
-
-
-def _long_line(
-    job: FileJob, batch: _Batch, state: State, progress: Progress
-) -> Generator[tuple[_Batch, _Record], None, BiLMState]:
-    """The vectors of a long line, window by window; returns the state after it."""
-    (words,) = batch.sentences
-    pool, after = None if job.pooling is None else RunningPool(job.pooling, job.embedder.dim), None
-    for result in job.embedder.embed_windows(words, job.layers, state):
-        after = result.state
-        for half in result.halves:
-            if pool is not None:
-                pool.add(half)
-            else:
-                rows = slice(words.begin + half.rows.start, words.begin + half.rows.stop)
-                yield batch, HalfVectors(rows, half.columns, half.vectors)
-        done, length, characters = result.halves[0].rows, len(words), batch.characters
-        progress.advance(characters * done.stop // length - characters * done.start // length, done.stop - done.start)
-    if pool is not None:
-        yield batch, _Vectors(batch.first_line, pool.vectors())
-    assert after is not None
-    return after
+def _compute(job: FileJob, batches: Iterable[_Batch], state: State) -> Generator[_Computed, None, None]:
+    """Yield the vectors of each batch; some batches are computed ahead."""
+    carries, pipeline = isinstance(state, BiLMState) or state == "carry", job.embedder.pipeline
+    written, computed = tee(batches)
+    sentences = (read_together(batch.sentences) for batch in computed)
+    spec = OutputSpec.of(pipeline.model, job.layers, job.pooling, job.storage_dtype)
+    with closing(pipeline.embed_all(sentences, spec, state)) as results:
+        for result, batch in zip(results, written, strict=False):  # results first: they draw the batches
+            row = batch.sentences[0].begin if job.pooling is None else batch.first_line
+            yield _Computed(batch, row, result.vectors[0], result.state if carries else state)
 
 
 # --- The run ---------------------------------------------------------------------------------------------------------
@@ -206,24 +161,18 @@ def write_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
     progress, sizes = Progress(job), job.embedder.sizes
     parts = _missing_parts(job, directory, kept, progress)
     batches = chain.from_iterable(_batches_of(part, sizes) for part in parts)
-    with (
-        progress.bar,
-        closing(cast(Generator, _records(job, batches, state, progress))) as records,
-        ExitStack() as open_shard,
-    ):
+    with progress.bar, closing(_compute(job, batches, state)) as computed, ExitStack() as open_shard:
         writer = None
-        for batch, record in records:
+        for batch, row, vectors, state in computed:
             number = batch.part.number
             if writer is None:
                 writer = open_shard.enter_context(write_shard(directory, index, number, batch.part.labels))
-            if isinstance(record, _Vectors):
-                writer.write(*record)
-            elif isinstance(record, HalfVectors):
-                writer.fill(record.rows, record.columns, record.vectors)
-            elif batch.ends_part:
-                if isinstance(record.state, BiLMState):
+            writer.write(row, vectors)
+            progress.advance(batch.characters, sum(map(len, batch.sentences)))
+            if batch.ends_part:
+                if isinstance(state, BiLMState):
                     # Before its part is complete, so that the last finished part always has its state.
-                    _write_state(_state_path(directory, number), record.state)
+                    _write_state(_state_path(directory, number), state)
                 open_shard.close()
                 writer = None
                 _state_path(directory, number - 1).unlink(missing_ok=True)

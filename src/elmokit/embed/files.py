@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from elmokit.checkpoints.loading import ModelSource
-from elmokit.config import StatePolicy, check_count
+from elmokit.config import StatePolicy, StorageDtype, check_count
 from elmokit.data.fasta import read_identifiers, read_sequences
 from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder, resolve_embedder
@@ -91,7 +91,7 @@ def embed_file(
     tokenize: bool = True,
     device: str | None = None,
     dtype: str | None = None,
-    storage_dtype: str = "float32",
+    storage_dtype: StorageDtype = "float32",
     sentences_per_part: int = SENTENCES_PER_PART,
     overwrite: bool = False,
 ) -> FileReport:
@@ -152,7 +152,7 @@ def encode_file(
     output: str | Path,
     model: Embedder | ModelSource = None,
     *,
-    pooling: str = "mean",
+    pooling: Literal["mean", "max"] = "mean",
     normalize_embeddings: bool = False,
     layers: str | int = "mix",
     state: StatePolicy | None = None,
@@ -206,7 +206,7 @@ def embed_fasta(
     state: StatePolicy | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    storage_dtype: str = "float32",
+    storage_dtype: StorageDtype = "float32",
     sentences_per_part: int = SENTENCES_PER_PART,
     overwrite: bool = False,
 ) -> FileReport:

@@ -11,11 +11,12 @@ from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
-from elmokit.config import StatePolicy, check_count
+from elmokit.config import StatePolicy, StorageDtype, check_count
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.reading import read_lines
 from elmokit.progress import ProgressBar
+from elmokit.runtime import MAX_SENTENCE_WORDS, check_length
 from elmokit.storage.store import StoreIndex
 from elmokit.text.characters import TruncationWarning, truncation_message
 from elmokit.text.long_text import SEGMENT_CHARACTERS, tokenize_long_text
@@ -89,7 +90,7 @@ class FileJob:
     embedder: Embedder
     layers: str | int
     state: StatePolicy
-    storage_dtype: str
+    storage_dtype: StorageDtype
     tokenizer: Tokenizer
     pooling: Pooling | None = None  # None: a vector for every word
     names: Sequence[str] | None = None  # of the lines, where the output has them
@@ -99,15 +100,14 @@ class FileJob:
         return len(self.text.digests)
 
     def check_lengths(self) -> None:
-        """ValueError that names the first line with more words than a model without carried state can read."""
-        longest = self.embedder.longest_sentence
-        if longest is None or self.text.longest_line <= longest:  # no line has more words than characters
+        """ValueError that names the first line with more words than are computed at once."""
+        if self.text.longest_line <= MAX_SENTENCE_WORDS:  # no line has more words than characters
             return
         for number, line in enumerate(self.text.reader(self.text.path), start=1):
-            if len(line) > longest:
+            if len(line) > MAX_SENTENCE_WORDS:
                 name = f"line {number}" if self.names is None else "a sequence"
                 words = sum(map(len, tokenize_long_text(self.tokenizer, line)))
-                self.embedder.check_length(words, f"{self.text.path}, {name}")
+                check_length(words, f"{self.text.path}, {name}")
 
     @cached_property
     def index(self) -> StoreIndex:

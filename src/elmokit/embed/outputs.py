@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import check_storage_dtype
+from elmokit.config import StorageDtype
 from elmokit.ops.transfer import upload
+from elmokit.settings import check, conform
 
 # --- Layers ----------------------------------------------------------------------------------------------------------
 
@@ -71,7 +73,7 @@ def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
     if isinstance(number, bool | str | float) or number not in range(-count, count):
         choices = f"layers must be mix, average, sum, top, or a number from 0 (the tokens) to {count - 1} (the top)"
         if layers == "all":
-            raise ValueError(f"one vector of a word is needed: {choices}")
+            raise ValueError(f"one vector is needed, of one layer or mix: {choices}")
         raise ValueError(f"{choices}, or all where a word may have several vectors; not {layers!r}")
     return torch.eye(count, dtype=torch.float32, device="cpu")[operator.index(number)]
 
@@ -85,60 +87,23 @@ def select_layers(model: Pretrained, layers: str | int) -> LayerSelection:
 
 # --- Pooling ---------------------------------------------------------------------------------------------------------
 
-POOLINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "mean": lambda vectors: vectors.mean(axis=0),
-    "max": lambda vectors: vectors.max(axis=0),
-}
-# The same, window by window: the ufunc that combines windows, and its initial value.
-RUNNING: dict[str, tuple[np.ufunc, float]] = {"mean": (np.add, 0.0), "max": (np.maximum, -np.inf)}
-
 
 @dataclass(frozen=True)
 class Pooling:
     """How the vectors of a text's words become one: by their "mean" or "max", scaled to length one if `normalize`."""
 
-    name: str = "mean"
+    name: Literal["mean", "max"] = "mean"
     normalize: bool = False
 
     def __post_init__(self) -> None:
-        if self.name not in POOLINGS:
-            raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, not {self.name!r}")
+        conform(Literal["mean", "max"], self.name, "pooling")
 
-    def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        """(T, 2D) -> (1, 2D); zeros where there are no words."""
-        pooled = POOLINGS[self.name](vectors) if len(vectors) else np.zeros(vectors.shape[1], vectors.dtype)
-        if self.normalize:
-            pooled = pooled / max(float(np.linalg.norm(pooled)), 1e-12)
-        return pooled[None]
-
-
-@dataclass(frozen=True)
-class HalfVectors:
-    """Vectors of one direction, (n, D) or (L+1, n, D): the given rows (words) and columns of a sentence's array."""
-
-    rows: slice
-    columns: slice
-    vectors: np.ndarray
-
-
-class RunningPool:
-    """Pools the vectors of a sentence that come window by window, each direction by itself; accumulates in float64."""
-
-    def __init__(self, pooling: Pooling, dim: int) -> None:
-        self._pooling = pooling
-        self._rule, self._start = RUNNING[pooling.name]
-        self._pooled = np.full(dim, self._start)
-        self._words = 0
-
-    def add(self, half: HalfVectors) -> None:
-        of_window = self._rule.reduce(half.vectors, axis=0, dtype=np.float64, initial=self._start)
-        self._pooled[half.columns] = self._rule(self._pooled[half.columns], of_window)
-        self._words = max(self._words, half.rows.stop)
-
-    def vectors(self) -> np.ndarray:
-        """(1, 2D) float32, once both directions of all words were added."""
-        whole = self._pooled / self._words if self._pooling.name == "mean" else self._pooled
-        return self._pooling(whole.astype(np.float32)[None])
+    def __call__(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """The vectors of the words of B texts, end to end (M, 2D) -> (B, 2D); zeros for a text without words."""
+        # Not the default: it checks the lengths, for which it waits for a GPU.
+        pooled = torch.segment_reduce(vectors, self.name, lengths=lengths, axis=0, unsafe=True)
+        pooled.masked_fill_((lengths == 0)[:, None], 0.0)
+        return F.normalize(pooled, dim=1) if self.normalize else pooled
 
 
 @dataclass(frozen=True)
@@ -148,14 +113,28 @@ class OutputSpec:
     Attributes:
         layers: The layers of each vector.
         pooling: Not None: one vector for each sentence.
-        storage_dtype: Not None: the vectors of all words end to end, as a store holds them: (N, 2D) or (N, L+1, 2D),
-            "float32" or "float16".
+        storage_dtype: Not None: the vectors of all words end to end, as a store holds them: (M, 2D) or (M, L+1, 2D).
     """
 
     layers: LayerSelection
     pooling: Pooling | None = None
-    storage_dtype: str | None = None
+    storage_dtype: StorageDtype | None = None
 
     def __post_init__(self) -> None:
-        if self.storage_dtype is not None:
-            check_storage_dtype(self.storage_dtype)
+        check(self)
+
+    @staticmethod
+    def of(
+        model: Pretrained,
+        layers: str | int,
+        pooling: Pooling | None = None,
+        storage_dtype: StorageDtype | None = None,
+    ) -> OutputSpec:
+        """The output for `layers`, as `Embedder.embed` names them.
+
+        Raises:
+            ValueError: The model has no such layers, there is more than one with a pooling, or `storage_dtype` is none.
+        """
+        if pooling is not None:
+            return OutputSpec(LayerSelection(1, layer_weights(model, layers)), pooling)
+        return OutputSpec(select_layers(model, layers), None, storage_dtype)

@@ -17,15 +17,14 @@ from elmokit.checkpoints.loading import ModelSource
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import StatePolicy
 from elmokit.data.streams import scoring_batch
-from elmokit.lm.evaluate import final_outputs, outputs_in_windows
+from elmokit.lm.evaluate import final_outputs
 from elmokit.lm.language_model import check_single_start, parts_of, resolve_language_model
 from elmokit.lm.masked import outputs_of_hidden
 from elmokit.lm.scoring import words_of
-from elmokit.nn.bilm import check_length
+from elmokit.runtime import check_length
 from elmokit.text.tokenizer import Sentence
 from elmokit.text.vocab import is_mark
 
-WINDOW_WORDS = 1024  # of a sentence to read at a time, if the model carries state from window to window
 CHUNK_LOGITS = 1 << 22  # logits of one direction to compute at a time: 16 MB in float32
 DIRECTIONS = {"forward": (0,), "backward": (1,), "both": (0, 1)}
 
@@ -53,21 +52,14 @@ def _words_of_one(model: Pretrained, sentence: Sentence, tokenize: bool) -> Sequ
 def _outputs(model: Pretrained, words: Sequence[str], state: str, check: Callable[[], None] | None) -> Tensor:
     """Inputs of the softmax for a sentence, (2, T+1, D).
 
-    Position k predicts word k forward (</S> at the last position), and word k-1 backward (<S> at the first). `check` is
-    called before each window of the sentence.
+    Position k predicts word k forward (</S> at the last position), and word k-1 backward (<S> at the first).
     """
     bilm, softmax, vocab = parts_of(model)
-    start = model.start(state)
-    if len(words) >= WINDOW_WORDS and bilm.config.sequence_encoder.carries_state:
-        windows = outputs_in_windows(bilm, vocab, words, start, WINDOW_WORDS, check)
-        forward, backward = torch.cat([outputs for outputs, _ in windows], dim=1)
-        outputs = torch.stack([forward, backward.flip(0)])
-    else:
-        check_length(bilm.config, len(words), "the sentence")
-        if check is not None:
-            check()
-        batch = scoring_batch([words], np.zeros(1, dtype=np.int64), 1, reset=True)
-        outputs, _ = final_outputs(bilm, vocab, batch, start=start)
+    check_length(len(words), "the sentence")
+    if check is not None:
+        check()
+    batch = scoring_batch([words], np.zeros(1, dtype=np.int64), 1, reset=True)
+    outputs, _ = final_outputs(bilm, vocab, batch, start=model.start(state))
     return outputs.to(softmax.weight.dtype)
 
 

@@ -23,7 +23,7 @@ import torch
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.config import BiLMConfig, StatePolicy
 from elmokit.data.corpus import find_files
-from elmokit.data.streams import PackedBatch, assign_rows, scoring_batch, sentence_batches, window_batch
+from elmokit.data.streams import PackedBatch, assign_rows, scoring_batch, sentence_batches
 from elmokit.data.text_files import check_language, file_tokenizers, read_sentences
 from elmokit.lm.language_model import (
     BATCH_WORDS,
@@ -37,10 +37,11 @@ from elmokit.lm.language_model import (
 )
 from elmokit.lm.masked import pseudo_perplexity
 from elmokit.lm.measures import Measure, Perplexity, warn_of_unknown
-from elmokit.nn.bilm import BiLM, BiLMState, check_length
+from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.progress import ProgressBar
+from elmokit.runtime import check_length
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
 
@@ -87,70 +88,6 @@ def final_outputs(
     return torch.stack(batch.text.unpack(layers[-1]).chunk(2, dim=1)), after
 
 
-def outputs_in_windows(
-    bilm: BiLM,
-    vocab: Vocab,
-    sentence: Sequence[str],
-    state: BiLMState | None,
-    window_words: int,
-    check: Callable[[], None] | None = None,
-) -> Iterator[tuple[torch.Tensor, BiLMState]]:
-    """Run a biLM that carries state on one sentence, window by window, so that memory does not grow with its length.
-
-    The directions never exchange information: each reads the sentence from its own end, and carries its state from
-    window to window.
-
-    Args:
-        bilm: The model.
-        vocab: Its vocabulary.
-        sentence: The words.
-        state: State of one row before the sentence; None: zeros.
-        window_words: Size of a window in words and boundaries; the outputs do not depend on it.
-        check: Called before each window; an exception that it raises ends the computation.
-
-    Yields:
-        The input of the softmax of each direction for a window, (2, N, D), in the order in which the direction reads;
-        and the state after it.
-    """
-    forward, backward = (BOS, *sentence), (EOS, *reversed(sentence))
-    for begin in range(0, len(forward), window_words):
-        if check is not None:
-            check()
-        end = begin + window_words
-        batch = window_batch(forward[begin:end], backward[begin:end])
-        layers, state = bilm.run(
-            bilm.word_vectors(batch.words, vocab), batch.tokens.to(bilm.device), batch.text.packing, state
-        )
-        yield layers[-1], state
-
-
-def _isolate_long_sentences(
-    batches: Iterable[list[Sequence[str]]], batch_words: int
-) -> Iterator[tuple[list[Sequence[str]], bool]]:
-    """Give a long sentence, which can only be the last of its batch, a batch of its own; True for such a batch."""
-    for batch in batches:
-        *before, last = batch
-        is_long = len(last) + 1 > batch_words
-        if is_long and before:
-            yield before, False
-        yield [last] if is_long else batch, is_long
-
-
-def _losses_of_long(
-    softmax: FullSoftmax, targets: torch.Tensor, windows: Iterator[tuple[torch.Tensor, BiLMState]]
-) -> tuple[torch.Tensor, BiLMState]:
-    """Losses (2, N) and the final state of a sentence, from its targets (2, N) and its `outputs_in_windows`."""
-    unread = torch.stack([targets[0], targets[1].flip(0)])  # in the order in which they are read
-    losses, state = [], None
-    for outputs, after in windows:
-        of_window, unread = unread[:, : outputs.shape[1]].to(outputs.device), unread[:, outputs.shape[1] :]
-        losses.append(torch.stack(list(map(softmax.log_losses, outputs.to(softmax.weight.dtype), of_window))))
-        state = after
-    assert state is not None
-    forward, backward = torch.cat(losses, dim=1)
-    return torch.stack([forward, backward.flip(0)]), state
-
-
 @torch.no_grad()
 def log_losses(
     bilm: BiLM,
@@ -174,17 +111,14 @@ def log_losses(
             the final state of sentence i - `batch_size`. None: "carry" if the model carries state, else "zeros".
         batch_size: Number of rows with carried state; otherwise it has no effect.
         start: State of one row, for "warm".
-        check: Called before each batch, and each window of a long sentence; an exception that it raises ends the
-            computation.
-        batch_words: Size of a batch in words and boundaries; None: `BATCH_WORDS`. If the model carries state, a longer
-            sentence is read in windows of that size. Losses do not depend on it.
+        check: Called before each batch; an exception that it raises ends the computation.
+        batch_words: Size of a batch in words and boundaries; None: `BATCH_WORDS`. Losses do not depend on it.
 
     Yields:
         Batches of sentences, with their targets (2, N) and losses -log p in nats (2, N), in the order of the text.
 
     Raises:
-        ValueError: An argument is invalid, the model cannot predict words, or it cannot read a sentence in windows
-            that is too long to be read whole.
+        ValueError: An argument is invalid, the model cannot predict words, or a sentence is too long.
     """
     _check_independent(bilm.config)
     state = state_of(bilm.config, state)
@@ -192,32 +126,24 @@ def log_losses(
         raise ValueError("state='warm' needs a model with a warm state: use state='zeros'")
     check_rows(batch_size)
     start = start if state == "warm" else None
-    prepacked, size = prepack(bilm, None), batch_words or BATCH_WORDS
-    carried, count = bilm.initial_state(batch_size) if state == "carry" else None, 0
-    for batch, is_long in _isolate_long_sentences(sentence_batches(sentences, size), size):
+    prepacked, count = prepack(bilm, None), 0
+    carried = bilm.initial_state(batch_size) if state == "carry" else None
+    for batch in sentence_batches(sentences, batch_words or BATCH_WORDS):
+        check_length(max(map(len, batch)), "a sentence")
+        if check is not None:
+            check()
         targets = target_ids(batch, vocab)
-        if is_long and bilm.config.sequence_encoder.carries_state:
-            row = count % batch_size
-            before = start if carried is None else carried.row(row)
-            windows = outputs_in_windows(prepacked, vocab, batch[0], before, size, check)
-            losses, after = _losses_of_long(softmax, targets, windows)
-            carried = None if carried is None else carried.with_row(row, after)
+        if carried is not None:
+            rows = np.arange(count, count + len(batch)) % batch_size
+            packed = scoring_batch(batch, rows, batch_size, reset=False)
         else:
-            check_length(bilm.config, max(map(len, batch)), "a sentence")
-            if check is not None:
-                check()
-            if state == "carry":
-                rows = np.arange(count, count + len(batch)) % batch_size
-                packed = scoring_batch(batch, rows, batch_size, reset=False)
-            else:
-                num_rows = min(MAX_ROWS, len(batch))
-                rows = assign_rows([len(sentence) + 1 for sentence in batch], num_rows)
-                packed = scoring_batch(batch, rows, num_rows, reset=True)
-            outputs, after = final_outputs(prepacked, vocab, packed, carried, start)
-            carried = after if state == "carry" else None
-            dtype = softmax.weight.dtype
-            pairs = zip(outputs.to(dtype), targets.to(outputs.device), strict=True)  # of each direction
-            losses = torch.stack([softmax.log_losses(*pair) for pair in pairs])
+            num_rows = min(MAX_ROWS, len(batch))
+            rows = assign_rows([len(sentence) + 1 for sentence in batch], num_rows)
+            packed = scoring_batch(batch, rows, num_rows, reset=True)
+        outputs, after = final_outputs(prepacked, vocab, packed, carried, start)
+        carried = None if carried is None else after
+        pairs = zip(outputs.to(softmax.weight.dtype), targets.to(outputs.device), strict=True)  # of each direction
+        losses = torch.stack([softmax.log_losses(*pair) for pair in pairs])
         count += len(batch)
         yield batch, targets, losses
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.nn.bilm import BiLM, BiLMState, check_ids, uncompiled
-from elmokit.nn.inference import Frozen
+from elmokit.nn.inference import Frozen, PrepackedBiLM
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.token_encoders import TokenEncoder
 from elmokit.ops.threads import run_on_own_thread
@@ -137,8 +137,8 @@ class Elmo(nn.Module):
         super().__init__()
         if not isinstance(bilm, BiLM):
             raise ValueError(f"Elmo takes a biLM, not {type(bilm).__name__}: write Elmo(elmokit.load(...).bilm)")
-        if not freeze:
-            bilm.check_has_weights()
+        if not freeze and isinstance(bilm, PrepackedBiLM):
+            raise ValueError("a prepacked biLM has no weights that could be trained: use `elmokit.load`")
         if not isinstance(num_mixes, int) or num_mixes < 1:
             raise ValueError(f"num_mixes must be an integer, at least 1, not {num_mixes}")
         self.bilm = bilm
@@ -166,8 +166,7 @@ class Elmo(nn.Module):
         check_ids(ids, self.bilm.config)
         self.bilm.token_encoder.check_ids(ids)
         mask = self.bilm.token_encoder.is_word(ids)
-        run = uncompiled(run_on_own_thread)
-        layers, end = run(partial(self._layers, ids.long(), mask, state), self.bilm.device)
+        layers, end = uncompiled(run_on_own_thread)(partial(self._layers, ids.long(), mask, state), self.bilm.device)
         return ElmoOutput(self.mix(layers, mask), mask, end)
 
     def _layers(self, ids: Tensor, mask: Tensor, state: BiLMState | None) -> tuple[Tensor, BiLMState]:

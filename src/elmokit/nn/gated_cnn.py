@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import GatedCNNConfig
-from elmokit.nn.lstm import BiLMState, run_directions, runs_in_turn, states_of_directions
+from elmokit.nn.lstm import run_directions, stack_directions
+from elmokit.nn.state import BiLMState, states_of_directions
 from elmokit.nn.token_encoders import Projection
 from elmokit.ops.functional import LSTMState, apply_dropout, linear
 from elmokit.ops.packing import Packing, Segments
@@ -153,7 +154,5 @@ class BidirectionalGatedCNN(nn.Module):
             for d, stack in enumerate(self.stacks)
         ]
         carried = [layer.h for direction in states for layer in direction]
-        in_turn = runs_in_turn(self, words, *carried, dropout=dropout)
-        (fwd, fwd_states), (bwd, bwd_states) = run_directions(tasks, words.device, in_turn)
-        layers = torch.stack([layer for pair in zip(fwd, bwd, strict=True) for layer in pair])
-        return layers.unflatten(0, (-1, 2)), BiLMState.of_ranks([fwd_states, bwd_states], rows)
+        (fwd, fwd_states), (bwd, bwd_states) = run_directions(self, tasks, [words, *carried], dropout)
+        return stack_directions(fwd, bwd), BiLMState.of_ranks([fwd_states, bwd_states], rows)

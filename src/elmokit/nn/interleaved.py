@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import InterleavedConfig
-from elmokit.nn.lstm import NO_CLIPS, BiLMState, LSTMLayer, check_stateless, run_directions, runs_in_turn
+from elmokit.nn.lstm import NO_CLIPS, LSTMLayer, run_directions
+from elmokit.nn.state import BiLMState, check_stateless
 from elmokit.nn.token_encoders import Projection
 from elmokit.ops.functional import LSTMState, apply_dropout
 from elmokit.ops.packing import Packing, Segments
@@ -84,6 +85,5 @@ class InterleavedLSTM(nn.Module):
         zeros = inputs[0].new_zeros(len(packing.row_order), self.config.cell_dim)
         layers = [cast(nn.ModuleList, cast(nn.ModuleDict, stack)["layers"])[index] for stack in self.stacks]
         tasks = [partial(layer, x, packing, LSTMState(zeros, zeros)) for layer, x in zip(layers, inputs, strict=True)]
-        in_turn = runs_in_turn(self, *inputs)
-        (fwd, _), (bwd, _) = run_directions(tasks, zeros.device, in_turn)
+        (fwd, _), (bwd, _) = run_directions(self, tasks, inputs)
         return fwd, bwd

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -12,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.config import LSTMConfig, SequenceEncoderConfig
+from elmokit.config import LSTMConfig
+from elmokit.nn.state import BiLMState, states_of_directions
 from elmokit.ops.functional import Clips, LSTMState, LSTMWeights, apply_dropout, lstm, records_gradients
 from elmokit.ops.packing import Packing
 from elmokit.ops.threads import run_side_by_side
@@ -44,7 +44,6 @@ class LSTMLayer(nn.Module):
         state: LSTMState,
         start: LSTMState | None = None,
         index: Tensor | None = None,
-        out: Tensor | None = None,
     ) -> tuple[Tensor, LSTMState]:
         """Run over a packed stream.
 
@@ -54,14 +53,12 @@ class LSTMLayer(nn.Module):
             state: The state that each row starts from, by rank.
             start: The state of one row that a reset sets; None: zeros.
             index: The row of `x` that each slot reads, (N,); None: slot n reads row n.
-            out: A tensor for the outputs; only without gradients.
 
         Returns:
             The outputs (N, D), float32 at least, and each row's state after its last step.
         """
         x = x if index is None else F.embedding(index, x)
-        outputs, state = lstm(x, packing, state, self.weights(), self.clips, start)
-        return outputs if out is None else out.copy_(outputs), state
+        return lstm(x, packing, state, self.weights(), self.clips, start)
 
     def weights(self) -> LSTMWeights:
         """The weights as the op reads them.
@@ -105,8 +102,7 @@ class LSTMStack(nn.Module):
         states: Sequence[LSTMState],
         starts: Sequence[LSTMState | None],
         dropout: float = 0.0,
-        out: Tensor | None = None,
-    ) -> tuple[Tensor, list[LSTMState]]:
+    ) -> tuple[list[Tensor], list[LSTMState]]:
         """Run over a packed stream.
 
         Args:
@@ -117,134 +113,22 @@ class LSTMStack(nn.Module):
             starts: For each layer the state that a reset sets; None: zeros.
             dropout: As in bilm-tf (training.py:388-424): on the input of every layer, which the skip connection also
                 reads, and on the last output. The token layer that is returned is without dropout.
-            out: A tensor for the layers; only without gradients.
 
         Returns:
-            The layers (L+1, N, D), the token vectors first, and the final state of each layer.
+            The token vectors and the outputs of each layer, (N, D) each, and the final state of each layer.
         """
-        x = F.embedding(tokens, words) if out is None else torch.index_select(words, 0, tokens, out=out[0])
-        layers, finals = [x], []
-        for index, layer in enumerate(self.layers):
-            x = apply_dropout(x, dropout)
-            place = None if out is None else out[index + 1]
-            if index == 0 and out is not None and not dropout:  # each distinct word is multiplied once
-                outputs, final = layer(words, packing, states[0], starts[0], index=tokens, out=place)
-            else:
-                outputs, final = layer(x, packing, states[index], starts[index], out=place)
-            if self.use_skip_connections and index > 0:
-                outputs = outputs + x if out is None else outputs.add_(x)
-            x = apply_dropout(outputs, dropout) if index + 1 == len(self.layers) else outputs
-            if out is not None and x is not place:
-                x = out[index + 1].copy_(x)
-            layers.append(x)
+        token_vectors = F.embedding(tokens, words)
+        x, first, *others = apply_dropout(token_vectors, dropout), *self.layers
+        # Without dropout each distinct word is multiplied once.
+        source, index = (x, None) if dropout else (words, tokens)
+        outputs, final = first(source, packing, states[0], starts[0], index)
+        layers, finals = [token_vectors, outputs], [final]
+        for layer, state, start in zip(others, states[1:], starts[1:], strict=True):
+            x = apply_dropout(layers[-1], dropout)
+            outputs, final = layer(x, packing, state, start)
+            layers.append(outputs + x if self.use_skip_connections else outputs)
             finals.append(final)
-        return torch.stack(layers) if out is None else out, finals
-
-
-def state_shapes(config: SequenceEncoderConfig, rows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shapes of h and c in a state of `rows` rows."""
-    layers, *widths = config.state_shape
-    h, c = ((2, layers, rows, width) for width in widths)
-    return h, c
-
-
-@dataclass(frozen=True, repr=False)
-class BiLMState:
-    """The state of B rows between calls: `h` (2, L, B, D) and `c` (2, L, B, H); directions fwd, bwd.
-
-    For encoders other than LSTMs the shapes differ (`state_shape` of their configuration), but rows are along the third
-    axis, too: a gated CNN keeps the last inputs of each layer in `h`; an encoder that carries no state has no elements.
-    """
-
-    h: Tensor
-    c: Tensor
-
-    @staticmethod
-    def zeros(config: SequenceEncoderConfig, rows: int, like: Tensor) -> BiLMState:
-        """Zeros for `rows` rows, float32 at least, on the device of the tensor `like`."""
-        wide = torch.promote_types(like.dtype, torch.float32)
-        return BiLMState(*(like.new_zeros(shape, dtype=wide) for shape in state_shapes(config, rows)))
-
-    def __repr__(self) -> str:
-        return f"BiLMState(h {tuple(self.h.shape)}, c {tuple(self.c.shape)}, {self.h.dtype} on {self.h.device})"
-
-    def to(self, device: torch.device) -> BiLMState:
-        """The state itself, or its copy on another device."""
-        return self if self.h.device == device else BiLMState(self.h.to(device), self.c.to(device))
-
-    def float(self) -> BiLMState:
-        return BiLMState(self.h.float(), self.c.float())
-
-    def row(self, row: int) -> BiLMState:
-        """The state of one row."""
-        return BiLMState(self.h[:, :, row : row + 1], self.c[:, :, row : row + 1])
-
-    def repeated(self, rows: int) -> BiLMState:
-        """The state of one row for each of `rows` rows."""
-        return BiLMState(self.h.repeat(1, 1, rows, 1), self.c.repeat(1, 1, rows, 1))
-
-    def with_row(self, row: int, of_row: BiLMState) -> BiLMState:
-        """The state with that of `row` replaced by the only row of `of_row`."""
-        h, c = self.h.clone(), self.c.clone()
-        h[:, :, row], c[:, :, row] = of_row.h[:, :, 0], of_row.c[:, :, 0]
-        return BiLMState(h, c)
-
-    def of_direction(self, d: int, rows: Tensor | None = None) -> list[LSTMState]:
-        """The state of each layer of direction `d`; with `rows` of those rows, in that order."""
-        pairs = zip(self.h[d], self.c[d], strict=True)
-        return [LSTMState(h, c) if rows is None else LSTMState(h[rows], c[rows]) for h, c in pairs]
-
-    @staticmethod
-    def of_ranks(directions: Sequence[Sequence[LSTMState]], rows: Tensor) -> BiLMState:
-        """The state by row, from those of each direction and layer by rank."""
-        rank = torch.argsort(rows)
-        h, c = (
-            torch.stack([torch.stack([state[part] for state in states]) for states in directions])[:, :, rank]
-            for part in range(2)
-        )
-        return BiLMState(h, c)
-
-
-def check_state_shapes(state: BiLMState, config: SequenceEncoderConfig, rows: int) -> None:
-    """ValueError if the state is of another number of rows, or of another model."""
-    shapes, expected = (tuple(state.h.shape), tuple(state.c.shape)), state_shapes(config, rows)
-    if shapes == expected:
-        return
-    if state.h.dim() == 4 and state.h.shape[2] != rows:
-        raise ValueError(f"the state has {state.h.shape[2]} rows, the batch {rows}: give one row for each")
-    raise ValueError(f"the state is of another model: its h and c are {[*shapes]}, those of this one {[*expected]}")
-
-
-def states_of_directions(
-    config: SequenceEncoderConfig, rows: Tensor, words: Tensor, state: BiLMState | None, start: BiLMState | None
-) -> tuple[list[list[LSTMState]], list[list[LSTMState] | list[None]]]:
-    """The states of each direction and layer, by rank, and the start states.
-
-    Args:
-        config: The configuration of a sequence encoder that carries state.
-        rows: The row of each rank, (B,).
-        words: A tensor with the device and dtype of the states.
-        state: The state by row; None: zeros.
-        start: The state of one row that a reset sets; None: zeros, which are None in the result.
-
-    Returns:
-        For each direction and layer the states (B, ...), and the start states (1, ...).
-
-    Raises:
-        ValueError: A state is of another number of rows, or of another model.
-    """
-    state = BiLMState.zeros(config, len(rows), words) if state is None else state
-    check_state_shapes(state, config, len(rows))
-    if start is not None:
-        check_state_shapes(start, config, 1)
-    starts = [[None] * config.num_layers if start is None else start.of_direction(d) for d in range(2)]
-    return [state.of_direction(d, rows) for d in range(2)], starts
-
-
-def check_stateless(kind: str, state: BiLMState | None, start: BiLMState | None) -> None:
-    """ValueError if a sequence encoder that carries no state is given one; `kind` names it in the message."""
-    if state is not None or start is not None:
-        raise ValueError(f"{kind} has no state to carry or to start from: use zeros")
+        return [*layers[:-1], apply_dropout(layers[-1], dropout)], finals
 
 
 def has_hooks(modules: Iterable[nn.Module]) -> bool:
@@ -252,18 +136,23 @@ def has_hooks(modules: Iterable[nn.Module]) -> bool:
     return any(module._forward_hooks or module._forward_pre_hooks for module in modules)
 
 
-def runs_in_turn(encoder: nn.Module, *inputs: Tensor, dropout: float = 0.0) -> bool:
-    """Whether the directions run one after the other on the caller's thread, for gradients, dropout or hooks.
+def run_directions(
+    encoder: nn.Module, tasks: Sequence[Callable[[], Result]], inputs: Sequence[Tensor], dropout: float = 0.0
+) -> list[Result]:
+    """Run a task for each direction, on threads of their own where the caller's thread is not needed.
 
-    A hook may add parameters that learn although the encoder does not, and may keep tensors, which must then not be
-    overwritten.
+    It is needed for gradients, for dropout, which draws random numbers in order, and for hooks, which may learn.
     """
-    return dropout > 0 or has_hooks(encoder.modules()) or records_gradients(*inputs, *encoder.parameters())
+    if dropout > 0 or has_hooks(encoder.modules()) or records_gradients(*inputs, *encoder.parameters()):
+        return [task() for task in tasks]
+    return run_side_by_side([*tasks], inputs[0].device)
 
 
-def run_directions(tasks: Sequence[Callable[[], Result]], device: torch.device, in_turn: bool) -> list[Result]:
-    """Run a task for each direction: in turn, or without gradients on threads of their own."""
-    return [task() for task in tasks] if in_turn else run_side_by_side([*tasks], device)
+def stack_directions(fwd: Sequence[Tensor], bwd: Sequence[Tensor]) -> Tensor:
+    """The layers of each direction, (N, D) each -> (L+1, 2, N, D)."""
+    layers = [layer for pair in zip(fwd, bwd, strict=True) for layer in pair]
+    out = None if records_gradients(*layers) else allocate((len(layers), *fwd[0].shape), fwd[0].dtype, fwd[0].device)
+    return torch.stack(layers, out=out).unflatten(0, (-1, 2))
 
 
 class BidirectionalLSTM(nn.Module):
@@ -283,19 +172,14 @@ class BidirectionalLSTM(nn.Module):
         start: BiLMState | None = None,
         dropout: float = 0.0,
     ) -> tuple[Tensor, BiLMState]:
-        """See `BiLM.run`. The stacks run on threads of their own, unless `runs_in_turn`."""
+        """See `BiLM.run`."""
         rows, wide = packing.on(words.device).row_order, torch.promote_types(words.dtype, torch.float32)
         words, tokens = words.to(wide), tokens.contiguous()
         states, starts = states_of_directions(self.config, rows, words, state, start)
-        carried = [part for direction in states for layer in direction for part in layer]
-        in_turn = runs_in_turn(self, words, *carried, dropout=dropout)
-        shape = (self.config.num_layers + 1, *tokens.shape, words.shape[1])
-        layers = None if in_turn else allocate(shape, wide, words.device)
-        outs = [None if layers is None else layers[:, d] for d in range(2)]
         tasks = [
-            partial(stack, words, tokens[d], packing, states[d], starts[d], dropout, outs[d])
+            partial(stack, words, tokens[d], packing, states[d], starts[d], dropout)
             for d, stack in enumerate(self.stacks)
         ]
-        (fwd, fwd_states), (bwd, bwd_states) = run_directions(tasks, words.device, in_turn)
-        layers = torch.stack([fwd, bwd], dim=1) if layers is None else layers
-        return layers, BiLMState.of_ranks([fwd_states, bwd_states], rows)
+        carried = [part for direction in states for layer in direction for part in layer]
+        (fwd, fwd_states), (bwd, bwd_states) = run_directions(self, tasks, [words, *carried], dropout)
+        return stack_directions(fwd, bwd), BiLMState.of_ranks([fwd_states, bwd_states], rows)

@@ -41,7 +41,6 @@ class TokenEncoder(Protocol):
 
     input: str  # the kind of its ids: "characters", "words", or "words and characters"
     word_limit: str  # how much of a word it reads, such as "48 bytes"
-    stored_name: str  # the prefix of its weights' names in files
     is_cacheable: bool  # whether caching pays: a vector takes work, and is the same to the last bit in any batch
 
     def __call__(self, ids: Tensor) -> Tensor:
@@ -97,7 +96,7 @@ def _check_filled(ids: Tensor, padding: object, source: str) -> None:
 class WordEmbedding(nn.Module):
     """A table of token vectors, for models that read word ids."""
 
-    input, stored_name, word_limit, is_cacheable = "words", "word_embedding", "no limit", False
+    input, word_limit, is_cacheable = "words", "no limit", False
 
     def __init__(self, num_words: int, dim: int, boundary_words: tuple[int, int]) -> None:
         super().__init__()
@@ -174,7 +173,7 @@ class Projection(nn.Linear):
 class CharacterReader:
     """The part of a `TokenEncoder` that turns words into characters, for encoders that read nothing else."""
 
-    input, stored_name = "characters", "char_cnn"
+    input = "characters"
     config: CharCNNConfig
 
     def ids(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
@@ -257,7 +256,7 @@ class EfmlEncoder(nn.Module):
     (Its modules/token_embedder.py, ConvTokenEmbedder.)
     """
 
-    stored_name, is_cacheable = "words_and_characters", False
+    is_cacheable = False
 
     def __init__(self, config: EfmlEncoderConfig, output_dim: int) -> None:
         super().__init__()

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import TransformerConfig
-from elmokit.nn.lstm import BiLMState, check_stateless, run_directions, runs_in_turn
+from elmokit.nn.lstm import run_directions, stack_directions
+from elmokit.nn.state import BiLMState, check_stateless
 from elmokit.nn.token_encoders import Projection
 from elmokit.ops.functional import apply_dropout
 from elmokit.ops.packing import Packing, Segments
@@ -192,7 +193,5 @@ class BidirectionalTransformer(nn.Module):
         words = words.to(torch.promote_types(words.dtype, torch.float32))
         layout = AttentionLayout(packing, self.config, words)
         tasks = [partial(stack, words, tokens[d], layout, dropout) for d, stack in enumerate(self.stacks)]
-        in_turn = runs_in_turn(self, words, dropout=dropout)
-        fwd, bwd = run_directions(tasks, words.device, in_turn)
-        layers = torch.stack([layer for pair in zip(fwd, bwd, strict=True) for layer in pair])
-        return layers.unflatten(0, (-1, 2)), BiLMState.zeros(self.config, len(packing.row_order), words)
+        fwd, bwd = run_directions(self, tasks, [words], dropout)
+        return stack_directions(fwd, bwd), BiLMState.zeros(self.config, len(packing.row_order), words)

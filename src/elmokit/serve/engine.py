@@ -19,8 +19,7 @@ import numpy as np
 
 from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.outputs import Pooling
-from elmokit.embed.pipeline import split_evenly
+from elmokit.embed.outputs import OutputSpec, Pooling
 from elmokit.runtime import release_freed_memory
 from elmokit.serve.errors import RequestError
 
@@ -198,14 +197,14 @@ class Engine:
         _in_its_loop(requests, [[next(vectors) for _ in request.sentences] for request in requests])
 
     def _embed(self, sentences: list[Sequence[str]], output: Output) -> list[np.ndarray]:
-        batches = [batch for batch, _ in split_evenly(sentences, self._embedder.sizes.batch_words)]
-        results = self._embedder.embed_batches(batches, output.layers, self._state, pooling=output.pooling)
+        pipeline = self._embedder.pipeline
+        batches = list(pipeline.sizes.split_evenly(sentences))
+        spec = OutputSpec.of(pipeline.model, output.layers, output.pooling, "float32")
         vectors: list[np.ndarray] = []
-        for batch, result in zip(batches, results, strict=True):
-            if output.pooling is not None:
-                vectors += [of_sentence[0] for of_sentence in result.vectors]
-            else:
-                vectors += np.split(result.vectors[0], np.cumsum(list(map(len, batch)))[:-1])
+        for batch, result in zip(batches, pipeline.embed_all(batches, spec, self._state), strict=True):
+            (of_batch,) = result.vectors
+            ends = np.cumsum(list(map(len, batch)))[:-1]
+            vectors.extend(of_batch if output.pooling else np.split(of_batch, ends))
         return vectors
 
 

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from elmokit.nn.bilm import FIRST_STACK, SECOND_STACK, BiLM
+from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.train.optim import Optimizer
 from elmokit.train.snapshots import Snapshot
+
+FIRST_STACK, SECOND_STACK = "sequence_encoder.stacks.0.", "sequence_encoder.stacks.1."
 
 
 def _older_parameters(bilm: BiLM, softmax: FullSoftmax) -> Iterator[tuple[int, list[nn.Parameter]]]:

@@ -79,15 +79,18 @@ def test_every_weight_is_read_into_its_parameter(tmp_path: Path) -> None:
     BiLM(config).load_state_dict(state)  # strict: every parameter is there
     assert sum(tensor.numel() for tensor in state.values()) == sum(array.size for array in arrays.values())
     for d, cell in enumerate(CELLS):
-        kernel = torch.cat([state["layers.0.input_weight"][d], state["layers.0.recurrent_weight"][d]], dim=1)
+        layer = f"sequence_encoder.stacks.{d}.layers.0"
+        kernel = torch.cat([state[f"{layer}.input_weight"], state[f"{layer}.recurrent_weight"]], dim=1)
         np.testing.assert_array_equal(kernel.T, arrays[f"{cell}/W_0"])
-        np.testing.assert_array_equal(state["layers.0.bias"][d], arrays[f"{cell}/B"])
-        np.testing.assert_array_equal(state["layers.0.projection_weight"][d].T, arrays[f"{cell}/W_P_0"])
-    gates = state["char_cnn.highways.0.gates.weight"]
+        np.testing.assert_array_equal(state[f"{layer}.bias"], arrays[f"{cell}/B"])
+        np.testing.assert_array_equal(state[f"{layer}.projection_weight"].T, arrays[f"{cell}/W_P_0"])
+    gates = state["token_encoder.highways.0.gates.weight"]
     np.testing.assert_array_equal(gates[:8].T, arrays["CNN_high_0/W_transform"])
     np.testing.assert_array_equal(gates[8:].T, arrays["CNN_high_0/W_carry"])
-    np.testing.assert_array_equal(state["char_cnn.convolutions.1.weight"].permute(2, 1, 0), arrays["CNN/W_cnn_1"][0])
-    np.testing.assert_array_equal(state["char_cnn.char_embedding"], arrays["char_embed"])
+    np.testing.assert_array_equal(
+        state["token_encoder.convolutions.1.weight"].permute(2, 1, 0), arrays["CNN/W_cnn_1"][0]
+    )
+    np.testing.assert_array_equal(state["token_encoder.char_embedding"], arrays["char_embed"])
 
 
 def test_262nd_character_is_dropped_first_or_last(tmp_path: Path) -> None:
@@ -95,7 +98,7 @@ def test_262nd_character_is_dropped_first_or_last(tmp_path: Path) -> None:
     table = arrays["char_embed"]
     for spare in (np.vstack([np.zeros((1, 2), np.float32), table]), np.vstack([table, table[:1]])):
         _, state = read_bilm_hdf5(*write_pair(tmp_path, arrays | {"char_embed": spare}))
-        np.testing.assert_array_equal(state["char_cnn.char_embedding"], table)
+        np.testing.assert_array_equal(state["token_encoder.char_embedding"], table)
 
 
 def test_model_of_one_layer_is_read_as_bilm_tf_dumps_it(tmp_path: Path) -> None:
@@ -146,7 +149,7 @@ def test_model_of_word_ids_is_read(tmp_path: Path) -> None:
     arrays = random_arrays(LSTM_SHAPES | {"embedding": (7, 4)})
     config, state = read_bilm_hdf5(*write_pair(tmp_path, arrays, {"lstm": OPTIONS["lstm"]}))
     assert config == BiLMConfig(config.lstm, char_cnn=None, num_words=7)
-    np.testing.assert_array_equal(state["word_embedding"], arrays["embedding"])
+    np.testing.assert_array_equal(state["token_encoder.weight"], arrays["embedding"])
     BiLM(config).load_state_dict(state)
 
 
@@ -155,7 +158,7 @@ def test_weights_are_read_into_memory_where_another_device_is_the_default(tmp_pa
     paths = write_pair(tmp_path, arrays, {"lstm": OPTIONS["lstm"]})
     with torch.device("meta"):  # stands for a GPU
         _, state = read_bilm_hdf5(*paths)
-    np.testing.assert_array_equal(state["word_embedding"], arrays["embedding"])
+    np.testing.assert_array_equal(state["token_encoder.weight"], arrays["embedding"])
 
 
 def test_a_number_in_place_of_the_word_vectors_is_refused(tmp_path: Path) -> None:

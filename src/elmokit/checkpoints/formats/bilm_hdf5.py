@@ -49,7 +49,7 @@ class Entry:
     dataset: str
     shape: Shape  # of the dataset
     parameter: str
-    part: int | slice | EllipsisType = ...
+    part: slice | EllipsisType = ...
     rows: int | slice | EllipsisType = ...
     # TensorFlow multiplies from the right and keeps convolutions as (1, width, in, out).
     reverse_axes: bool = True
@@ -57,19 +57,19 @@ class Entry:
 
 def _char_cnn_entries(config: CharCNNConfig, output_dim: int) -> Iterator[Entry]:
     dim, filters = config.embedding_dim, config.num_filters
-    yield Entry("char_embed", (config.num_characters, dim), "char_cnn.char_embedding", reverse_axes=False)
+    yield Entry("char_embed", (config.num_characters, dim), "token_encoder.char_embedding", reverse_axes=False)
     for i, (width, number) in enumerate(config.filters):
-        yield Entry(f"CNN/W_cnn_{i}", (1, width, dim, number), f"char_cnn.convolutions.{i}.weight", rows=0)
-        yield Entry(f"CNN/b_cnn_{i}", (number,), f"char_cnn.convolutions.{i}.bias")
+        yield Entry(f"CNN/W_cnn_{i}", (1, width, dim, number), f"token_encoder.convolutions.{i}.weight", rows=0)
+        yield Entry(f"CNN/b_cnn_{i}", (number,), f"token_encoder.convolutions.{i}.bias")
     for k in range(config.num_highway):
-        weight, bias = f"char_cnn.highways.{k}.gates.weight", f"char_cnn.highways.{k}.gates.bias"
+        weight, bias = f"token_encoder.highways.{k}.gates.weight", f"token_encoder.highways.{k}.gates.bias"
         for gate, part in (("transform", slice(0, filters)), ("carry", slice(filters, 2 * filters))):
             yield Entry(f"CNN_high_{k}/W_{gate}", (filters, filters), weight, part)
             yield Entry(f"CNN_high_{k}/b_{gate}", (filters,), bias, part)
     # Both systems omit the projection where it would not change the size.
     if filters != output_dim:
-        yield Entry("CNN_proj/W_proj", (filters, output_dim), "char_cnn.projection.weight")
-        yield Entry("CNN_proj/b_proj", (output_dim,), "char_cnn.projection.bias")
+        yield Entry("CNN_proj/W_proj", (filters, output_dim), "token_encoder.projection.weight")
+        yield Entry("CNN_proj/b_proj", (output_dim,), "token_encoder.projection.bias")
 
 
 def _lstm_entries(config: LSTMConfig, direction: int, layer: int) -> Iterator[Entry]:
@@ -78,14 +78,15 @@ def _lstm_entries(config: LSTMConfig, direction: int, layer: int) -> Iterator[En
         config.projection_dim,
         config.cell_dim,
     )
+    ours = f"sequence_encoder.stacks.{direction}.layers.{layer}"
     # The upper rows of the kernel multiply the input, the lower ones the state. Columns: gates i, j, f, o, as here.
     kernel = (2 * dim, 4 * hidden)
-    yield Entry(f"{cell}/W_0", kernel, f"layers.{layer}.input_weight", direction, slice(0, dim))
-    yield Entry(f"{cell}/W_0", kernel, f"layers.{layer}.recurrent_weight", direction, slice(dim, 2 * dim))
-    yield Entry(f"{cell}/B", (4 * hidden,), f"layers.{layer}.bias", direction)
+    yield Entry(f"{cell}/W_0", kernel, f"{ours}.input_weight", rows=slice(0, dim))
+    yield Entry(f"{cell}/W_0", kernel, f"{ours}.recurrent_weight", rows=slice(dim, 2 * dim))
+    yield Entry(f"{cell}/B", (4 * hidden,), f"{ours}.bias")
     # bilm-tf omits the projection where it would not change the size.
     if config.has_projection:
-        yield Entry(f"{cell}/W_P_0", (hidden, dim), f"layers.{layer}.projection_weight", direction)
+        yield Entry(f"{cell}/W_P_0", (hidden, dim), f"{ours}.projection_weight")
 
 
 def table_of(config: BiLMConfig) -> Iterator[Entry]:
@@ -93,7 +94,7 @@ def table_of(config: BiLMConfig) -> Iterator[Entry]:
     lstm = config.lstm_for("AllenNLP's and bilm-tf's files are")
     if config.char_cnn is None:
         words = (config.num_words or 0, lstm.projection_dim)
-        yield Entry("embedding", words, "word_embedding", reverse_axes=False)
+        yield Entry("embedding", words, "token_encoder.weight", reverse_axes=False)
     else:
         yield from _char_cnn_entries(config.char_cnn, lstm.projection_dim)
     for direction in range(2):
@@ -154,7 +155,7 @@ def _read_rows(entry: Entry, dataset: h5py.Dataset | np.ndarray) -> np.ndarray:
 def fill_state_dict(config: BiLMConfig, datasets: Mapping[str, h5py.Dataset | np.ndarray]) -> dict[str, Tensor]:
     """The state_dict of `BiLM(config)`, in float32, from datasets that have the names and shapes of its table."""
     with shapes_only():
-        shapes = {name: parameter.shape for name, parameter in BiLM(config).stored_tensors().items()}
+        shapes = {name: parameter.shape for name, parameter in BiLM(config).state_dict().items()}
     state = {name: torch.empty(shape, dtype=torch.float32, device="cpu") for name, shape in shapes.items()}
     for entry in table_of(config):
         array = _read_rows(entry, datasets[entry.dataset]).astype(np.float32, copy=False)
@@ -214,7 +215,7 @@ def load_bilm_hdf5(weights: Path, softmax: bool = True) -> Pretrained:
 
 def arrays_of(bilm: BiLM) -> dict[str, np.ndarray]:
     """The datasets of a biLM in float32; `fill_state_dict` is the inverse."""
-    state, table = bilm.stored_tensors(), list(table_of(bilm.config))
+    state, table = bilm.state_dict(), list(table_of(bilm.config))
     arrays = {entry.dataset: np.empty(entry.shape, np.float32) for entry in table}
     for entry in table:
         part = state[entry.parameter][entry.part].float().cpu().numpy()

@@ -7,7 +7,6 @@ Sources: ELMoForManyLangs, `modules/token_embedder.py`, `modules/elmo.py`, `modu
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import EllipsisType
 
 import torch
 from torch import Tensor
@@ -41,17 +40,16 @@ def _negate_gate(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Entry:
-    """`change(file[name])` is added to `state_dict[parameter][part]`."""
+    """`change(file[name])` is added to `state_dict[parameter]`."""
 
     name: str
     shape: Shape  # in the file
     parameter: str
-    part: int | EllipsisType = ...
     change: Callable[[Tensor], Tensor] = Tensor.float
 
 
 def _token_encoder_entries(config: EfmlEncoderConfig, output_dim: int) -> Iterator[Entry]:
-    ours, cnn = "words_and_characters", config.char_cnn
+    ours, cnn = "token_encoder", config.char_cnn
     if config.words:
         words = (len(config.words), config.word_dim)
         yield Entry("word_emb_layer.embedding.weight", words, f"{ours}.word_embedding")
@@ -64,8 +62,8 @@ def _token_encoder_entries(config: EfmlEncoderConfig, output_dim: int) -> Iterat
             yield Entry(f"convolutions.{i}.bias", (number,), f"{conv}.bias")
         for k in range(cnn.num_highway):
             gates = f"{ours}.char_cnn.highways.{k}.gates"
-            yield Entry(f"highways._layers.{k}.weight", (2 * filters, filters), f"{gates}.weight", change=_negate_gate)
-            yield Entry(f"highways._layers.{k}.bias", (2 * filters,), f"{gates}.bias", change=_negate_gate)
+            yield Entry(f"highways._layers.{k}.weight", (2 * filters, filters), f"{gates}.weight", _negate_gate)
+            yield Entry(f"highways._layers.{k}.bias", (2 * filters,), f"{gates}.bias", _negate_gate)
     yield Entry("projection.weight", (output_dim, config.num_features), f"{ours}.projection.weight")
     yield Entry("projection.bias", (output_dim,), f"{ours}.projection.bias")
 
@@ -73,27 +71,28 @@ def _token_encoder_entries(config: EfmlEncoderConfig, output_dim: int) -> Iterat
 def _elmo_entries(config: LSTMConfig) -> Iterator[Entry]:
     dim, hidden = config.projection_dim, config.cell_dim
     for layer in range(config.num_layers):
-        ours = f"layers.{layer}"
         for d, direction in enumerate(("forward", "backward")):
+            ours = f"sequence_encoder.stacks.{d}.layers.{layer}"
             cell = f"{direction}_layer_{layer}"
             for name, weight in (("input", "input_weight"), ("state", "recurrent_weight")):
-                yield Entry(f"{cell}.{name}_linearity.weight", (4 * hidden, dim), f"{ours}.{weight}", d, _igfo)
-            yield Entry(f"{cell}.state_linearity.bias", (4 * hidden,), f"{ours}.bias", d, _igfo)
-            yield Entry(f"{cell}.state_projection.weight", (dim, hidden), f"{ours}.projection_weight", d)
+                yield Entry(f"{cell}.{name}_linearity.weight", (4 * hidden, dim), f"{ours}.{weight}", _igfo)
+            yield Entry(f"{cell}.state_linearity.bias", (4 * hidden,), f"{ours}.bias", _igfo)
+            yield Entry(f"{cell}.state_projection.weight", (dim, hidden), f"{ours}.projection_weight")
 
 
 def _lstm_entries(config: InterleavedConfig) -> Iterator[Entry]:
     """The table for weights of torch.nn.LSTM, which has two biases per gate; they are added up."""
     dim, hidden = config.projection_dim, config.cell_dim
     for layer in range(config.num_layers):
-        input_dim, ours = 2 * hidden if layer else dim, f"layers.{layer}"
+        input_dim = 2 * hidden if layer else dim
         for d, suffix in enumerate((f"l{layer}", f"l{layer}_reverse")):
+            ours = f"sequence_encoder.stacks.{d}.layers.{layer}"
             weights = (("ih", input_dim, "input_weight"), ("hh", hidden, "recurrent_weight"))
             for name, width, weight in weights:
-                yield Entry(f"encoder.weight_{name}_{suffix}", (4 * hidden, width), f"{ours}.{weight}", d, _igfo)
-                yield Entry(f"encoder.bias_{name}_{suffix}", (4 * hidden,), f"{ours}.bias", d, _igfo)
-    yield Entry("projection.weight", (dim, hidden), "top_projection.weight")
-    yield Entry("projection.bias", (dim,), "top_projection.bias")
+                yield Entry(f"encoder.weight_{name}_{suffix}", (4 * hidden, width), f"{ours}.{weight}", _igfo)
+                yield Entry(f"encoder.bias_{name}_{suffix}", (4 * hidden,), f"{ours}.bias", _igfo)
+    yield Entry("projection.weight", (dim, hidden), "sequence_encoder.top_projection.weight")
+    yield Entry("projection.bias", (dim,), "sequence_encoder.top_projection.bias")
 
 
 def tables_of(config: BiLMConfig) -> dict[str, list[Entry]]:
@@ -135,11 +134,11 @@ def read_efml(directory: Path) -> tuple[BiLMConfig, dict[str, Tensor]]:
         check_shapes(directory / name, {entry.name: entry.shape for entry in entries}, shapes)
     # Only now are the sizes in the settings known to be those of the files, and safe to allocate.
     with shapes_only():
-        shapes = {name: parameter.shape for name, parameter in BiLM(config).stored_tensors().items()}
+        shapes = {name: parameter.shape for name, parameter in BiLM(config).state_dict().items()}
     state = {name: torch.zeros(shape, dtype=torch.float32, device="cpu") for name, shape in shapes.items()}
     for name, entries in tables.items():
         for entry in entries:
-            state[entry.parameter][entry.part] += entry.change(files[name][entry.name].float())
+            state[entry.parameter] += entry.change(files[name][entry.name].float())
     return config, state
 
 

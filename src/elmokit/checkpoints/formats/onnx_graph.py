@@ -224,7 +224,7 @@ def onnx_model(bilm: BiLM) -> ModelProto:
         from onnx import TensorProto, helper
     except ImportError as error:
         raise ValueError("ONNX files are written by onnx: pip install onnx (elmokit's extra onnx)") from error
-    bilm.check_has_weights()
+    bilm.state_dict()  # ValueError if it is prepacked
     if 4 * sum(parameter.numel() for parameter in bilm.parameters()) > MAX_BYTES:
         raise ValueError("an ONNX file holds at most 2 GB, and this model has more")
     graph = _Graph()

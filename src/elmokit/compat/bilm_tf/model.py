@@ -57,9 +57,8 @@ def _with_word_embedding(bilm: BiLM, embedding_weight_file: str | Path) -> BiLM:
         expected = f"(V, {bilm.config.sequence_encoder.projection_dim})"
         raise ValueError(f"{embedding_weight_file} has vectors {tuple(table.shape)}, but this biLM needs {expected}")
     config = replace(bilm.config, char_cnn=None, num_words=len(table))
-    characters = f"{bilm.token_encoder.stored_name}."
-    lstms = {name: tensor for name, tensor in bilm.stored_tensors().items() if not name.startswith(characters)}
-    return filled(lambda: BiLM(config), lstms | {"word_embedding": table})
+    lstms = {name: tensor for name, tensor in bilm.state_dict().items() if not name.startswith("token_encoder.")}
+    return filled(lambda: BiLM(config), lstms | {"token_encoder.weight": table})
 
 
 def _tensor(ids: Any) -> Tensor:
