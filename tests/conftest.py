@@ -17,6 +17,12 @@ settings.load_profile("elmokit")
 # Tests are small: threads that wait for each other cost more than they bring. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import torch  # noqa: E402
+
+# Without a GPU, Triton's kernels are interpreted. Set before triton is imported, wherever that is.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 VENDORED_GOLDENS = Path(__file__).parent / "golden" / "data"
 MISSING = "shared folder missing"
 

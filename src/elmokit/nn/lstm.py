@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from elmokit.config import LSTMConfig
 from elmokit.nn.state import BiLMState, states_of_directions
 from elmokit.ops.functional import Clips, LSTMState, LSTMWeights, apply_dropout, lstm, records_gradients
 from elmokit.ops.packing import Packing
-from elmokit.ops.threads import run_side_by_side
+from elmokit.ops.threads import run_on_streams, run_side_by_side
 from elmokit.ops.workspace import allocate
 
 NO_CLIPS = Clips(None, None)
@@ -137,12 +137,14 @@ def has_hooks(modules: Iterable[nn.Module]) -> bool:
 
 
 def run_directions(
-    encoder: nn.Module, tasks: Sequence[Callable[[], Result]], inputs: Sequence[Tensor], dropout: float = 0.0
+    encoder: nn.Module, tasks: Sequence[partial[Result]], inputs: Sequence[Tensor], dropout: float = 0.0
 ) -> list[Result]:
-    """Run a task for each direction, on threads of their own where the caller's thread is not needed.
+    """Run a task for each direction: side by side on a GPU, and on a CPU where the caller's thread is not needed.
 
     It is needed for gradients, for dropout, which draws random numbers in order, and for hooks, which may learn.
     """
+    if inputs[0].is_cuda:
+        return run_on_streams(tasks, inputs[0].device)
     if dropout > 0 or has_hooks(encoder.modules()) or records_gradients(*inputs, *encoder.parameters()):
         return [task() for task in tasks]
     return run_side_by_side([*tasks], inputs[0].device)

@@ -5,7 +5,10 @@ one that is allowed and serves the device, the number type and the sizes at hand
 
     reference   a few lines of PyTorch: the specification
     portable    PyTorch with gradients of our own, in bounded memory; any device
+    triton      kernels for NVIDIA GPUs, compiled when they are first run
     native      C, compiled for several instruction sets (native/library.py chooses one)
+
+No device is served by both of the last two: on a CPU, "triton" means "portable", and on a GPU "native" means "triton".
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ from typing import Any, NamedTuple
 import torch
 
 from elmokit.ops.native import library
+from elmokit.ops.triton import launch
 
-BACKENDS = ("reference", "portable", "native")
+BACKENDS = ("reference", "portable", "triton", "native")
 VARIABLE = "ELMOKIT_BACKEND"
 MAX_INT8_DEPTH = 1 << 16  # the sum of as many products, each at most 255 * 127, fits in 32 bits
 MAX_ALPHABET = 1024  # distinct characters: larger tables would take too much memory for the time they save
@@ -76,6 +80,12 @@ def _prepacked_float_products(request: Request) -> str | None:
     return _floats(request) or _prepacked_products(request)
 
 
+def _lstm_on_cuda(request: Request) -> str | None:
+    if request.device != "cuda":
+        return f"it runs on a GPU, not on {request.device}"
+    return launch.why_none(request.dtype, *request.sizes[1:])
+
+
 def _tables_of_characters(request: Request) -> str | None:
     if any(size > MAX_ALPHABET for size in request.sizes):
         return f"tables of more than {MAX_ALPHABET} characters would be too large"
@@ -88,6 +98,7 @@ Requirement = Callable[[Request], str | None]
 IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
     "lstm": {
         "native": ("native.lstm", _prepacked_products),
+        "triton": ("triton.lstm", _lstm_on_cuda),
         "portable": ("portable.lstm", _floats),
         "reference": ("reference", _floats),
     },
@@ -152,7 +163,7 @@ def set_backend(name: str | None) -> None:
     Weights that are already prepacked stay with the implementation that prepacked them.
 
     Args:
-        name: "reference", "portable" or "native"; None: the value of ELMOKIT_BACKEND, or else the fastest.
+        name: "reference", "portable", "triton" or "native"; None: the value of ELMOKIT_BACKEND, or else the fastest.
 
     Raises:
         ValueError: If there is no such backend.
@@ -172,8 +183,9 @@ def get_backend() -> str:
 
 
 def available_backends() -> tuple[str, ...]:
-    """The backends that this machine's CPU can run; "native" needs the compiled library."""
-    return tuple(name for name in BACKENDS if name != "native" or library.targets())
+    """The backends that this machine can run: "native" needs the compiled library, "triton" a GPU and Triton."""
+    there = {"native": bool(library.targets()), "triton": torch.cuda.is_available() and launch.is_installed()}
+    return tuple(name for name in BACKENDS if there.get(name, True))
 
 
 def explain(op: str, device: str, dtype: torch.dtype, *sizes: int) -> dict[str, str | None]:

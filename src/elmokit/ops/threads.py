@@ -11,10 +11,10 @@ import atexit
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, suppress
-from functools import partial
+from functools import cache, partial
 from itertools import chain, islice
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -196,6 +196,44 @@ def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = C
         wait([future for future in others if not future.cancel()])  # they may write to the same arrays
         raise
     return results
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a value and in its tuples and lists."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _tensors(each)
+
+
+def run_on_streams(tasks: Sequence[partial[Result]], device: torch.device) -> list[Result]:
+    """Run tasks side by side on a CUDA device: the first on the caller's stream, each other one on a stream of its own.
+
+    The caller's thread issues all of them, and records gradients if it does so: PyTorch runs a backward pass on the
+    streams of the forward pass. What is shared between streams is their arguments and their results, which are
+    recorded: memory is given to another tensor only when all streams are through with it.
+    """
+    caller = torch.cuda.current_stream(device)
+    streams = [caller, *(_side_stream(device, number) for number in range(1, len(tasks)))]
+    for task, stream in zip(tasks[1:], streams[1:], strict=True):
+        stream.wait_stream(caller)
+        for tensor in _tensors(task.args):
+            tensor.record_stream(stream)
+    results = []
+    for task, stream in zip(tasks, streams, strict=True):
+        with torch.cuda.stream(stream):
+            results.append(task())
+    for stream, result in zip(streams[1:], results[1:], strict=True):
+        caller.wait_stream(stream)
+        for tensor in _tensors(result):
+            tensor.record_stream(caller)
+    return results
+
+
+@cache
+def _side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def _has_modes() -> bool:
