@@ -124,7 +124,7 @@ def backward_kernel(
         before = tl.where(step == 0, 0, all_rows + tl.load(starts + tl.maximum(step - 1, 0)))
         old_slots = (before + rows).to(tl.int64)
         at_out = slots[:, None] * WIDTH + dims[None, :]
-        grad = tl.load(grad_outputs + at_out, mask=mask, other=0.0) + tl.where(mask, grad_state, 0.0)
+        grad = tl.load(grad_outputs + at_out, mask=mask, other=0.0) + grad_state
         grad = tl.where(tl.abs(tl.load(outputs + at_out, mask=mask, other=0.0)) < projection_clip, grad, 0.0)
         low_grad = grad.to(dtype)
         tl.store(grad_projected + at_out, low_grad, mask=mask)
