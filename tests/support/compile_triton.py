@@ -55,10 +55,10 @@ def main() -> None:
     assert "triton" not in sys.modules, "the model on a CPU has imported Triton"
     from elmokit.ops.triton.lstm import backward_kernel, forward_kernel
 
-    trace = ("gates", "hidden", "cells", "previous_h")
+    absent = ("gates", "hidden", "cells", "previous_h", "resets")
     report = {
         "training": compiled(forward_kernel, "forward", ("index",)),
-        "first layer": compiled(forward_kernel, "forward", trace),
+        "first layer": compiled(forward_kernel, "forward", absent),
         "backward": compiled(backward_kernel, "backward", ()),
     }
     print(json.dumps(report))

@@ -44,6 +44,13 @@ def _block(matrix, rows, columns, STRIDE: tl.constexpr):
 
 
 @triton.jit
+def _fresh(resets, slots, active):
+    """The rows that are reset before their slots, as a column."""
+    fresh = slots < 0 if resets is None else tl.load(resets + slots, mask=active, other=0) != 0
+    return fresh[:, None]
+
+
+@triton.jit
 def _gate(x, mask, low_h, recurrent, units, dims, WIDTH: tl.constexpr, PRECISION: tl.constexpr):
     """The sum of a gate before its activation function; `x` and `recurrent` point to the gate's columns and rows."""
     weights = _block(recurrent, units, dims, WIDTH).T
@@ -66,7 +73,7 @@ def forward_kernel(
         begin = tl.load(starts + step)
         active = rows < tl.load(starts + step + 1) - begin
         slots, mask = (begin + rows).to(tl.int64), active[:, None]
-        fresh = tl.load(resets + slots, mask=active, other=0)[:, None] != 0
+        fresh = _fresh(resets, slots, active)
         state = tl.where(fresh, tl.load(start_h + dims)[None, :], state)
         low_h = state.to(dtype)
         sources = slots if index is None else tl.load(index + slots, mask=active, other=0).to(tl.int64)
@@ -119,7 +126,7 @@ def backward_kernel(
         begin = tl.load(starts + step)
         active = rows < tl.load(starts + step + 1) - begin
         slots, mask = (begin + rows).to(tl.int64), active[:, None]
-        fresh = tl.load(resets + slots, mask=active, other=0)[:, None] != 0
+        fresh = _fresh(resets, slots, active)
         # `cells` (B + N, H) begins with those before the first step
         before = tl.where(step == 0, 0, all_rows + tl.load(starts + tl.maximum(step - 1, 0)))
         old_slots = (before + rows).to(tl.int64)
@@ -169,33 +176,6 @@ def backward_kernel(
 # --- Launch ----------------------------------------------------------------------------------------------------------
 
 
-def _layout(packing: Packing, device: torch.device) -> dict[str, Tensor]:
-    """The first slot of each step (T + 1,) int32, and the resets (N,) uint8, on the device.
-
-    They are copied once per packing, for all layers and directions. Another stream waits for the copies.
-    """
-    cached = vars(packing)  # it is frozen: what follows from its fields does not change
-    if "_layout" not in cached or cached["_layout"][0].device != device:
-        starts, copied = torch.tensor(packing.starts(), dtype=torch.int32, device="cpu"), None
-        resets = torch.zeros(packing.num_slots, dtype=torch.uint8, device=device)
-        if device.type == "cuda":
-            starts = starts.pin_memory()
-        if packing.resets is not None:
-            low = packing.resets.to(torch.uint8)
-            resets.copy_(low.pin_memory() if device.type == "cuda" else low, non_blocking=True)
-        starts = starts.to(device, non_blocking=True)
-        if device.type == "cuda":
-            copied = torch.cuda.current_stream(device).record_event()
-        cached["_layout"] = starts, resets, copied
-    starts, resets, copied = cached["_layout"]
-    if copied is not None:
-        stream = torch.cuda.current_stream(device)
-        stream.wait_event(copied)
-        starts.record_stream(stream)
-        resets.record_stream(stream)
-    return {"starts": starts, "resets": resets}
-
-
 def _launch(kernel: Any, name: str, packing: Packing, clips: Clips, **tensors: Any) -> None:
     """Run a kernel over all steps of a packing."""
     if packing.num_slots == 0:
@@ -203,11 +183,14 @@ def _launch(kernel: Any, name: str, packing: Packing, clips: Clips, **tensors: A
     (width, hidden), weight = tensors["projection"].shape, tensors["recurrent"]
     rows, units, warps, stages = launch.fitted(name, hidden, width, weight.dtype, weight.device)
     cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
+    _, starts, resets = packing.on(weight.device)
+    if weight.is_cuda:  # the packing may be gone before this stream is through with it; both tensors share memory
+        starts.record_stream(torch.cuda.current_stream(weight.device))
     with torch.cuda.device_of(weight):
         kernel[(triton.cdiv(packing.batch_sizes[0], rows),)](
-            **tensors, **_layout(packing, weight.device), steps=len(packing.batch_sizes),
-            cell_clip=cell_clip, projection_clip=projection_clip, HIDDEN=hidden, WIDTH=width,
-            ROWS=rows, UNITS=units, STAGES=stages, PRECISION=launch.PRECISION, num_warps=warps,
+            **tensors, starts=starts, resets=None if resets is None else resets.view(torch.uint8),
+            steps=len(packing.batch_sizes), cell_clip=cell_clip, projection_clip=projection_clip, HIDDEN=hidden,
+            WIDTH=width, ROWS=rows, UNITS=units, STAGES=stages, PRECISION=launch.PRECISION, num_warps=warps,
         )  # fmt: skip
 
 
