@@ -1,23 +1,30 @@
 """The recipe of the bundled model, in miniature: from raw text to model card."""
 
+import io
 import json
 import os
 import random
 import subprocess
 import sys
+import tarfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from elmokit.checkpoints.loading import load
 from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM
+from elmokit.text.vocab import Vocab
 from elmokit.train.config import PretrainConfig
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 NOUNS, VERBS = ["cat", "dog", "fox", "hen", "owl", "cow"], ["sees", "likes", "chases", "feeds", "meets"]
+sys.path.append(str(RECIPES / "en_small"))
 
 
 def write_documents(path: Path, draw: random.Random, documents: int) -> None:
@@ -98,3 +105,70 @@ def test_recipe_of_wikitext2_measures_the_test_part(tmp_path: Path) -> None:
     tokens = (source / "wiki.test.tokens").read_text().split()
     assert found["test"]["predictions"] == len(tokens) + 2 * 43 + 2  # each end of line, and of article
     assert 1 < found["test"]["forward"] < found["vocabulary"] and found["training"]["words"] > 0
+
+
+WORDS = st.text(st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"]), min_size=1, max_size=5)
+
+
+@given(st.lists(st.lists(WORDS, min_size=1, max_size=6), max_size=8), st.sets(WORDS))
+def test_numbered_text_is_the_same_text(sentences: list[list[str]], frequent: set[str]) -> None:
+    import pack_for_gpu
+
+    words = [word for sentence in sentences for word in (*sentence, "\n")]
+    packed = pack_for_gpu.to_numbers(words, ["\n", *sorted(frequent)])
+    text = pack_for_gpu.from_numbers(packed, ["\n", *sorted(frequent)])
+    assert [line.split(" ") for line in text.split("\n")[:-1]] == sentences
+
+
+@pytest.mark.slow
+def test_every_phase_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
+    draw, corpus, heldout = random.Random(0), tmp_path / "corpus", tmp_path / "heldout.txt"
+    corpus.mkdir()
+    (corpus / "corpus.json").write_text(json.dumps({"options": {"tokenizer": "english-1"}}))
+    lines = [f"The {draw.choice(NOUNS)} {draw.choice(VERBS)} {draw.randrange(99)} ." for _ in range(3000)]
+    for number in range(4):
+        text = "\n".join(lines[number::4]) + "\n"
+        (corpus / f"shard-0000{number}.txt.zst").write_bytes(zstandard.compress(text.encode()))
+    heldout.write_text("\n".join(lines[:60]) + "\n")
+    vocab, config = Vocab.from_counts(Counter(" ".join(lines).split())), BiLMConfig.preset("tiny").to_dict()
+    vocab.write(tmp_path / "vocab.txt")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    parts, size = [tmp_path / "first", tmp_path / "second"], 4_700  # of two shards each
+    import pack_for_gpu
+
+    pack = ["--heldout", heldout, "--parts", *parts, "--mib", size / pack_for_gpu.MIB, "--no-libraries"]
+    pack_for_gpu.main(list(map(str, [corpus, *pack])))
+    options = {
+        "--work": tmp_path / "work", "--output": tmp_path / "output", "--config": tmp_path / "config.json",
+        "--vocab": tmp_path / "vocab.txt", "--large": "tiny", "--samples": 20, "--words": 300, "--steps": 3,
+        "--seconds": 4, "--evaluate-every": 2, "--learning-rate": 0.06,
+    }  # fmt: skip
+
+    def run(part: Path, *phases: str) -> dict[str, Any]:
+        command = [sys.executable, RECIPES / "en_small" / "on_gpu.py", *phases, "--packed", part, "--rows", 4, 8]
+        command += [value for item in options.items() for value in item]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads((tmp_path / "output" / "gpu.json").read_text())
+
+    found = run(parts[0], "unpack", "ceilings", "tests", "tuning", "embedding", "steps")
+    assert all(found[name]["skipped"] == "no CUDA device" for name in ("ceilings", "tests", "tuning"))
+    assert all(
+        found["embedding"]["words_per_second"]["recipe, float32"][name] > 0 for name in ("elmokit", "torch.nn.LSTM")
+    )
+    assert found["steps"]["8"]["positions_per_second"] > 0
+    assert found["unpack"]["files"] == 2
+    found = run(parts[1], "unpack", "train")
+    shards = sorted((tmp_path / "work" / "corpus").iterdir())
+    assert [line for number in range(4) for line in lines[number::4]] == "".join(
+        map(Path.read_text, shards)
+    ).splitlines()
+    assert (found["unpack"]["files"], found["unpack"]["sentences"]) == (4, 3000)
+    assert found["unpack"]["words"] == sum(len(line.split()) for line in lines)
+    assert found["train"]["heldout"]["mean"] < 0.9 * len(vocab)  # some was learnt
+    pieces = sorted((tmp_path / "output").glob("model.tar.*"))
+    with tarfile.open(fileobj=io.BytesIO(b"".join(map(Path.read_bytes, pieces)))) as archive:
+        archive.extractall(tmp_path, filter="data")
+    model = load(tmp_path / "model")
+    assert model.tokenizer == "english-1" and model.softmax is not None and model.vocab is not None
+    assert model.vocab.words == vocab.words
