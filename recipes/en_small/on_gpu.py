@@ -53,6 +53,7 @@ LAUNCHES = ((16, 32, 8, 2), (16, 32, 8, 3), (16, 64, 8, 2), (32, 16, 8, 2))  # r
 # Training begins with few rows: more of them cost much at first, at equal numbers of words. Shares of the time at which
 # the next number of rows begins, and at which the learning rate begins to fall to zero:
 GROWTH, CONSTANT = (0.0, 0.08, 0.25, 0.5), 0.7
+WARM_UP = 300  # steps over which the rate rises at first
 WORTH = 1.5  # twice the rows are used if their step takes at most so much longer
 PART_BYTES = 15 << 20  # of the model, in the output
 HELDOUT_WORDS = 70_000  # during training; all at the end
@@ -127,7 +128,7 @@ def sentences(options: argparse.Namespace, words: int) -> list[list[str]]:
 def make_trainer(options: argparse.Namespace, rows: int) -> Trainer:
     vocab = Vocab.read(options.vocab)
     settings = PretrainConfig(
-        corpus=(options.work / "corpus",), output=options.work, recipe="muon", schedule="constant", dropout=0.0,
+        corpus=(options.work / "corpus",), output=options.work, recipe="muon", schedule="none", dropout=0.0,
         learning_rate=options.learning_rate, batch_size=rows, unroll_steps=UNROLL, num_samples=options.samples,
         device=device().type, seed=options.seed,
     )  # fmt: skip
@@ -176,7 +177,17 @@ def ceilings(options: argparse.Namespace) -> Figures:
 
 @phase(50, needs_gpu=True)
 def tests(options: argparse.Namespace) -> Figures:
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", "--durations=5"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-m",
+        "gpu",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--continue-on-collection-errors",
+    ]
     folders = [f"tests/{name}" for name in ("ops", "nn", "golden", "embed", "train")]
     done = subprocess.run([*command, *folders], cwd=ROOT, capture_output=True, text=True, check=False)
     print(done.stdout, done.stderr)
@@ -395,7 +406,7 @@ def train(options: argparse.Namespace) -> Figures:
         rows = growth[sum(share >= start for start in GROWTH[: len(growth)]) - 1]
         if rows != trainer.settings.batch_size:
             trainer = with_rows(options, trainer, rows)
-        trainer.rate_factor = min(1.0, (1 - share) / (1 - CONSTANT))
+        trainer.rate_factor = min(1.0, (trainer.step + 1) / WARM_UP, (1 - share) / (1 - CONSTANT))
         losses.append(trainer.train_step())
         positions += rows * UNROLL
         if trainer.step % LOG_EVERY == 0:
