@@ -23,7 +23,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,8 +55,8 @@ class Side(Protocol):
 
     name: str
 
-    def word_layers(self, sentences: Sequence[list[str]]) -> Iterator[np.ndarray]:
-        """The vectors of the words of each sentence in each layer, (layers, T, D) float32."""
+    def word_vectors(self, sentences: Sequence[list[str]], positions: Sequence[int]) -> np.ndarray:
+        """The vector of one word of each sentence in each layer, (layers, N, D) float32."""
         ...
 
     def encode(self, sentences: Sequence[list[str]]) -> np.ndarray:
@@ -70,9 +70,10 @@ class Elmo:
     def __init__(self, dtype: str = "float32") -> None:
         self.embedder = Embedder(None, dtype=dtype)
 
-    def word_layers(self, sentences: Sequence[list[str]]) -> Iterator[np.ndarray]:
-        for batch in self.embedder.embed_stream(sentences, layers="all", state="zeros"):
-            yield from batch
+    def word_vectors(self, sentences: Sequence[list[str]], positions: Sequence[int]) -> np.ndarray:
+        batches = self.embedder.embed_stream(sentences, layers="all", state="zeros")
+        words = zip(chain.from_iterable(batches), positions, strict=True)
+        return np.stack([layers[:, position] for layers, position in words], axis=1)
 
     def encode(self, sentences: Sequence[list[str]]) -> np.ndarray:
         self.embedder.clear_word_cache()
@@ -87,31 +88,34 @@ class MiniLM:
         self.bert = transformers.AutoModel.from_pretrained(directory, dtype=DTYPES[dtype]).eval()
         self.batch_size = batch_size
 
-    def _tokens(self, sentences: Sequence[list[str]]) -> Any:
-        return self.tokenizer(sentences, is_split_into_words=True, padding=True, truncation=True, return_tensors="pt")
-
-    def word_layers(self, sentences: Sequence[list[str]]) -> Iterator[np.ndarray]:
-        for begin in range(0, len(sentences), self.batch_size):
-            batch = sentences[begin : begin + self.batch_size]
-            tokens = self._tokens(batch)
-            with torch.inference_mode():
-                hidden = torch.stack(self.bert(**tokens, output_hidden_states=True).hidden_states, dim=1)
-            for number, words in enumerate(batch):
-                places = [(at, word) for at, word in enumerate(tokens.word_ids(number)) if word is not None]
-                subwords, owners = torch.tensor(places).T
-                sums = torch.zeros(hidden.shape[1], len(words), hidden.shape[3])
-                sums.index_add_(1, owners, hidden[number, :, subwords])
-                yield (sums / owners.bincount(minlength=len(words)).clamp(min=1)[:, None]).numpy()
-
-    def encode(self, sentences: Sequence[list[str]]) -> np.ndarray:
-        """The mean of all subwords, scaled to length one, in batches of similar length, as sentence-transformers do."""
+    def _batches(self, sentences: Sequence[list[str]]) -> Iterator[tuple[list[int], Any]]:
+        """Sentences of similar length, by their numbers, and their subwords."""
         order = sorted(range(len(sentences)), key=lambda number: -len(sentences[number]))
-        vectors = np.empty((len(sentences), self.bert.config.hidden_size), np.float32)
         for begin in range(0, len(order), self.batch_size):
             numbers = order[begin : begin + self.batch_size]
-            tokens = self._tokens([sentences[number] for number in numbers])
-            with torch.inference_mode():
-                hidden, mask = self.bert(**tokens).last_hidden_state.float(), tokens["attention_mask"][:, :, None]
+            batch = [sentences[number] for number in numbers]
+            yield (
+                numbers,
+                self.tokenizer(batch, is_split_into_words=True, padding=True, truncation=True, return_tensors="pt"),
+            )
+
+    @torch.inference_mode()
+    def word_vectors(self, sentences: Sequence[list[str]], positions: Sequence[int]) -> np.ndarray:
+        config = self.bert.config
+        vectors = np.zeros((config.num_hidden_layers + 1, len(sentences), config.hidden_size), np.float32)
+        for numbers, tokens in self._batches(sentences):
+            hidden = torch.stack(self.bert(**tokens, output_hidden_states=True).hidden_states)
+            for row, number in enumerate(numbers):
+                subwords = [at for at, word in enumerate(tokens.word_ids(row)) if word == positions[number]]
+                vectors[:, number] = hidden[:, row, subwords].mean(dim=1).numpy()
+        return vectors
+
+    @torch.inference_mode()
+    def encode(self, sentences: Sequence[list[str]]) -> np.ndarray:
+        """The mean of all subwords, scaled to length one, as sentence-transformers compute it."""
+        vectors = np.empty((len(sentences), self.bert.config.hidden_size), np.float32)
+        for numbers, tokens in self._batches(sentences):
+            hidden, mask = self.bert(**tokens).last_hidden_state.float(), tokens["attention_mask"][:, :, None]
             mean = (hidden * mask).sum(dim=1) / mask.sum(dim=1)
             vectors[numbers] = torch.nn.functional.normalize(mean).numpy()
         return vectors
@@ -124,8 +128,7 @@ def uses(folder: Path, part: str, side: Side) -> tuple[np.ndarray, np.ndarray]:
     """The unit vectors of a word's uses, (layers, N, D), and the number of the sense of each, (N,)."""
     rows = [line.split("\t") for line in read_lines(folder / f"{part}.data.txt")]
     sentences = [[word for word in text.split(" ") if word] for _, text in rows]
-    layers = zip(side.word_layers(sentences), rows, strict=True)
-    vectors = np.stack([of_words[:, int(position)] for of_words, (position, _) in layers], axis=1)
+    vectors = side.word_vectors(sentences, [int(position) for position, _ in rows])
     senses = np.array([int(line) for line in read_lines(folder / f"{part}.gold.txt")])
     return vectors / np.linalg.norm(vectors, axis=2, keepdims=True), senses
 
