@@ -26,6 +26,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -43,6 +44,7 @@ from elmokit import BiLM, BiLMConfig, Embedder, PretrainConfig, Pretrained, Voca
 from elmokit.data.streams import assign_rows, embedding_batch  # noqa: E402
 from elmokit.fs.reading import read_lines  # noqa: E402
 from elmokit.nn.lstm import LSTMLayer  # noqa: E402
+from elmokit.ops.dispatch import explain  # noqa: E402
 from elmokit.ops.functional import Clips, LSTMState  # noqa: E402
 from elmokit.ops.packing import Packing  # noqa: E402
 from elmokit.text.characters import BOS, EOS  # noqa: E402
@@ -86,10 +88,6 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def synchronize() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
@@ -109,20 +107,13 @@ def median_seconds(run: Callable[[], object], repeats: int = 5) -> float:
 
 
 def use_tuning(options: argparse.Namespace) -> None:
-    """Launch kernels as `tuning` found best; without its result on a GPU, use the portable backend."""
-    best = found(options).get("tuning", {}).get("best")
-    if best:
+    """Launch kernels as `tuning` found best; if `compare` did not accept them, use the portable backend."""
+    if torch.cuda.is_available() and "differences" not in found(options).get("compare", {}):
+        set_backend("portable")
+    elif best := found(options).get("tuning", {}).get("best"):
         from elmokit.ops.triton import launch
 
         launch.LAUNCHES.update({name: launch.Launch(*numbers) for name, numbers in best.items()})
-    elif torch.cuda.is_available():
-        set_backend("portable")
-
-
-def sentences(options: argparse.Namespace, words: int) -> list[list[str]]:
-    """The first sentences of the held-out text, of about `words` words."""
-    lines = (line.split() for file in sorted((options.work / "heldout").iterdir()) for line in read_lines(file))
-    return list(islice(filter(None, lines), max(1, words // 25)))
 
 
 def make_trainer(options: argparse.Namespace, rows: int) -> Trainer:
@@ -177,56 +168,60 @@ def ceilings(options: argparse.Namespace) -> Figures:
 
 @phase(50, needs_gpu=True)
 def tests(options: argparse.Namespace) -> Figures:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-m",
-        "gpu",
-        "-q",
-        "-p",
-        "no:cacheprovider",
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider"]
+    command += [
         "--continue-on-collection-errors",
+        *(f"tests/{name}" for name in ("ops", "nn", "golden", "embed", "train")),
     ]
-    folders = [f"tests/{name}" for name in ("ops", "nn", "golden", "embed", "train")]
-    done = subprocess.run([*command, *folders], cwd=ROOT, capture_output=True, text=True, check=False)
-    print(done.stdout, done.stderr)
-    return {"status": done.returncode, "last_lines": done.stdout.splitlines()[-12:]}
+    with (options.output / "tests.txt").open("w+", encoding="utf-8") as log:
+        status = subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+        log.seek(0)
+        return {"status": status, "last_lines": log.read().splitlines()[-12:]}
+
+
+def lstm_call(options: argparse.Namespace, rows: int, backward: bool = True) -> Callable[[], list[Tensor]]:
+    """A call of a layer in one direction, as in a training step, that returns the outputs and all gradients."""
+    torch.manual_seed(rows)
+    lstm = options.config.lstm
+    width, cells, to = lstm.projection_dim, lstm.cell_dim, device()
+    layer = LSTMLayer(width, cells, width, Clips(lstm.cell_clip, lstm.proj_clip), lstm.forget_bias).to(to)
+    x, gradient = torch.randn(2, UNROLL * rows, width, device=to)
+    x, packing = x.requires_grad_(), Packing.rectangle(UNROLL, rows)
+    state = LSTMState(torch.zeros(rows, width, device=to), torch.zeros(rows, cells, device=to))
+
+    def run() -> list[Tensor]:
+        with torch.autocast(to.type, torch.bfloat16):
+            outputs, _ = layer(x, packing, state)
+        return [outputs, *(torch.autograd.grad(outputs, [x, *layer.parameters()], gradient) if backward else ())]
+
+    return run
+
+
+@phase(20)
+def compare(options: argparse.Namespace) -> Figures:
+    """Relative differences of the LSTM's outputs and gradients in bfloat16 from those of the portable backend."""
+    run, lstm = lstm_call(options, rows=128), options.config.lstm
+    results = run()
+    set_backend("portable")
+    differences = [float((a - b).norm() / b.norm()) for a, b in zip(results, run(), strict=True)]
+    set_backend(None)
+    if not max(differences) < 0.05:
+        raise ValueError(f"they are {differences}")
+    reasons = explain("lstm", device().type, torch.bfloat16, lstm.projection_dim, lstm.projection_dim, lstm.cell_dim)
+    return {"differences": differences, "backend": list(reasons)[-1]}
 
 
 @phase(45, needs_gpu=True)
 def tuning(options: argparse.Namespace) -> Figures:
-    """Times of the LSTM's kernels by launch settings and rows, after a comparison with the portable backend."""
+    """Times of the LSTM's kernels by launch settings and rows."""
     from elmokit.ops.triton import launch
 
-    lstm, times = options.config.lstm, {}
-    torch.manual_seed(0)
-    layer = LSTMLayer(lstm.projection_dim, lstm.cell_dim, lstm.projection_dim, Clips(3.0, 3.0), 1.0).cuda()
-
-    def run(rows: int, gradient: Tensor | None = None) -> list[Tensor]:
-        torch.manual_seed(1)
-        x = torch.randn(UNROLL * rows, lstm.projection_dim, device="cuda", requires_grad=True)
-        state = LSTMState(torch.zeros(rows, lstm.projection_dim).cuda(), torch.zeros(rows, lstm.cell_dim).cuda())
-        with torch.autocast("cuda", torch.bfloat16):
-            outputs, _ = layer(x, Packing.rectangle(UNROLL, rows), state)
-        if gradient is None:
-            return [outputs]
-        return [outputs, *torch.autograd.grad(outputs, [x, *layer.parameters()], gradient)]
-
-    gradient = torch.randn(UNROLL * 128, lstm.projection_dim, device="cuda")
-    set_backend("portable")
-    expected = run(128, gradient)
-    set_backend(None)
-    errors = [float((a - b).norm() / b.norm()) for a, b in zip(run(128, gradient), expected, strict=True)]
-    if not max(errors) < 0.05:
-        raise ValueError(f"the kernels differ from the portable backend: {errors}")
+    times: dict[str, Figures] = {}
     for numbers in LAUNCHES:
         launch.LAUNCHES.update(forward=launch.Launch(*numbers), backward=launch.Launch(*numbers))
         for rows in options.rows:
-            gradient = torch.randn(UNROLL * rows, lstm.projection_dim, device="cuda")
             try:
-                forward = median_seconds(lambda rows=rows: run(rows))
-                both = median_seconds(lambda rows=rows, gradient=gradient: run(rows, gradient))
+                forward, both = (median_seconds(lstm_call(options, rows, backward)) for backward in (False, True))
                 times[f"{numbers}, {rows} rows"] = {"forward": 1e3 * forward, "backward": 1e3 * (both - forward)}
             except Exception as error:  # too much shared memory, for example
                 times[f"{numbers}, {rows} rows"] = {"failed": f"{type(error).__name__}: {error}"}
@@ -234,7 +229,7 @@ def tuning(options: argparse.Namespace) -> Figures:
     for kernel in ("forward", "backward"):
         of_kernel = {numbers: times[f"{numbers}, {rows} rows"].get(kernel, math.inf) for numbers in LAUNCHES}
         best[kernel] = min(of_kernel, key=of_kernel.__getitem__)
-    return {"errors": errors, "milliseconds": times, "best": best}
+    return {"milliseconds": times, "best": best}
 
 
 class TorchStack(nn.Module):
@@ -283,66 +278,66 @@ def allennlp_stack(folder: Path, width: int, cells: int, layers: int) -> nn.Modu
     return sys.modules["allennlp.modules.elmo_lstm"].ElmoLstm(width, width, cells, layers, **clips)
 
 
-@phase(45)
 @torch.no_grad()
-def embedding(options: argparse.Namespace) -> Figures:
-    """Words per second from ids to all layers on the device, beside other LSTMs on padded batches, and to NumPy."""
-    use_tuning(options)
-    text, rows = sentences(options, options.words), options.rows[-1] // 2
-    words, figures = sum(map(len, text)), {}
-    for size, config in {"recipe": options.config, "large": BiLMConfig.preset(options.large)}.items():
-        model, lstm = Pretrained(BiLM(config).to(device())), config.lstm
-        sizes = (lstm.projection_dim, lstm.cell_dim, lstm.num_layers)
-        batch = embedding_batch(text, assign_rows(list(map(len, text)), rows), rows, reset=True)
-        ids, tokens = model.bilm.token_encoder.ids(batch.words).to(device()), batch.tokens.to(device())
-        number = {word: index for index, word in enumerate(batch.words)}
-        padded = []
-        for group in (text[begin : begin + rows] for begin in range(0, len(text), rows)):
-            indices = [torch.tensor([number[word] for word in (BOS, *each, EOS)]) for each in group]
-            of_group = nn.utils.rnn.pad_sequence(indices, batch_first=True, padding_value=-1).to(device())
-            padded.append((of_group.clamp(min=0), of_group >= 0))
-        for dtype in (torch.float32, torch.bfloat16):
-            packed, result = prepack(model.bilm, dtype), {}
+def embedding_rates(options: argparse.Namespace, bilm: BiLM, dtype: torch.dtype, text: list[list[str]]) -> Figures:
+    """Words per second from ids to all layers on the device, and from words to NumPy."""
+    rows, lstm, words, figures = options.rows[-1] // 2, bilm.config.lstm, sum(map(len, text)), {}
+    packed, to = prepack(bilm, dtype), device()
+    batch = embedding_batch(text, assign_rows(list(map(len, text)), rows), rows, reset=True)
+    ids, tokens = packed.token_encoder.ids(batch.words).to(to), batch.tokens.to(to)
+    number = {word: index for index, word in enumerate(batch.words)}
+    indices = [torch.tensor([number[word] for word in (BOS, *each, EOS)]) for each in text]
+    groups = [indices[begin : begin + rows] for begin in range(0, len(text), rows)]
+    padded = [nn.utils.rnn.pad_sequence(group, batch_first=True, padding_value=-1).to(to) for group in groups]
 
-            def elmokit(packed: Any = packed, ids: Tensor = ids, tokens: Tensor = tokens, batch: Any = batch) -> None:
-                packed.run(packed.token_encoder(ids), tokens, batch.text.packing)
+    def run_padded(stack: nn.Module) -> None:
+        vectors = packed.token_encoder(ids).to(dtype)
+        for group in padded:
+            stack(vectors[group.clamp(min=0)], group >= 0)
 
-            def peer(stack: nn.Module, packed: Any = packed, ids: Tensor = ids, padded: Any = padded) -> None:
-                vectors = packed.token_encoder(ids).to(next(stack.parameters()).dtype)
-                for of_group, mask in padded:
-                    stack(vectors[of_group], mask)
+    def measure(name: str, make: Callable[[], Callable[[], object]]) -> None:
+        try:
+            figures[name] = words / median_seconds(make(), repeats=3)
+        except Exception as error:  # a peer may not run in this number type, or not be there
+            figures[name] = f"failed: {type(error).__name__}: {error}"
 
-            peers = {
-                "torch.nn.LSTM": lambda sizes=sizes: TorchStack(*sizes),
-                "AllenNLP": lambda sizes=sizes: allennlp_stack(options.work / "allennlp", *sizes),
-            }
-            result["elmokit"] = words / median_seconds(elmokit)
-            for name, make in peers.items():
-                try:
-                    stack = make().to(device(), dtype)
-                    result[name] = words / median_seconds(lambda stack=stack: peer(stack), repeats=3)
-                except Exception as error:
-                    result[name] = f"failed: {type(error).__name__}: {error}"
-            embedder = Embedder(model, device().type, name_of(dtype))
-            result["elmokit, to NumPy"] = words / median_seconds(lambda embedder=embedder: embedder.embed(text), 3)
-            result["elmokit, to texts"] = words / median_seconds(lambda embedder=embedder: embedder.encode(text), 3)
-            figures[f"{size}, {name_of(dtype)}"] = result
-    slots = sum(mask.numel() for _, mask in padded)
-    return {"words": words, "rows": rows, "padded_slots": slots, "words_per_second": figures}
+    sizes = (lstm.projection_dim, lstm.cell_dim, lstm.num_layers)
+    embedder = Embedder(Pretrained(bilm), to.type, str(dtype).removeprefix("torch."))
+    measure("elmokit", lambda: lambda: packed.run(packed.token_encoder(ids), tokens, batch.text.packing))
+    measure("torch.nn.LSTM", lambda: partial(run_padded, TorchStack(*sizes).to(to, dtype)))
+    measure("AllenNLP", lambda: partial(run_padded, allennlp_stack(options.work / "allennlp", *sizes).to(to, dtype)))
+    measure("elmokit, to NumPy", lambda: partial(embedder.embed, text))
+    measure("elmokit, to texts", lambda: partial(embedder.encode, text))
+    return {"words": words, "slots": tokens.shape[1], "padded_slots": sum(each.numel() for each in padded), **figures}
 
 
 @phase(45)
+def embedding(options: argparse.Namespace) -> Figures:
+    """elmokit in rows that are filled evenly, beside other LSTMs on as many rows, padded to the longest sentence."""
+    use_tuning(options)
+    lines = (line.split() for file in sorted((options.work / "heldout").iterdir()) for line in read_lines(file))
+    text, figures = list(islice(filter(None, lines), options.sentences)), {}
+    for size, config in {"recipe": options.config, "large": BiLMConfig.preset(options.large)}.items():
+        bilm = BiLM(config).to(device())
+        for dtype in (torch.float32, torch.bfloat16):
+            figures[f"{size}, {dtype}"] = embedding_rates(options, bilm, dtype, text)
+    return figures
+
+
+@phase(60)
 def steps(options: argparse.Namespace) -> Figures:
     """Times of training steps by rows, with what the profiler counts in a few of them; which rows to train with."""
     use_tuning(options)
     figures: Figures = {}
     for rows in options.rows:
         trainer = make_trainer(options, rows)
-        seconds = median_seconds(lambda trainer=trainer: [trainer.train_step() for _ in range(options.steps)], 1)
-        figures[str(rows)] = {
-            "seconds": seconds / options.steps,
-            "positions_per_second": rows * UNROLL / seconds * options.steps,
-        }
+        for count in (10, options.steps):  # the first are a warm-up
+            start = time.perf_counter()
+            for _ in range(count):
+                trainer.train_step()
+            synchronize()
+            seconds = time.perf_counter() - start
+        figures[str(rows)] = {"seconds": seconds / count, "positions_per_second": count * rows * UNROLL / seconds}
     kinds = [torch.profiler.ProfilerActivity.CPU]
     kinds += [torch.profiler.ProfilerActivity.CUDA] if torch.cuda.is_available() else []
     with torch.profiler.profile(activities=kinds) as profile:  # of the most rows
@@ -463,9 +458,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[128, 256, 512, 1024])
     parser.add_argument("--samples", type=int, default=8192)
     parser.add_argument("--learning-rate", type=float, default=0.006)
-    parser.add_argument("--words", type=int, default=65_000, help="of the text that is embedded")
+    parser.add_argument("--sentences", type=int, default=2_600, help="of the held-out text, to embed")
     parser.add_argument("--steps", type=int, default=100, help="training steps of a measurement")
-    parser.add_argument("--seconds", type=float, default=400.0, help="of training")
+    parser.add_argument("--seconds", type=float, default=390.0, help="of training")
     parser.add_argument("--evaluate-every", type=float, default=60.0, help="seconds")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
