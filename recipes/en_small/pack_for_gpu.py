@@ -3,7 +3,7 @@
     python recipes/en_small/pack_for_gpu.py RUNS/corpus --heldout RUNS/heldout/*.txt --parts runs/gpu/1 runs/gpu/2
 
 RUNS is the directory of train.sh. Shards of the corpus go into the parts in turn, until each has --mib MiB; the first
-part also has everything else. Words are numbers of 16 bits, in the order of their frequency, so that xz needs 8.7 bits
+part also has everything else. Words are numbers of 16 bits, in the order of their frequency, so that xz needs 9.3 bits
 for one; a number that says "rare" stands for the words beyond, which are listed. `unpack` (docs/gpu.md) is the inverse.
 """
 
