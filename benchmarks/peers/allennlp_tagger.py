@@ -35,11 +35,10 @@ from result_files import RESULTS, write_result
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.tasks.config import FitConfig, WordsConfig
-from elmokit.tasks.fit import fit
+from elmokit.tasks.fitting.fit import fit, train
+from elmokit.tasks.fitting.model import ExampleSet, predict
+from elmokit.tasks.fitting.words import CHARACTERS, Sentences, WordEncoder, WordTable
 from elmokit.tasks.tagging import TaggingTask
-from elmokit.tasks.training import ExampleSet, predict, train
-from elmokit.tasks.word_batches import Sentences, WordTable
-from elmokit.tasks.word_encoder import CHARACTERS, WordEncoder
 from elmokit.text.characters import PAD_CHARACTER
 
 FILES = ("eng.train", "eng.testa", "eng.testb")
@@ -72,7 +71,7 @@ class AllenNLPElmo(nn.Module):
 def on_allennlp(directory: Path, model: Pretrained, sets: Sequence[Sequence[Any]], config: FitConfig) -> dict[str, Any]:
     """Train and score the tagger on AllenNLP's module."""
     task = TaggingTask(labels=TaggingTask().learn(sets[0]))
-    table = WordTable.of(example.words for example in sets[0])
+    table = WordTable.from_sentences(example.words for example in sets[0])
     torch.manual_seed(config.seed)
     elmo: Any = AllenNLPElmo(directory, model)
     network = task.network(WordEncoder(WORDS, table, elmo))

@@ -50,7 +50,7 @@ from elmokit.embed.embedder import Embedder  # noqa: E402
 from elmokit.lm.evaluate import evaluate  # noqa: E402
 from elmokit.lm.measures import Measure  # noqa: E402
 from elmokit.nn.bilm import BiLM  # noqa: E402
-from elmokit.tasks.fit import fit  # noqa: E402
+from elmokit.tasks.fitting.fit import fit  # noqa: E402
 from elmokit.train.config import PretrainConfig  # noqa: E402
 from elmokit.train.pretrain import pretrain as run_pretraining  # noqa: E402
 from elmokit.train.tracker import training_records  # noqa: E402

@@ -27,13 +27,12 @@ import numpy as np
 from elmokit.tasks.classification import ClassificationTask, LabelledText
 from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.coreference import CorefClusters, CorefDocument, CoreferenceTask
+from elmokit.tasks.fitting.model import TaskModel
+from elmokit.tasks.fitting.task import Task, find_task
 from elmokit.tasks.pairs import PairsConfig, PairsTask
 from elmokit.tasks.reading import ReadingTask, word_offsets, words_of_answer
 from elmokit.tasks.roles import RolesTask
 from elmokit.tasks.tagging import TaggingConfig, TaggingTask
-from elmokit.tasks.task import Task
-from elmokit.tasks.task_model import TaskModel
-from elmokit.tasks.translation import TranslationTask
 from elmokit.text.sentences import split_sentences
 from elmokit.text.tokenizers import get_tokenizer
 
@@ -41,6 +40,7 @@ Sets = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]  # training, developme
 CHARACTERS = WordsConfig(word_dim=100, character_dim=100)
 WORDS = WordsConfig(word_dim=100)
 PARTS = ("train", "dev", "test")
+TRANSLATION = Path(__file__).parents[2] / "examples" / "tasks" / "translation.py"
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ BENCHMARKS = {
     ),
     "litbank": Benchmark(CoreferenceTask(), litbank, "average", WORDS, (67.2, 70.4), gap, training={"max_epochs": 8}),
     "multi30k": Benchmark(
-        TranslationTask(),
+        find_task(f"{TRANSLATION}:TranslationTask")(),
         files(*(f"multi30k/{name}.en.gz" for name in ("train", "val", "test_2016_flickr"))),
         "bleu",
         training={"max_epochs": 5},

@@ -30,7 +30,7 @@ from task_table import WITHOUT, table  # noqa: E402
 from elmokit.checkpoints.loading import load  # noqa: E402
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint  # noqa: E402
 from elmokit.tasks.config import FitConfig  # noqa: E402
-from elmokit.tasks.fit import fit  # noqa: E402
+from elmokit.tasks.fitting.fit import fit  # noqa: E402
 
 Figures = dict[str, Any]
 

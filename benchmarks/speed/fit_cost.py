@@ -22,7 +22,7 @@ import torch
 from measuring import RESULTS, peak_megabytes, write_result
 
 from elmokit.tasks.config import FitConfig, WordsConfig
-from elmokit.tasks.fit import fit
+from elmokit.tasks.fitting.fit import fit
 from elmokit.tasks.tagging import TaggingTask
 
 FILES = ("eng.train", "eng.testa", "eng.testb")

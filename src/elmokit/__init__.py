@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from elmokit.storage.collate import VectorBatch, collate
     from elmokit.storage.store import EmbeddingStore
     from elmokit.tasks.config import FitConfig, WordsConfig
-    from elmokit.tasks.fit import fit
-    from elmokit.tasks.task_model import TaskModel, load_task_model
+    from elmokit.tasks.fitting.fit import fit
+    from elmokit.tasks.fitting.model import TaskModel, load_task_model
     from elmokit.text.characters import TruncationWarning
     from elmokit.text.vocab import Vocab
     from elmokit.train.config import FinetuneConfig, PretrainConfig
@@ -119,8 +119,8 @@ _NAMES_IN = {
     "storage.collate": ["VectorBatch", "collate"],
     "storage.store": ["EmbeddingStore"],
     "tasks.config": ["FitConfig", "WordsConfig"],
-    "tasks.fit": ["fit"],
-    "tasks.task_model": ["TaskModel", "load_task_model"],
+    "tasks.fitting.fit": ["fit"],
+    "tasks.fitting.model": ["TaskModel", "load_task_model"],
     "text.characters": ["TruncationWarning"],
     "text.vocab": ["Vocab"],
     "train.config": ["FinetuneConfig", "PretrainConfig"],

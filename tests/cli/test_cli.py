@@ -22,13 +22,13 @@ from elmokit.nn.bilm import BiLM
 from elmokit.ops.dispatch import available_backends, get_backend
 from elmokit.ops.native.library import describe_target
 from elmokit.serve.config import ServeConfig
-from elmokit.tasks.task import TASKS
+from elmokit.tasks.fitting.task import TASKS
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 
 VERBS = [
     "prepare", "pretrain", "finetune", "evaluate", "embed", "encode", "score", "substitutes", "next-words", "compare",
-    "neighbors", "probe", "wsd", "scws", "senses", "change", "fit", "predict", "evaluate-task", "sample-efficiency",
-    "layer-weights", "convert", "push", "info", "compat", "serve",
+    "neighbors", "probe", "wsd", "scws", "senses", "change", "fit", "predict", "evaluate-task", "convert",
+    "push", "info", "compat", "serve",
 ]  # fmt: skip
 
 # A command, the function that it calls, and the function's arguments by name.
@@ -231,7 +231,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (
         "predict tagger test.txt --output tagged.jsonl --text --task own.py:Own --device cpu --overwrite",
-        "elmokit.tasks.predict.predict_file",
+        "elmokit.tasks.fitting.model.predict_file",
         {
             "model": Path("tagger"),
             "file": Path("test.txt"),
@@ -244,7 +244,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (
         "evaluate-task tagger test.conllu --task own.py:Own --device cpu",
-        "elmokit.tasks.predict.score_file",
+        "elmokit.tasks.fitting.model.score_file",
         {"model": Path("tagger"), "file": Path("test.conllu"), "task": "own.py:Own", "device": "cpu"},
     ),
     ("info model", "elmokit.checkpoints.loading.describe", {"model": "model"}),
@@ -468,7 +468,7 @@ def test_fit_prints_the_output_directory_last(tmp_path: Path, capsys: pytest.Cap
         def __str__(self) -> str:
             return "score 50.00"
 
-    with patch("elmokit.tasks.fit.fit", return_value=(None, Report())) as called:
+    with patch("elmokit.tasks.fitting.fit.fit", return_value=(None, Report())) as called:
         arguments = f"fit tagging a.conllu b.txt --output {tmp_path} --tag-column xpos --elmo none"
         assert cli.main(arguments.split()) == 0
     task, train, dev, test = called.call_args.args

@@ -32,9 +32,6 @@ COMMANDS = [
     f"fit tagging {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL} --output {OUT}/tagger --max-epochs 1",
     f"predict {OUT}/tagger {DATA}/test.conllu --output {OUT}/tagged.conllu",
     f"evaluate-task {OUT}/tagger {DATA}/test.conllu",
-    f"layer-weights {OUT}/tagger",
-    f"sample-efficiency tagging {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL} --output {OUT}/efficiency "
-    "--max-epochs 1 --fractions 1 --seeds 1",
     f"convert {MODEL} --output {OUT}/converted",
 ]
 LANGUAGE_MODEL_COMMANDS = [

@@ -87,7 +87,7 @@ def test_nothing_is_written_to_standard_output_when_a_verb_fails(
         ("finetune --output run --corpus -", "elmokit.train.finetune.finetune"),
         ("prepare --output run -", "elmokit.data.prepare.prepare"),
         ("senses cat --corpus -", "elmokit.analysis.word_map_files.map_senses"),
-        ("predict tagger - --output tags.jsonl", "elmokit.tasks.predict.predict_file"),
+        ("predict tagger - --output tags.jsonl", "elmokit.tasks.fitting.model.predict_file"),
     ],
 )
 def test_verbs_are_given_a_file_with_the_text_of_standard_input(
@@ -143,7 +143,7 @@ def test_prepare_reads_json_lines_from_standard_input(
 )
 def test_the_format_of_standard_input_is_recognized(text: str, suffix: str, run: Callable[[str, bytes], int]) -> None:
     given: list[Path] = []
-    with patch("elmokit.tasks.predict.predict_file", lambda _, file, *__, **___: given.append(file)):
+    with patch("elmokit.tasks.fitting.model.predict_file", lambda _, file, *__, **___: given.append(file)):
         assert run("predict tagger - --output tags.jsonl", text.encode()) == 0
     assert [path.suffix for path in given] == [suffix]
 

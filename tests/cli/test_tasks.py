@@ -46,28 +46,3 @@ def test_predict_writes_json_lines_to_standard_output(train: Path, capsysbinary:
     captured = capsysbinary.readouterr()
     assert captured.out == (train / "out.jsonl").read_bytes()
     assert b"12 examples" in captured.err
-
-
-def test_fit_runs_several_seeds_and_plots_them(train: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    assert run(FIT, train, "--max-epochs", "1", "--seeds", "3,5", "--plot") == 0
-    assert capsys.readouterr().out.startswith("2 seeds, in percent, mean ± standard deviation\ndevelopment set: score ")
-    names = ["report.json", "report.png", "seed-3", "seed-5"]
-    assert sorted(path.name for path in (train / "tagger").iterdir()) == names
-
-
-@pytest.mark.parametrize("seeds", ["one", "1;2", "1,1"])
-def test_fit_refuses_seeds_that_are_no_different_numbers(
-    seeds: str, train: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(FIT, train, "--seeds", seeds) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("elmokit: error: seeds") and error.count("\n") == 1
-    assert run(FIT, train, "--seeds", "1,2", "--seed", "5") == 2
-    assert "--seed cannot be used with --seeds" in capsys.readouterr().err
-
-
-def test_sample_efficiency_refuses_a_single_seed(train: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = FIT.replace("fit", "sample-efficiency", 1)
-    assert run(command, train, "--seed", "5") == 2
-    assert "--seed cannot be used with --seeds" in capsys.readouterr().err

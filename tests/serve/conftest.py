@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from running_server import RunningServer
 
     from elmokit.embed.embedder import Embedder
-    from elmokit.tasks.task_model import TaskModel
+    from elmokit.tasks.fitting.model import TaskModel
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def tagger() -> TaskModel:
     from toy_tasks import toy_tasks
 
     from elmokit.tasks.config import WordsConfig
-    from elmokit.tasks.fit import fit
+    from elmokit.tasks.fitting.fit import fit
 
     toy = toy_tasks()["tagging"]
     words = WordsConfig(elmo="none", word_dim=8)

@@ -36,7 +36,7 @@ from elmokit.serve.app import create_app
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.jobs import Job
 from elmokit.serve.service import Service
-from elmokit.tasks.task_model import TaskModel
+from elmokit.tasks.fitting.model import TaskModel
 from elmokit.text.vocab import Vocab
 
 VERB, NOUN = "They play in the garden.", "The play was long."

@@ -10,7 +10,7 @@ import torch
 from oracle import log_softmax, random_weights, relu, sigmoid
 from torch import nn
 
-from elmokit.tasks.word_encoder import EncodedWords
+from elmokit.tasks.fitting.words import EncodedWords
 
 DIM, OUTPUT_DIM = 5, 3  # of the vectors that networks read, and of ELMo at their output
 

@@ -1,7 +1,9 @@
 """Tiny training sets for every task, which its network learns in seconds."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +12,14 @@ from elmokit.data.readers import TaggedSentence
 from elmokit.tasks.classification import ClassificationConfig, ClassificationTask, LabelledText
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.coreference import CorefDocument, CoreferenceConfig, CoreferenceTask
+from elmokit.tasks.fitting.task import Task, find_task
 from elmokit.tasks.pairs import PairsConfig, PairsTask, SentencePair
 from elmokit.tasks.reading import Question, ReadingConfig, ReadingTask, word_offsets, words_of_answer
 from elmokit.tasks.roles import PredicateFrame, RolesConfig, RolesTask
 from elmokit.tasks.tagging import TaggingConfig, TaggingTask
-from elmokit.tasks.task import Task
-from elmokit.tasks.translation import ParallelSentence, TranslationConfig, TranslationTask
+
+TranslationTask = find_task(f"{Path(__file__).parents[2] / 'examples/tasks/translation.py'}:TranslationTask")
+translation = sys.modules[TranslationTask.__module__]
 
 # Sentences of three and of four words, so that batches are padded.
 NAMES, VERBS, THINGS = ("Ann", "Bob", "Eve"), ("sees", "likes"), ("red dogs", "blue cats", "owls")
@@ -67,12 +71,12 @@ def _document(name: str, verb: str, thing: str) -> CorefDocument:
     return CorefDocument(name, (first, ("She", verb, "them")), clusters)
 
 
-def _parallel(name: str, verb: str, thing: str) -> ParallelSentence:
-    return ParallelSentence((name, verb, *thing.split()), (*thing.upper().split(), verb, name))
+def _parallel(name: str, verb: str, thing: str) -> Any:
+    return translation.ParallelSentence((name, verb, *thing.split()), (*thing.upper().split(), verb, name))
 
 
 def toy_tasks() -> dict[str, ToyTask]:
-    """One for each task, by its name."""
+    """One for each task of elmokit, and one for a task of one's own, by its name."""
     rows = _sentences(24)
     fast = FitConfig(max_epochs=40, patience=40, halve_after=40, batch_size=8, learning_rate=0.01, device="cpu")
     small = {"hidden_dim": 16, "dropout": 0.0}
@@ -106,7 +110,7 @@ def toy_tasks() -> dict[str, ToyTask]:
             ["Ann sees red dogs", "She sees them"],
         ),
         ToyTask(
-            TranslationTask(TranslationConfig(target_dim=16, min_count=1, **small)),
+            TranslationTask(translation.TranslationConfig(target_dim=16, min_count=1, **small)),
             [_parallel(*row) for row in rows],
             fast,
             "Ann sees red dogs",

@@ -1,7 +1,6 @@
 """Readers of labelled texts and trees; pooling that ignores padding; the networks by their formulas."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import torch
 from oracle import log_softmax
 from task_oracles import BiattentiveOracle, GivenWords, PooledOracle, random_network, random_words, sentences_of
 
-from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
 from elmokit.tasks.classification import (
     BiattentiveNetwork,
     ClassificationBatch,
@@ -20,8 +18,9 @@ from elmokit.tasks.classification import (
     labelled_phrases,
 )
 from elmokit.tasks.config import FitConfig, WordsConfig
-from elmokit.tasks.fit import fit
-from elmokit.tasks.predict import predict_file
+from elmokit.tasks.fitting.fit import fit
+from elmokit.tasks.fitting.model import predict_file
+from elmokit.tasks.networks import masked_max, masked_mean, masked_softmax
 
 TREE = "(3 (2 It) (4 (2 's) (4 (2 a) (3 -LRB-good-RRB-))))"
 
@@ -68,28 +67,27 @@ def test_words_of_phrases_are_not_counted_again(tmp_path: Path) -> None:
     assert list(task.counted_sentences(examples)) == [("good", "film"), ("good",)]
 
 
-def test_read_splits_lines_into_label_and_words(tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text("1 A Good film\n\n0 Bad .\n")
+def test_a_line_has_a_label_and_a_text_or_a_tree(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text(f"1 A Good film\n\n0 Bad .\n  {TREE}\n")
     task = ClassificationTask(ClassificationConfig(lowercase=True))
-    found = list(task.read(tmp_path / "texts.txt"))
-    assert found == [LabelledText(("a", "good", "film"), "1"), LabelledText(("bad", "."), "0")]
-    assert [text.label for text in task.read(tmp_path / "texts.txt", with_answers=False)] == [None, None]
-    (tmp_path / "texts.txt").write_text("1 A\n0\n")
-    with pytest.raises(ValueError, match=r"texts.txt, line 2: expected \"LABEL TEXT\""):
-        list(task.read(tmp_path / "texts.txt"))
+    first, second, tree = task.read(tmp_path / "texts.txt")
+    assert (first, second) == (LabelledText(("a", "good", "film"), "1"), LabelledText(("bad", "."), "0"))
+    assert tree == LabelledText(("it", "'s", "a", "-lrb-good-rrb-"), "3")
+    assert [text.label for text in task.read(tmp_path / "texts.txt", with_answers=False)] == [None] * 3
+    (tmp_path / "texts.txt").write_text("very good \tA fine film .\n\nbad\tA dull one .\n")
+    first, second = ClassificationTask().read(tmp_path / "texts.txt")
+    assert (first.label, second.label) == ("very good", "bad") and first.words == ("A", "fine", "film", ".")
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("train.conllu", "1\tA\n", r"train\.conllu should have lines \"LABEL TEXT\", not the format of \.conllu files"),
-        ("train.txt", '{"text": "good film", "label": "positive"}\n', 'line 1: expected "LABEL TEXT"'),
-    ],
+    "line",
+    ["0", "(3 (2 It", "(3 a) b", "(", "((S (NP a)))", "(3 a) (2 b)", "(3 )", "(3 (2 ) (4 good))"],
 )
-def test_read_refuses_other_formats(name: str, content: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=message):
-        list(ClassificationTask().read(tmp_path / name))
+@pytest.mark.parametrize("first", ["1 A", "1\tA", TREE])
+def test_other_lines_are_refused(first: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text(f"{first}\n{line}\n")
+    with pytest.raises(ValueError, match="line 2"):
+        list(ClassificationTask().read(tmp_path / "texts.txt"))
 
 
 def test_pooling_and_softmax_ignore_padding() -> None:
@@ -103,42 +101,6 @@ def test_pooling_and_softmax_ignore_padding() -> None:
         assert not weights[count:].any()
     for pooled in (masked_mean(vectors, mask), masked_max(vectors, mask), masked_softmax(vectors[..., 0], mask)):
         assert not pooled[2].any()
-
-
-@pytest.mark.parametrize(
-    "tree, message",
-    [
-        ("(3 (2 It", "a bracket is never closed"),
-        ("(3 a) b", "'b' is outside"),
-        ("(", "has no label"),
-        ("((S (NP a)))", "has no label"),
-        ("(3 a) (2 b)", "a second tree"),
-        ("(3 )", "a phrase of the label 3 has no words"),
-        ("(3 (2 ) (4 good))", "a phrase of the label 2 has no words"),
-    ],
-)
-def test_read_names_the_line_of_an_unbalanced_tree(tree: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "trees.txt").write_text(f"{TREE}\n{tree}\n")
-    with pytest.raises(ValueError, match=rf"line 2 is not a tree of labels: .*{message}"):
-        list(ClassificationTask().read(tmp_path / "trees.txt"))
-
-
-def test_read_takes_a_tree_after_spaces_for_a_tree(tmp_path: Path) -> None:
-    (tmp_path / "trees.txt").write_text("  (3 (2 It) (4 good))\n")
-    assert list(ClassificationTask().read(tmp_path / "trees.txt")) == [LabelledText(("It", "good"), "3")]
-
-
-@pytest.mark.parametrize("label, message", [(1, "must be a string, not 1"), (None, "has no label")])
-def test_check_refuses_labels_that_are_no_strings(label: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ClassificationTask().check(LabelledText(("a",), label))
-
-
-def test_only_the_network_whose_words_attend_to_each_other_limits_their_number() -> None:
-    text = LabelledText(("a",) * 5_001)
-    ClassificationTask(ClassificationConfig(network="pooled")).check_length(text)
-    with pytest.raises(ValueError, match="it has 5,001 words"):
-        ClassificationTask().check_length(text)
 
 
 @pytest.mark.parametrize("balanced, expected", [(False, 0.1), (True, 0.5)])
@@ -158,41 +120,16 @@ def test_balanced_loss_makes_rare_labels_as_likely_as_frequent_ones(balanced: bo
     assert model.predict([["same", "words"]])[0].scores["rare"] == pytest.approx(expected, abs=0.02)
 
 
-def test_read_splits_at_tabs_where_the_first_line_has_one(tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text("very good \tA fine film .\n\nbad\tA dull one .\n")
-    first, second = ClassificationTask().read(tmp_path / "texts.txt")
-    assert (first.label, second.label) == ("very good", "bad") and first.words == ("A", "fine", "film", ".")
-    (tmp_path / "texts.txt").write_text("very good\tA fine film .\nbad A dull one .\n")
-    with pytest.raises(ValueError, match=r"texts\.txt, line 2: expected a tab between label and text"):
-        list(ClassificationTask().read(tmp_path / "texts.txt"))
-
-
-def test_fit_refuses_texts_in_the_place_of_labels(tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text("".join(f"Text number {number} .\t{number % 2}\n" for number in range(30)))
-    with pytest.raises(ValueError, match="30 texts have 30 labels, such as 'Text number 0"):
-        fit(ClassificationTask(), tmp_path / "texts.txt", tmp_path / "texts.txt", words=WordsConfig(elmo="none"))
-
-
-def test_fit_accepts_a_development_set_with_one_text_for_each_label(tmp_path: Path) -> None:
-    lines = [f"intent{number} text of intent {number}\n" for number in range(30)]
-    (tmp_path / "train.txt").write_text("".join(lines * 2))
-    (tmp_path / "dev.txt").write_text("".join(lines))
-    task = ClassificationTask(ClassificationConfig(network="pooled"))
-    words, config = WordsConfig(elmo="none", word_dim=4), FitConfig(max_epochs=1, device="cpu")
-    _, report = fit(task, tmp_path / "train.txt", tmp_path / "dev.txt", words=words, config=config)
-    assert report.examples == 60
-
-
-def test_predict_file_refuses_raw_text_in_place_of_labelled(tmp_path: Path) -> None:
-    (tmp_path / "raw.txt").write_text("wonderful cast and story\nboring mess\n")
+def test_raw_text_and_other_formats_in_place_of_labelled_text_are_refused(tmp_path: Path) -> None:
     task = ClassificationTask(labels={"labels": ["neg", "pos"], "counts": [1, 1]})
-    with pytest.raises(ValueError, match=r"raw\.txt should have a label .* predict raw text with --text"):
-        list(task.read(tmp_path / "raw.txt", with_answers=False))
-    (tmp_path / "raw.txt").write_text("wonderful cast and story\n")
-    with pytest.raises(ValueError, match=r"raw\.txt should have a label .* predict raw text with --text"):
-        list(task.read(tmp_path / "raw.txt", with_answers=False))
+    for text in ("wonderful cast and story\nboring mess\n", "wonderful cast and story\n"):
+        (tmp_path / "raw.txt").write_text(text)
+        with pytest.raises(ValueError, match="--text"):
+            task.read(tmp_path / "raw.txt", with_answers=False)
     (tmp_path / "raw.txt").write_text("? wonderful cast and story\n? boring mess\n")  # a mark for what is not known
     assert len(list(task.read(tmp_path / "raw.txt", with_answers=False))) == 2
+    with pytest.raises(ValueError, match="jsonl"):
+        list(task.read(tmp_path / "texts.jsonl"))
 
 
 @pytest.mark.parametrize("make, oracle_of", [(BiattentiveNetwork, BiattentiveOracle), (PooledNetwork, PooledOracle)])

@@ -4,7 +4,6 @@ import gzip
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,16 +11,12 @@ import torch
 from oracle import log_softmax
 from task_oracles import GivenWords, TaggingOracle, random_network, random_words, sentences_of
 
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
-from elmokit.nn.bilm import BiLM
 from elmokit.tasks.config import FitConfig, WordsConfig
-from elmokit.tasks.fit import fit
-from elmokit.tasks.metrics import spans
-from elmokit.tasks.predict import predict_file
+from elmokit.tasks.fitting.fit import fit
+from elmokit.tasks.fitting.model import load_task_model, predict_file
+from elmokit.tasks.spans import spans
 from elmokit.tasks.tagging import Tagging, TaggingBatch, TaggingConfig, TaggingNetwork, TaggingTask
-from elmokit.tasks.task_model import TaskModel, load_task_model
 
 # The tag of "x" depends on the word before it: A after an upper-case word, else B.
 WORDS = ["Alpha", "Beta", "gamma", "delta", "x"]
@@ -45,11 +40,6 @@ TRAIN, DEV = make_sentences(120, 1), make_sentences(30, 2)
 QUICK = FitConfig(max_epochs=12, batch_size=16, learning_rate=1e-2, device="cpu")
 SMALL = TaggingConfig(hidden_dim=16, dropout=0.1)
 WITHOUT_ELMO = WordsConfig(elmo="none", word_dim=16, word_dropout=0.1)
-
-
-@pytest.fixture(scope="module")
-def tagger() -> TaskModel:
-    return fit(TaggingTask(SMALL), TRAIN, DEV, words=WITHOUT_ELMO, config=QUICK)[0]
 
 
 @pytest.mark.parametrize("decoder", ["softmax", "crf"])
@@ -124,37 +114,6 @@ def test_crf_decodes_only_valid_sequences() -> None:
     assert all(is_valid(tags) for tags, _ in model.network.decode(batch))
 
 
-def test_fit_is_deterministic_and_keeps_the_global_generator() -> None:
-    torch.manual_seed(1)
-    before = torch.get_rng_state()
-    first, second = (
-        fit(TaggingTask(SMALL), TRAIN, DEV, words=WITHOUT_ELMO, config=replace(QUICK, max_epochs=2))[0]
-        for _ in range(2)
-    )
-    assert torch.equal(before, torch.get_rng_state())
-    for name, tensor in first.network.state_dict().items():
-        assert torch.equal(tensor, second.network.state_dict()[name])
-
-
-@pytest.mark.parametrize("storage_dtype, tolerance", [("float16", 2e-2), ("float32", 2e-5)])
-def test_fit_with_cached_layers_equals_running_the_frozen_bilm(
-    storage_dtype: Literal["float16", "float32"], tolerance: float, tmp_path: Path
-) -> None:
-    torch.manual_seed(0)
-    model = Pretrained(BiLM(BiLMConfig.preset("tiny")))
-    words = WordsConfig(word_dim=0, elmo_dropout=0.0, storage_dtype=storage_dtype)
-    trained, _ = fit(TaggingTask(SMALL), TRAIN, DEV, model=model, words=words, config=QUICK, cache=tmp_path)
-    cached = trained.example_set(DEV).batch(np.arange(8), torch.device("cpu"))
-    live = replace(words, finetune=True)
-    running = TaskModel(trained.task, trained.network, trained.table, model)
-    running.config = live
-    batch = running.example_set(DEV).batch(np.arange(8), torch.device("cpu"))
-    assert batch.words.layers is None and cached.words.layers is not None
-    with torch.no_grad():
-        difference = (trained.network.forward(batch) - trained.network.forward(cached))[cached.words.mask]
-    assert difference.abs().max() < tolerance
-
-
 # --- Files -----------------------------------------------------------------------------------------------------------
 
 
@@ -191,61 +150,6 @@ def test_fit_and_predict_file_round_trip(
     assert [sentence.words for sentence in predicted] == [sentence.words for sentence in DEV]
     right = sum(a == b for s, p in zip(DEV, predicted, strict=True) for a, b in zip(s.tags, p.tags, strict=True))
     assert right / sum(len(s.words) for s in DEV) == pytest.approx(report.dev["accuracy"])
-
-
-def test_predict_file_reads_raw_text_and_overwrites_on_request(tagger: TaskModel, tmp_path: Path) -> None:
-    (tmp_path / "raw.txt").write_text("Alpha x gamma\n\nx\n")
-    output = tmp_path / "out.jsonl"
-    assert predict_file(tagger, tmp_path / "raw.txt", output, text=True).examples == 3
-    assert output.read_text().count("\n") == 3
-    with pytest.raises(FileExistsError, match="exists"):
-        predict_file(tagger, tmp_path / "raw.txt", output, text=True)
-    with pytest.raises(ValueError, match="is the input"):
-        predict_file(tagger, output, output, text=True, overwrite=True)
-    assert predict_file(tagger, tmp_path / "raw.txt", output, text=True, overwrite=True).examples == 3
-
-
-def test_score_counts_unknown_tags_as_wrong(tagger: TaskModel) -> None:
-    scores = tagger.score([TaggedSentence(("Alpha", "x"), ("UP", "NEW"))])
-    assert scores.values["accuracy"] == 0.5
-
-
-def test_fit_raises_for_a_sentence_with_more_words_than_tags() -> None:
-    wrong = [TaggedSentence(("a", "b"), ("X",))]
-    with pytest.raises(ValueError, match="example 1 of the training set: 2 words and 1 tags"):
-        fit(TaggingTask(SMALL), wrong, DEV, words=WITHOUT_ELMO, config=QUICK)
-    with pytest.raises(ValueError, match="predict takes a list"):
-        TaskModel.predict(object(), "a b")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "config, settings, message",
-    [
-        (WordsConfig, {"elmo": "none", "word_dim": 0}, "no input"),
-        (WordsConfig, {"elmo": "none", "finetune": True}, "finetune trains the biLM"),
-        (WordsConfig, {"elmo_dropout": 1.0}, "elmo_dropout must be at least 0 and below 1"),
-        (WordsConfig, {"rare_word_dropout": 1.5}, "rare_word_dropout must be from 0 to 1"),
-        (FitConfig, {"learning_rate": float("nan")}, "learning_rate must be a number above 0"),
-        (FitConfig, {"patience": 0}, "patience must be at least 1"),
-        (TaggingConfig, {"hidden_dim": 0}, "hidden_dim must be at least 1"),
-    ],
-)
-def test_configs_raise_for_values_out_of_range(config: type, settings: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        config(**settings)
-
-
-@pytest.mark.parametrize(
-    ("tags", "message"),
-    [
-        (("B-LOC", "I-LOC", "O"), "none of the labels of the development set: PER there, LOC here"),
-        (("NOUN", "VERB", "O"), "example 1 of the development set: the tag 'NOUN' marks no span"),
-    ],
-)
-def test_fit_refuses_a_development_set_of_which_it_knows_no_tag(tags: tuple[str, ...], message: str) -> None:
-    train = [TaggedSentence(("a", "b", "c"), ("B-PER", "I-PER", "O"))] * 4
-    with pytest.raises(ValueError, match=message):
-        fit(TaggingTask(SMALL), train, [TaggedSentence(("a", "b", "c"), tags)], words=WITHOUT_ELMO, config=QUICK)
 
 
 def test_accuracy_is_that_of_seqeval() -> None:

@@ -1,66 +1,35 @@
-"""Parallel files, copied unknown words, BLEU, the network by its formulas, and a beam search against all sequences."""
+"""The example of a task of one's own: files, copied words, BLEU, the formulas, and beam search by brute force."""
 
-import gzip
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import zstandard
 from task_oracles import GivenWords, TranslatorOracle, random_network, random_words, sentences_of
+from toy_tasks import translation
 
 from elmokit.tasks.config import WordsConfig
-from elmokit.tasks.translation import (
-    BEGIN,
-    END,
-    PADDING,
-    SPECIALS,
-    UNKNOWN,
-    ParallelSentence,
-    TranslationBatch,
-    TranslationConfig,
-    TranslationTask,
-    Translator,
-)
-from elmokit.tasks.word_batches import Sentences, WordTable
-from elmokit.tasks.word_encoder import WordEncoder
+from elmokit.tasks.fitting.words import Sentences, WordEncoder, WordTable
 
-pytest.importorskip("sacrebleu")
+BEGIN, END, PADDING, SPECIALS, UNKNOWN = (
+    getattr(translation, name) for name in ("BEGIN", "END", "PADDING", "SPECIALS", "UNKNOWN")
+)
+ParallelSentence, TranslationConfig, TranslationTask = (
+    getattr(translation, name) for name in ("ParallelSentence", "TranslationConfig", "TranslationTask")
+)
 
 
 def test_read_finds_the_translation_next_to_the_source(tmp_path: Path) -> None:
-    (tmp_path / "train.en.txt").write_text("A dog .\nTwo cats\n")
-    (tmp_path / "train.de.txt").write_text("Ein Hund .\nZwei Katzen\n")
-    found = list(TranslationTask().read(tmp_path / "train.en.txt"))
+    (tmp_path / "train.en.en.txt").write_text("A dog .\nTwo cats\n")
+    (tmp_path / "train.en.de.txt").write_text("Ein Hund .\nZwei Katzen\n")
+    found = list(TranslationTask().read(tmp_path / "train.en.en.txt"))
     assert found[0] == ParallelSentence(("A", "dog", "."), ("ein", "hund", "."))
-    (tmp_path / "train.de.txt").write_text("Ein Hund .\n")
-    with pytest.raises(ValueError, match="ends before line 2"):
-        list(TranslationTask().read(tmp_path / "train.en.txt"))
-    (tmp_path / "train.de.txt").unlink()
-    with pytest.raises(ValueError, match=r"train.de.txt is expected"):
-        list(TranslationTask().read(tmp_path / "train.en.txt"))
-
-
-@pytest.mark.parametrize(
-    "source, target",
-    [
-        ("news.entertainment.en", "news.entertainment.de"),
-        ("news.en.en.gz", "news.en.de.gz"),
-        ("train.en.zst", "train.de.zst"),
-    ],
-)
-def test_read_replaces_only_the_last_language_of_a_file_name(source: str, target: str, tmp_path: Path) -> None:
-    write = {".gz": gzip.compress, ".zst": zstandard.compress}.get(Path(source).suffix, bytes)
-    (tmp_path / source).write_bytes(write(b"A dog\n"))
-    (tmp_path / target).write_bytes(write(b"Ein Hund\n"))
-    assert list(TranslationTask().read(tmp_path / source)) == [ParallelSentence(("A", "dog"), ("ein", "hund"))]
-
-
-def test_read_names_a_file_without_a_language(tmp_path: Path) -> None:
-    (tmp_path / "train.txt").write_text("A dog\n")
-    with pytest.raises(ValueError, match=r"train.txt does not name its language: call it \*.en, or set source"):
-        list(TranslationTask().read(tmp_path / "train.txt"))
+    (tmp_path / "train.en.de.txt").write_text("Ein Hund .\n")
+    (tmp_path / "other.txt").write_text("A dog\n")
+    for name in ("train.en.en.txt", "other.txt"):
+        with pytest.raises(ValueError, match=name):
+            list(TranslationTask().read(tmp_path / name))
 
 
 @pytest.mark.parametrize("lowercase, words", [(True, ("ein", "zürich")), (False, ("ein", "Zürich"))])
@@ -73,11 +42,13 @@ def test_predictions_copy_unknown_words_from_the_source(lowercase: bool, words: 
 
 
 def test_loss_equals_the_formulas() -> None:
-    network = random_network(Translator, TranslationConfig(hidden_dim=4, target_dim=3), GivenWords(), SPECIALS + 3)
+    network = random_network(
+        translation.Translator, TranslationConfig(hidden_dim=4, target_dim=3), GivenWords(), SPECIALS + 3
+    )
     words = random_words([4, 1, 3])
     targets = [[BEGIN, SPECIALS, SPECIALS + 2, END], [BEGIN, END], [BEGIN, SPECIALS + 1, UNKNOWN, END]]
     padded = torch.tensor([target + [PADDING] * (4 - len(target)) for target in targets])
-    found = network.loss(TranslationBatch(words, padded)).item()  # type: ignore[arg-type]
+    found = network.loss(translation.TranslationBatch(words, padded)).item()
     of_sentences = map(TranslatorOracle(network).log_probabilities, sentences_of(words), targets)
     assert found == pytest.approx(-np.mean([value for values in of_sentences for value in values]))
 
@@ -87,9 +58,9 @@ def test_decode_with_a_wide_beam_equals_exhaustive_search(bias: float, length: i
     """`bias` is that of the end, so that translations of each length are the best ones."""
     torch.manual_seed(6)
     config = TranslationConfig(hidden_dim=8, target_dim=8, beam=200, length_penalty=1.0)
-    table = WordTable.of([["a", "b"]])
+    table = WordTable.from_sentences([["a", "b"]])
     words = WordEncoder(WordsConfig(elmo="none", word_dim=8), table)
-    network = Translator(config, words, SPECIALS + 2).eval()
+    network = translation.Translator(config, words, SPECIALS + 2).eval()
     for parameter in network.parameters():
         parameter.data *= 3  # or all translations are about as likely
     network.output.bias.data[END] += bias

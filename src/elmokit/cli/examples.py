@@ -47,11 +47,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         f"elmokit predict runs/tagger {DATA}/sentences.txt --text --output runs/tagged.jsonl",
     ),
     "evaluate-task": (f"elmokit evaluate-task runs/tagger {DATA}/test.conllu",),
-    "layer-weights": ("elmokit layer-weights runs/tagger",),
-    "sample-efficiency": (
-        f"elmokit sample-efficiency tagging {DATA}/train.conllu {DATA}/dev.conllu --batch-size 4 --fractions 0.5,1 "
-        "--seeds 1 --output runs/efficiency",
-    ),
     "serve": (
         f"elmokit serve --corpus {DATA}/sentences.txt",
         "elmokit serve en-small --task-model runs/tagger --port 8080",

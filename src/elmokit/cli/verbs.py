@@ -16,20 +16,17 @@ from elmokit.cli.examples import EXAMPLES
 from elmokit.cli.language_model import Evaluate, Finetune, NextWords, Prepare, Pretrain, Score, Substitutes
 from elmokit.cli.models import Convert, Info, Push
 from elmokit.cli.serve import Serve
-from elmokit.cli.tasks import EvaluateTask, Fit, LayerWeights, NoTask, Predict, SampleEfficiency, with_settings_of
+from elmokit.cli.tasks import EvaluateTask, Fit, NoTask, Predict, with_settings_of
 from elmokit.cli.vectors import Compare, Embed, Encode, Neighbors
 
 Verb = (
     Prepare | Pretrain | Finetune | Evaluate | Embed | Encode | Score | Substitutes | NextWords | Compare | Neighbors
-    | Probe | Wsd | Scws | Senses | Change | Fit | Predict | EvaluateTask | SampleEfficiency | LayerWeights | Convert
-    | Push | Info | Compat | Serve
+    | Probe | Wsd | Scws | Senses | Change | Fit | Predict | EvaluateTask | Convert | Push | Info | Compat | Serve
 )  # fmt: skip
 
 EXAMPLES_HEADING = "Examples, in a checkout of elmokit:"
 # Verbs that resume an interrupted run when the same command is run again.
-RESUMABLE = (Prepare, Pretrain, Finetune, Embed, Encode, Fit, SampleEfficiency)
-# Verbs whose options depend on the task that is named first.
-OF_TASKS = (Fit, SampleEfficiency)
+RESUMABLE = (Prepare, Pretrain, Finetune, Embed, Encode, Fit)
 
 
 def name_of(verb: type) -> str:
@@ -41,12 +38,12 @@ def verbs_for(arguments: Sequence[str]) -> Any:
     """The union of the verbs, as tyro parses a command line with it.
 
     The verb that the command line names has its full help and examples, the others one paragraph for the list of
-    verbs; `fit` and `sample-efficiency` have the options of the task that is named.
+    verbs; `fit` has the options of the task that is named.
     """
     named, verbs = next(iter(arguments), ""), []
     for verb in get_args(Verb):
         name = name_of(verb)
-        if verb in OF_TASKS:
+        if verb is Fit:  # whose options depend on the task that is named first
             has_task = named == name and len(arguments) > 1 and not arguments[1].startswith("-")
             verb = with_settings_of(verb, arguments[1]) if has_task else cast(Any, verb)[NoTask]
         text = cleandoc((get_origin(verb) or verb).__doc__ or "")  # the origin of a generic class, which has the text

@@ -23,7 +23,7 @@ from elmokit.serve.exchange import answer
 from elmokit.serve.jobs import Job, JobQueue
 from elmokit.serve.metrics import Metrics
 from elmokit.serve.schemas import Text
-from elmokit.tasks.task_model import TaskModel, load_task_model
+from elmokit.tasks.fitting.model import TaskModel, load_task_model
 from elmokit.text.tokenizers import TOKENIZED, get_tokenizer
 
 Result = TypeVar("Result")

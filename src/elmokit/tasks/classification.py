@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise, starmap
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -19,22 +18,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.choices import check_choices
-from elmokit.fs.json_files import is_json_object
 from elmokit.fs.reading import read_lines, suffixes_of
-from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
-from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
-from elmokit.tasks.metrics import Confusion, check_label, confusion_counts
-from elmokit.tasks.recurrent import BiLSTM
-from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork, words_of
-from elmokit.tasks.word_batches import WordBatch, Words
-from elmokit.tasks.word_encoder import WordEncoder
+from elmokit.settings import Count, DropoutRate, check
+from elmokit.tasks.config import FitConfig
+from elmokit.tasks.fitting.report import Confusion, confusion_counts
+from elmokit.tasks.fitting.task import (
+    BatchOfWords,
+    Task,
+    TaskNetwork,
+    check_label,
+    label_numbers,
+    most_probable,
+    words_of,
+)
+from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
+from elmokit.tasks.networks import BiLSTM, masked_max, masked_mean, masked_softmax
 
 TREE_TOKEN = re.compile(r"\(|\)|[^\s()]+")
-# If a training set of at least this size has more distinct labels than this share of its texts, they are not labels.
-FEW_EXAMPLES, MAX_LABELS = 20, 0.8
-LINES_LOOKED_AT = 100  # of a file to predict, to see whether its lines begin with labels
 OTHER_FORMATS = (".conllu", ".csv", ".json", ".jsonl", ".parquet", ".tsv")
+LINES_LOOKED_AT = 100  # of a file to predict, to see whether its lines begin with labels
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,13 @@ class ClassificationConfig:
 
     network: Literal["biattentive", "pooled"] = "biattentive"
     """biattentive: McCann et al. 2017; pooled: a linear layer on the mean and maximum of the words' vectors."""
-    encoder_dim: int = 200
+    encoder_dim: Count = 200
     """Width of the BiLSTM that reads the words, in each direction (biattentive)."""
-    integrator_dim: int = 200
+    integrator_dim: Count = 200
     """Width of the BiLSTM that reads words and attention contexts, in each direction (biattentive)."""
-    maxout_dim: int = 200
+    maxout_dim: Count = 200
     """Width of the maxout layers (biattentive)."""
-    dropout: float = 0.4
+    dropout: DropoutRate = 0.4
     """Dropout of the input of each layer."""
     lowercase: bool = False
     """Read the texts in lower case."""
@@ -60,9 +62,7 @@ class ClassificationConfig:
     """Weight the loss of a text by the inverse frequency of its label, so that rare labels count as much as others."""
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        check_at_least(self, 1, ("encoder_dim", "integrator_dim", "maxout_dim"))
-        check_dropout(self, ("dropout",))
+        check(self)
 
 
 @dataclass(frozen=True)
@@ -97,16 +97,13 @@ def labelled_phrases(tree: str) -> list[LabelledText]:
         if token == "(":
             if phrases and not opened:
                 raise ValueError("a second tree follows the first one")
-            label = tokens[position + 1] if position + 1 < len(tokens) else ")"
-            if label in ("(", ")"):
-                raise ValueError("a bracket has no label after it")
-            opened.append((position, label, len(words)))
+            opened.append((position, tokens[position + 1] if position + 1 < len(tokens) else "(", len(words)))
         elif not opened:
             raise ValueError(f"{token!r} is outside the tree")
         elif token == ")":
             began, label, first = opened.pop()
-            if first == len(words):
-                raise ValueError(f"a phrase of the label {label} has no words")
+            if label in ("(", ")") or first == len(words):
+                raise ValueError("a bracket has no label after it, or a phrase no words")
             phrases.append((began, label, first, len(words)))
         elif tokens[position - 1] != "(":  # after an opening bracket it is a label
             words.append(token)
@@ -211,71 +208,57 @@ class ClassificationTask(Task[LabelledText, Classification]):
     metric = "accuracy"
     Config = ClassificationConfig
     fit_config = FitConfig(max_epochs=15, learning_rate=1e-3)
-    max_words = 5_000  # attention takes memory that grows with the square
     config: ClassificationConfig
+
+    def __init__(self, config: ClassificationConfig | None = None, labels: Mapping[str, Any] | None = None) -> None:
+        super().__init__(config, labels)
+        if self.config.network == "biattentive":
+            self.max_words = 5_000  # attention takes memory that grows with the square
 
     # --- Examples ---------------------------------------------------------------------------------------------------
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[LabelledText]:
         """Stream the texts of a file; of a file of trees, the whole sentences."""
         if not with_answers:
-            self._refuse_raw_text(path)
+            # If several lines begin with the same word, it takes the place of unknown labels.
+            first_words = [str(example.label) for example in islice(self._texts(path), LINES_LOOKED_AT)]
+            labels = set(first_words)
+            if (len(labels) > 1 or len(first_words) == 1) and not labels & set(self.labels.get("labels", labels)):
+                raise ValueError(
+                    f"{path} should have a label and a text in each line, but no line begins with a label of the "
+                    "model; predict raw text with --text (text=True in Python)"
+                )
         return self._texts(path, with_answers)
 
     def read_training(self, path: Path) -> Iterator[LabelledText]:
         """Read the texts of a training set; of a file of trees, all phrases if `config.phrases`."""
-        examples = list(self._texts(path, phrases=self.config.phrases))
-        labels = dict.fromkeys(str(example.label) for example in examples)
-        if len(examples) >= FEW_EXAMPLES and len(labels) > MAX_LABELS * len(examples):
-            raise ValueError(
-                f"{path}: {len(examples)} texts have {len(labels)} labels, such as {min(labels, key=len)!r}: write the "
-                "label first in each line, and then the text"
-            )
-        return iter(examples)
-
-    def _refuse_raw_text(self, path: Path) -> None:
-        """ValueError if the first lines of a file begin with different words, none of them a label: it is raw text.
-
-        If several lines begin with the same word, it takes the place of unknown labels.
-        """
-        first_words = [str(example.label) for example in islice(self._texts(path), LINES_LOOKED_AT)]
-        labels = set(first_words)
-        if (len(labels) > 1 or len(first_words) == 1) and not labels & set(self.labels.get("labels", labels)):
-            raise ValueError(
-                f"{path} should have a label and a text in each line, but no line begins with a label of the model; "
-                f"predict raw text with --text (text=True in Python)"
-            )
+        return self._texts(path, phrases=self.config.phrases)
 
     def _texts(self, path: Path, with_answers: bool = True, phrases: bool = False) -> Iterator[LabelledText]:
         if (kind := suffixes_of(path).kind) in OTHER_FORMATS:
             raise ValueError(f'{path} should have lines "LABEL TEXT", not the format of {kind} files: convert it first')
+        lines = ((number, line.strip()) for number, line in enumerate(read_lines(path), start=1) if line.strip())
         separator = None  # any white space
-        lines = ((number, line) for number, line in enumerate(read_lines(path), start=1) if line.strip())
         for place, (number, line) in enumerate(lines):
-            if place == 0 and "\t" in line.strip():
+            if place == 0 and "\t" in line:
                 separator = "\t"
-            if line.lstrip().startswith("("):
-                try:
-                    of_tree = labelled_phrases(line)
-                except ValueError as error:
-                    raise ValueError(f"{path}, line {number} is not a tree of labels: {error}") from error
-                for phrase in of_tree if phrases else of_tree[:1]:
-                    label = phrase.label if with_answers else None
-                    yield LabelledText(self._cased(phrase.words), label, phrase.is_phrase)
-            else:
-                label, *rest = line.strip().split(separator, maxsplit=1)
-                words = rest[0].split() if rest else []
-                if not words or is_json_object(line):
-                    between = "a tab between label and text, as in the first line" if separator else '"LABEL TEXT"'
-                    raise ValueError(f"{path}, line {number}: expected {between}, not {line!r}")
-                yield LabelledText(self._cased(words), label.rstrip() if with_answers else None)
-
-    def _cased(self, words: Words) -> tuple[str, ...]:
-        return tuple(word.lower() for word in words) if self.config.lowercase else tuple(words)
+            try:
+                if line.startswith("("):
+                    texts = labelled_phrases(line)[: None if phrases else 1]
+                else:
+                    label, text = line.split(separator, maxsplit=1)
+                    texts = [LabelledText(tuple(text.split()), label.rstrip())]
+            except ValueError as error:
+                between = "a tab between label and text, as in the first line," if separator else '"LABEL TEXT"'
+                raise ValueError(f"{path}, line {number}: expected {between} or a tree of labels: {error}") from error
+            for each in texts:
+                words = tuple(word.lower() for word in each.words) if self.config.lowercase else each.words
+                yield replace(each, words=words, label=each.label if with_answers else None)
 
     def from_text(self, text: str | Words, tokenize: Callable[[str], list[str]]) -> LabelledText:
         """From a string, which is tokenized, or a list of words."""
-        return LabelledText(self._cased(words_of(text, tokenize)))
+        words = words_of(text, tokenize)
+        return LabelledText(tuple(word.lower() for word in words) if self.config.lowercase else words)
 
     def sentences(self, example: LabelledText) -> Iterable[Words]:
         return (example.words,)
@@ -284,13 +267,8 @@ class ClassificationTask(Task[LabelledText, Classification]):
         """Of trees only the whole sentences: a word would count once more for each phrase that contains it."""
         return (example.words for example in examples if not example.is_phrase)
 
-    def check_length(self, example: LabelledText) -> None:
-        """As for any task; the pooled network reads any length."""
-        if self.config.network == "biattentive":
-            super().check_length(example)
-
     def check(self, example: LabelledText) -> None:
-        check_label(example.label, "the text")
+        check_label(example.label)
 
     def learn(self, examples: Sequence[LabelledText]) -> dict[str, Any]:
         counts = Counter(example.label for example in examples if example.label is not None)
@@ -306,24 +284,15 @@ class ClassificationTask(Task[LabelledText, Classification]):
             weights = counts.sum() / (len(counts) * counts)
         return network(self.config, words, weights)
 
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {label: number for number, label in enumerate(self.labels["labels"])}
-
     def collate(self, examples: Sequence[LabelledText], words: BatchOfWords) -> ClassificationBatch:
-        labels = torch.tensor([self._numbers.get(example.label or "", -1) for example in examples])
+        labels = label_numbers((example.label for example in examples), self.labels["labels"])
         return ClassificationBatch(words([example.words for example in examples]), labels)
 
     # --- Answers ----------------------------------------------------------------------------------------------------
 
     def predictions(self, examples: Sequence[LabelledText], decoded: Sequence[Any]) -> list[Classification]:
-        labels = self.labels["labels"]
-        unknown = [1 / len(labels)] * len(labels)  # of a text without words
-        classifications = []
-        for example, scores in zip(examples, decoded, strict=True):
-            by_label = dict(zip(labels, scores or unknown, strict=True))
-            classifications.append(Classification(example.words, max(by_label, key=by_label.__getitem__), by_label))
-        return classifications
+        answers = most_probable(self.labels["labels"], decoded)
+        return [Classification(example.words, *answer) for example, answer in zip(examples, answers, strict=True)]
 
     def score(self, examples: Sequence[LabelledText], predictions: Sequence[Classification]) -> dict[str, float]:
         correct = [example.label == prediction.label for example, prediction in zip(examples, predictions, strict=True)]

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.fs.reading import read_lines
-from elmokit.tasks.config import FitConfig, check_at_least, check_dropout, check_is_number
-from elmokit.tasks.coref_metrics import assignment_function, coreference_scores
-from elmokit.tasks.recurrent import BiLSTM
-from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
-from elmokit.tasks.word_batches import WordBatch, Words
-from elmokit.tasks.word_encoder import WordEncoder
+from elmokit.settings import Count, DropoutRate, NonNegative, Positive, check
+from elmokit.tasks.config import FitConfig
+from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork, words_of
+from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
+from elmokit.tasks.networks import BiLSTM
 
 Mention = tuple[int, int]  # the words start : end, counted over the document
 WORD_COLUMN = 3  # as in CoNLL-2012
@@ -36,34 +36,26 @@ DISTANCES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # the lower bounds of the bins of th
 class CoreferenceConfig:
     """The network for coreference."""
 
-    hidden_dim: int = 150
+    hidden_dim: Count = 150
     """Width of the BiLSTM in each direction, and of the scoring networks."""
-    span_dim: int = 256
+    span_dim: Count = 256
     """Width to which a span is projected before pairs are scored."""
-    feature_dim: int = 20
+    feature_dim: Count = 20
     """Width of the vectors of a span's width and of a pair's distance."""
-    dropout: float = 0.3
+    dropout: DropoutRate = 0.3
     """Dropout of the input of each layer; word vectors have a dropout of their own."""
-    max_span_words: int = 10
+    max_span_words: Count = 10
     """Longest span that can be a mention, in words."""
-    mentions_per_word: float = 0.3
+    mentions_per_word: Positive = 0.3
     """Number of spans that are kept as mentions, per word of the document."""
-    max_antecedents: int = 100
+    max_antecedents: Count = 100
     """Number of nearest preceding mentions with which a mention is compared."""
-    mention_loss: float = 1.0
+    mention_loss: NonNegative = 1.0
     """Weight of a second loss, which trains the mention scores of all spans, kept or not; 0 for texts in which mentions
     without a coreferent one are not annotated."""
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, ("hidden_dim", "span_dim", "feature_dim", "max_span_words", "max_antecedents"))
-        check_dropout(self, ("dropout",))
-        check_at_least(self, 0, ("mention_loss",))
-        check_is_number(self, "mentions_per_word")
-        if not 0 < self.mentions_per_word <= self.max_span_words:
-            raise ValueError(
-                f"mentions_per_word must be above 0 and at most max_span_words ({self.max_span_words}), as many spans "
-                f"as begin at a word, not {self.mentions_per_word}"
-            )
+        check(self)
 
 
 @dataclass(frozen=True)
@@ -250,6 +242,53 @@ def non_crossing(order: Sequence[int], first: Sequence[int], last: Sequence[int]
     return kept
 
 
+# --- Scores, as the reference implementation of the CoNLL scorer (Pradhan et al. 2014) counts them --------------------
+
+Clusters = Sequence[Iterable[Hashable]]  # of mentions
+Counts = np.ndarray  # (2, 2): rows of recall and precision, each a numerator and a denominator
+
+
+def _muc(clusters: list[set], other: list[set]) -> tuple[float, float]:
+    """Number of links of `clusters` that the other partition has too, and number of all (Vilain et al. 1995)."""
+    parts = [sum(bool(cluster & each) for each in other) + len(cluster.difference(*other)) for cluster in clusters]
+    links = sum(len(cluster) - 1 for cluster in clusters)
+    return links - sum(number - 1 for number in parts), links
+
+
+def _b_cubed(clusters: list[set], other: list[set]) -> tuple[float, float]:
+    """For each mention the share of its cluster that is also in its other cluster, summed; and number of mentions."""
+    shared = sum(len(cluster & each) ** 2 / len(cluster) for cluster in clusters for each in other)
+    return shared, sum(map(len, clusters))
+
+
+def coreference_counts(gold: Clusters, predicted: Clusters) -> dict[str, Counts]:
+    """MUC, B-cubed and entity-based CEAF (phi 4, Luo 2005) counts of one document."""
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ImportError as error:
+        raise ValueError("scores of coreference need SciPy: pip install scipy (elmokit's extra tasks)") from error
+    sides = [[set(cluster) for cluster in each] for each in (gold, predicted)]
+    similarity = np.array([[2 * len(one & two) / (len(one) + len(two)) for two in sides[1]] for one in sides[0]])
+    similarity = similarity.reshape(len(sides[0]), len(sides[1]))
+    aligned = similarity[linear_sum_assignment(-similarity)].sum()
+    return {
+        "muc": np.array([_muc(*sides), _muc(*sides[::-1])]),
+        "b3": np.array([_b_cubed(*sides), _b_cubed(*sides[::-1])]),
+        "ceaf": np.array([[aligned, len(side)] for side in sides]),
+    }
+
+
+def coreference_scores(documents: Iterable[tuple[Clusters, Clusters]]) -> dict[str, float]:
+    """F1 by "muc", "b3", "ceaf" and "average" over documents of (gold clusters, predicted clusters)."""
+    counts = [coreference_counts(*document) for document in documents]
+    scores = {}
+    for name in ("muc", "b3", "ceaf"):
+        (right_recall, gold), (right_precision, predicted) = sum((each[name] for each in counts), np.zeros((2, 2)))
+        recall, precision = right_recall / max(gold, 1), right_precision / max(predicted, 1)
+        scores[name] = float(2 * precision * recall / (precision + recall)) if precision + recall else 0.0
+    return {"average": sum(scores.values()) / 3, **scores}
+
+
 class CoreferenceTask(Task[CorefDocument, CorefClusters]):
     """Which mentions of a document refer to the same. Files have CoNLL-2012's columns, the last one with the clusters.
 
@@ -262,41 +301,21 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
     reads_text = False
     Config = CoreferenceConfig
     fit_config = FitConfig(max_epochs=40, batch_size=1, learning_rate=1e-3, patience=6)
-    prediction_batch_size = max_batch_size = 1
+    prediction_batch_size = 1
     config: CoreferenceConfig
 
     # --- Examples ---------------------------------------------------------------------------------------------------
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[CorefDocument]:
         """The documents of a file, or of all files of a directory whose names end in conll, plain, .gz or .zst."""
-        for file in self.files(Path(path)):
+        for file in _files(path):
             yield from _documents(file, with_answers)
-
-    def files(self, path: Path) -> list[Path]:
-        """The file, or those of a directory.
-
-        Raises:
-            FileNotFoundError: The directory has none.
-            ValueError: It has both the gold and the automatic annotation of an OntoNotes document, which would count
-                twice.
-        """
-        if not path.is_dir():
-            return [path]
-        files = [file for file in sorted(path.iterdir()) if FILE_NAME.search(file.name)]
-        if not files:
-            raise FileNotFoundError(f"{path} has no file whose name ends in conll, conll.gz or conll.zst")
-        names = {file.name for file in files}
-        if twice := [name for name in sorted(names) if "_gold_" in name and name.replace("_gold_", "_auto_") in names]:
-            auto = twice[0].replace("_gold_", "_auto_")
-            raise ValueError(f"{path} has the same document in {twice[0]} and {auto}: remove one kind of them")
-        return files
 
     def from_text(self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]) -> CorefDocument:
         """From the sentences of a document: strings, which are tokenized, or lists of words."""
         if isinstance(text, str):
             raise ValueError("a document is a list of sentences: split the text first")
-        words = (tokenize(sentence) if isinstance(sentence, str) else sentence for sentence in text)
-        return CorefDocument("", tuple(map(tuple, words)))
+        return CorefDocument("", tuple(words_of(sentence, tokenize) for sentence in text))
 
     def sentences(self, example: CorefDocument) -> Iterable[Words]:
         return example.sentences
@@ -307,17 +326,19 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
     def check(self, example: CorefDocument) -> None:
         if example.clusters is None:
             raise ValueError(f"document {example.name} has no clusters")
-        end = self.length(example)
-        for start, stop in (mention for cluster in example.clusters for mention in cluster):
-            if not 0 <= start < stop <= end:
-                raise ValueError(f"document {example.name} of {end} words has a mention {start} : {stop}")
         counts = Counter(mention for cluster in example.clusters for mention in set(cluster))
-        if several := [mention for mention, count in counts.items() if count > 1]:
-            start, stop = several[0]
-            raise ValueError(f"document {example.name} has the mention {start} : {stop} in several clusters")
+        end = self.length(example)
+        for (start, stop), count in counts.items():
+            if count > 1 or not 0 <= start < stop <= end:
+                raise ValueError(
+                    f"document {example.name} of {end} words has the mention {start} : {stop} outside of its words, or "
+                    "in several clusters"
+                )
 
     def learn(self, examples: Sequence[CorefDocument]) -> dict[str, Any]:
-        _scored_clusters(examples)  # refuses a set without any
+        self.score(examples[:1], [CorefClusters("", (), ())])  # which needs SciPy: fail before the training
+        if not any(map(_scored_clusters, examples)):
+            raise ValueError("no document has a cluster of several mentions: is the last column that of coreference?")
         return {}
 
     # --- The network ------------------------------------------------------------------------------------------------
@@ -344,28 +365,31 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
         return documents
 
     def score(self, examples: Sequence[CorefDocument], predictions: Sequence[CorefClusters]) -> dict[str, float]:
-        gold = _scored_clusters(examples)
+        gold = map(_scored_clusters, examples)
         return coreference_scores(zip(gold, (prediction.clusters for prediction in predictions), strict=True))
-
-    def check_libraries(self) -> None:
-        assignment_function()
 
     def to_json(self, prediction: CorefClusters) -> dict[str, Any]:
         return {"name": prediction.name, "words": prediction.words, "clusters": prediction.clusters}
 
 
-def _scored_clusters(examples: Sequence[CorefDocument]) -> list[list[tuple[Mention, ...]]]:
-    """The clusters of several mentions of each document. ValueError if no document has one."""
-    # A mention that is marked twice is one mention.
-    scored = [[cluster for cluster in example.clusters or () if len(set(cluster)) > 1] for example in examples]
-    if not any(scored):
-        raise ValueError("no document has a cluster of several mentions: is the last column that of coreference?")
-    return scored
+def _scored_clusters(example: CorefDocument) -> list[tuple[Mention, ...]]:
+    """The clusters of several mentions of a document; a mention that is marked twice is one mention."""
+    return [cluster for cluster in example.clusters or () if len(set(cluster)) > 1]
+
+
+def _files(path: Path) -> list[Path]:
+    """The file, or those of a directory, which must not hold two annotations of a document."""
+    if not path.is_dir():
+        return [path]
+    files = [file for file in sorted(path.iterdir()) if FILE_NAME.search(file.name)]
+    if not files:
+        raise FileNotFoundError(f"{path} has no file whose name ends in conll, conll.gz or conll.zst")
+    return files
 
 
 def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:
     name, sentences, cells = "", [[]], []
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate([*read_lines(path), "#begin document"], start=1):
         if line.startswith("#begin document"):
             if cells:
                 raise ValueError(f"{path}, line {number}: the document before, {name}, has no #end document")
@@ -382,8 +406,6 @@ def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:
             cells.append(columns[-1].strip())
         else:
             sentences.append([])
-    if cells:
-        raise ValueError(f"{path}: its last document, {name}, has no #end document")
 
 
 def _clusters(cells: Sequence[str], place: str) -> tuple[tuple[Mention, ...], ...]:
@@ -399,6 +421,6 @@ def _clusters(cells: Sequence[str], place: str) -> tuple[tuple[Mention, ...], ..
                 if not opened.get(number):
                     raise ValueError(f"{place}: word {position} closes a mention of cluster {number} that is not open")
                 clusters.setdefault(number, []).append((opened[number].pop(), position + 1))
-    if still := [number for number, positions in opened.items() if positions]:
-        raise ValueError(f"{place}: mentions of the clusters {', '.join(still)} are never closed")
+    if any(opened.values()):
+        raise ValueError(f"{place}: mentions of a cluster are never closed")
     return tuple(tuple(sorted(cluster)) for cluster in sorted(clusters.values(), key=min))

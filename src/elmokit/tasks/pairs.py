@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,16 +18,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.choices import check_choices
 from elmokit.correlation import pearson, spearman
 from elmokit.fs.reading import read_lines, suffixes_of
-from elmokit.tasks.attention import masked_max, masked_mean, masked_softmax
-from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
-from elmokit.tasks.metrics import Confusion, check_label, confusion_counts
-from elmokit.tasks.recurrent import BiLSTM
-from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
-from elmokit.tasks.word_batches import WordBatch, Words
-from elmokit.tasks.word_encoder import EncodedWords, WordEncoder
+from elmokit.settings import Count, DropoutRate, check
+from elmokit.tasks.config import FitConfig
+from elmokit.tasks.fitting.report import Confusion, confusion_counts
+from elmokit.tasks.fitting.task import (
+    BatchOfWords,
+    Task,
+    TaskNetwork,
+    check_label,
+    label_numbers,
+    most_probable,
+    words_of,
+)
+from elmokit.tasks.fitting.words import EncodedWords, WordBatch, WordEncoder, Words
+from elmokit.tasks.networks import BiLSTM, masked_max, masked_mean, masked_softmax
 from elmokit.text.tokenizers import get_tokenizer
 
 # Column names, also of published files: SICK, MRPC, SNLI.
@@ -45,17 +50,15 @@ class PairsConfig:
 
     target: Literal["label", "score"] = "label"
     """label: one of a few classes (entailment, paraphrase); score: a number (similarity)."""
-    hidden_dim: int = 200
+    hidden_dim: Count = 200
     """Width of the BiLSTMs, in each direction, and of the layers between them."""
-    dropout: float = 0.5
+    dropout: DropoutRate = 0.5
     """Dropout of the input of each layer."""
     tokenizer: str = "english-1"
     """Tokenizer for the sentences of files and for strings; whitespace-1 if files are tokenized already."""
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        check_at_least(self, 1, ("hidden_dim",))
-        check_dropout(self, ("dropout",))
+        check(self)
 
 
 @dataclass(frozen=True)
@@ -134,17 +137,6 @@ class ESIM(TaskNetwork):
         return (outputs if self.num_outputs == 1 else outputs.softmax(dim=1)).tolist()
 
 
-def _column(row: Mapping[str, Any], names: Sequence[str], place: str) -> str:
-    for name in names:
-        if isinstance(row.get(name), list | dict):
-            raise ValueError(f"{place}: {name} is a {type(row[name]).__name__}, not text: join its words with spaces")
-        if row.get(name) is not None:
-            return str(row[name])
-    if empty := [name for name in names if name in row]:
-        raise ValueError(f"{place}: column {empty[0]} has no value")
-    raise ValueError(f"{place}: there is no column {' or '.join(names)} among {', '.join(map(str, row))}")
-
-
 class PairsTask(Task[SentencePair, PairPrediction]):
     """A label or a score for two sentences.
 
@@ -163,24 +155,28 @@ class PairsTask(Task[SentencePair, PairPrediction]):
     # --- Examples ---------------------------------------------------------------------------------------------------
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[SentencePair]:
-        tokenize = get_tokenizer(self.config.tokenizer).tokenize
-        for place, row in _rows(path):
-            first, second = (tuple(tokenize(_column(row, names, place))) for names in (FIRST, SECOND))
-            if not with_answers:
-                yield SentencePair(first, second)
-            elif self.config.target == "score":
-                yield SentencePair(first, second, score=_number(_column(row, SCORE, place), place))
-            elif not (label := _column(row, LABEL, place)):
-                raise ValueError(f"{place}: the label is empty")
-            elif label != NO_LABEL:
-                yield SentencePair(first, second, label)
+        for number, row in _rows(path):
+            try:
+                first, second = (words_of(_column(row, names), self._tokenize) for names in (FIRST, SECOND))
+                if not with_answers:
+                    yield SentencePair(first, second)
+                elif self.config.target == "score":
+                    yield SentencePair(first, second, score=float(_column(row, SCORE)))
+                elif (label := _column(row, LABEL)) != NO_LABEL:
+                    if not label:
+                        raise ValueError("the label is empty")
+                    yield SentencePair(first, second, label)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: {error}") from error
+
+    def _tokenize(self, text: str) -> list[str]:
+        return get_tokenizer(self.config.tokenizer).tokenize(text)
 
     def from_text(self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]) -> SentencePair:
         """From a pair of strings, which are tokenized as those of files are, or of lists of words."""
         if isinstance(text, str | Mapping) or len(text) != 2:
             raise ValueError("a pair is two sentences: give [first, second] for each")
-        of_files = get_tokenizer(self.config.tokenizer).tokenize
-        first, second = (tuple(of_files(part) if isinstance(part, str) else part) for part in text)
+        first, second = (words_of(part, self._tokenize) for part in text)
         return SentencePair(first, second)
 
     def sentences(self, example: SentencePair) -> Iterable[Words]:
@@ -188,11 +184,9 @@ class PairsTask(Task[SentencePair, PairPrediction]):
 
     def check(self, example: SentencePair) -> None:
         if self.config.target == "label":
-            check_label(example.label, "the pair")
-        elif example.score is None:
-            raise ValueError("the pair has no score")
-        elif not math.isfinite(example.score):
-            raise ValueError(f"the score of a pair is {example.score}: give a number")
+            check_label(example.label)
+        elif example.score is None or not math.isfinite(example.score):
+            raise ValueError(f"the score of the pair must be a number, not {example.score}")
 
     def learn(self, examples: Sequence[SentencePair]) -> dict[str, Any]:
         if self.config.target == "label":
@@ -205,12 +199,8 @@ class PairsTask(Task[SentencePair, PairPrediction]):
     def network(self, words: WordEncoder) -> ESIM:
         return ESIM(self.config, words, len(self.labels["labels"]) if self.config.target == "label" else 1)
 
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {label: number for number, label in enumerate(self.labels.get("labels", ()))}
-
     def collate(self, examples: Sequence[SentencePair], words: BatchOfWords) -> PairBatch:
-        labels = torch.tensor([self._numbers.get(example.label or "", -1) for example in examples])
+        labels = label_numbers((example.label for example in examples), self.labels.get("labels", ()))
         scores = torch.tensor([example.score or 0.0 for example in examples])
         if self.config.target == "score":
             scores = (scores - self.labels["mean"]) / self.labels["deviation"]
@@ -223,16 +213,10 @@ class PairsTask(Task[SentencePair, PairPrediction]):
         pairs = zip(examples, decoded, strict=True)
         if self.config.target == "score":
             mean, deviation = self.labels["mean"], self.labels["deviation"]
-            scores = [(example, mean + deviation * answer[0] if answer else mean) for example, answer in pairs]
-            return [PairPrediction(example.first, example.second, score=score) for example, score in scores]
-        labels = self.labels["labels"]
-        unknown = [1 / len(labels)] * len(labels)  # of two sentences without words
-        labelled = []
-        for example, answer in pairs:
-            by_label = dict(zip(labels, answer or unknown, strict=True))
-            best = max(by_label, key=by_label.__getitem__)
-            labelled.append(PairPrediction(example.first, example.second, best, by_label))
-        return labelled
+            scores = ((pair, mean + deviation * answer[0] if answer else mean) for pair, answer in pairs)
+            return [PairPrediction(pair.first, pair.second, score=score) for pair, score in scores]
+        answers = zip(examples, most_probable(self.labels["labels"], decoded), strict=True)
+        return [PairPrediction(pair.first, pair.second, *answer) for pair, answer in answers]
 
     def score(self, examples: Sequence[SentencePair], predictions: Sequence[PairPrediction]) -> dict[str, float]:
         """Accuracy; for two labels "0" and "1" also F1 of "1"; for scores Pearson's and Spearman's correlation."""
@@ -261,39 +245,23 @@ class PairsTask(Task[SentencePair, PairPrediction]):
         return {name: value for name, value in vars(prediction).items() if value is not None}
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The rows of a file as dictionaries, each with its place, for error messages."""
-    lines = read_lines(path)
-    if suffixes_of(path).kind == ".jsonl":
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield f"{path}, line {number}", _object(line, f"{path}, line {number}")
-        return
-    header = next(lines, "").split("\t")
-    for number, line in enumerate(lines, start=2):
-        if not line:
-            continue
-        fields = line.split("\t")
-        if len(fields) != len(header):
-            raise ValueError(f"{path}, line {number}: {len(fields)} columns, but {len(header)} column names")
-        yield f"{path}, line {number}", dict(zip(header, fields, strict=True))
+def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The rows of a file as dictionaries, each with the number of its line."""
+    is_json, names = suffixes_of(path).kind == ".jsonl", list[str]()
+    for number, line in enumerate(read_lines(path), start=1):
+        if number == 1 and not is_json:
+            names = line.split("\t")
+        elif line.strip():
+            try:
+                yield number, json.loads(line) if is_json else dict(zip(names, line.split("\t"), strict=True))
+            except ValueError as error:
+                expected = "an object of JSON" if is_json else f"{len(names)} columns, as there are names of columns"
+                raise ValueError(f"{path}, line {number}: expected {expected} ({error})") from error
 
 
-def _object(line: str, place: str) -> Mapping[str, Any]:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{place}: not JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{place}: expected a JSON object, not {line[:80]!r}")
-    return value
-
-
-def _number(text: str, place: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"{place}: the score {text!r} is not a number")
-    return number
+def _column(row: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The text of the first of these columns that a row has."""
+    for name in names:
+        if isinstance(value := row.get(name), str | float | int):
+            return str(value)
+    raise ValueError(f"there is no text in a column {' or '.join(names)}, in {row!s:.60}")

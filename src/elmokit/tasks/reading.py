@@ -21,12 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.fs.reading import read_lines
-from elmokit.tasks.attention import masked_softmax
-from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
-from elmokit.tasks.recurrent import BiLSTM
-from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
-from elmokit.tasks.word_batches import WordBatch, Words
-from elmokit.tasks.word_encoder import EncodedWords, WordEncoder
+from elmokit.settings import Count, DropoutRate, check
+from elmokit.tasks.config import FitConfig
+from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork
+from elmokit.tasks.fitting.words import EncodedWords, WordBatch, WordEncoder, Words
+from elmokit.tasks.networks import BiLSTM, masked_softmax
 from elmokit.text.offsets import token_offsets
 from elmokit.text.tokenizers import get_tokenizer
 
@@ -35,18 +34,17 @@ from elmokit.text.tokenizers import get_tokenizer
 class ReadingConfig:
     """The network that answers questions."""
 
-    hidden_dim: int = 100
+    hidden_dim: Count = 100
     """Width of the BiLSTMs, in each direction."""
-    dropout: float = 0.2
+    dropout: DropoutRate = 0.2
     """Dropout of the input of each layer; word vectors have a dropout of their own."""
-    max_answer_words: int = 17
+    max_answer_words: Count = 17
     """Longest answer that is predicted, in words."""
     tokenizer: str = "english-1"
     """Tokenizer for passages and questions."""
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, ("hidden_dim", "max_answer_words"))
-        check_dropout(self, ("dropout",))
+        check(self)
 
 
 @dataclass(frozen=True)
@@ -209,13 +207,6 @@ def answer_f1(predicted: str, gold: str) -> float:
     return 2 * same / (len(left) + len(right)) if same else 0.0
 
 
-def _string_of(entry: Mapping[str, Any], key: str) -> str:
-    """A string in SQuAD's JSON. TypeError for another value, which would fail in training."""
-    if not isinstance(entry[key], str):
-        raise TypeError(f"{key} is {entry[key]!r:.60}, not a string")
-    return entry[key]
-
-
 class ReadingTask(Task[Question, Answer]):
     """The span of a passage that answers a question. Files are SQuAD's JSON."""
 
@@ -231,37 +222,45 @@ class ReadingTask(Task[Question, Answer]):
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[Question]:
         try:
-            articles = json.loads("\n".join(read_lines(path)))["data"]
-            for article in articles:
+            for article in json.loads("\n".join(read_lines(path)))["data"]:
                 for paragraph in article["paragraphs"]:
                     yield from self._questions(paragraph, with_answers)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            reason = f"there is no {error}" if isinstance(error, KeyError) else error
-            raise ValueError(f"{path} is not JSON in the format of SQuAD: {reason}") from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is not JSON in the format of SQuAD: {error!r}") from error
+
+    def read_training(self, path: Path) -> Iterator[Question]:
+        """As `read`; the first answer of each question must have a word of the passage, which only training needs."""
+        for question in self.read(path):
+            if question.answers and question.span is None:
+                raise ValueError(
+                    f"{path}: question {question.id}: its answer {question.answers[0]!r} overlaps no word at "
+                    "answer_start: are positions counted in characters?"
+                )
+            yield question
+
+    def _tokenize(self, text: str) -> tuple[str, ...]:
+        return tuple(get_tokenizer(self.config.tokenizer).tokenize(text))
 
     def _questions(self, paragraph: Mapping[str, Any], with_answers: bool) -> Iterator[Question]:
-        tokenize = get_tokenizer(self.config.tokenizer).tokenize
-        text = _string_of(paragraph, "context")
-        passage = tuple(tokenize(text))
+        text = paragraph["context"]
+        passage = self._tokenize(text)
         offsets = word_offsets(text, passage)
         for entry in paragraph["qas"]:
-            answers = tuple(entry["answers"]) if with_answers else ()
+            answers = entry["answers"] if with_answers else ()
             span = None
             if answers:
                 begin = answers[0]["answer_start"]
                 span = words_of_answer(offsets, begin, begin + len(answers[0]["text"]))
-            texts = tuple(_string_of(answer, "text") for answer in answers)
-            question = tuple(tokenize(_string_of(entry, "question")))
-            yield Question(str(entry["id"]), question, passage, text, offsets, texts, span)
+            texts = tuple(answer["text"] for answer in answers)
+            yield Question(str(entry["id"]), self._tokenize(entry["question"]), passage, text, offsets, texts, span)
 
     def from_text(self, text: tuple[str, str], tokenize: Callable[[str], list[str]]) -> Question:
         """From (question, passage), two strings, which are tokenized as those of files are."""
         if isinstance(text, str | Mapping) or len(text) != 2 or not all(isinstance(part, str) for part in text):
             raise ValueError("give (question, passage), two strings, for each question")
         question, passage = text
-        of_files = get_tokenizer(self.config.tokenizer).tokenize
-        words = tuple(of_files(passage))
-        return Question("", tuple(of_files(question)), words, passage, word_offsets(passage, words))
+        words = self._tokenize(passage)
+        return Question("", self._tokenize(question), words, passage, word_offsets(passage, words))
 
     def sentences(self, example: Question) -> Iterable[Words]:
         return (example.question, example.passage)
@@ -269,30 +268,13 @@ class ReadingTask(Task[Question, Answer]):
     def length(self, example: Question) -> int:
         return len(example.passage)
 
-    def check_length(self, example: Question) -> None:
-        """As for any task, and ValueError if the question is too long."""
-        super().check_length(example)
-        if self.max_words is not None and len(example.question) > self.max_words:
-            raise ValueError(f"its question has {len(example.question):,} words, at most {self.max_words:,} are read")
-
     def check(self, example: Question) -> None:
         words = len(example.passage)
         if not example.answers:
             raise ValueError(f"question {example.id} has no answer: leave unanswerable questions (SQuAD 2.0) out")
-        if len(example.offsets) != words:
-            raise ValueError(f"question {example.id}: {words} words in the passage, but {len(example.offsets)} offsets")
-        if example.span is not None and not 0 <= example.span[0] <= example.span[1] < words:
-            first, last = example.span
-            raise ValueError(f"question {example.id}: the answer's words are {first} to {last}, of {words} words")
-
-    def check_training(self, example: Question) -> None:
-        """As `check`; and the first answer must have a word of the passage, which only training needs."""
-        self.check(example)
-        if example.span is None:
-            raise ValueError(
-                f"question {example.id}: its answer {example.answers[0]!r} overlaps no word at answer_start: "
-                "are positions counted in characters?"
-            )
+        first, last = example.span or (0, 0)
+        if len(example.offsets) != words or not 0 <= first <= last < max(words, 1):
+            raise ValueError(f"question {example.id} has no offset for each word, or its answer is not in the passage")
 
     def learn(self, examples: Sequence[Question]) -> dict[str, Any]:
         return {}

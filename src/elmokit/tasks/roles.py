@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,11 +19,12 @@ from torch import Tensor, nn
 
 from elmokit.fs.reading import read_lines
 from elmokit.nn.crf import CRF, span_transitions
-from elmokit.tasks.config import FitConfig, check_at_least, check_dropout
-from elmokit.tasks.metrics import F1Score, counts_by_type, score_of_each, span_types, spans, total_score
-from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork
-from elmokit.tasks.word_batches import WordBatch, Words
-from elmokit.tasks.word_encoder import WordEncoder
+from elmokit.settings import Count, CountOrZero, DropoutRate, check
+from elmokit.tasks.config import FitConfig
+from elmokit.tasks.fitting.report import F1Score
+from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork, tag_numbers, words_of
+from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
+from elmokit.tasks.spans import spans, typed_scores
 
 VERB = "V"  # the predicate's own span, which no score counts
 DOCUMENT_MARKS = ("#begin document", "#end document")
@@ -37,26 +37,24 @@ VERB_TYPES = frozenset({VERB, CONTINUED + VERB})
 class RolesConfig:
     """The network for semantic roles, and the columns of its files."""
 
-    hidden_dim: int = 200
+    hidden_dim: Count = 200
     """Width of the LSTMs; directions alternate from layer to layer."""
-    num_layers: int = 4
+    num_layers: Count = 4
     """LSTM layers."""
-    dropout: float = 0.1
+    dropout: DropoutRate = 0.1
     """Dropout on the output of each layer, with one mask for all steps of a sentence."""
-    predicate_dim: int = 100
+    predicate_dim: Count = 100
     """Width of the vector that indicates the predicate."""
-    word_column: int = 3
+    word_column: CountOrZero = 3
     """Column of the words, from 0."""
-    predicate_column: int = 7
+    predicate_column: CountOrZero = 7
     """Column of the predicates' senses, which has "-" for other words."""
-    role_column: int = 8
+    role_column: CountOrZero = 8
     """First column of roles, one for each predicate of the sentence, in order: 8 in PropBank's releases, 11 in
     CoNLL-2012, whose last column, of coreference, is not read."""
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, ("hidden_dim", "num_layers", "predicate_dim"))
-        check_at_least(self, 0, ("word_column", "predicate_column", "role_column"))
-        check_dropout(self, ("dropout",))
+        check(self)
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class RolesBatch(NamedTuple):
 
     words: WordBatch
     predicate: Tensor
-    tags: Tensor | None
+    tags: Tensor
 
 
 class HighwayLSTM(nn.Module):
@@ -160,7 +158,6 @@ class RolesNetwork(TaskNetwork):
 
     def loss(self, batch: RolesBatch) -> Tensor:
         """Mean negative log-likelihood of the correct tags, per word."""
-        assert batch.tags is not None
         mask = batch.words.mask
         return F.cross_entropy(self(batch)[mask], batch.tags[mask], ignore_index=-1)
 
@@ -170,27 +167,21 @@ class RolesNetwork(TaskNetwork):
         return [row[:length] for row, length in zip(tags, batch.words.lengths.tolist(), strict=True)]
 
 
-def _bio(cells: Sequence[str], place: str) -> list[str]:
-    """A column of brackets, "(ARG0*", "*", "*)", as BIO tags."""
+def _bio(cells: Sequence[str]) -> tuple[str, ...]:
+    """A column of brackets, "(ARG0*", "*", "*)", as BIO tags. ValueError if they overlap or do not match."""
     tags, role = [], ""
     for cell in cells:
-        opened = cell.startswith("(")
-        if opened and role:
-            raise ValueError(f"{place}: {cell!r} opens a span inside another one, {role}: roles must not overlap")
-        if cell.count("(") > 1:
-            raise ValueError(f"{place}: {cell!r} opens two spans: roles must not overlap")
-        if not ROLE_CELL.fullmatch(cell):
-            raise ValueError(f"{place}: {cell!r} is no role in brackets, as in '(ARG0*', '*', '*)' and '(V*)'")
-        if opened:
+        opens, closes = cell.startswith("("), cell.endswith(")")
+        if not ROLE_CELL.fullmatch(cell) or (opens and role) or (closes and not (opens or role)):
+            raise ValueError(f"{cell!r} is no role in brackets, '(ARG0*', '*' or '*)', or overlaps another one")
+        if opens:
             role = cell[1:].split("*")[0]
-        tags.append(f"{'B' if opened else 'I'}-{role}" if role else "O")
-        if cell.endswith(")"):
-            if not role:
-                raise ValueError(f"{place}: {cell!r} closes a span that was never opened")
+        tags.append(f"{'B' if opens else 'I'}-{role}" if role else "O")
+        if closes:
             role = ""
     if role:
-        raise ValueError(f"{place}: the span of {role} is never closed")
-    return tags
+        raise ValueError(f"the span of {role} is never closed")
+    return tuple(tags)
 
 
 class RolesTask(Task[PredicateFrame, Frame]):
@@ -210,42 +201,42 @@ class RolesTask(Task[PredicateFrame, Frame]):
         for number, line in enumerate(chain(read_lines(path), [""]), start=1):
             if line.strip() and not line.startswith(DOCUMENT_MARKS):
                 rows.append(line.split())
-            elif rows := self._tokens(rows):
-                yield from self._frames(rows, f"{path}, sentence that ends in line {number}", with_answers)
+            elif rows := self._without_comments(rows):
+                try:
+                    yield from self._frames(rows, with_answers)
+                except ValueError as error:
+                    raise ValueError(f"{path}, sentence that ends in line {number}: {error}") from error
                 rows = []
 
-    def _tokens(self, rows: list[list[str]]) -> list[list[str]]:
-        """The rows without comments. If words are the first column, a row with "#" and all columns is no comment."""
+    def _without_comments(self, rows: list[list[str]]) -> list[list[str]]:
+        """If words are the first column, a row with "#" and all columns is no comment."""
         widths = {len(row) for row in rows if not row[0].startswith("#")} if self.config.word_column == 0 else set()
         return [row for row in rows if not row[0].startswith("#") or len(row) in widths]
 
-    def _frames(self, rows: list[list[str]], place: str, with_answers: bool) -> Iterator[PredicateFrame]:
+    def _frames(self, rows: list[list[str]], with_answers: bool) -> Iterator[PredicateFrame]:
         config = self.config
-        widths = sorted(set(map(len, rows)))
-        if len(widths) > 1:
-            raise ValueError(f"{place}: its lines have {', '.join(map(str, widths))} columns")
-        if widths[0] <= (last := max(config.word_column, config.predicate_column)):
-            raise ValueError(f"{place}: there is no column {last}: the lines have {widths[0]} columns, counted from 0")
+        width, last = len(rows[0]), max(config.word_column, config.predicate_column)
+        if any(len(row) != width for row in rows) or width <= last:
+            raise ValueError(f"its lines must have equally many columns, at least {last + 1}")
         words = tuple(row[config.word_column] for row in rows)
         predicates = [position for position, row in enumerate(rows) if row[config.predicate_column] != "-"]
-        columns = len(rows[0]) - config.role_column
+        columns = width - config.role_column
         if columns == len(predicates) + 1 and not any("*" in row[-1] for row in rows):
             columns -= 1  # the last one is that of coreference
         if with_answers and columns != len(predicates):
             raise ValueError(
-                f"{place}: {len(predicates)} predicates, but {max(columns, 0)} columns of roles; is "
-                f"{config.role_column} the first one, counted from 0 (role_column)?"
+                f"{len(predicates)} predicates, but {max(columns, 0)} columns of roles; is {config.role_column} the "
+                "first one, counted from 0 (role_column)?"
             )
         for column, predicate in enumerate(predicates, start=config.role_column):
-            tags = _bio([row[column] for row in rows], place) if with_answers else ()
-            yield PredicateFrame(words, predicate, tuple(tags))
+            yield PredicateFrame(words, predicate, _bio([row[column] for row in rows]) if with_answers else ())
 
     def from_text(self, text: tuple[str | Words, int], tokenize: Callable[[str], list[str]]) -> PredicateFrame:
         """From (sentence, position of the predicate); a string is tokenized, a list of words is not."""
         if isinstance(text, str | Mapping) or len(text) != 2 or not isinstance(text[1], int):
             raise ValueError("give (sentence, position of the predicate) for each")
         sentence, predicate = text
-        return PredicateFrame(tuple(tokenize(sentence) if isinstance(sentence, str) else sentence), predicate)
+        return PredicateFrame(words_of(sentence, tokenize), predicate)
 
     def sentences(self, example: PredicateFrame) -> Iterable[Words]:
         return (example.words,)
@@ -263,27 +254,16 @@ class RolesTask(Task[PredicateFrame, Frame]):
     def learn(self, examples: Sequence[PredicateFrame]) -> dict[str, Any]:
         return {"tags": sorted({tag for example in examples for tag in example.tags} | {"O"})}
 
-    def answer_types(self, labels: Mapping[str, Any]) -> set[str]:
-        return span_types(labels["tags"]) - VERB_TYPES  # which all sets have
-
     # --- The network ------------------------------------------------------------------------------------------------
 
     def network(self, words: WordEncoder) -> RolesNetwork:
         return RolesNetwork(self.config, words, self.labels["tags"])
 
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {tag: number for number, tag in enumerate(self.labels["tags"])}
-
     def collate(self, examples: Sequence[PredicateFrame], words: BatchOfWords) -> RolesBatch:
         batch = words([example.words for example in examples])
         predicate = torch.zeros(batch.mask.shape, dtype=torch.int64)
         predicate[torch.arange(len(examples)), torch.tensor([example.predicate for example in examples])] = 1
-        if not all(example.tags for example in examples):
-            return RolesBatch(batch, predicate, None)
-        tags = torch.zeros(batch.mask.shape, dtype=torch.int64)
-        for row, example in zip(tags, examples, strict=True):
-            row[: len(example.tags)] = torch.tensor([self._numbers.get(tag, -1) for tag in example.tags])
+        tags = tag_numbers((example.tags for example in examples), self.labels["tags"], batch.mask)
         return RolesBatch(batch, predicate, tags)
 
     # --- Answers ----------------------------------------------------------------------------------------------------
@@ -298,12 +278,12 @@ class RolesTask(Task[PredicateFrame, Frame]):
 
     def score(self, examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> dict[str, float]:
         """Precision, recall and F1 of arguments, as counted by CoNLL-2005's srl-eval.pl: role and all phrases agree."""
-        total = total_score(_counts(examples, predictions))
+        total, _ = _scores(examples, predictions)
         return {"f1": total.f1, "precision": total.precision, "recall": total.recall}
 
     def score_by_label(self, examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> dict[str, F1Score]:
         """Scores of each role."""
-        return score_of_each(_counts(examples, predictions))
+        return _scores(examples, predictions)[1]
 
     def to_json(self, prediction: Frame) -> dict[str, Any]:
         arguments = [vars(argument) for argument in prediction.arguments]
@@ -334,6 +314,5 @@ def scored_arguments(tags: Sequence[str]) -> set[ScoredArgument]:
     return {ScoredArgument(role, tuple(phrases)) for role, phrases in arguments if role != VERB}
 
 
-def _counts(examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> dict[str, list[int]]:
-    gold, predicted = ((scored_arguments(each.tags) for each in of) for of in (examples, predictions))
-    return counts_by_type(gold, predicted)
+def _scores(examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> tuple[F1Score, dict[str, F1Score]]:
+    return typed_scores(*((scored_arguments(each.tags) for each in of) for of in (examples, predictions)))

@@ -6,60 +6,40 @@ whole sequences if tags mark spans. Internally, spans are tagged as BIOES, regar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from math import nan
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.choices import check_choices
 from elmokit.data.readers import Layout, TaggedSentence, conllu_lines, read_tagged, write_predictions
 from elmokit.fs.reading import suffixes_of
 from elmokit.nn.crf import CRF, span_transitions
-from elmokit.tasks.config import ColumnsConfig, check_at_least, check_dropout
-from elmokit.tasks.metrics import (
-    Confusion,
-    F1Score,
-    accuracy,
-    check_marks_spans,
-    confusion_counts,
-    from_spans,
-    score_by_type,
-    span_scheme,
-    span_score,
-    span_types,
-    spans,
-    to_bioes,
-)
-from elmokit.tasks.recurrent import BiLSTM
-from elmokit.tasks.task import BatchOfWords, Task, TaskNetwork, words_of
-from elmokit.tasks.word_batches import WordBatch, Words
-from elmokit.tasks.word_encoder import WordEncoder
+from elmokit.settings import Count, DropoutRate
+from elmokit.tasks.config import ColumnsConfig
+from elmokit.tasks.fitting.report import Confusion, F1Score, confusion_counts
+from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork, tag_numbers, words_of, write_lines
+from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
+from elmokit.tasks.networks import BiLSTM
+from elmokit.tasks.spans import accuracy, check_scheme, from_spans, span_scheme, span_scores, spans, to_bioes
 
 
 @dataclass(frozen=True)
 class TaggingConfig(ColumnsConfig):
     """The network of a tagger, and the columns of its files."""
 
-    hidden_dim: int = 200
+    hidden_dim: Count = 200
     """Width of the LSTM in each direction."""
-    num_layers: int = 1
+    num_layers: Count = 1
     """LSTM layers."""
-    dropout: float = 0.5
+    dropout: DropoutRate = 0.5
     """Dropout of the LSTM's output, and between its layers."""
     decoder: Literal["auto", "crf", "softmax"] = "auto"
     """Score whole tag sequences (crf) or each tag by itself (softmax); auto: crf if the tags mark spans."""
-
-    def __post_init__(self) -> None:
-        check_choices(self)
-        check_at_least(self, 1, ("hidden_dim", "num_layers"))
-        check_dropout(self, ("dropout",))
 
 
 @dataclass(frozen=True)
@@ -86,7 +66,7 @@ class TaggingBatch(NamedTuple):
     """Sentences and the indices of their tags, (B, T) int64: -1 for a tag that the training set lacks."""
 
     words: WordBatch
-    tags: Tensor | None
+    tags: Tensor
 
 
 class TaggingNetwork(TaskNetwork):
@@ -108,7 +88,6 @@ class TaggingNetwork(TaskNetwork):
 
     def loss(self, batch: TaggingBatch) -> Tensor:
         """Mean negative log-likelihood of the correct tags, per word. A CRF must know them all."""
-        assert batch.tags is not None
         scores, mask = self(batch), batch.words.mask
         if self.crf is None:
             return F.cross_entropy(scores[mask], batch.tags[mask], ignore_index=-1)
@@ -149,7 +128,7 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
 
     def from_text(self, text: str | Words, tokenize: Callable[[str], list[str]]) -> TaggedSentence:
         """From a string, which is tokenized, or a list of words."""
-        return TaggedSentence(tuple(words_of(text, tokenize)))
+        return TaggedSentence(words_of(text, tokenize))
 
     def sentences(self, example: TaggedSentence) -> Iterable[Words]:
         return (example.words,)
@@ -158,15 +137,12 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         if len(example.words) != len(example.tags):
             raise ValueError(f"{len(example.words)} words and {len(example.tags)} tags: give one tag for each word")
         if self.labels.get("scheme"):
-            check_marks_spans(example.tags)
+            check_scheme(example.tags)
 
     def learn(self, examples: Sequence[TaggedSentence]) -> dict[str, Any]:
         scheme = span_scheme(example.tags for example in examples)
         tags = (to_bioes(example.tags) if scheme else example.tags for example in examples)
         return {"tags": sorted({tag for sentence in tags for tag in sentence}), "scheme": scheme}
-
-    def answer_types(self, labels: Mapping[str, Any]) -> set[str]:
-        return span_types(labels["tags"]) if labels["scheme"] else set(labels["tags"]) - {"O"}
 
     # --- The network ------------------------------------------------------------------------------------------------
 
@@ -177,19 +153,10 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
             crf = CRF(len(tags), span_transitions(tags) if marks_spans else None)
         return TaggingNetwork(self.config, words, len(tags), crf)
 
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {tag: number for number, tag in enumerate(self.labels["tags"])}
-
     def collate(self, examples: Sequence[TaggedSentence], words: BatchOfWords) -> TaggingBatch:
         batch = words([example.words for example in examples])
-        if not all(example.tags for example in examples):
-            return TaggingBatch(batch, None)
-        numbers = torch.zeros(batch.mask.shape, dtype=torch.int64)
-        for row, example in zip(numbers, examples, strict=True):
-            tags = to_bioes(example.tags) if self.labels["scheme"] else example.tags
-            row[: len(tags)] = torch.tensor([self._numbers.get(tag, -1) for tag in tags])
-        return TaggingBatch(batch, numbers)
+        tags = (to_bioes(example.tags) if self.labels["scheme"] else example.tags for example in examples)
+        return TaggingBatch(batch, tag_numbers(tags, self.labels["tags"], batch.mask))
 
     # --- Answers ----------------------------------------------------------------------------------------------------
 
@@ -212,10 +179,11 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         if not self.labels["scheme"]:
             right = accuracy(gold, predicted)
             return {"score": right, "accuracy": right}
-        right = accuracy(map(_in_iob2, gold), map(_in_iob2, predicted))  # the schemes of the two may differ
-        total = span_score(gold, predicted)
+        # In the scheme in which seqeval and conlleval count correctly tagged words: those of the two may differ.
+        in_iob2 = ((from_spans(spans(tags), len(tags), "IOB2") for tags in each) for each in (gold, predicted))
+        total, _ = span_scores(gold, predicted)
         of_spans = {"f1": total.f1, "precision": total.precision, "recall": total.recall}
-        return {"score": total.f1, **of_spans, "accuracy": right}
+        return {"score": total.f1, **of_spans, "accuracy": accuracy(*in_iob2)}
 
     def score_by_label(
         self, examples: Sequence[TaggedSentence], predictions: Sequence[Tagging]
@@ -223,13 +191,13 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         """Scores of each type of span if tags mark spans, otherwise of each tag."""
         if not self.labels["scheme"]:
             return super().score_by_label(examples, predictions)
-        return score_by_type((example.tags for example in examples), (each.tags for each in predictions))
+        return span_scores((example.tags for example in examples), (each.tags for each in predictions))[1]
 
     def confusion(self, examples: Sequence[TaggedSentence], predictions: Sequence[Tagging]) -> Confusion:
         """Counts of words by their tags, or if tags mark spans, by the types of the spans."""
         gold, predicted = (chain.from_iterable(each.tags for each in tagged) for tagged in (examples, predictions))
         if self.labels["scheme"]:
-            gold, predicted = map(_type, gold), map(_type, predicted)
+            gold, predicted = ((tag.partition("-")[2] or tag for tag in tags) for tags in (gold, predicted))
         return confusion_counts(gold, predicted)
 
     def to_json(self, prediction: Tagging) -> dict[str, Any]:
@@ -244,15 +212,10 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
             super().write(predictions, output, file, overwrite)
         elif file is None:
             layout = self.layout(output, with_tags=False)
-            self.write_lines((_in_columns(tagging, layout) for tagging in predictions), output, overwrite)
+            write_lines((_in_columns(tagging, layout) for tagging in predictions), output, overwrite)
         else:
             tags = (prediction.tags for prediction in predictions)
             write_predictions(file, tags, output, self.layout(file, with_tags=False), overwrite)
-
-
-def _in_iob2(tags: Sequence[str]) -> list[str]:
-    """The tags in IOB2, the scheme in which seqeval and conlleval count correctly tagged words."""
-    return from_spans(spans(tags), len(tags), "IOB2")
 
 
 def _in_columns(tagging: Tagging, layout: Layout) -> str:
@@ -260,8 +223,3 @@ def _in_columns(tagging: Tagging, layout: Layout) -> str:
     if layout.conllu:
         return conllu_lines(tagging.words, tagging.tags, layout.tag_column)
     return "".join(f"{word} {tag}\n" for word, tag in zip(tagging.words, tagging.tags, strict=True)) + "\n"
-
-
-def _type(tag: str) -> str:
-    """The type of the span that a tag marks; the tag itself where there is no type."""
-    return tag.partition("-")[2] or tag

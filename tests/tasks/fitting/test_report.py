@@ -1,7 +1,6 @@
 """Scores as they are printed: in percent, by label, and the most frequent errors."""
 
-from elmokit.tasks.metrics import score_by_label
-from elmokit.tasks.report import TaskScores
+from elmokit.tasks.fitting.report import TaskScores, score_by_label
 
 CONFUSION = {"a": {"a": 5, "b": 2}, "b": {"b": 1, "a": 3, "c": 2}, "cc": {"cc": 9}}  # by correct label
 
@@ -20,14 +19,4 @@ def test_scores_are_printed_in_percent_with_a_row_for_each_label_and_the_errors_
         ["2", "a", "as", "b"],
         ["2", "b", "as", "c"],
     ]
-
-
-def test_ten_errors_are_printed_at_most() -> None:
-    confusion = {f"gold{number:02}": {"other": number} for number in range(1, 13)}
-    _, errors = str(TaskScores({"score": 0.0}, None, confusion)).split("\nmost frequent errors\n")
-    expected = [f"{number}  gold{number:02} as other" for number in range(12, 2, -1)]
-    assert [line.strip() for line in errors.splitlines()] == expected
-
-
-def test_scores_without_labels_are_one_line() -> None:
     assert str(TaskScores({"bleu": 0.12345})) == "bleu 12.35"

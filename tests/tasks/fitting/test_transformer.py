@@ -9,11 +9,11 @@ import pytest
 import torch
 from toy_tasks import toy_tasks
 
-from elmokit.tasks import transformer_encoder
 from elmokit.tasks.config import WordsConfig
-from elmokit.tasks.fit import fit
-from elmokit.tasks.task_model import load_task_model
-from elmokit.tasks.transformer_encoder import TransformerEncoder
+from elmokit.tasks.fitting import transformer
+from elmokit.tasks.fitting.fit import fit
+from elmokit.tasks.fitting.model import load_task_model
+from elmokit.tasks.fitting.transformer import TransformerEncoder
 
 transformers = pytest.importorskip("transformers")
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "dog", "##s", "Ann", "see", "like"]
@@ -50,7 +50,7 @@ def states_of(directory: Path, ids: list[int]) -> torch.Tensor:
 def test_vectors_are_the_pooled_hidden_states_of_each_word(
     pooling: str, batch_windows: int, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transformer_encoder, "BATCH_WINDOWS", batch_windows)
+    monkeypatch.setattr(transformer, "BATCH_WINDOWS", batch_windows)
     encoder = TransformerEncoder.load(directory, pooling)  # type: ignore[arg-type]
     assert encoder.shape == (3, 8) and encoder.max_subwords == 10
     found = encoder.vectors(SENTENCES[:3], "float32")
@@ -66,7 +66,7 @@ def test_vectors_are_the_pooled_hidden_states_of_each_word(
 def test_vectors_of_a_long_sentence_are_those_of_windows(
     batch_windows: int, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transformer_encoder, "BATCH_WINDOWS", batch_windows)
+    monkeypatch.setattr(transformer, "BATCH_WINDOWS", batch_windows)
     encoder = TransformerEncoder.load(directory)
     found = encoder.vectors(SENTENCES, "float32")[5:]
     whole, rest = states_of(directory, [5] * 8), states_of(directory, [5] * 4)
@@ -114,43 +114,25 @@ def test_max_subwords_is_the_most_that_a_model_reads(
             model(torch.tensor([[5] * (limit + 1)]))
 
 
-def test_load_raises_for_something_else_and_names_it(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is not an encoder"):
-        TransformerEncoder.load(tmp_path / "nothing")
-
-
-def test_fit_with_an_encoder_is_saved_whole(directory: Path, tmp_path: Path) -> None:
+def test_a_model_with_an_encoder_is_saved_whole_and_is_not_that_of_another_encoder(
+    directory: Path, tmp_path: Path
+) -> None:
     toy = toy_tasks()["tagging"]
-    words = WordsConfig(elmo="none", word_dim=0, encoder=str(directory), word_dropout=0.0)
-    config = replace(toy.config, max_epochs=3)
-    fitted, report = fit(
-        toy.task,
-        toy.examples,
-        toy.examples,
-        words=words,
-        config=config,
-        output=tmp_path / "model",
-        cache=tmp_path / "c",
-    )
+    options: dict[str, Any] = {
+        "words": WordsConfig(elmo="none", word_dim=0, encoder=str(directory)), "output": tmp_path / "model",
+        "config": replace(toy.config, max_epochs=3), "cache": tmp_path / "cache",
+    }  # fmt: skip
+    fitted, report = fit(toy.task, toy.examples, toy.examples, **options)
     assert report.encoder_mix is not None and len(report.encoder_mix.weights) == 3
+    assert fit(toy.task, toy.examples, toy.examples, **options)[1] == report
+    (directory / "model.safetensors").unlink()  # a loaded model may map it
+    transformers.BertModel(transformers.AutoConfig.from_pretrained(directory)).save_pretrained(directory)
+    with pytest.raises(FileExistsError, match="encoder"):
+        fit(toy.task, toy.examples, toy.examples, **options)
     for file in directory.iterdir():
         file.unlink()
     loaded = load_task_model(tmp_path / "model", device="cpu")
     assert loaded.predict([toy.text]) == fitted.predict([toy.text])
-
-
-def test_fit_refuses_the_output_of_a_run_whose_encoder_had_other_weights(directory: Path, tmp_path: Path) -> None:
-    toy = toy_tasks()["tagging"]
-    options: dict[str, Any] = {
-        "words": WordsConfig(elmo="none", word_dim=0, encoder=str(directory)), "output": tmp_path / "model",
-        "config": replace(toy.config, max_epochs=1), "cache": tmp_path / "cache",
-    }  # fmt: skip
-    _, report = fit(toy.task, toy.examples, toy.examples, **options)
-    assert fit(toy.task, toy.examples, toy.examples, **options)[1] == report
-    (directory / "model.safetensors").unlink()  # a loaded model may map it
-    transformers.BertModel(transformers.AutoConfig.from_pretrained(directory)).save_pretrained(directory)
-    with pytest.raises(FileExistsError, match="from a run with other data"):
-        fit(toy.task, toy.examples, toy.examples, **options)
 
 
 def test_caches_are_not_shared_by_other_tokenizers_or_configurations(directory: Path, tmp_path: Path) -> None:

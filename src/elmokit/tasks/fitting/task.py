@@ -1,8 +1,7 @@
 """The interface of a downstream task: everything in which tasks differ.
 
 A task is one file: its examples and how files of them are read, the network on top of the word vectors, and how its
-answers are decoded, scored and written. Training, batching by length, early stopping, resuming, saving, prediction and
-the command line (`elmokit.tasks.training`, `task_model`, `fit`) use nothing else of a task.
+answers are decoded, scored and written. Training, saving, prediction and the command line use nothing else of a task.
 """
 
 from __future__ import annotations
@@ -13,20 +12,18 @@ import json
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
-from zlib import crc32
 
 import torch
 from torch import Tensor, nn
 
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.tasks.config import TASKS, FitConfig
-from elmokit.tasks.metrics import Confusion, F1Score, score_by_label
-from elmokit.tasks.word_batches import WordBatch, Words
-from elmokit.tasks.word_encoder import WordEncoder
+from elmokit.tasks.fitting.report import Confusion, F1Score, TaskScores, score_by_label
+from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
 
 Example = TypeVar("Example")  # an input, with the correct answer if it is known
 Prediction = TypeVar("Prediction")
@@ -66,8 +63,7 @@ class Task(ABC, Generic[Example, Prediction]):
         fit_config: Default settings of the training.
         prediction_batch_size: Examples per batch when predicting; predictions do not depend on it.
         reads_text: Whether `from_text` takes a string, so that a line of raw text is an input (`predict --text`).
-        max_batch_size: Maximum number of examples in a batch; None: no limit.
-        max_words: Maximum `length` of an example; None: no limit.
+        max_words: Maximum number of words of a sentence; None: no limit.
         config: The settings.
         labels: What `learn` returned for the training set (labels, tags, ...), as JSON values.
     """
@@ -78,8 +74,7 @@ class Task(ABC, Generic[Example, Prediction]):
     fit_config: ClassVar[FitConfig] = FitConfig()
     prediction_batch_size: ClassVar[int] = 64
     reads_text: ClassVar[bool] = True
-    max_batch_size: ClassVar[int | None] = None
-    max_words: ClassVar[int | None] = None
+    max_words: int | None = None
 
     def __init__(self, config: Any = None, labels: Mapping[str, Any] | None = None) -> None:
         self.config = self.Config() if config is None else config
@@ -94,10 +89,6 @@ class Task(ABC, Generic[Example, Prediction]):
     def read_training(self, path: Path) -> Iterator[Example]:
         """Stream the examples of a training set: by default those of `read`, which are also those that are scored."""
         return self.read(path)
-
-    def files(self, path: Path) -> list[Path]:
-        """The files that `read` reads for a path (by default the path itself), which an output must not replace."""
-        return [path]
 
     @abstractmethod
     def from_text(self, text: Any, tokenize: Callable[[str], list[str]]) -> Example:
@@ -115,35 +106,31 @@ class Task(ABC, Generic[Example, Prediction]):
         """The length by which examples are batched: by default the number of words of the longest sentence."""
         return max(map(len, self.sentences(example)), default=0)
 
-    def check_length(self, example: Example) -> None:
-        """ValueError if an example is longer than the network reads."""
-        if self.max_words is not None and (length := self.length(example)) > self.max_words:
-            raise ValueError(f"it has {length:,} words, but {self.name} reads at most {self.max_words:,}: split it")
-
     @abstractmethod
     def check(self, example: Example) -> None:
         """ValueError if an example to train on, or to score, is inconsistent or has no answer."""
 
-    def checked(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yield examples to score. ValueError, with its number from 1, for the first one that `check` refuses."""
+    def check_sentences(self, example: Example) -> None:
+        """ValueError if a sentence is a string in place of words, whose characters would be read, or is too long."""
+        for words in self.sentences(example):
+            if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+                raise ValueError(f"{words!r:.60} is not a sequence of words, which are strings: tokenize it")
+            if self.max_words is not None and len(words) > self.max_words:
+                raise ValueError(f"{self.name} reads at most {self.max_words:,} words, not {len(words):,}: split them")
+
+    def checked(self, examples: Iterable[Example], name: str = "") -> Iterator[Example]:
+        """Yield examples with answers. ValueError, with its number and the set's name, for one that is refused."""
         for number, example in enumerate(examples, start=1):
             try:
+                self.check_sentences(example)
                 self.check(example)
             except ValueError as error:
-                raise ValueError(f"example {number}: {error}") from error
+                raise ValueError(f"example {number}{name and f' of the {name} set'}: {error}") from error
             yield example
-
-    def check_training(self, example: Example) -> None:
-        """ValueError if the network cannot be trained on an example; by default the same as `check`."""
-        self.check(example)
 
     @abstractmethod
     def learn(self, examples: Sequence[Example]) -> dict[str, Any]:
         """What the network must know of a training set, such as its labels, as JSON values."""
-
-    def answer_types(self, labels: Mapping[str, Any]) -> set[str]:
-        """The classes, or the types of spans, among labels that `learn` returned; empty if answers are neither."""
-        return set(labels.get("labels", ()))
 
     # --- The network ------------------------------------------------------------------------------------------------
 
@@ -168,10 +155,6 @@ class Task(ABC, Generic[Example, Prediction]):
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """Scores by name, `metric` among them: from 0 to 1, for correlations from -1 to 1; all must be finite."""
 
-    def check_libraries(self) -> None:
-        """ValueError if a library that `score` needs is not installed; called before any work. By default none is."""
-        return None
-
     def confusion(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Confusion | None:
         """Counts by correct label (outer key) and predicted label; None if answers are not labels."""
         return None
@@ -182,6 +165,11 @@ class Task(ABC, Generic[Example, Prediction]):
         """Precision, recall and F1 of each label, by default from `confusion`; None if answers are not labels."""
         confusion = self.confusion(examples, predictions)
         return None if confusion is None else score_by_label(confusion)
+
+    def all_scores(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> TaskScores:
+        """`score`, `score_by_label` and `confusion` of predictions."""
+        of = examples, predictions
+        return TaskScores(self.score(*of), self.score_by_label(*of), self.confusion(*of))
 
     @abstractmethod
     def to_json(self, prediction: Prediction) -> dict[str, Any]:
@@ -199,21 +187,49 @@ class Task(ABC, Generic[Example, Prediction]):
             overwrite: Replace an output that exists.
         """
         lines = (json.dumps(self.to_json(each), ensure_ascii=False) + "\n" for each in predictions)
-        self.write_lines(lines, output, overwrite)
-
-    @staticmethod
-    def write_lines(lines: Iterable[str], output: Path, overwrite: bool = False) -> None:
-        """Write lines, each with its line break, to a file, whole or not at all."""
-        with atomic_path(output, overwrite) as partial, create_bytes(partial) as stream:
-            for line in lines:
-                stream.write(line.encode("utf-8", "surrogatepass"))
+        write_lines(lines, output, overwrite)
 
 
-def words_of(text: str | Words, tokenize: Callable[[str], Words]) -> Words:
-    """The words of a text, which is split if it is a string. ValueError for a dictionary, which would give its keys."""
-    if isinstance(text, Mapping):
-        raise ValueError(f"{text!r:.60} is a dictionary: give a string, or a list of words")
-    return tokenize(text) if isinstance(text, str) else text
+def write_lines(lines: Iterable[str], output: Path, overwrite: bool = False) -> None:
+    """Write lines, each with its line break, to a file, whole or not at all."""
+    with atomic_path(output, overwrite) as partial, create_bytes(partial) as stream:
+        for line in lines:
+            stream.write(line.encode("utf-8", "surrogatepass"))
+
+
+def words_of(text: str | Words, tokenize: Callable[[str], Words]) -> tuple[str, ...]:
+    """The words of a text, which is split if it is a string."""
+    return tuple(tokenize(text) if isinstance(text, str) else text)
+
+
+def check_label(label: object) -> None:
+    """ValueError if a label is missing or no string."""
+    if not isinstance(label, str):
+        raise ValueError(f"its label must be a string, not {label!r}")
+
+
+def most_probable(
+    labels: Sequence[str], decoded: Iterable[Sequence[float] | None]
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """For each example its best label, and the probability of each; equal ones for an example without words."""
+    for probabilities in decoded:
+        by_label = dict(zip(labels, probabilities or [1 / len(labels)] * len(labels), strict=True))
+        yield max(by_label, key=by_label.__getitem__), by_label
+
+
+def label_numbers(labels: Iterable[str | None], known: Sequence[str]) -> Tensor:
+    """The index of each label among the known ones, (B,) int64; -1 for others."""
+    numbers = {label: number for number, label in enumerate(known)}
+    return torch.tensor([numbers.get(label or "", -1) for label in labels])
+
+
+def tag_numbers(tags: Iterable[Sequence[str]], known: Sequence[str], mask: Tensor) -> Tensor:
+    """The indices of the tags of sentences among the known ones, (B, T) int64; -1 for others, 0 without tags."""
+    numbers = {tag: number for number, tag in enumerate(known)}
+    found = torch.zeros(mask.shape, dtype=torch.int64)
+    for row, of_sentence in zip(found, tags, strict=True):
+        row[: len(of_sentence)] = torch.tensor([numbers.get(tag, -1) for tag in of_sentence])
+    return found
 
 
 def find_task(name: str) -> type[Task]:
@@ -223,47 +239,29 @@ def find_task(name: str) -> type[Task]:
         name: One of elmokit's tasks, or FILE.py:CLASS for one of your own.
 
     Returns:
-        The class; the same one each time, unless its file was changed.
+        The class; the same one each time.
 
     Raises:
         ValueError: There is no such task.
+        FileNotFoundError: There is no such file.
     """
     if name in TASKS:
         return getattr(importlib.import_module(f"elmokit.tasks.{name}"), TASKS[name])
-    file, separator, class_name = name.rpartition(":")
-    if not separator:
+    file, _, class_name = name.rpartition(":")
+    if not file.endswith(".py"):
         raise ValueError(f"there is no task {name!r}: choose {', '.join(TASKS)}, or FILE.py:CLASS for your own")
-    if not Path(file).is_file():
-        raise ValueError(f"there is no file {file}, which {name!r} names")
-    path = Path(file).resolve()
-    task_class = getattr(_module_of(path, path.stat().st_mtime_ns), class_name, None)
+    task_class = getattr(_module_of(Path(file).resolve()), class_name, None)
     if not (isinstance(task_class, type) and issubclass(task_class, Task)):
-        raise ValueError(f"{file} holds no class {class_name} derived from elmokit.tasks.task.Task")
+        raise ValueError(f"{file} holds no class {class_name} derived from {Task.__module__}.Task")
     return task_class
 
 
-@lru_cache
-def _module_of(file: Path, _modified: int) -> ModuleType:
-    """The module of a file, executed once for each time of modification."""
-    # A name for each path: the module of a class is looked up by name, to hash its code and to resolve its annotations.
-    name = f"elmokit_task_{file.stem}_{crc32(str(file).encode('utf-8', 'surrogateescape')):08x}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{file} is not a file of Python code: its name must end in .py")
+@cache
+def _module_of(file: Path) -> ModuleType:
+    """The module of a file, executed once."""
+    spec = importlib.util.spec_from_file_location(f"elmokit_task_{file.stem}", file)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+    sys.modules[spec.name] = module  # where the types of its dataclasses' fields are looked up
+    spec.loader.exec_module(module)
     return module
-
-
-def to_device(batch: Any, device: torch.device) -> Any:
-    """Move a batch to a device: a NamedTuple whose fields are tensors, NamedTuples, or anything else, which stays."""
-    if isinstance(batch, Tensor):
-        return batch.to(device)
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(to_device(field, device) for field in batch))
-    return batch

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from elmokit.tasks.metrics import Span, accuracy, from_spans, score_by_type, span_scheme, span_score, spans, to_bioes
+from elmokit.tasks.spans import Span, accuracy, check_scheme, from_spans, span_scheme, span_scores, spans, to_bioes
 
 
 @pytest.mark.parametrize(
@@ -24,20 +24,10 @@ def test_spans_equal_those_of_conlleval(tags, expected):
     assert spans(tags.split()) == {Span(*span) for span in expected}
 
 
-def test_span_score_counts_exact_spans_of_the_same_type():
-    gold = [["B-X", "I-X", "O", "B-Y"], ["B-X", "O"]]
-    predicted = [["B-X", "I-X", "O", "B-X"], ["O", "O"]]
-    result = span_score(gold, predicted)
-    assert (result.precision, result.recall) == (1 / 2, 1 / 3)
-    assert result.f1 == pytest.approx(2 * (1 / 2) * (1 / 3) / (1 / 2 + 1 / 3))
-    assert span_score([["O"]], [["O"]]).f1 == 0
-
-
-def test_accuracy_counts_tokens():
+def test_accuracy_counts_tokens() -> None:
     assert accuracy([["A", "B"], ["A", "A"]], [["A", "A"], ["A", "A"]]) == 3 / 4
-    for predicted in ([["A"]], [["A", "B"], ["A"]]):
-        with pytest.raises(ValueError, match="zip"):
-            accuracy([["A", "B"]], predicted)
+    with pytest.raises(ValueError):
+        accuracy([["A", "B"]], [["A"]])
 
 
 @pytest.mark.parametrize(
@@ -68,19 +58,19 @@ def test_span_scheme_is_kept_when_one_sentence_has_another(scheme: str, odd: str
 
 
 @pytest.mark.parametrize(
-    "tags, message",
+    "tags",
     [
-        ("B-PER I-PER L-PER O U-LOC O U-LOC U-LOC", "tags like U-LOC are BILOU, which is not read: convert them to"),
-        ("B-PER M-PER E-PER O", "tags like M-PER are BMES, which is not read: convert them to BIOES"),
-        ("B_PER I_PER O B_LOC", "tags like B_PER are not read: write it as B-PER"),
-        ("b-per i-per O o b-loc b-loc" + " o o b-loc" * 20, "tags like b-loc are not read: write it as B-loc"),
-        ("B-PER I-PER o o o B-LOC", "the tag 'o' is not read: write it as O"),
-        ("B-PER E-PER O S-LOC " * 10 + "S", "the tag 'S' marks no span, as nearly all others do"),
+        "B-PER I-PER L-PER O U-LOC O U-LOC U-LOC",
+        "B-PER M-PER E-PER O",
+        "B_PER I_PER O B_LOC",
+        "b-per i-per O b-loc b-loc",
+        "B-PER E-PER O S-LOC " * 10 + "X",
     ],
 )
-def test_span_scheme_raises_for_tags_of_other_schemes_and_odd_tags(tags: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        span_scheme([tags.split()])
+def test_tags_of_other_schemes_are_refused(tags: str) -> None:
+    for check in (check_scheme, lambda tags: span_scheme([tags])):
+        with pytest.raises(ValueError, match="IOB2"):
+            check(tags.split())
 
 
 def random_tags(draw: random.Random, prefixes: str = "BIOES") -> list[str]:
@@ -95,20 +85,21 @@ def test_span_score_equals_seqeval_on_any_sequence(prefixes: str) -> None:
     draw = random.Random(0)
     gold = [random_tags(draw, prefixes) for _ in range(300)]
     predicted = [[draw.choice(random_tags(draw, prefixes)) for _ in tags] for tags in gold]
-    found = span_score(gold, predicted)
+    found, by_type = span_scores(gold, predicted)
     assert found.precision == pytest.approx(seqeval.precision_score(gold, predicted))
     assert found.recall == pytest.approx(seqeval.recall_score(gold, predicted))
     assert found.f1 == pytest.approx(seqeval.f1_score(gold, predicted))
-    by_type = seqeval.classification_report(gold, predicted, output_dict=True)
-    for type, score in score_by_type(gold, predicted).items():
-        assert score.f1 == pytest.approx(by_type[type]["f1-score"])
+    report = seqeval.classification_report(gold, predicted, output_dict=True)
+    assert {type: score.f1 for type, score in by_type.items()} == pytest.approx(
+        {type: report[type]["f1-score"] for type in ("X", "Y")}
+    )
 
 
 def test_spans_of_one_kind_have_tags_without_a_type() -> None:
     tags = ["B", "I", "O", "B"]
     assert to_bioes(tags) == ["B", "E", "O", "S"]
     assert from_spans(spans(tags), 4, "IOB2") == tags
-    assert span_score([tags], [["B", "O", "O", "B"]]).f1 == 0.5
+    assert span_scores([tags], [["B", "O", "O", "B"]])[0].f1 == 0.5
     f1 = pytest.importorskip("seqeval.metrics").f1_score
     assert f1([tags], [["B", "O", "O", "B"]]) == pytest.approx(0.5)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from elmokit.storage.shard import nothing_overflows
-from elmokit.tasks.layer_cache import Words
+from elmokit.tasks.fitting.cache import Words
 
 SubwordPooling = Literal["first", "mean"]
 BATCH_WINDOWS = 32
@@ -33,8 +33,6 @@ class TransformerEncoder:
     """
 
     def __init__(self, model: Any, tokenizer: Any, pooling: SubwordPooling = "first", device: str = "cpu") -> None:
-        if not tokenizer.is_fast:
-            raise ValueError(f"{type(tokenizer).__name__} cannot map subwords to words: a fast tokenizer is needed")
         self.model, self.tokenizer, self.pooling = model.eval().to(device), tokenizer, pooling
         config = model.config
         self.max_subwords = min(MAX_SUBWORDS, tokenizer.model_max_length, _positions(model))
@@ -46,18 +44,15 @@ class TransformerEncoder:
         """Load a directory, or a model of the Hugging Face Hub.
 
         Raises:
-            ValueError: transformers is not installed, or finds no such model.
+            ValueError: transformers is not installed.
+            OSError: There is no such model.
         """
         try:
             from transformers import AutoModel, AutoTokenizer
         except ImportError as error:
-            message = "an encoder of the Hugging Face Hub needs transformers: pip install transformers"
-            raise ValueError(f"{message} (elmokit's extra transformers)") from error
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(source, add_prefix_space=True)  # of byte-level ones
-            return cls(AutoModel.from_pretrained(source), tokenizer, pooling, device)
-        except OSError as error:
-            raise ValueError(f"{source} is not an encoder: {str(error).splitlines()[0]}") from error
+            raise ValueError("an encoder needs transformers: pip install transformers (elmokit's extra)") from error
+        tokenizer = AutoTokenizer.from_pretrained(source, add_prefix_space=True)  # of byte-level ones
+        return cls(AutoModel.from_pretrained(source), tokenizer, pooling, device)
 
     def save(self, directory: Path) -> None:
         """Write the model and its tokenizer, as `load` reads them."""

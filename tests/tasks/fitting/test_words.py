@@ -1,6 +1,5 @@
-"""Word vectors of each kind that a task's network reads, against their definitions."""
+"""The words of a training set, and vectors of each kind that a network reads, against their definitions."""
 
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -15,14 +14,14 @@ from elmokit.data.readers import TaggedSentence
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.elmo import Elmo
+from elmokit.tasks.classification import ClassificationTask, labelled_phrases
 from elmokit.tasks.config import WordsConfig
-from elmokit.tasks.task_model import TaskModel, make_network
-from elmokit.tasks.word_batches import Sentences, WordTable
-from elmokit.tasks.word_encoder import CHARACTERS, WordEncoder, mix_weights
-from elmokit.tasks.word_vectors import read_word_vectors
+from elmokit.tasks.fitting.model import TaskModel, make_network
+from elmokit.tasks.fitting.vectors import WordVectors
+from elmokit.tasks.fitting.words import CHARACTERS, Sentences, WordEncoder, WordTable, mix_weights
 from elmokit.text.characters import encode_words
 
-TABLE = WordTable.of([["a", "b"], ["a", "b", "c"], ["a", "d"]])  # rows 2 to 5; c and d occur once
+TABLE = WordTable.from_sentences([["a", "b"], ["a", "b", "c"], ["a", "d"]])  # rows 2 to 5; c and d occur once
 SENTENCES = [["a", "c", "d"], ["b", "new"]]
 
 
@@ -30,6 +29,21 @@ SENTENCES = [["a", "c", "d"], ["b", "new"]]
 def bilm() -> BiLM:
     torch.manual_seed(0)
     return BiLM(BiLMConfig.preset("tiny"))
+
+
+def test_a_sentence_that_examples_share_and_the_phrases_of_a_tree_count_once() -> None:
+    passage, question = ["a", "rare", "passage"], ["a", "question"]
+    table = WordTable.from_sentences([passage, question, passage, question])
+    assert (table.words[: table.num_frequent], len(table.words)) == (("a",), 4)
+    trees = ("(3 (2 It) (4 works))", "(1 (1 (2 It) (0 fails)) (2 .))")
+    phrases = [phrase for tree in trees for phrase in labelled_phrases(tree)]
+    table = WordTable.from_sentences(ClassificationTask().counted_sentences(phrases))
+    assert table.words == ("It", ".", "fails", "works") and table.num_frequent == 1
+
+
+def test_a_batch_of_empty_sentences_is_wide_enough_for_the_filters() -> None:
+    characters = Sentences([[], ["word"]], TABLE, character_cnns=[CHARACTERS]).batch([[]]).characters
+    assert characters is not None and characters.shape == (0, CHARACTERS.widest_filter)
 
 
 def test_words_that_occur_once_are_unknown_in_training_alone() -> None:
@@ -41,9 +55,9 @@ def test_words_that_occur_once_are_unknown_in_training_alone() -> None:
     assert torch.equal(encoder.eval()(batch).vectors, weight[torch.tensor([[2, 4, 5], [3, 1, 0]])])
 
 
-def test_learned_spelled_and_pretrained_vectors_stand_side_by_side(tmp_path: Path) -> None:
-    (tmp_path / "vectors.txt").write_text("a 1 2\nnew 3 4\n")
-    table = WordTable(TABLE.words, TABLE.num_frequent, read_word_vectors(tmp_path / "vectors.txt", {"a", "new"}))
+def test_learned_spelled_and_pretrained_vectors_stand_side_by_side() -> None:
+    vectors = WordVectors(("a", "new"), np.array([[1, 2], [3, 4]], np.float32))
+    table = WordTable(TABLE.words, TABLE.num_frequent, vectors)
     config = WordsConfig(elmo="none", word_dim=4, character_dim=6, vectors="vectors.txt")
     encoder = WordEncoder(config, table).eval()
     batch = Sentences(SENTENCES, table, character_cnns=[CHARACTERS]).batch(SENTENCES)
@@ -84,12 +98,6 @@ def test_penalty_is_that_of_the_weights_of_all_mixes(bilm: BiLM) -> None:
     penalized, free = (WordEncoder(WordsConfig(elmo="both", mix_l2=l2), TABLE, elmo) for l2 in (0.1, 0.0))
     assert torch.as_tensor(penalized.penalty()).item() == pytest.approx(0.1 * (1 + 4 + 9 + 3))
     assert free.penalty() == 0
-
-
-def test_elmo_is_given_where_and_only_where_it_is_read(bilm: BiLM) -> None:
-    for config, elmo in ((WordsConfig(elmo="none"), Elmo(bilm)), (WordsConfig(), None)):
-        with pytest.raises(ValueError, match="give an Elmo if, and only if, the configuration uses ELMo"):
-            WordEncoder(config, TABLE, elmo)
 
 
 def test_elmo_starts_from_the_state_of_its_model_whether_it_is_frozen_or_trained(bilm: BiLM) -> None:

@@ -1,0 +1,1 @@
+"""Training, keeping and using the network of any task."""

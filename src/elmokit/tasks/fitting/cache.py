@@ -1,0 +1,173 @@
+"""The vectors of a frozen encoder, computed once for each distinct sentence and stored on disk.
+
+There is one directory for each encoder, named by a fingerprint of all that its vectors depend on, and by the dtype in
+which they are stored. It holds any number of files `segment-...`, each of which is written at once: an array of NumPy,
+(S,) of (digest of a sentence, number of its words), and after it the vectors of all words, (N, L, D).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from elmokit.config import StatePolicy
+from elmokit.embed.embedder import Embedder
+from elmokit.fs.atomic import atomic_path
+from elmokit.fs.paths import expand_user
+from elmokit.progress import ProgressBar
+from elmokit.storage.shard import nothing_overflows
+
+Words = Sequence[str]  # a tokenized sentence
+
+SEGMENT_BYTES = 1 << 26  # of vectors that are computed, held in memory and written at a time
+INDEX_DTYPE = np.dtype([("digest", "S16"), ("words", np.int64)])
+
+
+T = TypeVar("T")
+
+
+def chunks(items: Iterable[T], size: Callable[[T], int], least: int) -> Iterator[list[T]]:
+    """Lists of consecutive items, whose sizes add up to `least`, or somewhat more."""
+    chunk: list[T] = []
+    total = 0
+    for item in items:
+        chunk.append(item)
+        total += size(item)
+        if total >= least:
+            yield chunk
+            chunk, total = [], 0
+    if chunk:
+        yield chunk
+
+
+class FrozenEncoder(Protocol):
+    """An encoder whose vectors of a sentence never change."""
+
+    name: str  # identifies its vectors; part of a file name
+    shape: tuple[int, int]  # of one word's vectors, (L, D)
+
+    def vectors(self, sentences: Sequence[Words], dtype: str) -> np.ndarray:
+        """The vectors of all words of the sentences, concatenated, (N, L, D) in `dtype`."""
+        ...
+
+
+class BiLMLayers:
+    """The layers of a biLM as a frozen encoder, (L+1, 2D) per word; every sentence starts from the same state."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._state: StatePolicy = embedder.model.single_sentence_state
+        dtype = str(embedder.dtype).removeprefix("torch.")
+        self.name = f"bilm-{embedder.fingerprint()[:16]}-{self._state}-{dtype}"
+        self.shape = (embedder.num_layers, embedder.dim)
+
+    def vectors(self, sentences: Sequence[Words], dtype: str) -> np.ndarray:
+        vectors = np.empty((sum(map(len, sentences)), *self.shape), dtype)
+        row = 0
+        with nothing_overflows(vectors.dtype):
+            for batch in self._embedder.embed_stream(sentences, "all", self._state, tokenize=False):
+                for layers in batch:
+                    vectors[row : row + layers.shape[1]] = layers.swapaxes(0, 1)
+                    row += layers.shape[1]
+        return vectors
+
+
+def default_cache() -> Path:
+    """$ELMOKIT_CACHE, or elmokit in the user's cache directory."""
+    own = os.environ.get("ELMOKIT_CACHE")
+    return expand_user(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elmokit"
+
+
+def sentence_digest(words: Words) -> bytes:
+    """A hash of a tokenized sentence, 16 bytes."""
+    encoded = [word.encode("utf-8", "surrogatepass") for word in words]
+    digest = blake2b(np.fromiter(map(len, encoded), np.int32, len(encoded)).tobytes(), digest_size=16)
+    digest.update(b"".join(encoded))
+    return digest.digest()
+
+
+class Place(NamedTuple):
+    """Where a sentence's vectors are: in an array of vectors, or from a byte of a file on."""
+
+    segment: Path | np.ndarray
+    first: int  # row of the array, or byte of the file
+    words: int
+
+
+class VectorCache:
+    """A cache of the vectors of tokenized sentences.
+
+    Args:
+        encoder: Computes missing vectors.
+        directory: Directory for the caches of all encoders, created if missing; None: keep the vectors in memory.
+        storage_dtype: "float16" (half the size) or "float32".
+
+    Raises:
+        ValueError: A file of the cache is damaged.
+    """
+
+    def __init__(
+        self, encoder: FrozenEncoder, directory: str | Path | None = None, storage_dtype: str = "float16"
+    ) -> None:
+        self.encoder, self.dtype = encoder, np.dtype(storage_dtype)
+        self._word_bytes = self.dtype.itemsize * int(np.prod(encoder.shape))
+        self._places = {sentence_digest(()): Place(np.empty((0, *encoder.shape)), 0, 0)}  # no words, no vectors
+        self.directory = None if directory is None else expand_user(directory) / f"{encoder.name}-{storage_dtype}"
+        for path in self.directory.glob("segment-*") if self.directory is not None else ():
+            with path.open("rb") as file:
+                index, start = np.load(file), file.tell()
+            if path.stat().st_size != start + self._word_bytes * index["words"].sum():
+                raise ValueError(f"{path} is damaged: remove it, and the vectors will be computed again")
+            self._register(index, path, start, self._word_bytes)
+
+    def add(self, sentences: Iterable[Words]) -> None:
+        """Compute and store the vectors of the sentences that are missing. OSError if the disk cannot be written."""
+        distinct = {sentence_digest(words): words for words in sentences}
+        missing = [words for digest, words in distinct.items() if digest not in self._places]
+        bar = ProgressBar(total=sum(map(len, missing)), desc="vectors", unit=" words", disable=self.directory is None)
+        with bar:
+            for segment in chunks(missing, len, max(1, SEGMENT_BYTES // self._word_bytes)):
+                index = np.array([(sentence_digest(words), len(words)) for words in segment], INDEX_DTYPE)
+                vectors = self.encoder.vectors(segment, self.dtype.name)
+                if self.directory is None:
+                    self._register(index, vectors, 0, 1)
+                else:
+                    name = blake2b(index.tobytes(), digest_size=16).hexdigest()
+                    path = self.directory / f"segment-{name}"
+                    with atomic_path(path) as partial, partial.open("wb") as file:
+                        np.save(file, index)
+                        start = file.tell()
+                        file.write(vectors.data)
+                    self._register(index, path, start, self._word_bytes)
+                bar.update(len(vectors))
+
+    def _register(self, index: np.ndarray, segment: Path | np.ndarray, start: int, step: int) -> None:
+        """Note the places of sentences in a segment whose vectors begin at `start`, `step` apart."""
+        firsts = start + step * (np.cumsum(index["words"]) - index["words"])
+        for digest, first, words in zip(
+            index["digest"].tolist(), firsts.tolist(), index["words"].tolist(), strict=True
+        ):
+            self._places[digest.ljust(16, b"\0")] = Place(segment, first, words)  # NumPy drops zero bytes at the end
+
+    def places(self, sentences: Sequence[Words]) -> list[Place]:
+        """The places of sentences' vectors. KeyError if one was not added."""
+        return [self._places[sentence_digest(words)] for words in sentences]
+
+    def read(self, places: Sequence[Place]) -> np.ndarray:
+        """Read the vectors of sentences, concatenated, (N, L, D) in the storage dtype."""
+        vectors = np.empty((sum(place.words for place in places), *self.encoder.shape), self.dtype)
+        row = 0
+        for segment, first, words in places:
+            if isinstance(segment, np.ndarray):
+                vectors[row : row + words] = segment[first : first + words]
+            else:  # opened anew each time: there may be more segments than a process may hold open files
+                count = words * self._word_bytes // self.dtype.itemsize
+                read = np.fromfile(segment, self.dtype, count, offset=first)
+                vectors[row : row + words] = read.reshape(words, *self.encoder.shape)
+            row += words
+        return vectors

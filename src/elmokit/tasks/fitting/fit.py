@@ -1,0 +1,375 @@
+"""Training: read the examples, learn the labels, train, keep the best weights, report."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elmokit.checkpoints import loading
+from elmokit.checkpoints.overwriting import check_overwritable
+from elmokit.checkpoints.pretrained import fingerprint
+from elmokit.fs.atomic import OVERWRITE, atomic_path, check_output, write_json
+from elmokit.fs.json_files import read_json
+from elmokit.fs.lock import only_one_in
+from elmokit.progress import ProgressBar
+from elmokit.runtime import own_random_state, pick_device
+from elmokit.tasks.config import TASKS, FitConfig, WordsConfig
+from elmokit.tasks.fitting.cache import default_cache
+from elmokit.tasks.fitting.model import (
+    CONFIG,
+    LAYOUT,
+    ExampleSet,
+    TaskModel,
+    load_task_model,
+    make_network,
+    predict,
+    split_by_length,
+)
+from elmokit.tasks.fitting.report import REPORT, Epoch, FitReport, LearnedMix
+from elmokit.tasks.fitting.task import Task, TaskNetwork, find_task
+from elmokit.tasks.fitting.transformer import TransformerEncoder
+from elmokit.tasks.fitting.vectors import read_word_vectors
+from elmokit.tasks.fitting.words import WordTable
+
+Examples = str | Path | Iterable[Any]  # a file of the task's format, or the examples themselves
+
+# Examples are shuffled into pools of this many batches, and sorted by length within: little padding, random order.
+POOL = 32
+SETTINGS, STATE = "settings.json", "epoch.pt"  # of an unfinished run: its settings, and the state after its last epoch
+
+
+# --- One epoch -------------------------------------------------------------------------------------------------------
+
+
+def shuffled_batches(lengths: np.ndarray, batch_size: int, random: np.random.Generator) -> Iterator[np.ndarray]:
+    """Random batches of examples with similar lengths; examples of length 0 are left out."""
+    order = random.permutation(np.flatnonzero(lengths))
+    batches = []
+    for start in range(0, len(order), POOL * batch_size):
+        pool = order[start : start + POOL * batch_size]
+        batches += split_by_length(pool[np.argsort(lengths[pool], kind="stable")], lengths, batch_size)
+    for index in random.permutation(len(batches)):
+        yield batches[index]
+
+
+def train_epoch(
+    network: TaskNetwork, examples: ExampleSet, optimizer: torch.optim.Optimizer, config: FitConfig, number: int
+) -> float:
+    """Train for one epoch; the order of examples and the dropout depend on the seed and the epoch's number alone.
+
+    Returns:
+        The mean loss of the batches.
+    """
+    torch.manual_seed(config.seed * 1_000_003 + number)
+    batches = list(shuffled_batches(examples.lengths, config.batch_size, np.random.default_rng([config.seed, number])))
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    device, losses = parameters[0].device, []
+    network.train()
+    for chosen in ProgressBar(batches, desc=f"epoch {number}", unit=" batches", leave=False):
+        loss = network.loss(examples.batch(chosen, device)) + network.words.penalty()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
+        optimizer.step()
+        losses.append(loss.detach())
+    return float(torch.stack(losses).mean())
+
+
+# --- All epochs ------------------------------------------------------------------------------------------------------
+
+
+def best_epoch(epochs: Sequence[Epoch], metric: str) -> int:
+    """Number, from 1, of the first epoch with the best development score; 0 where there is none."""
+    return max(range(len(epochs)), key=lambda index: epochs[index].scores[metric], default=-1) + 1
+
+
+def unimproved(epochs: Sequence[Epoch], metric: str) -> int:
+    """The number of epochs since the best score.
+
+    Epochs count from the first change of the score on, unless it is 1 from the start: a network that still finds no
+    span, or gives all examples the same answer, has not begun to learn, and needs its full learning rate.
+    """
+    scores = [epoch.scores[metric] for epoch in epochs]
+    unchanged = sum(1 for _ in takewhile(lambda score: score == scores[0] < 1, scores))
+    return len(epochs) - max(best_epoch(epochs, metric), unchanged)
+
+
+def _is_over(epochs: Sequence[Epoch], metric: str, config: FitConfig) -> bool:
+    seconds = sum(epoch.seconds for epoch in epochs)
+    return (
+        len(epochs) >= config.max_epochs
+        or unimproved(epochs, metric) >= config.patience
+        or (config.max_minutes is not None and seconds >= 60 * config.max_minutes)
+    )
+
+
+def _parameter_groups(network: TaskNetwork, config: FitConfig) -> list[dict[str, Any]]:
+    """The trained parameters: those of the biLM, if it is fine-tuned, have a rate of their own, and wait for others."""
+    bilm = set() if network.words.elmo is None else set(network.words.elmo.bilm.parameters())
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    own, of_bilm = ([each for each in trained if (each in bilm) == is_bilm] for is_bilm in (False, True))
+    groups = [{"params": own, "full_rate": config.learning_rate, "waits": 0}]
+    if of_bilm:
+        groups += [{"params": of_bilm, "full_rate": config.finetune_learning_rate, "waits": config.finetune_after}]
+    return groups
+
+
+def train(
+    network: TaskNetwork, examples: ExampleSet, dev: ExampleSet, config: FitConfig, state: Path | None = None
+) -> list[Epoch]:
+    """Train in place until the development score stops improving, then restore the best weights.
+
+    Args:
+        network: Network on the device to train on.
+        examples: Examples to train on.
+        dev: Examples that determine when to stop.
+        config: Settings of the training.
+        state: File of the state after each epoch, from which an interrupted run goes on; None: not written.
+
+    Returns:
+        Loss, development scores and time of each epoch.
+
+    Raises:
+        ValueError: The loss or a score is not a number.
+    """
+    metric, epochs = examples.task.metric, list[Epoch]()
+    optimizer = torch.optim.Adam(_parameter_groups(network, config), fused=True)
+    frozen = {name for name, value in network.named_parameters(remove_duplicate=False) if not value.requires_grad}
+
+    def weights() -> dict[str, Tensor]:
+        """Copies of all that training changes, which includes buffers such as batch normalization's statistics."""
+        return {name: value.clone() for name, value in network.state_dict().items() if name not in frozen}
+
+    best = weights()
+    if state is not None and state.is_file():
+        saved = torch.load(state, weights_only=True, map_location=optimizer.param_groups[0]["params"][0].device)
+        network.load_state_dict(saved["weights"], strict=False)
+        optimizer.load_state_dict(saved["optimizer"])
+        best, epochs = saved["best"], [Epoch(**epoch) for epoch in saved["epochs"]]
+    while not _is_over(epochs, metric, config):
+        start, number = time.perf_counter(), len(epochs) + 1
+        # Halved after each `halve_after` epochs in a row without a new best score.
+        counts = [unimproved(epochs[:end], metric) for end in range(1, number)]
+        scale = 0.5 ** sum(count > 0 and count % config.halve_after == 0 for count in counts)
+        for group in optimizer.param_groups:
+            group["lr"] = group["full_rate"] * scale
+            for parameter in group["params"]:
+                parameter.requires_grad_(number > group["waits"])
+        loss = train_epoch(network, examples, optimizer, config, number)
+        predictions = predict(network, dev, with_probabilities=False)
+        scores = {name: float(value) for name, value in dev.task.score(dev.examples, predictions).items()}
+        if not np.isfinite([loss, *scores.values()]).all():
+            raise ValueError(f"the loss of epoch {number} or a score is not a number, {loss} and {scores}")
+        epochs.append(Epoch(loss, scores, config.learning_rate * scale, time.perf_counter() - start))
+        top = best_epoch(epochs, metric)
+        if top == number:
+            best = weights()
+        if state is not None:
+            described = [asdict(epoch) for epoch in epochs]
+            saved = {"weights": weights(), "best": best, "optimizer": optimizer.state_dict(), "epochs": described}
+            with atomic_path(state) as partial:
+                torch.save(saved, partial)
+        print(
+            f"epoch {number}: loss {loss:.4f}, {metric} {100 * scores[metric]:.2f} on the development set "
+            f"(best {100 * epochs[top - 1].scores[metric]:.2f}, epoch {top}), {epochs[-1].seconds:.1f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.requires_grad_()
+    network.load_state_dict(best, strict=False)
+    return epochs
+
+
+# --- From examples to a model on disk --------------------------------------------------------------------------------
+
+
+def _read(task: Task, name: str, examples: Examples) -> list[Any]:
+    """The examples of a set, checked."""
+    read = task.read_training if name == "training" else task.read
+    checked = list(task.checked(read(Path(examples)) if isinstance(examples, str | Path) else examples, name))
+    if not any(map(task.length, checked)):
+        raise ValueError(f"the {name} set holds no words: check the file and its format")
+    return checked
+
+
+def _word_table(sentences: Iterable[Sequence[str]], config: WordsConfig) -> WordTable:
+    """The words of the training set, with their pretrained vectors if the network reads any."""
+    table = WordTable.from_sentences(sentences)
+    if config.vectors is None:
+        return table
+    wanted = {*table.words, *(word.lower() for word in table.words)}
+    vectors = read_word_vectors(config.vectors, wanted, config.vectors_kept)
+    found = sum(vectors.number(word) > 0 for word in table.words)
+    print(f"{config.vectors}: {found:,} of {len(table.words):,} distinct words have a vector", file=sys.stderr)
+    return replace(table, vectors=vectors)
+
+
+def _refuse_others(settings: dict[str, Any], of: dict[str, Any], path: Path) -> None:
+    """FileExistsError if the settings of an earlier run, whose output or state is in the way, are others."""
+    others = [
+        name
+        for part, values in settings.items()
+        for name, value in values.items()
+        if of.get(part, {}).get(name) != value
+    ]
+    if others:
+        raise FileExistsError(
+            f"{path} is of a run with other {', '.join(others)}: repeat that run's command, choose another name, or "
+            f"{OVERWRITE}"
+        )
+
+
+def _learned_mix(mix: Any) -> LearnedMix:
+    return LearnedMix(mix.layer_weights().tolist(), float(mix.gamma.detach()))
+
+
+def fit(
+    task: Task | str,
+    train_examples: Examples,
+    dev_examples: Examples,
+    test_examples: Examples | None = None,
+    *,
+    model: loading.ModelSource = None,
+    words: WordsConfig | None = None,
+    config: FitConfig | None = None,
+    output: str | Path | None = None,
+    overwrite: bool = False,
+    cache: str | Path | None = None,
+) -> tuple[TaskModel, FitReport]:
+    """Train a task's network until the development score stops improving, and keep the best weights.
+
+    Args:
+        task: The task with its settings, e.g. `TaggingTask(TaggingConfig(hidden_dim=100))`, or the name of a task with
+            its default settings, e.g. "tagging".
+        train_examples: File in the task's format, or examples.
+        dev_examples: File or examples that determine when to stop.
+        test_examples: File or examples for the final score.
+        model: The biLM whose layers the network reads: a name, a path, or a loaded model (not
+            changed: a copy is used); None: the bundled English model. Not read with elmo "none".
+        words: Which vectors the network reads for each word; None: the defaults of `WordsConfig`.
+        config: Settings of the training; None: the task's own defaults.
+        output: Directory for the model and report.json; None: nothing is written. During training, a hidden directory
+            next to it holds the state of the run: the same call resumes an interrupted run, which ends with the same
+            weights, and loads the model of a finished one. Runs are the same if their settings, their encoders, their
+            numbers of examples and of words, and the times at which their files were changed are.
+        overwrite: Replace an earlier task model there, even one of the same run.
+        cache: Directory for the vectors of frozen encoders, shared by all runs; None: `default_cache()`.
+
+    Returns:
+        The model and the report of its training.
+
+    Raises:
+        FileExistsError: `output` exists, and `overwrite` is not set or it is not a task model.
+        FileNotFoundError: A file of examples or of vectors, or the model, is missing.
+        ValueError: A file or an example does not fit the task; the loss or a score is not a number; another process
+            trains with this output; or a library that the task or its score needs is not installed.
+    """
+    start = time.perf_counter()
+    task = find_task(task)() if isinstance(task, str) else task
+    if task.name in TASKS and type(task) is not find_task(task.name):
+        raise ValueError(f"{type(task).__name__} has the name of elmokit's own task {task.name!r}: choose another name")
+    words, config = words or WordsConfig(), config or task.fit_config
+    directory, state = None, None  # of the output, and of the state of the unfinished run
+    if output is not None:
+        directory = Path(output).absolute()
+        state = directory.with_name(f".fit-{directory.name}")
+        check_output(directory, overwrite=True, directory_of=CONFIG)
+        if overwrite:
+            check_overwritable(directory, LAYOUT)
+
+    # Read, and learn the labels.
+    sets = {"training": _read(task, "training", train_examples)}
+    task = type(task)(task.config, task.learn(sets["training"]))  # the given task is not changed
+    sets["development"] = _read(task, "development", dev_examples)
+    if test_examples is not None:
+        sets["test"] = _read(task, "test", test_examples)
+    sizes = [sum(len(words) for each in examples for words in task.sentences(each)) for examples in sets.values()]
+    device = pick_device(config.device)
+    pretrained = None if words.elmo == "none" else loading.resolve_model(model)
+    if pretrained is model and pretrained is not None:  # the network freezes, moves and trains its biLM
+        pretrained = replace(pretrained, bilm=copy.deepcopy(pretrained.bilm))
+    encoder = None
+    if words.encoder is not None:
+        encoder = TransformerEncoder.load(words.encoder, words.encoder_pooling, str(device))
+    files = {"training": train_examples, "dev": dev_examples, "test": test_examples, "vectors": words.vectors}
+    read = {
+        "task": task.name,
+        "model": None if pretrained is None else fingerprint(pretrained),
+        "encoder": encoder and encoder.name,
+        "sizes": {name: [len(examples), size] for (name, examples), size in zip(sets.items(), sizes, strict=True)},
+        "files": {name: Path(file).stat().st_mtime_ns for name, file in files.items() if isinstance(file, str | Path)},
+    }
+    settings = {"task": asdict(task.config), "words": asdict(words), "fit": asdict(config), "read": read}
+    del settings["fit"]["device"]
+    settings = json.loads(json.dumps(settings))
+
+    with nullcontext() if state is None else only_one_in(state):
+        # Is there a finished run, or an unfinished one?
+        if directory is not None and state is not None:
+            if (directory / CONFIG).is_file() and not overwrite:
+                report = FitReport.read(directory / REPORT)
+                _refuse_others(settings, report.settings, directory)
+                shutil.rmtree(state)
+                return load_task_model(directory, config.device, type(task)), report
+            if (state / SETTINGS).is_file():
+                if overwrite and read_json(state / SETTINGS) != settings:
+                    (state / STATE).unlink(missing_ok=True)
+                else:
+                    _refuse_others(settings, read_json(state / SETTINGS), state)
+            write_json(state / SETTINGS, settings)
+
+        # Train, and keep the best weights.
+        table = _word_table(task.counted_sentences(sets["training"]), words)
+        with own_random_state():
+            torch.manual_seed(config.seed)
+            network = make_network(task, words, table, pretrained, encoder).to(device)
+            task_model = TaskModel(task, network, table, pretrained, encoder)
+            caches = task_model.open_caches(cache or default_cache())
+            encoded = [task_model.example_set(examples, caches) for examples in sets.values()]
+            resumed = time.perf_counter()
+            epochs = train(network, encoded[0], encoded[1], config, None if state is None else state / STATE)
+            trained = time.perf_counter()
+            final = encoded[-1]
+            scores = task.all_scores(final.examples, predict(network, final, with_probabilities=False))
+        network.eval()
+
+        # Report.
+        best, in_epochs = best_epoch(epochs, task.metric), sum(epoch.seconds for epoch in epochs)
+        elmo, encoder_mix = network.words.elmo, network.words.encoder_mix
+        report = FitReport(
+            task=task.name,
+            metric=task.metric,
+            best_epoch=best,
+            dev=epochs[best - 1].scores,
+            test=scores.values if test_examples is not None else None,
+            by_label=scores.by_label,
+            confusion=scores.confusion,
+            mixes=[] if elmo is None else [_learned_mix(mix) for mix in elmo.mixes],
+            encoder_mix=None if encoder_mix is None else _learned_mix(encoder_mix),
+            parameters=sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad),
+            examples=len(sets["training"]),
+            words=sizes[0],
+            words_per_second=sizes[0] * len(epochs) / max(in_epochs, 1e-9),
+            settings=settings,
+            epochs=epochs,
+            seconds=in_epochs + (resumed - start) + (time.perf_counter() - trained),
+        )
+        if directory is not None and state is not None:
+            task_model.save(directory, overwrite, report)
+            shutil.rmtree(state)
+    return task_model, report

@@ -1,0 +1,258 @@
+"""Sentences as tensors, and their words as vectors: learned, pretrained, of a character CNN, ELMo, another encoder."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from elmokit.config import CharCNNConfig
+from elmokit.nn.elmo import Elmo
+from elmokit.nn.lstm import BiLMState
+from elmokit.nn.scalar_mix import ScalarMix
+from elmokit.nn.token_encoders import CharCNN
+from elmokit.tasks.config import WordsConfig
+from elmokit.tasks.fitting.cache import Place, VectorCache, Words
+from elmokit.tasks.fitting.vectors import WordVectors
+from elmokit.text.characters import PAD_CHARACTER, encode_words
+
+PADDING, UNKNOWN = 0, 1  # word indices; those of the table follow
+# The character CNN that a network learns from its own training set: small, because training sets are.
+CHARACTERS = CharCNNConfig(embedding_dim=16, filters=((1, 16), (2, 32), (3, 48), (4, 48), (5, 48)), num_highway=1)
+EXCLUDED = -1e4  # weight, before the softmax, of a layer that a mix excludes
+
+
+@dataclass(frozen=True)
+class WordTable:
+    """The words of a training set, the most frequent first; those from `num_frequent` on occurred once.
+
+    `vectors` are pretrained, and may include words that are not among `words`.
+    """
+
+    words: tuple[str, ...]
+    num_frequent: int
+    vectors: WordVectors | None = None
+
+    @classmethod
+    def from_sentences(cls, sentences: Iterable[Words]) -> WordTable:
+        """The table of a training set, without vectors; words of equal count in alphabetical order.
+
+        A sentence that several examples share, such as the passage of many questions, counts once, so that its rare
+        words stay rare.
+        """
+        counts = Counter(word for words in dict.fromkeys(map(tuple, sentences)) for word in words)
+        by_count = sorted(counts, key=lambda word: (-counts[word], word))
+        return cls(tuple(by_count), sum(count > 1 for count in counts.values()))
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words, start=UNKNOWN + 1)}
+
+    @property
+    def size(self) -> int:
+        """Number of word indices, including padding and the unknown word."""
+        return len(self.words) + UNKNOWN + 1
+
+
+class WordBatch(NamedTuple):
+    """A batch of sentences, padded on the right; None for inputs that the network does not read."""
+
+    words: Tensor  # (B, T) int64
+    mask: Tensor  # (B, T) bool
+    characters: Tensor | None  # (U, C) int64, of the distinct words
+    places: Tensor | None  # (M,) int64: the row of `characters` of each of the M real tokens, row by row
+    layers: Tensor | None  # (L+1, B, T, 2D) float32, of a frozen biLM
+    vectors: Tensor | None  # (B, T) int64: rows of pretrained vectors, 0 for a word without one
+    states: Tensor | None  # (M, B, T, D) float32: hidden states of another frozen encoder
+
+    @property
+    def lengths(self) -> Tensor:
+        """Number of words of each sentence, (B,)."""
+        return self.mask.sum(1)
+
+
+class Sentences:
+    """Tokenized sentences, encoded once, from which batches are gathered.
+
+    Args:
+        sentences: All sentences of the batches; equal ones are stored once.
+        table: The words of the training set.
+        character_cnns: Character CNNs that will read the batches; the first determines where long words are truncated.
+        layers: Layers of all sentences, if the network reads those of a frozen biLM.
+        states: Hidden states of all sentences, if the network reads those of another frozen encoder.
+    """
+
+    def __init__(
+        self,
+        sentences: Iterable[Words],
+        table: WordTable,
+        *,
+        character_cnns: Sequence[CharCNNConfig] = (),
+        layers: VectorCache | None = None,
+        states: VectorCache | None = None,
+    ) -> None:
+        distinct = list(dict.fromkeys(tuple(words) for words in sentences))
+        self._number_of = {words: number for number, words in enumerate(distinct)}
+        self._lengths = np.array([len(words) for words in distinct], dtype=np.int64)
+        self._starts = np.cumsum(self._lengths) - self._lengths
+        words = [word for sentence in distinct for word in sentence]
+        self._words = torch.tensor([table.numbers.get(word, UNKNOWN) for word in words], dtype=torch.int64)
+        self._types: Tensor | None = None
+        if character_cnns:
+            types = {word: number for number, word in enumerate(dict.fromkeys(words))}
+            self._types = torch.tensor([types[word] for word in words], dtype=torch.int64)
+            self._type_characters = torch.from_numpy(encode_words(list(types), character_cnns[0].max_characters))
+            self._widest_filter = max(config.widest_filter for config in character_cnns)
+            self._type_widths = (self._type_characters != PAD_CHARACTER).sum(1) + self._widest_filter
+        self._vectors: Tensor | None = None
+        if (vectors := table.vectors) is not None:
+            self._vectors = torch.tensor([vectors.number(word) for word in words], dtype=torch.int64)
+        self._layers, self._states = (
+            None if cache is None else (cache, cache.places(distinct)) for cache in (layers, states)
+        )
+
+    def batch(self, sentences: Sequence[Words]) -> WordBatch:
+        """The batch of these sentences, in their order. KeyError for one that is not among the sentences."""
+        chosen = np.array([self._number_of[tuple(words)] for words in sentences], dtype=np.int64)
+        lengths, starts = torch.from_numpy(self._lengths[chosen]), torch.from_numpy(self._starts[chosen])
+        steps = torch.arange(max(1, int(lengths.max())))  # one step if all sentences are empty
+        mask = steps < lengths[:, None]
+        positions = (starts[:, None] + steps)[mask]  # of the real tokens, row by row
+
+        def padded(values: Tensor) -> Tensor:
+            whole = values.new_zeros(*mask.shape, *values.shape[1:])
+            whole[mask] = values
+            return whole
+
+        def cached(cache_and_places: tuple[VectorCache, list[Place]] | None) -> Tensor | None:
+            if cache_and_places is None:
+                return None
+            cache, places = cache_and_places
+            values = torch.from_numpy(cache.read([places[number] for number in chosen]))
+            return padded(values.float()).permute(2, 0, 1, 3)
+
+        characters = places = None
+        if self._types is not None:
+            distinct, places = self._types[positions].unique(return_inverse=True)
+            # Padding beyond the widest filter does not change the output of a character CNN (see `encode_words`).
+            width = int(self._type_widths[distinct].max()) if len(distinct) else self._widest_filter
+            characters = self._type_characters[distinct, :width].long()
+        vectors = None if self._vectors is None else padded(self._vectors[positions])
+        words = padded(self._words[positions])
+        return WordBatch(words, mask, characters, places, cached(self._layers), vectors, cached(self._states))
+
+
+# --- The vectors -----------------------------------------------------------------------------------------------------
+
+
+def mix_weights(mix: str, num_layers: int) -> list[float] | None:
+    """The weights before the softmax, (L+1,), of the mix "top" or "uniform"; None for "learned"."""
+    if mix == "learned":
+        return None
+    return [EXCLUDED if mix == "top" else 0.0] * (num_layers - 1) + [0.0]
+
+
+class EncodedWords(NamedTuple):
+    """The input of a network, `vectors` (B, T, dim); and ELMo's vectors for its output (B, T, output_dim), or None."""
+
+    vectors: Tensor
+    at_output: Tensor | None
+    mask: Tensor  # (B, T) bool
+
+    def join(self, hidden: Tensor) -> Tensor:
+        """[h; ELMo] if ELMo enters at the output, otherwise h: (B, T, H) -> (B, T, H + output_dim)."""
+        return hidden if self.at_output is None else torch.cat([hidden, self.at_output], dim=-1)
+
+
+class WordEncoder(nn.Module):
+    """Words -> vectors of each kind that the configuration names, concatenated.
+
+    Args:
+        config: Which of them to use, and their dropout.
+        table: The words of the training set, and pretrained vectors.
+        elmo: The biLM and its mixes, one for each place that `config.elmo` names; None with elmo "none".
+        start: The state of one row that ELMo reads every sentence from; None: zeros.
+        encoder_shape: Number and width (M, D) of the hidden states of another encoder, of which a mix is learned.
+
+    Attributes:
+        dim: Width of `EncodedWords.vectors`.
+        output_dim: Width of ELMo at the output of the network, 0 if it does not enter there.
+    """
+
+    def __init__(
+        self,
+        config: WordsConfig,
+        table: WordTable,
+        elmo: Elmo | None = None,
+        start: BiLMState | None = None,
+        encoder_shape: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.config, self.num_frequent = config, table.num_frequent
+        self.words = None
+        if config.word_dim:  # vectors of a length of about 1 (Ma and Hovy, 2016)
+            self.words = nn.Embedding(table.size, config.word_dim, padding_idx=PADDING)
+            bound = math.sqrt(3 / config.word_dim)
+            nn.init.uniform_(self.words.weight[PADDING + 1 :], -bound, bound)
+        self.characters = CharCNN(CHARACTERS, config.character_dim) if config.character_dim else None
+        self.elmo, self._start = elmo, start
+        self.encoder_mix = ScalarMix(encoder_shape[0]) if encoder_shape is not None else None
+        self.dropout = nn.Dropout(config.word_dropout)
+        vectors = np.zeros((0, 0), np.float32) if table.vectors is None else table.vectors.vectors
+        # Row 0, zeros, is for words without a vector. Not persistent, since the vectors are stored with the table.
+        self.register_buffer("vectors", torch.from_numpy(np.pad(vectors, ((1, 0), (0, 0)))), persistent=False)
+        elmo_dim = 0 if elmo is None else elmo.bilm.config.output_dim
+        at_input = elmo_dim if config.elmo in ("input", "both") else 0
+        encoder_dim = encoder_shape[1] if encoder_shape is not None else 0
+        self.dim = config.word_dim + config.character_dim + vectors.shape[1] + encoder_dim + at_input
+        self.output_dim = elmo_dim if config.elmo in ("output", "both") else 0
+
+    def forward(self, batch: WordBatch) -> EncodedWords:
+        mixes = self._mixes(batch)  # Elmo applies its own dropout
+        parts = []
+        if self.words is not None:
+            parts.append(self.dropout(self.words(self._replace_rare(batch.words))))
+        if self.characters is not None:
+            assert batch.characters is not None and batch.places is not None
+            vectors = self.characters(batch.characters)[batch.places]
+            padded = vectors.new_zeros(*batch.mask.shape, vectors.shape[1])
+            parts.append(self.dropout(padded.masked_scatter(batch.mask[..., None], vectors)))
+        if batch.vectors is not None:
+            parts.append(self.dropout(F.embedding(batch.vectors, self.get_buffer("vectors"))))
+        if self.encoder_mix is not None:
+            assert batch.states is not None
+            parts.append(self.dropout(self.encoder_mix(batch.states)))
+        if self.config.elmo in ("input", "both"):
+            parts.append(mixes[0])
+        return EncodedWords(torch.cat(parts, dim=2), mixes[-1] if self.output_dim else None, batch.mask)
+
+    def penalty(self) -> Tensor | float:
+        """The L2 penalty on the mix weights, to be added to the loss."""
+        return 0.0 if self.elmo is None or not self.config.mix_l2 else self.elmo.penalty(self.config.mix_l2)
+
+    def _replace_rare(self, words: Tensor) -> Tensor:
+        """In training, replace some words that occur once by the unknown word, so that its vector is trained."""
+        if not self.training or not self.config.rare_word_dropout:
+            return words
+        hidden = torch.rand(words.shape, device=words.device) < self.config.rare_word_dropout
+        return words.masked_fill(hidden & (words > UNKNOWN + self.num_frequent), UNKNOWN)
+
+    def _mixes(self, batch: WordBatch) -> list[Tensor]:
+        """ELMo's vectors, one (B, T, 2D) for each place where they enter."""
+        if self.elmo is None:
+            return []
+        if batch.layers is not None:
+            return self.elmo.mix(batch.layers, batch.mask)
+        assert batch.characters is not None and batch.places is not None
+        ids = batch.characters.new_zeros(*batch.mask.shape, batch.characters.shape[1])
+        ids[batch.mask] = batch.characters[batch.places]
+        start = None if self._start is None else self._start.to(ids.device).repeated(len(ids))
+        return self.elmo(ids, start).representations
