@@ -1,7 +1,6 @@
 """Brackets of roles as tags, reversal of padded sentences, and the network by its formulas."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -78,13 +77,6 @@ def test_read_leaves_out_the_column_of_coreference_in_conll_2012(tmp_path: Path)
     for column in (8, 30):
         with pytest.raises(ValueError, match="role_column"):
             list(RolesTask(RolesConfig(role_column=column)).read(tmp_path / "srl.conll"))
-
-
-@pytest.mark.parametrize("text", [("He runs", -1), ("He runs", 2), ("He runs", "1"), "He runs", {"He runs": 1, "a": 2}])
-def test_other_inputs_are_refused(text: Any) -> None:
-    """For a position outside of the sentence a word of padding would be marked, or another sentence's."""
-    with pytest.raises(ValueError, match=r"predicate|word"):
-        RolesTask().from_text(text, str.split)
 
 
 def test_score_excludes_the_predicate_itself() -> None:

@@ -94,23 +94,20 @@ def labelled_phrases(tree: str) -> list[LabelledText]:
     opened: list[tuple[int, str, int]] = []
     tokens = TREE_TOKEN.findall(tree)
     for position, token in enumerate(tokens):
-        if token == "(":
-            if phrases and not opened:
-                raise ValueError("a second tree follows the first one")
-            opened.append((position, tokens[position + 1] if position + 1 < len(tokens) else "(", len(words)))
-        elif not opened:
-            raise ValueError(f"{token!r} is outside the tree")
-        elif token == ")":
-            began, label, first = opened.pop()
-            if label in ("(", ")") or first == len(words):
-                raise ValueError("a bracket has no label after it, or a phrase no words")
-            phrases.append((began, label, first, len(words)))
-        elif tokens[position - 1] != "(":  # after an opening bracket it is a label
-            words.append(token)
-    if opened:
-        raise ValueError("a bracket is never closed")
-    in_order = enumerate(sorted(phrases))
-    return [LabelledText(tuple(words[first:end]), label, place > 0) for place, (_, label, first, end) in in_order]
+        if token == "(" and (opened or not phrases):
+            opened.append((position, tokens[position + 1] if position + 1 < len(tokens) else "", len(words)))
+        elif token == ")" and opened and opened[-1][1] not in ("(", ")") and opened[-1][2] < len(words):
+            phrases.append((*opened.pop(), len(words)))
+        elif token not in ("(", ")") and opened:
+            if tokens[position - 1] != "(":  # after an opening bracket it is a label
+                words.append(token)
+        else:
+            break
+    else:
+        if not opened:
+            in_order = enumerate(sorted(phrases))
+            return [LabelledText(tuple(words[a:b]), label, place > 0) for place, (_, label, a, b) in in_order]
+    raise ValueError("the brackets do not form one tree, or one of them has no label or no words")
 
 
 class ClassificationBatch(NamedTuple):

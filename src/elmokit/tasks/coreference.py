@@ -8,7 +8,6 @@ are scored, and each mention is compared with its nearest predecessors only.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -308,13 +307,12 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[CorefDocument]:
         """The documents of a file, or of all files of a directory whose names end in conll, plain, .gz or .zst."""
-        for file in _files(path):
+        files = sorted(file for file in path.iterdir() if FILE_NAME.search(file.name)) if path.is_dir() else [path]
+        for file in files:
             yield from _documents(file, with_answers)
 
     def from_text(self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]) -> CorefDocument:
         """From the sentences of a document: strings, which are tokenized, or lists of words."""
-        if isinstance(text, str):
-            raise ValueError("a document is a list of sentences: split the text first")
         return CorefDocument("", tuple(words_of(sentence, tokenize) for sentence in text))
 
     def sentences(self, example: CorefDocument) -> Iterable[Words]:
@@ -324,16 +322,13 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
         return sum(map(len, example.sentences))
 
     def check(self, example: CorefDocument) -> None:
-        if example.clusters is None:
-            raise ValueError(f"document {example.name} has no clusters")
-        counts = Counter(mention for cluster in example.clusters for mention in set(cluster))
-        end = self.length(example)
-        for (start, stop), count in counts.items():
-            if count > 1 or not 0 <= start < stop <= end:
-                raise ValueError(
-                    f"document {example.name} of {end} words has the mention {start} : {stop} outside of its words, or "
-                    "in several clusters"
-                )
+        clusters, end = example.clusters, self.length(example)
+        mentions = [mention for cluster in clusters or () for mention in set(cluster)]
+        are_words = all(0 <= start < stop <= end for start, stop in mentions)
+        if clusters is None or not are_words or len(set(mentions)) < len(mentions):
+            raise ValueError(
+                f"document {example.name} needs clusters of mentions within its words, each in one of them"
+            )
 
     def learn(self, examples: Sequence[CorefDocument]) -> dict[str, Any]:
         self.score(examples[:1], [CorefClusters("", (), ())])  # which needs SciPy: fail before the training
@@ -347,13 +342,12 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
         return SpanRanker(self.config, words)
 
     def collate(self, examples: Sequence[CorefDocument], words: BatchOfWords) -> CorefBatch:
-        if len(examples) != 1:
-            raise ValueError("coreference reads one document at a time: set batch_size to 1")
-        clusters = examples[0].clusters or ()
+        (document,) = examples  # more documents in a batch are not read
+        clusters = document.clusters or ()
         mentions = [(mention, number) for number, cluster in enumerate(clusters) for mention in cluster]
         spans = torch.tensor([mention for mention, _ in mentions], dtype=torch.int64).reshape(-1, 2)
         numbers = torch.tensor([number for _, number in mentions], dtype=torch.int64)
-        return CorefBatch(words(examples[0].sentences), spans, numbers)
+        return CorefBatch(words(document.sentences), spans, numbers)
 
     # --- Answers ----------------------------------------------------------------------------------------------------
 
@@ -375,16 +369,6 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
 def _scored_clusters(example: CorefDocument) -> list[tuple[Mention, ...]]:
     """The clusters of several mentions of a document; a mention that is marked twice is one mention."""
     return [cluster for cluster in example.clusters or () if len(set(cluster)) > 1]
-
-
-def _files(path: Path) -> list[Path]:
-    """The file, or those of a directory, which must not hold two annotations of a document."""
-    if not path.is_dir():
-        return [path]
-    files = [file for file in sorted(path.iterdir()) if FILE_NAME.search(file.name)]
-    if not files:
-        raise FileNotFoundError(f"{path} has no file whose name ends in conll, conll.gz or conll.zst")
-    return files
 
 
 def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:

@@ -163,8 +163,6 @@ class PairsTask(Task[SentencePair, PairPrediction]):
                 elif self.config.target == "score":
                     yield SentencePair(first, second, score=float(_column(row, SCORE)))
                 elif (label := _column(row, LABEL)) != NO_LABEL:
-                    if not label:
-                        raise ValueError("the label is empty")
                     yield SentencePair(first, second, label)
             except ValueError as error:
                 raise ValueError(f"{path}, line {number}: {error}") from error
@@ -174,8 +172,6 @@ class PairsTask(Task[SentencePair, PairPrediction]):
 
     def from_text(self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]) -> SentencePair:
         """From a pair of strings, which are tokenized as those of files are, or of lists of words."""
-        if isinstance(text, str | Mapping) or len(text) != 2:
-            raise ValueError("a pair is two sentences: give [first, second] for each")
         first, second = (words_of(part, self._tokenize) for part in text)
         return SentencePair(first, second)
 

@@ -256,8 +256,6 @@ class ReadingTask(Task[Question, Answer]):
 
     def from_text(self, text: tuple[str, str], tokenize: Callable[[str], list[str]]) -> Question:
         """From (question, passage), two strings, which are tokenized as those of files are."""
-        if isinstance(text, str | Mapping) or len(text) != 2 or not all(isinstance(part, str) for part in text):
-            raise ValueError("give (question, passage), two strings, for each question")
         question, passage = text
         words = self._tokenize(passage)
         return Question("", self._tokenize(question), words, passage, word_offsets(passage, words))
@@ -269,12 +267,12 @@ class ReadingTask(Task[Question, Answer]):
         return len(example.passage)
 
     def check(self, example: Question) -> None:
-        words = len(example.passage)
-        if not example.answers:
-            raise ValueError(f"question {example.id} has no answer: leave unanswerable questions (SQuAD 2.0) out")
-        first, last = example.span or (0, 0)
-        if len(example.offsets) != words or not 0 <= first <= last < max(words, 1):
-            raise ValueError(f"question {example.id} has no offset for each word, or its answer is not in the passage")
+        words, (first, last) = len(example.passage), example.span or (0, 0)
+        if not example.answers or len(example.offsets) != words or not 0 <= first <= last < max(words, 1):
+            raise ValueError(
+                f"question {example.id} needs an answer in its passage, and an offset for each word of it: leave "
+                "unanswerable questions (SQuAD 2.0) out"
+            )
 
     def learn(self, examples: Sequence[Question]) -> dict[str, Any]:
         return {}

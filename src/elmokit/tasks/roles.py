@@ -7,9 +7,9 @@ and tags each word with BIO tags of roles. Decoding allows valid BIO sequences o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.report import F1Score
 from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork, tag_numbers, words_of
 from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
-from elmokit.tasks.spans import spans, typed_scores
+from elmokit.tasks.spans import from_spans, spans, typed_scores
 
 VERB = "V"  # the predicate's own span, which no score counts
 DOCUMENT_MARKS = ("#begin document", "#end document")
@@ -233,8 +233,6 @@ class RolesTask(Task[PredicateFrame, Frame]):
 
     def from_text(self, text: tuple[str | Words, int], tokenize: Callable[[str], list[str]]) -> PredicateFrame:
         """From (sentence, position of the predicate); a string is tokenized, a list of words is not."""
-        if isinstance(text, str | Mapping) or len(text) != 2 or not isinstance(text[1], int):
-            raise ValueError("give (sentence, position of the predicate) for each")
         sentence, predicate = text
         return PredicateFrame(words_of(sentence, tokenize), predicate)
 
@@ -242,14 +240,9 @@ class RolesTask(Task[PredicateFrame, Frame]):
         return (example.words,)
 
     def check(self, example: PredicateFrame) -> None:
-        if len(example.words) != len(example.tags):
-            raise ValueError(f"{len(example.words)} words and {len(example.tags)} tags: give one tag for each word")
-        for before, tag in pairwise(("O", *example.tags)):
-            kind, _, role = tag.partition("-")
-            if tag != "O" and not (role and (kind == "B" or (kind == "I" and before[1:] == tag[1:]))):
-                raise ValueError(
-                    f"tag {tag!r} after {before!r}: roles are tagged B-ROLE at the first word, then I-ROLE; O elsewhere"
-                )
+        tags = list(example.tags)
+        if len(example.words) != len(tags) or from_spans(spans(tags), len(tags), "IOB2") != tags:
+            raise ValueError("give a tag for each word: B-ROLE at the first word of a role, then I-ROLE; O elsewhere")
 
     def learn(self, examples: Sequence[PredicateFrame]) -> dict[str, Any]:
         return {"tags": sorted({tag for example in examples for tag in example.tags} | {"O"})}

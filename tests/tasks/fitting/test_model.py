@@ -254,16 +254,35 @@ def test_labels_that_the_training_set_lacks_count_as_errors(name: str, tmp_path:
     assert (report.by_label[label].recall, report.by_label[label].support) == (0, 4)
 
 
-def test_strings_in_place_of_words_or_of_lists_and_missing_answers_are_refused(tagger: TaskModel) -> None:
-    classifier = fitted("classification", 1)
-    label = classifier.task.labels["labels"][0]
-    for wrong in (LabelledText("a good film", label), LabelledText(("b",))):  # type: ignore[arg-type]
+WRONG = {
+    "pairs": ["a b", ["a"], {"first": "a", "second": "b"}],
+    "roles": ["a b", ("a b",), ("a b", "1"), ("a b", -1), ("a b", 2), {"a": 1, "b": 2}],
+    "reading": ["a b", ("a",), ("a", ["b"]), {"a": 1, "b": 2}],
+    "coreference": ["a b", {"a": "b"}],
+}
+
+
+def test_inputs_of_another_kind_are_refused(toy: ToyTask, tmp_path: Path) -> None:
+    model, task = fitted(toy.task.name, 1), toy.task
+    assert task.reads_text == isinstance(toy.text, str)
+    (tmp_path / "raw.txt").write_text("ab\n")
+    inputs = [[each] for each in WRONG.get(task.name, [{"text": "a b"}, 3, [1, 2]])]
+    calls = [lambda each=each: model.predict(each) for each in inputs]
+    if not task.reads_text:
+        calls.append(lambda: predict_file(model, tmp_path / "raw.txt", tmp_path / "out.jsonl", text=True))
+    for call in calls:
+        with pytest.raises(ValueError, match=task.name):
+            call()
+
+
+def test_strings_in_place_of_lists_and_missing_answers_are_refused(tagger: TaskModel) -> None:
+    classifier, known = fitted("classification", 1), LabelledText(("a", "film"), "owls")
+    for wrong in (LabelledText("a good film", "owls"), LabelledText(("b",))):  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="example 2"):
-            classifier.score([LabelledText(("a", "film"), label), wrong])
-    with pytest.raises(ValueError, match="list"):
-        tagger.predict("Ann sees dogs")
-    with pytest.raises(ValueError, match="no examples"):
-        tagger.score([])
+            classifier.score([known, wrong])
+    for refused in (lambda: tagger.predict("Ann sees dogs"), lambda: tagger.score([])):
+        with pytest.raises(ValueError, match=r"list|no examples"):
+            refused()
 
 
 # --- Files -----------------------------------------------------------------------------------------------------------
@@ -311,14 +330,6 @@ def test_raw_text_is_written_in_columns_conllu_or_json(tagger: TaskModel, tmp_pa
     lines = [json.loads(line) for line in outputs[2].read_text().splitlines()]
     assert [tuple(line["tags"]) for line in lines if line["words"]] == [sentence.tags for sentence in columns]
     assert conllu == columns
-
-
-def test_raw_text_is_read_by_the_tasks_that_say_so(toy: ToyTask, tmp_path: Path) -> None:
-    assert toy.task.reads_text == isinstance(toy.text, str)
-    if not toy.task.reads_text:
-        (tmp_path / "raw.txt").write_text("ab\n")
-        with pytest.raises(ValueError, match="raw text"):
-            predict_file(fitted(toy.task.name, 1), tmp_path / "raw.txt", tmp_path / "out.jsonl", text=True)
 
 
 def test_an_output_is_replaced_on_request_only(

@@ -12,7 +12,7 @@ report.json           the report of the training
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -251,10 +251,12 @@ class TaskModel:
 
     def example(self, text: Any) -> Any:
         """Convert an input of `predict` to an example. ValueError if it is not an input of the task, or too long."""
+        if isinstance(text, Mapping) or (isinstance(text, str) and not self.task.reads_text):
+            raise ValueError(f"{text!r:.60} is not an input of {self.task.name}: see its from_text")
         try:
             example = self.task.from_text(text, get_tokenizer(self.tokenizer).tokenize)
             self.task.check_sentences(example)
-        except (AttributeError, TypeError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"{text!r:.60} is not an input of {self.task.name} ({error})") from error
         return example
 
@@ -354,37 +356,33 @@ def load_task_model(directory: str | Path, device: str | None = None, task: type
     directory = expand_user(directory)
     if not (directory / CONFIG).is_file():
         raise FileNotFoundError(f"{directory} is not a task model: it holds no {CONFIG}")
+    picked = pick_device(device)
     try:
         described: Description = conform(Description, read_json(directory / CONFIG))
-        if task is None and described.task not in TASKS:
-            raise ValueError(f"its task {described.task!r} is not one of elmokit's: give the task")
-        task_class = task or find_task(described.task)
-        if task_class.name != described.task:
-            raise ValueError(f"it is of the task {described.task}, not {task_class.name}")
+        task_class = find_task(described.task) if task is None and described.task in TASKS else task
+        if task_class is None or task_class.name != described.task:
+            raise ValueError(f"it is of the task {described.task!r}: give its class if it is not one of elmokit's")
         configured = task_class(conform(task_class.Config, described.task_config), described.labels)
         config = described.words_config
         words = conform(dict[str, tuple[str, ...]], read_json(directory / WORDS))
-        weights = load_file(directory / WEIGHTS)
-        vectors = None
+        vectors = model = encoder = None
         if config.vectors is not None:
             vectors = WordVectors(words["with vectors"], load_arrays(directory / VECTORS)["vectors"])
-        table = WordTable(words["words"], described.num_frequent, vectors)
-    except (ValueError, LookupError, SafetensorError) as error:
-        raise CheckpointError(f"{directory} is not a task model, or is damaged: {error}") from error
-    model = loading.load(directory / BILM, softmax=False) if config.elmo != "none" else None
-    picked, encoder = pick_device(device), None
-    if config.encoder is not None:
-        encoder = TransformerEncoder.load(directory / ENCODER, config.encoder_pooling, str(picked))
-    try:
+        if config.elmo != "none":
+            model = loading.load(directory / BILM, softmax=False)
+        if config.encoder is not None:
+            encoder = TransformerEncoder.load(directory / ENCODER, config.encoder_pooling, str(picked))
+        parts = configured, config, WordTable(words["words"], described.num_frequent, vectors), model, encoder
+        weights = load_file(directory / WEIGHTS)
         with shapes_only():  # memory is allocated when the shapes are known to be those of the file
-            expected = own_weights(make_network(configured, config, table, model, encoder))
+            expected = own_weights(make_network(*parts))
         shapes = ({name: tuple(value.shape) for name, value in each.items()} for each in (expected, weights))
         check_shapes(directory / WEIGHTS, *shapes)
-        network = make_network(configured, config, table, model, encoder)
-    except (LookupError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
-        raise CheckpointError(f"{directory}: its settings and labels make no network ({error!r})") from error
+        network = make_network(*parts)
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError, SafetensorError) as error:
+        raise CheckpointError(f"{directory} is not a task model, or is damaged: {error!r}") from error
     network.load_state_dict(weights, strict=False)  # the weights of the biLM are already loaded
-    return TaskModel(configured, network.to(picked), table, model, encoder)
+    return TaskModel(configured, network.to(picked), parts[2], model, encoder)
 
 
 # --- Files -----------------------------------------------------------------------------------------------------------
@@ -446,10 +444,6 @@ def predict_file(
     file, output = Path(file), Path(output)
     check_output(output, [file], overwrite=overwrite)
     model = _loaded(model, device, task)
-    if text and not model.task.reads_text:
-        raise ValueError(
-            f"an input of {model.task.name} is not a line of raw text: give a file in the task's format, without --text"
-        )
     examples = map(model.example, read_lines(file)) if text else model.task.read(file, with_answers=False)
     gold, kept, count = [], [], 0
     if not text:

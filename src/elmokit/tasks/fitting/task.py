@@ -203,8 +203,8 @@ def words_of(text: str | Words, tokenize: Callable[[str], Words]) -> tuple[str, 
 
 
 def check_label(label: object) -> None:
-    """ValueError if a label is missing or no string."""
-    if not isinstance(label, str):
+    """ValueError if a label is missing, empty or no string."""
+    if not isinstance(label, str) or not label:
         raise ValueError(f"its label must be a string, not {label!r}")
 
 
