@@ -57,16 +57,6 @@ def test_fit_on_trees_trains_on_phrases_and_scores_whole_sentences(tmp_path: Pat
     assert predicted.examples == len((tmp_path / "predicted.jsonl").read_text().splitlines()) == 2
 
 
-def test_words_of_phrases_are_not_counted_again(tmp_path: Path) -> None:
-    task = ClassificationTask()
-    (tmp_path / "trees.txt").write_text("(1 (1 good) (1 film))\n(1 (1 good) (1 (1 red) (1 film)))\n")
-    examples = list(task.read_training(tmp_path / "trees.txt"))
-    assert list(task.counted_sentences(examples)) == [("good", "film"), ("good", "red", "film")]
-    (tmp_path / "texts.txt").write_text("1 good film\n1 good\n")  # a text of its own, although contained in another
-    examples = list(task.read_training(tmp_path / "texts.txt"))
-    assert list(task.counted_sentences(examples)) == [("good", "film"), ("good",)]
-
-
 def test_a_line_has_a_label_and_a_text_or_a_tree(tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text(f"1 A Good film\n\n0 Bad .\n  {TREE}\n")
     task = ClassificationTask(ClassificationConfig(lowercase=True))
@@ -103,21 +93,11 @@ def test_pooling_and_softmax_ignore_padding() -> None:
         assert not pooled[2].any()
 
 
-@pytest.mark.parametrize("balanced, expected", [(False, 0.1), (True, 0.5)])
-def test_balanced_loss_makes_rare_labels_as_likely_as_frequent_ones(balanced: bool, expected: float) -> None:
-    texts = [LabelledText(("same", "words"), "rare" if number % 10 == 0 else "frequent") for number in range(60)]
-    task = ClassificationTask(ClassificationConfig(network="pooled", balanced=balanced, dropout=0.0))
-    words = WordsConfig(elmo="none", word_dim=4, word_dropout=0.0)
-    config = FitConfig(max_epochs=20, patience=20, halve_after=5, batch_size=60, learning_rate=0.1, device="cpu")
-    model, _ = fit(task, texts, texts, words=words, config=config)
-    # Of equal development scores the first epoch's weights are kept: train once more with the loss itself.
-    optimizer = torch.optim.Adam(model.network.parameters(), lr=0.05)
-    batch = model.example_set(texts).batch(np.arange(60), torch.device("cpu"))
-    for _ in range(100):
-        optimizer.zero_grad()
-        model.network.loss(batch).backward()
-        optimizer.step()
-    assert model.predict([["same", "words"]])[0].scores["rare"] == pytest.approx(expected, abs=0.02)
+def test_balanced_losses_give_every_label_the_same_weight_in_total() -> None:
+    labels = {"labels": ["frequent", "rare"], "counts": [54, 6]}
+    task = ClassificationTask(ClassificationConfig(balanced=True), labels)
+    weights = task.network(GivenWords()).get_buffer("label_weights")  # type: ignore[arg-type]
+    assert (weights * torch.tensor([54, 6])).tolist() == pytest.approx([30, 30])
 
 
 def test_raw_text_and_other_formats_in_place_of_labelled_text_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Positions of answers in a passage; BiDAF by its formulas, decoded by brute force; the official scores of SQuAD."""
 
-import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -67,12 +66,6 @@ def test_answers_outside_of_the_words_are_refused_only_to_train_on(tmp_path: Pat
     for changed in ({"answers": ()}, {"span": (-1, 0)}, {"span": (5, 16)}, {"offsets": ((0, 3),)}):
         with pytest.raises(ValueError, match="question 7"):
             ReadingTask().check(replace(question, **changed))
-
-
-def test_read_accepts_compressed_files(tmp_path: Path) -> None:
-    write_squad(tmp_path / "squad.json", "October 1973")
-    (tmp_path / "squad.json.gz").write_bytes(gzip.compress((tmp_path / "squad.json").read_bytes()))
-    assert list(ReadingTask().read(tmp_path / "squad.json.gz")) == list(ReadingTask().read(tmp_path / "squad.json"))
 
 
 def test_word_offsets_of_a_repeated_word_follow_the_text() -> None:

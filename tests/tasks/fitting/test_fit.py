@@ -16,11 +16,10 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.readers import TaggedSentence
 from elmokit.nn.bilm import BiLM
-from elmokit.runtime import own_random_state
 from elmokit.tasks.config import TASKS, FitConfig, WordsConfig
 from elmokit.tasks.fitting import fit as fit_module
 from elmokit.tasks.fitting.fit import fit, train_epoch, unimproved
-from elmokit.tasks.fitting.model import TaskModel, load_task_model
+from elmokit.tasks.fitting.model import ExampleSet, TaskModel, load_task_model
 from elmokit.tasks.fitting.report import Epoch, FitReport
 from elmokit.tasks.fitting.words import WordEncoder
 from elmokit.tasks.tagging import TaggingBatch, TaggingConfig, TaggingNetwork, TaggingTask
@@ -237,46 +236,24 @@ def test_the_rate_is_halved_and_training_stops_where_the_score_no_longer_rises(
     assert report.best_epoch == 5
 
 
-def test_equal_seeds_give_equal_weights_and_leave_the_global_generator_alone() -> None:
+def test_the_seed_alone_decides_and_the_global_generator_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders: list[list[int]] = []
+    real = ExampleSet.batch
+
+    def noted(examples: ExampleSet, chosen: np.ndarray, device: torch.device) -> Any:
+        orders.append(chosen.tolist())
+        return real(examples, chosen, device)
+
+    monkeypatch.setattr(ExampleSet, "batch", noted)
     torch.manual_seed(1)
     before = torch.get_rng_state()
     one, same, other = (fit_quick(config=replace(QUICK, seed=seed))[0] for seed in (0, 0, 1))
     assert torch.equal(before, torch.get_rng_state())
     assert_equal_weights(one, same)
     assert not torch.equal(one.network.output.weight, other.network.output.weight)
-
-
-def batches_and_draws(seed: int, number: int) -> tuple[list[list[int]], list[float]]:
-    """Those of an epoch of 40 examples of one length."""
-
-    class NotingNetwork(nn.Module):
-        """It notes the batches that it reads, and draws a random number for each, as dropout does."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight, self.words = nn.Parameter(torch.zeros(())), SimpleNamespace(penalty=lambda: 0.0)
-
-        def loss(self, batch: list[int]) -> torch.Tensor:
-            batches.append(batch)
-            draws.append(torch.rand(()).item())
-            return self.weight.square()
-
-    batches: list[list[int]] = []
-    draws: list[float] = []
-    network: Any = NotingNetwork()
-    examples: Any = SimpleNamespace(lengths=np.full(40, 3), batch=lambda chosen, device: chosen.tolist())
-    with own_random_state():
-        optimizer = torch.optim.SGD(network.parameters())
-        train_epoch(network, examples, optimizer, FitConfig(seed=seed, batch_size=8), number)
-    return batches, draws
-
-
-def test_batches_and_dropout_of_an_epoch_depend_on_the_seed_and_on_its_number() -> None:
-    first, again, next_epoch, other_seed = (batches_and_draws(*each) for each in ((0, 1), (0, 1), (0, 2), (1, 1)))
-    assert first == again
-    for batches, draws in (next_epoch, other_seed):
-        assert sorted(number for batch in batches for number in batch) == [*range(40)]
-        assert batches != first[0] and draws != first[1]
+    run = len(orders) // 3
+    assert orders[:run] == orders[run : 2 * run] != orders[2 * run :]
+    assert orders[:3] != orders[run // 2 : run // 2 + 3]  # the next epoch has another order
 
 
 def test_the_norm_of_all_gradients_is_clipped(monkeypatch: pytest.MonkeyPatch) -> None:

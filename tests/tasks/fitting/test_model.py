@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensor_files import read_tensors
 from toy_tasks import ToyTask, toy_tasks
 
 from elmokit.checkpoints.errors import CheckpointError
@@ -19,7 +18,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
 from elmokit.nn.bilm import BiLM
-from elmokit.tasks.classification import ClassificationTask, LabelledText
+from elmokit.tasks.classification import LabelledText
 from elmokit.tasks.config import TASKS, WordsConfig
 from elmokit.tasks.fitting import model as model_module
 from elmokit.tasks.fitting.fit import POOL, fit, shuffled_batches
@@ -309,17 +308,6 @@ def test_a_file_with_answers_is_scored(tagger: TaskModel, tmp_path: Path) -> Non
     assert (found.examples, found.scores) == (2, None)
 
 
-def test_scores_of_labels_follow_from_the_confusion(tmp_path: Path) -> None:
-    classifier = fitted("classification")
-    (tmp_path / "texts.txt").write_text("red Ann sees red dogs\nred Bob sees red dogs\nblue Ann sees blue cats\n")
-    task = ClassificationTask(labels={"labels": ["blue", "green", "red"]})  # in the order of the trained ones
-    scores = score_file(TaskModel(task, classifier.network, classifier.table, None), tmp_path / "texts.txt")
-    assert scores.confusion is not None and scores.by_label is not None
-    assert sum(sum(row.values()) for row in scores.confusion.values()) == 3
-    assert scores.by_label["red"].support == 2
-    assert scores.by_label["red"].recall == scores.confusion["red"].get("red", 0) / 2
-
-
 def test_raw_text_is_written_in_columns_conllu_or_json(tagger: TaskModel, tmp_path: Path) -> None:
     raw = tmp_path / "raw.txt"
     raw.write_text("Ann sees red dogs.\n\nBob sleeps\n")
@@ -422,14 +410,6 @@ def test_a_damaged_or_hostile_model_is_refused(
     damage(tmp_path / "model")
     with pytest.raises(CheckpointError, match="model"):
         load_task_model(tmp_path / "model", device="cpu")
-    with pytest.raises(FileNotFoundError, match="not a task model"):
-        load_task_model(tmp_path)
-
-
-def test_weights_have_the_names_of_the_network(tagger: TaskModel, tmp_path: Path) -> None:
-    tagger.save(tmp_path / "model")
-    tensors = read_tensors(tmp_path / "model" / "weights.safetensors")
-    assert tensors.keys() == dict(tagger.network.named_parameters()).keys()
 
 
 # --- Tasks of one's own ----------------------------------------------------------------------------------------------
@@ -461,5 +441,3 @@ def test_a_task_of_ones_own_is_read_from_its_file_once(tmp_path: Path) -> None:
     for wrong in ("dancing", f"{tmp_path}/mine.txt:Mine", f"{file}:Other", f"{file}:Settings"):
         with pytest.raises(ValueError, match=r"task|class"):
             find_task(wrong)
-    with pytest.raises(FileNotFoundError):
-        find_task(f"{tmp_path}/none.py:Mine")
