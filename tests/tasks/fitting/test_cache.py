@@ -15,7 +15,7 @@ from elmokit.nn.bilm import BiLM
 from elmokit.tasks.fitting import cache as cache_module
 from elmokit.tasks.fitting.cache import BiLMLayers, VectorCache, default_cache, sentence_digest
 
-SENTENCES = [["the", "cat"], [], ["a", "naïve", "\ud800", "词"], ["the", "cat"], ["x"] * 40]
+SENTENCES = [["the", "cat"], [], ["a", "naïve", "\u2028", "词"], ["the", "cat"], ["x"] * 40]
 
 
 class Counting:

@@ -327,11 +327,3 @@ def test_an_invalid_example_is_named_by_its_set_and_number(number: int, name: st
     sets[number] = [TaggedSentence((), ())]
     with pytest.raises(ValueError, match=f"{name} set"):
         fit(TOY.task, *sets, words=LEARNED, config=QUICK)
-
-
-def test_a_task_that_would_be_loaded_as_another_is_refused() -> None:
-    class Changed(TaggingTask):
-        pass
-
-    with pytest.raises(ValueError, match="name"):
-        fit_quick(replace(TOY, task=Changed()))

@@ -85,7 +85,7 @@ def default_cache() -> Path:
 
 def sentence_digest(words: Words) -> bytes:
     """A hash of a tokenized sentence, 16 bytes."""
-    encoded = [word.encode("utf-8", "surrogatepass") for word in words]
+    encoded = [word.encode() for word in words]
     digest = blake2b(np.fromiter(map(len, encoded), np.int32, len(encoded)).tobytes(), digest_size=16)
     digest.update(b"".join(encoded))
     return digest.digest()

@@ -26,7 +26,7 @@ from elmokit.fs.json_files import read_json
 from elmokit.fs.lock import only_one_in
 from elmokit.progress import ProgressBar
 from elmokit.runtime import own_random_state, pick_device
-from elmokit.tasks.config import TASKS, FitConfig, WordsConfig
+from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.fitting.cache import default_cache
 from elmokit.tasks.fitting.model import (
     CONFIG,
@@ -281,8 +281,6 @@ def fit(
     """
     start = time.perf_counter()
     task = find_task(task)() if isinstance(task, str) else task
-    if task.name in TASKS and type(task) is not find_task(task.name):
-        raise ValueError(f"{type(task).__name__} has the name of elmokit's own task {task.name!r}: choose another name")
     words, config = words or WordsConfig(), config or task.fit_config
     directory, state = None, None  # of the output, and of the state of the unfinished run
     if output is not None:

@@ -194,7 +194,7 @@ def write_lines(lines: Iterable[str], output: Path, overwrite: bool = False) -> 
     """Write lines, each with its line break, to a file, whole or not at all."""
     with atomic_path(output, overwrite) as partial, create_bytes(partial) as stream:
         for line in lines:
-            stream.write(line.encode("utf-8", "surrogatepass"))
+            stream.write(line.encode())
 
 
 def words_of(text: str | Words, tokenize: Callable[[str], Words]) -> tuple[str, ...]:

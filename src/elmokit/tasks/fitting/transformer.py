@@ -126,7 +126,7 @@ def _fingerprint(model: Any, tokenizer: Any, max_subwords: int) -> str:
     subwords = json.loads(tokenizer.backend_tokenizer.to_str())
     subwords.update(truncation=None, padding=None)  # left over from its last call
     described = json.dumps([config, subwords, max_subwords], sort_keys=True, default=str)
-    content = blake2b(described.encode("utf-8", "surrogatepass"), digest_size=8)
+    content = blake2b(described.encode(), digest_size=8)
     for name, tensor in sorted(model.state_dict().items()):
         content.update(name.encode())
         content.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
