@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import count
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self,
         model: ModelSource = "en-small",
         *,
-        pooling: str = "mean",
+        pooling: Literal["mean", "max"] = "mean",
         layers: str | int = "mix",
         normalize: bool = False,
         tokenize: bool = True,
