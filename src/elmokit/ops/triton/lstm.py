@@ -202,28 +202,6 @@ def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
 
 
-def _steps(
-    inputs: Tensor,
-    packing: Packing,
-    state: LSTMState,
-    recurrent: Tensor,
-    projection: Tensor,
-    clips: Clips,
-    start: LSTMState,
-    outputs: Tensor,
-    index: Tensor | None = None,
-    **trace: Tensor | None,
-) -> None:
-    """Fill `outputs` and the trace from the products of the input; the state is updated in place."""
-    start_h, start_c = _contiguous(start)
-    names = ("gates", "hidden", "cells", "previous_h")
-    _launch(
-        forward_kernel, "forward", packing, clips, inputs=inputs, index=index, recurrent=recurrent,
-        projection=projection, h=state.h, c=state.c, start_h=start_h, start_c=start_c, outputs=outputs,
-        **{name: trace.get(name) for name in names},
-    )  # fmt: skip
-
-
 # --- With gradients --------------------------------------------------------------------------------------------------
 
 
@@ -248,8 +226,12 @@ def forward(
         "cells": cells,
         "previous_h": low_x.new_empty(slots, width),
     }
-    inputs = torch.addmm(bias, low_x, input.T)
-    _steps(inputs, packing, state, recurrent, projection, clips, start, outputs, **trace)
+    start_h, start_c = _contiguous(start)
+    _launch(
+        forward_kernel, "forward", packing, clips, inputs=torch.addmm(bias, low_x, input.T), index=None,
+        recurrent=recurrent, projection=projection, h=state.h, c=state.c, start_h=start_h, start_c=start_c,
+        outputs=outputs, **trace,
+    )  # fmt: skip
     return (outputs, *state), (*trace.values(), outputs, low_x, input, recurrent, projection)
 
 
@@ -309,8 +291,12 @@ def _run(
     state = LSTMState(*_copies(state))
     out = state.h.new_empty(packing.num_slots, state.h.shape[1]) if out is None else out
     assert out.is_contiguous() and (index is None or index.is_contiguous())
-    inputs = torch.addmm(bias, x.to(bias.dtype), input.T)
-    _steps(inputs, packing, state, recurrent, projection, clips, start, out, index)
+    start_h, start_c = _contiguous(start)
+    _launch(
+        forward_kernel, "forward", packing, clips, inputs=torch.addmm(bias, x.to(bias.dtype), input.T), index=index,
+        recurrent=recurrent, projection=projection, h=state.h, c=state.c, start_h=start_h, start_c=start_c,
+        outputs=out, gates=None, hidden=None, cells=None, previous_h=None,
+    )  # fmt: skip
     return out, state
 
 
