@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -137,14 +137,12 @@ def has_hooks(modules: Iterable[nn.Module]) -> bool:
 
 
 def run_directions(
-    encoder: nn.Module, tasks: Sequence[partial[Result]], inputs: Sequence[Tensor], dropout: float = 0.0
+    encoder: nn.Module, tasks: Sequence[Callable[[], Result]], inputs: Sequence[Tensor], dropout: float = 0.0
 ) -> list[Result]:
-    """Run a task for each direction: side by side on a GPU, and on a CPU where the caller's thread is not needed.
+    """Run a task for each direction, on threads of their own where the caller's thread is not needed.
 
     It is needed for gradients, for dropout, which draws random numbers in order, and for hooks, which may learn.
     """
-    if inputs[0].is_cuda:
-        return run_on_streams(tasks, inputs[0].device)
     if dropout > 0 or has_hooks(encoder.modules()) or records_gradients(*inputs, *encoder.parameters()):
         return [task() for task in tasks]
     return run_side_by_side([*tasks], inputs[0].device)
@@ -182,6 +180,9 @@ class BidirectionalLSTM(nn.Module):
             partial(stack, words, tokens[d], packing, states[d], starts[d], dropout)
             for d, stack in enumerate(self.stacks)
         ]
-        carried = [part for direction in states for layer in direction for part in layer]
-        (fwd, fwd_states), (bwd, bwd_states) = run_directions(self, tasks, [words, *carried], dropout)
+        if words.is_cuda:  # all that the directions share is in the arguments, and made before they part
+            (fwd, fwd_states), (bwd, bwd_states) = run_on_streams(tasks, words.device)
+        else:
+            carried = [part for direction in states for layer in direction for part in layer]
+            (fwd, fwd_states), (bwd, bwd_states) = run_directions(self, tasks, [words, *carried], dropout)
         return stack_directions(fwd, bwd), BiLMState.of_ranks([fwd_states, bwd_states], rows)
