@@ -52,7 +52,6 @@ from elmokit.config import BiLMConfig  # noqa: E402
 from elmokit.embed.embedder import Embedder  # noqa: E402
 from elmokit.embed.files import embed_file  # noqa: E402
 from elmokit.storage.store import EmbeddingStore, StoreIndex, write_shard  # noqa: E402
-from elmokit.storage.token_spool import TokenSpool  # noqa: E402
 from elmokit.text.vocab import Vocab, count_words  # noqa: E402
 from elmokit.train.config import PretrainConfig  # noqa: E402
 from elmokit.train.snapshots import Snapshot, latest_snapshot, read_snapshot, write_snapshot  # noqa: E402
@@ -146,20 +145,19 @@ def write_store(folder: Path) -> Path:
 
 
 def read_vectors(path: Path) -> dict[str, np.ndarray]:
-    """The words and vectors of every line, read without and with checksums."""
-    for verify in (False, True):
-        lines = list(EmbeddingStore(path, verify=verify))
-    words = json.dumps([words for words, _ in lines]).encode("utf-8", "surrogatepass")
+    """The words and vectors of every line."""
+    lines = list(EmbeddingStore(path))
+    words = json.dumps([words for words, _ in lines]).encode()
     return {"words": np.frombuffer(words, np.uint8), "vectors": np.concatenate([vectors for _, vectors in lines])}
 
 
 def write_stopped(folder: Path) -> Path:
     """A store as an interrupted run leaves it: three of five parts, and the state from which the fourth starts."""
 
-    def stop(directory: Path, index: StoreIndex, number: int, spool: TokenSpool) -> Any:
+    def stop(directory: Path, index: StoreIndex, number: int, sentences: list[list[str]]) -> Any:
         if number == 3:
             raise KeyboardInterrupt
-        return write_shard(directory, index, number, spool)
+        return write_shard(directory, index, number, sentences)
 
     with patch("elmokit.embed.file_pipeline.write_shard", stop), suppress(KeyboardInterrupt):
         write_store(folder)
@@ -177,8 +175,8 @@ EVERYWHERE = (*ANYWHERE, remove, change_json, change_safetensors)
 KINDS = {
     **{name: Kind(write, read_model) for name, write in WRITERS.items()},
     "snapshot": Kind(write_run, read_run, ("tensors.safetensors", "progress.json")),
-    "store": Kind(write_store, read_vectors, (".safetensors", "index.json")),
-    "store on resume": Kind(write_stopped, resume, (".safetensors", "index.json")),
+    "store": Kind(write_store, read_vectors),
+    "store on resume": Kind(write_stopped, resume),
 }
 KINDS["tensorflow"] = KINDS["tensorflow"]._replace(checked=(".index", "-of-00001"))
 KINDS["zip"] = KINDS["zip"]._replace(checked=(".zip",))

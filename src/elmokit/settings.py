@@ -62,6 +62,10 @@ Positive: TypeAlias = Annotated[float, Above(0)]
 NonNegative: TypeAlias = Annotated[float, AtLeast(0)]
 Fraction: TypeAlias = Annotated[float, Between(0, 1)]
 DropoutRate: TypeAlias = Annotated[float, AtLeast(0), Below(1)]
+# The state of the LSTMs at the start of a sentence: zeros, the model's stored warm state, or carried over from the end
+# of the previous sentence.
+StatePolicy: TypeAlias = Literal["zeros", "warm", "carry"]
+StorageDtype: TypeAlias = Literal["float32", "float16"]  # of vectors and weights on disk
 
 _NAMES = {str: "a string", bool: "true or false", int: "an integer", float: "a finite number", NoneType: "none"}
 

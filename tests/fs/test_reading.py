@@ -1,8 +1,6 @@
 """Reading lines of plain and compressed text, against Python's own readers."""
 
-import bz2
 import gzip
-import lzma
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,32 +10,36 @@ import zstandard
 from elmokit.fs import reading
 from elmokit.fs.reading import read_blocks, read_lines, suffixes_of
 
-TEXT = "one\r\n\n zwei \u2028 drei\x0bvier\nlast, without a line end"
-LINES = ["one", "", " zwei \u2028 drei\x0bvier", "last, without a line end"]
+TEXT = "\ufeffone\r\n\n\ufeff zwei \u2028 drei\x0bvier\nlast, without a line end"
+LINES = ["one", "", "\ufeff zwei \u2028 drei\x0bvier", "last, without a line end"]
 
 
-def test_plain_gzip_and_zstd_read_alike(tmp_path: Path) -> None:
-    data = TEXT.encode()
-    contents = {"a.txt": data, "a.txt.gz": gzip.compress(data), "a.txt.zst": zstandard.compress(data)}
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-        assert list(read_lines(tmp_path / name)) == LINES
+def _two_frames(data: bytes) -> bytes:
+    return zstandard.compress(data[:9]) + zstandard.compress(data[9:])
 
 
-def test_lines_across_blocks_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "READ_SIZE", 3)
-    (tmp_path / "a.txt").write_text(TEXT + "\n", encoding="utf-8", newline="")
-    assert list(read_lines(tmp_path / "a.txt")) == LINES
+def _long_window(data: bytes) -> bytes:
+    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=28, enable_ldm=True)
+    frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj()  # of unknown size
+    return frame.compress(data) + frame.flush()
 
 
-def test_several_zstd_frames_are_one_text(tmp_path: Path) -> None:
-    (tmp_path / "a.zst").write_bytes(zstandard.compress(b"one\n") + zstandard.compress(b"two\n"))
-    assert list(read_lines(tmp_path / "a.zst")) == ["one", "two"]
+FILES: list[tuple[str, Callable[[bytes], bytes]]] = [
+    ("a.txt", bytes), ("a.txt.gz", gzip.compress), ("a.txt.GZ", gzip.compress), ("a.zst", zstandard.compress),
+    ("A.ZST", zstandard.compress), ("two.zst", _two_frames), ("long.zst", _long_window),
+]  # fmt: skip
 
 
-def test_byte_order_mark_is_dropped(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one\n\ufefftwo\n", encoding="utf-8-sig")
-    assert list(read_lines(tmp_path / "a.txt")) == ["one", "\ufefftwo"]
+@pytest.mark.parametrize(("name", "compress"), FILES)
+@pytest.mark.parametrize("read_size", [3, 1 << 18])
+def test_files_read_alike(
+    tmp_path: Path, name: str, compress: Callable[[bytes], bytes], read_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "READ_SIZE", read_size)
+    (tmp_path / name).write_bytes(compress(TEXT.encode()))
+    assert list(read_lines(tmp_path / name)) == LINES
+    (tmp_path / name).write_bytes(compress(TEXT.encode() + b"\n"))
+    assert list(read_lines(tmp_path / name)) == LINES
 
 
 def test_invalid_utf8_names_file_and_line(tmp_path: Path) -> None:
@@ -47,41 +49,21 @@ def test_invalid_utf8_names_file_and_line(tmp_path: Path) -> None:
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        list(read_lines(tmp_path / "nowhere.txt"))
+    for path in (tmp_path / "nowhere.txt", tmp_path):
+        with pytest.raises(FileNotFoundError, match=path.name):
+            list(read_lines(path))
 
 
-@pytest.mark.parametrize("name", ["a.gz", "a.zst"])
-def test_damaged_compression_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"this is plain text")
-    with pytest.raises(ValueError, match="cannot be decompressed"):
-        list(read_lines(tmp_path / name))
-
-
-@pytest.mark.parametrize("name", ["a.gz", "a.zst"])
-def test_truncated_compression_is_refused(tmp_path: Path, name: str) -> None:
-    text = "\n".join(f"line {number * number}" for number in range(20_000)).encode()
-    whole = gzip.compress(text) if name.endswith("gz") else zstandard.compress(text)
-    (tmp_path / name).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match="cannot be decompressed"):
-        list(read_lines(tmp_path / name))
-
-
-@pytest.mark.parametrize(
-    ("compress", "command"), [(lzma.compress, "xz -d"), (bz2.compress, "bzip2 -d"), (gzip.compress, "gzip -d")]
-)
-def test_compressed_file_of_another_name_is_named_as_such(
-    tmp_path: Path, compress: Callable[[bytes], bytes], command: str
+@pytest.mark.parametrize(("name", "compress"), FILES[1:])
+@pytest.mark.parametrize("damage", ["plain", "truncated"])
+def test_damaged_compression_is_refused(
+    tmp_path: Path, name: str, compress: Callable[[bytes], bytes], damage: str
 ) -> None:
-    (tmp_path / "a.txt").write_bytes(compress("a naïve café\n".encode() * 500))
-    with pytest.raises(ValueError, match=f"is compressed: decompress it with `{command}`"):
-        list(read_lines(tmp_path / "a.txt"))
-
-
-@pytest.mark.parametrize(("name", "compress"), [("a.txt.GZ", gzip.compress), ("A.ZST", zstandard.compress)])
-def test_capitals_of_a_suffix_do_not_matter(tmp_path: Path, name: str, compress: Callable[[bytes], bytes]) -> None:
-    (tmp_path / name).write_bytes(compress(b"a\nb\n"))
-    assert list(read_lines(tmp_path / name)) == ["a", "b"]
+    text = "\n".join(f"line {number * number}" for number in range(20_000)).encode()
+    whole = compress(text)
+    (tmp_path / name).write_bytes(text if damage == "plain" else whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="cannot be decompressed"):
+        list(read_lines(tmp_path / name))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +71,6 @@ def test_capitals_of_a_suffix_do_not_matter(tmp_path: Path, name: str, compress:
     [
         ("a.jsonl", (".jsonl", "")),
         ("Dir.GZ/A.Conllu.GZ", (".conllu", ".gz")),
-        ("a.b.zst", (".b", ".zst")),
         ("a.gz.zst", (".gz", ".zst")),
         ("a.gz", ("", ".gz")),
         (".gz", ("", "")),
@@ -105,10 +86,3 @@ def test_blocks_of_a_repetitive_zstd_file_are_small(tmp_path: Path) -> None:
     (tmp_path / "a.txt.zst").write_bytes(zstandard.compress(text))
     sizes = [len(block) for block in read_blocks(tmp_path / "a.txt.zst")]
     assert sum(sizes) == len(text) and max(sizes) < 16 << 20
-
-
-def test_zstd_with_a_long_window_is_read(tmp_path: Path) -> None:
-    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=28, enable_ldm=True)
-    frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj()  # of unknown size
-    (tmp_path / "a.txt.zst").write_bytes(frame.compress(b"a\nb\n") + frame.flush())
-    assert list(read_lines(tmp_path / "a.txt.zst")) == ["a", "b"]

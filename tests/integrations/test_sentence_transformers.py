@@ -200,9 +200,21 @@ def test_loading_runs_no_class_of_a_stranger(model: SentenceTransformer, tmp_pat
         ("elmo_module.json", None, "missing or unknown settings freeze, layers, max_seq_length"),
         ("elmo_module.json", "[]", "must be an object"),
         ("elmo_module.json", '{"layers": "mix", "zzz": 1}', "missing or unknown settings freeze, max_seq_length, zzz"),
-        ("elmo_module.json", '{"layers": "mix", "max_seq_length": "7", "freeze": true}', "max_seq_length must be int"),
-        ("elmo_module.json", '{"layers": "mix", "max_seq_length": 2.5, "freeze": true}', "max_seq_length must be int"),
-        ("elmo_module.json", '{"layers": "mix", "max_seq_length": null, "freeze": "no"}', "freeze must be bool"),
+        (
+            "elmo_module.json",
+            '{"layers": "mix", "max_seq_length": "7", "freeze": true}',
+            "must be an integer",
+        ),
+        (
+            "elmo_module.json",
+            '{"layers": "mix", "max_seq_length": 2.5, "freeze": true}',
+            "must be an integer",
+        ),
+        (
+            "elmo_module.json",
+            '{"layers": "mix", "max_seq_length": null, "freeze": "no"}',
+            "must be true or false",
+        ),
     ],
 )
 def test_a_damaged_directory_is_a_value_error(

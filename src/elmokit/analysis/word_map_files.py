@@ -15,7 +15,7 @@ from elmokit.analysis.uses import Use, window
 from elmokit.analysis.word_map import WordMap, count_of_uses, word_map
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import layer_names
-from elmokit.fs.atomic import atomic_directory, check_output, check_replaceable, resolve_link
+from elmokit.fs.atomic import atomic_directory, check_output
 from elmokit.plots import COLORS, SHAPES, new_figure, require_matplotlib
 
 if TYPE_CHECKING:
@@ -103,7 +103,6 @@ def picture(word_map: WordMap) -> Figure:
 def _check_free(directory: Path, overwrite: bool) -> None:
     """Check that the directory can be written; only a map is overwritten."""
     check_output(directory, overwrite=overwrite, directory_of=JSON_NAME)
-    check_replaceable(resolve_link(directory))
 
 
 def write_word_map(word_map: WordMap, directory: str | Path, overwrite: bool = False) -> None:

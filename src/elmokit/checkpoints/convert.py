@@ -10,8 +10,7 @@ from elmokit.checkpoints.formats.onnx_graph import write_onnx
 from elmokit.checkpoints.loading import Pretrained, load, save
 from elmokit.checkpoints.native import write_card
 from elmokit.checkpoints.overwriting import HDF5, NATIVE, check_overwritable
-from elmokit.fs.atomic import atomic_directory, check_output, check_replaceable, resolve_link
-from elmokit.fs.paths import expand_user
+from elmokit.fs.atomic import atomic_directory, check_output
 from elmokit.text.vocab import Vocab
 
 Target = Literal["native", "hdf5", "onnx", "token-embeddings"]
@@ -60,7 +59,7 @@ def save_hdf5(model: Pretrained, directory: str | Path, *, overwrite: bool = Fal
             or without a vocabulary the rows of the boundary words.
     """
     _check_representable(model)
-    directory = expand_user(directory)
+    directory = Path(directory).expanduser()
     if overwrite:
         check_overwritable(directory, HDF5)
     with atomic_directory(directory, overwrite) as partial:
@@ -102,7 +101,7 @@ def convert(
         The output's path, format and bytes.
 
     Raises:
-        FileExistsError: The output exists with other content, and `overwrite` is not set or it is a directory that is
+        FileExistsError: The output exists, and `overwrite` is not set or it is a directory that is
             not a model.
         ValueError: The format cannot express the model, or the arguments contradict each other.
 
@@ -113,13 +112,12 @@ def convert(
         raise ValueError(f"models are written as {', '.join(get_args(Target))}, not {to!r}")
     if vocab is not None and to != "token-embeddings":
         raise ValueError(f"vocab ({vocab}) is for token-embeddings only, and the target is {to}: leave it out")
-    output = expand_user(output)
+    output = Path(output).expanduser()
     layout = {"native": NATIVE, "hdf5": HDF5}.get(to)
     inputs = [input, *([vocab] if vocab else [])]
-    check_output(output, inputs, overwrite=True, directory_of=layout and layout.settings)
+    check_output(output, inputs, overwrite=overwrite, directory_of=layout and layout.settings)
     if layout is not None:
         check_overwritable(output, layout)
-        check_replaceable(resolve_link(output))
     model = load(input)
     if to == "native":
         save(model, output, overwrite=overwrite)

@@ -24,7 +24,6 @@ from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained, fingerprint
 from elmokit.config import EFML_ON_DISK, BiLMConfig, check_storage_dtype
 from elmokit.fs.atomic import atomic_directory
-from elmokit.fs.paths import expand_user
 
 __all__ = [
     "CheckpointError",
@@ -120,7 +119,7 @@ def locate(
     name = DEFAULT_MODEL if model is None else str(model)
     if not name:
         raise ValueError("'' is not the name or path of a model")
-    path = expand_user(name)
+    path = Path(name).expanduser()
     detected = None
     try:
         if not name.startswith((PREFIX, "https://", "http://")):
@@ -229,7 +228,7 @@ def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, s
         raise ValueError(
             f"save takes the result of elmokit.load, not {type(model).__name__}: write save(load(...), ...)"
         )
-    directory = expand_user(directory)
+    directory = Path(directory).expanduser()
     check_storage_dtype(storage_dtype)
     if overwrite:
         check_overwritable(directory)

@@ -20,7 +20,6 @@ from elmokit.compat.notice import warn_of_strings, warn_of_truncated, warn_once
 from elmokit.config import StatePolicy
 from elmokit.data.streams import scoring_batch, sentence_batches
 from elmokit.embed.embedder import Embedder, TruncationWarning
-from elmokit.fs.paths import expand_user
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
@@ -74,7 +73,7 @@ def weight_layers(
 
 def _weights_in(directory: str | Path, full: bool) -> str | Path:
     """The weights that simple_elmo prefers in a directory: the checkpoint with `full`, otherwise model.hdf5."""
-    folder = expand_user(directory)
+    folder = Path(directory).expanduser()
     if full:
         return find_prefix(folder) or directory
     named = folder / "model.hdf5"

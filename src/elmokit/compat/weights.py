@@ -10,7 +10,6 @@ from elmokit.checkpoints.formats.bilm_hdf5 import read_bilm_hdf5
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.native import filled
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.fs.paths import expand_user
 from elmokit.nn.bilm import BiLM
 
 ORIGINAL = (
@@ -27,8 +26,8 @@ def _is_url(name: str | Path) -> bool:
 def _allennlp_file(name: str | Path) -> Path:
     """The path of a file, or of a URL's file in AllenNLP's cache (its `cached_path`)."""
     if not _is_url(name):
-        return expand_user(name)
-    root = expand_user(os.environ.get("ALLENNLP_CACHE_ROOT", "~/.allennlp"))
+        return Path(name).expanduser()
+    root = Path(os.environ.get("ALLENNLP_CACHE_ROOT", "~/.allennlp")).expanduser()
     cached = root.glob(f"*/{hashlib.sha256(str(name).encode()).hexdigest()}*")
     if versions := [path for path in cached if path.suffix not in (".json", ".lock")]:
         return max(versions, key=lambda path: path.stat().st_mtime_ns)

@@ -30,10 +30,8 @@ from elmokit.data.prepare_report import (
 from elmokit.data.prepare_run import OWN_FILES, SUFFIX_OF, Checkpoint, PrepareRun
 from elmokit.data.text_checks import english_doubt
 from elmokit.data.workers import usable_cores
-from elmokit.fs.atomic import OVERWRITE, check_name, check_output, check_replaceable, publish_directory, resolve_link
-from elmokit.fs.disk import DISK_FULL
+from elmokit.fs.atomic import OVERWRITE, check_output, publish_directory
 from elmokit.fs.lock import only_one_in
-from elmokit.fs.paths import check_distinct
 from elmokit.fs.reading import suffixes_of
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import TOKENIZED, missing_rules, tokenizer_for
@@ -52,7 +50,6 @@ RESULT_NAME = "result"
 
 def _sizes(paths: Sequence[str | Path], text_field: str, tokenizer: Tokenizer) -> dict[str, int]:
     """The sizes of the files in bytes. ValueError for files that are repeated, empty, or unreadable from the start."""
-    check_distinct(paths)
     names = [str(path) for path in paths]
     doubts = {}
     for name in names:
@@ -133,20 +130,14 @@ def _resumed(directory: Path, start: Checkpoint) -> Checkpoint:
 @contextmanager
 def _unfinished(directory: Path, start: Checkpoint) -> Iterator[PrepareRun]:
     """Lock the directory of a run, and resume it; remove it if its input turns out to be invalid."""
-    try:
-        with only_one_in(directory):
-            run = PrepareRun(directory, _resumed(directory, start))
-            try:
-                with closing(run):
-                    yield run
-            except ValueError:
-                shutil.rmtree(directory, ignore_errors=True)
-                raise
-    except OSError as error:
-        if error.errno in DISK_FULL:
-            advice = "free some space and run the same command again to resume"
-            raise OSError(error.errno, f"cannot write {directory} ({os.strerror(error.errno)}): {advice}") from error
-        raise
+    with only_one_in(directory):
+        run = PrepareRun(directory, _resumed(directory, start))
+        try:
+            with closing(run):
+                yield run
+        except ValueError:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
 
 
 def _check_arguments(
@@ -264,8 +255,7 @@ def prepare(
     warning = missing_rules(chosen, language)
     if warning is not None:
         warnings.warn(warning, stacklevel=2)
-    output = resolve_link(output)
-    check_name(output)
+    output = Path(os.path.realpath(output))
     input_bytes, exclude_bytes = (_sizes(paths, text_field, chosen) for paths in (inputs, exclude))
     options = PrepareOptions(
         input_bytes=input_bytes,
@@ -287,7 +277,6 @@ def prepare(
         return finished
     sources = [*inputs, *exclude]
     check_output(output, sources, overwrite=overwrite, directory_of=REPORT_NAME, own_files=OWN_FILES)
-    check_replaceable(output)
     start = Checkpoint(
         report=PrepareReport(options, words_per_input=dict.fromkeys(input_bytes, 0)),
         modified=[Path(path).stat().st_mtime_ns for path in [*exclude_bytes, *input_bytes]],

@@ -4,8 +4,8 @@ Every part is computed by itself and written whole or not at all. A later run wi
 parts that are missing, and the result is bit for bit that of an uninterrupted run. An unfinished part is computed again
 from its beginning, however long its lines are.
 
-Lines are spooled into parts and split into batches; batches are computed ahead, on other threads, while the calling
-thread writes vectors to their offsets. So memory holds one line of text and a few batches of vectors, never a part.
+Lines are collected into parts and split into batches; batches are computed ahead, on other threads, while the calling
+thread writes vectors. So memory holds the words of a part, but only a few batches of its vectors.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ from elmokit.embed.outputs import OutputSpec
 from elmokit.embed.pipeline import Sizes
 from elmokit.fs.atomic import atomic_path
 from elmokit.nn.bilm import BiLMState
-from elmokit.storage.checksum import UNSEALED, is_intact, seal
 from elmokit.storage.store import begin_store, finish_store, write_shard
-from elmokit.storage.token_spool import SpooledSentence, TokenSpool, read_together
 
 State: TypeAlias = "StatePolicy | BiLMState"
 
@@ -40,13 +38,11 @@ def _state_path(directory: Path, number: int) -> Path:
 
 
 def _write_state(path: Path, state: BiLMState) -> None:
-    with atomic_path(path, clean=False) as partial_path:
-        save_file({"h": state.h.contiguous(), "c": state.c.contiguous()}, partial_path, UNSEALED)
-        with partial_path.open("r+b") as file:
-            seal(file)
+    with atomic_path(path) as partial_path:
+        save_file({"h": state.h.contiguous(), "c": state.c.contiguous()}, partial_path)
 
 
-def _finished_parts(job: FileJob, directory: Path, readable: Sequence[int]) -> tuple[set[int], State]:
+def _finished_parts(job: FileJob, directory: Path, readable: Set[int]) -> tuple[set[int], State]:
     """The parts that need not be computed again, and the state that the first of the others starts from."""
     numbers = set(range(job.num_parts))
     kept = numbers.intersection(readable)
@@ -54,7 +50,7 @@ def _finished_parts(job: FileJob, directory: Path, readable: Sequence[int]) -> t
         return kept, job.state
     first_missing = min(numbers - kept)
     path = _state_path(directory, first_missing - 1)
-    return (set(range(first_missing)), BiLMState(**load_file(path))) if is_intact(path) else (set(), job.state)
+    return (set(range(first_missing)), BiLMState(**load_file(path))) if path.exists() else (set(), job.state)
 
 
 # --- Plan: words, ahead of their vectors -----------------------------------------------------------------------------
@@ -62,11 +58,11 @@ def _finished_parts(job: FileJob, directory: Path, readable: Sequence[int]) -> t
 
 @dataclass(frozen=True)
 class _Part:
-    """A part to compute, whose words are counted and spooled."""
+    """A part to compute, whose words are counted."""
 
     number: int
-    words: TokenSpool
-    labels: TokenSpool  # the words that its vectors are written with
+    sentences: list[list[str]]
+    labels: list[list[str]]  # the words that its vectors are written with
     characters: list[int]  # of each line
 
 
@@ -76,7 +72,7 @@ class _Batch:
 
     part: _Part
     first_line: int
-    sentences: list[SpooledSentence]
+    sentences: Sequence[list[str]]
 
     @property
     def ends_part(self) -> bool:
@@ -87,29 +83,23 @@ class _Batch:
         return sum(self.part.characters[self.first_line : self.first_line + len(self.sentences)])
 
 
-def _spool(job: FileJob, directory: Path, number: int, lines: Iterable[str], progress: Progress) -> _Part:
-    characters, words, labels = [], TokenSpool(directory), TokenSpool(directory)
-    for line in lines:
-        words.add_sentence(progress.counted(line))
-        characters.append(len(line))
-        if job.pooling is not None:
-            labels.add_sentence([[""]])  # one vector a line, whose word no one will ask for
-    return _Part(number, words, words if job.pooling is None else labels, characters)
-
-
-def _missing_parts(job: FileJob, directory: Path, kept: Set[int], progress: Progress) -> Iterator[_Part]:
+def _missing_parts(job: FileJob, kept: Set[int], progress: Progress) -> Iterator[_Part]:
     for number, lines in enumerate(job.text.parts()):
-        if number not in kept:
-            yield _spool(job, directory, number, lines, progress)
+        if number in kept:
+            progress.skip(lines)
             continue
-        progress.skip(lines)
+        characters, sentences = [], []
+        for line in lines:
+            sentences.append(progress.counted(line))
+            characters.append(len(line))
+        # With pooling, one vector a line, whose word no one will ask for.
+        yield _Part(number, sentences, sentences if job.pooling is None else [[""]] * len(sentences), characters)
 
 
 def _batches_of(part: _Part, sizes: Sizes) -> Iterator[_Batch]:
     line = 0
-    whole = part.words.sentences()
-    for sentences in sizes.split_evenly(whole):
-        yield _Batch(part, line, cast(list[SpooledSentence], sentences))
+    for sentences in sizes.split_evenly(part.sentences):
+        yield _Batch(part, line, cast(Sequence[list[str]], sentences))
         line += len(sentences)
 
 
@@ -117,10 +107,9 @@ def _batches_of(part: _Part, sizes: Sizes) -> Iterator[_Batch]:
 
 
 class _Computed(NamedTuple):
-    """The vectors of a batch, as they are stored, from `row` of its part on; and the state after it."""
+    """The vectors of a batch, as they are stored, and the state after it."""
 
     batch: _Batch
-    row: int
     vectors: np.ndarray
     state: State
 
@@ -129,12 +118,11 @@ def _compute(job: FileJob, batches: Iterable[_Batch], state: State) -> Generator
     """Yield the vectors of each batch; some batches are computed ahead."""
     carries, pipeline = isinstance(state, BiLMState) or state == "carry", job.embedder.pipeline
     written, computed = tee(batches)
-    sentences = (read_together(batch.sentences) for batch in computed)
+    sentences = (batch.sentences for batch in computed)
     spec = OutputSpec.of(pipeline.model, job.layers, job.pooling, job.storage_dtype)
     with closing(pipeline.embed_all(sentences, spec, state)) as results:
         for result, batch in zip(results, written, strict=False):  # results first: they draw the batches
-            row = batch.sentences[0].begin if job.pooling is None else batch.first_line
-            yield _Computed(batch, row, result.vectors[0], result.state if carries else state)
+            yield _Computed(batch, result.vectors[0], result.state if carries else state)
 
 
 # --- The run ---------------------------------------------------------------------------------------------------------
@@ -159,22 +147,22 @@ def write_parts(job: FileJob, directory: Path, output: Path) -> FileReport:
     index = job.index
     kept, state = _finished_parts(job, directory, begin_store(directory, index))
     progress, sizes = Progress(job), job.embedder.sizes
-    parts = _missing_parts(job, directory, kept, progress)
+    parts = _missing_parts(job, kept, progress)
     batches = chain.from_iterable(_batches_of(part, sizes) for part in parts)
     with progress.bar, closing(_compute(job, batches, state)) as computed, ExitStack() as open_shard:
-        writer = None
-        for batch, row, vectors, state in computed:
+        write = None
+        for batch, vectors, state in computed:
             number = batch.part.number
-            if writer is None:
-                writer = open_shard.enter_context(write_shard(directory, index, number, batch.part.labels))
-            writer.write(row, vectors)
+            if write is None:
+                write = open_shard.enter_context(write_shard(directory, index, number, batch.part.labels))
+            write(vectors)
             progress.advance(batch.characters, sum(map(len, batch.sentences)))
             if batch.ends_part:
                 if isinstance(state, BiLMState):
                     # Before its part is complete, so that the last finished part always has its state.
                     _write_state(_state_path(directory, number), state)
                 open_shard.close()
-                writer = None
+                write = None
                 _state_path(directory, number - 1).unlink(missing_ok=True)
     finish_store(directory, index, job.num_parts)
     for path in directory.glob("state-*.safetensors"):

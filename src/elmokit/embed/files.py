@@ -5,6 +5,7 @@ And from a file of protein sequences, whose words are residues, to arrays by nam
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -12,29 +13,20 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from elmokit.checkpoints.loading import ModelSource
-from elmokit.config import StatePolicy, StorageDtype, check_count
 from elmokit.data.fasta import read_identifiers, read_sequences
 from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.file_pipeline import write_parts
-from elmokit.embed.job import FileJob, FileReport, Progress, TextFile
+from elmokit.embed.job import FileJob, FileReport, TextFile
 from elmokit.embed.outputs import Pooling
-from elmokit.fs.atomic import (
-    OVERWRITE,
-    check_output,
-    check_replaceable,
-    publish_directory,
-    remove_directory,
-    remove_leftovers,
-    resolve_link,
-)
+from elmokit.fs.arrow import require_pyarrow
+from elmokit.fs.atomic import check_output, publish_directory
 from elmokit.fs.lock import only_one_in
-from elmokit.fs.paths import expand_user
 from elmokit.fs.reading import suffixes_of
-from elmokit.storage.hdf5 import check_hdf5_names, read_hdf5_index, write_allennlp_hdf5, write_named_hdf5
-from elmokit.storage.npy import read_npy_index, write_npy
-from elmokit.storage.npz import read_npz_index, write_npz
-from elmokit.storage.parquet import read_parquet_index, write_parquet
+from elmokit.settings import Count, StatePolicy, StorageDtype, conform
+from elmokit.storage.hdf5 import write_allennlp_hdf5, write_named_hdf5
+from elmokit.storage.npy import write_npy, write_npz
+from elmokit.storage.parquet import write_parquet
 from elmokit.storage.store import INDEX_NAME, OWN_FILES, EmbeddingStore, StoreIndex, read_index
 from elmokit.text.tokenizer import Tokenizer
 
@@ -48,37 +40,18 @@ RESIDUES = Tokenizer("residues", list, lambda sequence: [sequence])
 
 
 class _Format(NamedTuple):
-    """A format of the output: how it is written from a complete store, and how the index of that store is read back."""
+    """A format of the output, and how it is written from a complete store."""
 
     write: Callable[[EmbeddingStore, Path], None]
-    index_of: Callable[[Path], StoreIndex | None]
     is_directory: bool = False
 
 
 def _publish_store(store: EmbeddingStore, output: Path) -> None:
-    """Put a store in the place of the output, and remove the output's former content."""
     publish_directory(store.directory, output)
-    for former in _places_of_former(store.directory):
-        remove_directory(former)
 
 
-def _places_of_former(parts: Path) -> list[Path]:
-    """Where the former content of an output is after it was replaced by `parts`, if it is there.
-
-    The second is where two directories cannot be exchanged.
-    """
-    return list(filter(Path.is_dir, (parts, parts.with_name(f"{parts.name}.replaced"))))
-
-
-def _index_of_directory(output: Path) -> StoreIndex | None:
-    with suppress(FileNotFoundError, ValueError):
-        return read_index(output)
-    return None
-
-
-DIRECTORY = _Format(_publish_store, _index_of_directory, is_directory=True)
-HDF5, NPY = _Format(write_allennlp_hdf5, read_hdf5_index), _Format(write_npy, read_npy_index)
-PARQUET = _Format(write_parquet, read_parquet_index)
+DIRECTORY = _Format(_publish_store, is_directory=True)
+HDF5, NPY, PARQUET = _Format(write_allennlp_hdf5), _Format(write_npy), _Format(write_parquet)
 
 
 def embed_file(
@@ -98,8 +71,8 @@ def embed_file(
     """Write the vector of every word of a text file with one sentence per line, of any size and lines of any length.
 
     The same call resumes an interrupted run: it repeats the parts that were in progress, one to three, or with more
-    cores one per core, and those that are damaged. After a finished run it changes nothing. Memory holds one line of
-    the text, and the vectors of some sentences or of a window of a long one.
+    cores one per core. After a finished run it leaves a directory as it is. Memory holds the text of a part, and the
+    vectors of some sentences or of a window of a long one.
 
     Args:
         file: Text, plain, .gz or .zst. A blank line is a sentence of length zero.
@@ -123,10 +96,10 @@ def embed_file(
         ValueError: Invalid UTF-8 or a line that is too long for a model that carries no state (before anything is
             written), an empty file or one that is changed meanwhile, CoNLL-U or another format in place of text, a
             directory that holds other vectors, an output that is the input, or numbers too large for float16.
-        FileExistsError: A file with other content exists, or a directory without embeddings.
+        FileExistsError: A file exists, or a directory without embeddings.
         OSError: The output cannot be written.
     """
-    file, output = expand_user(file), expand_user(output)
+    file, output = Path(file).expanduser(), Path(output).expanduser()
     kind, compression = suffixes_of(output)
     if compression or kind in OTHER_SUFFIXES:
         raise ValueError(
@@ -139,6 +112,8 @@ def embed_file(
             f"AllenNLP's HDF5 holds float32, not {storage_dtype}: write a directory, or leave storage_dtype out"
         )
     format = HDF5 if is_hdf5 else PARQUET if kind == ".parquet" else DIRECTORY
+    if format is PARQUET:
+        require_pyarrow()
     _check(output, file, format, overwrite)
     embedder = resolve_embedder(model, device, dtype)
     state, text = _policy(state, embedder), TextFile.read(file, sentences_per_part)
@@ -178,9 +153,9 @@ def encode_file(
 
     Raises:
         ValueError, OSError: As `embed_file`.
-        FileExistsError: A file with other content exists.
+        FileExistsError: The file exists.
     """
-    file, output = expand_user(file), expand_user(output)
+    file, output = Path(file).expanduser(), Path(output).expanduser()
     if layers == "all":
         raise ValueError('one vector per line needs one representation: choose layers other than "all"')
     if suffixes_of(output) != (".npy", ""):
@@ -237,8 +212,8 @@ def embed_fasta(
             layers of a protein; and as `embed_file`.
         FileExistsError, OSError: As `embed_file`.
     """
-    file, output = expand_user(file), expand_user(output)
-    check_count("sentences_per_part", sentences_per_part)
+    file, output = Path(file).expanduser(), Path(output).expanduser()
+    conform(Count, sentences_per_part, "sentences_per_part")
     kind, compression = suffixes_of(output)
     if compression or kind not in (".npz", *HDF5_SUFFIXES):
         raise ValueError(f"vectors of sequences are written to one .npz or .h5 file: name the output {output.name}.npz")
@@ -249,11 +224,8 @@ def embed_fasta(
         )
     # Long sentences are run by length, so that the rows of a batch end together: see `running_order`.
     lines = read_identifiers(file, split_char, id_field, sentences_per_part)
-    if kind in HDF5_SUFFIXES:
-        check_hdf5_names(lines)
-        format = _Format(partial(write_named_hdf5, lines=lines, pooled=protein), read_hdf5_index)
-    else:
-        format = _Format(partial(write_npz, lines=lines, pooled=protein), read_npz_index)
+    write = write_named_hdf5 if kind in HDF5_SUFFIXES else write_npz
+    format = _Format(partial(write, lines=lines, pooled=protein))
     _check(output, file, format, overwrite)
     embedder = resolve_embedder(model, device, dtype)
     if (state := _policy(state, embedder)) == "carry":
@@ -276,14 +248,12 @@ def _policy(state: StatePolicy | None, embedder: Embedder) -> StatePolicy:
 
 def _check(output: Path, file: str | Path, format: _Format, overwrite: bool) -> None:
     """Check what can be checked of an output before the model and the text are read."""
-    stored = format.index_of(output)  # perhaps that of the same job, which then has nothing to write
     check_output(
         output,
         [file],
-        overwrite=overwrite or format.is_directory or stored is not None,
+        overwrite=overwrite or format.is_directory,  # which may be that of the same job
         directory_of=INDEX_NAME if format.is_directory else None,
         own_files=OWN_FILES if format.is_directory and overwrite else None,
-        is_written=stored is None or not stored.complete,
     )
 
 
@@ -295,60 +265,23 @@ def _write(job: FileJob, output: Path, format: _Format, overwrite: bool) -> File
     """
     index = job.index  # errors in the job are raised here, before anything is written
     job.check_lengths()
-    target = resolve_link(output)  # so that its parts are on the same file system
+    target = output.resolve()  # so that its parts are on the same file system
     parts = target.with_name(f".{target.name}.parts")  # hidden, so that it is no directory of the user's
-    stored = format.index_of(target)
-    is_same = stored is not None and not index.differences(stored)
-    if format.is_directory and (is_same or not overwrite or not (target / INDEX_NAME).exists()):
+    if format.is_directory and (not overwrite or not (target / INDEX_NAME).exists() or _holds(target, index)):
         with only_one_in(target):
-            report = write_parts(job, target, output)
-    elif is_same:  # a file, which is complete
-        report = _count(job, output)
-    else:
-        report = _write_aside(job, parts, target, output, format, overwrite)
-    _discard(parts)
+            return write_parts(job, target, output)
+    with only_one_in(parts), only_one_in(target) if format.is_directory else nullcontext():
+        if (parts / INDEX_NAME).exists() and not _holds(parts, index):  # of another job, which was interrupted
+            for path in parts.iterdir():
+                path.unlink() if path.is_file() else shutil.rmtree(path)
+        report = write_parts(job, parts, output)
+        format.write(EmbeddingStore(parts), target)
+    shutil.rmtree(parts, ignore_errors=True)
     return report
 
 
-def _write_aside(job: FileJob, parts: Path, target: Path, output: Path, format: _Format, overwrite: bool) -> FileReport:
-    """Write the vectors of a job to `parts`, and then the output from them; `target` is where its link leads."""
-    index = job.index
-    if format.is_directory:
-        check_replaceable(target)
-    with only_one_in(parts), only_one_in(target) if format.is_directory else nullcontext():
-        stored = format.index_of(target)  # once more, as another process may have written it before the lock was free
-        if stored is not None and not index.differences(stored):
-            return _count(job, output)
-        if target.exists() and not overwrite:
-            other = "no vectors of elmokit" if stored is None else f"other vectors ({index.differences(stored)})"
-            raise FileExistsError(f"{output} exists and holds {other}: remove it, name another, or {OVERWRITE}")
-        unfinished = _index_of_directory(parts)
-        if overwrite and unfinished is not None and index.differences(unfinished):
-            remove_leftovers(parts)
-            # The index last: until then it is a store that a run can resume.
-            for path in sorted(parts.iterdir(), key=lambda path: path.name == INDEX_NAME):
-                path.unlink()
-        report = write_parts(job, parts, output)
-        format.write(EmbeddingStore(parts), target)
-        return report
-
-
-def _count(job: FileJob, output: Path) -> FileReport:
-    """The report of a job whose output is complete."""
-    progress = Progress(job)
-    with progress.bar:
-        for lines in job.text.parts():
-            progress.skip(lines)
-    return progress.report(output, parts_kept=job.num_parts)
-
-
-def _discard(parts: Path) -> None:
-    """Remove a leftover store of parts once the output is complete, unless another process writes to it.
-
-    After a kill that may be the former content of a directory. Another directory is kept: it is somebody else's.
-    """
-    for directory in _places_of_former(parts):
-        with suppress(ValueError), only_one_in(directory):
-            if _index_of_directory(directory) is not None or not any(directory.iterdir()):
-                remove_directory(directory)
-    remove_leftovers(parts.parent, parts.name)
+def _holds(directory: Path, index: StoreIndex) -> bool:
+    """Whether a store has the vectors of a job, or some of them."""
+    with suppress(ValueError):
+        return not index.differences(read_index(directory))
+    return False

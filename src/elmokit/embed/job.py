@@ -11,23 +11,21 @@ from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
-from elmokit.config import StatePolicy, StorageDtype, check_count
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.fs.reading import read_lines
 from elmokit.progress import ProgressBar
 from elmokit.runtime import MAX_SENTENCE_WORDS, check_length
+from elmokit.settings import Count, StatePolicy, StorageDtype, conform
 from elmokit.storage.store import StoreIndex
 from elmokit.text.characters import TruncationWarning, truncation_message
-from elmokit.text.long_text import SEGMENT_CHARACTERS, tokenize_long_text
+from elmokit.text.long_text import tokenize_long_text
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import TOKENIZED
 
 
 def _add_line(digest: blake2b, line: str) -> None:
-    for begin in range(0, len(line), SEGMENT_CHARACTERS):
-        digest.update(line[begin : begin + SEGMENT_CHARACTERS].encode())
-    digest.update(b"\n")
+    digest.update(f"{line}\n".encode())
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class TextFile:
         path: str | Path, lines_per_part: int, reader: Callable[[str | Path], Iterator[str]] = read_lines
     ) -> TextFile:
         """Read a file to its end. ValueError for invalid UTF-8, naming the line, and for an empty file."""
-        check_count("sentences_per_part", lines_per_part)
+        conform(Count, lines_per_part, "sentences_per_part")
         lines = characters = longest = 0
         digest, digests = blake2b(digest_size=16), []
         for line in ProgressBar(reader(path), f"read {Path(path).name}", leave=False, unit=" lines", unit_scale=True):

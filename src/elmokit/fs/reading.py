@@ -1,9 +1,6 @@
 """Reading text files line by line, plain or compressed."""
 
 import gzip
-import os
-import shlex
-import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +12,6 @@ COMPRESSIONS = (".gz", ".zst")
 READ_SIZE = 1 << 18
 ZSTD_READ_SIZE = 1 << 10  # small, since four bytes may become 128 KiB, and a whole read is decompressed at once
 ZSTD_WINDOW = 1 << 31  # the largest window that is accepted; a file's own, chosen by `zstd --long`, is held in memory
-
-# How compressed files begin, and what decompresses them.
-DECOMPRESSED_BY = {b"\x1f\x8b": "gzip -d", b"\x28\xb5\x2f\xfd": "zstd -d", b"\xfd7zXZ": "xz -d", b"BZh": "bzip2 -d",
-                   b"PK\x03\x04": "unzip"}  # fmt: skip
 
 
 class Suffixes(NamedTuple):
@@ -43,14 +36,10 @@ def suffixes_of(path: str | Path) -> Suffixes:
 
 def open_regular(path: str | Path) -> BinaryIO:
     """Open a file to read its bytes; ValueError for a pipe or device, which may block or never end."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError(f"{path} is not a regular file")
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a regular file")
+    return path.open("rb")
 
 
 def crc32_of(path: str | Path) -> str:
@@ -77,12 +66,6 @@ def _zstd_blocks(path: Path) -> Iterator[bytes]:
         raise EOFError("it is truncated")
 
 
-def _plain_or_gzip_blocks(path: Path) -> Iterator[bytes]:
-    with gzip.open(path, "rb") if suffixes_of(path).compression == ".gz" else path.open("rb") as stream:
-        while block := stream.read(READ_SIZE):
-            yield block
-
-
 def refuse_pipe(path: Path) -> None:
     """ValueError for a pipe, which can be read only once, while text is counted or checked before it is used."""
     if path.is_fifo():
@@ -104,12 +87,16 @@ def read_blocks(path: str | Path) -> Iterator[bytes]:
     """
     path = Path(path)
     refuse_pipe(path)
-    if path.is_dir():
-        raise FileNotFoundError(f"{path} is a directory: name the files in it")
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not a file: check the path")
+        raise FileNotFoundError(f"{path} is not a file: check the path, or name the files in it")
+    compression = suffixes_of(path).compression
     try:
-        yield from _zstd_blocks(path) if suffixes_of(path).compression == ".zst" else _plain_or_gzip_blocks(path)
+        if compression == ".zst":
+            yield from _zstd_blocks(path)
+            return
+        with gzip.open(path, "rb") if compression == ".gz" else path.open("rb") as stream:
+            while block := stream.read(READ_SIZE):
+                yield block
     except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
         raise ValueError(f"{path} cannot be decompressed ({error}): it is damaged or misnamed") from error
 
@@ -151,19 +138,13 @@ def decode_line(line: bytes, path: str | Path, number: int) -> str:
         The text, without "\r" at its end.
 
     Raises:
-        ValueError: The line is not UTF-8; the message names file, line and column, or the compression of the file.
+        ValueError: The line is not UTF-8; the message names file, line and column.
     """
     try:
         return line.decode("utf-8").rstrip("\r")
     except UnicodeDecodeError as error:
-        for beginning, command in DECOMPRESSED_BY.items() if number == 1 else ():
-            if line.startswith(beginning):
-                known = "files whose names end in .gz or .zst are read as they are"
-                raise ValueError(f"{path} is compressed: decompress it with `{command}` ({known})") from None
-        reason = f"byte 0x{line[error.start]:02x} at column {error.start + 1} is not UTF-8"
-        encoding = "UTF-16" if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")) else "LATIN1"
-        command = f"iconv -f {encoding} -t UTF-8 {shlex.quote(str(path))} > NEW"
-        raise ValueError(f"{path}, line {number}: {reason}; convert the file, such as with `{command}`") from None
+        where = f"{path}, line {number}: byte 0x{line[error.start]:02x} at column {error.start + 1} is not UTF-8"
+        raise ValueError(f"{where}: is it compressed, or LATIN1 (`iconv -f LATIN1 -t UTF-8 {path}`)?") from None
 
 
 def read_lines(path: str | Path) -> Iterator[str]:

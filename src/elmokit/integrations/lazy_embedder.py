@@ -9,7 +9,6 @@ from weakref import WeakValueDictionary
 
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.embed.embedder import Embedder
-from elmokit.fs.paths import expand_user
 
 
 class LazyEmbedder:
@@ -47,7 +46,7 @@ _LOADED: WeakValueDictionary[tuple[Any, ...], LazyEmbedder] = WeakValueDictionar
 
 def _key(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments and, if the model is given by its path, the names, sizes and modification times of its files."""
-    path = expand_user(arguments[0]) if isinstance(arguments[0], str | Path) else None
+    path = Path(arguments[0]).expanduser() if isinstance(arguments[0], str | Path) else None
     if path is None or not path.exists():
         return arguments
     files = sorted(path.iterdir()) if path.is_dir() else [path]

@@ -21,7 +21,6 @@ from elmokit.fs.arrow import require_pyarrow
 from elmokit.fs.atomic import atomic_path, check_output, remove_leftovers
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.lock import only_one_in
-from elmokit.fs.paths import expand_user
 from elmokit.integrations.tables import EmbedWords
 from elmokit.progress import ProgressBar
 from elmokit.storage.parquet import column_names, num_rows, read_rows, write_tables
@@ -255,7 +254,7 @@ def embed_parquet(
     embed, start = embed or EmbedWords(), time.perf_counter()
     output = Path(target)
     # Processes on other machines may run in other directories.
-    source, target = (expand_user(path).absolute() for path in (source, target))
+    source, target = (Path(path).expanduser().absolute() for path in (source, target))
     if source.is_dir() and target.resolve().is_relative_to(source.resolve()):
         raise ValueError(f"{target} is inside {source}, and would become part of it: name another directory")
     job, parts = _plan(source, target, embed, sentences_per_part)

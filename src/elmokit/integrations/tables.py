@@ -16,7 +16,6 @@ from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.config import check_storage_dtype
 from elmokit.embed.outputs import select_layers
-from elmokit.fs.paths import expand_user
 from elmokit.integrations.lazy_embedder import LazyEmbedder
 from elmokit.storage.parquet import embedding_columns
 
@@ -62,8 +61,8 @@ class EmbedWords:
         check_storage_dtype(storage_dtype)
         self.column, self.layers, self.storage_dtype, self.tokenize = column, layers, storage_dtype, tokenize
         self.words = self.truncated_words = 0
-        if isinstance(model, str | Path) and expand_user(model).exists():
-            model = expand_user(model).absolute()  # a copy may run in another directory
+        if isinstance(model, str | Path) and Path(model).expanduser().exists():
+            model = Path(model).expanduser().absolute()  # a copy may run in another directory
         self._embedder = LazyEmbedder(model, device, dtype)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from elmokit.checkpoints.loading import DEFAULT_MODEL
 from elmokit.data.corpus import find_files
 from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder
-from elmokit.fs.paths import expand_user
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.engine import Engine, cost
 from elmokit.serve.errors import RequestError
@@ -87,7 +86,7 @@ class Service:
         """
         embedder = Embedder(model, device, dtype, softmax=True)
         embedder.embed([["a"]])  # the first sentence takes longer: let it not be a client's
-        name = DEFAULT_MODEL if model is None else model_of(expand_user(model)).resolve().name
+        name = DEFAULT_MODEL if model is None else model_of(Path(model).expanduser()).resolve().name
         task_model = load_task_model(config.task_model, device) if config.task_model is not None else None
         return cls(embedder, config, name, task_model)
 

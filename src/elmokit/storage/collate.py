@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 
 class VectorBatch(NamedTuple):
@@ -26,15 +27,7 @@ def collate(sentences: Sequence[tuple[Sequence[str], np.ndarray]]) -> VectorBatc
 
     Returns:
         The batch, its vectors in float32.
-
-    Raises:
-        ValueError: There are no sentences.
     """
-    if not sentences:
-        raise ValueError("collate takes at least one sentence")
-    # On the CPU in float32, whatever PyTorch's defaults are.
-    lengths = torch.tensor([len(vectors) for _, vectors in sentences], device="cpu")
-    mask = torch.arange(int(lengths.max()), device="cpu") < lengths[:, None]
-    padded = torch.zeros(*mask.shape, *sentences[0][1].shape[1:], dtype=torch.float32, device="cpu")
-    padded[mask] = torch.from_numpy(np.concatenate([vectors for _, vectors in sentences]).astype(np.float32))
+    padded = pad_sequence([torch.from_numpy(vectors.astype(np.float32)) for _, vectors in sentences], batch_first=True)
+    mask = torch.arange(padded.shape[1]) < torch.tensor([[len(vectors)] for _, vectors in sentences])
     return VectorBatch([list(words) for words, _ in sentences], padded, mask)

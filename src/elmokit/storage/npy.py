@@ -1,36 +1,38 @@
-"""One vector per line in a NumPy file, followed by the index of the store it was written from, which NumPy ignores."""
+"""Vectors in NumPy's files, written from a complete store: one a line (.npy), or arrays by name (.npz)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from tokenize import TokenError
+from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 
 from elmokit.fs.atomic import atomic_path
-from elmokit.fs.reading import open_regular
-from elmokit.storage.store import EmbeddingStore, StoreIndex
-
-MAX_INDEX_BYTES = 1 << 16
+from elmokit.storage.store import EmbeddingStore
 
 
-def write_npy(store: EmbeddingStore, path: str | Path) -> None:
+def write_npy(store: EmbeddingStore, path: Path) -> None:
     """Write (lines, 2D) float32, atomically."""
     header = {"descr": "<f4", "fortran_order": False, "shape": (len(store), *store.index.vector_shape)}
     with atomic_path(path) as partial, partial.open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, header)
         for line in range(len(store)):
             stream.write(store.vectors(line).astype("<f4").tobytes())
-        stream.write(store.index.to_json().encode() + b"\n")
 
 
-def read_npy_index(path: Path) -> StoreIndex | None:
-    """The index after the array of a file that `write_npy` wrote; None for any other file."""
-    try:
-        with open_regular(path) as stream:
-            np.lib.format.read_magic(stream)
-            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-            stream.seek(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, 1)
-            return StoreIndex.from_json(stream.read(MAX_INDEX_BYTES))
-    except (OSError, ValueError, OverflowError, RecursionError, TokenError):  # NumPy tokenizes a damaged header
-        return None
+def write_npz(store: EmbeddingStore, path: Path, lines: Mapping[str, int], pooled: bool = False) -> None:
+    """Write an array for each name, atomically, in the number type of the store.
+
+    Args:
+        store: A complete store.
+        path: The file.
+        lines: The number of the line in the store for each name, in the order to write.
+        pooled: Each line of the store has one vector: write it as (2D,), not (1, 2D).
+    """
+    with atomic_path(path) as partial, ZipFile(partial, "w") as archive:
+        for name, line in lines.items():
+            vectors = store.vectors(line)
+            # An explicit ZipInfo has a fixed date, so that equal vectors make equal files.
+            with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, vectors[0] if pooled else vectors.swapaxes(0, -2))

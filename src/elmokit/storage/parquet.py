@@ -3,7 +3,7 @@
 tokens     list of strings
 vectors    for each word a list of 2D numbers, or for all layers L+1 such lists; float32 or float16
 
-The key `elmokit` of a file's metadata is the index of the store it was written from, as JSON. Memory holds whole rows.
+Memory holds whole rows.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.fs.arrow import errors_naming, require_pyarrow
+from elmokit.fs.arrow import require_pyarrow
 from elmokit.fs.atomic import atomic_path
-from elmokit.fs.reading import open_regular
-from elmokit.storage.store import EmbeddingStore, StoreIndex
+from elmokit.storage.store import EmbeddingStore
 
 GROUP_BYTES = 1 << 26  # of a row group, which memory holds; a larger line is a row group of its own
 ROW_BYTES = 64  # of a row besides its words and vectors
-INDEX_KEY = b"elmokit"
 
 
 def embedding_columns(tokens: Sequence[Sequence[str]], vectors: Sequence[np.ndarray]) -> dict[str, Any]:
@@ -61,52 +59,25 @@ def _groups(store: EmbeddingStore) -> Iterator[list[tuple[list[str], np.ndarray]
 def write_parquet(store: EmbeddingStore, path: str | Path) -> None:
     """Write the rows of a complete store, atomically."""
     arrow = require_pyarrow()
-    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
-
-    of_index = {INDEX_KEY: store.index.to_json().encode()}
     empty = np.zeros((0, *store.index.vector_shape), store.index.dtype)
-    schema = arrow.table(embedding_columns([[]], [empty])).schema.with_metadata(of_index)
-    with atomic_path(path) as partial, parquet.ParquetWriter(partial, schema, use_dictionary=False) as writer:
+    schema = arrow.table(embedding_columns([[]], [empty])).schema
+    with atomic_path(path) as partial, arrow.parquet.ParquetWriter(partial, schema, use_dictionary=False) as writer:
         for group in _groups(store):
             columns = embedding_columns(*zip(*group, strict=True))
             writer.write_table(arrow.table(columns, schema=schema))
-
-
-def read_parquet_index(path: Path) -> StoreIndex | None:
-    """The index in a file that `write_parquet` wrote; None for any other file."""
-    arrow = require_pyarrow()
-    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
-
-    try:
-        with open_regular(path) as file:
-            metadata = parquet.read_schema(file).metadata or {}
-        return StoreIndex.from_json(metadata[INDEX_KEY])
-    except (OSError, KeyError, ValueError, RecursionError, arrow.ArrowException):
-        return None
 
 
 # --- Tables that someone else wrote ----------------------------------------------------------------------------------
 
 
 def num_rows(path: str | Path) -> int:
-    """The number of rows in a Parquet file, from its footer.
-
-    Raises:
-        ValueError: It is not a Parquet file.
-        FileNotFoundError: It does not exist.
-    """
-    with errors_naming(path):
-        from pyarrow import parquet  # pyright: ignore[reportMissingImports]
-
-        return parquet.read_metadata(path).num_rows
+    """The number of rows in a Parquet file, from its footer. ValueError or OSError for another file."""
+    return require_pyarrow().parquet.read_metadata(path).num_rows
 
 
 def column_names(path: str | Path) -> list[str]:
     """The names of the columns of a Parquet file, in order; errors as those of `num_rows`."""
-    with errors_naming(path):
-        from pyarrow import parquet  # pyright: ignore[reportMissingImports]
-
-        return parquet.read_schema(path).names
+    return require_pyarrow().parquet.read_schema(path).names
 
 
 def read_rows(path: str | Path, first: int, count: int, batch_size: int) -> Iterator[Any]:
@@ -122,13 +93,10 @@ def read_rows(path: str | Path, first: int, count: int, batch_size: int) -> Iter
         pyarrow tables with all columns.
 
     Raises:
-        ValueError: It is not a Parquet file, or is damaged.
-        FileNotFoundError: It does not exist.
+        ValueError, OSError: It is not a Parquet file, or is damaged or missing.
     """
     arrow = require_pyarrow()
-    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
-
-    with errors_naming(path), parquet.ParquetFile(path) as file:
+    with arrow.parquet.ParquetFile(path) as file:
         if count == 0:
             yield file.schema_arrow.empty_table()
             return
@@ -145,13 +113,8 @@ def read_rows(path: str | Path, first: int, count: int, batch_size: int) -> Iter
 
 def write_tables(tables: Iterable[Any], path: str | Path) -> None:
     """Write tables with the same columns, at least one, to a Parquet file, atomically; each is a row group."""
-    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
-
     tables = iter(tables)
-    first = next(tables)
-    with (
-        atomic_path(path, clean=False) as partial,
-        parquet.ParquetWriter(partial, first.schema, use_dictionary=False) as writer,
-    ):
+    first, writer_of = next(tables), require_pyarrow().parquet.ParquetWriter
+    with atomic_path(path) as partial, writer_of(partial, first.schema, use_dictionary=False) as writer:
         for table in chain([first], tables):
             writer.write_table(table)

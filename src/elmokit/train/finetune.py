@@ -11,7 +11,6 @@ from elmokit.data.corpus import CorpusReport, check_corpus, find_files
 from elmokit.data.text_files import check_language, tokenized_files, tokenizer_of_shard
 from elmokit.fs.atomic import write_json
 from elmokit.fs.lock import only_one_in
-from elmokit.fs.paths import check_distinct
 from elmokit.lm.evaluate import evaluate
 from elmokit.lm.measures import Measure
 from elmokit.nn.bilm import BiLM
@@ -211,7 +210,6 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
     with only_one_in(settings.output), pytorch_threads(settings.threads), own_random_state():
         _check_report(settings.output)
         files, heldout, others = (find_files(paths) for paths in (settings.corpus, settings.heldout, settings.others))
-        check_distinct(files)  # or a text would count twice
         if not files:
             raise ValueError("there is no corpus to train on: give at least one file or directory")
         check_language(settings.language, [*files, *heldout, *others])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -15,10 +16,9 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
 from elmokit.data.text_files import check_language, tokenized_files, tokenizer_of_shard
-from elmokit.fs.atomic import link_or_copy_directory
+from elmokit.fs.atomic import atomic_directory
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.fs.lock import only_one_in
-from elmokit.fs.paths import check_distinct
 from elmokit.lm.measures import Perplexity, PseudoPerplexity, warn_of_unknown
 from elmokit.runtime import own_random_state, pytorch_threads
 from elmokit.text.tokenizers import get_tokenizer, tokenizer_for
@@ -222,7 +222,8 @@ def _cool_down(settings: PretrainConfig, report: CorpusReport) -> tuple[CoolDown
         if not source.is_dir():
             raise ValueError(f"there is no checkpoint {source}: choose one of those in {checkpoints}")
         # Copy it, because the run itself may be resumed and remove its old checkpoints.
-        link_or_copy_directory(source, snapshot_path(directory / CHECKPOINTS, begin))
+        with atomic_directory(snapshot_path(directory / CHECKPOINTS, begin)) as partial:
+            shutil.copytree(source, partial, dirs_exist_ok=True)
     return cool_down, directory
 
 
@@ -279,7 +280,6 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
 def _text_of(settings: PretrainConfig) -> _Text:
     """Find the text, tokenize it where it is raw, count it, and print its size."""
     files, heldout = find_files(settings.corpus), find_files(settings.heldout)
-    check_distinct(files)  # or a text would count twice
     if not files:
         raise ValueError("there is no corpus to train on: give at least one file or directory")
     check_language(settings.language, [*files, *heldout])
