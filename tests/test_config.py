@@ -8,6 +8,8 @@ import pytest
 
 from elmokit.config import PRESETS, BiLMConfig, CharCNNConfig, EfmlEncoderConfig, InterleavedConfig, LSTMConfig
 
+WORDS = EfmlEncoderConfig(("<oov>", "<pad>"), word_dim=3)
+
 
 @pytest.mark.parametrize(
     ("name", "cell", "dim", "highways"), [("small", 1024, 128, 1), ("medium", 2048, 256, 1), ("original", 4096, 512, 2)]
@@ -28,107 +30,61 @@ def test_presets_are_the_published_sizes(name: str, cell: int, dim: int, highway
         *PRESETS.values(),
         BiLMConfig(LSTMConfig(3, 8, 8, cell_clip=None, proj_clip=None), None, num_words=7, boundary_words=(5, 6)),
         BiLMConfig(LSTMConfig(1, 8, 4), CharCNNConfig(4, ((1, 2), (5, 3)), num_highway=0, activation="tanh")),
+        BiLMConfig(None, None, efml=WORDS, interleaved=InterleavedConfig(projects_layers=False)),
     ],
 )
 def test_config_survives_json(config: BiLMConfig) -> None:
-    assert BiLMConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
-
-
-def test_from_dict_reads_later_settings_by_either_name() -> None:
-    plain, words = InterleavedConfig(projects_layers=False), EfmlEncoderConfig(("<oov>", "<pad>"), word_dim=3)
-    config = BiLMConfig(None, None, efml=words, interleaved=plain)
-    values = config.to_dict()
-    assert values["lstm"]["joins_directions"] and values["words_and_characters"]["word_dim"] == 3
-    values["lstm"]["interleaved"] = values["lstm"].pop("joins_directions")
+    values = json.loads(json.dumps(config.to_dict()))
     assert BiLMConfig.from_dict(values) == config
-    values["efml"] = values.pop("words_and_characters")
-    assert BiLMConfig.from_dict(values) == config
-
-
-def test_from_dict_names_unknown_and_missing_settings() -> None:
-    values = BiLMConfig.preset("tiny").to_dict()
-    values["lstm"]["dropout"] = values["lstm"].pop("cell_clip")
-    with pytest.raises(ValueError, match=r"LSTMConfig.*cell_clip, dropout"):
-        BiLMConfig.from_dict(values)
+    assert (config.efml is None) == ("efml" not in values) and (config.lstm is None) == ("lstm" not in values)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lstm": 3}, "lstm must be an object with settings, not 3"),
-        ({"lstm": None, "transformer": [6]}, r"TransformerConfig must be an object with settings, not \[6\]"),
-        ({"char_cnn": 5}, "CharCNNConfig must be an object with settings, not 5"),
-        ({"char_cnn": {"filters": 5}}, "char_cnn.filters must be a list, not 5"),
-        ({"char_cnn": {"filters": [5]}}, "each of char_cnn.filters must be a list, not 5"),
-        ({"char_cnn": None, "efml": {"words": 5}}, "efml.words must be a list, not 5"),
+        ({"lstm": 3}, "model.lstm must be an object"),
+        ({"lstm": {"dropout": 0.1}}, "model.lstm: .*unknown settings dropout"),
+        ({"transformer": {}}, "exactly one of lstm"),
+        ({"lstm": None}, "exactly one of lstm"),
+        ({"lstm": None, "transformer": {"num_heads": 5}}, "multiple of twice the 5 heads"),
+        ({"char_cnn": None}, "exactly one of char_cnn"),
+        ({"num_words": 10}, "exactly one of char_cnn"),
+        ({"char_cnn": {"filters": 5}}, "filters must be a list"),
+        ({"char_cnn": {"filters": [[1]]}}, "filters.* must be a list"),
+        ({"char_cnn": {"filters": []}}, "filters must be"),
+        ({"char_cnn": {"filters": [[1, 1]] * 101}}, "filters must be"),
+        ({"char_cnn": {"filters": [[6, 1]], "max_characters": 5}}, "no wider than 5"),
+        ({"char_cnn": {"max_characters": 2}}, "max_characters must be from 3"),
+        ({"char_cnn": {"activation": "gelu"}}, "one of relu, tanh"),
+        ({"char_cnn": {"num_characters": 256}}, "num_characters must be at least 261"),
+        ({"char_cnn": None, "efml": {}}, "efml needs a dictionary"),
+        ({"char_cnn": None, "efml": {"characters": ["a"]}}, "does not fit the dictionary"),
+        ({"boundary_words": [0]}, "boundary_words must be a list"),
+        ({"boundary_words": [0, -1]}, "must be at least 0"),
+        ({"boundary_words": [0, True]}, "must be an integer"),
+        ({"char_cnn": None, "num_words": 7, "boundary_words": [0, 7]}, "must be below 7"),
+        *(({"lstm": {"forget_bias": each}}, "must be a finite number") for each in (10**400, float("nan"), True, "1")),
+        ({"lstm": {"cell_clip": 0}}, "must be above 0"),
+        ({"lstm": {"num_layers": 101}}, "must be from 1 to 100"),
     ],
 )
-def test_from_dict_refuses_values_of_another_kind(changes: dict[str, Any], message: str) -> None:
-    values = BiLMConfig.preset("tiny").to_dict()
-    efml = {"word_dim": 3, "characters": [], "char_cnn": None, "max_characters": 50}
-    defaults = {"char_cnn": values["char_cnn"], "efml": efml}
-    changes = {name: defaults[name] | value if isinstance(value, dict) else value for name, value in changes.items()}
+def test_from_dict_refuses_invalid_settings(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        BiLMConfig.from_dict(values | changes)
+        BiLMConfig.from_dict(BiLMConfig.preset("tiny").to_dict() | changes)
 
 
-@pytest.mark.parametrize("name", ["forget_bias", "cell_clip", "proj_clip"])
-def test_numbers_that_no_float_holds_are_refused(name: str) -> None:
-    """Python reads an integer of any size from JSON."""
-    values = BiLMConfig.preset("tiny").to_dict()
-    for number in (10**400, -(10**400), float("inf"), float("nan"), True, "1"):
-        values["lstm"][name] = number
-        with pytest.raises(ValueError, match=rf"lstm.{name} must be a number"):
-            BiLMConfig.from_dict(values)
-
-
-def test_config_has_exactly_one_token_encoder() -> None:
-    tiny = BiLMConfig.preset("tiny")
-    with pytest.raises(ValueError, match="exactly one"):
-        replace(tiny, num_words=10)
-    with pytest.raises(ValueError, match="exactly one"):
-        replace(tiny, char_cnn=None)
-
-
-def test_invalid_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="'relu' or 'tanh'"):
-        CharCNNConfig(activation="gelu")
-    with pytest.raises(ValueError, match="no wider than 5"):
-        CharCNNConfig(filters=((6, 1),), max_characters=5)
-    with pytest.raises(ValueError, match="max_characters must be at least 3, not 2"):
-        CharCNNConfig(filters=((1, 1),), max_characters=2)
-    with pytest.raises(ValueError, match=r"char_cnn.filters must be \(width, number\) pairs, not \[\[1\]\]"):
-        CharCNNConfig(filters=[[1]])  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match=r"char_cnn.filters must be \(width, number\) pairs, not 7"):
-        CharCNNConfig(filters=7)  # pyright: ignore[reportArgumentType]
-    assert CharCNNConfig(filters=[[1, 8]]) == CharCNNConfig(filters=((1, 8),))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="num_characters must be at least 261, the bytes and five marks, not 256"):
-        BiLMConfig(char_cnn=CharCNNConfig(num_characters=256))
-    with pytest.raises(ValueError, match=r"model.char_cnn must be a CharCNNConfig, not \{\}"):
-        BiLMConfig(char_cnn={})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match=r"model\.efml must be a EfmlEncoderConfig, not 3"):
-        BiLMConfig(char_cnn=None, efml=3)  # pyright: ignore[reportArgumentType]
+def test_preset_is_named() -> None:
     with pytest.raises(ValueError, match="small, medium, original"):
         BiLMConfig.preset("large")
 
 
-@pytest.mark.parametrize(
-    "rows", [None, 3, "01", [], [0], [0, 1, 2], [0, -1], [0, 1.0], [True, 0], ["0", "1"], {"a": 0}]
-)
-def test_boundary_words_are_two_row_numbers(rows: Any) -> None:
-    for config in (BiLMConfig.preset("tiny"), BiLMConfig(char_cnn=None, num_words=7)):
-        with pytest.raises(ValueError, match=r"boundary_words must be two row numbers.*<S>"):
-            BiLMConfig.from_dict(config.to_dict() | {"boundary_words": rows})
-
-
-def test_boundary_words_are_rows_of_the_word_table() -> None:
-    values = BiLMConfig(char_cnn=None, num_words=7, boundary_words=(6, 0)).to_dict()
-    for rows in ([7, 0], [0, 7]):
-        with pytest.raises(ValueError, match=r"table has 7, counted from 0: give the rows of <S> and </S>"):
-            BiLMConfig.from_dict(values | {"boundary_words": rows})
-    assert BiLMConfig.from_dict(values | {"boundary_words": [6, 5]}).boundary_words == (6, 5)
-
-
-def test_lstm_projects_only_if_the_width_changes() -> None:
+def test_sequence_encoders_say_what_they_can_do() -> None:
+    interleaved = PRESETS["small-interleaved"].sequence_encoder
+    assert interleaved.merges_directions and interleaved.predicts_words
+    plain = replace(interleaved, projects_layers=False)  # pyright: ignore[reportCallIssue]
+    assert (plain.num_representations, plain.predicts_words) == (1, False)
+    carrying = {name: config.sequence_encoder.carries_state for name, config in PRESETS.items()}
+    assert carrying == {name: name not in ("small-interleaved", "small-transformer") for name in PRESETS}
+    assert carrying == {name: any(config.sequence_encoder.state_shape) for name, config in PRESETS.items()}
     assert LSTMConfig(cell_dim=8, projection_dim=4).has_projection
     assert not LSTMConfig(cell_dim=8, projection_dim=8).has_projection

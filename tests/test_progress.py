@@ -1,11 +1,7 @@
 """ProgressBar without a terminal: nothing of a short job, a line now and then of a long one."""
 
-import re
-from pathlib import Path
-
 import pytest
 
-import elmokit
 from elmokit.progress import ProgressBar
 
 
@@ -31,11 +27,3 @@ def test_long_job_prints_lines_without_a_terminal(
     assert not out and "\r" not in err and "\x1b" not in err
     assert 3 <= len(lines) < 12 and all(line.startswith("count: ") and " words" in line for line in lines)
     assert ("20/20" in lines[-1]) == leave
-
-
-def test_every_long_job_shows_progress_this_way() -> None:
-    package = Path(elmokit.__file__).parent
-    files = [
-        file for file in package.rglob("*.py") if re.search(r"^\s*from tqdm", file.read_text("utf-8"), re.MULTILINE)
-    ]
-    assert {file.relative_to(package).as_posix() for file in files} == {"progress.py", "cli/messages.py"}

@@ -13,22 +13,7 @@ def test_pick_device_takes_the_named_one_or_the_best() -> None:
     assert pick_device().type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@pytest.mark.parametrize("name", ["cuda", "cuda:1"])
-def test_pick_device_refuses_a_missing_gpu(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="no GPU: use device='cpu'"):
-        pick_device(name)
-
-
-def test_pick_device_refuses_the_number_of_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"is_available": True, "device_count": 2, "current_device": 1}.items():
-        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
-    assert [str(pick_device(name)) for name in ("cuda", "cuda:0", "cuda:1")] == ["cuda:1", "cuda:0", "cuda:1"]
-    with pytest.raises(ValueError, match=r"device 'cuda:7' was asked for, but the last one .* is cuda:1"):
-        pick_device("cuda:7")
-
-
-@pytest.mark.parametrize("name", ["foo", "", "cpu:x", "xpu", "hpu", "meta"])
+@pytest.mark.parametrize("name", ["foo", "", "cpu:x", "xpu", "cuda:77"])
 def test_pick_device_refuses_what_pytorch_cannot_use(name: str) -> None:
     with pytest.raises(ValueError, match=r"cannot be used .*: use cpu, cuda or cuda:N"):
         pick_device(name)

@@ -6,17 +6,14 @@ import numpy as np
 def pearson(left: np.ndarray, right: np.ndarray) -> float:
     """Pearson's correlation of two samples; 0 where one of them is constant."""
     if any((sample == sample[:1]).all() for sample in (left, right)):
-        return 0.0  # the mean of equal numbers may differ from them by rounding, which would correlate
-    left, right = left - left.mean(), right - right.mean()
-    spread = float(np.sqrt((left**2).sum() * (right**2).sum()))
-    return float((left * right).sum()) / spread if spread else 0.0
+        return 0.0
+    return float(np.corrcoef(left, right)[0, 1])
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
     """Ranks from 1, equal values sharing their mean rank."""
     _, number, count = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    return (last - (count - 1) / 2)[number]
+    return (np.cumsum(count) - (count - 1) / 2)[number]
 
 
 def spearman(left: np.ndarray, right: np.ndarray) -> float:

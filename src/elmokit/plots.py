@@ -23,25 +23,17 @@ def require_matplotlib() -> None:
         raise ValueError("a plot needs matplotlib: pip install matplotlib (elmokit's extra plots)")
 
 
-def _format_of(path: str | Path) -> str:
-    return Path(path).suffix.lstrip(".").lower() or "png"
-
-
 def check_plot(path: str | Path | None) -> None:
-    """Check, before the work whose result is to be plotted, that a picture can be written in the format of its suffix.
+    """ValueError, before the work, if a picture cannot be plotted: without matplotlib, or in the format of its suffix.
 
-    Args:
-        path: The picture; None: nothing is to be plotted.
-
-    Raises:
-        ValueError: matplotlib is missing, or does not write this format.
+    None: nothing is to be plotted.
     """
     if path is None:
         return
     require_matplotlib()
     from matplotlib.backend_bases import FigureCanvasBase
 
-    if _format_of(path) not in FigureCanvasBase.get_supported_filetypes():
+    if Path(path).suffix[1:].lower() not in FigureCanvasBase.get_supported_filetypes():
         raise ValueError(f"{path}: matplotlib cannot write this format: choose .png, .svg or .pdf")
 
 
@@ -54,11 +46,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def save_figure(figure: Figure, path: str | Path, overwrite: bool = True) -> Path:
-    """Write a figure, in the format that the suffix names, atomically; returns the path.
-
-    Without `overwrite`, FileExistsError for a file that is there, also one that appeared during the work.
-    """
-    path = Path(path)
+    """Write a figure, in the format that the suffix names, atomically; returns the path."""
     with atomic_path(path, overwrite) as partial:
-        figure.savefig(partial, format=_format_of(path))
-    return path
+        figure.savefig(partial)
+    return Path(path)

@@ -1,4 +1,4 @@
-"""Device, number type, threads, and the memory of freed tensors."""
+"""Device, dtype, threads, and the memory of freed tensors."""
 
 from __future__ import annotations
 
@@ -29,25 +29,16 @@ def pick_device(name: str | None = None) -> torch.device:
         ValueError: There is no such device, or PyTorch has no GPU.
     """
     if name is None:
-        return pick_device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(name)
-        if device.type != "cuda":
-            torch.empty(1, device=device).tolist()  # the device "meta" has no values
+        return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).split("\n")[0]
         raise ValueError(f"device {name!r} cannot be used ({reason}): use cpu, cuda or cuda:N") from error
-    if device.type == "cuda" and device.index is None and torch.cuda.is_available():
-        device = torch.device("cuda", torch.cuda.current_device())
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {name!r} was asked for, but this PyTorch sees no GPU: use device='cpu'")
-    if device.type == "cuda" and device.index >= (count := torch.cuda.device_count()):
-        raise ValueError(f"device {name!r} was asked for, but the last one that this PyTorch sees is cuda:{count - 1}")
-    return device
 
 
 def pick_dtype(name: str | None, device: torch.device, dtypes: dict[str, torch.dtype] = DTYPES) -> torch.dtype:
-    """Choose the number type to compute in.
+    """Choose the dtype to compute in.
 
     Args:
         name: A key of `dtypes`, or "auto": bfloat16 where the hardware multiplies it, else float32. None: float32.
@@ -55,18 +46,16 @@ def pick_dtype(name: str | None, device: torch.device, dtypes: dict[str, torch.d
         dtypes: The choices by name.
 
     Returns:
-        The type.
+        The dtype.
 
     Raises:
-        ValueError: There is no such type.
+        ValueError: There is no such dtype.
     """
-    if name in (None, "float32"):
-        return torch.float32
     if name == "auto":
-        return torch.bfloat16 if multiplies_bfloat16(device) else torch.float32
-    if name not in dtypes:
+        name = "bfloat16" if multiplies_bfloat16(device) else "float32"
+    if (name or "float32") not in dtypes:
         raise ValueError(f"dtype must be auto or one of {', '.join(dtypes)}, not {name!r}")
-    return dtypes[name]
+    return dtypes[name or "float32"]
 
 
 def check_length(words: int, name: str) -> None:

@@ -67,7 +67,10 @@ DropoutRate: TypeAlias = Annotated[float, AtLeast(0), Below(1)]
 StatePolicy: TypeAlias = Literal["zeros", "warm", "carry"]
 StorageDtype: TypeAlias = Literal["float32", "float16"]  # of vectors and weights on disk
 
-_NAMES = {str: "a string", bool: "true or false", int: "an integer", float: "a finite number", NoneType: "none"}
+_NAMES: dict[Any, str] = {
+    str: "a string", bool: "true or false", int: "an integer", float: "a finite number", NoneType: "none",
+    list: "a list", tuple: "a list", Path: "a path",
+}  # fmt: skip
 
 
 @cache
@@ -85,13 +88,9 @@ def _describe(kind: Any) -> str:
         return f"one of {', '.join(map(str, arguments))}"
     if origin in (Union, UnionType):
         return " or ".join(map(_describe, arguments))
-    if origin is tuple and ... not in arguments:
-        return f"a list of {len(arguments)}"
-    if origin in (list, tuple):
-        return "a list"
     if origin is dict or dataclasses.is_dataclass(kind):
         return "an object with settings"
-    return _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
+    return _NAMES.get(origin or kind, str(kind))
 
 
 def _conform_number(kind: type, value: Any) -> int | float | None:

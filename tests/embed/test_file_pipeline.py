@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -287,12 +287,12 @@ def test_a_part_is_there_while_the_next_but_one_is_read(
     (tmp_path / "text.txt").write_text("one two\n\nthree\n\n\n\nfour\n\n", encoding="utf-8")
     counted, expected = Progress.counted, ["part-00000.safetensors", "part-00001.safetensors"]
 
-    def counted_when_the_parts_are_there(progress: Progress, line: str) -> Iterator[list[str]]:
+    def counted_when_the_parts_are_there(progress: Progress, line: str) -> list[str]:
         end = time.monotonic() + 20
         while line == "four" and sorted(path.name for path in (tmp_path / "out").glob("part-*"))[:2] != expected:
             assert time.monotonic() < end, "the parts are not written"
             time.sleep(0.01)
-        yield from counted(progress, line)
+        return counted(progress, line)
 
     monkeypatch.setattr(Progress, "counted", counted_when_the_parts_are_there)
     num_threads(threads)

@@ -118,7 +118,7 @@ def test_unusable_rows_and_settings_are_refused() -> None:
         EmbedWords()(pa.table({"text": [{"en": "the cat"}]}))
     with pytest.raises(ValueError, match="'text' has one text, not those of several rows: map batches"):
         EmbedWords()({"text": "the cat"})
-    with pytest.raises(ValueError, match="float32 or float16"):
+    with pytest.raises(ValueError, match="float32, float16"):
         EmbedWords(storage_dtype="int8")
 
 

@@ -34,4 +34,4 @@ def test_links_lead_to_files_and_headings(document: Path) -> None:
 def test_reference_has_every_public_name() -> None:
     text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     described = {place.rsplit(".", 1)[-1] for place in re.findall(r"^::: elmokit\.([\w.]+)$", text, re.MULTILINE)}
-    assert set(elmokit.__all__) - described == {"__version__"}
+    assert set(elmokit.__all__) <= described

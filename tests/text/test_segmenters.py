@@ -54,14 +54,10 @@ def test_prepare_splits_chinese_by_character(tmp_path: Path) -> None:
 def test_tokenizer_for_raises_for_mismatched_languages() -> None:
     for name, language, message in [
         (None, "klingon", r"'klingon' is not a language code.*am, ar,.* th and zh"),
-        (None, "DE", "the rules for 'DE' have the code 'de': write that"),
-        (None, "pt-BR", "the rules for 'pt-BR' have the code 'pt'"),
-        (None, "deu", "the rules for 'deu' have the code 'de'"),
-        (None, "LA", "'LA' is not a language code"),
-        (None, "km", r"no tokenizer for 'km'.*spacy:MODEL.*whitespace-1"),
+        (None, "pt-BR", "'pt-BR' is not a language code"),
+        (None, "km", r"no tokenizer for 'km'.*spacy:MODEL"),
         ("whitespace-1", "de", "omit the language"),
         ("words-1", None, "needs a language"),
-        ("pythainlp", "de", "pythainlp splits sentences by rules of its own, not those of 'de': omit the language"),
         ("klingon-1", "de", "choose one of whitespace-1, english-1, words-1, characters-1, rjieba"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -229,15 +225,13 @@ def test_spacy_model_is_loaded_once_and_named_with_its_version(spacy: FakeSpacy)
     assert spacy.loaded == ["a_model"]
     with pytest.raises(ValueError, match=r"requires a_model 3\.7\.0, but 3\.8\.0 is installed"):
         get_tokenizer("spacy:a_model==3.7.0")
-    with pytest.raises(ValueError, match="python -m spacy download no_model"):
+    with pytest.raises(OSError):
         get_tokenizer("spacy:no_model")
 
 
 def test_spacy_language_is_a_blank_pipeline_named_with_the_version_of_spacy(spacy: FakeSpacy) -> None:
     tokenizer = tokenizer_for("spacy:de", "de")
     assert tokenizer.name == "spacy:de==3.8.9"
-    with pytest.raises(ValueError, match="no pipeline for the language 'xx'"):
-        get_tokenizer("spacy:xx")
 
 
 def test_spacy_splits_words_and_sentences(tmp_path: Path) -> None:

@@ -54,12 +54,6 @@ def test_segments_splits_text_on_which_sentencex_panics(
     assert capfd.readouterr().err == ""  # where Rust reports a panic, even one that is caught
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_segments_keeps_lone_surrogates(language: str) -> None:
-    text = "Take \ud83d this. It helps. "
-    assert list(segments(language, text)) == cut(text, segment(language, text.replace("\ud83d", "\ufffd")))
-
-
 def cut(text: str, pieces: list[str]) -> list[str]:
     """A text cut into pieces as long as those given."""
     ends = list(accumulate(map(len, pieces)))

@@ -1,16 +1,9 @@
-"""words-1 on examples of Universal Dependencies treebanks, and the memory of its cache of chunks."""
+"""words-1 on examples of Universal Dependencies treebanks."""
 
-import base64
-import random
-import re
-import sys
 import unicodedata
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from elmokit.text.chunks import ChunkCache, ChunkRules
 from elmokit.text.scripts import UNSPACED_LETTER
 from elmokit.text.words import tokenize_words
 
@@ -62,51 +55,3 @@ def test_words_1_keeps_combining_marks_in_words() -> None:
     spaced = [mark for mark in marks if not UNSPACED_LETTER.match(mark)]
     split = [f"U+{ord(mark):04X}" for mark in spaced if tokenize_words(f"a{mark}b") != [f"a{mark}b"]]
     assert len(spaced) > 400 and not split
-
-
-# --- Cache of chunks ---
-
-
-@given(st.lists(st.text(alphabet="ab.' \t", max_size=12), max_size=40), st.sampled_from([0, 300, 1000, 1 << 20]))
-def test_chunk_cache_equals_no_cache_for_every_size(texts: list[str], size: int) -> None:
-    rules = re.compile(r"\w+|\S")
-    cached = ChunkCache(rules, size)
-    for text in texts:
-        for chunk in text.split():
-            assert cached[chunk] == tuple(rules.findall(chunk))
-
-
-def size_of(cache: ChunkCache) -> int:
-    """Bytes of all entries of a cache."""
-    return sum(
-        sys.getsizeof(each)
-        + sum(
-            sys.getsizeof(key) + sys.getsizeof(tokens) + sum(map(sys.getsizeof, tokens)) for key, tokens in each.items()
-        )
-        for each in (cache, cache._older)
-    )
-
-
-@pytest.mark.parametrize("kind", ["base64", "ideographs", "marks", "words"])
-def test_chunk_cache_is_bounded_in_bytes(kind: str) -> None:
-    draw = random.Random(0)
-    chunks = {
-        "base64": lambda: base64.b64encode(draw.randbytes(57)).decode(),
-        "ideographs": lambda: "".join(chr(draw.randrange(0x4E00, 0x9FFF)) for _ in range(draw.randrange(1, 60))),
-        "marks": lambda: "".join(chr(draw.randrange(0x2200, 0x2300)) for _ in range(draw.randrange(1, 60))),
-        "words": lambda: f"word{draw.randrange(10**9)}",
-    }
-    cache = ChunkCache(re.compile(r"\w+|\S"), 1 << 20)
-    for _ in range(20_000):
-        cache[chunks[kind]()]
-    assert (1 << 19) * 0.7 < size_of(cache) < (1 << 20) * 1.3
-
-
-def test_chunk_cache_does_not_keep_a_chunk_larger_than_itself() -> None:
-    cache = ChunkCache(re.compile(r"\w+|\S"), 1 << 12)
-    assert cache["x." * 10_000] == ("x", ".") * 10_000 and not cache
-
-
-def test_chunk_rules_treat_the_last_chunk_separately() -> None:
-    rules = ChunkRules(inside=re.compile(r"\w+\.|\S"), last=re.compile(r"\w+|\S"))
-    assert rules("etc. etc.") == ["etc.", "etc", "."] and rules(" \n") == []

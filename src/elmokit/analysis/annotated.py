@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder, Embeddings, TruncationWarning
 from elmokit.nn.bilm import BiLMState
+from elmokit.settings import StatePolicy
 from elmokit.text.characters import first_truncated, truncation_message
 
 Item = TypeVar("Item")

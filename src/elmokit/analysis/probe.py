@@ -17,11 +17,11 @@ import numpy as np
 from elmokit.analysis.annotated import all_layers
 from elmokit.analysis.layer_files import LayerFiles
 from elmokit.analysis.softmax_regression import SoftmaxRegressionFit
-from elmokit.config import StatePolicy
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import layer_names
 from elmokit.progress import ProgressBar
+from elmokit.settings import StatePolicy
 
 # Candidates for the weight of |w|^2 / 2 in the loss, where w are the weights of standardized features.
 PENALTIES = (1e-2, 1e-3, 1e-4, 1e-5)

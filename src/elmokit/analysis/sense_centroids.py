@@ -14,9 +14,9 @@ import numpy as np
 
 from elmokit.analysis.annotated import all_layers
 from elmokit.analysis.uses import unit_vectors
-from elmokit.config import StatePolicy
 from elmokit.data.sense_tagged import SenseInstance, SenseSentence
 from elmokit.embed.embedder import Embedder
+from elmokit.settings import StatePolicy
 
 TIE = 1e-6  # smaller differences between cosines are rounding errors
 

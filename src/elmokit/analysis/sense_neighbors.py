@@ -13,9 +13,9 @@ import numpy as np
 
 from elmokit.analysis.sense_centroids import TIE, instance_vectors
 from elmokit.analysis.uses import unit_vectors
-from elmokit.config import StatePolicy
 from elmokit.data.sense_tagged import SenseSentence
 from elmokit.embed.embedder import Embedder
+from elmokit.settings import StatePolicy
 
 
 @dataclass(frozen=True, eq=False)

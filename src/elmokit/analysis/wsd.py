@@ -8,7 +8,6 @@ from pathlib import Path
 from elmokit.analysis.sense_centroids import LemmaSenses, instance_vectors, sense_centroids
 from elmokit.analysis.sense_neighbors import LemmaUses, lemma_uses
 from elmokit.analysis.sense_report import SenseReport, Tallies
-from elmokit.config import StatePolicy
 from elmokit.data.coarse_wsd import coarse_wsd_folders, read_coarse_wsd
 from elmokit.data.raganato import DATA_SUFFIX, read_raganato
 from elmokit.data.semcor import read_semcor
@@ -18,6 +17,7 @@ from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import layer_names
 from elmokit.fs.reading import suffixes_of
 from elmokit.progress import ProgressBar
+from elmokit.settings import StatePolicy
 
 ALL, MEAN = "ALL", "mean"
 MOST_FREQUENT, FIRST_SENSE = "most frequent", "first sense"

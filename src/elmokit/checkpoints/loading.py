@@ -22,8 +22,9 @@ from elmokit.checkpoints.hub import PREFIX, HubModel, download, hub_model
 from elmokit.checkpoints.native import DICTIONARIES, load_native, write_native
 from elmokit.checkpoints.overwriting import check_overwritable
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained, fingerprint
-from elmokit.config import EFML_ON_DISK, BiLMConfig, check_storage_dtype
+from elmokit.config import BiLMConfig
 from elmokit.fs.atomic import atomic_directory
+from elmokit.settings import StorageDtype, conform
 
 __all__ = [
     "CheckpointError",
@@ -229,7 +230,7 @@ def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, s
             f"save takes the result of elmokit.load, not {type(model).__name__}: write save(load(...), ...)"
         )
     directory = Path(directory).expanduser()
-    check_storage_dtype(storage_dtype)
+    conform(StorageDtype, storage_dtype, "storage_dtype")
     if overwrite:
         check_overwritable(directory)
     with atomic_directory(directory, overwrite=overwrite) as partial:
@@ -244,7 +245,7 @@ def without_metadata(card: str) -> str:
 def _settings(config: BiLMConfig) -> dict[str, Any]:
     """The configuration, with the sizes of dictionaries in place of their entries."""
     settings = config.to_dict()
-    if encoder := settings.get(EFML_ON_DISK):
+    if encoder := settings.get("efml"):
         encoder |= {name: len(encoder[name]) for name in DICTIONARIES}
     return settings
 

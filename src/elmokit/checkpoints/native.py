@@ -23,12 +23,13 @@ from torch import Tensor, nn
 
 from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
-from elmokit.config import EFML_ON_DISK, BiLMConfig, StatePolicy
+from elmokit.config import BiLMConfig
 from elmokit.fs.json_files import from_json, read_json
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.shapes_only import shapes_only
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.nn.state import state_shapes
+from elmokit.settings import StatePolicy
 from elmokit.text.vocab import Vocab
 
 FORMAT_VERSION = 1
@@ -51,7 +52,7 @@ def _mix_to_json(mix: MixWeights) -> dict[str, Any]:
 
 def _write_config(model: Pretrained, path: Path) -> None:
     settings = model.config.to_dict()
-    if encoder := settings.get(EFML_ON_DISK):
+    if encoder := settings.get("efml"):
         dictionaries = {name: encoder.pop(name) for name in DICTIONARIES}
         text = json.dumps(dictionaries, indent=0, ensure_ascii=False).encode("utf-8", "surrogatepass")
         path.with_name("dictionaries.json").write_bytes(text + b"\n")
@@ -158,7 +159,7 @@ def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
             advice = "upgrade elmokit" if isinstance(version, int) and version > FORMAT_VERSION else "fetch it again"
             raise ValueError(f"its format_version is {version}, not {FORMAT_VERSION}: {advice}")
         values: _Config = from_json(_Config, content)
-        if encoder := values.model.get(EFML_ON_DISK) or values.model.get("efml"):
+        if encoder := values.model.get("efml"):
             encoder |= _read_dictionaries(path.with_name("dictionaries.json"))
         mix = None if values.mix is None else MixWeights(**vars(values.mix))
         others = {"tokenizer": values.tokenizer, "state_policy": values.state, "mix": mix}

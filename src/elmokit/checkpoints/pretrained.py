@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from elmokit.config import BiLMConfig, StatePolicy, check_state_policy
+from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.nn.state import check_state_shapes
+from elmokit.settings import StatePolicy, conform
 from elmokit.text.vocab import Vocab
 
 
@@ -164,7 +165,7 @@ class Pretrained:
             ValueError: There is no such policy, it is "warm" and the model has no warm state, or it is "carry" and the
                 sequence encoder carries no state.
         """
-        check_state_policy(state)
+        conform(StatePolicy, state, "state")
         if state == "carry" and not self.config.sequence_encoder.carries_state:
             raise ValueError(f"the sequence encoder {self.config.encoder_name} carries no state: use state='zeros'")
         if state == "warm" and self.warm_state is None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from tyro.conf import Positional, arg
 
-from elmokit import config
+from elmokit import settings
 from elmokit.compat.commands import UNSET
 
 
@@ -77,4 +77,4 @@ ComputeDtype = Annotated[
         "else float32)."
     ),
 ]
-StorageDtype = Annotated[config.StorageDtype, arg(help="Number type on disk.")]
+StorageDtype = Annotated[settings.StorageDtype, arg(help="Number type on disk.")]

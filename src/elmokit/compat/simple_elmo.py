@@ -17,11 +17,11 @@ from elmokit.compat.bilm_tf import Batcher, BidirectionalLanguageModel
 from elmokit.compat.bilm_tf import weight_layers as mix_or_top
 from elmokit.compat.bilm_tf.elmo import mix_named
 from elmokit.compat.notice import warn_of_strings, warn_of_truncated, warn_once
-from elmokit.config import StatePolicy
 from elmokit.data.streams import scoring_batch, sentence_batches
 from elmokit.embed.embedder import Embedder, TruncationWarning
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.settings import StatePolicy
 from elmokit.text.vocab import Vocab
 
 __all__ = ["Batcher", "BidirectionalLanguageModel", "ElmoModel", "weight_layers"]

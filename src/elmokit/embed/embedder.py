@@ -15,7 +15,6 @@ from torch import Tensor
 
 from elmokit.checkpoints.loading import ModelSource, load, locate
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint, on_device
-from elmokit.config import StatePolicy
 from elmokit.data.streams import sentence_batches
 from elmokit.data.text_checks import has_attached_mark
 from elmokit.embed.outputs import OutputSpec, Pooling
@@ -23,7 +22,7 @@ from elmokit.embed.pipeline import Pipeline, Sizes, running_order
 from elmokit.nn.bilm import BiLMState
 from elmokit.progress import ProgressBar
 from elmokit.runtime import INFERENCE_DTYPES, check_length, pick_device, pick_dtype, release_freed_memory
-from elmokit.settings import Count, conform
+from elmokit.settings import Count, StatePolicy, conform
 from elmokit.text.characters import TruncationWarning, truncation_in
 from elmokit.text.tokenizer import Sentence, refuse_table
 from elmokit.text.tokenizers import TOKENIZED, get_tokenizer

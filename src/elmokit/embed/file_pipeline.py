@@ -20,12 +20,12 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 from safetensors.torch import load_file, save_file
 
-from elmokit.config import StatePolicy
 from elmokit.embed.job import FileJob, FileReport, Progress
 from elmokit.embed.outputs import OutputSpec
 from elmokit.embed.pipeline import Sizes
 from elmokit.fs.atomic import atomic_path
 from elmokit.nn.bilm import BiLMState
+from elmokit.settings import StatePolicy
 from elmokit.storage.store import begin_store, finish_store, write_shard
 
 State: TypeAlias = "StatePolicy | BiLMState"

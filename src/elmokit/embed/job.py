@@ -19,7 +19,6 @@ from elmokit.runtime import MAX_SENTENCE_WORDS, check_length
 from elmokit.settings import Count, StatePolicy, StorageDtype, conform
 from elmokit.storage.store import StoreIndex
 from elmokit.text.characters import TruncationWarning, truncation_message
-from elmokit.text.long_text import tokenize_long_text
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import TOKENIZED
 
@@ -104,7 +103,7 @@ class FileJob:
         for number, line in enumerate(self.text.reader(self.text.path), start=1):
             if len(line) > MAX_SENTENCE_WORDS:
                 name = f"line {number}" if self.names is None else "a sequence"
-                words = sum(map(len, tokenize_long_text(self.tokenizer, line)))
+                words = len(self.tokenizer.tokenize(line))
                 check_length(words, f"{self.text.path}, {name}")
 
     @cached_property
@@ -155,21 +154,19 @@ class Progress:
         self._truncated = ""  # the first truncated word
         self._start = time.perf_counter()
 
-    def counted(self, line: str) -> Iterator[list[str]]:
-        """Yield the words of a line, some at a time, and count them."""
-        count_truncated = self._job.embedder.count_truncated
-        for words in tokenize_long_text(self._job.tokenizer, line):
-            self.words += len(words)
-            if truncated := count_truncated(words):
-                self.truncated_words += truncated
-                self._truncated = self._truncated or next(word for word in words if count_truncated([word]))
-            yield words
+    def counted(self, line: str) -> list[str]:
+        """The words of a line, which are counted."""
+        count_truncated, words = self._job.embedder.count_truncated, self._job.tokenizer.tokenize(line)
+        self.words += len(words)
+        if truncated := count_truncated(words):
+            self.truncated_words += truncated
+            self._truncated = self._truncated or next(word for word in words if count_truncated([word]))
+        return words
 
     def skip(self, lines: Iterable[str]) -> None:
         """Count lines that need not be embedded again."""
         for line in lines:
-            for _ in self.counted(line):
-                pass
+            self.counted(line)
             self.advance(len(line), words=0)
 
     def advance(self, characters: int, words: int) -> None:

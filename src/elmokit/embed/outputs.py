@@ -12,9 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import StorageDtype
 from elmokit.ops.transfer import upload
-from elmokit.settings import check, conform
+from elmokit.settings import StorageDtype, check, conform
 
 # --- Layers ----------------------------------------------------------------------------------------------------------
 

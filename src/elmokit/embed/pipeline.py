@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig, StatePolicy
+from elmokit.config import BiLMConfig
 from elmokit.data.streams import PackedBatch, assign_rows, embedding_batch, sentence_batches, window_batch
 from elmokit.embed.outputs import OutputSpec
 from elmokit.embed.word_cache import WordCache
@@ -27,7 +27,7 @@ from elmokit.nn.inference import PrepackedBiLM, prepack
 from elmokit.ops.functional import unpack_sentences, unpack_words
 from elmokit.ops.threads import num_threads, overlapped
 from elmokit.ops.transfer import download, upload
-from elmokit.settings import Count, CountOrZero, check
+from elmokit.settings import Count, CountOrZero, StatePolicy, check
 from elmokit.storage.shard import nothing_overflows
 from elmokit.text.characters import BOS, EOS
 

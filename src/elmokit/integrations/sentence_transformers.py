@@ -21,7 +21,6 @@ from elmokit.nn.bilm import BiLMState
 from elmokit.nn.elmo import Elmo
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import TruncationWarning, truncation_in
-from elmokit.text.long_text import CONTINUATION, CONTINUATION_TOKENS
 from elmokit.text.tokenizers import TOKENIZED, get_tokenizer
 
 try:
@@ -158,7 +157,7 @@ class ElmoModule(InputModule):
         features["attention_mask"][:, 0] = 1
         if prompt:
             # A text follows: at the end of a sentence some words would be split in another way.
-            features["prompt_length"] = len(self._tokenizer.split(prompt + CONTINUATION)) - CONTINUATION_TOKENS
+            features["prompt_length"] = len(self._tokenizer.split(f"{prompt} .")) - 1
         return features
 
     def _ids(self, sentences: list[list[str]], mask: Tensor) -> Tensor:

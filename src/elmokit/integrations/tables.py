@@ -14,9 +14,9 @@ import numpy as np
 
 from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.checkpoints.pretrained import fingerprint
-from elmokit.config import check_storage_dtype
 from elmokit.embed.outputs import select_layers
 from elmokit.integrations.lazy_embedder import LazyEmbedder
+from elmokit.settings import StorageDtype, conform
 from elmokit.storage.parquet import embedding_columns
 
 NEW_COLUMNS = ("tokens", "vectors")
@@ -58,7 +58,7 @@ class EmbedWords:
         Raises:
             ValueError: `storage_dtype` is neither "float32" nor "float16".
         """
-        check_storage_dtype(storage_dtype)
+        conform(StorageDtype, storage_dtype, "storage_dtype")
         self.column, self.layers, self.storage_dtype, self.tokenize = column, layers, storage_dtype, tokenize
         self.words = self.truncated_words = 0
         if isinstance(model, str | Path) and Path(model).expanduser().exists():

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import StatePolicy
 from elmokit.data.streams import scoring_batch
 from elmokit.lm.evaluate import final_outputs
 from elmokit.lm.language_model import check_single_start, parts_of, resolve_language_model
 from elmokit.lm.masked import outputs_of_hidden
 from elmokit.lm.scoring import words_of
 from elmokit.runtime import check_length
+from elmokit.settings import StatePolicy
 from elmokit.text.tokenizer import Sentence
 from elmokit.text.vocab import is_mark
 

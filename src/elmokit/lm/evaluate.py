@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from elmokit.checkpoints.loading import ModelSource
-from elmokit.config import BiLMConfig, StatePolicy
+from elmokit.config import BiLMConfig
 from elmokit.data.corpus import find_files
 from elmokit.data.streams import PackedBatch, assign_rows, scoring_batch, sentence_batches
 from elmokit.data.text_files import check_language, file_tokenizers, read_sentences
@@ -42,6 +42,7 @@ from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.progress import ProgressBar
 from elmokit.runtime import check_length
+from elmokit.settings import StatePolicy
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
 

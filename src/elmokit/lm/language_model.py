@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.checkpoints.pretrained import Pretrained, on_device
-from elmokit.config import BiLMConfig, check_state_policy
+from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.runtime import pick_device
+from elmokit.settings import StatePolicy, conform
 from elmokit.text.vocab import Vocab
 
 BATCH_WORDS = 16_384  # of a batch that is evaluated, or of a window of a longer sentence
@@ -53,7 +54,7 @@ def state_of(config: BiLMConfig, state: str | None) -> str:
     """
     carries = config.sequence_encoder.carries_state
     state = ("carry" if carries else "zeros") if state is None else state
-    check_state_policy(state)
+    conform(StatePolicy, state, "state")
     if state != "zeros" and not carries:
         raise ValueError(
             f"a model with the encoder {config.encoder_name} has no state to start from: use state='zeros'"

@@ -16,12 +16,12 @@ import numpy as np
 
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import StatePolicy
 from elmokit.data.text_files import line_tokenizer
 from elmokit.lm.evaluate import log_losses
 from elmokit.lm.language_model import check_start, parts_of, resolve_language_model
 from elmokit.lm.masked import masked_log_losses
 from elmokit.lm.measures import Perplexity, PseudoPerplexity
+from elmokit.settings import StatePolicy
 from elmokit.text.tokenizer import Sentence, refuse_table
 
 

@@ -26,7 +26,7 @@ from elmokit.config import (
 )
 from elmokit.ops.functional import char_conv, highway, linear
 from elmokit.text.characters import count_truncated, encode_words
-from elmokit.text.efml_dictionaries import count_truncated_efml, encode_efml
+from elmokit.text.efml import boundary_ids, count_truncated_efml, encode_efml
 
 ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_}
 WORDS_MULTIPLE, CHARACTERS_MULTIPLE = 128, 8
@@ -296,7 +296,7 @@ class EfmlEncoder(nn.Module):
         _check_filled(ids, "padding", "token_encoder.ids")
 
     def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        begin, end = (like.new_tensor(self.config.boundary_ids(which, like.shape[-1])) for which in range(2))
+        begin, end = (like.new_tensor(boundary_ids(self.config, which, like.shape[-1])) for which in range(2))
         return begin, end
 
     def is_word(self, ids: Tensor) -> Tensor:

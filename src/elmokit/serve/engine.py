@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import OutputSpec, Pooling
 from elmokit.runtime import release_freed_memory
 from elmokit.serve.errors import RequestError
+from elmokit.settings import StatePolicy
 
 logger = logging.getLogger(__name__)
 

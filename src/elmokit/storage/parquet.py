@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.fs.arrow import require_pyarrow
+from elmokit.fs.arrow import errors_naming, require_pyarrow
 from elmokit.fs.atomic import atomic_path
 from elmokit.storage.store import EmbeddingStore
 
@@ -71,12 +71,13 @@ def write_parquet(store: EmbeddingStore, path: str | Path) -> None:
 
 
 def num_rows(path: str | Path) -> int:
-    """The number of rows in a Parquet file, from its footer. ValueError or OSError for another file."""
-    return require_pyarrow().parquet.read_metadata(path).num_rows
+    """The number of rows in a Parquet file, from its footer. ValueError, which names it, for another file."""
+    with errors_naming(path):
+        return require_pyarrow().parquet.read_metadata(path).num_rows
 
 
 def column_names(path: str | Path) -> list[str]:
-    """The names of the columns of a Parquet file, in order; errors as those of `num_rows`."""
+    """The names of the columns of a Parquet file, in order."""
     return require_pyarrow().parquet.read_schema(path).names
 
 

@@ -3,8 +3,17 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from elmokit.config import StorageDtype
-from elmokit.settings import Between, Count, CountOrZero, DropoutRate, Fraction, NonNegative, Positive, check
+from elmokit.settings import (
+    Between,
+    Count,
+    CountOrZero,
+    DropoutRate,
+    Fraction,
+    NonNegative,
+    Positive,
+    StorageDtype,
+    check,
+)
 
 # The tasks of elmokit: module of elmokit.tasks -> class.
 TASKS = {

@@ -26,7 +26,7 @@ from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.fitting.words import EncodedWords, WordBatch, WordEncoder, Words
 from elmokit.tasks.networks import BiLSTM, masked_softmax
-from elmokit.text.offsets import token_offsets
+from elmokit.text.chunks import token_offsets
 from elmokit.text.tokenizers import get_tokenizer
 
 

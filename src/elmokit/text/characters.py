@@ -23,16 +23,11 @@ class TruncationWarning(UserWarning):
     """Words are longer than the model can read, so that it sees only their beginnings."""
 
 
-def word_bytes(word: str) -> bytes:
-    """The UTF-8 bytes of a word, without lone surrogates, which UTF-8 cannot represent."""
-    return word.encode("utf-8", "ignore")
-
-
 def count_truncated(words: Sequence[str], max_characters: int = MAX_CHARACTERS) -> int:
     """Number of words with more bytes than fit between begin-word and end-word."""
     limit = max_characters - 2
     # A character has at most 4 bytes, so only long words need to be encoded to be counted.
-    return sum(1 for word in words if 4 * len(word) > limit and len(word_bytes(word)) > limit)
+    return sum(1 for word in words if 4 * len(word) > limit and len(word.encode()) > limit)
 
 
 def truncation_message(count: int, limit: str, place: str, word: str) -> str:
@@ -96,7 +91,7 @@ def encode_words(
     """
     if max_characters < 3:
         raise ValueError(f"max_characters must be at least 3 (begin-word, one byte, end-word), not {max_characters}")
-    encoded = [word_bytes(word)[: max_characters - 2] for word in words]
+    encoded = [word.encode()[: max_characters - 2] for word in words]
     boundaries = [row for row, word in enumerate(words) if word in MARK_OF_BOUNDARY]
     for row in boundaries:
         encoded[row] = b"?"  # one byte; the id is set below

@@ -1,44 +1,33 @@
-"""Tokenization rules that apply to chunks of text between white spaces, with a cache of frequent chunks."""
+"""Tokenization rules that apply to chunks of text between white spaces, and the positions of tokens in a text."""
 
 import re
+from array import array
+from collections.abc import Sequence
 from itertools import chain
-from sys import getsizeof
 
-# Memory of the caches: for chunks within sentences, and for the last chunks of sentences.
-INSIDE_BYTES, LAST_BYTES = 96 << 20, 24 << 20
-DICTIONARY_BYTES = 100  # per entry
+CACHED_CHUNKS, CACHED_CHARACTERS = 200_000, 100  # of each cache; longer chunks are rare, and not kept
 
 # Invisible characters without meaning for a model: soft hyphen, zero-width space, direction marks, byte order mark.
 INVISIBLE = re.compile(r"[\u00ad\u200b\u200e\u200f\u2060\ufeff]")
 
+NOT_SPACE = re.compile(r"\S")
+VISIBLE = re.compile(rf"(?!{INVISIBLE.pattern})\S")
+LOOK_AHEAD = 100  # characters in which to look for the next token if the tokenizer has changed the text
+
 
 class ChunkCache(dict[str, tuple[str, ...]]):
-    """The tokens of chunks, found by a regular expression, in a cache of limited size.
+    """The tokens of chunks, found by a regular expression; it begins anew when it is full."""
 
-    The cache has two generations of half its size each: when the newer one is full it replaces the older one, so that
-    chunks that were not used lately are dropped.
-    """
-
-    def __init__(self, rules: re.Pattern[str], size: int) -> None:
+    def __init__(self, rules: re.Pattern[str]) -> None:
         super().__init__()
-        self._rules, self._half, self._used = rules, size // 2, 0
-        self._older: dict[str, tuple[str, ...]] = {}
+        self._rules = rules
 
     def __missing__(self, chunk: str) -> tuple[str, ...]:
-        tokens = self._older.get(chunk)
-        if tokens is None:
-            tokens = tuple(match.group() for match in self._rules.finditer(INVISIBLE.sub("", chunk)))
-            if tokens == (chunk,):
-                tokens = (chunk,)  # share the string with the key
-        size = DICTIONARY_BYTES + getsizeof(chunk) + getsizeof(tokens) + sum(map(getsizeof, tokens))
-        if size > self._half:
-            return tokens
-        if self._used + size > self._half:
-            self._older = dict(self)
-            self.clear()
-            self._used = 0
-        self._used += size
-        self[chunk] = tokens
+        tokens = tuple(match.group() for match in self._rules.finditer(INVISIBLE.sub("", chunk)))
+        if len(chunk) <= CACHED_CHARACTERS:
+            if len(self) >= CACHED_CHUNKS:
+                self.clear()
+            self[chunk] = (chunk,) if tokens == (chunk,) else tokens  # share the string with the key
         return tokens
 
 
@@ -47,7 +36,7 @@ class ChunkRules:
 
     def __init__(self, inside: re.Pattern[str], last: re.Pattern[str]) -> None:
         """Use the pattern `last` for the last chunk of a sentence, `inside` for the others."""
-        self._inside, self._last = ChunkCache(inside, INSIDE_BYTES), ChunkCache(last, LAST_BYTES)
+        self._inside, self._last = ChunkCache(inside), ChunkCache(last)
 
     def __call__(self, sentence: str) -> list[str]:
         """Tokenize a sentence; its tokens, concatenated, are its visible characters without white space."""
@@ -58,3 +47,28 @@ class ChunkRules:
         tokens = list(chain.from_iterable(map(self._inside.__getitem__, chunks)))
         tokens.extend(last)
         return tokens
+
+
+def token_offsets(text: str, tokens: Sequence[str]) -> list[tuple[int, int] | None]:
+    """Find tokens in their text, in time linear in its length.
+
+    Args:
+        text: The text.
+        tokens: Its tokens, in order. They lack its white space and may lack its invisible characters.
+
+    Returns:
+        The start and stop of each token in characters; None for a token that does not occur unchanged in the text.
+    """
+    kept = NOT_SPACE if INVISIBLE.search("".join(tokens)) else VISIBLE
+    places = array("L", (match.start() for match in kept.finditer(text)))
+    visible = "".join(kept.findall(text))
+    offsets: list[tuple[int, int] | None] = []
+    position = 0
+    for token in tokens:
+        start = visible.find(token, position, position + len(token) + LOOK_AHEAD)
+        if start < 0 or not token:
+            offsets.append(None)
+            continue
+        position = start + len(token)
+        offsets.append((places[start], places[position - 1] + 1))
+    return offsets

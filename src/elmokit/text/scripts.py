@@ -1,4 +1,8 @@
-"""Regular expressions for the letters of scripts: those without spaces between words, those without tokenizer rules."""
+"""Letters of scripts without spaces between words, and of those without rules; the tokenizer characters-1.
+
+characters-1, for Chinese and Japanese, makes every ideograph a token. Text between ideographs, including kana, is split
+into runs of letters and single punctuation marks.
+"""
 
 import re
 
@@ -15,3 +19,12 @@ NOT_LATIN_LETTER = re.compile(
     r"\u31a0-\u31ff\u3400-\ua71f\ua800-\uab2f\uab70-\ud7ff\uf900-\ufaff\ufb13-\ufdff\ufe70-\ufefc\uff66-\uffdc"
     r"\U00010000-\U0001cfff\U0001e000-\U0001efff\U00020000-\U000323af]"
 )
+
+IDEOGRAPH = f"[{IDEOGRAPHS}]"
+CHARACTERS = re.compile(rf"{IDEOGRAPH}|(?:(?!{IDEOGRAPH})\w)+|\S")
+CHINESE_SENTENCE = re.compile(r".+?(?:[\u3002\uff01\uff1f!?\u2026]+[\u201d\u2019\u300d\u300f\uff09)\"]*|$)", re.DOTALL)
+
+
+def split_chinese_sentences(paragraph: str) -> list[str]:
+    """Split a paragraph into sentences, each with its final punctuation and closing quotes."""
+    return [stripped for sentence in CHINESE_SENTENCE.findall(paragraph) if (stripped := sentence.strip())]

@@ -9,8 +9,7 @@ from importlib.metadata import version
 from threading import Lock
 from typing import Any
 
-from elmokit.text.chinese import split_chinese_sentences
-from elmokit.text.scripts import SOUTH_EAST_ASIAN_LETTER
+from elmokit.text.scripts import SOUTH_EAST_ASIAN_LETTER, split_chinese_sentences
 from elmokit.text.tokenizer import Tokenizer
 
 LANGUAGE_CODE = re.compile(r"[a-z]{2,3}")
@@ -33,29 +32,18 @@ def _module(name: str, extra: str) -> Any:
         raise ValueError(f"{error}: pip install {PACKAGES[extra]} (elmokit's extra {extra})") from error
 
 
-def _spacy_pipeline(model: str) -> tuple[Any, str]:
-    """spaCy's pipeline of a model, or the blank pipeline of a language; and its version."""
+@lru_cache(maxsize=4)  # loading takes a second, and callers may load the tokenizer once per document
+def _spacy(model: str) -> Tokenizer:
+    """The pipeline of a model, or the blank pipeline of a language."""
     spacy = _module("spacy", "spacy")
     if LANGUAGE_CODE.fullmatch(model):
-        try:
-            pipeline, installed = spacy.blank(model), spacy.__version__
-            pipeline.max_length = sys.maxsize  # the limit protects parsers, which a blank pipeline does not have
-        except ImportError as error:  # an unknown language, or one whose segmenter is not installed
-            raise ValueError(f"spaCy has no pipeline for the language {model!r}: {error}") from error
+        pipeline, installed = spacy.blank(model), spacy.__version__
+        pipeline.max_length = sys.maxsize  # the limit protects parsers, which a blank pipeline does not have
     else:
-        try:
-            pipeline = spacy.load(model, exclude=["tagger", "ner", "lemmatizer", "attribute_ruler", "textcat"])
-        except OSError as error:
-            raise ValueError(f"spaCy has no model {model!r}: python -m spacy download {model}") from error
+        pipeline = spacy.load(model, exclude=["tagger", "ner", "lemmatizer", "attribute_ruler", "textcat"])
         installed = pipeline.meta["version"]
     if not {"parser", "senter", "sentencizer"} & set(pipeline.pipe_names):
         pipeline.add_pipe("sentencizer")
-    return pipeline, installed
-
-
-@lru_cache(maxsize=4)  # loading takes a second, and callers may load the tokenizer once per document
-def _spacy(model: str) -> Tokenizer:
-    pipeline, installed = _spacy_pipeline(model)
 
     def tokenize(text: str) -> list[str]:
         return [part for token in pipeline.make_doc(text) for part in token.text.split()]
@@ -123,7 +111,8 @@ def load_segmenter(name: str) -> Tokenizer:
         The tokenizer, whose name ends in its version.
 
     Raises:
-        ValueError: The library or model is not installed, or has another version.
+        ValueError: The library is not installed, or it or the model has another version.
+        OSError, ImportError: spaCy has no such model or language.
     """
     library, _, required = name.partition("==")
     tokenizer = _spacy(library.removeprefix("spacy:")) if library.startswith("spacy:") else SEGMENTERS[library]()

@@ -5,8 +5,6 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
-from elmokit.text.abbreviations import INTRODUCING
-
 # sentencex takes quadratic time for runs of punctuation: a million apostrophes would take a minute.
 WINDOW = 10_000
 
@@ -16,15 +14,22 @@ LANGUAGES = (
     "am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "hi", "hy", "it", "ja", "kk", "kn",
     "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te", "uk",
 )  # fmt: skip
-# The codes of ISO 639-2 and 639-3 for languages that have rules under their code of two letters.
-CODES_OF_THREE_LETTERS = {
-    "amh": "am", "ara": "ar", "arm": "hy", "ben": "bn", "bul": "bg", "bur": "my", "cat": "ca", "chi": "zh", "cmn": "zh",
-    "dan": "da", "deu": "de", "dut": "nl", "ell": "el", "eng": "en", "fin": "fi", "fra": "fr", "fre": "fr", "ger": "de",
-    "gre": "el", "guj": "gu", "hin": "hi", "hye": "hy", "ita": "it", "jpn": "ja", "kan": "kn", "kaz": "kk", "mal": "ml",
-    "mar": "mr", "mya": "my", "nld": "nl", "pan": "pa", "pol": "pl", "por": "pt", "rus": "ru", "slk": "sk", "slo": "sk",
-    "spa": "es", "tam": "ta", "tel": "te", "tha": "th", "ukr": "uk", "zho": "zh",
-}  # fmt: skip
 
+# Abbreviations that precede something, such as titles, "number" or "for example", so that no sentence ends after them.
+INTRODUCING = (
+    # German
+    "Abb|Anm|Aufl|Bd|Bde|bzgl|bzw|ca|Dipl|Dr|ebd|evtl|exkl|gegr|ggf|Hr|Hrsg|Ing|inkl|insb|jew|Nr|Prof|sog|Tel|vgl|zzgl|"
+    # French, Italian, Spanish, Portuguese
+    "MM|Mme|Mlle|Mgr|Sig|Sigg|Dott|Avv|pag|pagg|cfr|Sr|Sra|Sres|Srta|Dra|Uds|Vds|pág|págs|núm|aprox|Exmo|Exma|"
+    # Dutch, Danish, Norwegian, Swedish, Finnish
+    "blz|dhr|mevr|drs|resp|evt|bijv|excl|incl|nr|tlf|jfr|dvs|esim|"
+    # Polish, Czech, Slovak, Hungarian, Croatian, Turkish
+    "np|tzw|tzn|prof|inż|mgr|dr|ul|św|např|popř|tj|tzv|npr|Doç|Yrd|"
+    # Russian, Ukrainian, Bulgarian, Greek
+    "ул|им|ім|вул|напр|проф|акад|доц|стр|рис|табл|σελ|βλ|"
+    # several languages
+    "Mr|Mrs|Ms|St|cf|fig|pp|vol|vols"
+)
 
 # Where to split a window in which sentencex finds no end of a sentence, such as a long quotation.
 MARK_AND_SPACE = re.compile(r"[.!?\u2026\u0964\u3002\uff01\uff1f][\"'\u2019\u201d)\]]*\s+")
@@ -42,26 +47,21 @@ def _forced_segment(text: str) -> str:
 
 NOT_ASCII_SPACE = re.compile(r"[^\S\x00-\x7f]")
 LETTER_SPACE_PERIOD = re.compile(r"([^\W\d_])(\s+)\.")
-SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _segment(language: str, text: str) -> list[str]:
     """The segments of a text by sentencex.
 
     sentencex 1.0 panics if a capital, white space outside of ASCII and a period follow each other, as in
-    "vitamin C\u00a0.", and refuses lone surrogates. Such a text is split as if its white space were ASCII, and its
-    surrogates U+FFFD. All others are split as they are, so that their sentences stay those that models were trained on.
+    "vitamin C\u00a0.". Such a text is split as if its white space were ASCII. All others are split as they are, so that
+    their sentences stay those that models were trained on.
     """
     from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  (a compiled module)
 
-    accepted = SURROGATE.sub("\ufffd", text)
-    endings = LETTER_SPACE_PERIOD.findall(accepted)
-    if any(letter.isupper() and not space.isascii() for letter, space in endings):
-        accepted = NOT_ASCII_SPACE.sub(" ", accepted)
-    sentences = segment(language, accepted)
-    if accepted == text:
-        return sentences
-    ends = list(accumulate(map(len, sentences)))
+    endings = LETTER_SPACE_PERIOD.findall(text)
+    if all(space.isascii() for letter, space in endings if letter.isupper()):
+        return segment(language, text)
+    ends = list(accumulate(map(len, segment(language, NOT_ASCII_SPACE.sub(" ", text)))))
     return [text[begin:end] for begin, end in pairwise([0, *ends[:-1], len(text)])]
 
 

@@ -4,15 +4,19 @@ A model must read text that is tokenized like its training text, so the name of 
 weights. Names end in a version, which changes whenever the tokens of any text change.
 """
 
-import re
 from dataclasses import replace
 from functools import partial
 
-from elmokit.text.chinese import CHARACTERS, split_chinese_sentences
 from elmokit.text.english import split_english_sentences, tokenize_english
-from elmokit.text.scripts import NOT_LATIN_LETTER, SOUTH_EAST_ASIAN_LETTER, UNSPACED_LETTER
+from elmokit.text.scripts import (
+    CHARACTERS,
+    NOT_LATIN_LETTER,
+    SOUTH_EAST_ASIAN_LETTER,
+    UNSPACED_LETTER,
+    split_chinese_sentences,
+)
 from elmokit.text.segmenters import LANGUAGE_CODE, SEGMENTERS, load_segmenter
-from elmokit.text.sentences import CODES_OF_THREE_LETTERS, LANGUAGES, split_sentences
+from elmokit.text.sentences import LANGUAGES, split_sentences
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.words import tokenize_words
 
@@ -73,23 +77,7 @@ OWN_SENTENCES = {"english-1": ("en",), "characters-1": ("zh", "ja"), "rjieba": (
 
 def _uses_sentencex(tokenizer: Tokenizer, language: str) -> bool:
     library = tokenizer.name.partition("==")[0]
-    own = library.startswith("spacy:") or library == "pythainlp" or language in OWN_SENTENCES.get(library, ())
-    return not own
-
-
-def _check_own_language(name: str, language: str) -> None:
-    """ValueError for a tokenizer of spaCy or PyThaiNLP, which splits sentences by rules of its own, and a language."""
-    library, _, pipeline = name.partition(":")
-    own = pipeline.split("_")[0] if library == "spacy" else "th" if name.partition("==")[0] == "pythainlp" else language
-    if own != language:
-        raise ValueError(f"{name} splits sentences by rules of its own, not those of {language!r}: omit the language")
-
-
-def _code_with_rules(language: str) -> str | None:
-    """The two-letter code of a language that may be given as deu or de-AT, too; None if there are no rules for it."""
-    code = re.split("[-_]", language.lower())[0]
-    code = CODES_OF_THREE_LETTERS.get(code, code)
-    return code if code in (*LANGUAGES, *TOKENIZER_OF) else None
+    return not library.startswith(("spacy:", "pythainlp")) and language not in OWN_SENTENCES.get(library, ())
 
 
 def tokenizer_for(name: str | None = None, language: str | None = None) -> Tokenizer:
@@ -107,27 +95,17 @@ def tokenizer_for(name: str | None = None, language: str | None = None) -> Token
     Raises:
         ValueError: There is no such language or tokenizer, or they do not match.
     """
-    if language is not None and (code := _code_with_rules(language)) not in (None, language):
-        raise ValueError(f"the rules for {language!r} have the code {code!r}: write that")
     if language is not None and not LANGUAGE_CODE.fullmatch(language):
-        raise ValueError(
-            f"{language!r} is not a language code of two or three letters; there are rules for {', '.join(LANGUAGES)}, "
-            "th and zh"
-        )
+        raise ValueError(f"{language!r} is not a language code: there are rules for {', '.join(LANGUAGES)}, th and zh")
     if name is None:
         name = TOKENIZER_OF.get(language or "en", "words-1")
     if name is None:
-        raise ValueError(
-            f"there is no tokenizer for {language!r}, which has no spaces between words: use spacy:MODEL, or "
-            "whitespace-1 for text that is already tokenized"
-        )
+        raise ValueError(f"there is no tokenizer for {language!r}: use spacy:MODEL, or split its words yourself")
     tokenizer = get_tokenizer(name)
     if tokenizer.name == TOKENIZED and language is not None:
         raise ValueError("whitespace-1 reads one sentence per line in any language: omit the language")
     if tokenizer.name == "words-1" and language is None:
         raise ValueError("words-1 needs a language, such as de, to split sentences by: give one")
-    if language is not None:
-        _check_own_language(name, language)
     if language is None or not _uses_sentencex(tokenizer, language):
         return replace(tokenizer, language=language)
     return replace(tokenizer, split_sentences=partial(split_sentences, language), language=language)

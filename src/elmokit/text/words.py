@@ -8,9 +8,19 @@ A change of the rules that changes the tokens of any text requires a new name.
 
 import re
 
-from elmokit.text.abbreviations import ABBREVIATIONS, ALWAYS_ABBREVIATIONS
 from elmokit.text.chunks import ChunkRules
 from elmokit.text.english import DOMAIN, EMAIL, FACE, LETTER, URL
+from elmokit.text.sentences import INTRODUCING
+
+# Abbreviations within a sentence; at its end, some of them are ordinary words.
+ABBREVIATIONS = (
+    f"{INTRODUCING}|Abs|Abt|Chr|Fa|geb|Hbf|Jh|Jhd|lat|Mio|Mrd|nördl|röm|Std|Str|südl|usw|verh|zit|"
+    "Cie|env|hab|apr|av|chap|éd|janv|févr|juill|sept|oct|nov|déc|ecc|Ud|Vd|etc|Ltda|Lda|"
+    "enz|jl|kr|osv|mfl|kl|pga|milj|mrd|yms|itd|itp|godz|wyd|apod|atd|mj|stb|vb|vs|"
+    "гг|вв|др|млн|млрд|тыс|руб|коп|см|ср|тт|обл|тис|грн|κλπ|κτλ|Jr|al|ed|eds|max|min|op"
+)
+# Abbreviations that keep their period at the end of a sentence, too.
+ALWAYS_ABBREVIATIONS = "Dr|Prof|bzw|usw|vgl|etc|ecc|enz|osv|itd|itp|atd|apod|yms|млн|млрд|тыс|κλπ|κτλ"
 
 # Characters of words that \w does not match: accents, points and vowel signs, joiners.
 SIGNS = (

@@ -124,11 +124,11 @@ def test_zero_null_or_missing_clip_means_none() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"lstm": {"dim": "6"}}, "lstm.cell_dim must be an integer, not '6'"),
-        ({"lstm": {"n_layers": 2.7}}, "lstm.num_layers must be an integer, not 2.7"),
+        ({"lstm": {"dim": "6"}}, "cell_dim must be an integer, not '6'"),
+        ({"lstm": {"n_layers": 2.7}}, "num_layers must be an integer, not 2.7"),
         ({"lstm": {"use_skip_connections": "false"}}, "use_skip_connections must be true or false, not 'false'"),
-        ({"char_cnn": {"n_highway": True}}, "char_cnn.num_highway must be an integer, not True"),
-        ({"char_cnn": {"filters": [[1, 4.5]]}}, "char_cnn.filters must be an integer, not 4.5"),
+        ({"char_cnn": {"n_highway": True}}, "num_highway must be an integer, not True"),
+        ({"char_cnn": {"filters": [[1, 4.5]]}}, "filters.* must be an integer, not 4.5"),
     ],
 )
 def test_values_of_another_type_are_refused(change: dict[str, Any], message: str) -> None:

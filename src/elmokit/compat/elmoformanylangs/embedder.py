@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from elmokit.compat.notice import warn_of_strings, warn_once
-from elmokit.config import StatePolicy
 from elmokit.embed import embedder
 from elmokit.nn.bilm import BiLMState
+from elmokit.settings import StatePolicy
 from elmokit.text.characters import BOS, EOS
-from elmokit.text.efml_dictionaries import padding_ids
+from elmokit.text.efml import padding_ids
 
 Sentences = Sequence[Sequence[str]]
 AVERAGE, ALL = -1, -2

@@ -7,18 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from elmokit.config import (
-    CHARACTER_SHIFT,
-    EFML_BEGIN_WORD,
-    EFML_BOUNDARIES,
-    EFML_END_WORD,
-    EFML_OOV,
-    EFML_PAD,
-    CharCNNConfig,
-    EfmlEncoderConfig,
-)
+from elmokit.config import CHARACTER_SHIFT, CharCNNConfig, EfmlEncoderConfig
 from elmokit.text.characters import BOS, EOS
 
+# Entries of the dictionaries. Training swapped the two marks around a word (frontend.py:51), so that its models know
+# them swapped.
+EFML_BEGIN_WORD, EFML_END_WORD = "<eow>", "<bow>"
+EFML_BOUNDARIES = "<bos>", "<eos>"
+EFML_OOV, EFML_PAD = "<oov>", "<pad>"
 BOUNDARY_NAMES: dict[str, str] = dict(zip((BOS, EOS), EFML_BOUNDARIES, strict=True))
 
 
@@ -37,28 +33,15 @@ def count_truncated_efml(words: Sequence[str], config: EfmlEncoderConfig) -> int
     return sum(BOUNDARY_NAMES.get(word, word) not in EFML_BOUNDARIES for word in long)
 
 
-def _code_points(words: Sequence[str]) -> np.ndarray:
-    return np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-
-
 def _character_ids(words: Sequence[str], config: EfmlEncoderConfig, char_cnn: CharCNNConfig) -> np.ndarray:
     """Rows of begin-word, the characters, end-word and padding, (N, C); C is as small as the longest word allows."""
-    rows, lengths = config.character_rows, np.fromiter(map(len, words), dtype=np.int64, count=len(words))
-    boundaries = [number for number, word in enumerate(words) if word in EFML_BOUNDARIES]
-    lengths[boundaries] = 1
+    rows = config.character_rows
+    begin, end, unknown, padding = (rows[name] for name in (EFML_BEGIN_WORD, EFML_END_WORD, EFML_OOV, EFML_PAD))
+    spelled = [[word] if word in EFML_BOUNDARIES else word for word in words]
+    ids = [[begin, *(rows.get(character, unknown) for character in word), end] for word in spelled]
     # As in `encode_words`, every filter must see a window of padding only.
-    width = min(char_cnn.max_characters, int(lengths.max(initial=0)) + 2 + char_cnn.widest_filter)
-    spelled = ["?" if word in EFML_BOUNDARIES else word for word in words]
-    distinct, inverse = np.unique(_code_points(spelled), return_inverse=True)
-    known = np.array([rows.get(chr(point), rows[EFML_OOV]) for point in distinct], dtype=np.int64)
-
-    ids = np.full((len(words), width), rows[EFML_PAD], dtype=np.int64)
-    ids[:, 1:][np.arange(width - 1) < lengths[:, None]] = known[inverse]
-    ids[:, 0] = rows[EFML_BEGIN_WORD]
-    ids[np.arange(len(words)), lengths + 1] = rows[EFML_END_WORD]
-    for number in boundaries:
-        ids[number, 1] = rows[words[number]]
-    return ids
+    width = min(char_cnn.max_characters, max(map(len, ids), default=2) + char_cnn.widest_filter)
+    return np.array([each + [padding] * (width - len(each)) for each in ids], dtype=np.int64).reshape(-1, width)
 
 
 def encode_efml(words: Sequence[str], config: EfmlEncoderConfig) -> np.ndarray:
@@ -89,3 +72,9 @@ def padding_ids(width: int, config: EfmlEncoderConfig) -> np.ndarray:
     if config.characters:
         padding[len(config.words) > 0 :] = config.character_rows[EFML_PAD]
     return padding + CHARACTER_SHIFT
+
+
+def boundary_ids(config: EfmlEncoderConfig, which: int, width: int) -> list[int]:
+    """The ids of <S> (`which` = 0) or </S> (1), padded to `width`."""
+    (ids,) = encode_efml([EFML_BOUNDARIES[which]], config).tolist()
+    return [*ids, *padding_ids(width, config)[len(ids) :].tolist()][:width]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from efml_files import CHARACTERS, WORDS
 
-from elmokit.config import BiLMConfig, CharCNNConfig, EfmlEncoderConfig, InterleavedConfig
-from elmokit.text.efml_dictionaries import count_truncated_efml, encode_efml, padding_ids
+from elmokit.config import CharCNNConfig, EfmlEncoderConfig
+from elmokit.text.efml import boundary_ids, count_truncated_efml, encode_efml, padding_ids
 
 BOTH = EfmlEncoderConfig(
     words=tuple(WORDS),
@@ -18,7 +18,7 @@ BOTH = EfmlEncoderConfig(
 )
 ONLY_WORDS = dataclasses.replace(BOTH, characters=(), char_cnn=None)
 ONLY_CHARACTERS = dataclasses.replace(BOTH, words=())
-TOKENS = ["the", "cat", "", "今", "hé😀\ud800", "thecatthecat", "<bos>", "</S>", "<S>", "<eos>", "<pad>", "\u3000"]
+TOKENS = ["the", "cat", "", "今", "hé😀", "thecatthecat", "<bos>", "</S>", "<S>", "<eos>", "<pad>", "\u3000"]
 
 
 def reference_encode(word: str, config: EfmlEncoderConfig) -> list[int]:
@@ -71,30 +71,4 @@ def test_padding_ids_are_the_rows_of_pad() -> None:
 @pytest.mark.parametrize("config", [BOTH, ONLY_WORDS, ONLY_CHARACTERS])
 def test_boundary_ids_equal_encoded_boundary_words(config: EfmlEncoderConfig) -> None:
     ids = encode_efml(["<S>", "</S>", "cat"], config)
-    assert [config.boundary_ids(which, ids.shape[1]) for which in range(2)] == ids[:2].tolist()
-
-
-@pytest.mark.parametrize("encoder", [BOTH, ONLY_WORDS, ONLY_CHARACTERS])
-def test_efml_config_round_trips_through_json(encoder: EfmlEncoderConfig) -> None:
-    import json
-
-    config = BiLMConfig(None, None, efml=encoder, interleaved=InterleavedConfig(projects_layers=False))
-    assert BiLMConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
-
-
-def test_bilm_config_omits_efml_keys_of_other_models() -> None:
-    values = BiLMConfig.preset("tiny").to_dict()
-    assert "words_and_characters" not in values and "joins_directions" not in values["lstm"]
-
-
-def test_efml_config_rejects_inconsistent_dictionaries() -> None:
-    for change in (
-        {"characters": BOTH.characters[:-1]},
-        {"max_characters": 8},
-        {"words": (*WORDS, 3)},
-        {"word_dim": 0},
-    ):
-        with pytest.raises(ValueError, match="efml"):
-            dataclasses.replace(BOTH, **change)
-    with pytest.raises(ValueError, match="exactly one"):
-        BiLMConfig(efml=BOTH)
+    assert [boundary_ids(config, which, ids.shape[1]) for which in range(2)] == ids[:2].tolist()

@@ -1,0 +1,65 @@
+"""The cache of chunks, and positions of tokens, whatever tokenizers drop or change of a text."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elmokit.text import chunks
+from elmokit.text.chunks import ChunkCache, ChunkRules, token_offsets
+from elmokit.text.tokenizers import get_tokenizer
+
+
+@pytest.mark.parametrize("name", ["english-1", "words-1", "characters-1", "whitespace-1"])
+def test_offsets_are_those_of_consecutive_tokens(name: str) -> None:
+    text = " An ex\u00adample\u00ad of it.\u3000\u200b Another\xa0example \ufeff of it\u2026"
+    tokens = get_tokenizer(name).tokenize(text)
+    offsets = [offset for offset in token_offsets(text, tokens) if offset is not None]
+    assert len(offsets) == len(tokens)
+    for token, (start, stop) in zip(tokens, offsets, strict=True):
+        assert text[start:stop].replace("\u00ad", "") == token.replace("\u00ad", "")
+    assert all(stop <= start for (_, stop), (start, _) in pairwise(offsets))
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "offsets"),
+    [
+        (
+            "An ex\u00adample. Another example.",
+            ["An", "example", ".", "Another", "example", "."],
+            [(0, 2), (3, 11), (11, 12), (13, 20), (21, 28), (28, 29)],
+        ),
+        (
+            'He said "no" .',
+            ["He", "said", "``", "no", "''", "."],
+            [(0, 2), (3, 7), None, (9, 11), None, (13, 14)],
+        ),
+        ("a " + "b " * 200 + "c", ["a", "c"], [(0, 1), None]),  # too far from the one before
+        ("", [""], [None]),
+        ("ab c", ["", "ab", "", "c"], [None, (0, 2), None, (3, 4)]),
+    ],
+)
+def test_offsets_of_tokens_that_differ_from_the_text(text: str, tokens: list[str], offsets: list) -> None:
+    assert token_offsets(text, tokens) == offsets
+
+
+@given(st.lists(st.text(alphabet="ab.' \t", max_size=12), max_size=40), st.sampled_from([1, 3, 1000]))
+def test_chunk_cache_equals_no_cache_for_every_size(texts: list[str], size: int) -> None:
+    rules, before = re.compile(r"\w+|\S"), chunks.CACHED_CHUNKS
+    cached, chunks.CACHED_CHUNKS = ChunkCache(rules), size
+    try:
+        for text in texts:
+            for chunk in text.split():
+                assert cached[chunk] == tuple(rules.findall(chunk)) and len(cached) <= size
+    finally:
+        chunks.CACHED_CHUNKS = before
+    assert cached["x." * 10_000] == ("x", ".") * 10_000 and "x." * 10_000 not in cached
+
+
+def test_chunk_rules_treat_the_last_chunk_separately() -> None:
+    rules = ChunkRules(inside=re.compile(r"\w+\.|\S"), last=re.compile(r"\w+|\S"))
+    assert rules("etc. etc.") == ["etc.", "etc", "."] and rules(" \n") == []
