@@ -92,8 +92,6 @@ def atomic_path(path: str | Path, overwrite: bool = True) -> Iterator[Path]:
         OSError: `path` is a directory or cannot be written.
     """
     path = Path(os.path.realpath(path))
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a directory: name a file")
     if path.exists() and not overwrite:
         raise _exists(path)
     with _aside(path) as partial:
@@ -200,7 +198,6 @@ def check_output(
         if foreign or directory_of not in names:
             reason = f"also holds {', '.join(sorted(foreign)[:9])}" if foreign else f"has no {directory_of}"
             raise FileExistsError(f"{output} {reason}, so it is not overwritten: choose another output")
-    output.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(output.parent, output.name)
-    if not os.access(output.parent, os.W_OK):
-        raise PermissionError(f"{output.parent} cannot be written to")
+    with _aside(output):  # raises the system's error where it cannot be written
+        pass

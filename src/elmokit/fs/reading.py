@@ -3,6 +3,7 @@
 import gzip
 import zlib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -160,9 +161,6 @@ def read_lines(path: str | Path) -> Iterator[str]:
         FileNotFoundError: The file is missing, or a directory.
         ValueError: It is not UTF-8 (the message names file and line), is a pipe, or cannot be decompressed.
     """
-    number = 0
-    for block in read_line_blocks(path):
-        for line in block:
-            number += 1
-            text = decode_line(line, path, number)
-            yield text.removeprefix("\ufeff") if number == 1 else text
+    for number, line in enumerate(chain.from_iterable(read_line_blocks(path)), start=1):
+        text = decode_line(line, path, number)
+        yield text.removeprefix("\ufeff") if number == 1 else text
