@@ -15,11 +15,10 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from elmokit.config import StatePolicy
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_path
-from elmokit.fs.paths import expand_user
 from elmokit.progress import ProgressBar
+from elmokit.settings import StatePolicy
 from elmokit.storage.shard import nothing_overflows
 
 Words = Sequence[str]  # a tokenized sentence
@@ -80,7 +79,9 @@ class BiLMLayers:
 def default_cache() -> Path:
     """$ELMOKIT_CACHE, or elmokit in the user's cache directory."""
     own = os.environ.get("ELMOKIT_CACHE")
-    return expand_user(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elmokit"
+    return (
+        Path(own).expanduser() if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elmokit"
+    )
 
 
 def sentence_digest(words: Words) -> bytes:
@@ -117,7 +118,7 @@ class VectorCache:
         self.encoder, self.dtype = encoder, np.dtype(storage_dtype)
         self._word_bytes = self.dtype.itemsize * int(np.prod(encoder.shape))
         self._places = {sentence_digest(()): Place(np.empty((0, *encoder.shape)), 0, 0)}  # no words, no vectors
-        self.directory = None if directory is None else expand_user(directory) / f"{encoder.name}-{storage_dtype}"
+        self.directory = None if directory is None else Path(directory).expanduser() / f"{encoder.name}-{storage_dtype}"
         for path in self.directory.glob("segment-*") if self.directory is not None else ():
             with path.open("rb") as file:
                 index, start = np.load(file), file.tell()

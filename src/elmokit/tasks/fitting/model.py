@@ -34,7 +34,6 @@ from elmokit.config import CharCNNConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_directory, check_output
 from elmokit.fs.json_files import read_json
-from elmokit.fs.paths import expand_user
 from elmokit.fs.reading import read_lines
 from elmokit.nn.elmo import Elmo
 from elmokit.nn.shapes_only import shapes_only
@@ -353,7 +352,7 @@ def load_task_model(directory: str | Path, device: str | None = None, task: type
         CheckpointError: A file is damaged.
         ValueError: The library of its tokenizer, or of another encoder, is not installed; or there is no such device.
     """
-    directory = expand_user(directory)
+    directory = Path(directory).expanduser()
     if not (directory / CONFIG).is_file():
         raise FileNotFoundError(f"{directory} is not a task model: it holds no {CONFIG}")
     picked = pick_device(device)
