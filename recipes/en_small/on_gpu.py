@@ -282,6 +282,7 @@ def allennlp_stack(folder: Path, width: int, cells: int, layers: int) -> nn.Modu
 def embedding_rates(options: argparse.Namespace, bilm: BiLM, dtype: torch.dtype, text: list[list[str]]) -> Figures:
     """Words per second from ids to all layers on the device, and from words to NumPy."""
     rows, lstm, words, figures = options.rows[-1] // 2, bilm.config.lstm, sum(map(len, text)), {}
+    assert lstm is not None
     packed, to = prepack(bilm, dtype), device()
     batch = embedding_batch(text, assign_rows(list(map(len, text)), rows), rows, reset=True)
     ids, tokens = packed.token_encoder.ids(batch.words).to(to), batch.tokens.to(to)
