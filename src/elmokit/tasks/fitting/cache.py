@@ -78,10 +78,9 @@ class BiLMLayers:
 
 def default_cache() -> Path:
     """$ELMOKIT_CACHE, or elmokit in the user's cache directory."""
-    own = os.environ.get("ELMOKIT_CACHE")
-    return (
-        Path(own).expanduser() if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elmokit"
-    )
+    if own := os.environ.get("ELMOKIT_CACHE"):
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elmokit"
 
 
 def sentence_digest(words: Words) -> bytes:
