@@ -15,8 +15,6 @@ from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is read as raw text, but looks tokenized")
-
 FRUIT = "I eat an apple."
 CORPUS = [
     "They play football .",

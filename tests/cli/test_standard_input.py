@@ -148,13 +148,13 @@ def test_the_format_of_standard_input_is_recognized(text: str, suffix: str, run:
     assert [path.suffix for path in given] == [suffix]
 
 
-@pytest.mark.parametrize(("command", "resumes"), [("prepare text.txt", True), ("prepare -", False)])
+@pytest.mark.parametrize(("command", "resumes"), [("embed text.txt", True), ("embed -", False)])
 def test_only_a_run_whose_input_can_be_read_again_is_said_to_resume(
     command: str, resumes: bool, run: Callable[[str, bytes], int], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
-    with patch("elmokit.data.prepare.prepare", side_effect=KeyboardInterrupt):
-        assert run(f"{command} --output shards", TEXT.encode()) == 130
+    with patch("elmokit.embed.files.embed_file", side_effect=KeyboardInterrupt):
+        assert run(f"{command} --output vectors", TEXT.encode()) == 130
     assert ("to resume" in capsys.readouterr().err) == resumes
 
 

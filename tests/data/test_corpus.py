@@ -1,7 +1,6 @@
 """Corpora: checked before training, shuffled reproducibly, resumable at any sentence."""
 
 import gzip
-import os
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
@@ -12,7 +11,6 @@ import zstandard
 
 import elmokit.data.corpus as corpus
 from elmokit.data.corpus import Position, SentenceReader, check_corpus, find_files
-from elmokit.fs.reading import read_lines
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "plain.txt": bytes,
@@ -65,7 +63,7 @@ def test_sentence_reader_resumes_from_every_position(files: list[Path]) -> None:
 def test_sentence_reader_repeats_a_single_sentence(tmp_path: Path) -> None:
     file = write(tmp_path / "one.txt", b"just this")
     report = check_corpus([file])
-    assert (report.files, report.sentences, report.words, report.blank_lines, report.long_words) == (1, 1, 2, 0, 0)
+    assert (report.files, report.sentences, report.words, report.long_words) == (1, 1, 2, 0)
     assert sentences(SentenceReader([file], seed=0), 3) == ["just this"] * 3
 
 
@@ -76,7 +74,6 @@ def test_check_corpus_counts_words_like_the_reader(tmp_path: Path) -> None:
     report = check_corpus([file])
     read = [line.split() for line in lines if line.split()]
     assert (report.sentences, report.words) == (len(read), sum(map(len, read)))
-    assert report.blank_lines == 4
     assert report.stream_tokens == report.words + report.sentences
     result = sentences(SentenceReader([file], seed=0), len(read))
     assert Counter(result) == Counter(" ".join(words) for words in read)
@@ -106,18 +103,12 @@ def test_check_corpus_names_the_line_of_invalid_utf8(tmp_path: Path, name: str) 
         check_corpus([file])
 
 
-def test_check_corpus_rejects_a_character_split_by_a_newline(tmp_path: Path) -> None:
-    file = write(tmp_path / "text.txt", b"fine\ncaf" + "é".encode()[:1] + b"\n" + "é".encode()[1:] + b"\n")
-    with pytest.raises(ValueError, match="line 2"):
-        check_corpus([file])
-
-
 @pytest.mark.parametrize("content", ["", "\n\n", " \n\t\n", "\u00a0\n\u3000"])
 def test_check_corpus_rejects_a_corpus_without_sentences(tmp_path: Path, content: str) -> None:
     """The endless reader would never return."""
     empty = [write(tmp_path / f"empty-{number}.txt", content.encode()) for number in range(2)]
-    for files, message in ((empty[:1], r"empty-0\.txt has no sentences"), (empty, r"of 2 files, .* has no sentences")):
-        with pytest.raises(ValueError, match=message):
+    for files in (empty[:1], empty):
+        with pytest.raises(ValueError, match="no sentences"):
             check_corpus(files)
 
 
@@ -142,23 +133,8 @@ def test_find_files_expands_directories_in_order(tmp_path: Path) -> None:
         find_files([tmp_path / "empty"])
 
 
-@pytest.mark.parametrize("of_type", [str, Path])
-def test_find_files_raises_for_a_single_path(tmp_path: Path, of_type: type) -> None:
-    with pytest.raises(ValueError, match=r"give a list of files: \[path\]"):
-        find_files(of_type(tmp_path))
-
-
 def test_find_files_leaves_out_hidden_files_and_directories(tmp_path: Path) -> None:
     for name in ("a.txt", "._a.txt", ".partial-12345678-shard-00001.txt"):
         (tmp_path / name).write_text("a\n")
     (tmp_path / "folder.txt").mkdir()
     assert find_files([tmp_path]) == [tmp_path / "a.txt"]
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_find_files_rejects_a_pipe_without_opening_it(tmp_path: Path) -> None:
-    """A pipe can be read only once, but text is read twice."""
-    os.mkfifo(tmp_path / "pipe")
-    for read in (lambda path: find_files([path]), lambda path: list(read_lines(path))):
-        with pytest.raises(ValueError, match=r"pipe is a pipe: write it to a file first"):
-            read(tmp_path / "pipe")

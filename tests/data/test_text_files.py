@@ -1,13 +1,10 @@
 """Raw and tokenized text files: the one rule by which verbs read them, and warnings where it seems to be wrong."""
 
-import gzip
 import json
-import shutil
 import warnings
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -127,15 +124,11 @@ def test_text_is_tokenized_for_a_model_that_records_no_tokenizer() -> None:
     assert line_tokenizer("english-1", tokenize=False).name == "whitespace-1"
 
 
-def test_language_for_tokenized_text_is_refused() -> None:
-    with pytest.raises(ValueError, match="the text is tokenized"):
-        line_tokenizer("english-1", tokenize=False, language="de")
-
-
-def test_language_for_a_model_that_records_no_tokenizer_is_refused() -> None:
+@pytest.mark.parametrize(("name", "tokenize"), [("english-1", False), (None, True)])
+def test_language_without_raw_text_is_refused(name: str | None, tokenize: bool) -> None:
     """It would have no effect: each line is a sentence, split at white space."""
-    with pytest.raises(ValueError, match=r"records no tokenizer, .*: omit the language, or split the text first"):
-        line_tokenizer(None, language="de")
+    with pytest.raises(ValueError, match="language"):
+        line_tokenizer(name, tokenize, language="de")
 
 
 def test_language_chooses_the_rules_for_sentences(tmp_path: Path) -> None:
@@ -162,22 +155,16 @@ def test_tokenized_files_name_the_raw_file_without_sentences(tmp_path: Path) -> 
     assert not list(tmp_path.glob("copies/*"))
 
 
-def test_damaged_report_beside_a_shard_is_an_error(shard: Path) -> None:
-    (shard.parent / "corpus.json").write_text('{"options": {"tokenizer": 3}}')
-    with pytest.raises(ValueError, match=r"corpus\.json is damaged"):
-        file_tokenizers([shard], "english-1")
-
-
 # --- Warnings --------------------------------------------------------------------------------------------------------
 
 GERMAN = ["Der Mann ging am 3. Oktober mit seiner Frau in die Stadt, weil sie ein neues Fahrrad kaufen wollten."] * 20
 CHINESE = ["春天来了，花开了，鸟儿在树上唱歌，孩子们在公园里玩耍。"] * 3
 
 
-def doubts(tmp_path: Path, lines: list[str], tokenizer: str, **options: Any) -> list[str]:
+def doubts(tmp_path: Path, lines: list[str], tokenizer: str, language: str | None = None) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        file_tokenizers([write(tmp_path / "text.txt", lines)], tokenizer, **options)
+        file_tokenizers([write(tmp_path / "text.txt", lines)], tokenizer, language=language)
     return [str(each.message) for each in caught]
 
 
@@ -185,12 +172,6 @@ def doubts(tmp_path: Path, lines: list[str], tokenizer: str, **options: Any) -> 
 def test_raw_text_that_is_taken_for_tokenized_is_reported(lines: list[str], tmp_path: Path) -> None:
     (message,) = doubts(tmp_path, lines, "whitespace-1")
     assert "looks raw" in message and "--tokenize" in message
-
-
-@pytest.mark.parametrize(("tokenizer", "language"), [("english-1", None), ("words-1", "en"), ("characters-1", None)])
-def test_tokenized_text_that_is_taken_for_raw_is_reported(tokenizer: str, language: str | None, tmp_path: Path) -> None:
-    (message,) = doubts(tmp_path, SENTENCES, tokenizer, language=language)
-    assert "looks tokenized" in message and "--no-tokenize" in message
 
 
 @pytest.mark.parametrize(
@@ -207,77 +188,12 @@ def test_tokenized_text_that_is_taken_for_raw_is_reported(tokenizer: str, langua
 def test_text_that_is_what_it_is_taken_for_is_not_reported(
     lines: list[str], tokenizer: str, language: str | None, tmp_path: Path
 ) -> None:
-    assert doubts(tmp_path, lines, tokenizer, language=language) == []
+    assert doubts(tmp_path, lines, tokenizer, language) == []
 
 
-def test_sentences_split_by_words_1_without_a_language_are_reported(shard: Path, tmp_path: Path) -> None:
-    (message,) = doubts(tmp_path, GERMAN, "words-1")
-    assert "text.txt is split into sentences by the rules of English" in message and "--language" in message
-    assert doubts(tmp_path, ["Der Mann ging, weil sie kam."], "words-1", by_line=True) == []  # a sentence as it is
-    assert doubts(tmp_path, SENTENCES, "words-1", tokenize=False) == []
-    shutil.copy(shard, other := tmp_path / "shards" / "shard-00001.txt.zst")
-    (shard.parent / "corpus.json").write_text('{"options": {"tokenizer": "words-1"}}')
-    assert len(file_tokenizers([shard, other], "words-1")) == 2  # a warning would be an error
-
-
-def test_lines_of_hundreds_of_words_are_reported_where_a_line_is_a_sentence(tmp_path: Path) -> None:
-    long = [" ".join(["a word of the text and"] * 40)] * 3
-    assert "more than 150 words" in doubts(tmp_path, long, "english-1", by_line=True)[0]
-    assert "more than 150 words" in doubts(tmp_path, long, "whitespace-1")[0]
-    assert doubts(tmp_path, long, "english-1") == []  # is split into sentences
-    assert doubts(tmp_path, long, "english-1", by_line=True, long_lines=True) == []
-
-
-def test_text_in_persian_is_no_protein(tmp_path: Path) -> None:
-    (tmp_path / "text.fa").write_text("گربه روی فرش نشست .\n", encoding="utf-8")
-    assert len(file_tokenizers([tmp_path / "text.fa"], "whitespace-1")) == 1
-
-
-@pytest.mark.parametrize("name", ["a.conllu", "a.txt", "a.conllu.gz"])
-def test_conllu_is_refused_in_place_of_text(name: str, tmp_path: Path) -> None:
-    content = "# sent_id = 1\n# text = The cat.\n1-2\tThe cat" + "\t_" * 8 + "\n1\tThe\t_\tDET" + "\t_" * 6 + "\n"
-    (tmp_path / name).write_bytes(gzip.compress(content.encode()) if name.endswith("gz") else content.encode())
-    with pytest.raises(ValueError, match=rf"{name} holds CoNLL-U, not lines of text"):
-        file_tokenizers([tmp_path / name], "english-1")
-    with pytest.raises(ValueError, match=rf"{name} holds CoNLL-U, not text"):
-        list(read_documents(str(tmp_path / name)))
-
-
-def test_text_with_null_characters_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes("The cat sat on the mat.\n".encode("utf-16-le"))
-    with pytest.warns(UserWarning, match=r"a.txt has null characters: it is damaged, or not in UTF-8 \(UTF-16\?\)"):
-        file_tokenizers([tmp_path / "a.txt"], "english-1")
-
-
-def test_lines_of_several_sentences_are_reported_where_a_line_is_a_sentence(tmp_path: Path) -> None:
-    (message,) = doubts(tmp_path, PARAGRAPHS, "english-1", by_line=True)
-    assert "has lines of several sentences, each of which is read as one" in message
-    assert doubts(tmp_path, PARAGRAPHS, "english-1", by_line=True, long_lines=True) == []
-    single = [sentence for line in PARAGRAPHS for sentence in ENGLISH.split_sentences(line)]
-    assert doubts(tmp_path, single, "english-1", by_line=True) == []
-
-
-@pytest.mark.parametrize(("lines", "reason"), [(CHINESE, "no rules"), (GERMAN, "does not look like English")])
-def test_english_rules_on_another_language_are_reported(lines: list[str], reason: str, tmp_path: Path) -> None:
-    (message,) = doubts(tmp_path, lines, "english-1")
-    assert reason in message and "--language" in message
-
-
-def test_language_that_was_chosen_is_not_doubted_unless_it_has_no_rules(tmp_path: Path) -> None:
-    assert doubts(tmp_path, GERMAN, "english-1", language="de") == []
-    (message,) = doubts(tmp_path, GERMAN, "words-1", language="sv")
-    assert "there are no rules for sentences of 'sv'" in message
-
-
-def test_language_is_refused_where_all_text_is_split(shard: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has split all of the text already: omit the language"):
-        check_language("de", [shard])
-    check_language(None, [shard])
-    (tmp_path / "raw.txt").write_text("A line.\n")
-    check_language("de", [shard, tmp_path / "raw.txt"])
-
-
-def test_string_in_an_unknown_script_is_reported(model: Pretrained) -> None:
+def test_text_without_rules_is_reported(model: Pretrained, tmp_path: Path) -> None:
+    assert "no rules" in doubts(tmp_path, CHINESE, "english-1")[0]
+    assert "no rules for sentences of 'sv'" in doubts(tmp_path, GERMAN, "words-1", "sv")[0]
     with pytest.warns(UserWarning, match="script for which english-1 has no rules"):
         Embedder(model, "cpu").embed(CHINESE[:1])
     Embedder(model, "cpu").embed(["The Greek letter π is read as pi."])  # a quotation is none of that
@@ -293,3 +209,33 @@ def test_shards_need_no_library_of_their_tokenizer(shard: Path) -> None:
     report.write_text(report.read_text().replace("english-1", "spacy:xx_none==9"))
     (tokenizer,) = file_tokenizers([shard], "spacy:xx_none==9")
     assert tokenizer.name == "whitespace-1"
+
+
+# --- No text ---------------------------------------------------------------------------------------------------------
+
+CONLLU = "# sent_id = 1\n# text = The cat.\n1-2\tThe cat" + "\t_" * 8 + "\n1\tThe\t_\tDET" + "\t_" * 6 + "\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.conllu", CONLLU), ("a.txt", CONLLU), ("a.fa", "\n>p\nMVL\n"), ("a.jsonl", "{}\n"), ("a.parquet", "PAR1")],
+)
+def test_records_are_refused_in_place_of_lines_of_text(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match="not lines of text"):
+        file_tokenizers([tmp_path / name], "english-1")
+    if content == CONLLU:
+        with pytest.raises(ValueError, match="CoNLL-U"):
+            list(read_documents(str(tmp_path / name)))
+
+
+def test_text_in_persian_is_no_protein(tmp_path: Path) -> None:
+    (tmp_path / "text.fa").write_text("گربه روی فرش نشست .\n", encoding="utf-8")
+    assert len(file_tokenizers([tmp_path / "text.fa"], "whitespace-1")) == 1
+
+
+def test_language_is_refused_where_all_text_is_split(shard: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="omit the language"):
+        check_language("de", [shard])
+    check_language(None, [shard])
+    check_language("de", [shard, write(tmp_path / "raw.txt", ["A line."])])

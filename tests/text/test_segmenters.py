@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.cli import main
-from elmokit.data.prepare import prepare
-from elmokit.data.prepare_report import read_report
+from elmokit.data.prepare import prepare, read_report
 from elmokit.fs.reading import read_lines
 from elmokit.text import segmenters
 from elmokit.text.sentences import LANGUAGES
@@ -86,14 +85,14 @@ def test_prepare_warns_of_a_language_without_rules(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "options", "share"),
     [
-        ("我喜欢吃苹果。" * 20, {}, r"85\.7%"),
-        ("Он живёт в Москве. " * 20, {"tokenizer": "english-1"}, r"73\.7%"),
-        ("我喜欢吃苹果。" * 20, {"language": "de"}, r"85\.7%"),
-        ("ฉันชอบกินแอปเปิ้ล" * 20, {"language": "zh"}, r"100\.0%"),
+        ("我喜欢吃苹果。" * 20, {}, "86%"),
+        ("Он живёт в Москве. " * 20, {"tokenizer": "english-1"}, "74%"),
+        ("我喜欢吃苹果。" * 20, {"language": "de"}, "86%"),
+        ("ฉันชอบกินแอปเปิ้ล" * 20, {"language": "zh"}, "100%"),
     ],
 )
 def test_prepare_warns_of_unknown_scripts(tmp_path: Path, text: str, options: dict[str, str], share: str) -> None:
-    with pytest.warns(UserWarning, match=share + " of the characters so far are letters of scripts for which"):
+    with pytest.warns(UserWarning, match=rf"has letters of scripts for which .* \({share} of"):
         prepared(tmp_path, text, **options)
 
 

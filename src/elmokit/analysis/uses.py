@@ -80,7 +80,7 @@ def sentences_with(
         on_line: Called for every line, also skipped ones; an exception that it raises ends the search.
     """
     if tokenizers is None:
-        tokenizers = file_tokenizers(files, embedder.model.tokenizer, tokenize, by_line=True)
+        tokenizers = file_tokenizers(files, embedder.model.tokenizer, tokenize)
     lowered = None if words is None else [INVISIBLE.sub("", word.lower()) for word in words]
     lines = chain.from_iterable(
         zip(read_lines(file), repeat(each)) for file, each in zip(files, tokenizers, strict=True)

@@ -44,10 +44,7 @@ SCORE_TSV = (
 
 @dataclass(frozen=True)
 class Prepare:
-    """Split raw text into sentences and tokens, remove duplicates, and write shuffled shards of one sentence per line.
-
-    Rerun the command to resume an interrupted run.
-    """
+    """Split raw text into sentences and tokens, drop duplicates, and write shuffled shards of one sentence a line."""
 
     inputs: Annotated[
         Positional[tuple[Path, ...]],
@@ -68,7 +65,7 @@ class Prepare:
     exclude: Annotated[tuple[Path, ...], UNSET] = ()
     """Held-out files, whose documents, near duplicates and paragraphs of at least 100 characters are dropped."""
     num_shards: Annotated[int | None, UNSET] = None
-    """Number of shards, each of which must fit in memory (default: one per 16 MB of text, at most 256)."""
+    """Number of shards, each of which must fit in memory (default: one per 16 MB of input, at most 256)."""
     processes: Annotated[int | None, UNSET] = None
     """Worker processes (default: one per core). The output does not depend on it."""
     seed: int = 0

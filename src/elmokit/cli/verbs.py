@@ -26,7 +26,7 @@ Verb = (
 
 EXAMPLES_HEADING = "Examples, in a checkout of elmokit:"
 # Verbs that resume an interrupted run when the same command is run again.
-RESUMABLE = (Prepare, Pretrain, Finetune, Embed, Encode, Fit)
+RESUMABLE = (Pretrain, Finetune, Embed, Encode, Fit)
 
 
 def name_of(verb: type) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.fs.reading import decode_line, read_line_blocks, read_lines, refuse_pipe, suffixes_of
+from elmokit.fs.reading import read_lines, suffixes_of
 from elmokit.progress import ProgressBar
 from elmokit.text.characters import count_truncated
 
@@ -25,7 +25,6 @@ class CorpusReport:
         files: Number of files.
         sentences: Number of lines that are not blank.
         words: Number of words.
-        blank_lines: Number of blank lines.
         long_words: Number of words with more bytes than a character CNN reads by default.
         digest: Hash of the contents of the files, independent of their names and order.
         order: The indices of the files, sorted by the hashes of their contents.
@@ -34,7 +33,6 @@ class CorpusReport:
     files: int
     sentences: int
     words: int
-    blank_lines: int
     long_words: int
     digest: str
     order: tuple[int, ...]
@@ -60,13 +58,12 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
 
     Raises:
         FileNotFoundError: A path does not exist, or a directory has no text files.
-        ValueError: `paths` is a single path, or a path is a pipe, which cannot be read twice.
+        ValueError: `paths` is a single path.
     """
     if isinstance(paths, str | Path):
         raise ValueError("give a list of files: [path]")
     files: list[Path] = []
     for path in map(Path, paths):
-        refuse_pipe(path)
         if path.is_dir():
             # Hidden files are left out: unfinished ones, and macOS's attributes of others.
             named = (file for file in path.iterdir() if suffixes_of(file).kind == ".txt" and file.name[0] != ".")
@@ -81,16 +78,6 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
     return files
 
 
-def _decoded(block: list[bytes], file: Path, number: int) -> str:
-    """Decode the lines that follow line `number`. ValueError names the first line that is not UTF-8."""
-    try:
-        return b"\n".join(block).decode("utf-8")
-    except UnicodeDecodeError:
-        for offset, line in enumerate(block, start=1):
-            decode_line(line, file, number + offset)
-        raise
-
-
 def check_corpus(files: Sequence[Path]) -> CorpusReport:
     """Read a corpus once to count its words and check it, before hours are spent on training.
 
@@ -103,31 +90,22 @@ def check_corpus(files: Sequence[Path]) -> CorpusReport:
     Raises:
         ValueError: A file is not UTF-8 (the message names the line), or no file has a sentence.
     """
-    sentences = words = blank_lines = long_words = 0
+    sentences = words = long_words = 0
     digests = []
-    progress = ProgressBar(desc="check text", unit=" lines", unit_scale=True)
     for file in files:
-        number, content = 0, blake2b(digest_size=16)
-        for block in read_line_blocks(file):
-            text = _decoded(block, file, number)
-            content.update(text.encode() + b"\n")
-            if not number:
-                text = text.removeprefix("\ufeff")  # a byte order mark is no word
-            number += len(block)
-            progress.update(len(block))
-            real = sum(1 for line in text.split("\n") if line.strip())
-            sentences, blank_lines = sentences + real, blank_lines + len(block) - real
-            tokens = text.split()
+        content = blake2b(digest_size=16)
+        for line in ProgressBar(read_lines(file), desc=f"check {file.name}", unit=" lines", unit_scale=True):
+            content.update(f"{line}\n".encode())
+            tokens = line.split()
+            sentences += bool(tokens)
             words += len(tokens)
             long_words += count_truncated(tokens)
         digests.append(content.hexdigest())
-    progress.close()
     if not sentences:  # a single file may have none, as a shard of a small corpus
-        names = str(files[0]) if len(files) == 1 else f"the corpus of {len(files)} files, {files[0]} and so on,"
-        raise ValueError(f"{names} has no sentences: give text")
+        raise ValueError(f"the corpus of {', '.join(map(str, files[:3]))} has no sentences: give text")
     digest = blake2b("".join(sorted(digests)).encode(), digest_size=16).hexdigest()
     order = tuple(sorted(range(len(files)), key=digests.__getitem__))
-    return CorpusReport(len(files), sentences, words, blank_lines, long_words, digest, order)
+    return CorpusReport(len(files), sentences, words, long_words, digest, order)
 
 
 def _blocks(lines: Iterator[str]) -> Iterator[list[str]]:

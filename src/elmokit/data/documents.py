@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from elmokit.data.fasta import read_fasta
 from elmokit.data.readers import is_conllu
-from elmokit.fs.arrow import errors_naming, require_pyarrow
+from elmokit.fs.arrow import require_pyarrow
 from elmokit.fs.reading import read_lines, refuse_pipe, suffixes_of
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
@@ -20,25 +21,19 @@ MAX_LINES = 1_000
 MAX_DOCUMENT_CHARACTERS = 250_000
 
 
-@dataclass(frozen=True)
-class Document:
-    """A document, or a chunk of a long one.
-
-    Attributes:
-        file: Index of the file.
-        lines: The lines without blank ones.
-        position: Number of the line, from 1, at which it begins, or of its record in JSON lines; of the row, from 0, in
-            a Parquet file.
-    """
+class Place(NamedTuple):
+    """Where a document begins: the index of its file, and the number of its line (in Parquet, row) there, from 1."""
 
     file: int
+    line: int
+
+
+@dataclass(frozen=True)
+class Document:
+    """The place of a document, or of a chunk of a long one, and its lines without blank ones."""
+
+    place: Place
     lines: list[str]
-    position: int
-
-
-def position_name(path: str) -> str:
-    """The unit that a document's position counts: "row" in a Parquet file, "line" in others."""
-    return "row" if suffixes_of(path).kind == PARQUET else "line"
 
 
 def is_fasta(path: str | Path) -> bool:
@@ -46,61 +41,36 @@ def is_fasta(path: str | Path) -> bool:
     return suffixes_of(path).kind in FASTA
 
 
-def _parsed(line: str, path: str, number: int) -> object:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}, line {number} is not JSON ({error}): each line must be one JSON object") from None
-
-
-def _whole_characters(text: str) -> str:
-    """Replace lone surrogates, which JSON can represent and UTF-8 cannot, by U+FFFD."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _json_texts(path: str, field: str) -> Iterator[tuple[int, str | None]]:
+def _json_texts(path: str, field: str) -> Iterator[tuple[int, object]]:
     for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            continue
-        record = _parsed(line, path, number)
-        if not isinstance(record, dict):
-            raise ValueError(f"{path}, line {number} is not a JSON object: write one object a line, with its text")
-        if field not in record:
-            fields = ", ".join(map(repr, record))
-            raise ValueError(f"{path}, line {number} has no field {field!r} ({fields}): set text_field")
-        text = record[field]
-        if not (text is None or isinstance(text, str)):
-            raise ValueError(f"{path}, line {number}: {field!r} is {type(text).__name__}, not text")
-        yield number, text and _whole_characters(text)
+        if line.strip():
+            try:
+                yield number, json.loads(line)[field]
+            except (ValueError, TypeError, LookupError, RecursionError) as error:
+                place = f"{path}, line {number}"
+                raise ValueError(f"{place} is no JSON object with the field {field!r}: set text_field") from error
 
 
-def _parquet_texts(path: str, field: str) -> Iterator[tuple[int, str | None]]:
+def _parquet_texts(path: str, field: str) -> Iterator[tuple[int, object]]:
     """The rows and values of one column; memory holds one row group."""
     require_pyarrow()
     from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
     refuse_pipe(Path(path))
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"{path} is not a file: check the path")
-    with errors_naming(path), parquet.ParquetFile(path) as table:
-        schema = table.schema_arrow
-        if field not in schema.names:
-            raise ValueError(f"{path} has no column {field!r} ({', '.join(schema.names)}): set text_field")
+    with parquet.ParquetFile(path) as table:
+        if field not in table.schema_arrow.names:
+            raise ValueError(f"{path} has no column {field!r} ({', '.join(table.schema_arrow.names)}): set text_field")
         batches = table.iter_batches(batch_size=1_000, columns=[field])
-        for row, text in enumerate(chain.from_iterable(batch.column(0).to_pylist() for batch in batches)):
-            if not (text is None or isinstance(text, str)):
-                raise ValueError(f"{path}: the column {field!r} is {schema.field(field).type}, not text")
-            yield row, text
+        yield from enumerate(chain.from_iterable(batch.column(0).to_pylist() for batch in batches), start=1)
 
 
 def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:
     """Yield the position and text of each line that is not blank; a text of None marks the end of a document."""
     kind = suffixes_of(path).kind
     if kind in (*JSON_LINES, PARQUET):
-        texts = _parquet_texts(path, field) if kind == PARQUET else _json_texts(path, field)
-        for position, text in texts:
+        for position, text in (_parquet_texts if kind == PARQUET else _json_texts)(path, field):
+            if not isinstance(text, str | None):
+                raise ValueError(f"{path}: {field!r} is {type(text).__name__}, not text: set text_field")
             for line in (text or "").split("\n"):
                 if line.strip():
                     yield position, line.rstrip("\r")
@@ -146,7 +116,7 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
             lines.append(line)
             characters += len(line)
         if lines and (line is None or len(lines) == MAX_LINES or characters >= MAX_DOCUMENT_CHARACTERS):
-            yield Document(file, lines, begin)
+            yield Document(Place(file, begin), lines)
             lines, characters = [], 0
     if lines:
-        yield Document(file, lines, begin)
+        yield Document(Place(file, begin), lines)

@@ -70,14 +70,6 @@ def read_sequences(path: str | Path, group: int = 1) -> Iterator[str]:
     return (record.sequence for _, record in _by_length(read_fasta(path), group))
 
 
-def _identifier(record: FastaRecord, separator: str, field: int) -> str:
-    """The part of a header that names its sequence; empty where there is none."""
-    if field == -1:
-        return record.header
-    fields = record.header.split(separator)
-    return fields[field].strip() if field < len(fields) else ""
-
-
 def read_identifiers(path: str | Path, separator: str = "|", field: int = 1, group: int = 1) -> dict[str, int]:
     """The names of all sequences: a field of each header, such as P69905 in `>sp|P69905|HBA_HUMAN Hemoglobin`.
 
@@ -93,24 +85,16 @@ def read_identifiers(path: str | Path, separator: str = "|", field: int = 1, gro
     Raises:
         ValueError: A header has no such field, or two sequences have the same name; the message names the line.
     """
-    if field < -1:
-        raise ValueError(f"the field of a header must be 0 or more, or -1 for the whole header, not {field}")
-    if not separator:
-        raise ValueError("the text that separates the fields of a header must not be empty")
-    advice = "choose another field, or -1 for the whole header"
-    lines: dict[str, int] = {}
-
-    def named() -> Iterator[FastaRecord]:
-        for record in read_fasta(path):
-            name = _identifier(record, separator, field)
-            if not name:
-                missing = "is empty" if field == -1 else f"has no field {field} between {separator!r}: {advice}"
-                raise ValueError(f"{path}, line {record.line}: the header {record.header[:60]!r} {missing}")
-            if name in lines:
-                first = lines[name]
-                raise ValueError(f"{path}: lines {first} and {record.line} both name a sequence {name!r}: {advice}")
-            lines[name] = record.line
-            yield record
-
-    places = {number: place for place, (number, _) in enumerate(_by_length(named(), group))}
-    return {name: places[number] for number, name in enumerate(lines)}
+    in_order = enumerate(_by_length(read_fasta(path), group))
+    headers = sorted((number, place, record.line, record.header) for place, (number, record) in in_order)
+    names: dict[str, int] = {}
+    for _, place, line, header in headers:
+        fields = [header] if field == -1 else header.split(separator)
+        name = fields[field].strip() if field < len(fields) else ""
+        if not name or name in names:
+            raise ValueError(
+                f"{path}, line {line}: field {field} between {separator!r} of the header {header[:60]!r} "
+                f"{'names another sequence, too' if name else 'is empty'}: choose another, or -1 for the whole header"
+            )
+        names[name] = place
+    return names

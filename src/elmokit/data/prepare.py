@@ -2,173 +2,205 @@
 
 Documents are streamed once. Worker processes split them into sentences and tokens and compute their fingerprints; the
 main process decides in input order which documents to keep, and distributes them to the shards. At the end, each shard
-is shuffled. An unfinished run is kept in a directory next to the output, from which it resumes.
+is shuffled. A run that was killed leaves nothing that counts, and starts over.
 """
 
-import math
-import multiprocessing
+import json
 import os
-import shutil
+import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import asdict
-from itertools import islice
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from itertools import chain, islice
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, Any, Literal, get_args
 
-from elmokit.data.documents import PARQUET, is_fasta, read_documents
-from elmokit.data.duplicates import SIMILARITY
-from elmokit.data.prepare_report import (
-    REPORT_NAME,
-    DropDuplicates,
-    PrepareOptions,
-    PrepareReport,
-    json_bytes,
-    read_report,
-)
-from elmokit.data.prepare_run import OWN_FILES, SUFFIX_OF, Checkpoint, PrepareRun
-from elmokit.data.text_checks import english_doubt
-from elmokit.data.workers import usable_cores
-from elmokit.fs.atomic import OVERWRITE, check_output, publish_directory
-from elmokit.fs.lock import only_one_in
-from elmokit.fs.reading import suffixes_of
+from elmokit.data.documents import Document, Place, is_fasta, read_documents
+from elmokit.data.duplicates import SIMILARITY, Fingerprint, Match, SeenDocuments
+from elmokit.data.shuffle import ShuffledShards
+from elmokit.data.text_checks import unknown_script
+from elmokit.data.text_files import REPORT_NAME, SHARD
+from elmokit.data.workers import Work, tokenize_documents
+from elmokit.fs.atomic import OVERWRITE, atomic_directory, check_output, write_json
+from elmokit.fs.json_files import read_json
+from elmokit.fs.paths import check_distinct
+from elmokit.progress import ProgressBar
+from elmokit.settings import Above, Between, Count, check, conform
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import TOKENIZED, missing_rules, tokenizer_for
 
-# Size of a shard if the number of shards is not given, and the largest number of shards that is then chosen.
-SHARD_BYTES = 16_000_000
-COMPRESSION_RATIO = 3
-MAX_DEFAULT_SHARDS = 256
-FIRST_DOCUMENTS = 20  # of each file, which are checked before the run
+SHARD_BYTES, MAX_DEFAULT_SHARDS = 16_000_000, 256  # if the number of shards is not given
+FIRST_DOCUMENTS = 20  # of each file, whose script is checked before the run
 
-# Names, in messages, of the options that record files with their sizes.
-NAMED = {"input_bytes": "inputs (their paths, sizes or order)", "exclude_bytes": "excluded files"}
-# Subdirectory of an unfinished run that becomes the output.
-RESULT_NAME = "result"
+DROPPED_NAME = "dropped.jsonl"  # a JSON line for each dropped document
+OWN_FILES = re.compile(rf"{SHARD.pattern}|{re.escape(DROPPED_NAME)}|\.partial-.*")  # besides the report
+
+DropDuplicates = Literal["near", "exact", "none"]
+Reason = Literal["excluded", "exact_duplicate", "near_duplicate", "repeated_paragraph", "empty"]
 
 
-def _sizes(paths: Sequence[str | Path], text_field: str, tokenizer: Tokenizer) -> dict[str, int]:
-    """The sizes of the files in bytes. ValueError for files that are repeated, empty, or unreadable from the start."""
-    names = [str(path) for path in paths]
-    doubts = {}
-    for name in names:
-        if not (first := list(islice(read_documents(name, text_field), FIRST_DOCUMENTS))):
-            raise ValueError(f"{name} is empty: omit it, or check how it was created")
-        doubts[name] = english_doubt((line for document in first for line in document.lines), tokenizer)
-    if doubtful := [f"{name} {doubt}" for name, doubt in doubts.items() if doubt]:
-        warnings.warn(doubtful[0], stacklevel=3)
-    return {name: Path(name).stat().st_size for name in names}
+@dataclass(frozen=True)
+class PrepareOptions:
+    """The options that determine the shards: equal options give equal bytes."""
+
+    input_bytes: dict[str, int]  # path -> size on disk
+    exclude_bytes: dict[str, int]
+    text_field: str
+    tokenizer: str
+    language: str | None  # whose rules split sentences; None: the tokenizer's own
+    drop_duplicates: DropDuplicates
+    similarity: Annotated[float, Above(0), Between(0, 1)]
+    drop_paragraphs: bool
+    num_shards: Count
+    seed: int
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
-def _default_num_shards(input_bytes: dict[str, int]) -> int:
-    text_bytes = 0
-    for path, size in input_bytes.items():
-        kind, compression = suffixes_of(path)
-        text_bytes += size * (COMPRESSION_RATIO if compression or kind == PARQUET else 1)
-    return max(1, min(math.ceil(text_bytes / SHARD_BYTES), MAX_DEFAULT_SHARDS))
+@dataclass
+class DropCount:
+    """Counts for one reason: dropped documents, paragraphs dropped from kept documents, and the words of both."""
+
+    documents: int = 0
+    paragraphs: int = 0
+    words: int = 0
 
 
-def _finished_report(output: Path, options: PrepareOptions, overwrite: bool) -> PrepareReport | None:
-    """The report of a finished run with the same options, if any. ValueError if they differ, unless `overwrite`.
+def no_drops() -> dict[Reason, DropCount]:
+    """Zero counts for every reason."""
+    return {reason: DropCount() for reason in get_args(Reason)}
 
-    Files are compared by name and size. One of the same size that was written later may have changed, or may only have
-    been copied: without `overwrite` there is a warning, with it the run is not taken for finished.
+
+@dataclass
+class PrepareReport:
+    """The result of `prepare`, stored as corpus.json with the shards.
+
+    Attributes:
+        options: The options.
+        documents: Number of documents kept.
+        sentences: Number of sentences kept.
+        words: Number of words kept.
+        words_per_input: Number of words kept from each input file.
+        dropped: Counts of what was dropped, by reason.
+        already_done: Whether the output existed, so that this call did nothing.
     """
-    if not (output / REPORT_NAME).exists():
-        return None
-    try:
-        report = read_report(output)
-        old, new = asdict(report.options), asdict(options)
-        # As JSON, since the order of files counts: it is that of the documents.
-        if different := [NAMED.get(name, name) for name in new if json_bytes(old[name]) != json_bytes(new[name])]:
-            raise ValueError(
-                f"{output} has a corpus prepared with other {', '.join(different)}: remove it, choose another output, "
-                f"or {OVERWRITE}"
-            )
-        suffix = SUFFIX_OF[options.compression]
-        shards = (output / f"shard-{number:05d}{suffix}" for number in range(options.num_shards))
-        if missing := [shard for shard in shards if not shard.is_file()]:
-            raise ValueError(f"{missing[0]} is missing: remove {output}, or {OVERWRITE}, to prepare the corpus anew")
-    except ValueError:
-        if overwrite:
-            return None
-        raise
-    written = (output / REPORT_NAME).stat().st_mtime_ns
-    inputs = [*options.exclude_bytes, *options.input_bytes]
-    if newer := [path for path in inputs if Path(path).stat().st_mtime_ns > written]:
-        if overwrite:
-            return None
-        advice = f"the corpus is left as it is; if the text has changed, {OVERWRITE}"
-        warnings.warn(f"{newer[0]} was written after {output} was prepared from it: {advice}", stacklevel=3)
-    report.already_done = True
-    return report
+
+    options: PrepareOptions
+    documents: int = 0
+    sentences: int = 0
+    words: int = 0
+    words_per_input: dict[str, int] = field(default_factory=dict)
+    dropped: dict[Reason, DropCount] = field(default_factory=no_drops)
+    already_done: bool = False
+
+    def __str__(self) -> str:
+        """The counts, a line each; the options are in corpus.json."""
+        lines = [f"kept: {self.documents:,} documents, {self.sentences:,} sentences, {self.words:,} words"]
+        lines += [f"  from {path}: {words:,} words" for path, words in self.words_per_input.items()]
+        for reason, count in self.dropped.items():
+            if count.documents or count.paragraphs:
+                dropped = f"{count.documents:,} documents, {count.paragraphs:,} paragraphs, {count.words:,} words"
+                lines.append(f"dropped ({reason.replace('_', ' ')}): {dropped}")
+        lines.append(f"tokenizer: {self.options.tokenizer}")
+        if self.already_done:
+            lines.append("these shards were there already; nothing was done")
+        return "\n".join(lines)
 
 
-def _identity(checkpoint: Checkpoint) -> bytes:
-    """The values that a run must share with the one that resumes it, as JSON, since the order of files counts."""
-    return json_bytes([asdict(checkpoint.report.options), checkpoint.modified])
+def read_report(directory: str | Path) -> PrepareReport:
+    """Read the report of a corpus directory. ValueError if it is not one."""
+    return conform(PrepareReport, read_json(Path(directory) / REPORT_NAME), REPORT_NAME)
 
 
-def _resumed(directory: Path, start: Checkpoint) -> Checkpoint:
-    """The last checkpoint of a run with the same options and files; otherwise `start`, in an emptied directory."""
-    try:
-        last = Checkpoint.read(directory)
-    except ValueError as error:
-        warnings.warn(f"{error}: starting over", stacklevel=3)
-        last = None
-    if last is not None and _identity(last) == _identity(start):
-        return last
-    if last is not None:
-        warnings.warn(f"{directory} has an unfinished run with other options or inputs: starting over", stacklevel=3)
-    for path in directory.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    start.write(directory)
-    return start
+def _words(lines: Sequence[str]) -> int:
+    """Number of words in tokenized lines."""
+    return sum(line.count(" ") + line.count("\n") for line in lines)
 
 
-@contextmanager
-def _unfinished(directory: Path, start: Checkpoint) -> Iterator[PrepareRun]:
-    """Lock the directory of a run, and resume it; remove it if its input turns out to be invalid."""
-    with only_one_in(directory):
-        run = PrepareRun(directory, _resumed(directory, start))
-        try:
-            with closing(run):
-                yield run
-        except ValueError:
-            shutil.rmtree(directory, ignore_errors=True)
-            raise
+class _Selection:
+    """Keeps or drops each document, in the order of the input, those of excluded files first."""
+
+    def __init__(self, options: PrepareOptions, directory: Path) -> None:
+        self.report = PrepareReport(options, words_per_input=dict.fromkeys(options.input_bytes, 0))
+        self.shards = ShuffledShards(directory, options.num_shards, options.seed)
+        self._options = options
+        self._paths = [*options.exclude_bytes, *options.input_bytes]
+        self._seen = SeenDocuments(options.similarity)
+        self._excluded_paragraphs: set[bytes | None] = set()
+        self._paragraphs: set[bytes | None] = set()
+        self._number = 0  # of the next document, without excluded ones, which do not change the order of the others
+        self._dropped = (directory / DROPPED_NAME).open("w", encoding="utf-8")
+
+    def close(self) -> None:
+        self._dropped.close()
+
+    def _is_excluded(self, place: Place) -> bool:
+        return place.file < len(self._options.exclude_bytes)
+
+    def add(self, document: Document, fingerprint: Fingerprint) -> None:
+        """Decide on the next document."""
+        if self._is_excluded(document.place):
+            self._seen.add(fingerprint, document.place)
+            self._excluded_paragraphs.update(filter(None, fingerprint.paragraphs))
+            return
+        if not any(document.lines):
+            self._drop(document, "empty")
+        elif match := self._seen.match(fingerprint):
+            reason: Reason = "exact_duplicate" if match.exact else "near_duplicate"
+            self._drop(document, "excluded" if self._is_excluded(match.place) else reason, match)
+        else:
+            self._keep_new_paragraphs(document, fingerprint)
+        self._number += 1
+
+    def _keep_new_paragraphs(self, document: Document, fingerprint: Fingerprint) -> None:
+        """Keep the document without its long paragraphs that occurred before, in earlier documents or in this one."""
+        options, report, kept = self._options, self.report, []
+        dropped: list[tuple[Reason, str]] = []
+        for line, key in zip(document.lines, fingerprint.paragraphs, strict=True):
+            if key in self._excluded_paragraphs:
+                dropped.append(("excluded", line))
+            elif key in self._paragraphs:
+                dropped.append(("repeated_paragraph", line))
+            else:
+                kept.append(line)
+                if key is not None and options.drop_paragraphs:
+                    self._paragraphs.add(key)
+        if not any(kept):
+            self._drop(document, dropped[0][0])
+            return
+        for reason, line in dropped:
+            report.dropped[reason].paragraphs += 1
+            report.dropped[reason].words += _words([line])
+        if options.drop_duplicates != "none":
+            self._seen.add(fingerprint, document.place, near=options.drop_duplicates == "near")
+        self.shards.add(self._number, "".join(kept))
+        report.documents += 1
+        report.sentences += sum(line.count("\n") for line in kept)
+        report.words += _words(kept)
+        report.words_per_input[self._paths[document.place.file]] += _words(kept)
+
+    def _drop(self, document: Document, reason: Reason, match: Match | None = None) -> None:
+        count, words = self.report.dropped[reason], _words(document.lines)
+        count.documents += 1
+        count.words += words
+        record: dict[str, Any] = {**self._location(document.place), "reason": reason, "words": words}
+        if match is not None:
+            record |= {"similarity": round(match.similarity, 3), "like": self._location(match.place)}
+        self._dropped.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+    def _location(self, place: Place) -> dict[str, Any]:
+        return {"file": self._paths[place.file], "line": place.line}
 
 
-def _check_arguments(
-    inputs: Sequence[str | Path],
-    exclude: Sequence[str | Path],
-    compression: str,
-    drop_duplicates: str,
-    similarity: float,
-    num_shards: int | None,
-    processes: int,
-) -> None:
-    """ValueError for arguments of `prepare` that are out of range."""
-    for name, paths in (("inputs", inputs), ("exclude", exclude)):
-        if isinstance(paths, str | Path):
-            raise ValueError(f"{name} must be a list of files: [path]")
-    if compression not in SUFFIX_OF:
-        raise ValueError(f"compression must be one of {', '.join(SUFFIX_OF)}, not {compression!r}")
-    if drop_duplicates not in get_args(DropDuplicates):
-        raise ValueError(f"drop_duplicates must be near, exact or none, not {drop_duplicates!r}")
-    if not 0 < similarity <= 1:
-        raise ValueError(f"similarity must be above 0 and at most 1, not {similarity}")
-    if drop_duplicates != "near" and similarity != SIMILARITY:
-        raise ValueError(f"similarity is for near duplicates, and drop_duplicates is {drop_duplicates!r}: omit one")
-    for name, number in (("num_shards", num_shards), ("processes", processes)):
-        if number is not None and number < 1:
-            raise ValueError(f"{name} must be at least 1, not {number}")
-    if not inputs:
-        raise ValueError("there is no input: give at least one text file")
-    excluded = {os.path.realpath(path) for path in exclude}
-    if both := [path for path in inputs if os.path.realpath(path) in excluded]:
-        raise ValueError(f"{both[0]} is both an input and excluded: remove it from one of them")
+def _sizes(paths: Sequence[str | Path]) -> dict[str, int]:
+    return {str(path): Path(path).stat().st_size for path in paths}
+
+
+def _usable_cores() -> int:
+    """The number of cores that this process may run on, often fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _tokenizer(files: Sequence[str | Path], name: str | None, language: str | None) -> Tokenizer:
@@ -179,10 +211,8 @@ def _tokenizer(files: Sequence[str | Path], name: str | None, language: str | No
     sequences = [path for path in files if is_fasta(path)]
     if not sequences:
         return tokenizer_for(name, language)
-    if len(sequences) < len(files):
-        raise ValueError(f"{sequences[0]} has protein sequences, and other files have text: prepare the two separately")
-    if name not in (None, TOKENIZED) or language is not None:
-        raise ValueError(f"the words of {sequences[0]} are residues: omit tokenizer and language")
+    if len(sequences) < len(files) or name not in (None, TOKENIZED) or language is not None:
+        raise ValueError(f"{sequences[0]} has proteins: prepare them without text, and omit tokenizer and language")
     return tokenizer_for(TOKENIZED)
 
 
@@ -193,7 +223,6 @@ def prepare(
     num_shards: int | None = None,
     processes: int | None = None,
     seed: int = 0,
-    compression: str = "zst",
     *,
     language: str | None = None,
     text_field: str = "text",
@@ -203,10 +232,11 @@ def prepare(
     exclude: Sequence[str | Path] = (),
     overwrite: bool = False,
 ) -> PrepareReport:
-    """Split raw text into sentences and tokens, remove duplicates, and write shuffled shards of one sentence per line.
+    """Split raw text into sentences and tokens, drop duplicates, and write shuffled shards of one sentence a line.
 
-    A call with the same arguments resumes an interrupted run. As with any function that starts processes, call it below
-    `if __name__ == "__main__":` in scripts.
+    As with any function that starts processes, call it below `if __name__ == "__main__":` in scripts. The index of
+    duplicates is in memory: about 2.6 KB for each document that is kept, or 0.2 KB where `drop_duplicates` is not
+    "near", and 0.1 KB for each paragraph of at least 100 characters.
 
     Args:
         inputs: UTF-8 text files (plain, .gz or .zst) with one paragraph per line and blank lines between documents;
@@ -215,15 +245,15 @@ def prepare(
             document of more than 1,000 lines or 250,000 characters is cut into several, at the ends of lines: a file
             that is one line is one document, and must fit in memory.
         output: Directory for shard-NNNNN.txt.zst, corpus.json (the report) and dropped.jsonl: a line for each dropped
-            document, with its file and its line in it, from 1 (in a Parquet file its row, from 0), and the same for
-            the document that it duplicates. It is created atomically; if it is complete already, nothing is done.
+            document, with its file and its line (in Parquet its row), from 1, and the same for the document that it
+            duplicates. It is created atomically; if it is there already, prepared with the same options from files of
+            the same names and sizes, nothing is done.
         tokenizer: Name of a tokenizer, which models trained on the shards record; by default the one of the language
             (see `tokenizer_for`), for protein sequences whitespace-1.
-        num_shards: Number of shards, each of which must fit in memory; by default one per 16 MB of text, at most 256.
+        num_shards: Number of shards, each of which must fit in memory; by default one per 16 MB of input, at most 256.
         processes: Number of worker processes; by default one per core that this process may use. The output
             does not depend on it.
         seed: Seed of the shuffling. Documents are shuffled; the sentences of a document stay together and in order.
-        compression: "zst", "gz" or "none".
         language: Language code, such as "de", whose rules split the text into sentences; English by default, unless a
             tokenizer is given.
         text_field: Field or column of a record with the text.
@@ -233,58 +263,65 @@ def prepare(
         drop_paragraphs: Drop paragraphs of at least 100 characters that occurred before.
         exclude: Held-out files. Their documents, near duplicates of these, and their paragraphs of at least 100
             characters are dropped from the inputs, whatever the other options are.
-        overwrite: Replace a corpus that was prepared with other options, once the new one is complete.
+        overwrite: Replace a corpus that was prepared before, once the new one is complete.
 
     Returns:
         The number of documents, sentences and words that were kept, and of those that were dropped for each reason.
 
     Raises:
-        ValueError: An option is invalid, a file is empty, damaged, not UTF-8 or CoNLL-U, the output has a corpus
-            prepared with other options, or the call is not below `if __name__ == "__main__":`.
+        ValueError: An option is invalid, or a file is given twice, damaged, not UTF-8 or CoNLL-U.
         FileNotFoundError: A file does not exist.
-        FileExistsError: The output exists and is not a corpus.
-        OSError: The output cannot be written, or a worker process was killed.
+        FileExistsError: The output is there, and must not be replaced.
+        OSError: The output cannot be written.
     """
-    if getattr(multiprocessing.current_process(), "_inheriting", False):  # while a new process imports the script
-        raise ValueError(
-            'a worker process has run the script that calls `prepare`: put the call below `if __name__ == "__main__":`'
-        )
-    processes = usable_cores() if processes is None else processes
-    _check_arguments(inputs, exclude, compression, drop_duplicates, similarity, num_shards, processes)
+    if isinstance(inputs, str | Path) or isinstance(exclude, str | Path) or not inputs:
+        raise ValueError("give a list of files: [path]")
+    check_distinct([*inputs, *exclude])
     chosen = _tokenizer([*inputs, *exclude], tokenizer, language)
-    warning = missing_rules(chosen, language)
-    if warning is not None:
+    if (warning := missing_rules(chosen, language)) is not None:
         warnings.warn(warning, stacklevel=2)
-    output = Path(os.path.realpath(output))
-    input_bytes, exclude_bytes = (_sizes(paths, text_field, chosen) for paths in (inputs, exclude))
+    output, input_bytes = Path(output), _sizes(inputs)
+    if num_shards is None:
+        num_shards = min(1 + sum(input_bytes.values()) // SHARD_BYTES, MAX_DEFAULT_SHARDS)
     options = PrepareOptions(
         input_bytes=input_bytes,
-        exclude_bytes=exclude_bytes,
+        exclude_bytes=_sizes(exclude),
         text_field=text_field,
         tokenizer=chosen.name,
         language=language,
         drop_duplicates=drop_duplicates,
         similarity=similarity,
         drop_paragraphs=drop_paragraphs,
-        num_shards=num_shards or _default_num_shards(input_bytes),
+        num_shards=num_shards,
         seed=seed,
-        compression=compression,
     )
-    directory = output.with_name(f".unfinished-{output.name}")
-    finished = _finished_report(output, options, overwrite)
-    if finished is not None:
-        shutil.rmtree(directory, ignore_errors=True)
-        return finished
-    sources = [*inputs, *exclude]
-    check_output(output, sources, overwrite=overwrite, directory_of=REPORT_NAME, own_files=OWN_FILES)
-    start = Checkpoint(
-        report=PrepareReport(options, words_per_input=dict.fromkeys(input_bytes, 0)),
-        modified=[Path(path).stat().st_mtime_ns for path in [*exclude_bytes, *input_bytes]],
-    )
-    with _unfinished(directory, start) as run:
-        run.scatter(processes)
-        run.write_shards(directory / RESULT_NAME)
-        run.close()  # Windows removes no open files
-        publish_directory(directory / RESULT_NAME, output)
-        shutil.rmtree(directory)
-    return run.report
+    if (output / REPORT_NAME).is_file() and not overwrite:
+        report = read_report(output)
+        if json.dumps(asdict(report.options)) != json.dumps(asdict(options)):  # as text: the order of files counts
+            raise FileExistsError(f"{output} was prepared with other options or files: remove it, or {OVERWRITE}")
+        report.already_done = True
+        return report
+    files = [*options.exclude_bytes, *options.input_bytes]
+    check_output(output, files, overwrite=overwrite, directory_of=REPORT_NAME, own_files=OWN_FILES)
+    for path in input_bytes:
+        first = [document.lines for document in islice(read_documents(path, text_field), FIRST_DOCUMENTS)]
+        if doubt := unknown_script(chain.from_iterable(first), chosen):
+            warnings.warn(f"{path} {doubt}", stacklevel=2)
+
+    near = bool(exclude) or drop_duplicates == "near"
+    work = Work(chosen.name, language, len(exclude), near)
+    documents = chain.from_iterable(read_documents(path, text_field, number) for number, path in enumerate(files))
+    tokenized = tokenize_documents(documents, work, processes or _usable_cores())
+    with (
+        atomic_directory(output, overwrite) as partial,
+        closing(tokenized),
+        closing(_Selection(options, partial)) as selection,
+        ProgressBar(unit=" words", unit_scale=True, desc="prepare") as bar,
+    ):
+        for document, fingerprint in tokenized:
+            selection.add(document, fingerprint)
+            bar.update(_words(document.lines))
+        selection.shards.finish()
+        write_json(partial / REPORT_NAME, asdict(selection.report))
+        check_output(output, overwrite=overwrite, directory_of=REPORT_NAME, own_files=OWN_FILES)  # hours later
+    return selection.report

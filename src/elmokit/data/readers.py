@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -173,20 +173,12 @@ def refuse_raw_text(path: str | Path) -> None:
         )
 
 
-def _column(columns: list[str], index: int, path: str | Path, number: int) -> str:
+def _column(line: Line, index: int, path: str | Path) -> str:
+    assert line.columns is not None
     try:
-        return columns[index]
+        return line.columns[index]
     except IndexError:
-        raise ValueError(f"{path}, line {number}: there is no column {index} among {len(columns)}") from None
-
-
-def _refuse_numbers(words: tuple[str, ...], path: str | Path) -> None:
-    """ValueError if the words of a sentence are 1, 2, 3, ...: then this is not the column of the words."""
-    if len(words) > 1 and words == tuple(map(str, range(1, len(words) + 1))):
-        raise ValueError(
-            f"{path}: the words of its first longer sentence are the numbers {words[0]} to {words[-1]}: set format "
-            "to conllu if it is CoNLL-U, otherwise set word_column, counted from 0"
-        )
+        raise ValueError(f"{path}, line {line.number}: there is no column {index} among {len(line.columns)}") from None
 
 
 def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Iterator[TaggedSentence]:
@@ -201,43 +193,36 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
         The sentences; a sentence of CoNLL-U whose parts of speech are all "_" has no tags.
 
     Raises:
-        ValueError: A line has a wrong number of columns, or none for tags; or the file looks like raw text.
+        ValueError: A line has a wrong number of columns, or none for tags; or the file looks like raw text, or its
+            words are the numbers 1, 2, 3, ...
         FileNotFoundError: The file does not exist.
     """
     if not with_tags and not layout.conllu:
         refuse_raw_text(path)
-    is_checked = layout.conllu
-    for sentence in _read_sentences(path, layout, with_tags):
-        if not is_checked:
-            _refuse_numbers(sentence.words, path)
-            is_checked = len(sentence.words) > 1
-        yield sentence
-
-
-def _read_sentences(path: str | Path, layout: Layout, with_tags: bool) -> Iterator[TaggedSentence]:
+    has_parts_of_speech = layout.conllu and CONLLU_COLUMNS[layout.tag_column] in PARTS_OF_SPEECH
+    are_words_checked = layout.conllu
     words: list[str] = []
     tags: list[str] = []
-    for line in read_token_lines(path, layout):
+    for line in chain(read_token_lines(path, layout), [Line(0, "", None)]):
         if line.columns is not None:
             has_only_words = not with_tags and len(line.columns) == 1
-            words.append(_column(line.columns, 0 if has_only_words else layout.word_column, path, line.number))
+            words.append(_column(line, 0 if has_only_words else layout.word_column, path))
             if with_tags:
-                tags.append(_column(line.columns, layout.tag_column, path, line.number))
+                tags.append(_column(line, layout.tag_column, path))
                 if (layout.tag_column - layout.word_column) % len(line.columns) == 0:
+                    raise ValueError(f"{path}, line {line.number}: there is no column of tags besides that of words")
+        elif words and ends_sentence(line):
+            if not are_words_checked and len(words) > 1:
+                are_words_checked = True
+                if words == list(map(str, range(1, len(words) + 1))):
                     raise ValueError(
-                        f"{path}, line {line.number}: there is no column of tags besides that of the words"
+                        f"{path}: the words of its first longer sentence are the numbers 1 to {words[-1]}: set format "
+                        "to conllu if it is CoNLL-U, otherwise set word_column, counted from 0"
                     )
-        elif ends_sentence(line) and words:
-            yield _sentence(words, tags, layout)
+            # "_" is CoNLL-U's mark for a missing value; in columns such as feats it is a value.
+            is_untagged = has_parts_of_speech and set(tags) == {"_"}
+            yield TaggedSentence(tuple(words), () if is_untagged else tuple(tags))
             words, tags = [], []
-    if words:
-        yield _sentence(words, tags, layout)
-
-
-def _sentence(words: list[str], tags: list[str], layout: Layout) -> TaggedSentence:
-    # "_" is CoNLL-U's mark for a missing value; in columns such as feats it is a value.
-    untagged = layout.conllu and CONLLU_COLUMNS[layout.tag_column] in PARTS_OF_SPEECH and set(tags) == {"_"}
-    return TaggedSentence(tuple(words), () if untagged else tuple(tags))
 
 
 def _with_tag(line: Line, tag: str, layout: Layout) -> str:
@@ -246,11 +231,6 @@ def _with_tag(line: Line, tag: str, layout: Layout) -> str:
         columns[layout.tag_column] = tag
         return "\t".join(columns)
     return line.text + ("\t" if "\t" in line.text else " ") + tag
-
-
-def _has_columns(line: Line, layout: Layout) -> bool:
-    """Whether the line that starts a document has columns, as in CoNLL-2003: conlleval counts them."""
-    return not layout.conllu and len(SEPARATOR.split(line.text.strip(" \t"))) > 1
 
 
 def write_predictions(
@@ -277,32 +257,25 @@ def write_predictions(
 
     Raises:
         FileExistsError: There is a file at `path`, and `overwrite` is not set.
-        ValueError: The numbers of sentences or of tags differ from those of the file, or it is malformed.
+        ValueError: There are more tags than tokens in the file, or fewer; or it is malformed.
     """
-    sentences, tokens = 0, 0
-    tags: Iterator[str] | None = None  # of the current sentence
-    remaining = iter(predictions)
+    sentences = tokens = 0
+    tags = chain.from_iterable(predictions)
+    is_inside = False  # a sentence
     with atomic_path(path, overwrite) as partial, create_bytes(partial) as stream:
         for line in read_token_lines(source, layout):
             text = line.text
             if line.columns is not None:
-                if tags is None:
-                    tags, sentences = iter(next(remaining, ())), sentences + 1
-                tag = next(tags, None)
-                if tag is None:
+                if (tag := next(tags, None)) is None:
                     raise ValueError(f"{source}, line {line.number}: no tag was predicted for this token")
-                text, tokens = _with_tag(line, tag, layout), tokens + 1
+                text = _with_tag(line, tag, layout)
+                sentences, tokens, is_inside = sentences + (not is_inside), tokens + 1, True
             elif ends_sentence(line):
-                _check_exhausted(tags, f"{source}, line {line.number}: the sentence that ends here has fewer tokens")
-                tags = None
-                text = _with_tag(line, "O", layout) if _has_columns(line, layout) else text
+                is_inside = False
+                # The line that starts a document has as many columns as others in CoNLL-2003: conlleval counts them.
+                if not layout.conllu and len(SEPARATOR.split(text.strip(" \t"))) > 1:
+                    text = _with_tag(line, "O", layout)
             stream.write(f"{text}\n".encode())
-        _check_exhausted(tags, f"{source}: the last sentence has fewer tokens")
-        _check_exhausted(remaining, f"{source} has fewer sentences")
+        if next(tags, None) is not None:
+            raise ValueError(f"{source} has fewer tokens than were predicted: give the file that the tags are for")
     return sentences, tokens
-
-
-def _check_exhausted(predictions: Iterator[object] | None, place: str) -> None:
-    end = object()
-    if predictions is not None and next(predictions, end) is not end:
-        raise ValueError(f"{place} than were predicted: give the file whose sentences the predictions are for")

@@ -11,57 +11,42 @@ import warnings
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 from elmokit.data.documents import FASTA, JSON_LINES, PARQUET
 from elmokit.data.readers import is_conllu
-from elmokit.data.text_checks import doubts_about
+from elmokit.data.text_checks import attached_mark, beginning, unknown_script
 from elmokit.fs.atomic import atomic_path, create_bytes
-from elmokit.fs.json_files import from_json, read_json
+from elmokit.fs.json_files import read_json
 from elmokit.fs.reading import read_lines, suffixes_of
 from elmokit.progress import ProgressBar
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import TOKENIZED, get_tokenizer, missing_rules, tokenizer_for
 
-ENGLISH_SENTENCES = (
-    "is split into sentences by the rules of English, since words-1, the model's tokenizer, serves many languages: "
-    "choose the language of the text with --language (language=... in Python)"
-)
+REPORT_NAME = "corpus.json"  # beside the shards of `elmokit prepare`
 SHARD = re.compile(r"shard-\d{5}\.txt(?:\.gz|\.zst)?")
 
 
 def tokenizer_of_shard(file: Path) -> str | None:
     """The tokenizer of a shard of `elmokit prepare`, from the corpus.json next to it; None for other files."""
-    report = file.parent / "corpus.json"
-    if not SHARD.fullmatch(file.name) or not report.is_file():
-        return None
-    try:
-        options = from_json(dict[str, Any], read_json(report)).get("options")
-        return from_json(str, from_json(dict[str, Any], options, "options").get("tokenizer"), "tokenizer")
-    except ValueError as error:
-        raise ValueError(f"{report} is damaged ({error}): prepare the corpus again") from error
+    report = file.parent / REPORT_NAME
+    is_shard = SHARD.fullmatch(file.name) and report.is_file()
+    return read_json(report)["options"]["tokenizer"] if is_shard else None
 
 
-def _refuse_records(files: Sequence[Path]) -> None:
+def _refuse_records(file: Path) -> None:
     """ValueError for a file whose lines are not text, but records of another format."""
-    for file in files:
-        kind = suffixes_of(file).kind
-        if kind in (PARQUET, *JSON_LINES):
-            raise ValueError(
-                f"{file} holds {'a table' if kind == PARQUET else 'JSON'}, not lines of text: `elmokit prepare` "
-                "converts it to text for training; otherwise write its sentences to a text file, one per line"
-            )
-        if is_conllu(file):
-            raise ValueError(
-                f"{file} holds CoNLL-U, not lines of text: write its sentences to a text file, one per line, with "
-                "spaces between the words"
-            )
-        # The suffix .fa is also used for text in Persian.
-        if kind in FASTA and next(filter(str.strip, read_lines(file)), "").startswith(">"):
-            raise ValueError(
-                f"{file} holds protein sequences, not lines of text: `elmokit embed --fasta` embeds them, and `elmokit "
-                "prepare` prepares them for training"
-            )
+    kind = suffixes_of(file).kind
+    holds = {PARQUET: "a table", **dict.fromkeys(JSON_LINES, "JSON")}.get(kind)
+    if holds is None and is_conllu(file):
+        holds = "CoNLL-U"
+    # The suffix .fa is also used for text in Persian.
+    if kind in FASTA and next(beginning(file), "").startswith(">"):
+        holds = "protein sequences (embed them with `elmokit embed --fasta`)"
+    if holds is not None:
+        raise ValueError(
+            f"{file} holds {holds}, not lines of text: write its sentences to a text file, one per line; "
+            "`elmokit prepare` converts JSON, Parquet and FASTA for training"
+        )
 
 
 def line_tokenizer(name: str | None, tokenize: bool = True, language: str | None = None) -> Tokenizer:
@@ -78,15 +63,10 @@ def line_tokenizer(name: str | None, tokenize: bool = True, language: str | None
     Raises:
         ValueError: A language is given for tokenized text, or without a tokenizer, or is unknown.
     """
-    if language is not None and not tokenize:
+    if language is not None and (not tokenize or name is None):
         raise ValueError(
-            f"language {language!r} is for splitting raw text, but with --no-tokenize (tokenize=False in Python) "
-            "the text is tokenized: omit one of the two"
-        )
-    if language is not None and name is None:
-        raise ValueError(
-            "the model records no tokenizer, so that each line is a sentence, split at white space: omit the "
-            f"language, or split the text first, with `elmokit prepare --language {language}`"
+            f"language {language!r} is for raw text that a model's tokenizer splits: omit it, or split the text first, "
+            f"with `elmokit prepare --language {language}`"
         )
     if not tokenize or name is None:
         return get_tokenizer(TOKENIZED)
@@ -100,13 +80,7 @@ def check_language(language: str | None, files: Sequence[Path]) -> None:
 
 
 def file_tokenizers(
-    files: Sequence[Path],
-    name: str | None,
-    tokenize: bool = True,
-    language: str | None = None,
-    *,
-    by_line: bool = False,
-    long_lines: bool = False,
+    files: Sequence[Path], name: str | None, tokenize: bool = True, language: str | None = None
 ) -> list[Tokenizer]:
     """The tokenizer for the lines of each file: `line_tokenizer`, or for files of `elmokit prepare` whitespace-1.
 
@@ -115,8 +89,6 @@ def file_tokenizers(
         name: As in `line_tokenizer`.
         tokenize: As in `line_tokenizer`.
         language: As in `line_tokenizer`.
-        by_line: Every line is used as one sentence. Otherwise raw lines are split into sentences.
-        long_lines: Lines may be longer than a sentence, without a warning.
 
     Returns:
         A tokenizer for each file.
@@ -127,27 +99,30 @@ def file_tokenizers(
             UTF-8, or holds records instead of lines of text.
 
     Warns:
-        UserWarning: There are no rules for sentences of the language. About the first file that does not look like what
-            it is read as, whose sentences are split by the rules of English because no language is given, or that is a
-            shard of another tokenizer.
+        UserWarning: There are no rules for sentences of the language; a file looks raw but is read as tokenized text,
+            is in a script without rules, or is a shard of another tokenizer.
     """
-    _refuse_records(files)
     shards = [tokenizer_of_shard(file) for file in files]
     tokenized = get_tokenizer(TOKENIZED)
     # The tokenizer of a model may need a library that is not installed, so it is loaded only for raw text.
     raw = tokenized if all(shards) else line_tokenizer(name, tokenize, language)
     if (missing := missing_rules(raw, language)) is not None:
         warnings.warn(missing, stacklevel=1)
-    lines_are_sentences = (by_line or raw is tokenized) and not long_lines
     for file, shard in zip(files, shards, strict=True):
-        doubts = [f"{file} {doubt}" for doubt in doubts_about(file, raw, lines_are_sentences)] if shard is None else []
-        if shard is None and not by_line and raw.name == "words-1" and raw.language is None:
-            doubts.append(f"{file} {ENGLISH_SENTENCES}")
-        if shard is not None and tokenize and name not in (None, shard):
-            doubts = [f"{file} was tokenized with {shard}, the model's training text with {name}"]
-        for doubt in doubts:
-            warnings.warn(doubt, stacklevel=1)  # always from this line, so that a file that is read twice warns once
-        if doubts:
+        doubt = None
+        if shard is None:
+            _refuse_records(file)
+            lines = list(beginning(file))
+            doubt = unknown_script(lines, raw)
+            if raw is tokenized and (example := attached_mark(map(str.split, lines))):
+                doubt = (
+                    f"is read as tokenized text, but looks raw, as in {example!r}: tokenize it (--tokenize, "
+                    "tokenize=True in Python, if the model records a tokenizer; or `elmokit prepare`)"
+                )
+        elif tokenize and name not in (None, shard):
+            doubt = f"was tokenized with {shard}, the model's training text with {name}"
+        if doubt is not None:
+            warnings.warn(f"{file} {doubt}", stacklevel=1)  # from here, so that a file that is read twice warns once
             break
     return [tokenized if shard else raw for shard in shards]
 

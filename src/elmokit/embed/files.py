@@ -117,7 +117,7 @@ def embed_file(
     _check(output, file, format, overwrite)
     embedder = resolve_embedder(model, device, dtype)
     state, text = _policy(state, embedder), TextFile.read(file, sentences_per_part)
-    (tokenizer,) = file_tokenizers([text.path], embedder.model.tokenizer, tokenize, by_line=True)
+    (tokenizer,) = file_tokenizers([text.path], embedder.model.tokenizer, tokenize)
     job = FileJob(text, embedder, layers, state, storage_dtype, tokenizer)
     return _write(job, output, format, overwrite)
 
@@ -164,7 +164,7 @@ def encode_file(
     _check(output, file, NPY, overwrite)
     embedder = resolve_embedder(model, device, dtype)
     state, text = _policy(state, embedder), TextFile.read(file, sentences_per_part)
-    (tokenizer,) = file_tokenizers([text.path], embedder.model.tokenizer, tokenize, by_line=True, long_lines=True)
+    (tokenizer,) = file_tokenizers([text.path], embedder.model.tokenizer, tokenize)
     job = FileJob(text, embedder, layers, state, "float32", tokenizer, pooled)
     return _write(job, output, NPY, overwrite)
 

@@ -103,7 +103,7 @@ def score_file(
     pretrained = resolve_language_model(model, device)
     parts_of(pretrained)
     check_start(pretrained, state, batch_size)
-    (tokenizer,) = file_tokenizers([Path(file)], pretrained.tokenizer, tokenize, by_line=True)
+    (tokenizer,) = file_tokenizers([Path(file)], pretrained.tokenizer, tokenize)
     expected = sum(1 for line in read_lines(file) if line.strip())
     numbered = enumerate(map(tokenizer.tokenize, read_lines(file)), start=1)
     lines, texts = tee((number, words) for number, words in numbered if words)  # scores are computed a batch ahead

@@ -54,7 +54,7 @@ class Service:
         self.embedder, self.config, self.name, self.task_model = embedder, config, name, task_model
         self.corpus = find_files([config.corpus]) if config.corpus is not None else []
         tokenizer = embedder.model.tokenizer
-        self._corpus_tokenizers = file_tokenizers(self.corpus, tokenizer, config.tokenize, by_line=True)
+        self._corpus_tokenizers = file_tokenizers(self.corpus, tokenizer, config.tokenize)
         self.fingerprint = embedder.fingerprint()
         self.metrics = Metrics()
         self.engine = Engine(embedder, config.queue_words, config.batch_words, self.metrics.of_batches)
