@@ -43,7 +43,7 @@ from senses import sense_pairs  # noqa: E402
 from task_sets import BENCHMARKS  # noqa: E402
 
 from elmokit.analysis.probe import probe_files  # noqa: E402
-from elmokit.analysis.wsd import coarse_wsd  # noqa: E402
+from elmokit.analysis.wsd import wsd  # noqa: E402
 from elmokit.checkpoints.loading import load  # noqa: E402
 from elmokit.checkpoints.pretrained import fingerprint  # noqa: E402
 from elmokit.embed.embedder import Embedder  # noqa: E402
@@ -165,7 +165,7 @@ def senses(encoder: str, arguments: argparse.Namespace) -> Figures:
     return {
         "pairs": sense_pairs(embedder, "zeros"),
         "uses": nearest_uses(embedder, "zeros"),
-        "coarsewsd": asdict(coarse_wsd(arguments.eval / "coarsewsd20", embedder, "zeros")),
+        "coarsewsd": asdict(wsd([arguments.eval / "coarsewsd20"], model=embedder, state="zeros")),
     }
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 # Distinguishable with color vision deficiencies.
 COLORS = ("#0067a5", "#c24d00", "#00795a", "#a8447d", "#8a6a00", "#5b4bb5", "#b0202e", "#4d5a66")
-# Groups of points also differ in shape, so that a ninth group, which has the color of the first, can be told from it.
-SHAPES = ("o", "s", "^", "D", "v")
 
 
 def require_matplotlib() -> None:

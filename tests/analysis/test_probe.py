@@ -1,8 +1,8 @@
 """Linear probes: the classifier against its optimality conditions, the layers on tags of known difficulty."""
 
-import os
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,9 +12,8 @@ import torch
 from oracle import random_weights
 
 from elmokit.analysis import softmax_regression
-from elmokit.analysis.layer_files import LayerFiles
 from elmokit.analysis.probe import PENALTIES, ProbeScore, probe, probe_files
-from elmokit.analysis.softmax_regression import SoftmaxRegressionFit, Standardization
+from elmokit.analysis.softmax_regression import softmax_regressions, standardization
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.readers import TaggedSentence
@@ -65,9 +64,8 @@ def gradient_at(
 def test_softmax_regression_reaches_zero_gradient_for_every_chunk_size(examples, chunk: int, monkeypatch) -> None:
     monkeypatch.setattr(softmax_regression, "CHUNK_ROWS", chunk)
     features, classes = examples
-    fit = SoftmaxRegressionFit(features, classes, 3)
-    for l2 in (1.0, 1e-2, 1e-3):
-        result = fit.fit(l2)
+    penalties = (1.0, 1e-2, 1e-3)
+    for l2, result in zip(penalties, softmax_regressions(features, classes, penalties), strict=True):
         weight, bias = result.weight.double().numpy(), result.bias.double().numpy()
         assert np.abs(gradient_at(weight, bias, features, classes, l2)).max() < 2e-4
         scores = features.astype(np.float64) @ weight.T + bias
@@ -83,36 +81,13 @@ def test_softmax_regression_agrees_with_scikit_learn(examples) -> None:
     )
     l2 = 1e-2
     theirs = linear_model.LogisticRegression(C=1 / (l2 * len(features)), max_iter=1000).fit(scaled, classes)
-    ours = SoftmaxRegressionFit(features, classes, 3).fit(l2)
+    (ours,) = softmax_regressions(features, classes, [l2])
     assert (ours.predict(features) == theirs.predict(scaled)).mean() > 0.98
 
 
 def test_standardization_keeps_the_scale_of_constant_features() -> None:
     features = np.array([[1, 5], [3, 5]], dtype=np.float16)
-    result = Standardization.of(features)
-    assert result.mean.tolist() == [2, 5] and result.scale.tolist() == [1, 1]
-
-
-# --- LayerFiles ----------------------------------------------------------------------------------------------------
-
-
-def test_layer_files_round_trip_and_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    random = np.random.default_rng(0)
-    sentences = [random.normal(size=(3, length, 4)).astype(np.float32) for length in (2, 0, 5)]
-    with LayerFiles(iter(sentences)) as files:
-        for layer in range(3):
-            expected = np.concatenate([layers[layer] for layers in sentences]).astype(np.float16)
-            np.testing.assert_array_equal(files.layer(layer), expected)
-        assert os.listdir(tmp_path)
-    assert not os.listdir(tmp_path)
-
-
-def test_layer_files_raises_beyond_float16_and_removes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(ValueError, match="above 65,504"):
-        LayerFiles([np.zeros((1, 1, 2), np.float32), np.full((1, 1, 2), 1e5, np.float32)])
-    assert not os.listdir(tmp_path)
+    assert [each.tolist() for each in standardization(features)] == [[2, 5], [1, 1]]
 
 
 # --- Probe ---------------------------------------------------------------------------------------------------------
@@ -163,11 +138,12 @@ def test_probe_weakens_the_penalty_until_the_development_score_does_not_improve(
     strongest_first = (1e-2, 1e-3, 1e-4, 1e-5)
     right, penalties = dict(zip(strongest_first, right_of_ten, strict=True)), []
 
-    def fit(_: SoftmaxRegressionFit, l2: float) -> FirstAreA:
-        penalties.append(l2)
-        return FirstAreA(right[l2])
+    def fits_of(_: object, __: object, l2s: Sequence[float], *___: object) -> Iterator[FirstAreA]:
+        for l2 in l2s:
+            penalties.append(l2)
+            yield FirstAreA(right[l2])
 
-    monkeypatch.setattr(SoftmaxRegressionFit, "fit", fit)
+    monkeypatch.setattr("elmokit.analysis.probe.softmax_regressions", fits_of)
     train, dev = [TaggedSentence(("a", "b"), ("A", "B"))], [TaggedSentence(tuple("abcdefghij"), ("A",) * 10)]
     result = probe(train, dev, dev, embedder, "zeros", penalties=[1e-4, 1e-2, 1e-5, 1e-3])
     assert penalties == [*strongest_first[:fits]] * 3  # of three layers
@@ -219,10 +195,8 @@ def test_probe_files_scores_conllu_and_columns_alike(embedder: Embedder, tmp_pat
     assert re.search(r"^layer 0 +\S+ +100\.00$", str(from_conllu), flags=re.MULTILINE)
 
 
-def test_probe_raises_without_tagged_words_or_penalties(embedder: Embedder, tmp_path: Path) -> None:
+def test_probe_needs_tagged_words(embedder: Embedder, tmp_path: Path) -> None:
     (tmp_path / "empty.conllu").write_text("\n")
     (tmp_path / "train.conllu").write_text("1\tx\t_\tA" + "\t_" * 6 + "\n")
     with pytest.raises(ValueError, match="the dev sentences have no tagged word"):
         probe_files(tmp_path / "train.conllu", tmp_path / "empty.conllu", None, embedder)
-    with pytest.raises(ValueError, match="at least one L2 penalty"):
-        probe(tagged(2, 1, False), tagged(2, 2, False), None, embedder, penalties=[])

@@ -60,8 +60,7 @@ def test_no_similarity_is_above_one(embedder: Embedder) -> None:
 def test_comparison_prints_sentences_and_tables(embedder: Embedder) -> None:
     printed = str(compare("apple", [FRUIT, FIRM, FRUIT], embedder))
     assert printed.startswith("1  I eat an [apple] .\n2  The [apple] phone is new .\n3  I eat an [apple] .\n\nlayer 0")
-    table = "           1      2      3\n    1   1.00   1.00   1.00\n    2   1.00   1.00   1.00\n    3   1.00"
-    assert table in printed
+    assert "\n      1     2     3\n1  1.00  1.00  1.00\n2  1.00  1.00  1.00\n3  1.00" in printed
     assert str(compare("apple", [FRUIT, FIRM], embedder, layers="top")).count("\n\n") == 1
 
 
@@ -108,10 +107,9 @@ def test_compare_raises_when_the_word_is_missing_or_occurs_once(embedder: Embedd
 
 
 def test_compare_raises_for_a_text_in_place_of_a_list(embedder: Embedder) -> None:
-    with pytest.raises(ValueError, match=r"sentences must be a list of sentences, not a string: write \[text\]"):
-        compare("apple", FRUIT, embedder)
-    with pytest.raises(ValueError, match=r"other must be a list of sentences, not a string: write \[text\]"):
-        compare("apple", [FRUIT, FIRM], embedder, other=FRUIT)
+    for sentences, other in ((FRUIT, ()), ([FRUIT, FIRM], FRUIT)):
+        with pytest.raises(ValueError, match="list of sentences"):
+            compare("apple", sentences, embedder, other=other)
 
 
 def test_compare_embeds_each_sentence_once(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:

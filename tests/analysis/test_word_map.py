@@ -17,8 +17,7 @@ from oracle import random_weights
 from elmokit.analysis.clusters import align, cluster, k_means, principal_components, silhouette
 from elmokit.analysis.config import MapConfig
 from elmokit.analysis.uses import Use, sample_uses
-from elmokit.analysis.word_map import UseCluster, WordMap, word_map
-from elmokit.analysis.word_map_files import map_senses, page, picture, to_json, write_word_map
+from elmokit.analysis.word_map import UseCluster, WordMap, page, word_map, write_word_map
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
@@ -214,13 +213,6 @@ def test_word_map_substitutes_equal_exhaustive_scoring(corpus: Path, embedder: E
     assert result.clusters[0].substitutes == expected
 
 
-def test_word_map_has_no_substitutes_without_softmax(corpus: Path, embedder: Embedder) -> None:
-    bare = Embedder(Pretrained(embedder.model.bilm), device="cpu")
-    with pytest.warns(UserWarning, match=r"no softmax, so that .*: Embedder\.load\(model, softmax=True"):
-        clusters = word_map("bank", corpus, bare).clusters
-    assert clusters and not any(each.substitutes for each in clusters)
-
-
 def test_word_map_typical_uses_have_distinct_contexts(tmp_path: Path, embedder: Embedder) -> None:
     lines = [f"{n} now of the bank of the king" for n in range(6)]  # equal contexts
     (tmp_path / "repeated.txt").write_text("\n".join([*lines, "a bank"]))
@@ -230,18 +222,12 @@ def test_word_map_typical_uses_have_distinct_contexts(tmp_path: Path, embedder: 
 
 
 def test_word_map_raises_for_too_few_uses_and_bad_settings(corpus: Path, embedder: Embedder) -> None:
-    with pytest.raises(ValueError, match=r"corpus\.txt has 0 distinct uses of 'zebra'"):
+    with pytest.raises(ValueError, match="0 distinct uses of 'zebra'"):
         word_map("zebra", corpus, embedder)
-    with pytest.raises(ValueError, match="layers must be mix, average, sum, top"):
+    with pytest.raises(ValueError, match="layers"):
         word_map("bank", corpus, embedder, layers=7)
-    with pytest.raises(ValueError, match="max_uses must be at least 3, not 2"):
+    with pytest.raises(ValueError, match="max_uses"):
         MapConfig(max_uses=2)
-    with pytest.raises(ValueError, match="clusters must be at least 1"):
-        MapConfig(clusters=0)
-    with pytest.raises(ValueError, match="seed must be at least 0, not -1"):
-        MapConfig(seed=-1)
-    with pytest.raises(ValueError, match="'a bank' is not a single word"):
-        word_map("a bank", corpus, embedder)
 
 
 # --- Files ---------------------------------------------------------------------------------------------------------
@@ -292,7 +278,7 @@ def test_page_escapes_corpus_text(hostile: WordMap) -> None:
     assert result.names == Elements(page(harmless)).names
     assert result.names["script"] == 2 and not result.loading
     assert result.title == f"{HOSTILE}: its uses"
-    assert json.loads(result.scripts[0]) == json.loads(json.dumps(to_json(hostile)))
+    assert json.loads(result.scripts[0]) == json.loads(json.dumps(hostile.to_json()))
     assert not re.search("[<>&\u2028\u2029]", result.scripts[0])
     # the page's own script sets text, never markup
     assert not re.search("innerHTML|outerHTML|insertAdjacentHTML|document.write|eval", result.scripts[1])
@@ -306,68 +292,28 @@ def test_page_loads_no_external_resources(hostile: WordMap) -> None:
 
 
 def test_write_word_map_overwrites_nothing_but_maps(corpus: Path, embedder: Embedder, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    output = tmp_path / "map"
-    result = map_senses("bank", corpus, output, embedder)
-    assert sorted(path.name for path in output.iterdir()) == ["senses.html", "senses.json", "senses.png"]
-    assert (output / "senses.png").read_bytes().startswith(b"\x89PNG")
+    output, result = tmp_path / "map", word_map("bank", corpus, embedder)
+    write_word_map(result, output)
+    assert sorted(path.name for path in output.iterdir()) == ["senses.html", "senses.json"]
     stored = json.loads((output / "senses.json").read_text(encoding="utf-8"))
     assert [(tuple(use["words"]), use["position"]) for use in stored["uses"]] == result.uses
     assert [use["cluster"] for use in stored["uses"]] == result.labels.tolist()
+    assert stored["clusters"][0]["substitutes"] == result.clusters[0].substitutes
     np.testing.assert_allclose(stored["planes"], result.planes, atol=1e-4)
-    with pytest.raises(FileExistsError, match="map exists"):
-        map_senses("zebra", corpus, output, embedder)  # before the search
+    with pytest.raises(FileExistsError):
+        write_word_map(result, output)
     write_word_map(result, output, overwrite=True)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("precious")
-    with pytest.raises(FileExistsError, match=r"has no senses\.json, so it is not overwritten"):
+    with pytest.raises(FileExistsError):
         write_word_map(result, tmp_path / "other", overwrite=True)
-
-
-def test_write_word_map_warns_and_omits_picture_without_matplotlib(
-    hostile: WordMap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.warns(UserWarning, match=r"no senses\.png: a plot needs matplotlib: pip install matplotlib"):
-        write_word_map(hostile, tmp_path / "map")
-    assert sorted(path.name for path in (tmp_path / "map").iterdir()) == ["senses.html", "senses.json"]
-
-
-def test_picture_treats_dollar_signs_as_text(hostile: WordMap, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    write_word_map(hostile, tmp_path / "map")
-    assert (tmp_path / "map" / "senses.png").is_file()
-
-
-def test_picture_has_one_scale_so_that_rounding_is_not_drawn_as_distance(hostile: WordMap) -> None:
-    pytest.importorskip("matplotlib")
-    rounding = 1e-7 * np.arange(hostile.planes[0].size).reshape(hostile.planes[0].shape)
-    panels = picture(replace(hostile, planes=np.stack([rounding, *hostile.planes[1:]]))).axes
-    widths = [axes.get_xlim()[1] - axes.get_xlim()[0] for axes in panels]
-    assert widths == pytest.approx([widths[0]] * len(panels))
-    for axes, plane in zip(panels[1:], hostile.planes[1:], strict=True):
-        (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-        assert ((left, bottom) < plane).all() and (plane < (right, top)).all()
 
 
 def test_files_hold_the_surroundings_of_a_use_in_a_long_document(hostile: WordMap) -> None:
     document = ("before",) * 100_000 + ("play",) + ("after",) * 7
     uses = [Use(document, 100_000), *hostile.uses[1:]]
-    first = to_json(replace(hostile, uses=uses))["uses"][0]
+    first = replace(hostile, uses=uses).to_json()["uses"][0]
     assert first["words"] == ["before"] * 200 + ["play"] + ["after"] * 7 and first["position"] == 200
-
-
-def test_picture_shows_each_of_nine_clusters_differently(hostile: WordMap) -> None:
-    pytest.importorskip("matplotlib")
-    many = replace(
-        hostile,
-        uses=hostile.uses[:1] * 9,
-        planes=np.zeros((1, 9, 2)),
-        labels=np.arange(9),
-        clusters=[UseCluster(1, [number], []) for number in range(9)],
-    )
-    shown = picture(many).axes[0].collections
-    assert len({(*points.get_facecolor().flat, points.get_paths()[0].vertices.tobytes()) for points in shown}) == 9
 
 
 def test_page_shows_every_use_in_a_browser(hostile: WordMap, tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from elmokit import cli
-from elmokit.analysis.config import ChangeConfig, MapConfig
-from elmokit.analysis.neighbors import SearchConfig
+from elmokit.analysis.config import ChangeConfig, MapConfig, SearchConfig
 from elmokit.cli import verbs
 from elmokit.cli.options import option_names
 from elmokit.config import PRESETS
@@ -27,7 +26,7 @@ from elmokit.train.config import FinetuneConfig, PretrainConfig
 
 VERBS = [
     "prepare", "pretrain", "finetune", "evaluate", "embed", "encode", "score", "substitutes", "next-words", "compare",
-    "neighbors", "probe", "wsd", "scws", "senses", "change", "fit", "predict", "evaluate-task", "convert",
+    "neighbors", "probe", "wsd", "senses", "change", "fit", "predict", "evaluate-task", "convert",
     "push", "info", "compat", "serve",
 ]  # fmt: skip
 
@@ -140,9 +139,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
             "word": "apple",
             "sentences": ("one", "two"),
             "other": ("three",),
-            "model": "model",
+            "model": ("model", "cpu"),
             "layers": "top",
-            "device": "cpu",
             "tokenize": False,
         },
     ),
@@ -155,9 +153,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
             "sentence": "plays",
             "corpus": Path("corpus.txt"),
             "config": SearchConfig(count=3, any_word=True, max_sentences=9),
-            "model": "model",
+            "model": ("model", "cpu"),
             "layers": 1,
-            "device": "cpu",
             "tokenize": False,
         },
     ),
@@ -172,10 +169,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
             "format": "columns",
             "word_column": 1,
             "tag_column": "xpos",
-            "model": "model",
+            "model": ("model", "cpu", "bfloat16"),
             "state": "carry",
-            "dtype": "bfloat16",
-            "device": "cpu",
         },
     ),
     (
@@ -187,32 +182,22 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
             "training": Path("semcor.jsonl"),
             "first_senses": Path("index.sense"),
             "neighbors": 3,
-            "model": "model",
+            "model": ("model", "cpu", "bfloat16"),
             "state": "carry",
-            "dtype": "bfloat16",
-            "device": "cpu",
         },
     ),
     (
         "senses play --corpus corpus.txt --max-uses 9 --match-case --clusters 2 --seed 5 --model model --layers 1 "
         "--device cpu --no-tokenize --overwrite",
-        "elmokit.analysis.word_map_files.map_senses",
+        "elmokit.analysis.word_map.word_map",
         {
             "word": "play",
             "corpus": Path("corpus.txt"),
-            "output": None,
             "config": MapConfig(max_uses=9, match_case=True, clusters=2, seed=5),
-            "model": "model",
+            "model": ("model", "cpu"),
             "layers": 1,
-            "device": "cpu",
             "tokenize": False,
-            "overwrite": True,
         },
-    ),
-    (
-        "scws ratings.txt --model model --device cpu",
-        "elmokit.analysis.scws.scws",
-        {"path": Path("ratings.txt"), "model": "model", "device": "cpu"},
     ),
     (
         "change play work --first old.txt --second new.txt --max-uses 9 --permutations 5 --seed 3 --model model "
@@ -223,9 +208,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
             "first": Path("old.txt"),
             "second": Path("new.txt"),
             "config": ChangeConfig(max_uses=9, permutations=5, seed=3),
-            "model": "model",
+            "model": ("model", "cpu"),
             "layers": 1,
-            "device": "cpu",
             "tokenize": False,
         },
     ),
@@ -384,7 +368,8 @@ def test_help_of_a_verb_shows_no_undocumented_choices(verb: str, capsys: pytest.
 def test_verb_calls_its_function_with_the_values_of_its_options(
     command: str, function: str, arguments: dict[str, Any]
 ) -> None:
-    with patch(function, autospec=True, return_value={}) as called:  # a TypeError where the signature differs
+    model = patch("elmokit.embed.embedder.Embedder", lambda *arguments, **_: arguments)
+    with patch(function, autospec=True, return_value={}) as called, model:  # a TypeError where the signature differs
         assert cli.main(command.split()) == 0
     called.assert_called_once_with(**arguments)
 

@@ -28,7 +28,6 @@ COMMANDS = [
     f"change the --first {DATA}/mouse-1950.txt --second {DATA}/mouse-2000.txt --model {MODEL}",
     f"probe {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL}",
     f"wsd {DATA}/coarse-wsd --model {MODEL}",
-    f"scws {DATA}/scws-ratings.txt --model {MODEL}",
     f"fit tagging {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL} --output {OUT}/tagger --max-epochs 1",
     f"predict {OUT}/tagger {DATA}/test.conllu --output {OUT}/tagged.conllu",
     f"evaluate-task {OUT}/tagger {DATA}/test.conllu",

@@ -86,7 +86,7 @@ def test_nothing_is_written_to_standard_output_when_a_verb_fails(
     [
         ("finetune --output run --corpus -", "elmokit.train.finetune.finetune"),
         ("prepare --output run -", "elmokit.data.prepare.prepare"),
-        ("senses cat --corpus -", "elmokit.analysis.word_map_files.map_senses"),
+        ("senses cat --corpus -", "elmokit.analysis.word_map.word_map"),
         ("predict tagger - --output tags.jsonl", "elmokit.tasks.fitting.model.predict_file"),
     ],
 )
@@ -188,7 +188,7 @@ def test_errors_name_standard_input_and_not_its_copy(
     [
         ("evaluate - -", "standard input can be read only once"),
         ("embed text.txt --output -", "output must be a file, not -"),
-        ("scws ratings.txt --plot -", "plot must be a file"),
+        ("layer-weights tagger --plot -", "plot must be a file"),
         ("fit tagging train.txt dev.txt --output model --cache -", "cache must be a file"),
         ("embed - --output vectors", "is empty: there is nothing to embed"),
     ],

@@ -11,24 +11,9 @@ import numpy as np
 from elmokit.embed.embedder import Embedder, Embeddings, TruncationWarning
 from elmokit.nn.bilm import BiLMState
 from elmokit.settings import StatePolicy
-from elmokit.text.characters import first_truncated, truncation_message
 
 Item = TypeVar("Item")
 CARRIED_BATCH_SENTENCES = 256  # without carried state, the embedder chooses the batches
-
-
-def _warning_of_truncated(batches: Iterable[Embeddings], embedder: Embedder) -> Iterator[Embeddings]:
-    """Yield the batches, and warn once, at the end, of truncated words."""
-    read, truncated, place, word = 0, 0, "", ""
-    for batch in batches:
-        if batch.truncated_words and not truncated:
-            number, word = first_truncated(batch.tokens, embedder.count_truncated)
-            place = f"sentence {read + number}"
-        read, truncated = read + len(batch), truncated + batch.truncated_words
-        yield batch
-    if truncated:
-        message = truncation_message(truncated, embedder.word_limit, place, word)
-        warnings.warn(message, TruncationWarning, stacklevel=3)
 
 
 def _embed_carrying(sentences: Iterable[Sequence[str]], embedder: Embedder) -> Iterator[Embeddings]:
@@ -59,18 +44,22 @@ def all_layers(
             the model's policy by default.
 
     Yields:
-        The items in order, each with its layers, (L+1, T, 2D) float32.
+        The items in order, each with its layers, (L+1, T, 2D) float32. Words longer than the model reads are counted in
+        a TruncationWarning at the end.
     """
     state = state or embedder.model.state_policy
     pending: deque[Item] = deque()
+    truncated = 0
 
     def sentences() -> Iterator[Sequence[str]]:
         for item in items:
             pending.append(item)
             yield words_of(item)
 
-    carries = state == "carry"
-    batches = _embed_carrying(sentences(), embedder) if carries else embedder.embed_stream(sentences(), "all", state)
-    for batch in _warning_of_truncated(batches, embedder):
+    carrying = _embed_carrying(sentences(), embedder) if state == "carry" else None
+    for batch in carrying or embedder.embed_stream(sentences(), "all", state):
+        truncated += batch.truncated_words
         for layers in batch:
             yield pending.popleft(), layers
+    if truncated:
+        warnings.warn(f"{truncated} words are too long and are cut", TruncationWarning, stacklevel=2)

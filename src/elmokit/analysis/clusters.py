@@ -67,18 +67,17 @@ def k_means(points: np.ndarray, k: int, random: np.random.Generator) -> np.ndarr
     """
     best, lowest_inertia = np.zeros(len(points), dtype=np.int64), np.inf
     for _ in range(RESTARTS):
-        centres, labels = _first_centres(points, k, random), None
+        centres = _first_centres(points, k, random)
+        distances = _squared_distances(points, centres)
         for _ in range(MAX_ITERATIONS):
-            distances = _squared_distances(points, centres)
-            previous, labels = labels, distances.argmin(axis=1)
-            if previous is not None and (labels == previous).all():
-                break
+            labels = distances.argmin(axis=1)
             for number in set(labels.tolist()):  # an empty cluster keeps its centre
                 centres[number] = points[labels == number].mean(axis=0)
-        assert labels is not None
-        inertia = distances.min(axis=1).sum()
-        if inertia < lowest_inertia:
-            best, lowest_inertia = labels, inertia
+            distances = _squared_distances(points, centres)
+            if (labels == distances.argmin(axis=1)).all():
+                break
+        if (inertia := distances.min(axis=1).sum()) < lowest_inertia:
+            best, lowest_inertia = distances.argmin(axis=1), inertia
     return best
 
 
@@ -90,24 +89,13 @@ def silhouette(points: np.ndarray, labels: np.ndarray) -> float:
     """
     distances = np.sqrt(_squared_distances(points, points))
     np.fill_diagonal(distances, 0)
-    present, counts = np.unique(labels, return_counts=True)
-    sums = np.stack([distances[:, labels == label].sum(axis=1) for label in present], axis=1)
-    own = np.searchsorted(present, labels)
-    rows = np.arange(len(points))
-    inside = sums[rows, own] / np.maximum(counts[own] - 1, 1)
-    means = sums / counts
-    means[rows, own] = np.inf
-    outside = means.min(axis=1)
-    widths = np.where(counts[own] > 1, (outside - inside) / np.maximum(np.maximum(inside, outside), 1e-12), 0)
-    return float(widths.mean())
-
-
-def _by_size(labels: np.ndarray) -> np.ndarray:
-    """Renumber clusters from the largest to the smallest."""
-    present, counts = np.unique(labels, return_counts=True)
-    numbers = np.empty(labels.max() + 1, dtype=np.int64)
-    numbers[present[np.argsort(-counts, kind="stable")]] = np.arange(len(present))
-    return numbers[labels]
+    is_member = labels[:, None] == np.unique(labels)  # (N, k)
+    sums, counts = distances @ is_member, is_member.sum(axis=0)
+    size = is_member @ counts
+    inside = sums[is_member] / np.maximum(size - 1, 1)
+    outside = np.where(is_member, np.inf, sums / counts).min(axis=1)
+    widths = (outside - inside) / np.maximum(np.maximum(inside, outside), 1e-12)
+    return float(np.where(size > 1, widths, 0).mean())
 
 
 def cluster(points: np.ndarray, k: int | None = None, max_k: int = 8, seed: int = 0) -> Clustering:
@@ -132,7 +120,9 @@ def cluster(points: np.ndarray, k: int | None = None, max_k: int = 8, seed: int 
         return best
     candidates = [highest] if k else range(2, highest + 1)
     for number, count in enumerate(candidates):
-        labels = _by_size(k_means(points, count, np.random.default_rng([seed, count])))
+        unordered = k_means(points, count, np.random.default_rng([seed, count]))
+        _, numbers, sizes = np.unique(unordered, return_inverse=True, return_counts=True)
+        labels = np.argsort(np.argsort(-sizes, kind="stable"))[numbers]  # from the largest to the smallest
         score = silhouette(points, labels) if labels.max() else 0.0
         if not number or score > best.silhouette:
             best = Clustering(labels, score)

@@ -1,38 +1,23 @@
 """Nearest neighbors of a word's contextual vector in a corpus, as for "play" in table 4 of Peters et al. (2018)."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from hashlib import blake2b
-from itertools import chain, islice
-from pathlib import Path
-from typing import NamedTuple
+from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from elmokit.analysis.config import SearchConfig
+from elmokit.analysis.report import Report
 from elmokit.analysis.uses import Use, use_vectors, uses_in_each, uses_in_files
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
 
-BATCH_WORDS = 1 << 14  # of the sentences whose vectors are in memory at a time; a longer sentence is a batch of its own
+BATCH_SENTENCES = 512  # whose vectors are in memory at a time
 
 
 @dataclass(frozen=True)
-class SearchConfig:
-    """Settings of a neighbor search."""
-
-    count: int = 10
-    """Number of neighbors to return."""
-    any_word: bool = False
-    """Search the uses of all words, not only of the query's word."""
-    max_sentences: int | None = None
-    """Maximum number of sentences with the word to search; all by default."""
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"count must be at least 1, not {self.count}")
-        if self.max_sentences is not None and self.max_sentences < 1:
-            raise ValueError(f"max_sentences must be at least 1, not {self.max_sentences}")
-
-
-class Neighbors(NamedTuple):
+class Neighbors(Report):
     """The query, and the uses nearest to it with their cosine similarities, nearest first."""
 
     query: Use
@@ -42,26 +27,6 @@ class Neighbors(NamedTuple):
     def __str__(self) -> str:
         lines = [f"{similarity:5.3f}  {use}" for similarity, use in self.nearest]
         return "\n".join([f"       {self.query}", *lines, f"({self.sentences_searched} sentences searched)"])
-
-
-def _batches(uses: Iterable[list[Use]]) -> Iterator[list[list[Use]]]:
-    """The uses in batches of consecutive sentences with at most `BATCH_WORDS` words."""
-    batch, words = [], 0
-    for of_sentence in uses:
-        length = len(of_sentence[0].sentence)
-        if batch and words + length > BATCH_WORDS:
-            yield batch
-            batch, words = [], 0
-        batch.append(of_sentence)
-        words += length
-    if batch:
-        yield batch
-
-
-def _keys(of_sentence: list[Use]) -> Iterator[tuple[bytes, int]]:
-    """A key for each use in a sentence, whose words are hashed once; a `Use` as a key would hash them again."""
-    digest = blake2b(repr(of_sentence[0].sentence).encode(errors="surrogatepass"), digest_size=16).digest()
-    return ((digest, use.position) for use in of_sentence)
 
 
 def nearest_uses(
@@ -75,7 +40,7 @@ def nearest_uses(
 
     Args:
         query: The use to search for.
-        uses: The uses in each sentence, read several thousand words at a time. The sentence of the query is excluded,
+        uses: The uses in each sentence, read some hundred sentences at a time. The sentence of the query is excluded,
             and repeated ones are returned once.
         embedder: The model.
         layers: Representation, as in `Embedder.embed`, except "all".
@@ -87,18 +52,17 @@ def nearest_uses(
     config = config or SearchConfig()
     query_vector = use_vectors([query], embedder, layers)[0]
     candidates = islice((of_each for of_each in uses if of_each[0].sentence != query.sentence), config.max_sentences)
-    best: dict[tuple[bytes, int], tuple[float, Use]] = {}
+    best: dict[Use, float] = {}
     searched = 0
-    for batch in _batches(candidates):
+    while batch := list(islice(candidates, BATCH_SENTENCES)):
         searched += len(batch)
         in_batch = [use for of_sentence in batch for use in of_sentence]
-        keys = chain.from_iterable(map(_keys, batch))
         # Rounded, so that rounding errors, which depend on the batch, do not rank equal vectors.
         cosines = (use_vectors(in_batch, embedder, layers) @ query_vector).round(6)
-        best |= zip(keys, zip(cosines.tolist(), in_batch, strict=True), strict=True)
+        best |= zip(in_batch, cosines.tolist(), strict=True)
         # The sort is stable: of equal cosines the first in the corpus stays first.
-        best = dict(sorted(best.items(), key=lambda item: -item[1][0])[: config.count])
-    return Neighbors(query, list(best.values()), searched)
+        best = dict(sorted(best.items(), key=lambda item: -item[1])[: config.count])
+    return Neighbors(query, [(cosine, use) for use, cosine in best.items()], searched)
 
 
 def neighbors(
@@ -107,7 +71,6 @@ def neighbors(
     corpus: str | Path,
     model: Embedder | str | Path | None = None,
     layers: str | int = "top",
-    device: str | None = None,
     config: SearchConfig | None = None,
     tokenize: bool = True,
 ) -> Neighbors:
@@ -120,9 +83,8 @@ def neighbors(
         sentence: A sentence with the use to search for.
         corpus: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files. The query sentence
             is excluded, and repeated sentences are returned once.
-        model: An `Embedder`, or a model as `Embedder.load` accepts it.
+        model: An `Embedder`, or a model as it takes one.
         layers: Representation, as in `Embedder.embed`, except "all".
-        device: Device to compute on; ignored if `model` is an `Embedder`.
         config: How many neighbors to search for, and where.
         tokenize: Split the sentence and raw lines with the model's tokenizer; else, and lines of `elmokit prepare`, at
             white space.
@@ -136,7 +98,7 @@ def neighbors(
     """
     config = config or SearchConfig()
     files = find_files([corpus])
-    embedder = resolve_embedder(model, device)
+    embedder = resolve_embedder(model)
     query = uses_in_each(word, [embedder.tokenize(sentence) if tokenize else sentence.split()])[0]
     uses = uses_in_files(None if config.any_word else word, files, embedder, tokenize)
     result = nearest_uses(query, uses, embedder, layers, config)

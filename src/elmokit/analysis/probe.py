@@ -6,17 +6,18 @@ to convergence, with the L2 penalty selected on development data.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from elmokit.analysis.annotated import all_layers
-from elmokit.analysis.layer_files import LayerFiles
-from elmokit.analysis.softmax_regression import SoftmaxRegressionFit
+from elmokit.analysis.report import Report, table
+from elmokit.analysis.softmax_regression import softmax_regressions
 from elmokit.data.readers import Layout, TaggedSentence, read_tagged
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import layer_names
@@ -29,7 +30,7 @@ MOST_FREQUENT = "most frequent tag of the word"
 
 
 @dataclass(frozen=True)
-class ProbeScore:
+class ProbeScore(Report):
     """Accuracies in percent; `l2` is the penalty selected on the development data, None for a baseline."""
 
     dev: float
@@ -38,7 +39,7 @@ class ProbeScore:
 
 
 @dataclass(frozen=True)
-class ProbeReport:
+class ProbeReport(Report):
     """Probe accuracies of every layer and of the most-frequent-tag baseline.
 
     Attributes:
@@ -56,63 +57,37 @@ class ProbeReport:
     fingerprint: str
 
     def __str__(self) -> str:
-        width = max(map(len, self.scores))
         splits = [split for split in ("dev", "test") if split in self.tokens]
-        lines = [f"{'':{width}}{'l2':>9}" + "".join(f"{split:>9}" for split in splits)]
-        for name, score in self.scores.items():
-            l2 = "" if score.l2 is None else f"{score.l2:g}"
-            lines.append(f"{name:{width}}{l2:>9}" + "".join(f"{getattr(score, split):>9.2f}" for split in splits))
+        rows = [
+            [name, "" if score.l2 is None else f"{score.l2:g}", *(f"{getattr(score, split):.2f}" for split in splits)]
+            for name, score in self.scores.items()
+        ]
         counts = ", ".join(f"{count} {split}" for split, count in self.tokens.items())
-        lines.append(f"(accuracy in percent; state {self.state}; {self.tags} tags; tokens: {counts})")
-        return "\n".join(lines)
+        note = f"accuracy in percent; state {self.state}; {self.tags} tags; tokens: {counts}"
+        return table(["", "l2", *splits], rows, note)
 
 
-Splits = dict[str, Sequence[TaggedSentence]]  # "train", "dev", "test"
+def _layer_file(sentences: Sequence[TaggedSentence], embedder: Embedder, state: StatePolicy | None) -> np.ndarray:
+    """All layers of the N words of a split, (L+1, N, 2D) float16, in a temporary file that goes with the array."""
+    shape = embedder.num_layers, sum(len(sentence.words) for sentence in sentences), embedder.dim
+    with tempfile.TemporaryFile(prefix="elmokit-layers-") as file:
+        array = np.memmap(file, np.float16, "w+", shape=shape)
+    begin = 0
+    progress = ProgressBar(sentences, desc="embed", unit=" sentences", unit_scale=True)
+    for sentence, layers in all_layers(progress, lambda sentence: sentence.words, embedder, state):
+        array[:, begin : begin + len(sentence.words)] = layers
+        begin += len(sentence.words)
+    return array
 
 
-def _tags(sentences: Sequence[TaggedSentence]) -> list[str]:
-    return [tag for sentence in sentences for tag in sentence.tags]
-
-
-def _accuracy(predicted: Sequence[str] | np.ndarray, gold: Sequence[str] | np.ndarray) -> float:
-    """Accuracy in percent."""
-    return 100 * float(np.mean(np.asarray(predicted) == np.asarray(gold)))
-
-
-def _most_frequent_tags(splits: Splits) -> ProbeScore:
+def _most_frequent_tags(train: Sequence[TaggedSentence], test: Sequence[TaggedSentence]) -> list[str]:
     """Baseline: the word's most frequent tag in training; for unknown words, the most frequent tag overall."""
-    by_word: dict[str, Counter[str]] = {}
-    for sentence in splits["train"]:
+    by_word, overall = defaultdict[str, Counter[str]](Counter), Counter[str]()
+    for sentence in train:
+        overall.update(sentence.tags)
         for word, tag in zip(sentence.words, sentence.tags, strict=True):
-            by_word.setdefault(word, Counter())[tag] += 1
-    overall = Counter(_tags(splits["train"])).most_common(1)[0][0]
-    best = {word: counts.most_common(1)[0][0] for word, counts in by_word.items()}
-    scores = {
-        name: _accuracy(
-            [best.get(word, overall) for sentence in sentences for word in sentence.words], _tags(sentences)
-        )
-        for name, sentences in splits.items()
-        if name != "train"
-    }
-    return ProbeScore(scores["dev"], scores.get("test"))
-
-
-def _probe_layer(
-    features: dict[str, np.ndarray], classes: dict[str, np.ndarray], embedder: Embedder, penalties: Sequence[float]
-) -> ProbeScore:
-    """Fit with penalties from the strongest to the weakest, until the development score stops improving."""
-    fit = SoftmaxRegressionFit(features["train"], classes["train"], int(classes["train"].max()) + 1, embedder.device)
-    best = None
-    for l2 in sorted(penalties, reverse=True):
-        classifier = fit.fit(l2)
-        scores = {
-            name: _accuracy(classifier.predict(features[name]), classes[name]) for name in features if name != "train"
-        }
-        if best is not None and scores["dev"] <= best.dev:
-            break
-        best = ProbeScore(scores["dev"], scores.get("test"), l2)
-    assert best is not None
-    return best
+            by_word[word][tag] += 1
+    return [by_word.get(word, overall).most_common(1)[0][0] for sentence in test for word in sentence.words]
 
 
 def probe(
@@ -121,60 +96,54 @@ def probe(
     test: Sequence[TaggedSentence] | None = None,
     model: Embedder | str | Path | None = None,
     state: StatePolicy | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
     penalties: Sequence[float] = PENALTIES,
 ) -> ProbeReport:
     """Train a linear classifier of word tags on the frozen vectors of each layer, including the token layer (0).
 
-    The layers of all words are kept in temporary files in float16 (`LayerFiles`); memory holds the sentences and one
-    batch of vectors.
+    The layers of all words are kept in temporary files in float16, in the system's directory ($TMPDIR); memory holds
+    the sentences and one batch of vectors.
 
     Args:
         train: Tagged sentences to train on.
         dev: Tagged sentences to select the penalty on.
         test: Tagged sentences for the final score. Tags absent from the training set count as wrong.
-        model: An `Embedder`, or a model as `Embedder.load` accepts it.
+        model: An `Embedder`, or a model as it takes one.
         state: Initial state of a sentence: "zeros", "warm", or "carry" (the final state of the sentence before);
             the model's policy by default.
-        device: Device to compute on; ignored if `model` is an `Embedder`.
-        dtype: Number type to compute in, as for `Embedder.load`; ignored if `model` is an `Embedder`.
-        penalties: L2 penalties to select from: weights of |w|^2 / 2, added to the mean cross-entropy in nats.
+        penalties: L2 penalties to select from: weights of |w|^2 / 2, added to the mean cross-entropy in nats. They are
+            tried from the strongest to the weakest, until the development score stops improving.
 
     Returns:
         Accuracies in percent.
 
     Raises:
-        ValueError: A split has no tagged word, a sentence has not as many tags as words, or `penalties` is empty.
+        ValueError: A split has no tagged word.
     """
-    splits: Splits = {"train": train, "dev": dev} | ({} if test is None else {"test": test})
-    tags = {name: _tags(sentences) for name, sentences in splits.items()}
-    for name, of_split in tags.items():
-        if not of_split:
+    splits = {"train": train, "dev": dev} if test is None else {"train": train, "dev": dev, "test": test}
+    for name, sentences in splits.items():
+        if not any(sentence.tags for sentence in sentences):
             raise ValueError(f"the {name} sentences have no tagged word: give at least one tagged sentence")
-        for number, sentence in enumerate(splits[name], start=1):
-            if len(sentence.words) != len(sentence.tags):
-                counts = f"{len(sentence.words)} words and {len(sentence.tags)} tags"
-                raise ValueError(f"{name} sentence {number} has {counts}: give one tag for each word")
-    if not penalties:
-        raise ValueError("a probe needs at least one L2 penalty")
-    numbers = {tag: number for number, tag in enumerate(sorted(set(tags["train"])))}
-    classes = {name: np.array([numbers.get(tag, -1) for tag in of_split]) for name, of_split in tags.items()}
-    embedder = resolve_embedder(model, device, dtype)
-    scores = {}
-    with ExitStack() as stack:
-        files = {}
-        for name, sentences in splits.items():
-            progress = ProgressBar(sentences, desc=f"embed {name}", unit=" sentences", unit_scale=True)
-            embedded = all_layers(progress, lambda sentence: sentence.words, embedder, state)
-            files[name] = stack.enter_context(LayerFiles(layers for _, layers in embedded))
-        names = layer_names(embedder.num_layers)
-        for number, layer_name in enumerate(ProgressBar(names, desc="fit", unit=" layers")):
-            features = {name: of_split.layer(number) for name, of_split in files.items()}
-            scores[layer_name] = _probe_layer(features, classes, embedder, penalties)
-    scores[MOST_FREQUENT] = _most_frequent_tags(splits)
-    tokens = {name: len(of_split) for name, of_split in tags.items()}
-    return ProbeReport(scores, len(numbers), tokens, state or embedder.model.state_policy, embedder.fingerprint())
+    gold = {name: np.array([tag for each in sentences for tag in each.tags]) for name, sentences in splits.items()}
+    tokens = {name: len(tags) for name, tags in gold.items()}
+    known, classes = np.unique(gold.pop("train"), return_inverse=True)
+    embedder = resolve_embedder(model)
+    layers = {name: _layer_file(sentences, embedder, state) for name, sentences in splits.items()}
+
+    def score(predicted: Mapping[str, Any], l2: float | None = None) -> ProbeScore:
+        accuracy = {name: 100 * float(np.mean(predicted[name] == tags)) for name, tags in gold.items()}
+        return ProbeScore(accuracy["dev"], accuracy.get("test"), l2)
+
+    scores: dict[str, ProbeScore] = {}
+    ordered = sorted(penalties, reverse=True)
+    for number, layer in enumerate(ProgressBar(layer_names(embedder.num_layers), desc="fit", unit=" layers")):
+        classifiers = softmax_regressions(layers["train"][number], classes, ordered, embedder.device)
+        for l2, classifier in zip(ordered, classifiers, strict=True):
+            found = score({name: known[classifier.predict(layers[name][number])] for name in gold}, l2)
+            if layer in scores and found.dev <= scores[layer].dev:
+                break
+            scores[layer] = found
+    scores[MOST_FREQUENT] = score({name: np.array(_most_frequent_tags(train, splits[name])) for name in gold})
+    return ProbeReport(scores, len(known), tokens, state or embedder.model.state_policy, embedder.fingerprint())
 
 
 def probe_files(
@@ -183,37 +152,8 @@ def probe_files(
     test: str | Path | None = None,
     model: Embedder | str | Path | None = None,
     state: StatePolicy | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    *,
-    format: str | None = None,
-    word_column: int = 0,
-    tag_column: str | int | None = None,
+    **columns: Any,
 ) -> ProbeReport:
-    """`probe` on files with one token per line, CoNLL-U or columns (plain, .gz or .zst).
-
-    Args:
-        train: File of tagged sentences to train on.
-        dev: File of tagged sentences to select the penalty on.
-        test: File of tagged sentences for the final score.
-        model: As in `probe`.
-        state: As in `probe`.
-        device: As in `probe`.
-        dtype: As in `probe`.
-        format: "conllu" or "columns"; inferred from the file name by default.
-        word_column: Column of the words, from 0 (format "columns").
-        tag_column: Name ("conllu") or number ("columns") of the column with the tags.
-
-    Returns:
-        Accuracies in percent.
-
-    Raises:
-        ValueError: A file is not in its format, or has no tagged word.
-        FileNotFoundError: A file is missing.
-    """
-
-    def sentences(file: str | Path) -> list[TaggedSentence]:
-        return list(read_tagged(file, Layout.of(file, format, word_column, tag_column)))
-
-    test_sentences = None if test is None else sentences(test)
-    return probe(sentences(train), sentences(dev), test_sentences, model, state, device, dtype)
+    """`probe` on files with one token per line (plain, .gz or .zst), whose format and columns `Layout.of` takes."""
+    files = [file for file in (train, dev, test) if file is not None]
+    return probe(*(list(read_tagged(file, Layout.of(file, **columns))) for file in files), model=model, state=state)

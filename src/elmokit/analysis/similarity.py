@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from elmokit.analysis.report import Report, table
 from elmokit.analysis.uses import Use, unit_vectors, uses_in_each, vectors_of_uses
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import layer_weights, plain_layers
-
-
-def _table(name: str, matrix: np.ndarray) -> Iterator[str]:
-    """Lines of a square table, with rows and columns numbered from 1."""
-    yield name
-    yield "     " + "".join(f"{column:>7}" for column in range(1, len(matrix) + 1))
-    for number, row in enumerate(matrix, start=1):
-        yield f"{number:>5}" + "".join(f"{cosine:>7.2f}" for cosine in row)
 
 
 class SenseContrast(NamedTuple):
@@ -46,7 +40,8 @@ class SenseContrast(NamedTuple):
         return SenseContrast(float(cosines[same & pairs].mean()), float(cosines[~same].mean()), int(is_nearer.sum()))
 
 
-class Comparison(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Comparison(Report):
     """N uses of a word and, by name of the representation, their (N, N) cosine similarities.
 
     The last `num_other` uses are those in another sense, if any were given.
@@ -63,20 +58,23 @@ class Comparison(NamedTuple):
         matrices = self.similarities if self.num_other else {}
         return {name: SenseContrast.of(matrix, self.num_other) for name, matrix in matrices.items()}
 
-    def _summary(self) -> str:
-        title, count = "mean similarity", len(self.uses)
-        width = max(map(len, [title, *self.similarities]))
-        lines = [f"{title:{width}}  same sense  other sense  nearest use has the same sense"]
-        for name, (same, other, nearest) in self.contrasts.items():
-            lines.append(f"{name:{width}}{same:12.2f}{other:13.2f}{f'{nearest} of {count}':>32}")
-        return "\n".join(lines)
-
     def __str__(self) -> str:
-        width = len(str(len(self.uses)))
-        sentences = [f"{number:>{width}}  {use}" for number, use in enumerate(self.uses, start=1)]
-        tables = ["\n".join(_table(name, matrix)) for name, matrix in self.similarities.items()]
-        summary = [self._summary()] if self.num_other else []
-        return "\n\n".join(["\n".join(sentences), *tables, *summary])
+        count = len(self.uses)
+        numbers = [str(number) for number in range(1, count + 1)]
+        parts = [
+            "\n".join(f"{number:>{len(str(count))}}  {use}" for number, use in zip(numbers, self.uses, strict=True))
+        ]
+        for name, matrix in self.similarities.items():
+            rows = [[number, *(f"{cosine:.2f}" for cosine in row)] for number, row in zip(numbers, matrix, strict=True)]
+            parts.append(f"{name}\n{table(['', *numbers], rows)}")
+        if self.num_other:
+            header = ["mean similarity", "same sense", "other sense", "nearest use has the same sense"]
+            rows = [
+                [name, f"{same:.2f}", f"{other:.2f}", f"{nearest} of {count}"]
+                for name, (same, other, nearest) in self.contrasts.items()
+            ]
+            parts.append(table(header, rows))
+        return "\n\n".join(parts)
 
 
 def _representations(uses: Sequence[Use], embedder: Embedder, layers: str | int) -> dict[str, np.ndarray]:
@@ -97,7 +95,6 @@ def compare(
     sentences: Sequence[str | Sequence[str]],
     model: Embedder | str | Path | None = None,
     layers: str | int = "all",
-    device: str | None = None,
     tokenize: bool = True,
     other: Sequence[str | Sequence[str]] = (),
 ) -> Comparison:
@@ -106,9 +103,8 @@ def compare(
     Args:
         word: The word; case is ignored in sentences without an exact match.
         sentences: Strings, which the model's tokenizer splits, or lists of tokens.
-        model: An `Embedder`, or a model as `Embedder.load` accepts it.
+        model: An `Embedder`, or a model as it takes one.
         layers: "all" (every layer, and where there are several the mix), or one representation as in `Embedder.embed`.
-        device: Device to compute on; ignored if `model` is an `Embedder`.
         tokenize: Split strings with the model's tokenizer; else at white space.
         other: Sentences in which the word has another sense than in `sentences`.
 
@@ -119,13 +115,11 @@ def compare(
         ValueError: A sentence lacks the word, there are fewer than two uses (with `other`, in each sense), or a string
             is given in place of a list.
     """
-    for name, given in (("sentences", sentences), ("other", other)):
-        if isinstance(given, str):
-            raise ValueError(f"{name} must be a list of sentences, not a string: write [text]")
-    embedder = resolve_embedder(model, device)
+    if isinstance(sentences, str) or isinstance(other, str):
+        raise ValueError("give a list of sentences, not a string: [text]")
+    embedder = resolve_embedder(model)
     split = embedder.tokenize if tokenize else str.split
-    all_sentences = [*sentences, *other]
-    tokens = [split(sentence) if isinstance(sentence, str) else list(sentence) for sentence in all_sentences]
+    tokens = [split(text) if isinstance(text, str) else list(text) for text in (*sentences, *other)]
     uses = uses_in_each(word, tokens)
     num_other = len(uses_in_each(word, tokens[len(sentences) :]))
     if min(len(uses) - num_other, num_other or 2) < 2:

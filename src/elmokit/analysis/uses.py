@@ -3,10 +3,8 @@
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
-from heapq import heappush, heapreplace
-from itertools import chain, repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +17,8 @@ from elmokit.text.characters import TruncationWarning, truncation_in
 from elmokit.text.chunks import INVISIBLE
 from elmokit.text.tokenizer import Tokenizer
 
+WORDS_AROUND = 200  # a sentence may be a whole document, which each use in it would repeat in JSON
+
 
 class Use(NamedTuple):
     """An occurrence of a word: a tokenized sentence and the word's position in it, from 0."""
@@ -26,16 +26,25 @@ class Use(NamedTuple):
     sentence: tuple[str, ...]
     position: int
 
+    @property
+    def word(self) -> str:
+        """The word as it is written there."""
+        return self.sentence[self.position]
+
     def __str__(self) -> str:
         words = list(self.sentence)
-        words[self.position] = f"[{words[self.position]}]"
+        words[self.position] = f"[{self.word}]"
         return " ".join(words)
 
+    def window(self, around: int) -> "Use":
+        """The use with its sentence shortened to at most `around` words on each side."""
+        start = max(0, self.position - around)
+        return Use(self.sentence[start : self.position + around + 1], self.position - start)
 
-def window(use: Use, around: int) -> Use:
-    """The use with its sentence shortened to at most `around` words on each side."""
-    start = max(0, use.position - around)
-    return Use(use.sentence[start : use.position + around + 1], use.position - start)
+    def to_json(self) -> dict[str, Any]:
+        """Up to `WORDS_AROUND` words on either side of the use, and its position among them."""
+        words, position = self.window(WORDS_AROUND)
+        return {"words": list(words), "position": position}
 
 
 def uses_of(word: str, sentence: Sequence[str]) -> list[Use]:
@@ -43,7 +52,7 @@ def uses_of(word: str, sentence: Sequence[str]) -> list[Use]:
     exact = [position for position, token in enumerate(sentence) if token == word]
     lowered = word.lower()
     positions = exact or [position for position, token in enumerate(sentence) if token.lower() == lowered]
-    words = tuple(sentence)  # shared by all uses: copies, and their hashes, would grow with the square of the length
+    words = tuple(sentence)
     return [Use(words, position) for position in positions]
 
 
@@ -82,49 +91,25 @@ def sentences_with(
     if tokenizers is None:
         tokenizers = file_tokenizers(files, embedder.model.tokenizer, tokenize)
     lowered = None if words is None else [INVISIBLE.sub("", word.lower()) for word in words]
-    lines = chain.from_iterable(
-        zip(read_lines(file), repeat(each)) for file, each in zip(files, tokenizers, strict=True)
-    )
-    for line, tokenizer in ProgressBar(lines, "search", unit=" sentences", unit_scale=True, disable=not progress):
-        if on_line is not None:
-            on_line()
-        # The tokenizer takes most of the time. It may remove invisible characters, such as soft hyphens, from words.
-        if lowered is None or any(map(INVISIBLE.sub("", line.lower()).__contains__, lowered)):
-            yield tuple(tokenizer.tokenize(line))
+    for file, tokenizer in zip(files, tokenizers, strict=True):
+        for line in ProgressBar(read_lines(file), "search", unit=" sentences", unit_scale=True, disable=not progress):
+            if on_line is not None:
+                on_line()
+            # The tokenizer takes most of the time. It may remove invisible characters from words, as soft hyphens.
+            if lowered is None or any(map(INVISIBLE.sub("", line.lower()).__contains__, lowered)):
+                yield tuple(tokenizer.tokenize(line))
 
 
 def uses_in_files(
-    word: str | None,
-    files: Sequence[Path],
-    embedder: Embedder,
-    tokenize: bool = True,
-    *,
-    tokenizers: Sequence[Tokenizer] | None = None,
-    progress: bool = True,
-    on_line: Callable[[], None] | None = None,
+    word: str | None, files: Sequence[Path], embedder: Embedder, tokenize: bool = True, **options: Any
 ) -> Iterator[list[Use]]:
-    """Stream the uses of a word in text files.
+    """Stream the uses of a word in each sentence of text files that has any; arguments as in `sentences_with`.
 
-    Args:
-        word: The word, matched as in `uses_of`; None for the uses of every word.
-        files: As in `sentences_with`.
-        embedder: As in `sentences_with`.
-        tokenize: As in `sentences_with`.
-        tokenizers: As in `sentences_with`.
-        progress: As in `sentences_with`.
-        on_line: As in `sentences_with`.
-
-    Yields:
-        The uses in each sentence that has any.
+    The word is matched as in `uses_of`; None: every word.
     """
-    words = None if word is None else [word]
-    options = {"tokenizers": tokenizers, "progress": progress, "on_line": on_line}
-    for sentence in sentences_with(words, files, embedder, tokenize, **options):
-        if word is None:
-            uses = [Use(sentence, position) for position in range(len(sentence))]
-        else:
-            uses = uses_of(word, sentence)
-        if uses:
+    for sentence in sentences_with(None if word is None else [word], files, embedder, tokenize, **options):
+        every = range(len(sentence)) if word is None else ()
+        if uses := [Use(sentence, position) for position in every] if word is None else uses_of(word, sentence):
             yield uses
 
 
@@ -142,11 +127,8 @@ def vectors_of_uses(
     raises ends the computation. Warns with a TruncationWarning if words are longer than the model reads.
     """
     numbers_in: dict[tuple[str, ...], list[int]] = {}
-    previous, numbers = None, []
     for number, use in enumerate(uses):
-        if use.sentence is not previous:  # hashing a sentence takes time in its length
-            previous, numbers = use.sentence, numbers_in.setdefault(use.sentence, [])
-        numbers.append(number)
+        numbers_in.setdefault(use.sentence, []).append(number)
     sentences, remaining = list(numbers_in), iter(numbers_in.values())
     truncated, vectors = 0, [np.empty(0)] * len(uses)
     for batch in embedder.embed_stream(sentences, layers, embedder.model.single_sentence_state):
@@ -173,44 +155,29 @@ class UseSample:
     """A uniform random sample of the distinct ones among uses that are added one by one.
 
     It keeps the uses with the smallest hashes of seed and use. The sample does not depend on the order of the uses, nor
-    on how often one is repeated; memory holds the sample alone.
+    on how often one is repeated; memory holds twice the sample at most.
     """
 
     def __init__(self, size: int, seed: int) -> None:
         self.size, self.seed = size, seed
         self.count = 0
-        self._kept: dict[int, Use] = {}  # by negated hash: hashing the tuple takes time in the length of its sentence
-        self._largest_first: list[int] = []  # a heap of negated hashes
-        self._sentence: tuple[str, ...] | None = None  # of the last use
-        self._hashed = blake2b(digest_size=16)  # the seed and that sentence
+        self._kept: dict[bytes, Use] = {}  # by hash, at most twice as many as the sample
 
     def add(self, use: Use) -> None:
         """Add a use. A repeated one is counted, but kept once."""
         self.count += 1
-        entry = -self._hash(use)
-        if entry in self._kept:
-            return
-        if len(self._kept) < self.size:
-            heappush(self._largest_first, entry)
-        elif entry > self._largest_first[0]:
-            del self._kept[heapreplace(self._largest_first, entry)]
-        else:
-            return
-        self._kept[entry] = use
+        self._kept.setdefault(blake2b(repr((self.seed, *use)).encode(), digest_size=16).digest(), use)
+        if len(self._kept) > 2 * self.size:
+            self._kept = self._smallest()
 
-    def _hash(self, use: Use) -> int:
-        """Hash of `repr((seed, sentence, position))`; successive uses of a sentence share the hash of its beginning."""
-        if use.sentence is not self._sentence:
-            self._sentence = use.sentence
-            self._hashed = blake2b(f"({self.seed!r}, {use.sentence!r}, ".encode(), digest_size=16)
-        hashed = self._hashed.copy()
-        hashed.update(f"{use.position!r})".encode())
-        return int.from_bytes(hashed.digest(), "big")
+    def _smallest(self) -> dict[bytes, Use]:
+        largest = sorted(self._kept)[: self.size][-1:]
+        return {key: use for key, use in self._kept.items() if [key] <= largest}
 
     @property
     def uses(self) -> list[Use]:
         """The sample, in the order in which its uses were first added."""
-        return list(self._kept.values())
+        return list(self._smallest().values())
 
 
 def sample_uses(uses: Iterable[Use], size: int, seed: int) -> tuple[list[Use], int]:

@@ -1,4 +1,4 @@
-"""Map of a word: its uses in a corpus, projected to the plane for each layer and clustered.
+"""Map of a word: its uses in a corpus, projected to the plane for each layer and clustered; and its files.
 
 Each cluster is described by its most typical uses (the nearest to its mean) and by the substitutes that the language
 model predicts for them.
@@ -6,27 +6,25 @@ model predicts for them.
 
 from __future__ import annotations
 
-import warnings
+import html
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from elmokit.analysis.clusters import align, cluster, principal_components
 from elmokit.analysis.config import MapConfig
-from elmokit.analysis.uses import (
-    Use,
-    sample_uses,
-    unit_vectors,
-    uses_in_files,
-    vectors_of_uses,
-    window,
-)
+from elmokit.analysis.report import Report, as_json
+from elmokit.analysis.uses import Use, sample_uses, unit_vectors, uses_in_files, vectors_of_uses
 from elmokit.data.corpus import find_files
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import layer_weights, plain_layers
+from elmokit.fs.atomic import atomic_directory, check_output
 from elmokit.lm.candidates import substitutes
 
 CLUSTERED_DIMENSIONS = 8
@@ -39,16 +37,20 @@ USES_SUBSTITUTED, CANDIDATES, SUBSTITUTES = 20, 100, 8
 # language model runs for each use: over the whole of a sentence of thousands of words, it would take many minutes.
 SUBSTITUTE_CONTEXT = 50
 
+JSON_NAME, PAGE_NAME = "senses.json", "senses.html"
+# JSON escapes of the characters that could end a script element or a line of JavaScript.
+ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+
 
 def _excerpt(use: Use) -> str:
     """The use with its context, shortened."""
     before = "… " if use.position > EXCERPT_WORDS else ""
     after = " …" if use.position + EXCERPT_WORDS + 1 < len(use.sentence) else ""
-    return f"{before}{window(use, EXCERPT_WORDS)}{after}"
+    return f"{before}{use.window(EXCERPT_WORDS)}{after}"
 
 
 @dataclass(frozen=True)
-class UseCluster:
+class UseCluster(Report):
     """A cluster: the number of its uses, the indices of the most typical ones, and their substitutes."""
 
     size: int
@@ -57,7 +59,7 @@ class UseCluster:
 
 
 @dataclass(frozen=True, eq=False)
-class WordMap:
+class WordMap(Report):
     """N uses of a word, projected to the plane for each layer, and their clusters.
 
     Attributes:
@@ -92,16 +94,18 @@ class WordMap:
 
     def __str__(self) -> str:
         lines = [f"{self.word}: {self.summary}"]
-        for number, described in enumerate(self.clusters, start=1):
-            words = f": {', '.join(described.substitutes)}" if described.substitutes else ""
-            lines += ["", f"cluster {number}, {count_of_uses(described.size)}{words}"]
-            lines += [f"    {_excerpt(self.uses[use])}" for use in described.typical]
+        for number, each in enumerate(self.clusters, start=1):
+            words = f": {', '.join(each.substitutes)}" if each.substitutes else ""
+            lines += ["", f"cluster {number}, {each.size} {'use' if each.size == 1 else 'uses'}{words}"]
+            lines += [f"    {_excerpt(self.uses[use])}" for use in each.typical]
         return "\n".join(lines)
 
-
-def count_of_uses(count: int) -> str:
-    """A number of uses in words."""
-    return "1 use" if count == 1 else f"{count} uses"
+    def to_json(self) -> dict[str, Any]:
+        """The map as JSON values: each use with its cluster, coordinates rounded to four decimals, and the summary."""
+        values = super().to_json() | {"summary": self.summary}
+        labels = values.pop("labels")
+        uses = [use | {"cluster": label} for use, label in zip(map(as_json, self.uses), labels, strict=True)]
+        return values | {"uses": uses, "planes": self.planes.astype(float).round(4).tolist()}
 
 
 def _planes(vectors: np.ndarray) -> np.ndarray:
@@ -118,27 +122,15 @@ def _substitutes(embedder: Embedder, uses: list[Use], check: Callable[[], None] 
     if model.softmax is None or model.vocab is None or not model.config.sequence_encoder.predicts_words:
         return []
     weights: Counter[str] = Counter()
-    for words, position in (window(use, SUBSTITUTE_CONTEXT) for use in uses):
+    for use in (use.window(SUBSTITUTE_CONTEXT) for use in uses):
         if check is not None:
             check()
-        (candidates,) = substitutes(words, model, positions=[position], top=CANDIDATES, state=state)
-        log_probabilities = np.array([candidate.log_probability for candidate in candidates])
-        probabilities = np.exp(log_probabilities - log_probabilities.max())
+        (candidates,) = substitutes(use.sentence, model, positions=[use.position], top=CANDIDATES, state=state)
+        probabilities = np.exp([candidate.log_probability for candidate in candidates])
         for candidate, weight in zip(candidates, probabilities / probabilities.sum(), strict=True):
-            if any(map(str.isalpha, candidate.word)) and candidate.word.lower() != words[position].lower():
+            if any(map(str.isalpha, candidate.word)) and candidate.word.lower() != use.word.lower():
                 weights[candidate.word] += weight
     return [word for word, _ in weights.most_common(SUBSTITUTES)]
-
-
-def _distinct_contexts(uses: list[Use], order: list[int]) -> list[int]:
-    """The indices of uses in `order`, without those whose neighboring words are the same as those of an earlier one."""
-    by_context = {}
-    for number in order:
-        words, position = uses[number]
-        left = words[max(0, position - CONTEXT_WORDS) : position]
-        right = words[position + 1 : position + 1 + CONTEXT_WORDS]
-        by_context.setdefault((left, right), number)
-    return list(by_context.values())
 
 
 def _describe(
@@ -146,9 +138,13 @@ def _describe(
 ) -> UseCluster:
     """Describe the cluster of the uses with indices `members`, given the clustered points (N, d) of all uses."""
     distances = np.linalg.norm(points[members] - points[members].mean(axis=0), axis=1)
-    typical = _distinct_contexts(uses, members[np.argsort(distances, kind="stable")].tolist())
-    words = _substitutes(embedder, [uses[number] for number in typical[:USES_SUBSTITUTED]], check)
-    return UseCluster(len(members), typical[:TYPICAL_USES], words)
+    typical: dict[Use, int] = {}  # the most typical use with each context
+    for number in members[np.argsort(distances, kind="stable")].tolist():
+        words, position = uses[number].window(CONTEXT_WORDS)
+        typical.setdefault(Use((*words[:position], "", *words[position + 1 :]), position), number)
+    nearest = list(typical.values())
+    words = _substitutes(embedder, [uses[number] for number in nearest[:USES_SUBSTITUTED]], check)
+    return UseCluster(len(members), nearest[:TYPICAL_USES], words)
 
 
 def map_uses(
@@ -190,18 +186,15 @@ def map_uses(
     layers = plain_layers(layers)
     weights = layer_weights(embedder.model, layers).numpy()
     vectors = vectors_of_uses(uses, embedder, "all", check)
-    representations = unit_vectors(np.einsum("nld,l->nd", vectors, weights))
-    points = principal_components(representations, CLUSTERED_DIMENSIONS)
+    points = principal_components(unit_vectors(np.einsum("nld,l->nd", vectors, weights)), CLUSTERED_DIMENSIONS)
     labels, silhouette = cluster(points, config.clusters, seed=config.seed)
-    clusters = [
-        _describe(points, np.flatnonzero(labels == number), uses, embedder, check) for number in range(labels.max() + 1)
-    ]
+    members = [np.flatnonzero(labels == number) for number in range(labels.max() + 1)]
     return WordMap(
         word=word,
         uses=uses,
         planes=_planes(vectors),
         labels=labels,
-        clusters=clusters,
+        clusters=[_describe(points, each, uses, embedder, check) for each in members],
         silhouette=silhouette,
         layers=layers,
         uses_in_corpus=len(uses) if uses_in_corpus is None else uses_in_corpus,
@@ -214,7 +207,6 @@ def word_map(
     corpus: str | Path,
     model: Embedder | str | Path | None = None,
     layers: str | int = "top",
-    device: str | None = None,
     config: MapConfig | None = None,
     tokenize: bool = True,
 ) -> WordMap:
@@ -223,10 +215,8 @@ def word_map(
     Args:
         word: The word; case is ignored in sentences without an exact match, unless `config.match_case`.
         corpus: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files. It is streamed.
-        model: An `Embedder`, which has substitutes if it was loaded with `softmax=True`; or a model as `Embedder.load`
-            accepts it.
+        model: An `Embedder`, which has substitutes if it was loaded with `softmax=True`; or a model as it takes one.
         layers: Representation to cluster: "mix", "average", "sum", "top" or the number of a layer.
-        device: Device to compute on; ignored if `model` is an `Embedder`.
         config: Settings of the sampling and the clustering.
         tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`, at white space.
 
@@ -239,17 +229,44 @@ def word_map(
     """
     config = config or MapConfig()
     files = find_files([corpus])
-    embedder = resolve_embedder(model, device, softmax=True)
-    if embedder is model and embedder.model.softmax is None:
-        message = "the embedder has no softmax, so that there are no substitutes: Embedder.load(model, softmax=True)"
-        warnings.warn(message, stacklevel=2)
+    embedder = resolve_embedder(model, softmax=True)
     layer_weights(embedder.model, layers)  # an invalid choice is reported before the search
     in_corpus = (use for of_sentence in uses_in_files(word, files, embedder, tokenize) for use in of_sentence)
     if config.match_case:
-        in_corpus = (use for use in in_corpus if use.sentence[use.position] == word)
+        in_corpus = (use for use in in_corpus if use.word == word)
     uses, uses_in_corpus = sample_uses(in_corpus, config.max_uses, config.seed)
-    if len(uses) < 3:
-        if len(word.split()) != 1:
-            raise ValueError(f"{word!r} is not a single word")
-        raise ValueError(f"{corpus} has {len(uses)} distinct uses of {word!r}, and a map needs 3: try another corpus")
     return map_uses(word, uses, embedder, layers, config, uses_in_corpus=uses_in_corpus)
+
+
+# --- Files -----------------------------------------------------------------------------------------------------------
+
+
+def page_part(name: str) -> str:
+    """A part of the page, such as word_map.css or word_map.js, which the server's page uses too."""
+    return resources.files("elmokit.analysis").joinpath(name).read_text(encoding="utf-8").strip()
+
+
+def page(word_map: WordMap) -> str:
+    """A self-contained HTML document, which needs no network. Corpus text is escaped."""
+    head, _, rest = page_part("word_map.html").partition("{data}")
+    data = json.dumps(word_map.to_json(), ensure_ascii=False, separators=(",", ":")).translate(ESCAPES)
+    head = head.replace("{style}", page_part("word_map.css"))
+    head = head.replace("{title}", html.escape(f"{word_map.word}: its uses"))
+    return head + data + rest.replace("{script}", page_part("word_map.js"))
+
+
+def write_word_map(word_map: WordMap, directory: str | Path, overwrite: bool = False) -> None:
+    """Write senses.json and senses.html (scatter plots of all layers) to a directory, atomically.
+
+    Args:
+        word_map: The map.
+        directory: Created if it does not exist.
+        overwrite: Replace an existing map.
+
+    Raises:
+        FileExistsError: The directory is not empty, and holds no map or `overwrite` is not set.
+    """
+    check_output(directory, overwrite=overwrite, directory_of=JSON_NAME)
+    with atomic_directory(directory, overwrite) as partial:
+        (partial / JSON_NAME).write_text(json.dumps(word_map.to_json(), ensure_ascii=False) + "\n", encoding="utf-8")
+        (partial / PAGE_NAME).write_text(page(word_map), encoding="utf-8")

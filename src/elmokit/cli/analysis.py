@@ -25,7 +25,6 @@ state_defaults_in_text(ColumnsConfig)
 state_defaults_in_text(MapConfig)
 
 ReportFile = Annotated[Path | None, arg(help="JSON file for the report."), UNSET]
-PlotFile = Annotated[Path | None, arg(help="Picture of the result (.png, .svg or .pdf; needs matplotlib)."), UNSET]
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,11 @@ class Probe:
 
     def run(self) -> None:
         from elmokit.analysis.probe import probe_files
+        from elmokit.embed.embedder import Embedder
 
         check_outputs([self.output], [self.train, self.dev, self.test], self.overwrite)
-        options = {"model": self.model, "state": self.state, "device": self.device, "dtype": self.dtype}
-        report = probe_files(self.train, self.dev, self.test, **options, **vars(self.columns))
+        embedder = Embedder(self.model, self.device, self.dtype)
+        report = probe_files(self.train, self.dev, self.test, embedder, self.state, **vars(self.columns))
         show(report)
         write_report(report, self.output, self.overwrite)
 
@@ -84,37 +84,13 @@ class Wsd:
 
     def run(self) -> None:
         from elmokit.analysis.wsd import wsd
+        from elmokit.embed.embedder import Embedder
 
         check_outputs([self.output], [*self.data, self.train, self.first_senses], self.overwrite)
-        options = {"model": self.model, "state": self.state, "device": self.device, "dtype": self.dtype}
-        report = wsd(self.data, self.train, self.first_senses, **options, neighbors=self.neighbors)
+        embedder = Embedder(self.model, self.device, self.dtype)
+        report = wsd(self.data, self.train, self.first_senses, embedder, self.state, self.neighbors)
         show(report)
         write_report(report, self.output, self.overwrite)
-
-
-@dataclass(frozen=True)
-class Scws:
-    """Correlate the similarity of words in context with the human ratings of SCWS, for each layer."""
-
-    ratings: Positional[Path]
-    """SCWS's ratings.txt."""
-    output: ReportFile = None
-    plot: PlotFile = None
-    model: Model = None
-    device: Device = None
-    overwrite: Overwrite = False
-
-    def run(self) -> None:
-        from elmokit.analysis.scws import plot_scws, scws
-        from elmokit.plots import check_plot
-
-        check_outputs([self.output, self.plot], [self.ratings], self.overwrite)
-        check_plot(self.plot)
-        report = scws(self.ratings, self.model, self.device)
-        show(report)
-        write_report(report, self.output, self.overwrite)
-        if self.plot is not None:
-            print(plot_scws(report, self.plot, self.overwrite))
 
 
 @dataclass(frozen=True)
@@ -128,7 +104,6 @@ class Change:
     second: Path
     """Another text, e.g. of a later period."""
     output: ReportFile = None
-    plot: PlotFile = None
     config: Annotated[ChangeConfig, arg(name="")] = ChangeConfig()  # noqa: RUF009 (frozen)
     model: Model = None
     layers: OneLayer = "top"
@@ -138,20 +113,14 @@ class Change:
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        from elmokit.analysis.change import plot_change, semantic_change
-        from elmokit.plots import check_plot
+        from elmokit.analysis.change import semantic_change
+        from elmokit.embed.embedder import Embedder
 
-        check_outputs([self.output, self.plot], [self.first, self.second], self.overwrite)
-        check_plot(self.plot)
-        options = {name: getattr(self, name) for name in ("model", "layers", "device", "config", "tokenize")}
-        report = semantic_change(self.words, self.first, self.second, **options)
+        check_outputs([self.output], [self.first, self.second], self.overwrite)
+        embedder, corpora = Embedder(self.model, self.device), (self.first, self.second)
+        report = semantic_change(self.words, *corpora, embedder, self.layers, self.config, self.tokenize)
         show(report)
-        if self.output is not None:
-            write_report(report.to_json(), self.output, self.overwrite)
-        if self.plot is not None:
-            first, second = self.first, self.second
-            names = (str(first), str(second)) if first.name == second.name else (first.name, second.name)
-            print(plot_change(report, names, self.plot, self.overwrite))
+        write_report(report, self.output, self.overwrite)
 
 
 @dataclass(frozen=True)
@@ -163,7 +132,7 @@ class Senses:
     corpus: Path
     """Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`."""
     output: Annotated[Path | None, UNSET] = None
-    """Directory for senses.json, senses.html (scatter plots of all layers) and senses.png (needs matplotlib)."""
+    """Directory for senses.json and senses.html (scatter plots of all layers)."""
     config: Annotated[MapConfig, arg(name="")] = MapConfig()  # noqa: RUF009 (frozen)
     model: Model = None
     layers: OneLayer = "top"
@@ -173,9 +142,15 @@ class Senses:
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        from elmokit.analysis.word_map_files import map_senses
+        from elmokit.analysis.word_map import JSON_NAME, PAGE_NAME, word_map, write_word_map
+        from elmokit.embed.embedder import Embedder
+        from elmokit.fs.atomic import check_output
 
-        options = {name: getattr(self, name) for name in ("layers", "device", "config", "overwrite", "tokenize")}
-        show(map_senses(self.word, self.corpus, self.output, self.model, **options))
         if self.output is not None:
-            print(f"\n{self.output}: {', '.join(sorted(file.name for file in self.output.iterdir()))}")
+            check_output(self.output, [self.corpus], overwrite=self.overwrite, directory_of=JSON_NAME)
+        embedder = Embedder(self.model, self.device, softmax=True)
+        senses = word_map(self.word, self.corpus, embedder, self.layers, self.config, self.tokenize)
+        show(senses)
+        if self.output is not None:
+            write_word_map(senses, self.output, self.overwrite)
+            print(f"\n{self.output}: {PAGE_NAME}, {JSON_NAME}")

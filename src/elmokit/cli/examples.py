@@ -40,7 +40,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "next-words": ('elmokit next-words "Once upon a time there was a"',),
     "probe": (f"elmokit probe {DATA}/train.conllu {DATA}/dev.conllu --test {DATA}/test.conllu",),
     "wsd": (f"elmokit wsd {DATA}/coarse-wsd",),
-    "scws": (f"elmokit scws {DATA}/scws-ratings.txt",),
     "fit": (f"elmokit fit tagging {DATA}/train.conllu {DATA}/dev.conllu --batch-size 4 --output runs/tagger",),
     "predict": (
         f"elmokit predict runs/tagger {DATA}/test.conllu --output runs/tagged.conllu",

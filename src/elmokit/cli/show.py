@@ -61,7 +61,7 @@ def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None],
 
 
 def write_report(report: Any, path: Path | None, overwrite: bool) -> None:
-    """Write a dataclass or a mapping to `path` as JSON, and print the path; does nothing if `path` is None.
+    """Write a report, a dataclass or a mapping to `path` as JSON, and print the path; does nothing if `path` is None.
 
     Without `overwrite`, a file that appeared during the work is not replaced either.
     """
@@ -69,6 +69,8 @@ def write_report(report: Any, path: Path | None, overwrite: bool) -> None:
         return
     from elmokit.fs.atomic import write_json  # imported here because it loads safetensors
 
+    if hasattr(report, "to_json"):
+        report = report.to_json()
     values = asdict(report) if is_dataclass(report) else report  # pyright: ignore[reportArgumentType]  (an instance)
     write_json(path, values, overwrite)
     show(f"{path}: report as JSON")

@@ -187,8 +187,10 @@ class Compare:
 
     def run(self) -> None:
         from elmokit.analysis.similarity import compare
+        from elmokit.embed.embedder import Embedder
 
-        show(compare(**vars(self)))
+        embedder = Embedder(self.model, self.device)
+        show(compare(self.word, self.sentences, embedder, self.layers, self.tokenize, self.other))
 
 
 @dataclass(frozen=True)
@@ -213,8 +215,10 @@ class Neighbors:
     tokenize: Tokenize = True
 
     def run(self) -> None:
-        from elmokit.analysis.neighbors import SearchConfig, neighbors
+        from elmokit.analysis.config import SearchConfig
+        from elmokit.analysis.neighbors import neighbors
+        from elmokit.embed.embedder import Embedder
 
         config = SearchConfig(self.count, self.any_word, self.max_sentences)
-        options = {"layers": self.layers, "device": self.device, "config": config, "tokenize": self.tokenize}
-        show(neighbors(self.word, self.sentence, self.corpus, self.model, **options))
+        embedder = Embedder(self.model, self.device)
+        show(neighbors(self.word, self.sentence, self.corpus, embedder, self.layers, config, self.tokenize))

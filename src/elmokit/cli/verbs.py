@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from tyro.conf import subcommand
 
-from elmokit.cli.analysis import Change, Probe, Scws, Senses, Wsd
+from elmokit.cli.analysis import Change, Probe, Senses, Wsd
 from elmokit.cli.compat import Compat
 from elmokit.cli.examples import EXAMPLES
 from elmokit.cli.language_model import Evaluate, Finetune, NextWords, Prepare, Pretrain, Score, Substitutes
@@ -21,7 +21,7 @@ from elmokit.cli.vectors import Compare, Embed, Encode, Neighbors
 
 Verb = (
     Prepare | Pretrain | Finetune | Evaluate | Embed | Encode | Score | Substitutes | NextWords | Compare | Neighbors
-    | Probe | Wsd | Scws | Senses | Change | Fit | Predict | EvaluateTask | Convert | Push | Info | Compat | Serve
+    | Probe | Wsd | Senses | Change | Fit | Predict | EvaluateTask | Convert | Push | Info | Compat | Serve
 )  # fmt: skip
 
 EXAMPLES_HEADING = "Examples, in a checkout of elmokit:"

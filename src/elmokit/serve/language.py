@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 
-from elmokit.analysis.config import MapConfig
-from elmokit.analysis.neighbors import SearchConfig, nearest_uses
+from elmokit.analysis.config import MapConfig, SearchConfig
+from elmokit.analysis.neighbors import nearest_uses
+from elmokit.analysis.report import as_json
 from elmokit.analysis.similarity import Comparison
 from elmokit.analysis.similarity import compare as compare_uses
 from elmokit.analysis.uses import sample_uses, uses_in_each
 from elmokit.analysis.word_map import map_uses
-from elmokit.analysis.word_map_files import to_json, use_to_json
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.lm import candidates, scoring
 from elmokit.lm.candidates import Candidate
@@ -77,7 +77,7 @@ async def compare(request: Request, body: CompareRequest) -> Any:
 
     comparison = await _run(request, compare_all)
     layers = [{"name": name, "similarities": matrix.tolist()} for name, matrix in comparison.similarities.items()]
-    return {"word": body.word, "uses": list(map(use_to_json, comparison.uses)), "layers": layers}
+    return {"word": body.word, "uses": as_json(comparison.uses), "layers": layers}
 
 
 @router.post("/neighbors")
@@ -94,8 +94,8 @@ async def neighbors(request: Request, body: NeighborsRequest) -> Any:
         return nearest_uses(query, job.while_wanted(uses), service.embedder, body.layers, config)
 
     result = await _run(request, search)
-    nearest = [{"similarity": similarity, **use_to_json(use)} for similarity, use in result.nearest]
-    return {"query": use_to_json(result.query), "neighbors": nearest, "sentences_searched": result.sentences_searched}
+    nearest = [{"similarity": similarity, **use.to_json()} for similarity, use in result.nearest]
+    return {"query": result.query.to_json(), "neighbors": nearest, "sentences_searched": result.sentences_searched}
 
 
 @router.post("/senses")
@@ -110,7 +110,7 @@ async def senses(request: Request, body: SensesRequest) -> Any:
         each = (use for of_sentence in job.while_wanted(uses) for use in of_sentence)
         sample, count = sample_uses(each, config.max_uses, config.seed)
         options = {"uses_in_corpus": count, "fingerprint": service.fingerprint, "check": job.check}
-        return to_json(map_uses(body.word, sample, service.embedder, body.layers, config, **options))
+        return map_uses(body.word, sample, service.embedder, body.layers, config, **options).to_json()
 
     return await _run(request, draw)
 

@@ -10,7 +10,7 @@ from importlib import resources
 
 from fastapi import Response
 
-from elmokit.analysis.word_map_files import page_part
+from elmokit.analysis.word_map import page_part
 
 
 @cache
