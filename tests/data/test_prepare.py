@@ -17,7 +17,6 @@ from directories import contents
 
 from elmokit.cli import main
 from elmokit.data import documents, shuffle, workers
-from elmokit.data import prepare as module
 from elmokit.data.prepare import DropCount, PrepareReport, prepare, read_report
 from elmokit.data.shuffle import sort_key
 from elmokit.fs.reading import read_lines
@@ -343,7 +342,7 @@ def test_prepare_says_that_there_are_no_rules_for_a_script(tmp_path: Path) -> No
 # --- Interrupted -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", [(module._Selection, "add"), (shuffle.ShuffledShards, "finish")])
+@pytest.mark.parametrize("place", [(shuffle.ShuffledShards, "add"), (shuffle.ShuffledShards, "finish")])
 def test_prepare_interrupted_leaves_nothing_and_starts_over(
     place: tuple[Any, str], tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,7 +95,7 @@ def test_read_tagged_reads_words_of_columns_as_they_are(tmp_path, text, words):
         ("a.conllu", "", {"tag_column": "pos"}, "no column 'pos'"),
         ("a.conll", "1 Hi UH\n\n1 a X\n2 b Y\n", {}, "the numbers 1 to 2"),
         ("a.txt", "a b X\n", {"word_column": -3, "tag_column": 0}, "no column of tags"),
-        ("a.txt", "", {"tag_column": "upos"}, "conllu"),
+        ("a.txt", "", {"tag_column": "upos"}, "upos"),
         ("a.txt", "", {"format": "json"}, "columns"),
     ],
 )

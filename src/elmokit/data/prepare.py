@@ -9,15 +9,15 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import IO, Annotated, Literal, get_args
 
-from elmokit.data.documents import Document, Place, is_fasta, read_documents
-from elmokit.data.duplicates import SIMILARITY, Fingerprint, Match, SeenDocuments
+from elmokit.data.documents import Document, is_fasta, read_documents
+from elmokit.data.duplicates import SIMILARITY, Fingerprint, SeenDocuments
 from elmokit.data.shuffle import ShuffledShards
 from elmokit.data.text_checks import unknown_script
 from elmokit.data.text_files import REPORT_NAME, SHARD
@@ -68,11 +68,6 @@ class DropCount:
     words: int = 0
 
 
-def no_drops() -> dict[Reason, DropCount]:
-    """Zero counts for every reason."""
-    return {reason: DropCount() for reason in get_args(Reason)}
-
-
 @dataclass
 class PrepareReport:
     """The result of `prepare`, stored as corpus.json with the shards.
@@ -92,16 +87,18 @@ class PrepareReport:
     sentences: int = 0
     words: int = 0
     words_per_input: dict[str, int] = field(default_factory=dict)
-    dropped: dict[Reason, DropCount] = field(default_factory=no_drops)
+    dropped: dict[Reason, DropCount] = field(
+        default_factory=lambda: {reason: DropCount() for reason in get_args(Reason)}
+    )
     already_done: bool = False
 
     def __str__(self) -> str:
         """The counts, a line each; the options are in corpus.json."""
         lines = [f"kept: {self.documents:,} documents, {self.sentences:,} sentences, {self.words:,} words"]
         lines += [f"  from {path}: {words:,} words" for path, words in self.words_per_input.items()]
-        for reason, count in self.dropped.items():
-            if count.documents or count.paragraphs:
-                dropped = f"{count.documents:,} documents, {count.paragraphs:,} paragraphs, {count.words:,} words"
+        for reason, drop in self.dropped.items():
+            if drop.documents or drop.paragraphs:
+                dropped = f"{drop.documents:,} documents, {drop.paragraphs:,} paragraphs, {drop.words:,} words"
                 lines.append(f"dropped ({reason.replace('_', ' ')}): {dropped}")
         lines.append(f"tokenizer: {self.options.tokenizer}")
         if self.already_done:
@@ -119,79 +116,58 @@ def _words(lines: Sequence[str]) -> int:
     return sum(line.count(" ") + line.count("\n") for line in lines)
 
 
-class _Selection:
-    """Keeps or drops each document, in the order of the input, those of excluded files first."""
+def _select(
+    documents: Iterable[tuple[Document, Fingerprint]], report: PrepareReport, notes: IO[str]
+) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of each document to keep, in the order of the input, excluded files first.
 
-    def __init__(self, options: PrepareOptions, directory: Path) -> None:
-        self.report = PrepareReport(options, words_per_input=dict.fromkeys(options.input_bytes, 0))
-        self.shards = ShuffledShards(directory, options.num_shards, options.seed)
-        self._options = options
-        self._paths = [*options.exclude_bytes, *options.input_bytes]
-        self._seen = SeenDocuments(options.similarity)
-        self._excluded_paragraphs: set[bytes | None] = set()
-        self._paragraphs: set[bytes | None] = set()
-        self._number = 0  # of the next document, without excluded ones, which do not change the order of the others
-        self._dropped = (directory / DROPPED_NAME).open("w", encoding="utf-8")
-
-    def close(self) -> None:
-        self._dropped.close()
-
-    def _is_excluded(self, place: Place) -> bool:
-        return place.file < len(self._options.exclude_bytes)
-
-    def add(self, document: Document, fingerprint: Fingerprint) -> None:
-        """Decide on the next document."""
-        if self._is_excluded(document.place):
-            self._seen.add(fingerprint, document.place)
-            self._excluded_paragraphs.update(filter(None, fingerprint.paragraphs))
-            return
-        if not any(document.lines):
-            self._drop(document, "empty")
-        elif match := self._seen.match(fingerprint):
+    Excluded documents have no numbers, so that they do not change the order of the others. A JSON line for each other
+    document that is dropped is written to `notes`.
+    """
+    options, numbers = report.options, count()
+    paths, num_excluded = [*options.exclude_bytes, *options.input_bytes], len(options.exclude_bytes)
+    seen, paragraphs, excluded = SeenDocuments(options.similarity), set[bytes | None](), set[bytes | None]()
+    for document, fingerprint in documents:
+        place, lines, keys = document.place, document.lines, fingerprint.paragraphs
+        if place.file < num_excluded:
+            seen.add(fingerprint, place)
+            excluded.update(filter(None, keys))
+            continue
+        number = next(numbers)
+        reasons: list[Reason | None] = []  # why each line is dropped
+        match = seen.match(fingerprint)
+        if not any(lines):
+            reasons = ["empty"] * len(lines)
+        elif match:
             reason: Reason = "exact_duplicate" if match.exact else "near_duplicate"
-            self._drop(document, "excluded" if self._is_excluded(match.place) else reason, match)
+            reasons = ["excluded" if match.place.file < num_excluded else reason] * len(lines)
         else:
-            self._keep_new_paragraphs(document, fingerprint)
-        self._number += 1
-
-    def _keep_new_paragraphs(self, document: Document, fingerprint: Fingerprint) -> None:
-        """Keep the document without its long paragraphs that occurred before, in earlier documents or in this one."""
-        options, report, kept = self._options, self.report, []
-        dropped: list[tuple[Reason, str]] = []
-        for line, key in zip(document.lines, fingerprint.paragraphs, strict=True):
-            if key in self._excluded_paragraphs:
-                dropped.append(("excluded", line))
-            elif key in self._paragraphs:
-                dropped.append(("repeated_paragraph", line))
-            else:
-                kept.append(line)
+            for key in keys:
+                is_repeated = key in paragraphs
+                reasons.append("excluded" if key in excluded else "repeated_paragraph" if is_repeated else None)
                 if key is not None and options.drop_paragraphs:
-                    self._paragraphs.add(key)
-        if not any(kept):
-            self._drop(document, dropped[0][0])
-            return
-        for reason, line in dropped:
-            report.dropped[reason].paragraphs += 1
-            report.dropped[reason].words += _words([line])
-        if options.drop_duplicates != "none":
-            self._seen.add(fingerprint, document.place, near=options.drop_duplicates == "near")
-        self.shards.add(self._number, "".join(kept))
-        report.documents += 1
-        report.sentences += sum(line.count("\n") for line in kept)
-        report.words += _words(kept)
-        report.words_per_input[self._paths[document.place.file]] += _words(kept)
-
-    def _drop(self, document: Document, reason: Reason, match: Match | None = None) -> None:
-        count, words = self.report.dropped[reason], _words(document.lines)
-        count.documents += 1
-        count.words += words
-        record: dict[str, Any] = {**self._location(document.place), "reason": reason, "words": words}
-        if match is not None:
-            record |= {"similarity": round(match.similarity, 3), "like": self._location(match.place)}
-        self._dropped.write(json.dumps(record, ensure_ascii=False) + "\n")
-
-    def _location(self, place: Place) -> dict[str, Any]:
-        return {"file": self._paths[place.file], "line": place.line}
+                    paragraphs.add(key)
+        kept = [line for line, why in zip(lines, reasons, strict=True) if why is None]
+        for line, why in zip(lines, reasons, strict=True):
+            if why is not None:
+                report.dropped[why].words += _words([line])
+                report.dropped[why].paragraphs += any(kept)
+        if any(kept):
+            if options.drop_duplicates != "none":
+                seen.add(fingerprint, place, near=options.drop_duplicates == "near")
+            report.documents += 1
+            report.sentences += sum(line.count("\n") for line in kept)
+            report.words += _words(kept)
+            report.words_per_input[paths[place.file]] += _words(kept)
+            yield number, "".join(kept)
+        else:
+            first = next(filter(None, reasons))
+            report.dropped[first].documents += 1
+            note = {"file": paths[place.file], "line": place.line, "reason": first, "words": _words(lines)}
+            if match:
+                like = {"file": paths[match.place.file], "line": match.place.line}
+                note |= {"similarity": round(match.similarity, 3), "like": like}
+            notes.write(json.dumps(note, ensure_ascii=False) + "\n")
 
 
 def _sizes(paths: Sequence[str | Path]) -> dict[str, int]:
@@ -312,16 +288,13 @@ def prepare(
     work = Work(chosen.name, language, len(exclude), near)
     documents = chain.from_iterable(read_documents(path, text_field, number) for number, path in enumerate(files))
     tokenized = tokenize_documents(documents, work, processes or _usable_cores())
-    with (
-        atomic_directory(output, overwrite) as partial,
-        closing(tokenized),
-        closing(_Selection(options, partial)) as selection,
-        ProgressBar(unit=" words", unit_scale=True, desc="prepare") as bar,
-    ):
-        for document, fingerprint in tokenized:
-            selection.add(document, fingerprint)
-            bar.update(_words(document.lines))
-        selection.shards.finish()
-        write_json(partial / REPORT_NAME, asdict(selection.report))
+    report = PrepareReport(options, words_per_input=dict.fromkeys(input_bytes, 0))
+    with atomic_directory(output, overwrite) as partial:
+        shards = ShuffledShards(partial, num_shards, seed)
+        with closing(tokenized), (partial / DROPPED_NAME).open("w", encoding="utf-8") as notes:
+            for number, text in _select(ProgressBar(tokenized, "prepare", unit=" documents"), report, notes):
+                shards.add(number, text)
+        shards.finish()
+        write_json(partial / REPORT_NAME, asdict(report))
         check_output(output, overwrite=overwrite, directory_of=REPORT_NAME, own_files=OWN_FILES)  # hours later
-    return selection.report
+    return report

@@ -73,17 +73,14 @@ class Layout:
         format = format or ("conllu" if suffixes_of(path).kind == ".conllu" else "columns")
         if format == "conllu":
             name = "upos" if tag_column is None else str(tag_column).lower()
-            if not with_tags and name not in CONLLU_COLUMNS:  # a number, of the files with tags
+            if name not in CONLLU_COLUMNS and not with_tags:  # a number, of the files with tags
                 name = "upos"
             if name not in CONLLU_COLUMNS:
                 raise ValueError(f"CoNLL-U has no column {tag_column!r}, only {', '.join(CONLLU_COLUMNS)}")
             return cls(True, CONLLU_COLUMNS.index("form"), CONLLU_COLUMNS.index(name))
         if format != "columns":
-            raise ValueError(f'format must be "columns" or "conllu", not {format!r}')
-        try:
-            return cls(False, word_column, -1 if tag_column is None or not with_tags else int(tag_column))
-        except ValueError:
-            raise ValueError(f"tag column {tag_column!r} must be a number, unless the format is conllu") from None
+            raise ValueError(f"format must be columns or conllu, not {format!r}")
+        return cls(False, word_column, -1 if tag_column is None or not with_tags else int(tag_column))
 
 
 # In files that are not CoNLL-U, a "#" may be a word; MultiCoNER has "# id ...", others "# sent_id = ...".

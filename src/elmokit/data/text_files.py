@@ -36,16 +36,12 @@ def tokenizer_of_shard(file: Path) -> str | None:
 def _refuse_records(file: Path) -> None:
     """ValueError for a file whose lines are not text, but records of another format."""
     kind = suffixes_of(file).kind
-    holds = {PARQUET: "a table", **dict.fromkeys(JSON_LINES, "JSON")}.get(kind)
-    if holds is None and is_conllu(file):
-        holds = "CoNLL-U"
     # The suffix .fa is also used for text in Persian.
-    if kind in FASTA and next(beginning(file), "").startswith(">"):
-        holds = "protein sequences (embed them with `elmokit embed --fasta`)"
-    if holds is not None:
+    are_proteins = kind in FASTA and next(beginning(file), "").startswith(">")
+    if kind in (PARQUET, *JSON_LINES) or are_proteins or is_conllu(file):
         raise ValueError(
-            f"{file} holds {holds}, not lines of text: write its sentences to a text file, one per line; "
-            "`elmokit prepare` converts JSON, Parquet and FASTA for training"
+            f"{file} holds {kind if kind != '.txt' else 'CoNLL-U'}, not lines of text: write its sentences to a text "
+            "file, one per line (embed proteins with --fasta; `elmokit prepare` reads JSON, Parquet and FASTA)"
         )
 
 

@@ -34,11 +34,11 @@ class Work(NamedTuple):
         hashes = fingerprints([document.lines for document in documents], self.near)
         for document in documents:
             if document.place.file >= self.num_excluded:
-                document.lines[:] = [tokenize_line(line, tokenizer) for line in document.lines]
+                document.lines[:] = [_tokenize(line, tokenizer) for line in document.lines]
         return list(zip(documents, hashes, strict=True))
 
 
-def tokenize_line(line: str, tokenizer: Tokenizer) -> str:
+def _tokenize(line: str, tokenizer: Tokenizer) -> str:
     """Split a line into sentences, a line each, and these into tokens, with spaces between them."""
     return "".join(f"{' '.join(tokens)}\n" for tokens in tokenizer.split_paragraph(line))
 
