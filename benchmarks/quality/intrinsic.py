@@ -27,7 +27,7 @@ from sense_uses import compare_apples, nearest_uses  # noqa: E402
 from senses import sense_pairs  # noqa: E402
 
 from elmokit.analysis.probe import probe_files  # noqa: E402
-from elmokit.analysis.wsd import wsd  # noqa: E402
+from elmokit.analysis.wsd import wsd as measure_wsd  # noqa: E402
 from elmokit.embed.embedder import Embedder  # noqa: E402
 
 NEIGHBORS = (1, 5)  # uses that vote for a sense; 5 is the best of TRIED on the development set
@@ -50,13 +50,13 @@ class Setup(NamedTuple):
 
 def coarsewsd(setup: Setup) -> Figures:
     data = [setup.eval / "coarsewsd20"]
-    return {state: asdict(wsd(data, None, None, setup.embedder, state)) for state in setup.states}
+    return {state: asdict(measure_wsd(data, None, None, setup.embedder, state)) for state in setup.states}
 
 
 def coarsewsd_uses(setup: Setup) -> Figures:
     data = [setup.eval / "coarsewsd20"]
     return {
-        state: {str(k): asdict(wsd(data, None, None, setup.embedder, state, k)) for k in NEIGHBORS}
+        state: {str(k): asdict(measure_wsd(data, None, None, setup.embedder, state, k)) for k in NEIGHBORS}
         for state in setup.states
     }
 
@@ -66,7 +66,7 @@ def all_words(setup: Setup, test: Path, numbers: tuple[int | None, ...]) -> Figu
     training = setup.eval / "semcor" / "semcor.jsonl.zst"
     options = {"first_senses": setup.wordnet, "model": setup.embedder}
     return {
-        state: {str(k): asdict(wsd([test], training, state=state, neighbors=k, **options)) for k in numbers}
+        state: {str(k): asdict(measure_wsd([test], training, state=state, neighbors=k, **options)) for k in numbers}
         for state in setup.states
     }
 

@@ -73,7 +73,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         dtype: str | None = None,
     ) -> None:
         self.model = model
-        self.pooling = pooling
+        self.pooling: Literal["mean", "max"] = pooling
         self.layers = layers
         self.normalize = normalize
         self.tokenize = tokenize
