@@ -250,9 +250,9 @@ def test_encode_returns_the_same_as_a_tensor_in_any_batch_with_a_bar(
         assert f"{len(SENTENCES)}/{len(SENTENCES)}" in capsys.readouterr().err
         assert isinstance(vectors, Tensor) and vectors.device == embedder.device
         np.testing.assert_allclose(vectors.numpy(), expected, rtol=0, atol=1e-5)
-    with pytest.raises(ValueError, match="batch_size must be an integer, at least 1, not 0"):
+    with pytest.raises(ValueError, match="batch_size must be at least 1, not 0"):
         embedder.encode(SENTENCES, batch_size=0)
-    with pytest.raises(ValueError, match=r"batch_size must be an integer, at least 1, not 2\.5"):
+    with pytest.raises(ValueError, match=r"batch_size must be at least 1, not 2\.5"):
         embedder.encode(SENTENCES, batch_size=2.5)  # type: ignore[arg-type]
 
 
@@ -279,7 +279,7 @@ def test_sizes_that_are_given_hold_on_any_device_and_are_checked(embedder: Embed
     given = Sizes(batch_words=100, rows=2, min_batch_words=1)
     assert Sizes.of(config, gpu, given) == Sizes.of(config, torch.device("cpu"), given) == given
     assert Sizes.of(config, gpu).rows > Sizes().rows
-    with pytest.raises(ValueError, match="rows must be an integer, at least 1, not 0"):
+    with pytest.raises(ValueError, match="rows must be at least 1, not 0"):
         Sizes(rows=0)
 
 

@@ -28,8 +28,7 @@ from elmokit.embed.pipeline import Pipeline, Sizes
 from elmokit.fs.atomic import write_json
 from elmokit.fs.lock import only_one_in
 from elmokit.nn.bilm import BiLM
-from elmokit.storage.shard import ShardWriter
-from elmokit.storage.store import EmbeddingStore, StoreIndex, read_index
+from elmokit.storage.store import EmbeddingStore, StoreIndex, read_index, write_shard
 from elmokit.text.characters import TruncationWarning
 
 # Lines of random words look neither raw nor English.
@@ -232,16 +231,12 @@ def test_an_output_below_a_file_or_that_is_one(tmp_path: Path, text: Path, embed
 def test_a_full_disk_leaves_the_finished_parts(
     tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written: list[int] = []
-
-    def write_until_full(writer: ShardWriter, begin: int, vectors: np.ndarray) -> None:
-        written.append(begin)
-        if len(written) > 2:  # in the third part, each a group
+    def write_until_full(directory: Path, index: StoreIndex, number: int, sentences: list[list[str]]) -> object:
+        if number == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(writer, begin, vectors)
+        return write_shard(directory, index, number, sentences)
 
-    write = ShardWriter.write
-    monkeypatch.setattr(ShardWriter, "write", write_until_full)
+    monkeypatch.setattr("elmokit.embed.file_pipeline.write_shard", write_until_full)
     with pytest.raises(OSError, match="No space left"):
         embed_file(text, tmp_path / "out", embedder, sentences_per_part=5)
     assert sorted(contents(tmp_path / "out")) == ["index.json", "part-00000.safetensors", "part-00001.safetensors"]

@@ -30,9 +30,9 @@ def vectors_of(index: StoreIndex, sentences: list[list[str]] = SENTENCES) -> lis
 
 
 def write_part(directory: Path, index: StoreIndex, number: int, sentences: list, vectors: list[np.ndarray]) -> None:
-    with write_shard(directory, index, number, sentences) as writer:  # the second sentence first
-        writer.write(len(sentences[0]), np.concatenate([np.empty((0, *index.vector_shape), index.dtype), *vectors[1:]]))
-        writer.write(0, vectors[0])
+    with write_shard(directory, index, number, sentences) as write:
+        write(vectors[0])
+        write(np.concatenate([np.empty((0, *index.vector_shape), index.dtype), *vectors[1:]]))
 
 
 def fill(directory: Path, index: StoreIndex) -> EmbeddingStore:
@@ -136,28 +136,6 @@ def test_shard_has_the_bytes_of_safetensors(tmp_path: Path, index: StoreIndex, s
     }
     save_file(tensors, tmp_path / "expected")
     assert (tmp_path / "part-00000.safetensors").read_bytes() == (tmp_path / "expected").read_bytes()
-
-
-@each_index
-def test_directions_may_be_written_in_any_order(tmp_path: Path, index: StoreIndex) -> None:
-    words = SENTENCES[0] + SENTENCES[2]
-    (vectors,) = vectors_of(index, [words])
-    layers_first = vectors.swapaxes(0, -2)
-    begin_store(tmp_path, index)
-    with write_shard(tmp_path, index, 0, [words]) as writer:
-        for rows, columns in (((4, 6), (2, 4)), ((0, 3), (0, 2)), ((0, 4), (2, 4)), ((3, 6), (0, 2))):
-            writer.fill(slice(*rows), slice(*columns), layers_first[..., slice(*rows), slice(*columns)])
-    finish_store(tmp_path, index, num_parts=1)
-    np.testing.assert_array_equal(EmbeddingStore(tmp_path).vectors(0), vectors, strict=True)
-
-
-def test_numbers_that_float16_cannot_hold_are_refused(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ValueError, match="too large for float16"),
-        write_shard(tmp_path, replace(TOP, dtype="float16"), 0, [["a", "b"]]) as writer,
-    ):
-        writer.fill(slice(0, 1), slice(0, 2), np.full((1, 2), 7e4, np.float32))
-    assert not list(tmp_path.iterdir())
 
 
 # --- One file --------------------------------------------------------------------------------------------------------

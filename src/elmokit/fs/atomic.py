@@ -194,10 +194,12 @@ def check_output(
         raise _exists(output)
     if _is_occupied(output) and directory_of:
         names = set(os.listdir(output))
-        foreign = [name for name in names - {directory_of} if own_files and not own_files.fullmatch(name)]
-        if foreign or directory_of not in names:
-            reason = f"also holds {', '.join(sorted(foreign)[:9])}" if foreign else f"has no {directory_of}"
-            raise FileExistsError(f"{output} {reason}, so it is not overwritten: choose another output")
+        if directory_of not in names:
+            raise FileExistsError(f"{output} has no {directory_of}, so it is not overwritten: choose another output")
+        foreign = [name for name in sorted(names - {directory_of}) if own_files and not own_files.fullmatch(name)]
+        if foreign:
+            raise FileExistsError(f"{output} also holds {', '.join(foreign[:9])}, so it is not overwritten")
     remove_leftovers(output.parent, output.name)
-    with _aside(output):  # raises the system's error where it cannot be written
-        pass
+    if not output.exists():
+        with _aside(output):  # raises the system's error where it cannot be written
+            pass
