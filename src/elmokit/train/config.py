@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from elmokit.choices import check_choices
+from elmokit.settings import check
 
 
 def _as_paths(config: Any, one: Iterable[str], several: Iterable[str]) -> None:
@@ -117,7 +117,7 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         _as_paths(self, ("output", "config", "vocab"), ("corpus", "heldout"))
-        check_choices(self)
+        check(self)
         for name in (
             "warm_up_steps",
             "min_count",
