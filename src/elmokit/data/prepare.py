@@ -24,7 +24,6 @@ from elmokit.data.text_files import REPORT_NAME, SHARD
 from elmokit.data.workers import Work, tokenize_documents
 from elmokit.fs.atomic import OVERWRITE, atomic_directory, check_output, write_json
 from elmokit.fs.json_files import read_json
-from elmokit.fs.paths import check_distinct
 from elmokit.progress import ProgressBar
 from elmokit.settings import Above, Between, Count, check, conform
 from elmokit.text.tokenizer import Tokenizer
@@ -245,14 +244,13 @@ def prepare(
         The number of documents, sentences and words that were kept, and of those that were dropped for each reason.
 
     Raises:
-        ValueError: An option is invalid, or a file is given twice, damaged, not UTF-8 or CoNLL-U.
+        ValueError: An option is invalid, or a file is damaged, not UTF-8 or CoNLL-U.
         FileNotFoundError: A file does not exist.
         FileExistsError: The output is there, and must not be replaced.
         OSError: The output cannot be written.
     """
     if isinstance(inputs, str | Path) or isinstance(exclude, str | Path) or not inputs:
         raise ValueError("give a list of files: [path]")
-    check_distinct([*inputs, *exclude])
     chosen = _tokenizer([*inputs, *exclude], tokenizer, language)
     if (warning := missing_rules(chosen, language)) is not None:
         warnings.warn(warning, stacklevel=2)
