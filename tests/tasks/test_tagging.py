@@ -174,5 +174,7 @@ def test_a_tagger_of_any_column_predicts_files_of_words_alone(tmp_path: Path) ->
         task = TaggingTask(config, {"tags": ["NNS", "VBP"], "scheme": None})
         (sentence,) = task.read(tmp_path / "words.txt", with_answers=False)
         assert sentence.words == ("Dogs", "bark")
-        task.write([Tagging(sentence.words, ("NNS", "VBP"), (1.0, 1.0))], tmp_path / "out.txt", tmp_path / "words.txt")
+        task.write(
+            [Tagging(sentence.words, ("NNS", "VBP"), (1.0, 1.0))], tmp_path / "out.txt", tmp_path / "words.txt", True
+        )
         assert (tmp_path / "out.txt").read_text() == "Dogs NNS\nbark VBP\n"

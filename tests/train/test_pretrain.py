@@ -253,7 +253,7 @@ def trainer_rate(recipe: str) -> float:
 
 def test_unfinished_run_with_a_cosine_is_not_extended(settings: PretrainConfig) -> None:
     assert pretrain(replace(settings, max_hours=1e-9)).reason == "hours"
-    with pytest.raises(ValueError, match=r"belongs to another run: epochs was 2, is 3\."):
+    with pytest.raises(ValueError, match=r"belongs to another run: epochs was 2\.0, is 3\.0\."):
         pretrain(replace(settings, epochs=3))
 
 
