@@ -70,8 +70,6 @@ VERBS = {
     "convert": Verb("convert model --output out"),
     "convert hdf5": Verb("convert model --output out --to hdf5"),
     "senses": Verb("senses the --corpus text.txt --output out --model model --max-uses 50", False),
-    "compat": Verb("compat allennlp-elmo text.txt out.hdf5 --all --options-file old/options.json "
-                   "--weight-file old/weights.hdf5"),
 }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from elmokit.train.config import FinetuneConfig, PretrainConfig
 VERBS = [
     "prepare", "pretrain", "finetune", "evaluate", "embed", "encode", "score", "substitutes", "next-words", "compare",
     "neighbors", "probe", "wsd", "senses", "change", "fit", "predict", "evaluate-task", "convert",
-    "push", "info", "compat", "serve",
+    "push", "info", "serve",
 ]  # fmt: skip
 
 # A command, the function that it calls, and the function's arguments by name.
@@ -298,42 +298,6 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
             "license": "mit",
             "language": "de",
             "storage_dtype": "float16",
-        },
-    ),
-    (
-        "compat allennlp-elmo in.txt out.hdf5 --all --options-file options.json --weight-file weights.hdf5 "
-        "--batch-size 2 --cuda-device 0 --forget-sentences --use-sentence-keys --file-friendly-logging "
-        "--include-package one --include-package two",
-        "elmokit.compat.allennlp.allennlp_elmo",
-        {
-            "input_file": Path("in.txt"),
-            "output_file": Path("out.hdf5"),
-            "all": True,
-            "top": False,
-            "average": False,
-            "options_file": "options.json",
-            "weight_file": "weights.hdf5",
-            "batch_size": 2,
-            "cuda_device": 0,
-            "forget_sentences": True,
-            "use_sentence_keys": True,
-            "file_friendly_logging": True,
-            "include_package": ("one", "two"),
-        },
-    ),
-    (
-        "compat elmoformanylangs test --input in.txt --model model --output_prefix out --output_layer -1,0 "
-        "--output_format txt --input_format conll --batch 2 --gpu 0",
-        "elmokit.compat.elmoformanylangs.elmoformanylangs_test",
-        {
-            "input": Path("in.txt"),
-            "model": "model",
-            "output_prefix": "out",
-            "output_layer": "-1,0",
-            "output_format": "txt",
-            "input_format": "conll",
-            "batch_size": 2,
-            "gpu": 0,
         },
     ),
 ]

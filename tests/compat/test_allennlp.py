@@ -1,284 +1,155 @@
-"""AllenNLP's arguments, against the biLM itself; and the files of its command."""
+"""AllenNLP's interface, against the biLM itself, PyTorch's own operations, and the files that AllenNLP wrote."""
 
 import hashlib
 import json
 import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from allennlp_state import allennlp_state_dict
-from efml_files import changed, write_efml
+from efml_files import write_efml
 from torch import Tensor, nn
 
 from elmokit.checkpoints.loading import load
+from elmokit.compat import allennlp
 from elmokit.compat.allennlp import (
-    DEFAULT_OPTIONS_FILE,
-    DEFAULT_WEIGHT_FILE,
     ConfigurationError,
     Elmo,
+    ELMoCharacterMapper,
     ElmoEmbedder,
+    ELMoTokenCharactersIndexer,
     ElmoTokenEmbedder,
+    Params,
+    ScalarMix,
     _ElmoBiLm,
     _ElmoCharacterEncoder,
-    allennlp_elmo,
     batch_to_ids,
+    command,
 )
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.elmo import add_boundaries
 from elmokit.text.characters import encode_words
 
 SENTENCES = [["the", "cat", "is", "on"], [], ["dogs", "are"], [""]]
+Files = tuple[Path, Path]
 
 
-def mean_layer(bilm: BiLM, ids: Tensor) -> Tensor:
-    """The average of the layers of the biLM, boundaries included."""
-    with torch.no_grad():
-        return bilm(add_boundaries(ids, bilm.token_encoder)).layers.mean(dim=0)
-
-
-def test_elmo_representations_are_mixes_of_the_layers(files: tuple[Path, Path], bilm: BiLM) -> None:
-    ids = batch_to_ids(SENTENCES)
-    out = Elmo(*files, 2, dropout=0.0)(ids)
-    assert out["mask"].sum(dim=1).tolist() == [4, 0, 2, 1]
-    for representation in out["elmo_representations"]:
-        expected = mean_layer(bilm, ids)[:, 1:-1] * out["mask"].unsqueeze(-1)
-        torch.testing.assert_close(representation, expected)
-
-
-def test_elmo_keeps_boundaries_on_request(files: tuple[Path, Path], bilm: BiLM) -> None:
-    ids = batch_to_ids(SENTENCES)
-    out = Elmo(*files, 1, dropout=0.0, keep_sentence_boundaries=True)(ids)
-    assert out["mask"].sum(dim=1).tolist() == [6, 2, 4, 3]
-    torch.testing.assert_close(out["elmo_representations"][0], mean_layer(bilm, ids))
-
-
-def test_elmo_restores_additional_dimensions(files: tuple[Path, Path]) -> None:
-    ids = batch_to_ids(SENTENCES)
-    elmo = Elmo(*files, 1, dropout=0.0)
-    flat = elmo(ids)
-    elmo._elmo_lstm._elmo_lstm.reset_states()
-    nested = elmo(ids.view(2, 2, *ids.shape[1:]))
-    assert nested["elmo_representations"][0].shape == (2, 2, 4, 32)
-    assert nested["mask"].shape == (2, 2, 4)
-    torch.testing.assert_close(nested["elmo_representations"][0].flatten(0, 1), flat["elmo_representations"][0])
-
-
-def test_elmo_trains_only_mixes_unless_requires_grad(files: tuple[Path, Path]) -> None:
-    ids = batch_to_ids(SENTENCES)
-    for requires_grad in (False, True):
-        elmo = Elmo(*files, 1, requires_grad=requires_grad, dropout=0.0)
-        elmo(ids)["elmo_representations"][0].sum().backward()
-        grads = {name: parameter.grad for name, parameter in elmo.named_parameters()}
-        assert grads["scalar_mix_0.gamma"] is not None and grads["scalar_mix_0.scalar_parameters.0"] is not None
-        assert all((grad is not None) == requires_grad for name, grad in grads.items() if "bilm" in name)
-        elmo(ids)["elmo_representations"][0].sum().backward()  # the carried state is detached
-
-
-def test_gradients_follow_requires_grad_as_it_is_now(files: tuple[Path, Path]) -> None:
-    ids, elmo = batch_to_ids(SENTENCES), Elmo(*files, 1, requires_grad=False)
-    elmo._elmo_lstm.requires_grad_(True)
-    elmo(ids)["elmo_representations"][0].sum().backward()
-    assert all(weight.grad is not None for weight in elmo._elmo_lstm.parameters())
-    elmo._elmo_lstm.requires_grad_(False)
-    elmo.zero_grad()
-    elmo(ids)["elmo_representations"][0].sum().backward()
-    assert all(weight.grad is None for weight in elmo._elmo_lstm.parameters())
-
-
-def test_elmo_loads_the_state_dict_of_allennlp(files: tuple[Path, Path]) -> None:
-    state = allennlp_state_dict(files[1], layers=2, highways=1)
-    state |= {"scalar_mix_0.gamma": torch.tensor([1.5])}
-    state |= {f"scalar_mix_0.scalar_parameters.{k}": torch.tensor([float(k)]) for k in range(3)}
-    state["_elmo_lstm._token_embedder._beginning_of_sentence_characters"] = torch.zeros(50)
-    expected = Elmo(*files, 1, dropout=0.0, scalar_mix_parameters=[0.0, 1.0, 2.0])
-    model = nn.Sequential(Elmo(*files, 1, dropout=0.0))
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.fill_(0.3)
-    model.load_state_dict({f"0.{name}": tensor for name, tensor in state.items()})
-    ids = batch_to_ids(SENTENCES)
-    (found,), (known,) = model(ids)["elmo_representations"], expected(ids)["elmo_representations"]
-    torch.testing.assert_close(found, 1.5 * known, atol=2e-6, rtol=0)
-
-
-def test_the_module_that_carries_the_state_is_found_by_its_attributes(files: tuple[Path, Path]) -> None:
-    elmo, ids = Elmo(*files, 1, dropout=0.0), batch_to_ids(SENTENCES)
-    first = elmo(ids)["elmo_representations"][0]
-    assert not torch.allclose(elmo(ids)["elmo_representations"][0], first)
-    for module in nn.Sequential(elmo).modules():
+def stateless(elmo: Elmo) -> Elmo:
+    for module in elmo.modules():  # as AllenNLP's trainers find it
         if hasattr(module, "stateful") and hasattr(module, "reset_states"):
-            module.reset_states()
             module.stateful = False
-    for _ in range(2):
-        torch.testing.assert_close(elmo(ids)["elmo_representations"][0], first)
+    return elmo
 
 
-def test_elmo_cached_words_receive_gradients(files: tuple[Path, Path]) -> None:
-    elmo = Elmo(*files, 1, requires_grad=True, dropout=0.0, vocab_to_cache=["pad", "the", "cat"])
-    elmo._elmo_lstm._elmo_lstm.stateful = False
-    ids = batch_to_ids([["the", "cat"], ["mat"]])
-    for words in (torch.tensor([[1, 2], [7, 0]]), None):
-        elmo(ids, words)["elmo_representations"][0].sum().backward()
-    known = elmo(torch.zeros_like(ids), torch.tensor([[1, 2], [2, 0]]))
-    by_characters = elmo(batch_to_ids([["the", "cat"], ["cat"]]))
-    torch.testing.assert_close(known["elmo_representations"][0], by_characters["elmo_representations"][0])
-    assert "_elmo_lstm._cached_words" not in elmo.state_dict()
+# --- Elmo --------------------------------------------------------------------------------------------------------
 
 
-def test_elmo_warns_of_word_inputs_without_vocab_to_cache(files: tuple[Path, Path]) -> None:
-    ids = batch_to_ids([["the", "cat"]])
-    with pytest.warns(UserWarning, match="without vocab_to_cache"):
-        out = Elmo(*files, 1)(ids, torch.tensor([[1, 2]]))
-    assert out["mask"].all()
-
-
-def test_elmo_accepts_a_custom_module(files: tuple[Path, Path]) -> None:
-    ids = batch_to_ids([["the", "cat"]])
-    shared_bilm = _ElmoBiLm(*files)
-    elmo = Elmo(None, None, 1, dropout=0.0, module=shared_bilm)
-    assert elmo._elmo_lstm is shared_bilm
-    assert elmo(ids)["elmo_representations"][0].shape == (1, 2, 32)
-    with pytest.raises(ValueError, match="module excludes options_file"):
-        Elmo(*files, 1, module=nn.Identity())
-
-
-def test_elmo_bilm_computes_the_token_layer(files: tuple[Path, Path], bilm: BiLM) -> None:
+@pytest.mark.parametrize("boundaries", [False, True])
+def test_elmo_representations_are_mixes_of_the_layers(files: Files, bilm: BiLM, boundaries: bool) -> None:
     ids = batch_to_ids(SENTENCES)
-    result = _ElmoBiLm(*files)._token_embedder(ids)
+    elmo = stateless(Elmo(*files, 2, dropout=0.0, keep_sentence_boundaries=boundaries))
     with torch.no_grad():
-        expected = bilm(add_boundaries(ids, bilm.token_encoder))
-    torch.testing.assert_close(result["token_embedding"], expected.layers[0][..., :16])
-    assert torch.equal(result["mask"], expected.mask)
+        expected = bilm(add_boundaries(ids, bilm.token_encoder)).layers.mean(dim=0)
+    out = elmo(ids)
+    if not boundaries:
+        expected = expected[:, 1:-1] * out["mask"].unsqueeze(-1)
+    assert out["mask"].sum(dim=1).tolist() == [length + 2 * boundaries for length in (4, 0, 2, 1)]
+    nested = elmo(ids.view(2, 2, *ids.shape[1:]))
+    for found, of_nested in zip(out["elmo_representations"], nested["elmo_representations"], strict=True):
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(of_nested.flatten(0, 1), expected)
+    assert torch.equal(nested["mask"].flatten(0, 1), out["mask"])
 
 
-def test_elmo_token_embedder_projects_one_representation(files: tuple[Path, Path]) -> None:
-    ids = batch_to_ids(SENTENCES)
-    embedder = ElmoTokenEmbedder(*files, dropout=0.0, scalar_mix_parameters=[0.0, 1.0, 2.0])
-    elmo = Elmo(*files, 1, dropout=0.0, scalar_mix_parameters=[0.0, 1.0, 2.0])
-    torch.testing.assert_close(embedder(ids), elmo(ids)["elmo_representations"][0])
-    assert embedder.get_output_dim() == 32
+def test_elmo_takes_a_module_in_place_of_files(files: Files) -> None:
+    shared = _ElmoBiLm(*files)
+    elmo = Elmo(None, None, 1, dropout=0.0, module=shared)
+    assert elmo._elmo_lstm is shared and elmo(batch_to_ids(SENTENCES))["mask"].shape == (4, 4)
+    with pytest.raises(ConfigurationError, match="excludes"):
+        Elmo(*files, 1, module=shared)
 
 
-def test_elmo_token_embedder_takes_ids_by_their_name_in_either_version(files: tuple[Path, Path]) -> None:
-    ids, embedder = batch_to_ids(SENTENCES), ElmoTokenEmbedder(*files, dropout=0.0)
-    embedder._elmo._elmo_lstm._elmo_lstm.stateful = False
-    for named in ({"elmo_tokens": ids}, {"inputs": ids}):  # AllenNLP 1 and 2; 0.x
-        torch.testing.assert_close(embedder(**named), embedder(ids))
-    with pytest.raises(ConfigurationError, match="needs character ids"):
-        embedder()
+def test_the_state_is_a_pair_that_can_be_assigned_and_changed_in_place(files: Files) -> None:
+    elmo, ids = Elmo(*files, 1, dropout=0.0), batch_to_ids([["the", "cat", "is", "on"], ["dogs"]])
+    lstm = elmo._elmo_lstm._elmo_lstm
+    assert lstm._states is None
+    layers = elmo._elmo_lstm(ids)["activations"]
+    h, c = lstm._states
+    assert h.shape == (2, 2, 32) and c.shape == (2, 2, 2 * lstm.cell_size)
+    # The last output of the forward half, before the skip connection, is its state; the first layer has none.
+    torch.testing.assert_close(h[0, 0, :16], layers[1][0, 5, :16])
+    torch.testing.assert_close(h[0, 1, 16:], layers[1][1, 0, 16:])
+    second = elmo(ids)["elmo_representations"][0]
+    lstm._states = tuple(state.to("cpu") for state in (h, c))
+    torch.testing.assert_close(elmo(ids)["elmo_representations"][0], second)
+    for part in lstm._states:
+        part.zero_()
+    torch.testing.assert_close(elmo._elmo_lstm(ids)["activations"][2], layers[2])
+    lstm._states = None
+    torch.testing.assert_close(elmo._elmo_lstm(ids)["activations"][2], layers[2])
 
 
-def test_elmo_embedder_gives_empty_arrays_for_empty_sentences(files: tuple[Path, Path]) -> None:
-    embedder = ElmoEmbedder(*files)  # in AllenNLP always (3, 0, 1024)
-    assert embedder.embed_sentence([]).shape == (3, 0, 32)
-    assert [array.shape for array in embedder.embed_batch(SENTENCES)] == [(3, n, 32) for n in (4, 0, 2, 1)]
-    assert not embedder.batch_to_embeddings(SENTENCES)[0].requires_grad
+def test_modules_of_the_bilm_work_alone(files: Files) -> None:
+    bilm, ids = _ElmoBiLm(*files), batch_to_ids(SENTENCES)
+    expected = bilm(ids)
+    bilm._elmo_lstm.reset_states()
+    embedded = bilm._token_embedder(ids)
+    assert torch.equal(embedded["mask"], expected["mask"])
+    torch.testing.assert_close(embedded["token_embedding"].repeat(1, 1, 2), expected["activations"][0])
+    layers = bilm._elmo_lstm(embedded["token_embedding"], embedded["mask"])
+    torch.testing.assert_close(list(layers), expected["activations"][1:])
 
 
-def test_batch_to_ids_truncates_long_words_and_warns_once(recwarn: pytest.WarningsRecorder) -> None:
-    for _ in range(2):
-        ids = batch_to_ids([["x" * 60]])
-    assert ids.shape == (1, 1, 50)
-    assert [str(warning.message)[:30] for warning in recwarn] == ["some words have more than 48 b"]
+# --- Characters --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("flag", ["all", "top", "average"])
-def test_allennlp_elmo_writes_the_layers_of_the_embedder(files: tuple[Path, Path], tmp_path: Path, flag: str) -> None:
-    lines = ["the cat is on the mat", "dogs are in the fog", "the cat is on the mat"]
-    (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
-    options, weights = files
-    flags = {flag: True, "options_file": options, "weight_file": weights, "batch_size": 2}
-    with pytest.warns(UserWarning, match="the last line of each"):
-        allennlp_elmo(tmp_path / "in.txt", tmp_path / "out.hdf5", **flags)
-    expected = list(ElmoEmbedder(*files).embed_sentences([line.split() for line in lines], batch_size=2))
-    choose = {"all": lambda x: x, "top": lambda x: x[-1], "average": lambda x: np.average(x, axis=0)}[flag]
-    with h5py.File(tmp_path / "out.hdf5") as file:
-        assert set(file) == {"0", "1", "2", "sentence_to_index"}
-        for line, layers in enumerate(expected):
-            np.testing.assert_allclose(file[str(line)], choose(layers), atol=1e-6)
-        assert json.loads(file["sentence_to_index"][0]) == {lines[0]: "2", lines[1]: "1"}
+def by_pytorch(weights: dict[str, Tensor], ids: Tensor) -> Tensor:
+    """The token vectors of words (U, 50) with PyTorch's own operations and AllenNLP's weights."""
+    weights = {name.removeprefix("_elmo_lstm._token_embedder."): weight for name, weight in weights.items()}
+    characters = F.embedding(ids, weights["_char_embedding_weights"]).transpose(1, 2)
+    names = sorted(name.removesuffix(".bias") for name in weights if "char_conv" in name and name.endswith("bias"))
+    pooled = [F.conv1d(characters, weights[f"{name}.weight"], weights[f"{name}.bias"]).amax(-1) for name in names]
+    x = torch.relu(torch.cat(pooled, dim=1))
+    new, gate = F.linear(x, weights["_highways._layers.0.weight"], weights["_highways._layers.0.bias"]).chunk(2, dim=1)
+    x = gate.sigmoid() * x + (1 - gate.sigmoid()) * torch.relu(new)
+    return F.linear(x, weights["_projection.weight"], weights["_projection.bias"])
 
 
-def test_allennlp_elmo_honors_its_other_flags(files: tuple[Path, Path], tmp_path: Path) -> None:
-    text, out = tmp_path / "in.txt", tmp_path / "out.hdf5"
-    text.write_text("the cat\ndogs\n")
-    named = {"options_file": files[0], "weight_file": files[1]}
-    allennlp_elmo(text, out, all=True, forget_sentences=True, **named)
-    with h5py.File(out) as file:
-        assert set(file) == {"0", "1"}
-    with pytest.warns(UserWarning, match="are ignored"):
-        allennlp_elmo(text, out, top=True, use_sentence_keys=True, vocab_path="vocab.txt", **named)
-    with h5py.File(out) as file:
-        assert set(file) == {"the cat", "dogs"}
-    with pytest.raises(ValueError, match="set exactly one of"):
-        allennlp_elmo(text, out, all=True, top=True, **named)
-
-
-def test_allennlp_elmo_replaces_hdf5_files_alone(files: tuple[Path, Path], tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_text("the cat\n")
-    (tmp_path / "thesis.txt").write_text("precious")
-    with pytest.raises(FileExistsError, match="exists and is not an HDF5 file"):
-        allennlp_elmo(
-            tmp_path / "in.txt", tmp_path / "thesis.txt", all=True, options_file=files[0], weight_file=files[1]
-        )
-    assert (tmp_path / "thesis.txt").read_text() == "precious"
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_elmo_embedder_says_that_there_is_no_gpu(files: tuple[Path, Path]) -> None:
-    with pytest.raises(ValueError, match=r"this PyTorch sees no GPU|cannot be used"):
-        ElmoEmbedder(*files, cuda_device=0)
-
-
-def test_embed_file_raises_for_bad_lines_and_writes_nothing(files: tuple[Path, Path], tmp_path: Path) -> None:
-    embedder, out = ElmoEmbedder(*files), tmp_path / "out.hdf5"
-    with pytest.raises(ConfigurationError, match=r"line 1 .* is blank"):
-        embedder.embed_file(["the cat", "", "dogs"], out)
-    with pytest.raises(ConfigurationError, match="line 1 is a repetition"):
-        embedder.embed_file(["dogs", "dogs"], out, use_sentence_keys=True)
-    with pytest.warns(UserWarning, match="with a slash"):
-        embedder.embed_file(["either/or"], tmp_path / "slash.hdf5", use_sentence_keys=True)
-    (tmp_path / "slash.hdf5").unlink()
-    with pytest.raises(ValueError, match="output_format"):
-        embedder.embed_file(["dogs"], out, output_format="mix")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_sentences_that_cannot_be_keys_are_errors_that_name_their_line(
-    files: tuple[Path, Path], tmp_path: Path
-) -> None:
-    embedder = ElmoEmbedder(*files)
-    with pytest.warns(UserWarning, match="with a slash"):
-        for lines in (["a", "a/b"], ["dogs", "."], ["a/b", "a"]):
-            with pytest.raises(ConfigurationError, match="line 1 cannot be a key of HDF5: use line numbers"):
-                embedder.embed_file(lines, tmp_path / "out.hdf5", use_sentence_keys=True)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_batches_of_no_sentences_are_refused_at_the_call(files: tuple[Path, Path], tmp_path: Path) -> None:
-    embedder = ElmoEmbedder(*files)
-    with pytest.raises(ConfigurationError, match="batch_size must be at least 1, not 0"):
-        embedder.embed_sentences([["the"]], batch_size=0)
-    with pytest.raises(ConfigurationError, match="batch_size must be at least 1, not -1"):
-        embedder.embed_file(["the"], tmp_path / "out.hdf5", batch_size=-1)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_tokens_in_numpy_arrays_are_embedded(files: tuple[Path, Path]) -> None:
-    found = ElmoEmbedder(*files).embed_batch([np.array(["the", "cat"]), np.array([], dtype=str)])
-    expected = ElmoEmbedder(*files).embed_batch([["the", "cat"], []])
-    assert all(map(np.array_equal, found, expected))
-
-
-# --- Models that read another number of characters ---------------------------------------------------------------
+def test_characters_of_id_0_in_a_word_have_a_row_of_the_table(files: Files) -> None:
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, 262, (3, 4, 50), generator=generator)
+    ids[torch.rand(ids.shape, generator=generator) < 0.3] = 0
+    ids[2, 2:] = 0
+    mask, weights = (ids > 0).any(dim=-1), allennlp_state_dict(files[1], layers=2, highways=1)
+    encoder, bilm = _ElmoCharacterEncoder(*files, requires_grad=True), _ElmoBiLm(*files)
+    with torch.no_grad():
+        for table in (encoder._char_embedding_weights, bilm._token_embedder._char_embedding_weights):
+            table[0] = 0.5
+    weights["_elmo_lstm._token_embedder._char_embedding_weights"][0] = 0.5
+    expected = by_pytorch(weights, ids[mask])
+    by_encoder = encoder(ids)["token_embedding"][:, 1:-1]
+    torch.testing.assert_close(by_encoder[mask], expected, atol=2e-6, rtol=1e-5)
+    by_bilm = bilm(ids)["activations"][0][:, 1:-1]
+    torch.testing.assert_close(by_bilm[mask], expected.repeat(1, 2), atol=2e-6, rtol=1e-5)
+    by_encoder.square().sum().backward()
+    assert all(weight.grad is not None and weight.grad.any() for weight in encoder.parameters())
+    assert encoder._char_embedding_weights.grad[0].any()
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: encoder(ids)["token_embedding"][:, 1:-1], range(20)):
+            torch.testing.assert_close(found, by_encoder)
 
 
 @pytest.fixture
-def narrow(files: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
+def narrow(files: Files, tmp_path: Path) -> Files:
     """The files of the same weights in a model that reads 8 characters of a word."""
     options = json.loads(files[0].read_text())
     options["char_cnn"]["max_characters_per_token"] = 8
@@ -286,63 +157,236 @@ def narrow(files: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "narrow.json", files[1]
 
 
-def test_ids_of_more_characters_than_a_model_reads_are_refused(narrow: tuple[Path, Path]) -> None:
-    ids = batch_to_ids([["the", "cat"]])
+def test_models_read_words_of_their_own_width(files: Files, narrow: Files) -> None:
+    whole, encoder = batch_to_ids([["a", "bc"]]), _ElmoCharacterEncoder(*files)
+    torch.testing.assert_close(encoder(whole[..., :5])["token_embedding"], encoder(whole)["token_embedding"])
     for module in (Elmo(*narrow, 1), _ElmoBiLm(*narrow), _ElmoCharacterEncoder(*narrow)):
-        with pytest.raises(ConfigurationError, match="this model reads 8 characters of a word, not 50"):
-            module(ids)
-
-
-def test_elmo_embedder_encodes_words_as_its_model_reads_them(narrow: tuple[Path, Path]) -> None:
-    bilm = load(narrow[1].parent).bilm
+        with pytest.raises(ConfigurationError, match="8"):
+            module(whole)
     with pytest.warns(UserWarning, match="more than 6 bytes"):
         (found,) = ElmoEmbedder(*narrow).embed_batch([["the", "sentences"]])
-    # A word of 6 bytes fills all 8 characters; in a model of 50 only its padding makes the word another one.
-    config = replace(bilm.config, char_cnn=replace(bilm.config.char_cnn, max_characters=8))
-    model = BiLM(config)
+    bilm = load(narrow[1].parent).bilm
+    model = BiLM(replace(bilm.config, char_cnn=replace(bilm.config.char_cnn, max_characters=8)))
     model.load_state_dict(bilm.state_dict())
     with torch.no_grad():
         layers = model(torch.from_numpy(encode_words(["<S>", "the", "senten", "</S>"], 8)).long()[None]).layers
     np.testing.assert_allclose(found, layers[:, 0, 1:-1], atol=1e-6)
+    cached = _ElmoBiLm(*narrow, vocab_to_cache=["pad", "the", "sentences"])
+    by_words = cached(torch.tensor([[1, 2]]), torch.tensor([[1, 2]]))["activations"]
+    torch.testing.assert_close(torch.stack(by_words)[:, 0, 1:-1], torch.from_numpy(found))
 
 
 def test_a_model_that_reads_no_bytes_is_refused(tmp_path: Path) -> None:
-    characters_only = write_efml(tmp_path / "model", changed(token_embedder={"word_dim": 0}))
-    assert load(characters_only).bilm.token_encoder.input == "characters"
-    with pytest.raises(ConfigurationError, match="reads the UTF-8 bytes of words but this biLM does not"):
-        _ElmoBiLm(None, characters_only)
+    with pytest.raises(ConfigurationError, match="UTF-8"):
+        _ElmoBiLm(None, write_efml(tmp_path / "model"))
 
 
-def test_cached_words_are_encoded_as_the_model_reads_them(narrow: tuple[Path, Path]) -> None:
-    words = ["pad", "the", "sentence"]
-    with pytest.warns(UserWarning, match="more than 6 bytes"):
-        cached, plain = _ElmoBiLm(*narrow, vocab_to_cache=words), _ElmoBiLm(*narrow)
-    found = cached(torch.tensor([[1, 2]]), torch.tensor([[1, 2]]))["activations"]
-    expected = plain(torch.from_numpy(encode_words(words[1:], 8)).long()[None])["activations"]
-    for layer, known in zip(found, expected, strict=True):
-        torch.testing.assert_close(layer, known)
+@pytest.mark.parametrize(
+    ("word", "ids"),
+    [
+        ("<S>", [259, 257, 260]),
+        ("</S>", [259, 258, 260]),
+        ("\u0100t", [259, 197, 129, 117, 260]),
+        ("", [259, 260]),
+        ("<first>", [259, 2, 260]),
+    ],
+)
+def test_indexer_gives_the_bytes_of_a_word_plus_one(word: str, ids: list[int]) -> None:
+    indexer = ELMoTokenCharactersIndexer(tokens_to_add={"<first>": 1})
+    expected = [*ids, *[261] * (50 - len(ids))]
+    for token in (word, SimpleNamespace(text=word)):
+        assert indexer.tokens_to_indices([token], None) == {"elmo_tokens": [expected]}
+        assert indexer.tokens_to_indices([token], None, "name") == {"name": [expected]}
+    if word != "<first>":
+        assert ELMoCharacterMapper.convert_word_to_char_ids(word) == expected  # as in AllenNLP 0.9
+    assert indexer._mapper.convert_word_to_char_ids(word) == expected
 
 
-def test_home_directory_is_expanded_in_paths(
-    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_indexer_pads_to_a_length_as_batch_to_ids() -> None:
+    indexer, expected = ELMoTokenCharactersIndexer(), batch_to_ids(SENTENCES)
+    for row, sentence in enumerate(SENTENCES):
+        indices = indexer.tokens_to_indices(sentence, None)
+        assert indexer.get_padding_lengths(indices) == {"elmo_tokens": len(sentence)}
+        padded = indexer.as_padded_tensor_dict(indices, {"elmo_tokens": 4})
+        assert torch.equal(padded["elmo_tokens"], expected[row])
+    assert ELMoCharacterMapper({"x": 1}) != ELMoCharacterMapper() == ELMoCharacterMapper({})
+    assert ELMoCharacterMapper.beginning_of_sentence_characters[:4] == [258, 256, 259, 260]
+
+
+def test_long_words_and_strings_are_reported_once(recwarn: pytest.WarningsRecorder) -> None:
+    for _ in range(2):
+        assert batch_to_ids([["x" * 60], "ab"]).shape == (2, 2, 50)
+    found = sorted(str(warning.message)[:22] for warning in recwarn)
+    assert found == ["a sentence is a string", "some words have more t"]
+
+
+# --- Words in place of characters --------------------------------------------------------------------------------
+
+
+def test_word_ids_stand_for_words_of_a_cached_vocabulary(files: Files) -> None:
+    words = ["@@PADDING@@", "the", "cat", "is", "on", "dogs"]
+    elmo = stateless(Elmo(*files, 1, dropout=0.0, vocab_to_cache=words))
+    sentences = [["the", "cat", "is", "on"], ["dogs"]]
+    ids, characters = torch.tensor([[1, 2, 3, 4], [5, 0, 0, 0]]), batch_to_ids(sentences)
+    expected = elmo(characters)["elmo_representations"][0]
+    # Nested ids, too; an id outside the vocabulary has its words read by character.
+    for inputs in ((ids, ids), (ids.unsqueeze(0), ids.unsqueeze(0)), (characters, ids + 1)):
+        torch.testing.assert_close(elmo(*inputs)["elmo_representations"][0].view_as(expected), expected)
+    for rows in (ids + 5, torch.tensor([[[1, 2, 9]]]), torch.tensor([[[1, 2], [9, 0]]])):
+        with pytest.raises(ConfigurationError, match="batch_to_ids"):
+            elmo(rows, rows)
+
+
+def test_a_vocabulary_may_be_cached_later(files: Files) -> None:
+    elmo, ids = stateless(Elmo(*files, 1, dropout=0.0)), torch.tensor([[1, 2]])
+    by_characters = batch_to_ids([["the", "cat"]])
+    with pytest.warns(UserWarning, match="without vocab_to_cache"):
+        assert elmo(by_characters, ids)["mask"].all()
+    elmo._elmo_lstm.create_cached_cnn_embeddings(["", "the", "cat"])
+    torch.testing.assert_close(elmo._elmo_lstm(ids, ids), elmo._elmo_lstm(by_characters))
+
+
+# --- Settings ----------------------------------------------------------------------------------------------------
+
+
+def test_from_params_builds_from_settings(files: Files, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"options_file": files[0], "weight_file": files[1]}
+    spelled = {"num_output_representations": "2", "dropout": "0.25", "keep_sentence_boundaries": "false"}
+    elmo = Elmo.from_params(Params({**settings, **spelled}))
+    assert len(elmo._scalar_mixes) == 2 and elmo._dropout.p == 0.25
+    assert elmo(batch_to_ids(SENTENCES))["mask"].shape == (4, 4)  # without boundaries
+    params = Params({"embedder": {**settings, "type": "elmo_token_embedder", "projection_dim": 5}})
+    embedder = ElmoTokenEmbedder.from_params(vocab=None, params=params["embedder"])
+    ids = batch_to_ids(SENTENCES)
+    assert embedder(ids).shape == embedder(inputs=ids).shape == embedder(elmo_tokens=ids).shape == (4, 4, 5)
+    params["embedder"].assert_empty("ElmoTokenEmbedder")
+    assert ElmoTokenEmbedder.from_params(None, settings).get_output_dim() == 32  # as in AllenNLP 0.9
+    (tmp_path / "config.json").write_text('{"mixture_size": "2", "trainable": "false"}')
+    assert not ScalarMix.from_params(Params.from_file(tmp_path / "config.json")).gamma.requires_grad
+    for wrong in ({"typo": 1}, {"dropout": "half"}, {"requires_grad": "no"}):
+        with pytest.raises(ValueError, match=r"typo|Expecting"):
+            ElmoTokenEmbedder.from_params({**settings, **wrong})
+    for read in (lambda: Params({"a": 1}).assert_empty("Model"), lambda: Params({}).pop("a")):
+        with pytest.raises(ConfigurationError, match="setting"):
+            read()
+
+
+def test_from_params_caches_the_words_of_a_namespace(files: Files) -> None:
+    index = {"@@PADDING@@": 0, "@@UNKNOWN@@": 1, "the": 2}
+    vocabulary = SimpleNamespace(get_token_to_index_vocabulary={"tokens": index}.get)
+    settings = {"options_file": files[0], "weight_file": files[1], "namespace_to_cache": "tokens", "dropout": 0.0}
+    embedder = ElmoTokenEmbedder.from_params(vocab=vocabulary, params=settings)
+    by_word = embedder(torch.tensor([[2]]), torch.tensor([[2]]))
+    embedder._elmo._elmo_lstm._elmo_lstm.reset_states()
+    torch.testing.assert_close(by_word, embedder(batch_to_ids([["the"]])))
+
+
+def test_functions_of_its_common_package(files: Files, tmp_path: Path) -> None:
+    assert list(allennlp.lazy_groups_of(range(5), 2)) == [[0, 1], [2, 3], [4]]
+    assert allennlp.cached_path(files[0]) == str(files[0])
+    with pytest.raises(FileNotFoundError, match=r"other\.json"):
+        allennlp.cached_path(tmp_path / "other.json")
+
+
+# --- ScalarMix and boundaries ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scalar_mix_equals_its_formula(dtype: torch.dtype) -> None:
+    mix, tensors = ScalarMix(3, initial_scalar_parameters=[0.1, 0.2, 0.3]), torch.randn(3, 2, 4, 5, dtype=dtype)
+    nn.init.constant_(mix.gamma, 0.5)
+    weights = np.exp([0.1, 0.2, 0.3]) / np.exp([0.1, 0.2, 0.3]).sum()
+    for form in (list(tensors), tensors):
+        found = mix(form)
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found.detach(), 0.5 * np.tensordot(weights, tensors.numpy(), axes=1), atol=1e-6)
+    with pytest.raises(ConfigurationError, match="5 tensors"):
+        mix([torch.ones(2, 2)] * 5)
+
+
+def test_boundaries_are_added_and_removed() -> None:
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    vectors = torch.rand(2, 3, 5) * mask.unsqueeze(-1)
+    marks = torch.full((5,), 7.0), torch.full((5,), 9.0)
+    bounded, inside = allennlp.add_sentence_boundary_token_ids(vectors, mask, *marks)
+    assert bounded[0, [0, 4], 0].tolist() == [7, 9] and bounded[1, [0, 2], 0].tolist() == [7, 9]
+    again, outside = allennlp.remove_sentence_boundaries(bounded, inside.long())
+    assert torch.equal(again, vectors) and torch.equal(outside, mask)
+    bounded, inside = allennlp.add_sentence_boundary_token_ids(
+        torch.tensor([[3, 4], [5, 0]]), torch.tensor([[1, 1], [1, 0]]), 1, 2
+    )
+    assert bounded.tolist() == [[1, 3, 4, 2], [1, 5, 2, 0]] and torch.equal(inside, bounded > 0)
+
+
+# --- ElmoEmbedder ------------------------------------------------------------------------------------------------
+
+
+def test_elmo_embedder_gives_arrays(files: Files) -> None:
+    embedder = ElmoEmbedder(*files)
+    assert embedder.embed_sentence([]).shape == (3, 0, 32)  # in AllenNLP always (3, 0, 1024)
+    found = embedder.embed_batch(SENTENCES)
+    assert [array.shape for array in found] == [(3, n, 32) for n in (4, 0, 2, 1)]
+    assert not embedder.batch_to_embeddings(SENTENCES)[0].requires_grad
+    embedder.elmo_bilm._elmo_lstm.reset_states()
+    assert all(map(np.array_equal, embedder.embed_batch([np.array(words, dtype=str) for words in SENTENCES]), found))
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["allennlp", "elmo", *map(str, arguments)])
+    command.main(prog="allennlp")
+
+
+@pytest.mark.parametrize("flag", ["all", "top", "average"])
+def test_allennlp_elmo_writes_the_layers_of_the_embedder(
+    files: Files, tmp_path: Path, flag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOME", str(files[0].parent))
-    found = ElmoEmbedder(f"~/{files[0].name}", f"~/{files[1].name}").embed_sentence(["the"])
-    np.testing.assert_array_equal(found, ElmoEmbedder(*files).embed_sentence(["the"]))
+    lines = ["the cat is on the mat", "dogs are in the fog", "the cat is on the mat"]
+    text, out = tmp_path / "in.txt", tmp_path / "out.hdf5"
+    text.write_text("\n".join(lines) + "\n")
+    named = ["--options-file", files[0], "--weight-file", files[1], "--batch-size", 2]
+    with pytest.warns(UserWarning, match="the last line of each"):
+        run(monkeypatch, text, out, f"--{flag}", *named, "--include-package", "one")
+    expected = list(ElmoEmbedder(*files).embed_sentences([line.split() for line in lines], batch_size=2))
+    choose = {"all": lambda x: x, "top": lambda x: x[-1], "average": lambda x: np.average(x, axis=0)}[flag]
+    with h5py.File(out) as file:
+        assert set(file) == {"0", "1", "2", "sentence_to_index"}
+        for line, layers in enumerate(expected):
+            np.testing.assert_allclose(file[str(line)], choose(layers), atol=1e-6)
+        assert json.loads(file["sentence_to_index"][0]) == {lines[0]: "2", lines[1]: "1"}
+    text.write_text("the cat\ndogs\n")
+    for option, keys in (("--forget-sentences", {"0", "1"}), ("--use-sentence-keys", {"the cat", "dogs"})):
+        run(monkeypatch, text, out, f"--{flag}", *named, option)
+        with h5py.File(out) as file:
+            assert set(file) == keys
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(FileExistsError, match="not an HDF5 file"):
+        run(monkeypatch, text, tmp_path / "thesis.txt", f"--{flag}", *named)
+    with pytest.raises(SystemExit):
+        run(monkeypatch, text, out)
 
 
-def test_elmo_embedder_raises_for_a_url_that_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALLENNLP_CACHE_ROOT", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="does not download it"):
-        ElmoEmbedder()
+@pytest.mark.filterwarnings("ignore:HDF5 turns keys with a slash")
+@pytest.mark.parametrize(
+    ("lines", "by_sentence"),
+    [(["the", ""], False), (["dogs", "dogs"], True), (["a", "a/b"], True), (["a/b", "a"], True), (["dogs", "."], True)],
+)
+def test_lines_that_cannot_be_written_are_named_and_nothing_is_written(
+    lines: list[str], by_sentence: bool, files: Files, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match="line 1"):
+        ElmoEmbedder(*files).embed_file(lines, tmp_path / "out.hdf5", use_sentence_keys=by_sentence)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_newest_cached_version_of_a_url_is_read(
-    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ALLENNLP_CACHE_ROOT", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="download"):
+        ElmoEmbedder()
     (tmp_path / "cache").mkdir()
-    for url, file in ((DEFAULT_OPTIONS_FILE, files[0]), (DEFAULT_WEIGHT_FILE, files[1])):
+    urls = (allennlp.DEFAULT_OPTIONS_FILE, allennlp.DEFAULT_WEIGHT_FILE)
+    for url, file in zip(urls, files, strict=True):
         name = hashlib.sha256(url.encode()).hexdigest()
         for number, (version, content) in enumerate((("a", b"old"), ("b", file.read_bytes()))):
             path = tmp_path / "cache" / f"{name}.{version}"

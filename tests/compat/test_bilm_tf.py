@@ -1,14 +1,14 @@
-"""bilm-tf's batchers, state, mixes and dumps, and its silent errors."""
+"""bilm-tf's vocabularies, batchers, datasets, mixes and dumps, on words whose ids are known."""
 
-from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 import torch
 
-from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
 from elmokit.compat.bilm_tf import (
     Batcher,
     BidirectionalLanguageModel,
@@ -17,37 +17,110 @@ from elmokit.compat.bilm_tf import (
     dump_token_embeddings,
     weight_layers,
 )
-from elmokit.compat.bilm_tf.model import BATCH_WORDS
+from elmokit.compat.bilm_tf.data import BidirectionalLMDataset, LMDataset, UnicodeCharsVocabulary, Vocabulary
 from elmokit.nn.bilm import BiLM
 
-SENTENCES = [["the", "cat"], ["dogs"]]
+WORDS = ["a", "</S>", "<UNK>", "bb", "<S>", "\u00e9"]
+SENTENCES = [["a", "bb", "x"], ["bb"], ["\u00e9", "a"]]
+BEGIN, END, UNKNOWN = 4, 1, 2
 
 
-def vocabulary(folder: Path, words: str) -> Path:
-    (folder / "words.txt").write_text("\n".join(words.split()))
-    return folder / "words.txt"
+@pytest.fixture
+def vocab_file(tmp_path: Path) -> Path:
+    (tmp_path / "vocab.txt").write_text("\n".join(["!!!MAXTERMID", *WORDS]) + "\n", encoding="utf-8")
+    return tmp_path / "vocab.txt"
 
 
-def test_batcher_warns_of_a_vocabulary_without_boundaries(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="lacks <S> or </S>"):
-        batcher = Batcher(vocabulary(tmp_path, "the cat"), 50)
-    ids = batcher.batch_sentences([["cat"]])  # in bilm-tf "cat" became </S>
-    assert ids.shape == (1, 3, 50) and ids.dtype == np.int64
-    assert ids[0, 1, :6].tolist() == [259, *(byte + 1 for byte in b"cat"), 260, 261]
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    (tmp_path / "text-1.txt").write_text("\n".join(map(" ".join, SENTENCES)) + "\n", encoding="utf-8")
+    return str(tmp_path / "text-*.txt")
 
 
-def test_token_batcher_maps_unknown_words_to_unk_or_raises(tmp_path: Path) -> None:
-    known = TokenBatcher(vocabulary(tmp_path, "<S> </S> <UNK> the cat"))
-    assert known.batch_sentences([["the", "dog"], []]).tolist() == [[1, 4, 3, 2], [1, 2, 0, 0]]
-    with pytest.raises(ValueError, match="neither 'dog' nor <UNK>"):
-        TokenBatcher(vocabulary(tmp_path, "<S> </S> the cat")).batch_sentences([["dog"]])
-    with pytest.raises(ValueError, match="lacks <S> or </S>"):
-        TokenBatcher(vocabulary(tmp_path, "the cat"))
+# --- Vocabularies and batchers -----------------------------------------------------------------------------------
 
 
-def test_the_mark_in_old_vocabularies_is_no_word(tmp_path: Path) -> None:
-    marked = TokenBatcher(vocabulary(tmp_path, "!!!MAXTERMID <S> </S> <UNK> the cat"))
-    assert marked.batch_sentences([["the", "dog"], []]).tolist() == [[1, 4, 3, 2], [1, 2, 0, 0]]
+def test_vocabulary_encodes_words_between_boundaries(vocab_file: Path, tmp_path: Path) -> None:
+    vocab = Vocabulary(vocab_file)
+    assert (vocab.size, vocab.bos, vocab.eos, vocab.unk) == (6, BEGIN, END, UNKNOWN)
+    assert vocab.encode("a  unknown bb").tolist() == [BEGIN, 0, UNKNOWN, 3, END]
+    assert vocab.encode(["bb", "a"], reverse=True, split=False).tolist() == [END, 3, 0, BEGIN]
+    assert vocab.decode([3, 0]) == "bb a" and vocab.encode("a").dtype == np.int32
+    assert TokenBatcher(vocab_file).batch_sentences([["a", "x"], []]).tolist() == [[5, 1, 3, 2], [5, 2, 0, 0]]
+    (tmp_path / "words.txt").write_text("a\n<S>\n</S>\n")
+    assert Vocabulary(tmp_path / "words.txt").unk == -1
+    for read in (
+        lambda: Vocabulary(tmp_path / "words.txt", validate_file=True),
+        lambda: TokenBatcher(tmp_path / "words.txt").batch_sentences([["x"]]),  # in bilm-tf padding
+    ):
+        with pytest.raises(ValueError, match="<UNK>"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("word", "characters"),
+    [
+        ("a", [258, 97, 259, 260, 260]),
+        ("abcdef", [258, 97, 98, 99, 259]),
+        ("\u00e9", [258, 0xC3, 0xA9, 259, 260]),
+        ("<S>", [258, 256, 259, 260, 260]),
+        ("</S>", [258, 257, 259, 260, 260]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:some words have more")
+def test_characters_of_a_word_are_its_bytes_between_marks(vocab_file: Path, word: str, characters: list[int]) -> None:
+    vocab = UnicodeCharsVocabulary(vocab_file, 5)
+    assert vocab.word_to_char_ids(word).tolist() == characters
+    if word in WORDS:
+        assert vocab.word_char_ids[vocab.word_to_id(word)].tolist() == characters
+    batch = Batcher(vocab_file, 5).batch_sentences([[word]])[0]
+    assert batch.dtype == np.int64 and (batch[1] - 1).tolist() == characters
+    assert np.array_equal(vocab.encode_chars(word), batch - 1)
+    assert np.array_equal(vocab.encode_chars([word], reverse=True, split=False), batch[::-1] - 1)
+
+
+# --- Datasets ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_windows_of_one_row_are_the_stream_of_sentences(vocab_file: Path, text: str, reverse: bool) -> None:
+    number = {word: index for index, word in enumerate(WORDS)}
+    stream = [[BEGIN, *(number.get(word, UNKNOWN) for word in sentence), END] for sentence in SENTENCES]
+    stream = [sentence[::-1] for sentence in stream] if reverse else stream
+    data = LMDataset(text, Vocabulary(vocab_file), reverse=reverse, test=True)
+    windows = list(data.iter_batches(1, 3))
+    assert len(windows) == 3 and all(window["tokens_characters"] is None for window in windows)
+    for name, part in (("token_ids", slice(None, -1)), ("next_token_id", slice(1, None))):
+        found = np.concatenate([window[name][0] for window in windows]).tolist()
+        assert found == [number for ids in stream for number in ids[part]]
+    assert [window["token_ids"].shape for window in data.iter_batches(2, 3)] == [(2, 3)]  # the rest fills no window
+    assert list(data.iter_batches(2, 100)) == []
+
+
+def test_rows_take_the_next_sentence_when_they_have_read_one(vocab_file: Path, text: str) -> None:
+    window, second = islice(LMDataset(text, Vocabulary(vocab_file)).iter_batches(2, 3), 2)
+    # Row 0 has the first sentence; row 1 the second, after which it needs the third.
+    assert window["token_ids"].tolist() == [[BEGIN, 0, 3], [BEGIN, 3, BEGIN]]
+    assert window["next_token_id"].tolist() == [[0, 3, UNKNOWN], [3, END, 5]]
+    # Row 0 goes on, and begins the text again; row 1 takes its second sentence when it has read the third.
+    assert second["token_ids"].tolist() == [[UNKNOWN, BEGIN, 0], [5, 0, BEGIN]]
+    assert second["next_token_id"].tolist() == [[END, 0, 3], [0, END, 3]]
+
+
+def test_both_directions_have_characters_of_the_same_words(vocab_file: Path, text: str, tmp_path: Path) -> None:
+    vocab = UnicodeCharsVocabulary(vocab_file, 5)
+    window: dict[str, Any] = next(BidirectionalLMDataset(text, vocab, test=True).iter_batches(1, 4))
+    assert window["token_ids"].tolist() == [[BEGIN, 0, 3, UNKNOWN]]
+    assert window["next_token_id_reverse"].tolist() == [[UNKNOWN, 3, 0, BEGIN]]
+    known = vocab.encode_chars("a bb x")
+    assert np.array_equal(window["tokens_characters"][0], known[:-1])
+    assert np.array_equal(window["tokens_characters_reverse"][0], known[:0:-1])
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(ValueError, match="no text"):  # not an endless loop
+        next(LMDataset(str(tmp_path / "empty.txt"), vocab).iter_batches(1, 1))
+
+
+# --- The model ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -61,22 +134,27 @@ def test_bidirectional_language_model_carries_state_until_reset(model: Bidirecti
     assert not torch.allclose(first[:, 1:], second[:, 1:])
     model.states.reset_states()
     assert torch.equal(first, model(ids)["lm_embeddings"])
-    with pytest.raises(ValueError, match="max_batch_size=4"):
-        model(ids.repeat(3, 1, 1))
+    for wrong in (ids.repeat(3, 1, 1), Batcher(None, 60).batch_sentences(SENTENCES)):
+        with pytest.raises(ValueError, match=r"raise it|50 characters"):
+            model(wrong)
 
 
-def test_a_placeholder_of_a_graph_is_an_error_that_says_what_to_pass(model: BidirectionalLanguageModel) -> None:
-    with pytest.raises(ValueError, match="not SymbolicTensor: pass the result of batch_sentences"):
-        model(type("SymbolicTensor", (), {"shape": (None, None, 50)})())
-
-
-def test_ids_of_more_characters_than_the_model_reads_are_refused(model: BidirectionalLanguageModel) -> None:
-    with pytest.raises(ValueError, match=r"reads 50 characters of a word, not 60: use Batcher\(vocab_file, 50\)"):
-        model(Batcher(None, 60).batch_sentences(SENTENCES))
+def test_characters_of_id_0_are_zeros(model: BidirectionalLanguageModel, bilm: BiLM) -> None:
+    """As are the bytes of a table whose row for one of them is zero."""
+    with_zero, with_byte = (Batcher(None, 50).batch_sentences([["axb"]]) for _ in range(2))
+    with_zero[0, 1, 2] = 0
+    found = model(with_zero)["token_embeddings"]
+    with torch.no_grad():
+        bilm.get_parameter("token_encoder.char_embedding")[with_byte[0, 1, 2] - 1] = 0
+        expected = bilm(torch.from_numpy(with_byte)).layers[0, ..., :16]
+    torch.testing.assert_close(found, expected)
 
 
 def test_weight_layers_shares_trainable_mixes_by_name(model: BidirectionalLanguageModel) -> None:
     ops = model(Batcher(None, 50).batch_sentences(SENTENCES))
+    top = weight_layers("input", ops, use_top_only=True)["weighted_op"]
+    assert torch.equal(top, ops["lm_embeddings"][:, -1])
+    assert [tuple(parameter.shape) for parameter in model.mixes.parameters()] == [(1,)]
     result = weight_layers("input", ops, l2_coef=0.5)
     assert result["regularization_op"].item() == 0
     loss = result["weighted_op"].square().mean() + result["regularization_op"]
@@ -86,29 +164,31 @@ def test_weight_layers_shares_trainable_mixes_by_name(model: BidirectionalLangua
     assert weight_layers("input.0/x", ops)["weighted_op"].shape == result["weighted_op"].shape
     again, other = weight_layers("input", ops, l2_coef=0.5), weight_layers("output", ops)
     assert not torch.equal(again["weighted_op"], other["weighted_op"])
-    weights = model.mixes["input_ELMo"].weights
+    weights = model.mixes["input_ELMo_W"]
     assert again["regularization_op"].item() == pytest.approx(0.5 * weights.square().sum().item())
 
 
+# --- Dumps -------------------------------------------------------------------------------------------------------
+
+
 def test_dump_token_embeddings_equals_the_character_encoder(old_model: Path, tmp_path: Path, bilm: BiLM) -> None:
-    files = old_model / "options.json", old_model / "model.hdf5"
-    words = vocabulary(tmp_path, "<S> the cat </S>")
+    files, words = (old_model / "options.json", old_model / "model.hdf5"), tmp_path / "words.txt"
+    words.write_text("<S>\nthe\ncat\n</S>\n")
     dump_token_embeddings(words, *files, tmp_path / "tokens.hdf5")
     with torch.no_grad():
-        expected = bilm(torch.from_numpy(Batcher(None, 50).batch_sentences([["the", "cat"]]))).layers[0, 0, :, :16]
+        expected = bilm(torch.from_numpy(Batcher(None, 50).batch_sentences([["the", "cat"]]))).layers
     with h5py.File(tmp_path / "tokens.hdf5") as file:
-        np.testing.assert_allclose(file["embedding"], expected, atol=1e-6)
+        np.testing.assert_allclose(file["embedding"], expected[0, 0, :, :16], atol=1e-6)
     by_words = BidirectionalLanguageModel(*files, False, tmp_path / "tokens.hdf5")
-    assert by_words(TokenBatcher(words).batch_sentences([["cat"]]))["lm_embeddings"].shape == (1, 3, 1, 32)
-    with pytest.raises(ValueError, match="there are 4 token embeddings but an id is 5"):
+    found = by_words(TokenBatcher(words).batch_sentences([["the", "cat"]]))["lm_embeddings"]
+    torch.testing.assert_close(found[0], expected[:, 0, 1:-1], rtol=1e-5, atol=1e-5)
+    with pytest.raises(IndexError):
         by_words(np.array([[1, 5, 4]]))
-    with pytest.raises(ValueError, match="needs the embedding_weight_file"):
-        BidirectionalLanguageModel(*files, use_character_inputs=False)
-    with pytest.raises(ValueError, match="no dataset 'embedding'"):
-        BidirectionalLanguageModel(*files, False, files[1])
+    with pytest.raises(ValueError, match="is the input"):
+        dump_token_embeddings(words, *files, words)
 
 
-@pytest.mark.parametrize("batch_words", [2, BATCH_WORDS])
+@pytest.mark.parametrize("batch_words", [2, 100])
 def test_dump_bilm_embeddings_carries_state_from_line_to_line_and_writes_blank_ones(
     batch_words: int, old_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,32 +201,3 @@ def test_dump_bilm_embeddings_carries_state_from_line_to_line_and_writes_blank_o
         for line, sentence in enumerate([["the", "cat"], [], ["dogs"]]):
             expected = model(Batcher(None, 50).batch_sentences([sentence]))["lm_embeddings"][0]
             np.testing.assert_allclose(file[str(line)], expected, atol=1e-5)
-
-
-def test_dumps_do_not_overwrite_their_vocabulary(old_model: Path, tmp_path: Path) -> None:
-    files = old_model / "options.json", old_model / "model.hdf5"
-    words = vocabulary(tmp_path, "<S> </S> the")
-    (tmp_path / "text.txt").write_text("the\n")
-    with pytest.raises(ValueError, match=r"is the input .*words\.txt"):
-        dump_token_embeddings(words, *files, words)
-    with pytest.raises(ValueError, match=r"is the input .*words\.txt"):
-        dump_bilm_embeddings(words, tmp_path / "text.txt", *files, words)
-    assert words.read_text().split() == ["<S>", "</S>", "the"]
-
-
-def test_dump_token_embeddings_refuses_a_model_of_word_ids(bilm: BiLM, tmp_path: Path) -> None:
-    words = vocabulary(tmp_path, "<S> </S> the")
-    by_words = BiLM(replace(bilm.config, char_cnn=None, num_words=3))
-    write_bilm_hdf5(by_words, tmp_path)
-    with pytest.raises(ValueError, match="reads words, not characters"):
-        dump_token_embeddings(words, tmp_path / "options.json", tmp_path / "weights.hdf5", tmp_path / "out.hdf5")
-    assert not (tmp_path / "out.hdf5").exists()
-
-
-def test_a_mix_of_the_top_layer_learns_gamma_only(model: BidirectionalLanguageModel) -> None:
-    ops = model(Batcher(None, 50).batch_sentences(SENTENCES))
-    top = weight_layers("input", ops, use_top_only=True)["weighted_op"]
-    assert torch.equal(top, ops["lm_embeddings"][:, -1])
-    assert [tuple(parameter.shape) for parameter in model.mixes.parameters()] == [(1,)]
-    weight_layers("input", ops)
-    assert sorted(tuple(parameter.shape) for parameter in model.mixes.parameters()) == [(1,), (3,)]

@@ -1,14 +1,11 @@
 """The old libraries' modules by their own names; in processes of their own, as `install` changes what is imported."""
 
-import importlib
 import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from elmokit.compat.old_modules import MODULES, TENSORFLOW_HUB
 
 pytestmark = pytest.mark.any_backend
 
@@ -24,30 +21,24 @@ def output_of(program: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("counterpart", sorted({*MODULES.values(), *TENSORFLOW_HUB.values()}))
-def test_counterparts_exist_and_describe_themselves(counterpart: str) -> None:
-    assert importlib.import_module(f"elmokit.compat.{counterpart}").__doc__
-
-
-def test_install_imports_nothing_until_a_module_is_asked_for(tmp_path: Path) -> None:
-    assert output_of("import sys; print('torch' in sys.modules)", tmp_path) == "False\n"
-
-
 def test_old_imports_find_the_new_classes(tmp_path: Path) -> None:
     program = """
 import allennlp.commands.elmo
 from allennlp.commands import main
 from allennlp.common import Params
 from allennlp.common.checks import ConfigurationError
+from allennlp.common.file_utils import cached_path
+from allennlp.common.util import lazy_groups_of
 from allennlp.data.token_indexers import ELMoTokenCharactersIndexer
 from allennlp.data.token_indexers.elmo_indexer import ELMoCharacterMapper
 from allennlp.modules import Elmo, ScalarMix
 from allennlp.modules.elmo import Elmo as Same, _ElmoBiLm, batch_to_ids
+from allennlp.modules.elmo_lstm import ElmoLstm
 from allennlp.modules.scalar_mix import ScalarMix as SameMix
 from allennlp.modules.token_embedders import ElmoTokenEmbedder
 from allennlp.nn.util import remove_sentence_boundaries
 import bilm
-from bilm import Batcher, TokenBatcher, weight_layers, dump_token_embeddings
+from bilm import Batcher, TokenBatcher, weight_layers, dump_token_embeddings, dump_bilm_embeddings
 from bilm.data import BidirectionalLMDataset
 from bilm.elmo import weight_layers
 from bilm.model import BidirectionalLanguageModel
@@ -62,6 +53,7 @@ assert ElmoModel is SameModel is elmokit.compat.simple_elmo.ElmoModel
 assert allennlp.commands.elmo.ElmoEmbedder is elmokit.compat.allennlp.ElmoEmbedder
 print(allennlp.commands.elmo.DEFAULT_BATCH_SIZE, bilm.Batcher is Batcher)
 """
+    assert output_of("import sys; print('torch' in sys.modules)", tmp_path) == "False\n"
     assert output_of(program, tmp_path) == "64 True\n"
 
 
@@ -80,6 +72,35 @@ def test_an_installed_library_is_found_before(tmp_path: Path) -> None:
     assert output_of("from bilm import Batcher; print(Batcher)", tmp_path) == "the real one\n"
 
 
+REST_OF_ALLENNLP = {
+    "__init__.py": "",
+    "common/__init__.py": "",
+    "common/checks.py": "class ConfigurationError(Exception): pass",
+    "data/__init__.py": "",
+    "data/token_indexers/__init__.py": "from allennlp.data.token_indexers.elmo_indexer import *",
+    "data/token_indexers/token_indexer.py": """
+class TokenIndexer:
+    found = {}
+    @classmethod
+    def register(cls, name): return lambda found: cls.found.update({name: found})
+""",
+}
+
+
+def test_a_real_allennlp_without_elmo_has_its_own_errors_and_finds_the_classes(tmp_path: Path) -> None:
+    for name, text in REST_OF_ALLENNLP.items():
+        (tmp_path / "allennlp" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "allennlp" / name).write_text(text)
+    program = """
+from allennlp.common.checks import ConfigurationError
+from allennlp.data.token_indexers.token_indexer import TokenIndexer
+import elmokit.compat.allennlp
+assert ConfigurationError is elmokit.compat.allennlp.ConfigurationError and ConfigurationError.__base__ is Exception
+print(TokenIndexer.found["elmo_characters"].__module__)
+"""
+    assert output_of(program, tmp_path) == "elmokit.compat.allennlp.indexer\n"
+
+
 def test_names_that_do_not_exist_say_where_to_look(tmp_path: Path) -> None:
     messages = {
         "import allennlp.models": "elmokit has no allennlp.models: docs/migrating.md lists what it has",
@@ -92,11 +113,6 @@ def test_names_that_do_not_exist_say_where_to_look(tmp_path: Path) -> None:
     lines = output_of("\n".join(tries), tmp_path).splitlines()
     for line, message in zip(lines, messages.values(), strict=True):
         assert line.startswith(message)
-
-
-def test_install_twice_is_install_once(tmp_path: Path) -> None:
-    program = "import sys; install(); print(sum('_OldModules' in type(each).__name__ for each in sys.meta_path))"
-    assert output_of(program, tmp_path) == "1\n"
 
 
 @pytest.mark.slow
@@ -134,33 +150,17 @@ def test_a_script_gets_all_arguments_after_its_name(tmp_path: Path) -> None:
         assert done.stdout == expected.replace("'a.py'", repr(str(tmp_path / "a.py")), 1)
 
 
-def test_a_missing_script_is_a_usage_error(tmp_path: Path) -> None:
-    for arguments in ([], ["-m"]):
-        done = run("-m", "elmokit.compat", *arguments, folder=tmp_path)
-        assert done.returncode == 2 and done.stderr.endswith("the following arguments are required: SCRIPT\n")
-
-
-def test_a_script_that_is_not_there_is_an_error_of_one_line(tmp_path: Path) -> None:
-    done = run("-m", "elmokit.compat", "none.py", folder=tmp_path)
-    assert done.returncode == 2 and done.stderr.splitlines()[-1].endswith("there is no script none.py")
+@pytest.mark.parametrize("arguments", [[], ["-m"], ["none.py"]])
+def test_a_missing_script_is_a_usage_error(arguments: list[str], tmp_path: Path) -> None:
+    done = run("-m", "elmokit.compat", *arguments, folder=tmp_path)
+    assert done.returncode == 2 and "SCRIPT" in done.stderr
 
 
 @pytest.mark.slow
-def test_commands_run_by_their_old_names(old_model: Path, tmp_path: Path) -> None:
+def test_allennlp_elmo_runs_by_its_old_name(old_model: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("the\tcat\n")
     files = f"--options-file {old_model / 'options.json'} --weight-file {old_model / 'model.hdf5'}"
-    commands = {
-        f"allennlp.run elmo in.txt 0.hdf5 --all {files}": "0.hdf5",
-        f"allennlp elmo in.txt 1.hdf5 --all {files}": "1.hdf5",
-        f"elmoformanylangs test --input in.txt --model {old_model} --output_prefix 2 --output_layer 0": "2.ly0.hdf5",
-    }
-    for command, output in commands.items():
-        done = run("-m", "elmokit.compat", "-m", *command.split(), folder=tmp_path)
-        assert done.returncode == 0 and (tmp_path / output).is_file(), done.stderr
-
-
-@pytest.mark.parametrize("module", ["allennlp.commands.elmo", "elmoformanylangs.biLM", "bilm"])
-def test_a_module_without_a_command_is_an_error_of_one_line(module: str, tmp_path: Path) -> None:
-    done = run("-m", "elmokit.compat", "-m", module, "test", folder=tmp_path)
-    message = f"elmokit has no command {module}: `elmokit compat --help` lists those that it has"
-    assert done.returncode == 2 and done.stderr.splitlines()[-1].endswith(message)
+    arguments = f"-m elmokit.compat -m allennlp elmo in.txt out.hdf5 --all {files}".split()
+    done = run(*arguments, folder=tmp_path)
+    assert done.returncode == 0 and (tmp_path / "out.hdf5").is_file(), done.stderr
+    assert run("-m", "elmokit.compat", "-m", "elmoformanylangs", "test", folder=tmp_path).returncode != 0

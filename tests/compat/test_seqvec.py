@@ -4,21 +4,14 @@ import random
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from layers_alone import layers_alone
-from toy_encoders import CONFIGS
 
-from elmokit.checkpoints.loading import save
-from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.compat.allennlp import ElmoEmbedder
 from elmokit.compat.seqvec import WARMUP_SEQUENCE, SeqVecEmbedder
-from elmokit.config import InterleavedConfig
 from elmokit.embed.files import embed_fasta
-from elmokit.nn.bilm import BiLM
 
 
 def proteins(lengths: list[int]) -> list[str]:
@@ -74,28 +67,10 @@ def test_embed_many_keeps_the_order_and_does_not_depend_on_the_batch(files: dict
     assert list(embedder.embed_many([], 10)) == []
 
 
-def test_embed_many_takes_batches_of_so_many_residues(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    embedder, batches = SeqVecEmbedder(**files), []
-    monkeypatch.setattr(embedder, "embed_batch", lambda batch: batches.append([*map(len, batch)]) or [])
-    assert list(embedder.embed_many(proteins([4, 5, 50, 2, 7, 9]), 10)) == []
-    assert batches == [[4, 5], [50], [2, 7], [9]]
-
-
 def test_reduce_per_protein_is_the_mean_of_the_sum_of_the_layers() -> None:
     layers = np.random.default_rng(0).normal(size=(3, 11, 8))
     expected = [sum(layers[k, t, d] for k in range(3) for t in range(11)) / 11 for d in range(8)]
     assert_close(SeqVecEmbedder.reduce_per_protein(layers), np.array(expected))
-
-
-def test_layers_have_their_axis_where_the_model_has_the_top_layer_only(tmp_path: Path) -> None:
-    encoder = InterleavedConfig(2, 24, 16, projects_layers=False)
-    bilm = BiLM(replace(CONFIGS["interleaved"], interleaved=encoder))
-    save(Pretrained(bilm), tmp_path / "model")
-    embedder = SeqVecEmbedder(model_directory=tmp_path / "model", use_cpu=True)
-    found, expected = embedder.embed("MKV"), layers_alone(bilm, list("MKV"))[0]
-    assert found.shape == expected.shape == (1, 3, 32)
-    assert_close(found, expected)
-    assert_close(embedder.reduce_per_protein(found), expected[0].mean(axis=0))
 
 
 def test_model_directory_may_have_the_names_of_bio_embeddings_or_any_model(
@@ -106,8 +81,6 @@ def test_model_directory_may_have_the_names_of_bio_embeddings_or_any_model(
         shutil.copy(path, tmp_path / name)
     assert_close(SeqVecEmbedder(model_directory=tmp_path, use_cpu=True).embed("MVLSPADK"), expected)
     assert_close(SeqVecEmbedder(model_directory=files["weights_file"].parent, device="cpu").embed("MVLSPADK"), expected)
-    with pytest.raises(ValueError, match="SeqVec is not downloaded"):
-        SeqVecEmbedder(weights_file="weights.hdf5")
 
 
 # In the manner of SeqVec's script (mheinzinger/SeqVec, seqvec.py): by length, in one batch, one array for each name.
@@ -154,13 +127,3 @@ def test_script_runs_unchanged_and_gives_what_embed_fasta_writes(files: dict[str
                 for name in sequences:
                     found = np.concatenate(new[name], axis=1) if kind == "all" else new[name]
                     assert_close(found, old[f"{name} {kind}"])
-
-
-def test_bio_embeddings_is_found_by_its_own_name_after_install(tmp_path: Path) -> None:
-    program = (
-        "import elmokit.compat; elmokit.compat.install()\n"
-        "from bio_embeddings.embed import SeqVecEmbedder\n"
-        "from bio_embeddings.embed.seqvec_embedder import SeqVecEmbedder as Same\n"
-        "import elmokit.compat.seqvec; assert SeqVecEmbedder is Same is elmokit.compat.seqvec.SeqVecEmbedder"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, cwd=tmp_path)

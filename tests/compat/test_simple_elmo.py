@@ -4,14 +4,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import huggingface_hub
 import numpy as np
 import pytest
 import torch
 
 from elmokit.checkpoints.loading import load
 from elmokit.compat.bilm_tf import Batcher, BidirectionalLanguageModel
-from elmokit.compat.simple_elmo import BATCH_WORDS, CHUNK_LOGITS, ElmoModel, weight_layers
+from elmokit.compat.simple_elmo import BATCH_WORDS, ElmoModel
 
 SENTENCES = [["the", "cat", "is", "on"], ["dogs"], ["They", "give", "state"], ["Another", "."], ["fog"]]
 
@@ -68,35 +67,11 @@ def test_get_elmo_vector_average_excludes_padding_per_layer(model: ElmoModel, la
     np.testing.assert_allclose(alone[0], beside[0], atol=1e-6)
 
 
-def test_get_elmo_vector_average_of_no_words_is_zero(model: ElmoModel) -> None:
-    assert not model.get_elmo_vector_average([[], ["cat"]], warmup=False)[0].any()
-
-
-def test_a_string_in_place_of_tokens_is_read_by_character_with_a_warning(model: ElmoModel) -> None:
-    expected = model.get_elmo_vectors([list("the cat"), ["dogs"]])
-    with pytest.warns(UserWarning, match="a sentence is a string"):
-        vectors = model.get_elmo_vectors(["the cat", ["dogs"]])
-    assert np.array_equal(vectors, expected) and vectors.any(axis=-1).sum(axis=1).tolist() == [7, 1]
-    averages = model.get_elmo_vector_average([list("the cat")])
-    assert np.array_equal(model.get_elmo_vector_average(["the cat"]), averages)
-
-
-@pytest.mark.filterwarnings("ignore:a sentence is a string")
-def test_warmup_reads_a_string_by_character(model: ElmoModel, old_model: Path) -> None:
-    vectors = []
-    for text in (list("the cat"), "the cat"):
-        model.load(old_model, max_batch_size=2)
-        model.warmup(None, [text])
-        vectors.append(model.get_elmo_vectors([["dogs"]], warmup=False, session="any"))
-    assert np.array_equal(*vectors)
-
-
-@pytest.mark.parametrize(("batch_words", "chunk_logits"), [(2, 10), (2, 50), (BATCH_WORDS, CHUNK_LOGITS)])
-def test_get_elmo_substitutes_equals_the_exact_softmax_for_every_batch_and_chunk_size(
-    batch_words: int, chunk_logits: int, language_model: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("batch_words", [2, BATCH_WORDS])
+def test_get_elmo_substitutes_equals_the_exact_softmax_for_every_batch_size(
+    batch_words: int, language_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("elmokit.compat.simple_elmo.BATCH_WORDS", batch_words)
-    monkeypatch.setattr("elmokit.compat.simple_elmo.CHUNK_LOGITS", chunk_logits)
     model = ElmoModel()
     model.load(language_model, full=True)
     pretrained = load(language_model)
@@ -119,55 +94,16 @@ def test_get_elmo_substitutes_equals_the_exact_softmax_for_every_batch_and_chunk
                 np.testing.assert_allclose(word[direction]["logp"], log_p[best], atol=1e-4)
 
 
-def test_get_elmo_substitutes_includes_delimiters_on_request(language_model: Path) -> None:
+@pytest.mark.parametrize("nodelimiters", [False, True])
+def test_get_elmo_substitutes_of_the_whole_vocabulary(nodelimiters: bool, language_model: Path) -> None:
     model = ElmoModel()
     model.load(language_model, full=True)
     assert model.vocab is not None
-    everything = model.get_elmo_substitutes(["the cat"], topn=len(model.vocab), nodelimiters=False)
-    for word in everything[0]:
-        assert set(word["forward"]["candidate_words"]) == set(model.vocab.words)
-        assert np.exp(word["forward"]["logp"]).sum() == pytest.approx(1, abs=1e-2)
-
-
-def test_get_elmo_substitutes_of_the_whole_vocabulary_leave_out_delimiters(language_model: Path) -> None:
-    model = ElmoModel()
-    model.load(language_model, full=True)
-    assert model.vocab is not None
-    for word in model.get_elmo_substitutes(["the cat"], topn=1000)[0]:
+    for word in model.get_elmo_substitutes(["the cat"], topn=1000, nodelimiters=nodelimiters)[0]:
         for direction in ("forward", "backward"):
-            assert set(word[direction]["candidate_words"]) == set(model.vocab.words) - {"<S>", "</S>"}
+            expected = set(model.vocab.words) - ({"<S>", "</S>"} if nodelimiters else set())
+            assert set(word[direction]["candidate_words"]) == expected
             assert np.isfinite(word[direction]["logp"]).all()
-
-
-def test_weight_layers_chooses_layers_as_simple_elmo_does(old_model: Path) -> None:
-    bilm = BidirectionalLanguageModel(old_model / "options.json", old_model / "model.hdf5")
-    ops = bilm(Batcher(None, 50).batch_sentences(SENTENCES))
-    layers = ops["lm_embeddings"]
-    for use_layers, expected in (("top", layers[:, -1]), ("average", layers.mean(dim=1)), ("all", layers)):
-        found = weight_layers("input", ops, 0.5, use_layers)
-        torch.testing.assert_close(found["weighted_op"].detach(), expected)
-        assert found["regularization_op"].item() == 0
-    with torch.no_grad():
-        bilm.mixes["input_ELMo"].gamma.fill_(2.0)
-        bilm.mixes["input_ELMo"].weights[:] = torch.tensor([1.0, 2.0, 3.0])
-    torch.testing.assert_close(weight_layers("input", ops, use_layers="all")["weighted_op"].detach(), 2 * layers)
-    assert weight_layers("input", ops, 0.5)["regularization_op"].item() == pytest.approx(7)
-    with pytest.raises(ValueError, match="use_layers must be average, top or all"):
-        weight_layers("input", ops, use_layers="mix")
-    with pytest.raises(ValueError, match="do_layer_norm normalizes what is mixed"):
-        weight_layers("input", ops, use_layers="all", do_layer_norm=True)
-
-
-@pytest.mark.parametrize("full", [False, True])
-def test_load_passes_names_and_addresses_on_as_they_are(full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    address = "https://huggingface.co/owner/name"
-
-    def snapshot_download(name: str, **options: object) -> str:
-        raise ConnectionError(f"asked for {name}")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    with pytest.raises(OSError, match="asked for owner/name"):
-        ElmoModel().load(address, full=full)
 
 
 def test_load_prefers_the_checkpoint_only_with_full(goldens: Callable[[str], Path], tmp_path: Path) -> None:
@@ -184,18 +120,6 @@ def test_load_prefers_the_checkpoint_only_with_full(goldens: Callable[[str], Pat
     np.testing.assert_allclose(model.get_elmo_vectors([sentence.split()]), from_checkpoint, atol=1e-6)
 
 
-def test_truncated_words_are_reported_once(language_model: Path) -> None:
-    model = ElmoModel()
-    model.load(language_model, full=True)
-    with pytest.warns(UserWarning, match="some words have more than 48 bytes: as in simple_elmo"):
-        model.get_elmo_substitutes([f"the {'a' * 60}"])
-    with pytest.warns(UserWarning, match="too long and (is|are) cut after") as caught:
-        model.get_elmo_vectors([["a" * 60]])  # with the warm-up, their vectors are computed twice
-    assert len(caught) == 1
-    with pytest.raises(ValueError, match="a list of sentences, not a single string"):
-        model.get_elmo_substitutes("the cat")
-
-
 def test_load_reads_a_zip_archive(model: ElmoModel, old_model: Path, tmp_path: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "42"), "zip", old_model)
     zipped = ElmoModel()
@@ -203,20 +127,13 @@ def test_load_reads_a_zip_archive(model: ElmoModel, old_model: Path, tmp_path: P
     assert np.array_equal(zipped.get_elmo_vectors(SENTENCES), model.get_elmo_vectors(SENTENCES))
 
 
-def test_elmo_model_raises_for_missing_model_softmax_and_layers(model: ElmoModel, old_model: Path) -> None:
-    with pytest.raises(ValueError, match=r"load\(directory, full=True\)"):
-        model.get_elmo_substitutes(["the cat"])
-    with pytest.raises(ValueError, match="needs a softmax"):
-        model.load(old_model, full=True)
-    with pytest.raises(ValueError, match="no model is loaded"):
-        ElmoModel().get_elmo_vectors(SENTENCES)
-    with pytest.raises(ValueError, match="average, top or all"):
-        model.get_elmo_vectors(SENTENCES, layers="mix")
-
-
-def test_batcher_encodes_words_as_bilm_tf_does(old_model: Path) -> None:
-    model = ElmoModel()
-    assert model.batcher is None
-    model.load(old_model)
+@pytest.mark.filterwarnings("ignore:a sentence is a string")
+def test_strings_are_read_by_character_and_wrong_calls_are_errors(model: ElmoModel, old_model: Path) -> None:
+    expected = model.get_elmo_vectors([list("the cat"), ["dogs"]])
+    assert np.array_equal(model.get_elmo_vectors(["the cat", ["dogs"]]), expected)
     sentences = [["the", "cat"], ["dogs"]]
     assert np.array_equal(model.batcher.batch_sentences(sentences), Batcher(None, 50).batch_sentences(sentences))
+    assert not model.get_elmo_vector_average([[], ["cat"]], warmup=False)[0].any()
+    for call in (lambda: model.get_elmo_substitutes(["the cat"]), lambda: model.load(old_model, full=True)):
+        with pytest.raises(ValueError, match="full=True"):
+            call()

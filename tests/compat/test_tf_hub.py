@@ -75,20 +75,20 @@ def test_module_reads_the_mix_of_a_saved_model() -> None:
     torch.testing.assert_close(result["elmo"], module.mix.gamma * torch.tensordot(weights, layers, dims=1))
 
 
-def test_module_raises_for_invalid_inputs(module: hub.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="texts must be a list of strings, not str"):
-        module("a single text")
-    with pytest.raises(ValueError, match="sequence_len is"):
-        module({"tokens": [["a", "b"]], "sequence_len": [3]}, signature="tokens")
-    with pytest.raises(ValueError, match="signature must be one of default, tokens"):
-        module(TEXTS, signature="elmo")
+def test_module_raises_for_what_is_no_list_of_strings(module: hub.Module, language_model: Path) -> None:
+    tokens = {"tokens": [["the", None]], "sequence_len": [2]}
+    for inputs, signature in (("a single text", None), (["the cat", float("nan")], None), (tokens, "tokens")):
+        with pytest.raises(ValueError, match="strings"):
+            module(inputs, signature)
+    with pytest.raises(ValueError, match="output_key"):
+        hub.KerasLayer(language_model, output_key="elmo", signature_outputs_as_dict=True)
+
+
+def test_other_handles_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFHUB_CACHE_DIR", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="does not download it"):
+    with pytest.raises(FileNotFoundError, match="download"):
         hub.load("https://tfhub.dev/google/elmo/3")
-
-
-def test_a_model_that_does_not_read_bytes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="model does not read words as UTF-8 bytes, as google/elmo does"):
+    with pytest.raises(ValueError, match="UTF-8"):
         hub.load(write_efml(tmp_path / "model"))
 
 
@@ -101,67 +101,15 @@ def test_keras_layer_returns_the_output_that_it_is_asked_for(module: hub.Module,
     for settings, key in [*((settings, "default") for settings in by_default), ({"output_key": "elmo"}, "elmo")]:
         layer = hub.KerasLayer(str(language_model), input_shape=[], dtype="string", trainable=False, **settings)
         torch.testing.assert_close(layer(TEXTS), expected[key])
-        assert layer.trainable_weights == []
     everything = hub.KerasLayer(hub.load(language_model, tags=["train"], options=None), signature_outputs_as_dict=True)
     assert everything(TEXTS).keys() == expected.keys()
-
-
-@pytest.mark.parametrize("value", [None, float("nan"), 3])
-def test_values_that_are_no_strings_are_refused(value: object, module: hub.Module) -> None:
-    with pytest.raises(ValueError, match=f"texts must be strings, but one is {value!r}"):
-        module(["the cat", value])
-    with pytest.raises(ValueError, match=f"tokens must be strings, but one is {value!r}"):
-        module({"tokens": [["the", value]], "sequence_len": [2]}, "tokens")
-
-
-@pytest.mark.parametrize("length", [-1, 3])
-def test_lengths_that_no_row_has_are_refused(length: int, module: hub.Module) -> None:
-    with pytest.raises(ValueError, match=rf"sequence_len is \[{length}\]: give the number of words"):
-        module({"tokens": [["the", "cat"]], "sequence_len": [length]}, "tokens")
-
-
-@pytest.mark.parametrize(
-    ("inputs", "signature", "message"),
-    [
-        ({"tokens": [["the"]], "sequence_len": [1]}, "default", "default takes text, not tokens, sequence_len"),
-        ([["the"]], "tokens", "tokens takes tokens and sequence_len, not tokens"),
-        ({"tokens": [["the"]]}, "tokens", "tokens takes tokens and sequence_len, not tokens"),
-        ({"tokens": [["the"]], "sequence_len": [1.0]}, "tokens", r"sequence_len is \[1.0\]"),
-    ],
-)
-def test_inputs_of_another_signature_are_refused(
-    inputs: object, signature: str, message: str, module: hub.Module
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        module(inputs, signature)
-    assert module({"text": TEXTS}).shape == (2, 32)
 
 
 def test_keras_layer_takes_tokens(module: hub.Module, language_model: Path) -> None:
     layer = hub.KerasLayer(language_model, signature="tokens", output_key="elmo", trainable=True)
     inputs = {"tokens": [["the", "cat"], ["dogs", ""]], "sequence_len": [2, 1]}
     torch.testing.assert_close(layer(inputs), module(inputs, "tokens", as_dict=True)["elmo"])
-    assert len(layer.trainable_weights) == 2
-    for trainable in (False, True):
-        loaded = hub.KerasLayer(hub.Module(language_model, trainable=trainable))
-        assert loaded.trainable == trainable and len(loaded.trainable_weights) == 2 * trainable
-
-
-def test_keras_layer_refuses_wrong_settings_and_symbolic_tensors(language_model: Path) -> None:
-    with pytest.raises(ValueError, match="signature must be one of"):
-        hub.KerasLayer(language_model, signature="serving_default")
-    with pytest.raises(ValueError, match="excludes output_key"):
-        hub.KerasLayer(language_model, output_key="elmo", signature_outputs_as_dict=True)
-
-    class KerasTensor:
-        shape = (None,)
-
-        def __array__(self, dtype=None, copy=None):
-            raise ValueError("A KerasTensor is symbolic")
-
-    message = r"not KerasTensor of shape \(None,\): Keras' symbolic tensors .* train on the vectors"
-    with pytest.raises(ValueError, match=message):
-        hub.KerasLayer(language_model)(KerasTensor())
+    assert layer.trainable and len([weight for weight in layer.parameters() if weight.requires_grad]) == 2
 
 
 def test_a_trainable_module_can_be_read_as_an_array(language_model: Path) -> None:

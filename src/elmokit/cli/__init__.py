@@ -18,10 +18,9 @@ from elmokit.cli.messages import (
     one_line_warnings,
     reopen_closed_streams,
 )
-from elmokit.cli.options import option_names, typed_options
+from elmokit.cli.options import TYRO_CONFIG, option_names, typed_options
 from elmokit.cli.standard_input import reads_stream, spool_standard_input
 from elmokit.cli.verbs import RESUMABLE, Verb, verbs_for
-from elmokit.compat.commands import TYRO_CONFIG
 
 DESCRIPTION = (
     "Pretrain, load and use ELMo, deep contextual word vectors. `elmokit COMMAND --help` lists the options of a "

@@ -52,8 +52,4 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "convert": ("elmokit convert en-small --to hdf5 --output runs/hdf5",),
     "push": ("elmokit push runs/tiny/model YOUR-NAME/tiny-elmo --private",),
-    "compat": (
-        f"elmokit compat allennlp-elmo {DATA}/sentences.txt runs/allennlp.hdf5 --all "
-        "--options-file runs/hdf5/options.json --weight-file runs/hdf5/weights.hdf5",
-    ),
 }

@@ -4,10 +4,12 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, Literal, get_type_hints
 
-from tyro.conf import Positional, arg
+from tyro.conf import DisallowNone, Positional, PositionalMetavarFromFieldName, arg
 
 from elmokit import settings
-from elmokit.compat.commands import UNSET
+
+TYRO_CONFIG = (DisallowNone, PositionalMetavarFromFieldName)  # of all command lines of elmokit
+UNSET = arg(help_behavior_hint="")  # no "(default: None)": the help text itself states the default
 
 
 def state_defaults_in_text(settings: type) -> None:

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin
 from tyro.conf import subcommand
 
 from elmokit.cli.analysis import Change, Probe, Senses, Wsd
-from elmokit.cli.compat import Compat
 from elmokit.cli.examples import EXAMPLES
 from elmokit.cli.language_model import Evaluate, Finetune, NextWords, Prepare, Pretrain, Score, Substitutes
 from elmokit.cli.models import Convert, Info, Push
@@ -21,7 +20,7 @@ from elmokit.cli.vectors import Compare, Embed, Encode, Neighbors
 
 Verb = (
     Prepare | Pretrain | Finetune | Evaluate | Embed | Encode | Score | Substitutes | NextWords | Compare | Neighbors
-    | Probe | Wsd | Senses | Change | Fit | Predict | EvaluateTask | Convert | Push | Info | Compat | Serve
+    | Probe | Wsd | Senses | Change | Fit | Predict | EvaluateTask | Convert | Push | Info | Serve
 )  # fmt: skip
 
 EXAMPLES_HEADING = "Examples, in a checkout of elmokit:"

@@ -6,10 +6,11 @@ import argparse
 import os
 import runpy
 import sys
+from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 
-from elmokit.compat.old_modules import install, lacks_command
+from elmokit.compat.old_modules import install, is_installed
 
 
 def main() -> None:
@@ -27,15 +28,15 @@ def main() -> None:
     if not options.is_module and not Path(options.script).is_file():
         parser.error(f"there is no script {options.script}")
     install(tensorflow_hub=options.tensorflow_hub)
-    if options.is_module and lacks_command(options.script):
-        parser.error(f"elmokit has no command {options.script}: `elmokit compat --help` lists those that it has")
     sys.argv = [options.script, *sys.argv[own:]]
     # As Python does, which looks for the modules next to a script where a link to it points.
     sys.path[0] = os.getcwd() if options.is_module else str(Path(options.script).resolve().parent)
-    if options.is_module:
-        runpy.run_module(options.script, run_name="__main__", alter_sys=True)
-    else:
+    if not options.is_module:
         runpy.run_path(options.script, run_name="__main__")
+    elif options.script == "allennlp" and not is_installed("allennlp"):
+        import_module("elmokit.compat.allennlp.command").main()
+    else:
+        runpy.run_module(options.script, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

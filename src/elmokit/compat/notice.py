@@ -1,28 +1,27 @@
 """Warnings about behavior that the original libraries did not report."""
 
-import os
-import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
-from pathlib import Path
+from itertools import chain
 from typing import Any
 
-import torch
+import numpy as np
 
-from elmokit.text.characters import count_truncated
-
-# The packages whose code stands between a caller and a warning: a module's `forward` is called by PyTorch.
-INSIDE = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(torch.__file__).parent))
+from elmokit.text.characters import count_truncated, encode_sentences
 
 
 @cache
 def warn_once(message: str) -> None:
-    """Issue a UserWarning for the caller of elmokit; each message is issued once per process."""
-    frame, level = sys._getframe(), 1
-    while frame is not None and frame.f_code.co_filename.startswith(INSIDE):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, UserWarning, stacklevel=level)
+    """Issue a UserWarning; each message is issued once per process."""
+    warnings.warn(message, UserWarning, stacklevel=3)
+
+
+def encode_with_notices(sentences: Sequence[Sequence[str]], max_characters: int, library: str) -> np.ndarray:
+    """Tokenized sentences -> character ids (B, T, `max_characters`) int64, with the two warnings below."""
+    warn_of_strings(sentences)
+    warn_of_truncated(chain.from_iterable(sentences), max_characters, library)
+    return encode_sentences(sentences, max_characters).astype(np.int64)
 
 
 def warn_of_strings(sentences: Iterable[Any]) -> None:

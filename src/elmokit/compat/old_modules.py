@@ -5,49 +5,62 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import InspectLoader, Loader, MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from types import CodeType, ModuleType
-from typing import Any, cast
+from types import ModuleType
+from typing import Any
 
 # Old modules, and the modules of `elmokit.compat` that define their names.
 MODULES = {
-    "allennlp.__main__": "allennlp.command",
     "allennlp.commands": "allennlp.command",
     "allennlp.commands.elmo": "allennlp.embedder",
-    "allennlp.common": "allennlp.configuration",
-    "allennlp.common.checks": "allennlp.configuration",
-    "allennlp.common.params": "allennlp.configuration",
+    "allennlp.common": "allennlp.common",
+    "allennlp.common.checks": "allennlp.common",
+    "allennlp.common.file_utils": "allennlp.common",
+    "allennlp.common.params": "allennlp.common",
+    "allennlp.common.util": "allennlp.common",
     "allennlp.data.token_indexers": "allennlp.indexer",
     "allennlp.data.token_indexers.elmo_indexer": "allennlp.indexer",
     "allennlp.modules": "allennlp",
     "allennlp.modules.elmo": "allennlp.elmo",
-    "allennlp.modules.scalar_mix": "allennlp.scalar_mix",
-    "allennlp.modules.token_embedders": "allennlp.token_embedder",
-    "allennlp.modules.token_embedders.elmo_token_embedder": "allennlp.token_embedder",
-    "allennlp.nn.util": "allennlp.boundaries",
-    "allennlp.run": "allennlp.command",
+    "allennlp.modules.elmo_lstm": "allennlp.bilm",
+    "allennlp.modules.scalar_mix": "allennlp.elmo",
+    "allennlp.modules.token_embedders": "allennlp.elmo",
+    "allennlp.modules.token_embedders.elmo_token_embedder": "allennlp.elmo",
+    "allennlp.nn.util": "allennlp.bilm",
     "bilm": "bilm_tf",
     "bilm.data": "bilm_tf.data",
-    "bilm.elmo": "bilm_tf.elmo",
+    "bilm.elmo": "bilm_tf.model",
     "bilm.model": "bilm_tf.model",
     "bilm.training": "bilm_tf.training",
     "bio_embeddings.embed": "seqvec",
     "bio_embeddings.embed.seqvec_embedder": "seqvec",
     "elmoformanylangs": "elmoformanylangs",
-    "elmoformanylangs.__main__": "elmoformanylangs.__main__",
-    "elmoformanylangs.elmo": "elmoformanylangs.embedder",
+    "elmoformanylangs.elmo": "elmoformanylangs",
     "simple_elmo": "simple_elmo",
     "simple_elmo.elmo_helpers": "simple_elmo",
 }
 TENSORFLOW_HUB = {"tensorflow_hub": "tf_hub"}
-# Modules that `python -m` can run.
-COMMANDS = ("allennlp", "allennlp.__main__", "allennlp.run", "elmoformanylangs", "elmoformanylangs.__main__")
+# Classes that a real AllenNLP builds from settings: the class, its base class with its module, its name in settings.
+REGISTERED = {
+    "allennlp.data.token_indexers.elmo_indexer": (
+        "ELMoTokenCharactersIndexer token_indexer TokenIndexer elmo_characters"
+    ),
+    "allennlp.modules.token_embedders.elmo_token_embedder": (
+        "ElmoTokenEmbedder token_embedder TokenEmbedder elmo_token_embedder"
+    ),
+}
 
 
 def _missing(name: str) -> str:
     return f"elmokit has no {name}: docs/migrating.md lists what it has, and what to use instead of the rest"
+
+
+def is_installed(library: str) -> bool:
+    """Whether a library is the original one, not that of `install`."""
+    spec = find_spec(library)
+    return spec is not None and not isinstance(spec.loader, _OldModules)
 
 
 class _OldModules(MetaPathFinder, Loader):
@@ -72,17 +85,15 @@ class _OldModules(MetaPathFinder, Loader):
             source = import_module(f"elmokit.compat.{counterpart}")
             vars(module).update({key: value for key, value in vars(source).items() if not key.startswith("__")})
             module.__doc__, module.__file__ = source.__doc__, source.__file__
+        if name in REGISTERED and is_installed("allennlp"):
+            ours, base_module, base, registered = REGISTERED[name].split()
+            real = import_module(f"{name.rpartition('.')[0]}.{base_module}")
+            getattr(real, base).register(registered)(getattr(module, ours))
 
         def missing(attribute: str) -> Any:
             raise AttributeError(_missing(f"{name}.{attribute}"))
 
         vars(module)["__getattr__"] = missing
-
-    def get_code(self, fullname: str) -> CodeType | None:
-        """The code of a module's counterpart, which `python -m` runs as `__main__`."""
-        counterpart = find_spec(f"elmokit.compat.{self._modules[fullname]}")
-        assert counterpart is not None
-        return cast(InspectLoader, counterpart.loader).get_code(counterpart.name)
 
 
 def install(*, tensorflow_hub: bool = False) -> None:
@@ -97,9 +108,3 @@ def install(*, tensorflow_hub: bool = False) -> None:
     tables = [MODULES, TENSORFLOW_HUB] if tensorflow_hub else [MODULES]
     installed = [finder._modules for finder in sys.meta_path if isinstance(finder, _OldModules)]
     sys.meta_path.extend(_OldModules(table) for table in tables if table not in installed)
-
-
-def lacks_command(name: str) -> bool:
-    """Whether `name` belongs to an old library that is not installed, and cannot be run with `python -m` here."""
-    library = find_spec(name.partition(".")[0])
-    return library is not None and isinstance(library.loader, _OldModules) and name not in COMMANDS

@@ -24,15 +24,12 @@ WARMUP_SEQUENCE = "MGSSHHHHHHSSGLVPRGSHMASVQKFPGDANCDGIVDISDAVLIMQTMANPSKYQMTDKG
 
 def _open(options: dict[str, Any]) -> Pretrained:
     """The model of a directory, or of two files."""
-    if directory := options.get("model_directory"):
-        files = [Path(directory) / name for name in ("options_file", "weights_file")]
-        return Pretrained(open_bilm(*files)) if files[1].is_file() else load(directory, softmax=False)
-    files = [options.get(name) for name in ("options_file", "weights_file")]
+    directory, names = options.get("model_directory"), ("options_file", "weights_file")
+    files = [Path(directory) / name if directory else options.get(name) for name in names]
+    if directory and not Path(directory, names[1]).is_file():
+        return load(directory, softmax=False)
     if None in files:
-        raise ValueError(
-            "SeqVec is not downloaded: fetch its options.json and weights.hdf5, and give options_file and "
-            "weights_file, or model_directory"
-        )
+        raise ValueError("SeqVec is not downloaded: give its options_file and weights_file, or a model_directory")
     return Pretrained(open_bilm(*files))
 
 
@@ -77,12 +74,6 @@ class SeqVecEmbedder:
         self.embedding_dimension, self.number_of_layers = self._embedder.dim, self._embedder.num_layers
         self.warmup_rounds = warmup_rounds
         self._states = CarriedStates(stateful=warmup_rounds > 0)
-        if warmup_rounds > 0:
-            if not self._embedder.model.config.sequence_encoder.carries_state:
-                raise ValueError("this model carries no state, so that nothing can warm it up: set warmup_rounds=0")
-            zeros = self._embedder.embed([], state="carry").state
-            assert zeros is not None
-            self._states.update(zeros)
         for _ in range(warmup_rounds):
             self.embed(WARMUP_SEQUENCE)
 
@@ -96,7 +87,8 @@ class SeqVecEmbedder:
             return
         sentences = [list(sequence) for sequence in batch]
         state = self._states.initial(len(batch), self._embedder.device)
-        embeddings = self._embedder.embed(sentences, layers="all", state="zeros" if state is None else state)
+        policy = "carry" if self._states.stateful else "zeros"
+        embeddings = self._embedder.embed(sentences, "all", policy if state is None else state, len(batch))
         if embeddings.state is not None:
             self._states.update(embeddings.state)
         yield from embeddings

@@ -17,18 +17,11 @@ from torch import Tensor, nn
 
 from elmokit.compat.carried import without_boundaries
 from elmokit.compat.notice import warn_of_truncated, warn_once
+from elmokit.compat.prepacked import Prepacked
 from elmokit.compat.weights import open_hub_module
 from elmokit.nn.elmo import add_boundaries
-from elmokit.nn.inference import Frozen
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import encode_sentences
-
-INPUTS = {"default": ("text",), "tokens": ("tokens", "sequence_len")}  # of each signature
-
-
-def _named(values: Any) -> str:
-    shape = getattr(values, "shape", None)
-    return type(values).__name__ if shape is None else f"{type(values).__name__} of shape {tuple(shape)}"
 
 
 class HubTensor(Tensor):
@@ -47,37 +40,16 @@ class HubTensor(Tensor):
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
 
-def _strings(values: Any, dimensions: int, name: str) -> list[Any]:
+def _strings(values: Any, dimensions: int) -> list[Any]:
     """Convert lists, NumPy arrays or eager tensors of str or UTF-8 bytes to nested lists of str."""
-    try:
-        array = np.asarray(values, dtype=object)
-    except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+    array = np.asarray(values, dtype=object)
+    if array.ndim != dimensions or not all(isinstance(value, str | bytes) for value in array.flat):
         raise ValueError(
-            f"{name} must be a list or an array of strings, not {_named(values)}: Keras' symbolic tensors hold no "
-            "strings yet, so pass the texts instead, and train on the vectors"
-        ) from error
-    if array.ndim != dimensions:
-        expected = "a list of strings" if dimensions == 1 else "a list of lists of strings"
-        raise ValueError(f"{name} must be {expected}, not {_named(values)}")
-    if wrong := [value for value in array.ravel() if not isinstance(value, str | bytes)]:
-        raise ValueError(f"{name} must be strings, but one is {wrong[0]!r}: replace it, or leave it out")
-    decoded = [value.decode() if isinstance(value, bytes) else str(value) for value in array.ravel()]
+            f"the module reads strings in {dimensions} dimensions, not {type(values).__name__}: pass the texts "
+            "themselves, and train on the vectors"
+        )
+    decoded = [value.decode() if isinstance(value, bytes) else str(value) for value in array.flat]
     return np.array(decoded, dtype=object).reshape(array.shape).tolist()
-
-
-def _split(texts: Any) -> list[list[str]]:
-    """Split texts as the signature `default` does: at spaces only."""
-    return [[word for word in text.split(" ") if word] for text in _strings(texts, 1, "texts")]
-
-
-def _rows(tokens: Any, sequence_len: Any) -> list[list[str]]:
-    """The words of the signature `tokens`: the first `sequence_len` strings of each row."""
-    rows, lengths = _strings(tokens, 2, "tokens"), np.asarray(sequence_len).reshape(-1).tolist()
-    if len(rows) != len(lengths) or not all(
-        isinstance(length, int) and 0 <= length <= len(row) for row, length in zip(rows, lengths, strict=True)
-    ):
-        raise ValueError(f"sequence_len is {lengths}: give the number of words of each of the {len(rows)} rows")
-    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 
 
 class Module(nn.Module):
@@ -101,7 +73,7 @@ class Module(nn.Module):
             raise ValueError(f"{spec} does not read words as UTF-8 bytes, as google/elmo does: use another model")
         self.name, self.max_characters = name, model.config.char_cnn.max_characters
         self.bilm = model.bilm.requires_grad_(False)
-        self._frozen = Frozen()
+        self._prepacked = Prepacked()
         self.mix = ScalarMix(model.config.num_representations)
         if model.mix is not None:
             self.mix.weights.data = torch.tensor(model.mix.weights)
@@ -112,16 +84,6 @@ class Module(nn.Module):
     def signatures(self) -> Mapping[str, Callable[..., dict[str, Tensor]]]:
         """The signatures, as in `hub.load(handle)`: `default(texts)` and `tokens(tokens=..., sequence_len=...)`."""
         return {"default": self._default, "tokens": self._tokens}
-
-    def get_signature_names(self) -> list[str]:
-        """The names of the signatures."""
-        return list(self.signatures)
-
-    def find_signature(self, name: str) -> Callable[..., dict[str, Tensor]]:
-        """The signature of a name; ValueError if there is none."""
-        if name not in self.signatures:
-            raise ValueError(f"signature must be one of {', '.join(self.signatures)}, not {name!r}")
-        return self.signatures[name]
 
     def forward(self, inputs: Any, signature: str | None = None, as_dict: bool = False) -> Any:
         """Embed sentences.
@@ -136,30 +98,32 @@ class Module(nn.Module):
             default (B, 2D), the mean of elmo over the words; and sequence_len (B,). Otherwise default alone.
 
         Raises:
-            ValueError: There is no such signature, or the inputs do not fit it.
+            KeyError: There is no such signature.
+            TypeError: The inputs are not those of the signature.
+            ValueError: They are not strings.
         """
-        signature = signature or "default"
-        call = self.find_signature(signature)
-        names = INPUTS[signature]
-        given = inputs if isinstance(inputs, Mapping) else {names[0]: inputs}
-        if set(given) != set(names):
-            raise ValueError(
-                f"the signature {signature} takes {' and '.join(names)}, not {', '.join(map(str, given))}: pass a "
-                "dictionary of them, or choose another signature"
-            )
-        outputs = call(**given)
+        call = self.signatures[signature or "default"]
+        outputs = call(**inputs) if isinstance(inputs, Mapping) else call(inputs)
         return outputs if as_dict else outputs["default"]
 
     def _default(self, text: Any) -> dict[str, Tensor]:
-        sentences = _split(text)
+        sentences = [[word for word in text.split(" ") if word] for text in _strings(text, 1)]  # at spaces only
         return self._outputs(sentences, max(map(len, sentences), default=0))
 
     def _tokens(self, tokens: Any, sequence_len: Any) -> dict[str, Tensor]:
-        return self._outputs(_rows(tokens, sequence_len), np.asarray(tokens, dtype=object).shape[1])
+        rows, lengths = _strings(tokens, 2), np.asarray(sequence_len).reshape(-1)
+        sentences = [row[:length] for row, length in zip(rows, lengths, strict=True)]
+        return self._outputs(sentences, max(map(len, rows), default=0))
 
     def _outputs(self, sentences: list[list[str]], width: int) -> dict[str, Tensor]:
         """All outputs for sentences padded to `width` words."""
-        layers, mask = self._layers(sentences, width)
+        warn_of_truncated(chain.from_iterable(sentences), self.max_characters, "google/elmo")
+        ids = torch.zeros(len(sentences), width, self.max_characters, dtype=torch.int64)
+        encoded = torch.from_numpy(encode_sentences(sentences, self.max_characters))
+        ids[:, : encoded.shape[1]] = encoded
+        bilm = self._prepacked.bilm([*self.bilm.parameters()], lambda: self.bilm)
+        out = bilm(add_boundaries(ids.to(self.bilm.device), bilm.token_encoder))
+        layers, mask = without_boundaries(out.layers, out.mask)
         mixed, lengths = self.mix(layers), mask.sum(dim=1)
         outputs = {f"lstm_outputs{number}": layer for number, layer in enumerate(layers[1:], start=1)}
         outputs |= {
@@ -169,17 +133,6 @@ class Module(nn.Module):
             "sequence_len": lengths,
         }
         return {name: output.as_subclass(HubTensor) for name, output in outputs.items()}
-
-    @torch.no_grad()
-    def _layers(self, sentences: list[list[str]], width: int) -> tuple[Tensor, Tensor]:
-        """Layers (L+1, B, T, 2D), zero at padding, and mask (B, T)."""
-        warn_of_truncated(chain.from_iterable(sentences), self.max_characters, "google/elmo")
-        ids = np.zeros((len(sentences), width, self.max_characters), dtype=np.int64)
-        encoded = encode_sentences(sentences, self.max_characters)
-        ids[:, : encoded.shape[1]] = encoded
-        device = self.mix.weights.device
-        out = self._frozen.run(self.bilm, add_boundaries(torch.from_numpy(ids).to(device), self.bilm.token_encoder))
-        return without_boundaries(out.layers, out.mask)
 
 
 class KerasLayer(nn.Module):
@@ -208,21 +161,14 @@ class KerasLayer(nn.Module):
             ignored: `input_shape`, `output_shape`, `dtype`, `tags` and others that a graph would need.
 
         Raises:
-            ValueError: There is no such signature, or both `output_key` and `signature_outputs_as_dict` are set.
+            ValueError: Both `output_key` and `signature_outputs_as_dict` are set.
         """
         super().__init__()
-        signature = signature or "default"
-        self.module = handle if isinstance(handle, Module) else Module(handle, trainable)
-        self.module.find_signature(signature)
         if signature_outputs_as_dict and output_key is not None:
             raise ValueError("signature_outputs_as_dict=True excludes output_key: leave one out")
-        self.name, self.trainable, self._signature = name, bool(self.trainable_weights), signature
+        self.module = handle if isinstance(handle, Module) else Module(handle, trainable)
+        self.name, self.trainable, self._signature = name, trainable, signature
         self._output_key = None if signature_outputs_as_dict else output_key or "default"
-
-    @property
-    def trainable_weights(self) -> list[nn.Parameter]:
-        """The weights of the mix if they are trainable."""
-        return [weight for weight in self.parameters() if weight.requires_grad]
 
     def forward(self, inputs: Any, training: bool | None = None) -> Any:
         """Embed sentences as `Module.forward` does, with the same errors; KeyError if there is no such output."""

@@ -23,7 +23,11 @@ def _is_url(name: str | Path) -> bool:
     return "://" in str(name)
 
 
-def _allennlp_file(name: str | Path) -> Path:
+def _not_cached(name: str | Path, cache: Path) -> FileNotFoundError:
+    return FileNotFoundError(f"{name} is not in {cache}, and elmokit does not download it: give the path of a copy")
+
+
+def local_path(name: str | Path) -> Path:
     """The path of a file, or of a URL's file in AllenNLP's cache (its `cached_path`)."""
     if not _is_url(name):
         return Path(name).expanduser()
@@ -31,10 +35,7 @@ def _allennlp_file(name: str | Path) -> Path:
     cached = root.glob(f"*/{hashlib.sha256(str(name).encode()).hexdigest()}*")
     if versions := [path for path in cached if path.suffix not in (".json", ".lock")]:
         return max(versions, key=lambda path: path.stat().st_mtime_ns)
-    raise FileNotFoundError(
-        f"{name} is not in the cache {root}, and elmokit does not download it: download the file and give its path "
-        "(the original weights are on the Hugging Face Hub, lysandre/elmo-2x4096_512_2048cnn_2xhighway)"
-    )
+    raise _not_cached(name, root)
 
 
 def open_bilm(options_file: str | Path | None, weight_file: str | Path | None) -> BiLM:
@@ -52,7 +53,7 @@ def open_bilm(options_file: str | Path | None, weight_file: str | Path | None) -
         return load(weight_file, softmax=False).bilm
     if weight_file is None:
         raise ValueError(f"options_file {options_file} needs a weight_file: give both")
-    config, tensors = read_bilm_hdf5(_allennlp_file(options_file), _allennlp_file(weight_file))
+    config, tensors = read_bilm_hdf5(local_path(options_file), local_path(weight_file))
     check_finite(weight_file, tensors)
     return filled(lambda: BiLM(config), tensors)
 
@@ -64,8 +65,5 @@ def open_hub_module(handle: str | Path) -> Pretrained:
     cache = Path(os.environ.get("TFHUB_CACHE_DIR", Path(tempfile.gettempdir()) / "tfhub_modules"))
     module = cache / hashlib.sha1(str(handle).encode()).hexdigest()
     if not module.is_dir():
-        raise FileNotFoundError(
-            f"{handle} is not in the cache {cache}, and elmokit does not download it: download the module and give its "
-            "directory"
-        )
+        raise _not_cached(handle, cache)
     return load(module, softmax=False)

@@ -1,9 +1,8 @@
-"""From the names and arrangement of weights in the `state_dict` of AllenNLP's biLM to those of a `BiLM`."""
+"""The names and arrangement of weights in the `state_dict` of AllenNLP's biLM, and in that of a `BiLM`."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,18 +49,11 @@ def rearranged(name: str, tensor: Tensor, forget_bias: float) -> Tensor:
     return tensor
 
 
-def translate(state_dict: dict[str, Any], prefix: str, module: str, forget_bias: float) -> None:
-    """Replace the weights of AllenNLP's biLM in a `state_dict` by those of a `BiLM`; other entries stay.
-
-    Args:
-        state_dict: The weights, changed in place.
-        prefix: The prefix of the biLM's names.
-        module: The name of the `BiLM` under that prefix.
-        forget_bias: Added to the forget gate by the `BiLM`; AllenNLP's weights contain it.
-    """
-    for key in [key for key in state_dict if key.startswith(prefix)]:
-        name = key.removeprefix(prefix)
-        if NOT_WEIGHTS.fullmatch(name):
-            del state_dict[key]
-        elif (translated := bilm_name(name)) is not None:
-            state_dict[f"{prefix}{module}.{translated}"] = rearranged(translated, state_dict.pop(key), forget_bias)
+def arranged(name: str, tensor: Tensor, forget_bias: float) -> Tensor:
+    """The inverse of `rearranged`."""
+    if name.endswith("char_embedding"):
+        return torch.cat([tensor.new_zeros(1, tensor.shape[1]), tensor])
+    if ".layers." in name and name.endswith(".bias"):
+        i, g, f, o = tensor.chunk(4)
+        return torch.cat([i, f + forget_bias, g, o])
+    return rearranged(name, tensor, 0.0)  # its own inverse

@@ -1,10 +1,10 @@
-"""AllenNLP's `ElmoEmbedder` and its command `allennlp elmo` (commands/elmo.py of versions up to 0.9)."""
+"""AllenNLP's `ElmoEmbedder` (commands/elmo.py of versions up to 0.9)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 
 import h5py
@@ -12,15 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.compat.allennlp.configuration import ConfigurationError
-from elmokit.compat.allennlp.elmo import _ElmoBiLm, ids_of_width
+from elmokit.compat.allennlp.bilm import _ElmoBiLm
+from elmokit.compat.allennlp.common import ConfigurationError, lazy_groups_of
 from elmokit.compat.allennlp.indexer import ELMoTokenCharactersIndexer
 from elmokit.compat.carried import without_boundaries
-from elmokit.compat.notice import warn_once
+from elmokit.compat.notice import encode_with_notices, warn_once
 from elmokit.compat.weights import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE
-from elmokit.fs.atomic import check_output
 from elmokit.fs.hdf5 import atomic_hdf5
-from elmokit.fs.reading import read_lines
 from elmokit.progress import ProgressBar
 from elmokit.runtime import pick_device
 
@@ -30,24 +28,6 @@ OUTPUT_FORMATS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "top": lambda layers: layers[-1],
     "average": lambda layers: layers.mean(axis=0),
 }
-
-
-def _sentences(lines: Iterable[str]) -> Iterator[str]:
-    for number, line in enumerate(lines):
-        if not line.strip():
-            raise ConfigurationError(
-                f"line {number} (from 0) is blank: remove it, or use `elmokit embed`, which accepts them"
-            )
-        yield line.strip()
-
-
-def _write_sentence_to_index(file: h5py.File, sentences: Sequence[str]) -> None:
-    """Write AllenNLP's JSON mapping from sentences to line numbers, as strings."""
-    line_of = {sentence: str(line) for line, sentence in enumerate(sentences)}
-    if len(line_of) < len(sentences):
-        warn_once("some sentences are repeated: as in AllenNLP, sentence_to_index has the last line of each")
-    dataset = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype("utf-8"))
-    dataset[0] = json.dumps(line_of)
 
 
 class ElmoEmbedder:
@@ -72,7 +52,8 @@ class ElmoEmbedder:
     @torch.no_grad()
     def batch_to_embeddings(self, batch: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
         """Tokenized sentences -> activations (B, L+1, T, 2D) without boundaries, and their mask (B, T)."""
-        out = self.elmo_bilm(ids_of_width(batch, self.elmo_bilm.max_characters).to(self._device))
+        ids = encode_with_notices(batch, self.elmo_bilm._token_embedder.max_characters, "AllenNLP")
+        out = self.elmo_bilm(torch.from_numpy(ids).to(self._device))
         layers, mask = without_boundaries(torch.stack(out["activations"], dim=1), out["mask"].unsqueeze(1))
         return layers, mask.squeeze(1)
 
@@ -98,9 +79,7 @@ class ElmoEmbedder:
         """
         if batch_size < 1:
             raise ConfigurationError(f"batch_size must be at least 1, not {batch_size}")
-        remaining = iter(sentences)
-        batches = iter(lambda: list(islice(remaining, batch_size)), [])
-        return chain.from_iterable(map(self.embed_batch, batches))
+        return chain.from_iterable(map(self.embed_batch, lazy_groups_of(sentences, batch_size)))
 
     def embed_file(
         self,
@@ -122,84 +101,32 @@ class ElmoEmbedder:
             use_sentence_keys: Name the datasets after the sentences instead of the line numbers.
 
         Raises:
-            ConfigurationError: A line is blank, `batch_size` is less than 1, or with `use_sentence_keys` a sentence is
-                repeated or cannot be a key.
-            ValueError: `output_format` is something else.
+            ConfigurationError: A line is blank, or with `use_sentence_keys` a sentence is repeated or cannot be a key.
+            KeyError: `output_format` is something else.
         """
-        if output_format not in OUTPUT_FORMATS:
-            raise ValueError(f"output_format must be one of {', '.join(OUTPUT_FORMATS)}, not {output_format!r}")
-        seen: list[str] = []
-        written: set[str] = set()
+        choose, seen = OUTPUT_FORMATS[output_format], []
 
         def tokenized() -> Iterator[list[str]]:
-            for sentence in _sentences(input_file):
-                seen.append(sentence)
-                yield sentence.split()
+            for line in input_file:
+                if not line.strip():
+                    raise ConfigurationError(f"line {len(seen)} (from 0) is blank: remove it, or use `elmokit embed`")
+                seen.append(line.strip())
+                yield line.split()
 
         with atomic_hdf5(output_file_path) as file:
             for line, layers in enumerate(ProgressBar(self.embed_sentences(tokenized(), batch_size))):
                 key = seen[line] if use_sentence_keys else str(line)
-                if key in written:
-                    raise ConfigurationError(f"the sentence of line {line} is a repetition: use line numbers as keys")
-                written.add(key)
                 if "/" in key:
                     warn_once("HDF5 turns keys with a slash into groups: use line numbers as keys")
                 try:
-                    file.create_dataset(key, data=OUTPUT_FORMATS[output_format](layers), dtype="float32")
-                except (TypeError, ValueError) as error:  # such as ".", or "a/b" after "a"
+                    file.create_dataset(key, data=choose(layers), dtype="float32")
+                except (TypeError, ValueError) as error:  # a repeated sentence, ".", or "a/b" after "a"
                     raise ConfigurationError(
-                        f"the sentence of line {line} cannot be a key of HDF5: use line numbers as keys"
+                        f"line {line} cannot be a key of HDF5: use line numbers as keys"
                     ) from error
             if not (forget_sentences or use_sentence_keys):
-                _write_sentence_to_index(file, seen)
-
-
-def allennlp_elmo(
-    input_file: str | Path,
-    output_file: str | Path,
-    *,
-    all: bool = False,
-    top: bool = False,
-    average: bool = False,
-    vocab_path: str | None = None,
-    options_file: str | Path | None = DEFAULT_OPTIONS_FILE,
-    weight_file: str | Path | None = DEFAULT_WEIGHT_FILE,
-    batch_size: int = DEFAULT_BATCH_SIZE,
-    file_friendly_logging: bool = False,
-    cuda_device: int = -1,
-    forget_sentences: bool = False,
-    use_sentence_keys: bool = False,
-    include_package: Sequence[str] = (),
-) -> None:
-    """The command `allennlp elmo`, with its flags as arguments (see `ElmoEmbedder.embed_file`).
-
-    Args:
-        input_file: Tokenized text, one sentence per line.
-        output_file: HDF5 file.
-        all: Write all layers. Exactly one of `all`, `top` and `average` is required.
-        top: Write the top layer.
-        average: Write the average of the layers.
-        vocab_path: Ignored.
-        options_file: options.json; by default AllenNLP's, from its cache.
-        weight_file: Weights in HDF5; by default AllenNLP's, from its cache.
-        batch_size: Sentences per batch.
-        file_friendly_logging: Ignored.
-        cuda_device: Index of the GPU; -1 for the CPU.
-        forget_sentences: Omit the mapping from sentences to line numbers.
-        use_sentence_keys: Name the datasets after the sentences instead of the line numbers.
-        include_package: Ignored.
-
-    Raises:
-        FileExistsError: The output exists and is not an HDF5 file; only those are replaced, as in AllenNLP.
-        ValueError: Not exactly one of `all`, `top` and `average` is set, or a line is blank.
-    """
-    chosen = [name for name, flag in (("all", all), ("top", top), ("average", average)) if flag]
-    if len(chosen) != 1:
-        raise ValueError("set exactly one of --all, --top and --average")
-    if vocab_path or file_friendly_logging or include_package:
-        warn_once("--vocab-path, --file-friendly-logging and --include-package are ignored")
-    check_output(output_file, [input_file], overwrite=True)
-    if Path(output_file).is_file() and not h5py.is_hdf5(output_file):
-        raise FileExistsError(f"{output_file} exists and is not an HDF5 file: remove it, or choose another name")
-    embedder = ElmoEmbedder(options_file, weight_file, cuda_device)
-    embedder.embed_file(read_lines(input_file), output_file, chosen[0], batch_size, forget_sentences, use_sentence_keys)
+                line_of = {sentence: str(line) for line, sentence in enumerate(seen)}
+                if len(line_of) < len(seen):
+                    warn_once("sentences are repeated: as in AllenNLP, sentence_to_index has the last line of each")
+                dataset = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype("utf-8"))
+                dataset[0] = json.dumps(line_of)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from elmokit.compat.allennlp.configuration import FromParams
+from elmokit.compat.allennlp.common import FromParams
 from elmokit.compat.notice import warn_of_truncated
 from elmokit.config import BEGIN_SENTENCE, BEGIN_WORD, CHARACTER_SHIFT, END_SENTENCE, END_WORD, PAD_CHARACTER
 from elmokit.text.characters import BOS, EOS, MAX_CHARACTERS, encode_words
@@ -20,6 +21,16 @@ def _marked(character: int) -> list[int]:
     """The characters of a word with a single character, without the 1 that AllenNLP adds to keep 0 for padding."""
     word = [BEGIN_WORD, character + CHARACTER_SHIFT, END_WORD]
     return [number - CHARACTER_SHIFT for number in word + [PAD_CHARACTER] * (MAX_CHARACTERS - len(word))]
+
+
+class _OnClassAndInstance:
+    """A method that may also be called on the class, as AllenNLP 0.9 and older programs do."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __get__(self, instance: Any, owner: type) -> MethodType:
+        return MethodType(self._function, owner() if instance is None else instance)
 
 
 class ELMoCharacterMapper:
@@ -39,6 +50,7 @@ class ELMoCharacterMapper:
         """`tokens_to_add` maps words that are represented by a single character of their own to its number."""
         self.tokens_to_add = dict(tokens_to_add or {})
 
+    @_OnClassAndInstance
     def convert_word_to_char_ids(self, word: str) -> list[int]:
         """The `max_word_length` character ids of a word."""
         if word in self.tokens_to_add:
@@ -79,18 +91,8 @@ class ELMoTokenCharactersIndexer(FromParams):
         texts = [getattr(token, "text", token) for token in tokens]
         return {index_name: [self._mapper.convert_word_to_char_ids(text) for text in texts]}
 
-    def get_keys(self, index_name: str) -> list[str]:
-        """The keys of the result of `tokens_to_indices` (AllenNLP 0.9)."""
-        return [index_name]
-
-    def get_token_min_padding_length(self) -> int:
-        """The minimum number of tokens to which a sentence is padded (AllenNLP 0.9)."""
-        return self._token_min_padding_length
-
-    def get_padding_lengths(self, indexed_tokens: Mapping[str, Sequence[Any]] | Sequence[int]) -> dict[str, int]:
-        """The number of tokens under each name, at least `token_min_padding_length`; empty for a single token (0.9)."""
-        if not isinstance(indexed_tokens, Mapping):
-            return {}
+    def get_padding_lengths(self, indexed_tokens: Mapping[str, Sequence[Any]]) -> dict[str, int]:
+        """The number of tokens under each name, at least `token_min_padding_length`."""
         return {name: max(len(ids), self._token_min_padding_length) for name, ids in indexed_tokens.items()}
 
     def as_padded_tensor_dict(

@@ -6,25 +6,19 @@ import random
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from glob import glob
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from elmokit.compat.notice import warn_of_strings, warn_of_truncated, warn_once
+from elmokit.compat.notice import encode_with_notices, warn_of_strings, warn_of_truncated
 from elmokit.config import BEGIN_SENTENCE, BEGIN_WORD, CHARACTER_SHIFT, END_SENTENCE, END_WORD, PAD_CHARACTER
 from elmokit.fs.reading import read_lines
-from elmokit.text.characters import BOS, EOS, UNK, encode_sentences, encode_words
+from elmokit.text.characters import BOS, EOS, UNK, encode_words
 from elmokit.text.vocab import OLD_MARK
 
 # --- Vocabularies ------------------------------------------------------------------------------------------------
-
-
-def warn_of_missing_boundaries(words: Sequence[str]) -> None:
-    """Warn if <S> or </S> is not among the words of a vocabulary."""
-    if not {BOS, EOS} <= set(words):
-        warn_once("the vocabulary lacks <S> or </S>: unlike bilm-tf, its last word is not read as </S>")
 
 
 class Vocabulary:
@@ -41,30 +35,12 @@ class Vocabulary:
             ValueError: With `validate_file`, one of them is missing.
         """
         self.filename = Path(filename)
-        self._id_to_word = [word for line in read_lines(filename) if (word := line.strip()) != OLD_MARK]
-        self._word_to_id = {word: number for number, word in enumerate(self._id_to_word)}
+        self.words = [word for line in read_lines(filename) if (word := line.strip()) != OLD_MARK]
+        self._word_to_id = {word: number for number, word in enumerate(self.words)}
+        self.bos, self.eos, self.unk = (self._word_to_id.get(mark, -1) for mark in (BOS, EOS, UNK))
+        self.size = len(self.words)
         if validate_file and (missing := {BOS, EOS, UNK} - self._word_to_id.keys()):
             raise ValueError(f"{filename} lacks {', '.join(sorted(missing))}: add each as a line of its own")
-
-    @property
-    def bos(self) -> int:
-        """The id of <S>."""
-        return self._word_to_id.get(BOS, -1)
-
-    @property
-    def eos(self) -> int:
-        """The id of </S>."""
-        return self._word_to_id.get(EOS, -1)
-
-    @property
-    def unk(self) -> int:
-        """The id of <UNK>."""
-        return self._word_to_id.get(UNK, -1)
-
-    @property
-    def size(self) -> int:
-        """The number of words."""
-        return len(self._id_to_word)
 
     def word_to_id(self, word: str) -> int:
         """The id of a word, or of <UNK>."""
@@ -72,7 +48,7 @@ class Vocabulary:
 
     def id_to_word(self, cur_id: int) -> str:
         """The word of an id."""
-        return self._id_to_word[cur_id]
+        return self.words[cur_id]
 
     def decode(self, cur_ids: Sequence[int]) -> str:
         """The words of ids, with spaces between them."""
@@ -114,7 +90,7 @@ class UnicodeCharsVocabulary(Vocabulary):
     @cached_property
     def word_char_ids(self) -> np.ndarray:
         """The characters of all words, (V, `max_word_length`) int32."""
-        return self._characters(self._id_to_word)
+        return self._characters(self.words)
 
     def word_to_char_ids(self, word: str) -> np.ndarray:
         """The characters of a word, (`max_word_length`,) int32."""
@@ -132,39 +108,31 @@ class UnicodeCharsVocabulary(Vocabulary):
 
 
 class Batcher:
-    """Tokenized sentences -> character ids with boundaries. The vocabulary, only a cache in bilm-tf, may be None."""
+    """Tokenized sentences -> character ids with boundaries. The vocabulary, only a cache in bilm-tf, is not read."""
 
     def __init__(self, lm_vocab_file: str | Path | None, max_token_length: int) -> None:
-        if lm_vocab_file is not None:
-            warn_of_missing_boundaries(Vocabulary(lm_vocab_file)._id_to_word)
         self._max_token_length = max_token_length
 
     def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
         """Ids (B, T+2, `max_token_length`) int64, zeros for padding."""
         warn_of_strings(sentences)
-        warn_of_truncated(chain.from_iterable(sentences), self._max_token_length, "bilm-tf")
-        bounded = [(BOS, *sentence, EOS) for sentence in sentences]
-        return encode_sentences(bounded, self._max_token_length).astype(np.int64)
+        return encode_with_notices([(BOS, *sentence, EOS) for sentence in sentences], self._max_token_length, "bilm-tf")
 
 
 class TokenBatcher:
     """Tokenized sentences -> word ids with boundaries."""
 
     def __init__(self, lm_vocab_file: str | Path) -> None:
-        """Read the vocabulary. ValueError if it lacks <S> or </S>."""
         self._lm_vocab = Vocabulary(lm_vocab_file)
-        if -1 in (self._lm_vocab.bos, self._lm_vocab.eos):
-            raise ValueError(f"{lm_vocab_file} lacks <S> or </S>: add both, and dump the token embeddings again")
 
     def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
-        """Ids (B, T+2) int64, zeros for padding. Unknown words become <UNK>; ValueError if the vocabulary lacks it."""
+        """Ids (B, T+2) int64, zeros for padding. Unknown words become <UNK>."""
         warn_of_strings(sentences)
         ids = np.zeros((len(sentences), max(map(len, sentences), default=0) + 2), dtype=np.int64)
         for row, sentence in zip(ids, sentences, strict=True):
             numbers = self._lm_vocab.encode(sentence, split=False)
             if (numbers < 0).any():  # bilm-tf used the id of padding, which shortened the sentence
-                word = sentence[int(np.argmax(numbers < 0)) - 1]
-                raise ValueError(f"neither {word!r} nor <UNK> is in the vocabulary: add one of them")
+                raise ValueError(f"{self._lm_vocab.filename} lacks <S>, </S>, or a word of {sentence} and <UNK>")
             row[: len(numbers)] = numbers + 1
         return ids
 
@@ -172,13 +140,6 @@ class TokenBatcher:
 # --- Datasets ----------------------------------------------------------------------------------------------------
 
 Sentence = tuple[np.ndarray, np.ndarray | None]  # ids of words and of characters, with boundaries
-
-
-def _predictions(sentences: Iterator[Sentence]) -> Iterator[tuple[int, np.ndarray | None, int]]:
-    """Yield each word of the sentences, its characters, and the next word; the last of a sentence has no next word."""
-    for ids, characters in sentences:
-        for position in range(len(ids) - 1):
-            yield ids[position], None if characters is None else characters[position], ids[position + 1]
 
 
 class LMDataset:
@@ -211,34 +172,25 @@ class LMDataset:
         if not self.files:
             raise FileNotFoundError(f"there is no file {filepattern}")
         self.vocab, self.reverse, self.test, self.shuffle_on_load = vocab, reverse, test, shuffle_on_load
-
-    @property
-    def max_word_length(self) -> int | None:
-        """Characters per word; None without characters."""
-        return self.vocab.max_word_length if isinstance(self.vocab, UnicodeCharsVocabulary) else None
+        self.max_word_length = getattr(vocab, "max_word_length", None)
 
     def get_sentence(self) -> Iterator[Sentence]:
         """Yield the ids of each sentence, and of its characters or None; ValueError if there are none to repeat."""
         while True:
-            is_empty = True
+            sentences: list[list[str]] = []
             for file in self.files if self.test else random.sample(self.files, len(self.files)):
-                for sentence in self._sentences_of(file):
-                    is_empty = False
-                    yield sentence
+                sentences = [line.split()[:: -1 if self.reverse else 1] for line in read_lines(file)]
+                if self.shuffle_on_load:
+                    random.shuffle(sentences)
+                for sentence in sentences:
+                    chars = None
+                    if isinstance(self.vocab, UnicodeCharsVocabulary):
+                        chars = self.vocab.encode_chars(sentence, self.reverse, split=False)
+                    yield self.vocab.encode(sentence, self.reverse, split=False), chars
             if self.test:
                 return
-            if is_empty:
-                raise ValueError(f"there is no text in {', '.join(map(str, self.files))}, which is read endlessly")
-
-    def _sentences_of(self, file: Path) -> Iterator[Sentence]:
-        sentences = [line.split()[:: -1 if self.reverse else 1] for line in read_lines(file)]
-        if self.shuffle_on_load:
-            random.shuffle(sentences)
-        for sentence in sentences:
-            chars = None
-            if isinstance(self.vocab, UnicodeCharsVocabulary):
-                chars = self.vocab.encode_chars(sentence, self.reverse, split=False)
-            yield self.vocab.encode(sentence, self.reverse, split=False), chars
+            if not sentences:
+                raise ValueError(f"there is no text in {self.files[-1]}, which is read endlessly")
 
     def iter_batches(self, batch_size: int, num_steps: int) -> Iterator[dict[str, Any]]:
         """Yield windows of `batch_size` rows of `num_steps` words; a row continues where its last window ended.
@@ -248,11 +200,15 @@ class LMDataset:
             that do not fill a last window are dropped.
         """
         sentences = self.get_sentence()
-        rows = [_predictions(sentences) for _ in range(batch_size)]  # all take sentences from the same iterator
-        while True:
-            window = list(chain.from_iterable(islice(row, num_steps) for row in rows))
-            if len(window) < batch_size * num_steps:
-                return
+
+        def predictions() -> Iterator[tuple[int, np.ndarray | None, int]]:
+            for ids, chars in sentences:  # all rows take sentences from the same iterator
+                yield from zip(ids[:-1], repeat(None) if chars is None else chars, ids[1:], strict=False)
+
+        rows = [predictions() for _ in range(batch_size)]
+        while (
+            len(window := list(chain.from_iterable(islice(row, num_steps) for row in rows))) == batch_size * num_steps
+        ):
             tokens, characters, targets = zip(*window, strict=True)
             shape = batch_size, num_steps
             yield {

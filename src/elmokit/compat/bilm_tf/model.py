@@ -1,11 +1,8 @@
-"""bilm-tf's `BidirectionalLanguageModel` and its dumps of vectors (bilm/model.py)."""
+"""bilm-tf's `BidirectionalLanguageModel`, its dumps of vectors (bilm/model.py) and `weight_layers`."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,62 +14,35 @@ from torch import Tensor, nn
 from elmokit.checkpoints.formats.bilm_hdf5 import write_token_embeddings
 from elmokit.checkpoints.native import filled
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.compat.bilm_tf.data import Vocabulary, warn_of_missing_boundaries
+from elmokit.compat.bilm_tf.data import Vocabulary
 from elmokit.compat.carried import CarriedStates, without_boundaries
 from elmokit.compat.notice import warn_of_truncated
+from elmokit.compat.prepacked import Prepacked
 from elmokit.compat.weights import open_bilm
-from elmokit.compat.zero_characters import run_bilm
 from elmokit.data.streams import sentence_batches
-from elmokit.embed.embedder import Embedder, TruncationWarning
+from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import check_output
 from elmokit.fs.hdf5 import atomic_hdf5
 from elmokit.fs.reading import read_lines
 from elmokit.nn.bilm import BiLM
-from elmokit.nn.inference import Frozen
+from elmokit.nn.scalar_mix import mix_layers
 
 BATCH_WORDS = 8192
 
 
-def _warn_of_truncated(bilm: BiLM, words: Iterable[str]) -> None:
-    if bilm.config.char_cnn is not None:
-        warn_of_truncated(words, bilm.config.char_cnn.max_characters, "bilm-tf")
-
-
-def _words_of(vocab_file: str | Path) -> list[str]:
-    vocab = Vocabulary(vocab_file)
-    return list(map(vocab.id_to_word, range(vocab.size)))
-
-
-# --- The model ---------------------------------------------------------------------------------------------------
-
-
 def _with_word_embedding(bilm: BiLM, embedding_weight_file: str | Path) -> BiLM:
     """A biLM with the same LSTMs that reads token vectors written by `dump_token_embeddings`."""
-    try:
-        with h5py.File(embedding_weight_file) as file:
-            table = torch.from_numpy(np.asarray(file["embedding"], dtype=np.float32))
-    except KeyError as error:
-        raise ValueError(f"{embedding_weight_file} has no dataset 'embedding': use dump_token_embeddings") from error
-    if table.dim() != 2 or table.shape[1] != bilm.config.sequence_encoder.projection_dim:
-        expected = f"(V, {bilm.config.sequence_encoder.projection_dim})"
-        raise ValueError(f"{embedding_weight_file} has vectors {tuple(table.shape)}, but this biLM needs {expected}")
+    with h5py.File(embedding_weight_file) as file:
+        table = torch.from_numpy(np.asarray(file["embedding"], dtype=np.float32))
     config = replace(bilm.config, char_cnn=None, num_words=len(table))
     lstms = {name: tensor for name, tensor in bilm.state_dict().items() if not name.startswith("token_encoder.")}
     return filled(lambda: BiLM(config), lstms | {"token_encoder.weight": table})
 
 
-def _tensor(ids: Any) -> Tensor:
-    try:
-        return torch.as_tensor(ids).long()
-    except (NotImplementedError, RuntimeError, TypeError, ValueError):
-        kind = type(ids).__name__
-        raise ValueError(f"ids must be an array, not {kind}: pass the result of batch_sentences") from None
-
-
 class BidirectionalLanguageModel:
     """Ids with boundaries -> all layers without boundaries; as in bilm-tf, rows carry their state from call to call.
 
-    `mixes` has the mixes of `weight_layers`, by name. `states.reset_states()` resets the state to zeros; with
+    `mixes` has the variables of `weight_layers`, by name. `states.reset_states()` resets the state to zeros; with
     `states.stateful = False`, every call starts from zeros.
     """
 
@@ -84,15 +54,20 @@ class BidirectionalLanguageModel:
         embedding_weight_file: str | Path | None = None,
         max_batch_size: int = 128,
     ) -> None:
-        self.bilm = open_bilm(options_file, weight_file).requires_grad_(False)
-        if not use_character_inputs:
-            if embedding_weight_file is None:
-                raise ValueError("use_character_inputs=False needs the embedding_weight_file of dump_token_embeddings")
-            self.bilm = _with_word_embedding(self.bilm, embedding_weight_file).requires_grad_(False)
+        bilm = open_bilm(options_file, weight_file)
+        if use_character_inputs:
+            encoder = bilm.get_submodule("token_encoder")  # with a row of zeros for ids that are 0 inside a word
+            table = encoder.get_parameter("char_embedding").data
+            encoder.register_parameter("char_embedding", nn.Parameter(torch.cat([table, torch.zeros_like(table[:1])])))
+        elif embedding_weight_file is None:
+            raise ValueError("use_character_inputs=False needs the embedding_weight_file of dump_token_embeddings")
+        else:
+            bilm = _with_word_embedding(bilm, embedding_weight_file)
+        self.bilm = bilm.requires_grad_(False)
         self.max_batch_size = max_batch_size
         self.states = CarriedStates()
-        self._frozen = Frozen()
-        self.mixes = nn.ModuleDict()
+        self._prepacked = Prepacked()
+        self.mixes = nn.ParameterDict()
 
     @torch.no_grad()
     def __call__(self, ids: np.ndarray | Tensor) -> dict[str, Any]:
@@ -106,24 +81,18 @@ class BidirectionalLanguageModel:
             (B,), also without; token_embeddings (B, T+2, D), with boundaries. In addition, `mixes`.
 
         Raises:
-            ValueError: There are more rows than `max_batch_size`, words have more characters than the model reads, an
-                id is outside the vocabulary, or `ids` is not an array, such as a placeholder of a graph.
+            ValueError: There are more rows than `max_batch_size`, or more characters in a word than the model reads.
+            IndexError: An id is outside the vocabulary.
+            RuntimeError: `ids` are no array, such as a placeholder of a graph.
         """
-        ids = _tensor(ids)
+        ids = torch.as_tensor(ids).long()
         if len(ids) > self.max_batch_size:
             raise ValueError(f"{len(ids)} rows are more than max_batch_size={self.max_batch_size}: raise it")
-        char_cnn = self.bilm.config.char_cnn
-        if char_cnn is not None and ids.dim() == 3 and ids.shape[2] > char_cnn.max_characters:
-            raise ValueError(
-                f"this model reads {char_cnn.max_characters} characters of a word, not {ids.shape[2]}: use "
-                f"Batcher(vocab_file, {char_cnn.max_characters})"
-            )
-        num_words = self.bilm.config.num_words
-        if num_words is not None and ids.numel() and int(ids.max()) > num_words:
-            raise ValueError(
-                f"there are {num_words} token embeddings but an id is {int(ids.max())}: dump those of this vocabulary"
-            )
-        out = run_bilm(self._frozen, self.bilm, ids, self.states.initial(len(ids), ids.device))
+        mask, char_cnn = self.bilm.token_encoder.is_word(ids), self.bilm.config.char_cnn
+        if char_cnn is not None:
+            ids = ids.masked_fill((ids == 0) & mask.unsqueeze(-1), char_cnn.num_characters + 1)
+        bilm = self._prepacked.bilm([*self.bilm.parameters()], lambda: self.bilm)
+        out = bilm(ids, mask, self.states.initial(len(ids), ids.device))
         self.states.update(out.state)
         layers, mask = without_boundaries(out.layers, out.mask)
         return {
@@ -135,7 +104,40 @@ class BidirectionalLanguageModel:
         }
 
 
-# --- Dumps -------------------------------------------------------------------------------------------------------
+def _variable(name: str, bilm_ops: dict[str, Any], start: Tensor) -> nn.Parameter:
+    """The variable with this name, which is created when it is first used."""
+    key = name.replace(".", ":")  # TensorFlow's names may have dots and no colons, PyTorch's the reverse
+    if key not in bilm_ops["mixes"]:
+        bilm_ops["mixes"][key] = nn.Parameter(start.to(bilm_ops["lm_embeddings"].device))
+    return bilm_ops["mixes"][key]
+
+
+def weight_layers(
+    name: str,
+    bilm_ops: dict[str, Any],
+    l2_coef: float | None = None,
+    use_top_only: bool = False,
+    do_layer_norm: bool = False,
+) -> dict[str, Tensor]:
+    """Mix the layers with trainable weights (bilm/elmo.py).
+
+    Args:
+        name: Name of the mix. It is created with equal weights when it is first used, and shared afterwards, as with
+            bilm-tf's `reuse=True`.
+        bilm_ops: Output of `BidirectionalLanguageModel`.
+        l2_coef: Weight of the L2 penalty on the mix weights.
+        use_top_only: Use the top layer, multiplied by gamma, the only variable of the mix.
+        do_layer_norm: Normalize the layers over all words, without boundaries.
+
+    Returns:
+        "weighted_op", (B, T, 2D), zero at padding unless layers are normalized; and "regularization_op", the penalty.
+    """
+    layers, gamma = bilm_ops["lm_embeddings"].transpose(0, 1), _variable(f"{name}_ELMo_gamma", bilm_ops, torch.ones(1))
+    if use_top_only:
+        return {"weighted_op": gamma * layers[-1], "regularization_op": torch.zeros(())}
+    weights = _variable(f"{name}_ELMo_W", bilm_ops, torch.zeros(len(layers)))
+    weighted = mix_layers(layers, gamma * torch.softmax(weights, dim=0), bilm_ops["mask"], do_layer_norm)
+    return {"weighted_op": weighted, "regularization_op": (l2_coef or 0.0) * weights.square().sum()}
 
 
 def dump_token_embeddings(
@@ -153,9 +155,9 @@ def dump_token_embeddings(
         ValueError: The model reads word ids.
     """
     check_output(outfile, [vocab_file, options_file, weight_file], overwrite=True)
-    words, bilm = _words_of(vocab_file), open_bilm(options_file, weight_file)
-    warn_of_missing_boundaries(words)
-    _warn_of_truncated(bilm, words)
+    words, bilm = Vocabulary(vocab_file).words, open_bilm(options_file, weight_file)
+    if bilm.config.char_cnn is not None:
+        warn_of_truncated(words, bilm.config.char_cnn.max_characters, "bilm-tf")
     write_token_embeddings(bilm, words, outfile)
 
 
@@ -171,7 +173,7 @@ def dump_bilm_embeddings(
     Lines are split at white space. As in bilm-tf, state is carried from line to line, and blank lines have length 0.
 
     Args:
-        vocab_file: Only checked for <S> and </S>; None to skip the check.
+        vocab_file: Ignored; only a cache in bilm-tf.
         dataset_file: One tokenized sentence per line.
         options_file: options.json of the model.
         weight_file: HDF5 weights of the model.
@@ -179,16 +181,11 @@ def dump_bilm_embeddings(
     """
     inputs = [dataset_file, options_file, weight_file, *([] if vocab_file is None else [vocab_file])]
     check_output(outfile, inputs, overwrite=True)
-    if vocab_file is not None:
-        warn_of_missing_boundaries(_words_of(vocab_file))
     embedder = Embedder(Pretrained(open_bilm(options_file, weight_file)))
     lines, state, number = (line.split() for line in read_lines(dataset_file)), "carry", 0
     with atomic_hdf5(outfile) as file:
         for batch in sentence_batches(lines, BATCH_WORDS):
-            _warn_of_truncated(embedder.model.bilm, chain.from_iterable(batch))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", TruncationWarning)  # issued above, without a line number in the batch
-                embeddings = embedder.embed(batch, layers="all", state=state, batch_size=1)
+            embeddings = embedder.embed(batch, layers="all", state=state, batch_size=1)
             for layers in embeddings:
                 file.create_dataset(str(number), data=layers, dtype="float32")
                 number += 1

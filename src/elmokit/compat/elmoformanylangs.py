@@ -1,0 +1,67 @@
+"""ELMoForManyLangs' `Embedder` (its elmo.py), which carries its state from call to call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from elmokit.compat.notice import warn_of_strings, warn_once
+from elmokit.config import StatePolicy
+from elmokit.embed import embedder
+from elmokit.nn.bilm import BiLMState
+
+Sentences = Sequence[Sequence[str]]
+AVERAGE, ALL = -1, -2
+
+
+class Embedder:
+    """ELMoForManyLangs' `Embedder`, whose `sents2elmo` computes vectors.
+
+    As in ELMoForManyLangs, a call sorts its sentences, the longest first; in that order sentence i starts from the
+    final state of sentence i - `batch_size`, also across calls. `reset_states()` resets the state to zeros.
+    """
+
+    def __init__(self, model_dir: str | Path, batch_size: int = 64, device: str | None = None) -> None:
+        """Load a model.
+
+        Args:
+            model_dir: Directory of the model, or any other model that `elmokit.load` accepts.
+            batch_size: Sentences per batch.
+            device: Device to compute on; a GPU by default if there is one.
+
+        Raises:
+            ValueError: The model carries no state.
+        """
+        self.model_dir, self.batch_size = model_dir, batch_size
+        self._embedder = embedder.Embedder.load(model_dir, device)
+        self._state: BiLMState | StatePolicy = "carry"
+        if not self._embedder.model.config.sequence_encoder.carries_state:  # also that of ELMoForManyLangs' "lstm"
+            raise ValueError("ELMoForManyLangs carries its state, which this model has not: use elmokit.Embedder")
+
+    def sents2elmo(self, sents: Sentences, output_layer: int = AVERAGE) -> list[np.ndarray]:
+        """Compute the vectors of tokenized sentences.
+
+        Args:
+            sents: Tokenized sentences.
+            output_layer: Index of the layer, -1 for the average of all layers, -2 for all layers.
+
+        Returns:
+            For each sentence (T, 2D) float32, or (L+1, T, 2D) for all layers.
+        """
+        warn_of_strings(sents)
+        if len(sents) > self.batch_size:
+            warn_once("batches are processed longest first; ELMoForManyLangs shuffles them, so that its vectors vary")
+        order = sorted(range(len(sents)), key=lambda number: -len(sents[number]))
+        sentences = [list(sents[number]) for number in order]
+        embeddings = self._embedder.embed(sentences, "all", self._state, self.batch_size)
+        self._state = embeddings.state or "carry"
+        vectors = [embeddings[place] for place in np.argsort(order)]
+        if output_layer == ALL:
+            return vectors
+        return [layers.mean(axis=0) if output_layer == AVERAGE else layers[output_layer] for layers in vectors]
+
+    def reset_states(self) -> None:
+        """Reset the state to zeros."""
+        self._state = "carry"
