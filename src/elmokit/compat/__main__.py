@@ -25,8 +25,6 @@ def main() -> None:
     # argparse would remove a "--" from the script's arguments, so it sees none of them.
     own = len(list(takewhile(lambda argument: argument.startswith("-"), sys.argv[1:]))) + 2
     options = parser.parse_args(sys.argv[1:own])
-    if not options.is_module and not Path(options.script).is_file():
-        parser.error(f"there is no script {options.script}")
     install(tensorflow_hub=options.tensorflow_hub)
     sys.argv = [options.script, *sys.argv[own:]]
     # As Python does, which looks for the modules next to a script where a link to it points.

@@ -49,10 +49,7 @@ class CarriedStates(nn.Module):
         if mask is None or self._current is None:
             self._current = None
             return
-        rows = self._current.h.shape[2]
-        if mask.shape != (rows,):
-            raise ValueError(f"mask must have the shape ({rows},), not {tuple(mask.shape)}")
-        kept = ~mask.bool().to(self._current.h.device).view(1, 1, rows, 1)
+        kept = ~mask.bool().to(self._current.h.device).view(1, 1, self._current.h.shape[2], 1)
         self._current = BiLMState(self._current.h * kept, self._current.c * kept)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from elmokit.compat.notice import warn_of_strings, warn_once
-from elmokit.config import StatePolicy
 from elmokit.embed import embedder
 from elmokit.nn.bilm import BiLMState
+from elmokit.settings import StatePolicy
 
 Sentences = Sequence[Sequence[str]]
 AVERAGE, ALL = -1, -2

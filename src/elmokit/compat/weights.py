@@ -4,6 +4,7 @@ import hashlib
 import os
 import tempfile
 from pathlib import Path
+from typing import cast
 
 from elmokit.checkpoints.errors import check_finite
 from elmokit.checkpoints.formats.bilm_hdf5 import read_bilm_hdf5
@@ -19,17 +20,13 @@ DEFAULT_OPTIONS_FILE = f"{ORIGINAL}_options.json"
 DEFAULT_WEIGHT_FILE = f"{ORIGINAL}_weights.hdf5"
 
 
-def _is_url(name: str | Path) -> bool:
-    return "://" in str(name)
-
-
 def _not_cached(name: str | Path, cache: Path) -> FileNotFoundError:
     return FileNotFoundError(f"{name} is not in {cache}, and elmokit does not download it: give the path of a copy")
 
 
 def local_path(name: str | Path) -> Path:
     """The path of a file, or of a URL's file in AllenNLP's cache (its `cached_path`)."""
-    if not _is_url(name):
+    if "://" not in str(name):
         return Path(name).expanduser()
     root = Path(os.environ.get("ALLENNLP_CACHE_ROOT", "~/.allennlp")).expanduser()
     cached = root.glob(f"*/{hashlib.sha256(str(name).encode()).hexdigest()}*")
@@ -46,21 +43,18 @@ def open_bilm(options_file: str | Path | None, weight_file: str | Path | None) -
         weight_file: Path or URL of the HDF5 weights.
 
     Raises:
-        ValueError: `options_file` is given without `weight_file`.
         FileNotFoundError: A URL is not in AllenNLP's cache.
     """
     if options_file is None:
         return load(weight_file, softmax=False).bilm
-    if weight_file is None:
-        raise ValueError(f"options_file {options_file} needs a weight_file: give both")
-    config, tensors = read_bilm_hdf5(local_path(options_file), local_path(weight_file))
+    config, tensors = read_bilm_hdf5(local_path(options_file), local_path(cast(Path, weight_file)))
     check_finite(weight_file, tensors)
     return filled(lambda: BiLM(config), tensors)
 
 
 def open_hub_module(handle: str | Path) -> Pretrained:
     """Load the model of a path or name that `elmokit.load` accepts, or of a URL in TensorFlow Hub's cache."""
-    if not _is_url(handle):
+    if "://" not in str(handle):
         return load(handle, softmax=False)
     cache = Path(os.environ.get("TFHUB_CACHE_DIR", Path(tempfile.gettempdir()) / "tfhub_modules"))
     module = cache / hashlib.sha1(str(handle).encode()).hexdigest()

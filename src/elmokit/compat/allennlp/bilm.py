@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from elmokit.checkpoints.formats.allennlp_weights import NOT_WEIGHTS, arranged, bilm_name, rearranged
+from elmokit.checkpoints.formats.allennlp_weights import arranged, bilm_name, rearranged
 from elmokit.compat.allennlp.common import ConfigurationError
 from elmokit.compat.carried import CarriedStates, without_boundaries
 from elmokit.compat.notice import warn_of_truncated
@@ -27,7 +27,7 @@ from elmokit.nn.bilm import BiLM, BiLMState, in_full_width, uncompiled
 from elmokit.nn.elmo import add_boundaries
 from elmokit.nn.lstm import BidirectionalLSTM, has_hooks
 from elmokit.nn.shapes_only import shapes_only
-from elmokit.nn.token_encoders import CharCNN
+from elmokit.nn.token_encoders import CharCNN, TokenEncoder
 from elmokit.ops.functional import records_gradients
 from elmokit.ops.packing import pack_sentences
 from elmokit.text.characters import BOS, EOS, encode_words
@@ -42,10 +42,11 @@ Module = TypeVar("Module", bound=nn.Module)
 
 def _fill(module: nn.Module, prefix: str, bilm: BiLM, requires_grad: bool) -> None:
     """Give a module, which AllenNLP's biLM has under `prefix`, the weights of a biLM."""
-    weights, forget_bias = bilm.state_dict(), bilm.config.lstm_for("AllenNLP's ELMo is").forget_bias
-    for name, _ in [*module.named_parameters()]:
-        stored, (path, _, leaf) = bilm_name(prefix + name), name.rpartition(".")
-        tensor = arranged(stored, weights[stored], forget_bias)
+    stored, forget_bias = bilm.state_dict(), bilm.config.lstm_for("AllenNLP's ELMo is").forget_bias
+    for name in [name for name, _ in module.named_parameters()]:
+        path, _, leaf = name.rpartition(".")
+        ours = cast(str, bilm_name(prefix + name))
+        tensor = arranged(ours, stored[ours], forget_bias)
         setattr(module.get_submodule(path), leaf, nn.Parameter(tensor, requires_grad))
 
 
@@ -59,12 +60,11 @@ def _compute_with(weights: Mapping[str, Tensor], create: Callable[[], Module], p
     with shapes_only():
         module = create()
     for name, tensor in weights.items():
-        stored = bilm_name(name)
-        path, _, leaf = stored.removeprefix(prefix).rpartition(".")
+        ours = cast(str, bilm_name(name))
+        path, _, leaf = ours.removeprefix(prefix).rpartition(".")
         # The row of characters that are 0 comes first in AllenNLP, and last here: see `_characters`.
-        is_table = leaf == "char_embedding"
-        tensor = tensor.roll(-1, 0) if is_table else rearranged(stored, tensor, 0.0)
-        module.get_submodule(path)._parameters[leaf] = cast(nn.Parameter, tensor)
+        weight = tensor.roll(-1, 0) if leaf == "char_embedding" else rearranged(ours, tensor, 0.0)
+        module.get_submodule(path)._parameters[leaf] = cast(nn.Parameter, weight)
     return module
 
 
@@ -169,7 +169,7 @@ class _ElmoCharacterEncoder(nn.Module):
         self.check_ids(inputs)
         weights = _weights(self, "_token_embedder.")
         encoder = _compute_with(weights, lambda: CharCNN(self._config, self.output_dim), "token_encoder.")
-        ids = add_boundaries(inputs, encoder)
+        ids = add_boundaries(inputs, cast(TokenEncoder, encoder))
         mask = encoder.is_word(ids)
         words = encoder(_characters(ids[mask], self._config))
         return {"token_embedding": words.new_zeros(*mask.shape, words.shape[1]).index_put((mask,), words), "mask": mask}
@@ -180,12 +180,10 @@ class LstmCellWithProjection(nn.Module):
 
     def __init__(self, config: LSTMConfig) -> None:
         super().__init__()
-        self.input_size = self.hidden_size = config.projection_dim
-        self.cell_size = config.cell_dim
-        self.input_linearity = nn.Linear(self.input_size, 4 * self.cell_size, bias=False)
-        self.state_linearity = nn.Linear(self.hidden_size, 4 * self.cell_size)
+        self.input_linearity = nn.Linear(config.projection_dim, 4 * config.cell_dim, bias=False)
+        self.state_linearity = nn.Linear(config.projection_dim, 4 * config.cell_dim)
         if config.has_projection:
-            self.state_projection = nn.Linear(self.cell_size, self.hidden_size, bias=False)
+            self.state_projection = nn.Linear(config.cell_dim, config.projection_dim, bias=False)
 
 
 class ElmoLstm(CarriedStates):
@@ -250,7 +248,7 @@ class ElmoLstm(CarriedStates):
             self._current = BiLMState(h, c)
 
 
-def _is_unchanged(module: nn.Module | None, kind: type[nn.Module]) -> bool:
+def _is_unchanged(module: Any, kind: type[nn.Module]) -> bool:
     """Whether a module is what it was at first; otherwise it is called, so that hooks and other modules have effect."""
     return type(module) is kind and not has_hooks([module])
 
@@ -287,9 +285,10 @@ class _ElmoBiLm(nn.Module):
             self.create_cached_cnn_embeddings(vocab_to_cache)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        for name in [name for name in state_dict if NOT_WEIGHTS.fullmatch(name.removeprefix(prefix))]:
-            if self._word_embedding is None or not name.endswith("_word_embedding.weight"):
-                del state_dict[name]
+        # Not weights: some versions saved these, too; or vectors of a cached vocabulary, which this module has not.
+        derived = [f"_token_embedder._{mark}_of_sentence_characters" for mark in ("beginning", "end")]
+        for name in derived if self._word_embedding is not None else [*derived, "_word_embedding.weight"]:
+            state_dict.pop(prefix + name, None)
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     @torch.no_grad()
@@ -344,7 +343,7 @@ class _ElmoBiLm(nn.Module):
 
     def _words(self, bilm: BiLM | None, inputs: Tensor, word_inputs: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Vectors of distinct words (U, D), the one at each True of the mask (N,), and the mask (B, T+2)."""
-        embedding, embedder = self._word_embedding, getattr(self, "_token_embedder", None)
+        embedding = self._word_embedding
         if word_inputs is not None and embedding is not None and bool((word_inputs < embedding.num_embeddings).all()):
             begin = embedding.num_embeddings
             ids, mask = add_sentence_boundary_token_ids(word_inputs, word_inputs > 0, begin, begin + 1)
@@ -352,6 +351,7 @@ class _ElmoBiLm(nn.Module):
             return torch.cat([embedding(distinct[:-2]), self._bos_embedding, self._eos_embedding]), tokens, mask
         if word_inputs is not None and embedding is not None and word_inputs.shape != inputs.shape[:2]:
             raise ConfigurationError("a word is not in the cached vocabulary: pass batch_to_ids(sentences) as inputs")
+        embedder = cast(Any, self._token_embedder)
         if bilm is None or bilm.config.char_cnn is None:
             embedded = embedder(inputs)
             mask = embedded["mask"].bool()

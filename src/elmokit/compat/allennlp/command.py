@@ -13,8 +13,6 @@ from elmokit.compat.weights import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE
 from elmokit.fs.atomic import check_output
 from elmokit.fs.reading import read_lines
 
-IGNORED = "ignored"
-
 
 def main(prog: str | None = None, **ignored: Any) -> None:
     """`allennlp.commands.main`: run the command in `sys.argv`."""
@@ -33,9 +31,9 @@ def main(prog: str | None = None, **ignored: Any) -> None:
     elmo.add_argument("--cuda-device", type=int, default=-1, help="index of the GPU; -1 for the CPU")
     elmo.add_argument("--forget-sentences", action="store_true", help="omit the mapping from sentences to lines")
     elmo.add_argument("--use-sentence-keys", action="store_true", help="name the datasets after the sentences")
-    elmo.add_argument("--vocab-path", help=IGNORED)
-    elmo.add_argument("--include-package", action="append", help=IGNORED)
-    elmo.add_argument("--file-friendly-logging", action="store_true", help=IGNORED)
+    elmo.add_argument("--file-friendly-logging", action="store_true", help="ignored")
+    for name in ("--vocab-path", "--include-package"):
+        elmo.add_argument(name, action="append", help="ignored")
     given = parser.parse_args()
     check_output(given.output_file, [given.input_file], overwrite=True)
     if Path(given.output_file).is_file() and not h5py.is_hdf5(given.output_file):

@@ -85,17 +85,12 @@ class Elmo(nn.Module, FromParams):
         self._has_cached_vocab = vocab_to_cache is not None
         self._keep_sentence_boundaries = keep_sentence_boundaries
         self._dropout = nn.Dropout(dropout)
-        self._num_mixes = num_output_representations
-        for k in range(num_output_representations):
-            mix = ScalarMix(
-                cast(int, module.num_layers), do_layer_norm, scalar_mix_parameters, scalar_mix_parameters is None
-            )
+        settings = do_layer_norm, scalar_mix_parameters, scalar_mix_parameters is None
+        self._scalar_mixes = [
+            ScalarMix(cast(int, module.num_layers), *settings) for _ in range(num_output_representations)
+        ]
+        for k, mix in enumerate(self._scalar_mixes):
             self.add_module(f"scalar_mix_{k}", mix)
-
-    @property
-    def _scalar_mixes(self) -> list[nn.Module]:
-        """The mixes, looked up by name: in a replica of the module, a list would still hold the original's mixes."""
-        return [self.get_submodule(f"scalar_mix_{k}") for k in range(self._num_mixes)]
 
     def get_output_dim(self) -> int:
         """2D."""
@@ -112,7 +107,8 @@ class Elmo(nn.Module, FromParams):
         words = None if word_inputs is None else word_inputs.flatten(0, -2)
         out = self._elmo_lstm(inputs.flatten(0, -3) if inputs.dim() > 3 else inputs, words)
         layers, mask = torch.stack(out["activations"]), out["mask"]
-        mixed = [mix(layers, mask) for mix in self._scalar_mixes]  # layer norm includes the boundaries
+        mixes = [self.get_submodule(f"scalar_mix_{k}") for k in range(len(self._scalar_mixes))]
+        mixed = [mix(layers, mask) for mix in mixes]  # layer norm includes the boundaries
         if self._keep_sentence_boundaries:
             mixed = [representation * mask.unsqueeze(-1) for representation in mixed]
         else:
@@ -139,16 +135,8 @@ class ElmoTokenEmbedder(nn.Module, FromParams):
         scalar_mix_parameters: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
-        self._elmo = Elmo(
-            options_file,
-            weight_file,
-            1,
-            requires_grad,
-            do_layer_norm,
-            dropout,
-            vocab_to_cache,
-            scalar_mix_parameters=scalar_mix_parameters,
-        )
+        mix = False, scalar_mix_parameters
+        self._elmo = Elmo(options_file, weight_file, 1, requires_grad, do_layer_norm, dropout, vocab_to_cache, *mix)
         dim = self._elmo.get_output_dim()
         self._projection = nn.Linear(dim, projection_dim) if projection_dim else None
         self.output_dim = projection_dim or dim

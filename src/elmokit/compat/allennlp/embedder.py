@@ -43,11 +43,8 @@ class ElmoEmbedder:
         cuda_device: int = -1,
     ) -> None:
         self.cuda_device, self.indexer = cuda_device, ELMoTokenCharactersIndexer()
+        self._device = pick_device("cpu" if cuda_device < 0 else f"cuda:{cuda_device}")
         self.elmo_bilm = _ElmoBiLm(options_file, weight_file).to(self._device)
-
-    @property
-    def _device(self) -> torch.device:
-        return pick_device("cpu" if self.cuda_device < 0 else f"cuda:{self.cuda_device}")
 
     @torch.no_grad()
     def batch_to_embeddings(self, batch: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MethodType
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,22 +15,13 @@ from elmokit.config import BEGIN_SENTENCE, BEGIN_WORD, CHARACTER_SHIFT, END_SENT
 from elmokit.text.characters import BOS, EOS, MAX_CHARACTERS, encode_words
 
 KEY = "elmo_tokens"
+NO_WORDS: Mapping[str, int] = {}
 
 
 def _marked(character: int) -> list[int]:
     """The characters of a word with a single character, without the 1 that AllenNLP adds to keep 0 for padding."""
     word = [BEGIN_WORD, character + CHARACTER_SHIFT, END_WORD]
     return [number - CHARACTER_SHIFT for number in word + [PAD_CHARACTER] * (MAX_CHARACTERS - len(word))]
-
-
-class _OnClassAndInstance:
-    """A method that may also be called on the class, as AllenNLP 0.9 and older programs do."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __get__(self, instance: Any, owner: type) -> MethodType:
-        return MethodType(self._function, owner() if instance is None else instance)
 
 
 class ELMoCharacterMapper:
@@ -49,17 +40,18 @@ class ELMoCharacterMapper:
     def __init__(self, tokens_to_add: Mapping[str, int] | None = None) -> None:
         """`tokens_to_add` maps words that are represented by a single character of their own to its number."""
         self.tokens_to_add = dict(tokens_to_add or {})
+        self.convert_word_to_char_ids = partial(self.convert_word_to_char_ids, tokens_to_add=self.tokens_to_add)
 
-    @_OnClassAndInstance
-    def convert_word_to_char_ids(self, word: str) -> list[int]:
+    @staticmethod  # AllenNLP 0.9 has it in the class
+    def convert_word_to_char_ids(word: str, *, tokens_to_add: Mapping[str, int] = NO_WORDS) -> list[int]:
         """The `max_word_length` character ids of a word."""
-        if word in self.tokens_to_add:
-            return [number + CHARACTER_SHIFT for number in _marked(self.tokens_to_add[word])]
-        warn_of_truncated([word], self.max_word_length, "AllenNLP")
-        return encode_words([word], self.max_word_length)[0].tolist()
+        if word in tokens_to_add:
+            return [number + CHARACTER_SHIFT for number in _marked(tokens_to_add[word])]
+        warn_of_truncated([word], MAX_CHARACTERS, "AllenNLP")
+        return encode_words([word], MAX_CHARACTERS)[0].tolist()
 
     def __eq__(self, other: object) -> bool:
-        return self.__dict__ == other.__dict__ if isinstance(other, ELMoCharacterMapper) else NotImplemented
+        return isinstance(other, ELMoCharacterMapper) and self.tokens_to_add == other.tokens_to_add
 
 
 class ELMoTokenCharactersIndexer(FromParams):
