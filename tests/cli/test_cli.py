@@ -486,7 +486,7 @@ def test_messages_name_options_as_they_are_typed(
     # Settings that check their values when they are made, before the verb is known.
     assert cli.main(["pretrain", "--corpus", "a.txt", "--output", "run", "--vocab-size=0"]) == 2
     error = capsys.readouterr().err
-    assert error == "elmokit: error: --vocab-size must be at least 4, as three words are special, not 0\n"
+    assert error == "elmokit: error: --vocab-size must be at least 4, not 0\n"
     (tmp_path / "text.txt").write_text("a b\n")
     assert cli.main(["neighbors", "max_sentences", "--in", "a b", "--corpus", str(tmp_path / "text.txt")]) == 2
     assert "has no word 'max_sentences'" in capsys.readouterr().err  # the user's own word

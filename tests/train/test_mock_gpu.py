@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -21,10 +23,7 @@ from elmokit.embed.embedder import Embedder
 from elmokit.embed.pipeline import Sizes
 from elmokit.nn.bilm import BiLM
 from elmokit.ops import dispatch
-from elmokit.ops.autograd import differentiably
-from elmokit.ops.functional import LSTMState
 from elmokit.text.vocab import Vocab, count_words
-from elmokit.train import optim
 from elmokit.train.trainer import Trainer
 
 # The layers of en-small, each of a few dimensions: the number of kernels does not depend on sizes.
@@ -34,55 +33,43 @@ CONFIG = BiLMConfig(
 )
 
 
-def lstm_on(gpu: MockGPU) -> ModuleType:
-    """An LSTM whose steps are one kernel for each layer, direction and pass."""
-    module: Any = ModuleType("lstm")
+class Kernel:
+    """A Triton kernel whose launches are counted."""
 
-    def run(packing: Any, x: Any, h: Any, c: Any) -> tuple[torch.Tensor, LSTMState]:
-        packing.on(x.device)
-        gpu.launch("forward_kernel")
-        return h.new_empty(packing.num_slots, h.shape[1]), LSTMState(h.clone(), c.clone())
+    def __init__(self, gpu: MockGPU, name: str) -> None:
+        self._gpu, self._name = gpu, name
 
-    def forward(x: Any, h: Any, c: Any, *weights: Any, packing: Any, dtype: torch.dtype) -> Any:
-        low_x, (input, _, bias, _) = x.to(dtype), [weight.to(dtype) for weight in weights]
-        gates = torch.addmm(bias, low_x, input.T)
-        outputs, state = run(packing, x, h, c)
-        hidden = h.new_empty(len(x), c.shape[1], dtype=dtype)
-        return (outputs, *state), (gates, low_x, input, hidden, outputs.to(dtype))
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return self._launch
 
-    def backward(saved: Any, gradients: Any, last: bool, *, packing: Any, dtype: torch.dtype) -> Any:
-        gates, x, input, hidden, previous = saved
-        gpu.launch("backward_kernel")
-        grad_h, grad_c, grad_projected = gradients[1].clone(), gradients[2].clone(), gradients[0].to(dtype)
-        of_weights = gates.T @ x, gates.T @ previous, gates.sum(dim=0), grad_projected.T @ hidden
-        return gates @ input, grad_h, grad_c, *of_weights
+    def _launch(self, **arguments: Any) -> None:
+        assert {each.device for each in arguments.values() if isinstance(each, torch.Tensor)} == {DEVICE}
+        self._gpu.launch(self._name)
 
-    def lstm(x: Any, packing: Any, state: Any, weights: Any, clips: Any, start: Any, dtype: torch.dtype) -> Any:
-        outputs, h, c = differentiably(module, x, *state, *weights, packing=packing, dtype=dtype)
-        return outputs, LSTMState(h, c)
 
-    def run_prepacked(weights: Any, dtype: Any, x: Any, packing: Any, state: Any, *_: Any) -> Any:
-        torch.addmm(weights.bias.to(dtype), x.to(dtype), weights.input.to(dtype).T)
-        return run(packing, x, *state)
-
-    module.forward, module.backward, module.lstm = forward, backward, lstm
-    module.prepack_lstm = lambda weights, dtype: partial(run_prepacked, weights, dtype)
-    return module
+def triton_without_compiler(gpu: MockGPU) -> ModuleType:
+    """A stand-in for the package: all that elmokit's kernels need when they are defined and launched."""
+    triton: Any = ModuleType("triton")
+    triton.language, triton.cdiv = ModuleType("triton.language"), lambda a, b: -(-a // b)
+    triton.jit = lambda function=None, **_: Kernel(gpu, function.__name__) if function else triton.jit
+    return triton
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockGPU]:
     gpu, choose = MockGPU(), dispatch.choose
-    lstm = lstm_on(gpu)
-    monkeypatch.setattr(
-        "elmokit.ops.functional.choose", lambda op, *request: lstm if op == "lstm" else choose(op, *request)
-    )
+    triton: Any = triton_without_compiler(gpu)
     for module in ("elmokit.train.trainer", "elmokit.embed.embedder"):
         monkeypatch.setattr(f"{module}.pick_device", lambda name: DEVICE)
     monkeypatch.setattr("elmokit.train.trainer.multiplies_bfloat16", lambda device: True)
-    monkeypatch.setattr(optim, "_fused", lambda parameters: True)
-    with gpu:
-        yield gpu
+    with patch.dict(sys.modules, {"triton": triton, "triton.language": triton.language}):
+        sys.modules.pop("elmokit.ops.triton.lstm", None)
+        lstm = import_module("elmokit.ops.triton.lstm")
+        monkeypatch.setattr(
+            "elmokit.ops.functional.choose", lambda op, *request: lstm if op == "lstm" else choose(op, *request)
+        )
+        with gpu:
+            yield gpu
 
 
 def test_a_step_of_training_launches_few_kernels_and_does_not_wait(gpu: MockGPU, tmp_path: Path) -> None:
@@ -96,6 +83,7 @@ def test_a_step_of_training_launches_few_kernels_and_does_not_wait(gpu: MockGPU,
     gpu.reset()
     losses = run.train_step()
     assert losses.device == DEVICE and losses.shape == (2,)
+    assert sum(count for name, count in gpu.kernels.items() if "ward_kernel" in name) == 8  # of 2 layers and directions
     assert gpu.kernels.total() <= 900, gpu.kernels.most_common(40)
     assert gpu.waits.total() <= 1, gpu.waits
     assert gpu.copies.total() <= 4, gpu.copies

@@ -25,17 +25,11 @@ OPTIONS += ["--fresh-starts", "0.2", "--dtype", "float32", "--log-every", "1", "
 OPTIONS += ["--schedule", "constant", "--recipe", "modern", "--checkpoint-every", "50", "--evaluate-every", "60"]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_every_row_of_a_batch_is_computed_once(count: int, accumulation: int) -> None:
-    rows = [row for rank in range(count) for part in Processes(rank, count).parts(7, accumulation)
-            for row in range(7)[part]]  # fmt: skip
-    assert rows == list(range(7))
-
-
-def test_a_batch_with_fewer_rows_than_parts_is_refused() -> None:
-    with pytest.raises(ValueError, match="a batch of 5 rows is too small for 3 processes times 2 parts"):
-        Processes(0, 3).parts(5, 2)
+def test_every_row_of_a_batch_is_computed_once() -> None:
+    for count in (1, 2, 3, 7):
+        assert [row for rank in range(count) for row in range(7)[Processes(rank, count).rows(7)]] == list(range(7))
+    with pytest.raises(ValueError, match="8 processes cannot share a batch of 7 rows"):
+        Processes(0, 8).rows(7)
 
 
 def test_one_process_exchanges_nothing() -> None:
@@ -54,8 +48,8 @@ def joined_over(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(dist, "init_process_group", lambda backend, timeout: backends.append(backend))
     for name, value in {"get_rank": 1, "get_world_size": 2, "destroy_process_group": None}.items():
         monkeypatch.setattr(dist, name, lambda value=value: value)
-    for name, value in {"is_available": True, "device_count": 2, "current_device": 0, "set_device": None}.items():
-        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr("elmokit.train.processes.pick_device", lambda name: torch.device(name or "cuda:0"))
     return backends
 
 
@@ -87,26 +81,6 @@ def run_two(code: str, directory: Path) -> dict[str, str]:
     found = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert found.returncode == 0, found.stderr[-3000:]
     return {file.name: file.read_text() for file in received.iterdir()}
-
-
-@pytest.mark.slow
-def test_a_process_waits_longer_for_the_first_one_than_pytorch_does_by_default(tmp_path: Path) -> None:
-    """The first process may tokenize text for hours; here three seconds stand for PyTorch's 30 minutes."""
-    code = """
-import datetime, time
-import torch.distributed.distributed_c10d as c10d
-c10d._get_default_timeout = lambda backend: datetime.timedelta(seconds=3)
-from elmokit.train.processes import joined_processes
-with joined_processes("cpu") as processes:
-    text = processes.of_first(lambda: time.sleep(6) or "text")
-"""
-    assert run_two(code, tmp_path) == {"0": "text", "1": "text"}
-
-
-def test_several_processes_refuse_one_gpu(joined_over: list[str]) -> None:
-    with pytest.raises(ValueError, match="2 processes cannot share cuda:0"), joined_processes("cuda:0"):
-        pass
-    assert not joined_over
 
 
 @pytest.fixture(scope="module")
@@ -145,12 +119,10 @@ def expected(pretrain: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.slow
-def test_two_processes_and_parts_of_a_batch_have_the_losses_of_one_process(
+def test_two_processes_have_the_losses_of_one(
     pretrain: Callable[..., Path], expected: np.ndarray, tmp_path: Path
 ) -> None:
-    for name, processes, options in (("two", 2, []), ("parts", 1, ["--accumulation", "3"])):
-        found = losses(pretrain(tmp_path / name, processes, 200, *options))
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(losses(pretrain(tmp_path / "two", 2, 200)), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -15,9 +15,8 @@ from elmokit.ops.packing import Packing
 from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import PretrainConfig
-from elmokit.train.optim import Optimizer, clip_gradients, make_optimizer
-from elmokit.train.schedule import CoolDown, Schedule, ScheduleName
-from elmokit.train.snapshots import Snapshot
+from elmokit.train.muon import orthogonalized
+from elmokit.train.optim import Optimizer, Schedule, clip_gradients, make_optimizer
 from elmokit.train.trainer import Trainer
 
 
@@ -131,8 +130,7 @@ def test_trainer_resets_the_requested_fraction_of_sentences(settings: PretrainCo
         num_resets = total = 0
         twin = trainer(run.settings).objective.stream
         for _ in range(400):
-            window, (part,) = next(twin), run.objective.next_parts(run.draws)
-            resets = part.packing.resets
+            window, resets = next(twin), run.objective.next_part(run.draws).packing.resets
             num_resets += 0 if resets is None else int(resets.sum())
             total += int(window.begins.sum())
             assert resets is None or not (resets & ~window.begins).any()
@@ -147,14 +145,8 @@ def test_cosine_schedule_warms_up_and_decays() -> None:
     assert Schedule("cosine", 100_000).factor(999) == pytest.approx(1)  # warm-up is never longer than 1000 steps
 
 
-@pytest.mark.parametrize("name", ["cosine", "constant", "none"])
-def test_schedule_of_a_run_that_is_extended_begins_anew_at_its_former_end(name: ScheduleName) -> None:
-    first, second = Schedule(name, 400), Schedule(name, 1000, start=600)
-    assert [second.factor(step) for step in range(600, 1000)] == [first.factor(step) for step in range(400)]
-
-
 def test_constant_schedule_decays_only_in_the_cool_down() -> None:
-    plain, ending = Schedule("constant", None), Schedule("constant", None, cool_down=CoolDown(5000, 99))
+    plain, ending = Schedule("constant", None), Schedule("constant", None, cool_down=(5000, 99))
     assert [plain.factor(step) for step in (0, 499, 999, 10**9)] == [0.001, 0.5, 1, 1]
     assert all(plain.factor(step) == ending.factor(step) for step in range(5000))
     falling = [ending.factor(5000 + step) for step in range(99)]
@@ -212,6 +204,13 @@ def test_muon_takes_the_steps_of_pytorchs(dtype: torch.dtype, tolerance: float, 
     assert (ours.detach() - theirs.detach()).norm() <= tolerance * (theirs.detach() - 1).norm()
 
 
+@pytest.mark.parametrize("shape", [(4, 12, 5), (4, 5, 12)])
+def test_matrices_are_orthogonalized_together_as_each_by_itself(shape: tuple[int, ...]) -> None:
+    matrices, settings = torch.randn(shape, generator=torch.Generator().manual_seed(0)), ((3.4, -4.8, 2.0), 5, 1e-7)
+    each = torch.stack([orthogonalized(matrix, *settings) for matrix in matrices])
+    torch.testing.assert_close(orthogonalized(matrices, *settings), each, atol=1e-5, rtol=0)
+
+
 def test_muon_updates_only_hidden_matrices(settings: PretrainConfig) -> None:
     run = trainer(settings, recipe="muon")
     muon, adamw = run.optimizer.optimizers
@@ -221,6 +220,15 @@ def test_muon_updates_only_hidden_matrices(settings: PretrainConfig) -> None:
         parameter.numel() for part in (muon, adamw) for group in part.param_groups for parameter in group["params"]
     )
     assert count == sum(parameter.numel() for parameter in run.parameters)
+
+
+def test_train_step_takes_a_learning_rate_in_place_of_the_schedule(settings: PretrainConfig) -> None:
+    run, twin = (trainer(settings, recipe="modern") for _ in range(2))
+    run.train_step(learning_rate=0.0)
+    assert run.learning_rate == 0
+    assert all(map(torch.equal, run.parameters, trainer(settings, recipe="modern").parameters))
+    twin.train_step()
+    assert twin.learning_rate == pytest.approx(0.002 * twin.schedule.factor(0)) and run.step == twin.step == 1
 
 
 def test_train_step_leaves_frozen_weights_unchanged(settings: PretrainConfig) -> None:
@@ -290,58 +298,3 @@ def test_held_out_words_are_read_from_all_files(settings: PretrainConfig, tmp_pa
         file.write_text("the cat sees .\nthe dog sees .\nthe fox sees .\n")
     measured = trainer(settings).measure_heldout(files, words=10)
     assert (measured.sentences, measured.predictions) == (4, 14)  # of each file 5 words, in two sentences
-
-
-# --- Snapshots that are damaged ------------------------------------------------------------------------------------
-
-
-def test_too_little_memory_is_no_reason_to_remove_a_snapshot(
-    settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = trainer(settings)
-
-    def fail(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(run.optimizer, "restore", fail)
-    with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA out of memory$"):
-        run.restore(run.snapshot())
-
-
-@pytest.mark.parametrize("recipe", ["original", "modern", "muon"])
-def test_restore_refuses_a_snapshot_that_lacks_or_changes_any_tensor(settings: PretrainConfig, recipe: str) -> None:
-    run = trainer(settings, recipe=recipe)
-    run.train_step()
-    sound = run.snapshot()
-    for name, tensor in sound.tensors.items():
-        others: list[torch.Tensor | None] = [None, torch.ones(7, 7), torch.ones_like(tensor).int()]
-        if tensor.is_floating_point():
-            others.append(torch.full_like(tensor, float("nan")))
-        for other in others:
-            if other is None and name.endswith("momentum_buffer"):
-                continue  # the only one that Muon keeps, and not before a parameter's first gradient
-            tensors = {key: value for key, value in sound.tensors.items() if key != name}
-            changed = tensors if other is None else tensors | {name: other}
-            with pytest.raises(ValueError, match=r"the snapshot cannot be resumed .*: remove it"):
-                trainer(settings, recipe=recipe).restore(Snapshot(changed, sound.progress))
-    trainer(settings, recipe=recipe).restore(sound)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"step": "3"}, {"step": -1}, {"step": None}, {"position": {}}, {"position": {"epoch": -1}}, {"rows": []},
-        {"rows": [[["a"], ["b"], ["c"], []]] * 4}, {"rows": [[["a"]] * 3] * 4}, {"rows": [[[1]] * 4] * 4}, {"run": []},
-        {"rate_factor": 0}, {"rate_factor": True}, {"monitor": {"patience": "x"}}, {"monitor": {"other": 1}},
-        {"early_stopping": {"best": "x"}}, {"other": 1},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_restore_refuses_progress_that_contradicts_its_format(
-    settings: PretrainConfig, changes: dict[str, Any]
-) -> None:
-    run = trainer(settings)
-    snapshot = run.snapshot()
-    with pytest.raises(ValueError, match=r"the snapshot cannot be resumed .*: remove it"):
-        run.restore(Snapshot(snapshot.tensors, snapshot.progress | changes))
-    run.restore(snapshot)

@@ -119,16 +119,16 @@ class TrainingStream:
         return self
 
     def __next__(self) -> TrainingWindow:
-        return self.next_parts([slice(None)])[0]
+        return self.next_window(slice(None))
 
-    def next_parts(self, parts: Sequence[slice]) -> list[TrainingWindow]:
-        """The next window, split into parts by rows; rows that belong to no part are skipped, but advance as well."""
+    def next_window(self, part: slice) -> TrainingWindow:
+        """The next window of some rows; the others advance as well."""
         if len(self._numbers) > len(self._vocab) + MAX_UNKNOWN:
             self._number(self.pending.to_words())
         self._fill()
         window = np.stack([row[:, : self._steps] for row in self._rows])
         self._rows = [row[:, self._steps :] for row in self._rows]
-        return [self._window(window[part]) for part in parts]
+        return self._window(window[part])
 
     def _fill(self) -> None:
         """Append the next sentences to the rows that have too few words for a window."""
@@ -179,21 +179,15 @@ class TrainingStream:
 
 @dataclass
 class PendingText:
-    """The text that a `SentenceStream` holds between two batches, and its counts.
+    """The text that a `SentenceStream` holds between two batches.
 
     Attributes:
         rest: The remaining words of a sentence that is being cut.
         excess: Positions by which the batches so far exceed their size; less than one batch.
-        cut: Number of sentences that were cut because they were longer than a batch.
     """
 
     rest: list[str] = field(default_factory=list)
     excess: int = 0
-    cut: int = 0
-
-    def __post_init__(self) -> None:
-        if min(self.excess, self.cut) < 0:
-            raise ValueError("its excess and its number of cut sentences must be 0 or more")
 
 
 class SentenceStream:
@@ -219,14 +213,14 @@ class SentenceStream:
             raise ValueError("a batch of whole sentences needs 2 positions or more: raise batch_size or unroll_steps")
         self._sentences, self._size = sentences, size
         pending = pending or PendingText()
-        self._excess, self._cut = pending.excess, pending.cut
+        self._excess = pending.excess
         # Number of words read from a sentence that is being cut, which is kept whole: it may be a whole book.
         self._sentence, self._done = pending.rest, 0
 
     @property
     def pending(self) -> PendingText:
-        """The held text and counts, from which a stream can be continued."""
-        return PendingText(self._sentence[self._done :], self._excess, self._cut)
+        """The held text, from which a stream can be continued."""
+        return PendingText(self._sentence[self._done :], self._excess)
 
     def __iter__(self) -> Iterator[list[list[str]]]:
         return self
@@ -244,7 +238,6 @@ class SentenceStream:
         longest = self._size - 1
         if self._done >= len(self._sentence):
             self._sentence, self._done = next(self._sentences), 0
-            self._cut += len(self._sentence) > longest
         begin = self._done
         self._done += longest
         return self._sentence[begin : self._done]

@@ -1,28 +1,33 @@
 """The objectives of training: the text that a step reads, and the words that are predicted from its outputs.
 
-There is one for each kind of sequence encoder, chosen by `objective_of`:
+There is one for each kind of sequence encoder:
 
 - Encoders that carry a state read windows of endless rows, and each direction predicts its next word (bilm-tf,
   training.py; truncated backpropagation through time).
 - Encoders that carry none, with independent directions, read whole sentences, and predict the same words.
 - Where the directions are merged, a position has seen its own word. Some words of each sentence are hidden, and
   predicted from all others (Devlin et al. 2019, section 3.1; here a hidden word is always replaced by one vector).
+
+Each has the names of its K `losses`, a `stream` of text, and these methods:
+
+- `read_from(sentences, pending)` sets the text of the next steps: the pending text, if any, and then the sentences.
+- `next_part(draws)` gives what this process computes of the next batch.
+- `outputs(bilm, vectors, part, dropout)` runs the model, given the vectors of the words (U, D), and updates the state
+  of the rows, if any. It returns the input of the softmax for the targets, (K, M, D).
+- `tensors()` gives what is carried from step to step, of the batch in all processes; `restore(tensors)` sets it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.config import BiLMConfig
 from elmokit.data.streams import (
-    PendingRows,
     PendingText,
     SentenceStream,
     TrainingStream,
@@ -44,10 +49,9 @@ HIDDEN_SHARE = 0.15  # of the words of a sentence (Devlin et al. 2019, section 3
 
 @dataclass(frozen=True)
 class Part:
-    """Rows or sentences of a step's batch that are computed together.
+    """Rows or sentences of a step's batch that one process computes.
 
     Attributes:
-        key: A number that is unique within the batch, across all processes.
         share: The fraction of the batch's predictions that are this part's; 0 if it has no text.
         words: The distinct words.
         tokens: Index into `words` at each slot of each direction, (2, N).
@@ -56,7 +60,6 @@ class Part:
         hidden: Slots of the words to predict in each direction, (2, M); None: each slot predicts.
     """
 
-    key: int
     share: float
     words: list[str]
     tokens: Tensor
@@ -65,175 +68,69 @@ class Part:
     hidden: Tensor | None = None
 
 
-class Objective(Protocol):
-    """An objective, with its place in the text.
-
-    Attributes:
-        losses: The names of its K losses.
-        pending_name: The name of `pending` in a snapshot.
-    """
-
-    losses: tuple[str, ...]
-    pending_name: str
-
-    @property
-    def pending(self) -> PendingRows | PendingText:
-        """Text that was read from the corpus and not yet trained on."""
-        ...
-
-    def read_from(self, sentences: Iterator[list[str]], pending: Any) -> None:
-        """Set the text of the next steps: the pending text, if any, and then the sentences."""
-        ...
-
-    def next_parts(self, draws: torch.Generator) -> list[Part]:
-        """The parts of the next batch that this process computes."""
-        ...
-
-    def outputs(self, bilm: BiLM, vectors: Tensor, part: Part, dropout: float) -> Tensor:
-        """Run the model on a part, given the vectors of its words (U, D), and update the state of its rows, if any.
-
-        Returns:
-            The input of the softmax for its targets, (K, M, D).
-        """
-        ...
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors that are carried from step to step, of the whole batch in all processes, by name."""
-        ...
-
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `tensors` returned. ValueError if it is of another batch or model."""
-        ...
-
-
-def objective_of(
-    config: BiLMConfig,
-    settings: PretrainConfig,
-    vocab: Vocab,
-    fresh_starts: float,
-    processes: Processes,
-    state: BiLMState,
-) -> Objective:
-    """The objective for the sequence encoder of a model.
-
-    Args:
-        config: The model.
-        settings: The size of a batch.
-        vocab: Vocabulary of the targets.
-        fresh_starts: Fraction of sentences that start from a zero state, although state is carried.
-        processes: The processes that share each batch.
-        state: The initial state of the rows of a batch.
-
-    Returns:
-        `WindowLikelihood` where a state is carried, `MaskedWords` where directions merge, else `SentenceLikelihood`.
-    """
-    encoder = config.sequence_encoder
-    if encoder.carries_state:
-        return WindowLikelihood(settings, vocab, fresh_starts, processes, state)
-    kind = MaskedWords if encoder.merges_directions else SentenceLikelihood
-    return kind(settings, vocab, processes)
-
-
 class WindowLikelihood:
     """Each direction predicts the next word of its rows, whose state is carried from window to window."""
 
     losses: tuple[str, ...] = ("forward", "backward")
-    pending_name = "rows"
 
     def __init__(
-        self, settings: PretrainConfig, vocab: Vocab, fresh_starts: float, processes: Processes, state: BiLMState
+        self, settings: PretrainConfig, vocab: Vocab, processes: Processes, fresh_starts: float, state: BiLMState
     ) -> None:
+        """`fresh_starts` is the fraction of sentences that start from zeros; `state` is that of all rows."""
         self._batch_size, self._steps = settings.batch_size, settings.unroll_steps
         self._vocab, self._fresh_starts, self._processes = vocab, fresh_starts, processes
-        self._parts = processes.parts(settings.batch_size, settings.accumulation)
-        self._initial = state
-        self._set_state(state)
+        self._rows = processes.rows(settings.batch_size)
+        self._state = BiLMState(state.h[:, :, self._rows], state.c[:, :, self._rows])
 
     def read_from(self, sentences: Iterator[list[str]], pending: list[list[list[str]]] | None) -> None:
-        """See `Objective`. ValueError if the pending words are for another number of rows."""
-        if pending is not None and len(pending) != self._batch_size:
-            raise ValueError(f"it has {len(pending)} rows for a batch of {self._batch_size}")
         self.stream = TrainingStream(sentences, self._vocab, self._batch_size, self._steps, pending)
 
-    @property
-    def pending(self) -> PendingRows:
-        return self.stream.pending
-
-    def next_parts(self, draws: torch.Generator) -> list[Part]:
-        windows, fresh_starts, parts = self.stream.next_parts(self._parts), self._draw_fresh_starts(draws), []
-        for rows, window in zip(self._parts, windows, strict=True):
-            count = rows.stop - rows.start
-            packing = Packing.rectangle(self._steps, count)
-            if fresh_starts is not None:
-                packing = replace(packing, resets=window.begins & fresh_starts[:, rows].flatten())
-            share = count / self._batch_size
-            parts.append(Part(rows.start, share, window.words, window.tokens, packing, window.targets))
-        return parts
-
-    def _draw_fresh_starts(self, draws: torch.Generator) -> Tensor | None:
-        """Draw where a sentence, if it begins there, starts from zeros: (T, B) for the whole batch; None: nowhere."""
-        if not self._fresh_starts:
-            return None
-        drawn = torch.rand(self._steps * self._batch_size, generator=draws, device="cpu")
-        return (drawn < self._fresh_starts).view(self._steps, -1)
+    def next_part(self, draws: torch.Generator) -> Part:
+        window, count = self.stream.next_window(self._rows), self._rows.stop - self._rows.start
+        packing = Packing.rectangle(self._steps, count)
+        if self._fresh_starts:
+            drawn = torch.rand(self._steps, self._batch_size, generator=draws, device="cpu")[:, self._rows]
+            packing = replace(packing, resets=window.begins & (drawn < self._fresh_starts).flatten())
+        return Part(count / self._batch_size, window.words, window.tokens, packing, window.targets)
 
     def outputs(self, bilm: BiLM, vectors: Tensor, part: Part, dropout: float) -> Tensor:
-        layers, state = bilm.run(vectors, part.tokens, part.packing, self._states[part.key], dropout=dropout)
-        self._states[part.key] = BiLMState(state.h.detach(), state.c.detach())
+        layers, state = bilm.run(vectors, part.tokens, part.packing, self._state, dropout=dropout)
+        self._state = BiLMState(state.h.detach(), state.c.detach())
         return layers[-1]
 
-    def _set_state(self, state: BiLMState) -> None:
-        """Split a state by rows among the parts."""
-        self._states = {rows.start: BiLMState(state.h[:, :, rows], state.c[:, :, rows]) for rows in self._parts}
-
     def tensors(self) -> dict[str, Tensor]:
-        own = [BiLMState(state.h.cpu(), state.c.cpu()) for state in self._states.values()]
-        states = list(chain.from_iterable(self._processes.gather(own)))
+        states = self._processes.gather(BiLMState(self._state.h.cpu(), self._state.c.cpu()))
         return {name: torch.cat([getattr(state, name) for state in states], dim=2) for name in ("h", "c")}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        state, expected = BiLMState(**tensors).to(self._initial.h.device), self._initial
-        if (state.h.shape, state.c.shape) != (expected.h.shape, expected.c.shape):
-            raise ValueError(f"its state has the shapes {tuple(state.h.shape)} and {tuple(state.c.shape)}")
-        self._set_state(state)
+        h, c = (tensors[name][:, :, self._rows] for name in ("h", "c"))
+        self._state = BiLMState(h, c).to(self._state.h.device)
 
 
 class _WholeSentences:
     """The text of objectives that read whole sentences, batch_size * unroll_steps positions of them in a batch."""
 
-    pending_name = "sentences"
-
     def __init__(self, settings: PretrainConfig, vocab: Vocab, processes: Processes) -> None:
-        self._rows, self._size = settings.batch_size, settings.batch_size * settings.unroll_steps
-        self._vocab = vocab
-        self._own = processes.part_numbers(settings.accumulation)
-        self._num_parts = processes.count * settings.accumulation
+        self._num_rows, self._size = settings.batch_size, settings.batch_size * settings.unroll_steps
+        self._vocab, self._processes = vocab, processes
 
-    def read_from(self, sentences: Iterator[list[str]], pending: PendingText | None) -> None:
-        """See `Objective`. ValueError if the pending text is from larger batches."""
-        if pending is not None and pending.excess >= self._size:
-            raise ValueError(f"its sentences exceed a batch of {self._size} positions by {pending.excess}")
-        self.stream = SentenceStream(sentences, self._size, pending)
-
-    @property
-    def pending(self) -> PendingText:
-        return self.stream.pending
+    def read_from(self, sentences: Iterator[list[str]], pending: dict[str, Any] | None) -> None:
+        self.stream = SentenceStream(sentences, self._size, None if pending is None else PendingText(**pending))
 
     def tensors(self) -> dict[str, Tensor]:
         return {}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        if tensors:
-            raise ValueError(f"it has a state ({', '.join(tensors)}), which this encoder does not carry")
+        assert not tensors
 
-    def _split(self, sentences: Sequence[list[str]]) -> dict[int, np.ndarray]:
-        """The indices of the sentences of each part that this process computes; parts have about equal lengths."""
-        parts = assign_rows([len(sentence) + 1 for sentence in sentences], self._num_parts)
-        return {number: np.flatnonzero(parts == number) for number in self._own}
+    def _own(self, sentences: Sequence[list[str]]) -> np.ndarray:
+        """The indices of the sentences that this process computes; those of all processes have about equal lengths."""
+        lengths = [len(sentence) + 1 for sentence in sentences]
+        return np.flatnonzero(assign_rows(lengths, self._processes.count) == self._processes.rank)
 
     def _rows_of(self, lengths: Sequence[int]) -> tuple[np.ndarray, int]:
         """The row of each sentence in packed streams, and the number of rows."""
-        rows = max(1, min(self._rows, len(lengths)))
+        rows = max(1, min(self._num_rows, len(lengths)))
         return assign_rows(lengths, rows), rows
 
 
@@ -242,24 +139,16 @@ class SentenceLikelihood(_WholeSentences):
 
     losses: tuple[str, ...] = ("forward", "backward")
 
-    def next_parts(self, draws: torch.Generator) -> list[Part]:
-        sentences = next(self.stream)
-        positions = sum(map(len, sentences)) + len(sentences)
-        return [
-            self._part(key, [sentences[number] for number in own], positions)
-            for key, own in self._split(sentences).items()
-        ]
-
-    def _part(self, key: int, sentences: list[list[str]], positions: int) -> Part:
-        rows, num_rows = self._rows_of([len(sentence) + 1 for sentence in sentences])
-        batch = scoring_batch(sentences, rows, num_rows, reset=True)
-        targets = batch.text.to_streams(target_ids(sentences, self._vocab))
-        share = targets.shape[1] / positions
-        return Part(key, share, batch.words, batch.tokens, batch.text.packing, targets)
+    def next_part(self, draws: torch.Generator) -> Part:
+        batch = next(self.stream)
+        sentences = [batch[number] for number in self._own(batch)]
+        packed = scoring_batch(sentences, *self._rows_of([len(sentence) + 1 for sentence in sentences]), reset=True)
+        targets = packed.text.to_streams(target_ids(sentences, self._vocab))
+        share = targets.shape[1] / (sum(map(len, batch)) + len(batch))
+        return Part(share, packed.words, packed.tokens, packed.text.packing, targets)
 
     def outputs(self, bilm: BiLM, vectors: Tensor, part: Part, dropout: float) -> Tensor:
-        layers, _ = bilm.run(vectors, part.tokens, part.packing, dropout=dropout)
-        return layers[-1]
+        return bilm.run(vectors, part.tokens, part.packing, dropout=dropout)[0][-1]
 
 
 class MaskedWords(_WholeSentences):
@@ -267,27 +156,23 @@ class MaskedWords(_WholeSentences):
 
     losses: tuple[str, ...] = ("masked",)
 
-    def next_parts(self, draws: torch.Generator) -> list[Part]:
-        sentences = next(self.stream)
-        hidden = draw_hidden(list(map(len, sentences)), HIDDEN_SHARE, draws)
-        total = sum(map(len, hidden))
-        return [
-            self._part(key, [sentences[number] for number in own], [hidden[number] for number in own], total)
-            for key, own in self._split(sentences).items()
-        ]
-
-    def _part(self, key: int, sentences: list[list[str]], hidden: list[np.ndarray], total: int) -> Part:
+    def next_part(self, draws: torch.Generator) -> Part:
+        batch = next(self.stream)
+        drawn = draw_hidden(list(map(len, batch)), HIDDEN_SHARE, draws)
+        own = self._own(batch)
+        sentences, hidden = [batch[number] for number in own], [drawn[number] for number in own]
         lengths = np.array([len(sentence) + 2 for sentence in sentences], dtype=np.int64)
-        rows, num_rows = self._rows_of(lengths.tolist())
-        batch = embedding_batch(sentences, rows, num_rows, reset=True)
-        words = [sentence[position] for sentence, own in zip(sentences, hidden, strict=True) for position in own]
+        packed = embedding_batch(sentences, *self._rows_of(lengths.tolist()), reset=True)
+        words = [sentence[position] for sentence, places in zip(sentences, hidden, strict=True) for position in places]
         begins = np.cumsum(lengths) - lengths
-        places = [begin + 1 + own for begin, own in zip(begins, hidden, strict=True)]  # after <S>
-        slots = batch.text.slots[:, torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.int64), *places]))]
-        targets = torch.from_numpy(self._vocab.ids(words))[None]
-        share = len(words) / total
-        return Part(key, share, batch.words, batch.tokens, batch.text.packing, targets, slots)
+        places = [begin + 1 + place for begin, place in zip(begins, hidden, strict=True)]  # after <S>
+        slots = packed.text.slots[:, torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.int64), *places]))]
+        share, targets = len(words) / sum(map(len, drawn)), torch.from_numpy(self._vocab.ids(words))[None]
+        return Part(share, packed.words, packed.tokens, packed.text.packing, targets, slots)
 
     def outputs(self, bilm: BiLM, vectors: Tensor, part: Part, dropout: float) -> Tensor:
         assert part.hidden is not None
         return masked_outputs(bilm, vectors, part.tokens, part.packing, part.hidden, dropout)[None]
+
+
+Objective: TypeAlias = WindowLikelihood | SentenceLikelihood | MaskedWords

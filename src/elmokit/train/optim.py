@@ -1,24 +1,23 @@
-"""Training recipes and their optimizers: bilm-tf's AdaGrad, AdamW, and Muon combined with AdamW."""
+"""Training recipes, their learning rates by step, and their optimizers: bilm-tf's AdaGrad, AdamW, Muon with AdamW."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from elmokit.train.muon import Muon
-from elmokit.train.schedule import ScheduleName
 
 WEIGHT_DECAY = 0.01
 ADAM_BETAS = (0.9, 0.98)
-# The state that each optimizer keeps for a parameter: tensors of its shape, or scalars for steps.
-STATE_NAMES = {
-    torch.optim.Adagrad: {"step", "sum"},
-    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
-    Muon: {"momentum_buffer"},
-}
+WARM_UP = 0.05  # the largest fraction of the steps, if their number is known
+FINAL_FACTOR = 0.05  # at the end of the cosine
+
+ScheduleName = Literal["cosine", "constant", "none"]
 
 
 @dataclass(frozen=True)
@@ -48,22 +47,43 @@ RECIPES = {
 }
 
 
-def recipe(
-    name: str,
-    learning_rate: float | None = None,
-    fresh_starts: float | None = None,
-    schedule: ScheduleName | None = None,
-) -> Recipe:
-    """The recipe `original`, `modern` or `muon`, with the values that are not None replaced."""
-    changes = {"learning_rate": learning_rate, "fresh_starts": fresh_starts, "schedule": schedule}
-    return replace(RECIPES[name], **{field: value for field, value in changes.items() if value is not None})
+@dataclass(frozen=True)
+class Schedule:
+    """A schedule: warm-up and cosine decay (`cosine`), warm-up and a constant rate (`constant`), or `none`.
 
+    Attributes:
+        name: The kind of schedule.
+        total_steps: Steps of the run; None without a planned end (`constant`).
+        warm_up_steps: Steps over which the rate rises; at most 5 % of a run with a planned end.
+        cool_down: The first step of a linear decay to zero, and the number of its steps. It finishes a run without a
+            planned end (Hägele et al. 2024, "Scaling Laws and Compute-Optimal Training Beyond Fixed Training
+            Durations").
+    """
 
-# --- Optimizers -------------------------------------------------------------------------------------------------------
+    name: ScheduleName
+    total_steps: int | None
+    warm_up_steps: int = 1000
+    cool_down: tuple[int, int] | None = None
 
+    @property
+    def last_step(self) -> int | None:
+        """The planned last step; None: none."""
+        return self.total_steps if self.cool_down is None else sum(self.cool_down)
 
-def _fused(parameters: Sequence[nn.Parameter]) -> bool:
-    return bool(parameters) and parameters[0].device.type in ("cpu", "cuda")
+    def factor(self, step: int) -> float:
+        """The factor of the learning rate at a step, from 0. After the last step of a cool-down it would reach 0."""
+        if self.name == "none":
+            return 1.0
+        total = None if self.name == "constant" else self.total_steps
+        warm_up = self.warm_up_steps if total is None else max(1, min(self.warm_up_steps, round(WARM_UP * total)))
+        factor = min(1.0, (step + 1) / warm_up)
+        if total is not None and step >= warm_up:
+            progress = min(1.0, (step - warm_up) / max(1, total - warm_up))
+            factor = FINAL_FACTOR + (1 - FINAL_FACTOR) * 0.5 * (1 + math.cos(math.pi * progress))
+        if self.cool_down is not None:
+            begin, steps = self.cool_down
+            factor *= min(1.0, max(0.0, (begin + steps - step) / (steps + 1)))
+        return factor
 
 
 def _adamw(parameters: Sequence[nn.Parameter], learning_rate: float) -> torch.optim.AdamW:
@@ -71,7 +91,7 @@ def _adamw(parameters: Sequence[nn.Parameter], learning_rate: float) -> torch.op
     matrices = [parameter for parameter in parameters if parameter.dim() > 1]
     others = [parameter for parameter in parameters if parameter.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=learning_rate, betas=ADAM_BETAS, fused=_fused(parameters))
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=ADAM_BETAS, fused=True)
 
 
 class Optimizer:
@@ -87,57 +107,23 @@ class Optimizer:
                 group["lr"] = learning_rate
             optimizer.step()
 
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """All parameters, in the order in which `tensors` numbers them."""
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                yield from group["params"]
-
     def tensors(self) -> dict[str, Tensor]:
-        """The state by `parameter number.name`; parameters are numbered consecutively across the optimizers."""
-        tensors, first = {}, 0
-        for optimizer in self.optimizers:
-            for number, state in optimizer.state_dict()["state"].items():
-                tensors |= {f"{first + number}.{name}": torch.as_tensor(value) for name, value in state.items()}
-            first += _num_parameters(optimizer)
-        return tensors
+        """The state, by `number of the optimizer.number of its parameter.name`."""
+        return {
+            f"{place}.{number}.{name}": torch.as_tensor(value)
+            for place, optimizer in enumerate(self.optimizers)
+            for number, state in optimizer.state_dict()["state"].items()
+            for name, value in state.items()
+        }
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Load the state that `tensors` returned for an optimizer of the same parameters.
-
-        Raises:
-            ValueError: The state is for other parameters, or is not what their optimizer keeps.
-        """
-        states: dict[int, dict[str, Tensor]] = {}
+        """Load the state that `tensors` returned for an optimizer of the same parameters."""
+        states: list[dict[int, dict[str, Tensor]]] = [{} for _ in self.optimizers]
         for key, tensor in tensors.items():
-            number, name = key.split(".", 1)
-            states.setdefault(int(number), {})[name] = tensor
-        parameters = list(self.parameters())
-        first = 0
-        for optimizer in self.optimizers:
-            count = _num_parameters(optimizer)
-            own = {number - first: states.pop(number) for number in range(first, first + count) if number in states}
-            for number, values in own.items():
-                _check_state(optimizer, first + number, parameters[first + number], values)
-            optimizer.load_state_dict({"state": own, "param_groups": optimizer.state_dict()["param_groups"]})
-            first += count
-        if states:
-            raise ValueError(f"the optimizer has no parameters {', '.join(map(str, sorted(states)))}")
-
-
-def _check_state(
-    optimizer: torch.optim.Optimizer, number: int, parameter: nn.Parameter, values: dict[str, Tensor]
-) -> None:
-    """ValueError unless the state of a parameter is what its optimizer keeps for it."""
-    expected = STATE_NAMES.get(type(optimizer), values.keys())
-    fits = all(value.is_floating_point() and value.shape in (parameter.shape, ()) for value in values.values())
-    if values.keys() != expected or not fits:
-        shapes = ", ".join(f"{name} {value.dtype} {tuple(value.shape)}" for name, value in sorted(values.items()))
-        raise ValueError(f"the optimizer's state of parameter {number} {tuple(parameter.shape)} is {shapes}")
-
-
-def _num_parameters(optimizer: torch.optim.Optimizer) -> int:
-    return sum(len(group["params"]) for group in optimizer.param_groups)
+            place, number, name = key.split(".")
+            states[int(place)].setdefault(int(number), {})[name] = tensor.clone()  # which a step would change
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
 
 def make_optimizer(
@@ -161,10 +147,7 @@ def make_optimizer(
         The optimizer.
     """
     if name == "original":
-        adagrad = torch.optim.Adagrad(
-            parameters, lr=learning_rate, initial_accumulator_value=1.0, fused=_fused(parameters)
-        )
-        return Optimizer([adagrad])
+        return Optimizer([torch.optim.Adagrad(parameters, learning_rate, initial_accumulator_value=1.0, fused=True)])
     if name == "modern":
         return Optimizer([_adamw(parameters, learning_rate)])
     hidden = {id(parameter) for parameter in hidden_matrices}

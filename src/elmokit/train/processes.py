@@ -39,62 +39,30 @@ class Processes:
         """Whether this process writes the files of the run."""
         return self.rank == 0
 
-    def part_numbers(self, accumulation: int) -> range:
-        """The parts of a batch that this process computes, by their numbers among those of all processes."""
-        return range(self.rank * accumulation, (self.rank + 1) * accumulation)
-
-    def parts(self, batch_size: int, accumulation: int) -> list[slice]:
-        """The rows of a batch that this process computes, in `accumulation` parts, one after the other.
-
-        Raises:
-            ValueError: There are fewer rows than parts of all processes.
-        """
-        parts = self.count * accumulation
-        if batch_size < parts:
-            raise ValueError(
-                f"a batch of {batch_size} rows is too small for {self.count} processes times {accumulation} parts: "
-                "raise batch_size"
-            )
-        bounds = [number * batch_size // parts for number in range(parts + 1)]
-        return [slice(bounds[number], bounds[number + 1]) for number in self.part_numbers(accumulation)]
+    def rows(self, batch_size: int) -> slice:
+        """The rows of a batch that this process computes. ValueError if there are fewer rows than processes."""
+        if batch_size < self.count:
+            raise ValueError(f"{self.count} processes cannot share a batch of {batch_size} rows: raise batch_size")
+        return slice(self.rank * batch_size // self.count, (self.rank + 1) * batch_size // self.count)
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all processes."""
-        if self.count == 1:
-            return
         together = torch.cat([tensor.flatten() for tensor in tensors])
         dist.all_reduce(together)
         for tensor, summed in zip(tensors, together.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(summed.view_as(tensor))
 
-    def sum_rows(self, tensors: Sequence[Tensor], ids: Tensor) -> None:
-        """`sum` for tensors that are zero except in the rows `ids` of each process; only those rows are exchanged."""
-        if self.count == 1:
-            return
-        is_exchanged = torch.zeros(len(tensors[0]), dtype=torch.uint8, device=ids.device)
-        is_exchanged[ids] = 1
-        dist.all_reduce(is_exchanged, dist.ReduceOp.MAX)
-        rows = is_exchanged.nonzero().flatten()
-        parts = [tensor[rows] for tensor in tensors]
-        self.sum(parts)
-        for tensor, part in zip(tensors, parts, strict=True):
-            tensor[rows] = part
-
     def gather(self, value: T) -> list[T]:
         """The values of all processes, in the order of their ranks."""
-        values: list[Any] = [value]
-        if self.count > 1:
-            values = [None] * self.count
-            dist.all_gather_object(values, value)
+        if self.count == 1:
+            return [value]
+        values: list[Any] = [None] * self.count
+        dist.all_gather_object(values, value)
         return values
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process."""
-        if self.count == 1:
-            return flag
-        of_any = torch.tensor([flag], dtype=torch.uint8, device=self.device)
-        dist.all_reduce(of_any, dist.ReduceOp.MAX)
-        return bool(of_any)
+        return any(self.gather(flag))
 
     def of_first(self, make: Callable[[], T]) -> T:
         """The result of `make()`, called in the first process while the others wait; an error is raised in all."""
@@ -128,18 +96,13 @@ def joined_processes(device: str | None) -> Iterator[Processes]:
         device: "cpu" or "cuda", from the settings; None: GPUs where there are any.
 
     Raises:
-        ValueError: There is no such device, or it is one GPU for several processes.
+        ValueError: There is no such device.
     """
     if not is_one_of_several():
         yield ALONE
         return
-    count = int(os.environ["WORLD_SIZE"])
     own = pick_device(device)
     if own.type == "cuda":
-        if device is not None and torch.device(device).index is not None:
-            raise ValueError(
-                f"{count} processes cannot share {device}: use device cuda, so that each takes its own GPU"
-            )
         own = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(own)
     dist.init_process_group("nccl" if own.type == "cuda" else "gloo", timeout=LONGEST_WAIT)

@@ -1,61 +1,33 @@
-"""The log of a run, written and read: one JSON line per event, and optionally TensorBoard events."""
+"""The log of a run, written and read: one JSON line per event."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any
 
-
-def _is_json(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
-
-
-def _end_last_line(log: Path) -> None:
-    """Repair the end of a log whose run was killed: complete the last line, or remove it if it is not valid JSON."""
-    content = log.read_bytes() if log.is_file() else b""
-    last = content[content.rfind(b"\n") + 1 :]
-    if not last:
-        return
-    with log.open("r+b") as file:
-        file.seek(len(content))
-        if _is_json(last):
-            file.write(b"\n")
-        else:
-            file.truncate(len(content) - len(last))
+LOG = "log.jsonl"
 
 
 class Tracker:
     """Appends events to `log.jsonl`; a resumed run continues the file. Without a directory it does nothing."""
 
-    def __init__(self, directory: Path | None, tensorboard: bool = False) -> None:
+    def __init__(self, directory: Path | None) -> None:
         self._file: Any = None
-        self._writer: Any = None
-        if directory is None:
-            return
-        directory.mkdir(parents=True, exist_ok=True)
-        _end_last_line(directory / "log.jsonl")
-        self._file = (directory / "log.jsonl").open("a", encoding="utf-8")
-        if tensorboard:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                raise ValueError(
-                    "TensorBoard is not installed: pip install tensorboard (elmokit's extra train)"
-                ) from None
-            self._writer = SummaryWriter(str(directory / "tensorboard"))
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+            log = directory / LOG
+            if log.is_file():  # the run may have been killed while it wrote a line
+                os.truncate(log, log.read_bytes().rfind(b"\n") + 1)
+            self._file = log.open("a", encoding="utf-8")
 
     def event(self, kind: str, step: int, **values: Any) -> None:
         """Append one line: time (seconds since 1970), kind of event, step, values.
 
-        Numbers that are not finite, which JSON lacks, become null. In TensorBoard, the name of a value begins with the
-        kind of event, and with `measure` if that is among the values.
+        Numbers that are not finite, which JSON lacks, become null.
         """
         if self._file is None:
             return
@@ -66,17 +38,10 @@ class Tracker:
         record = {"time": round(time.time(), 3), "event": kind, "step": step, **finite}
         self._file.write(json.dumps(record, default=str) + "\n")
         self._file.flush()
-        if self._writer is not None:
-            group = "/".join([kind, values["measure"]] if "measure" in values else [kind])
-            for name, value in values.items():
-                if isinstance(value, int | float) and math.isfinite(value):
-                    self._writer.add_scalar(f"{group}/{name}", value, step)
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
-        if self._writer is not None:
-            self._writer.close()
 
 
 def read_events(directory: Path) -> list[dict[str, Any]]:
@@ -91,7 +56,7 @@ def read_events(directory: Path) -> list[dict[str, Any]]:
     Raises:
         FileNotFoundError: If the directory has no log.
     """
-    content = (directory / "log.jsonl").read_bytes()
+    content = (directory / LOG).read_bytes()
     complete = content[: content.rfind(b"\n") + 1]  # the last line may be unfinished
     return [json.loads(line) for line in complete.splitlines()]
 
