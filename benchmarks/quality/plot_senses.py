@@ -1,4 +1,4 @@
-"""Plot the vectors of ambiguous words: docs/images/senses.png (needs the extra "plots").
+"""Plot the vectors of ambiguous words: docs/images/senses.png (needs matplotlib).
 
     python benchmarks/quality/plot_senses.py [--model NAME_OR_PATH]
 

@@ -18,7 +18,7 @@ from elmokit.fs.json_files import is_json_object
 from elmokit.fs.reading import read_lines
 
 STANDARD_STREAM = Path("-")
-WRITTEN = ("output", "plot", "cache")  # beginnings of the names of options that name what is written
+WRITTEN = ("output", "cache")  # beginnings of the names of options that name what is written
 LINES_LOOKED_AT = 1_000  # to detect the format of a text
 SUFFIX_OF_MAGIC = {b"\x1f\x8b": ".gz", b"\x28\xb5": ".zst"}
 
