@@ -40,8 +40,8 @@ def _refuse_records(file: Path) -> None:
     are_proteins = kind in FASTA and next(beginning(file), "").startswith(">")
     if kind in (PARQUET, *JSON_LINES) or are_proteins or is_conllu(file):
         raise ValueError(
-            f"{file} holds {kind if kind != '.txt' else 'CoNLL-U'}, not lines of text: write its sentences to a text "
-            "file, one per line (embed proteins with --fasta; `elmokit prepare` reads JSON, Parquet and FASTA)"
+            f"{file} holds records (JSON, Parquet, CoNLL-U or FASTA), not lines of text: write its sentences to a text "
+            "file, one per line (embed proteins with --fasta; `elmokit prepare` reads all but CoNLL-U)"
         )
 
 
