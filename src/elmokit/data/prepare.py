@@ -251,7 +251,7 @@ def prepare(
     """
     if isinstance(inputs, str | Path) or isinstance(exclude, str | Path) or not inputs:
         raise ValueError("give a list of files: [path]")
-    if len({*map(os.path.realpath, (*inputs, *exclude))}) < len(inputs) + len(exclude):
+    if len({os.path.realpath(path) for path in (*inputs, *exclude)}) < len(inputs) + len(exclude):
         raise ValueError("a file is given more than once, or is both an input and excluded")
     chosen = _tokenizer([*inputs, *exclude], tokenizer, language)
     if (warning := missing_rules(chosen, language)) is not None:
