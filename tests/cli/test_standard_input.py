@@ -178,11 +178,7 @@ def test_errors_name_standard_input_and_not_its_copy(
 ) -> None:
     assert run("embed - --output vectors", b"a caf\xe9\n") == 2
     error = capsys.readouterr().err
-<<<<<<< HEAD
     assert error.startswith("elmokit: error: standard input, line 1: ") and "-t UTF-8 -" in error
-=======
-    assert error.startswith("elmokit: error: standard input, line 1: ") and "-t UTF-8 -`" in error
->>>>>>> 94e8119 (Compare the paths of a corpus by what they point to)
     assert run("embed - --output vectors", b"") == 2
     assert capsys.readouterr().err.startswith("elmokit: error: standard input is empty")
 
