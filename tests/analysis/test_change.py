@@ -112,16 +112,6 @@ def test_semantic_change_reads_each_corpus_once_for_all_words(
     assert [path.name for path in read] == ["old.txt", "new.txt"]
 
 
-@pytest.mark.parametrize("layers", ["all", "first", 9])
-def test_semantic_change_refuses_other_layers_before_it_reads_a_corpus(
-    layers: str | int, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "old.txt").write_text(OLD)
-    monkeypatch.setattr(uses, "read_lines", lambda path: pytest.fail("read it"))
-    with pytest.raises(ValueError, match="layers must be mix"):
-        semantic_change(["play"], tmp_path / "old.txt", tmp_path / "old.txt", embedder, layers)
-
-
 def test_change_verb_prints_and_writes(embedder: Embedder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(embedder.model, tmp_path / "tiny")
     (tmp_path / "old.txt").write_text(OLD)

@@ -88,12 +88,6 @@ def test_read_raganato_reads_multiword_instances_as_spans(xml: Path) -> None:
     assert list(read_raganato(xml)) == [SenseSentence(words, instances), SenseSentence(("Yes",), ())]
 
 
-def test_read_raganato_does_not_depend_on_the_block_size(xml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = list(read_raganato(xml))
-    monkeypatch.setattr("elmokit.fs.reading.READ_SIZE", 7)
-    assert list(read_raganato(xml)) == whole
-
-
 @pytest.mark.parametrize(
     ("xml_text", "keys", "message"),
     [

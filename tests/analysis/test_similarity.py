@@ -1,7 +1,6 @@
 """Similarities of the uses of a word, against cosines of the embedder's vectors."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -46,10 +45,6 @@ def test_compare_gives_cosines_of_the_vectors(embedder: Embedder) -> None:
         expected = [[cosine(left, right) for right in vectors] for left in vectors]
         np.testing.assert_allclose(matrix, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(next(iter(result.similarities.values())), 1, rtol=0, atol=1e-5)
-
-
-def test_the_number_of_a_layer_may_be_numpys(embedder: Embedder) -> None:
-    assert "layer 1" in str(compare("play", ["They play.", "We play."], embedder, layers=np.int64(1)))  # type: ignore[arg-type]
 
 
 def test_no_similarity_is_above_one(embedder: Embedder) -> None:
@@ -110,16 +105,3 @@ def test_compare_raises_for_a_text_in_place_of_a_list(embedder: Embedder) -> Non
     for sentences, other in ((FRUIT, ()), ([FRUIT, FIRM], FRUIT)):
         with pytest.raises(ValueError, match="list of sentences"):
             compare("apple", sentences, embedder, other=other)
-
-
-def test_compare_embeds_each_sentence_once(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    embedded: list[tuple[str, ...]] = []
-    real = embedder.embed_stream
-
-    def recording(sentences: Any, *arguments: Any) -> Any:
-        embedded.extend(sentences)
-        return real(sentences, *arguments)
-
-    monkeypatch.setattr(embedder, "embed_stream", recording)
-    compare("apple", [FRUIT, FIRM, BOTH, FRUIT], embedder)
-    assert [words[-2] for words in embedded] == ["apple", "new", "tree"]

@@ -20,7 +20,6 @@ from elmokit.embed.files import embed_file
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import evaluate
 from elmokit.lm.score_files import score_file
-from elmokit.lm.scoring import score
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.storage.store import EmbeddingStore
@@ -108,14 +107,6 @@ def test_verbs_by_line_tokenize_raw_text_and_leave_tokenized_text(
     assert words_of(raw, model, True) == expected
     assert words_of(tokenized, model, False) == expected
     assert sorted(words_of(shard, model, True)) == sorted(expected)
-
-
-def test_strings_are_tokenized_and_lists_of_words_are_not(model: Pretrained) -> None:
-    raw, tokenized = "It's heavy; few can carry it.", "It 's heavy ; few can carry it ."
-    of_lists = score([tokenized.split()], model)[0].words
-    assert of_lists == score([raw], model)[0].words == score([tokenized], model, tokenize=False)[0].words
-    embedder = Embedder(model, "cpu")
-    assert len(embedder.embed([raw])[0]) == len(embedder.embed([tokenized], tokenize=False)[0]) == 9
 
 
 def test_text_is_tokenized_for_a_model_that_records_no_tokenizer() -> None:
