@@ -12,6 +12,7 @@ from allennlp_state import allennlp_state_dict
 from torch import Tensor, nn
 
 from elmokit.compat import allennlp
+from elmokit.nn.inference import PrepackedBiLM
 
 # `state_dict` of AllenNLP's `Elmo` with one mix, for the model of the goldens.
 LAYERS = [f"{direction}_layer_{number}" for number in (0, 1) for direction in ("forward", "backward")]
@@ -191,7 +192,7 @@ def test_frozen_weights_are_prepacked_once(golden: tuple[Path, Path]) -> None:
     prepacked = elmo._elmo_lstm._prepacked
     first = elmo(ids)["elmo_representations"][0]
     kept = prepacked._kept
-    assert kept is not None and kept[2].is_prepacked
+    assert kept is not None and isinstance(kept[2], PrepackedBiLM)
     assert torch.equal(elmo(ids)["elmo_representations"][0], first) and prepacked._kept is kept
     for other in (copy.deepcopy(elmo), pickle.loads(pickle.dumps(elmo))):
         assert torch.equal(other(ids)["elmo_representations"][0], first)

@@ -124,7 +124,7 @@ def test_a_word_that_is_too_long_is_reported(model: SentenceTransformer) -> None
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"layers": "all"}, "one vector of a word is needed"),
+        ({"layers": "all"}, "one vector is needed"),
         ({"layers": 7}, "layers must be"),
         ({"max_seq_length": -1}, "max_seq_length must be at least 1"),
         ({"max_seq_length": 0}, "max_seq_length must be at least 1"),
@@ -195,7 +195,7 @@ def test_loading_runs_no_class_of_a_stranger(model: SentenceTransformer, tmp_pat
     [
         ("modules.json", '[{"idx": 0}]', "missing or unknown settings"),
         ("config_sentence_transformers.json", None, "copy the whole directory"),
-        ("config_sentence_transformers.json", "[]", "sentence_transformers.json must be dict"),
+        ("config_sentence_transformers.json", "[]", "sentence_transformers.json must be an object"),
         ("config_sentence_transformers.json", '{"prompts": 3}', "prompts must be"),
         ("elmo_module.json", None, "missing or unknown settings freeze, layers, max_seq_length"),
         ("elmo_module.json", "[]", "must be an object"),

@@ -95,7 +95,7 @@ def test_a_long_word_is_truncated_without_a_warning(nlp: Any) -> None:
 @pytest.mark.parametrize(
     ("config", "error", "reason"),
     [
-        ({"layers": "all"}, ValueError, "one vector of a word is needed"),
+        ({"layers": "all"}, ValueError, "one vector is needed"),
         ({"layers": 7}, ValueError, "layers must be"),
         ({"model": "nowhere"}, FileNotFoundError, "no model 'nowhere'"),
     ],

@@ -37,6 +37,7 @@ class GatedEmbedder(Embedder):
 
         def gated(batches: Any, *args: Any) -> Any:
             self.gate.wait(20)
+            batches = list(batches)
             if any("poison" in sentence for batch in batches for sentence in batch):
                 raise ValueError("poison")
             return embed_all(batches, *args)

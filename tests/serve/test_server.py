@@ -115,7 +115,7 @@ def test_client_that_stops_reading_does_not_keep_the_server() -> None:
 
 def test_settings_that_make_no_sense_are_errors_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
-        (["--queue-words", "5"], "--queue-words (5) must be at least max_words"),
+        (["--queue-words", "5"], "--queue-words must be at least max_words"),
         (["--port", "70000"], "port must be from 0 to 65535"),
         (["--timeout", "0"], "timeout must be above 0 seconds"),
         (["--timeout", "inf"], "timeout must be above 0 seconds and finite"),

@@ -25,6 +25,7 @@ from elmokit.config import CharCNNConfig, LSTMConfig
 from elmokit.fs.json_files import read_json
 from elmokit.nn.bilm import BiLM, BiLMState, in_full_width, uncompiled
 from elmokit.nn.elmo import add_boundaries
+from elmokit.nn.inference import PrepackedBiLM
 from elmokit.nn.lstm import BidirectionalLSTM, has_hooks
 from elmokit.nn.shapes_only import shapes_only
 from elmokit.nn.token_encoders import CharCNN, TokenEncoder
@@ -328,7 +329,9 @@ class _ElmoBiLm(nn.Module):
             return {"activations": [torch.cat([vectors, vectors], dim=-1), *lstm(vectors, mask)], "mask": mask}
         bilm = self._bilm()
         words, tokens, mask = self._words(bilm, inputs, word_inputs)
-        learns_words_only = bilm.is_prepacked and records_gradients(words)  # prepacked LSTMs have no gradients
+        learns_words_only = isinstance(bilm, PrepackedBiLM) and records_gradients(
+            words
+        )  # prepacked LSTMs have no gradients
         encoder = lstm.encoder() if learns_words_only else bilm.sequence_encoder
         return {"activations": list(lstm.run(encoder, words, tokens, mask)), "mask": mask}
 
