@@ -223,10 +223,8 @@ def train(
                 trainer.rate_factor, saved, restored = rate_factor, trainer.step, trainer.step
                 progress.update(trainer.step - progress.n)
                 tracker.event("diverged", step, restored=trainer.step, rate_factor=rate_factor)
-                say(
-                    f"step {step:,}: the loss diverged; training goes on from step {trainer.step:,} with the learning "
-                    f"rate multiplied by {rate_factor:g}"
-                )
+                factor = f"the learning rate multiplied by {rate_factor:g}"
+                say(f"step {step:,}: the loss diverged; training goes on from step {trainer.step:,} with {factor}")
                 begin, begin_step = _now(), trainer.step
 
         if patience is not None and (kept := processes.of_first(lambda: latest_snapshot(best))) is not None:

@@ -65,15 +65,12 @@ class _Batch:
 
     def to(self, device: torch.device) -> _Batch:
         """The batch with its tensors on a device, to which they are copied at once."""
-        part = self.part
-        hidden = [] if part.hidden is None else [part.hidden]
+        part, hidden = self.part, [] if self.part.hidden is None else [self.part.hidden]
         tensors = [self.ids, part.tokens, part.targets, *(drawn.ids for drawn in self.samples), *hidden]
         ids, tokens, targets, *others = upload(tensors, device)
         samples = [replace(drawn, ids=own) for drawn, own in zip(self.samples, others, strict=False)]
-        hidden = None if part.hidden is None else others[-1]
-        return replace(
-            self, ids=ids, samples=samples, part=replace(part, tokens=tokens, targets=targets, hidden=hidden)
-        )
+        part = replace(part, tokens=tokens, targets=targets, hidden=others[-1] if hidden else None)
+        return replace(self, part=part, ids=ids, samples=samples)
 
 
 def _first_sentences(file: Path, words: int) -> Iterator[list[str]]:
