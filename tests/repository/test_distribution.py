@@ -29,7 +29,8 @@ PROGRAM = f"""
 import sys
 import numpy as np
 import elmokit
-print(elmokit.__file__, *elmokit.available_backends())
+from elmokit.ops.dispatch import available_backends
+print(elmokit.__file__, *available_backends())
 np.save(sys.argv[1], elmokit.Embedder.load(device="cpu").embed([{SENTENCE!r}])[0])
 """
 
