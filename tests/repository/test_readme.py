@@ -1,4 +1,4 @@
-"""The Python and the commands of the README and of docs/python.md run as they stand, from top to bottom, in a clone."""
+"""The Python and the commands of the README and of the tours in docs run as they stand, from top to bottom, in a clone."""
 
 import re
 import shutil
@@ -9,7 +9,7 @@ from document_examples import blocks_of, run_command, run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 README, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
-INDEX, PYTHON = ROOT / "docs" / "index.md", ROOT / "docs" / "python.md"
+INDEX, PYTHON, COMMANDS = (ROOT / "docs" / f"{page}.md" for page in ("index", "python", "command-line"))
 
 
 @pytest.fixture
@@ -36,9 +36,10 @@ def test_python_of_the_tour_runs_and_gives_what_it_says() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.usefixtures("clone")
-def test_commands_of_the_readme_run() -> None:
-    blocks = [block for block in blocks_of(README, "console") if "elmokit" in block]
-    assert blocks, "the README has no tour of the commands"
+@pytest.mark.parametrize("document", [README, COMMANDS], ids=["readme", "tour"])
+def test_commands_run(document: Path) -> None:
+    blocks = [block for block in blocks_of(document, "console") if "elmokit" in block]
+    assert blocks, f"{document} has no tour of the commands"
     for line in "".join(blocks).replace("\\\n", " ").splitlines():
         run_command(line)
 
