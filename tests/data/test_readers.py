@@ -31,6 +31,13 @@ CONLLU = """# sent_id = 1
 """
 
 
+def conllu(*tokens):
+    lines = (
+        f"{token.replace(' ', chr(9))}{chr(9)}_" + "\t_" * 7 if token[:1].isdecimal() else token for token in tokens
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
 def write(tmp_path, name, text):
     path = tmp_path / name
     path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
@@ -80,6 +87,10 @@ def test_read_tagged_skips_conllu_comments_ranges_and_empty_nodes(tmp_path):
         ("", []),
         ("\n\n", []),
         ("a X\r\n\r\nb Y\r\n", [("a",), ("b",)]),
+        ("Hà Nội\tX\nlà\tY\n", [("Hà Nội", "là")]),
+        ("#id X\n", [("#id",)]),
+        ("#\thttp://x\t[2009]\n1\tBerlin\tB-LOC\tO\n", [("1",)]),
+        ("#begin document (bc/x); part 000\nbc/x 0 In IN\n\n#end document\n", [("bc/x",)]),
     ],
 )
 def test_read_tagged_reads_words_of_columns_as_they_are(tmp_path, text, words):
@@ -91,6 +102,11 @@ def test_read_tagged_reads_words_of_columns_as_they_are(tmp_path, text, words):
     [
         ("a.txt", "a X\nb\n", {}, r"a\.txt, line 2"),
         ("a.conllu", "1\ta\tX\n", {}, r"a\.conllu, line 1"),
+        ("a.conllu", conllu("1 a", "2 b", "1 c"), {}, "line 3"),
+        ("a.conllu", conllu("1 a", "# x", "1 c"), {}, "line 3"),
+        ("a.conllu", conllu("1 a", "2a b", "3 c"), {}, "line 2"),
+        ("a.conllu", conllu("1 _", "2 _", "", "1 _"), {}, "without its text"),
+        ("a.txt", "a\tX\rb\tY\r\rc\tX\r", {}, "CR"),
         ("a.txt", "a X\n", {"tag_column": 5}, "line 1: there is no column 5"),
         ("a.conllu", "", {"tag_column": "pos"}, "no column 'pos'"),
         ("a.conll", "1 Hi UH\n\n1 a X\n2 b Y\n", {}, "the numbers 1 to 2"),
@@ -102,6 +118,11 @@ def test_read_tagged_reads_words_of_columns_as_they_are(tmp_path, text, words):
 def test_read_tagged_names_file_and_line_of_malformed_input(tmp_path, name, text, options, message):
     with pytest.raises(ValueError, match=message):
         read(write(tmp_path, name, text), **options)
+
+
+def test_sentences_that_are_not_separated_are_reported(tmp_path):
+    with pytest.warns(UserWarning, match="empty lines"):
+        assert len(read(write(tmp_path, "a.txt", "w O\nv O\n" * 400))) == 1
 
 
 def test_write_predictions_replaces_only_the_tag_column_of_conllu(tmp_path):

@@ -209,7 +209,16 @@ CONLLU = "# sent_id = 1\n# text = The cat.\n1-2\tThe cat" + "\t_" * 8 + "\n1\tTh
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("a.conllu", CONLLU), ("a.txt", CONLLU), ("a.fa", "\n>p\nMVL\n"), ("a.jsonl", "{}\n"), ("a.parquet", "PAR1")],
+    [
+        ("a.conllu", CONLLU),
+        ("a.txt", CONLLU),
+        ("a.fa", "\n>p\nMVL\n"),
+        ("a.jsonl", "{}\n"),
+        ("a.parquet", "PAR1"),
+        ("a.csv", "id,text\n1,Hello\n"),
+        ("eng.train", "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\n"),
+        ("wnut", "Empire\tB-location\nState\tI-location\n\nfog\tO\n"),
+    ],
 )
 def test_records_are_refused_in_place_of_lines_of_text(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)

@@ -1,4 +1,4 @@
-"""The Python and the commands of the README and of the tours in docs run as they stand, from top to bottom, in a clone."""
+"""The Python and the commands of the README and of the tours in docs run as they stand, in a clone."""
 
 import re
 import shutil

@@ -71,12 +71,25 @@ def test_a_line_has_a_label_and_a_text_or_a_tree(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["0", "(3 (2 It", "(3 a) b", "(", "((S (NP a)))", "(3 a) (2 b)", "(3 )", "(3 (2 ) (4 good))"],
+    [
+        "0",
+        "__label__a __label__b text",
+        "(3 (2 It",
+        "(3 a) b",
+        "(",
+        "((S (NP a)))",
+        "(3 a) (2 b)",
+        "(3 )",
+        "(3 (2 ) (4 good))",
+    ],
 )
 @pytest.mark.parametrize("first", ["1 A", "1\tA", TREE])
 def test_other_lines_are_refused(first: str, line: str, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text(f"{first}\n{line}\n")
     with pytest.raises(ValueError, match="line 2"):
+        list(ClassificationTask().read(tmp_path / "texts.txt"))
+    (tmp_path / "texts.txt").write_text("label\ttext\n1\tA\n")
+    with pytest.raises(ValueError, match="names of columns"):
         list(ClassificationTask().read(tmp_path / "texts.txt"))
 
 

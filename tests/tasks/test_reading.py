@@ -61,6 +61,10 @@ def test_answers_outside_of_the_words_are_refused_only_to_train_on(tmp_path: Pat
     (tmp_path / "squad.json").write_text(moved)
     with pytest.raises(ValueError, match="answer_start"):
         list(ReadingTask().read_training(tmp_path / "squad.json"))
+    wrong, right = json.loads(moved)["data"], json.loads(moved.replace("240", "24"))["data"]
+    (tmp_path / "many.json").write_text(json.dumps({"data": wrong + 150 * right}))
+    with pytest.warns(UserWarning, match="1 of 151 answers"):
+        assert len(list(ReadingTask().read_training(tmp_path / "many.json"))) == 150
     (question,) = ReadingTask().read(tmp_path / "squad.json")
     ReadingTask().check(question)
     for changed in ({"answers": ()}, {"span": (-1, 0)}, {"span": (5, 16)}, {"offsets": ((0, 3),)}):

@@ -40,6 +40,7 @@ def test_accuracy_counts_tokens() -> None:
         ("S- V- I- N-", None),  # parts of speech in PROIEL's treebanks
         ("B-X E-X S-X", "BIOES"),
         ("B-X S", None),
+        ("B-X N V N", None),
         ("B I O B", "IOB2"),  # spans of one kind
         ("B E S O", "BIOES"),
         ("B M E S", None),  # segments of words
@@ -63,6 +64,8 @@ def test_span_scheme_is_kept_when_one_sentence_has_another(scheme: str, odd: str
         "B_PER I_PER O B_LOC",
         "b-per i-per O b-loc b-loc",
         "B-PER E-PER O S-LOC " * 10 + "X",
+        "B-PER I-PER 0 0 0 B-LOC 0 0",
+        "B-PER I-PER _ _ _ O O",
     ],
 )
 def test_tags_of_other_schemes_are_refused(tags: str) -> None:

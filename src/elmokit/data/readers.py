@@ -1,6 +1,7 @@
 """Tagged sentences in files with one token per line (CoNLL-style columns, CoNLL-U), and predictions in them."""
 
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -9,14 +10,16 @@ from typing import NamedTuple
 
 from elmokit.data.text_checks import attached_mark
 from elmokit.fs.atomic import atomic_path, create_bytes
-from elmokit.fs.reading import read_lines, suffixes_of
+from elmokit.fs.reading import read_lines, read_rows, suffixes_of
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 CONLLU_ID = re.compile(r"\d+([-.]\d+)?")
 PARTS_OF_SPEECH = ("upos", "xpos")
 DOCUMENT_START = "-DOCSTART-"
-# Words may contain other white space, such as no-break spaces.
-SEPARATOR = re.compile(r"[ \t]+")
+# Words may contain other white space, such as no-break spaces; and spaces, where tabs separate the columns.
+SEPARATOR, TABS = re.compile(r"[ \t]+"), re.compile(r" *\t[ \t]*")
+SPAN_TAG_AT_END, TAGGED_SHARE = re.compile(r"\S[ \t]+(O|[BIES]-\S+)$"), 0.9
+LONG_SENTENCE = 500  # words, of a file whose sentences may not be separated
 SAMPLE_LINES = 200  # by which a format is recognized
 
 
@@ -83,8 +86,9 @@ class Layout:
         return cls(False, word_column, -1 if tag_column is None or not with_tags else int(tag_column))
 
 
-# In files that are not CoNLL-U, a "#" may be a word; MultiCoNER has "# id ...", others "# sent_id = ...".
-COMMENT = re.compile(r"#[ \t]?(id[ \t]+\S+|[\w.:]+[ \t]*=)([ \t]|$)")
+# In files that are not CoNLL-U, a "#" may be a word. Comments of MultiCoNER, "# id ..."; of GermEval, "#\thttp://...";
+# of CoNLL-2012, "#begin document"; of others, "# sent_id = ...".
+COMMENT = re.compile(r"#([ \t]id[ \t]+\S+|\t\w+://\S+|(begin|end) document|[ \t]?[\w.:]+[ \t]*=)([ \t]|$)")
 
 
 def is_conllu_token(line: str) -> bool:
@@ -99,6 +103,12 @@ def is_conllu(path: str | Path) -> bool:
         return True
     lines = islice(read_lines(path), SAMPLE_LINES)
     return is_conllu_token(next((line for line in lines if line.strip() and not line.startswith("#")), ""))
+
+
+def is_tagged(path: str | Path) -> bool:
+    """Whether the first lines of a file are words in columns, the last one of which has tags of spans."""
+    lines = [line for line in islice(read_lines(path), SAMPLE_LINES) if line.strip()]
+    return len(lines) > 1 and sum(map(bool, map(SPAN_TAG_AT_END.search, lines))) > TAGGED_SHARE * len(lines)
 
 
 def conllu_lines(words: Iterable[str], tags: Iterable[str], tag_column: int) -> str:
@@ -123,19 +133,20 @@ def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
 
     Raises:
         FileNotFoundError: The file is missing.
-        ValueError: A token has another number of columns than those before, or the file is not UTF-8; the message names
-            the line.
+        ValueError: A token has another number of columns than those before, the ids of CoNLL-U do not count up, or the
+            file is not UTF-8; the message names the line.
     """
-    width = len(CONLLU_COLUMNS) if layout.conllu else None
+    width, separator, last_id = len(CONLLU_COLUMNS) if layout.conllu else None, None, 0
     is_start = True  # of a sentence
-    for number, text in enumerate(read_lines(path), start=1):
+    for number, text in enumerate(read_rows(path), start=1):
         is_comment = text.startswith("#") if layout.conllu else is_start and COMMENT.match(text) is not None
         if not text.strip(" \t") or is_comment or (text.startswith(DOCUMENT_START) and not layout.conllu):
             yield Line(number, text, None)
-            is_start = True
+            is_start, last_id = True, last_id if text.startswith("#") else 0
             continue
         is_start = False
-        columns = text.split("\t") if layout.conllu else SEPARATOR.split(text.strip(" \t"))
+        separator = separator or (TABS if "\t" in text.strip(" \t") else SEPARATOR)
+        columns = text.split("\t") if layout.conllu else separator.split(text.strip(" \t"))
         width = width or len(columns)
         if len(columns) != width:
             expected = "CoNLL-U has" if layout.conllu else "the lines before have"
@@ -144,7 +155,14 @@ def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
                 "`elmokit predict --text` reads raw text)"
             )
         # Multiword tokens ("3-4") and empty nodes ("5.1") are not words.
-        skipped = layout.conllu and not columns[0].isdecimal()
+        skipped = layout.conllu and CONLLU_ID.fullmatch(columns[0]) is not None and not columns[0].isdecimal()
+        if layout.conllu and not skipped:
+            if columns[0] != str(last_id + 1):
+                raise ValueError(
+                    f"{path}, line {number}: the id {columns[0]!r} follows {last_id}; ids count from 1 in each "
+                    "sentence, and an empty line ends it"
+                )
+            last_id += 1
         yield Line(number, text, None if skipped else columns)
 
 
@@ -191,13 +209,17 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
 
     Raises:
         ValueError: A line has a wrong number of columns, or none for tags; or the file looks like raw text, or its
-            words are the numbers 1, 2, 3, ...
+            words are the numbers 1, 2, 3, ..., or all "_".
         FileNotFoundError: The file does not exist.
+
+    Warns:
+        UserWarning: A sentence has hundreds of words: they may not be separated.
     """
     if not with_tags and not layout.conllu:
         refuse_raw_text(path)
     has_parts_of_speech = layout.conllu and CONLLU_COLUMNS[layout.tag_column] in PARTS_OF_SPEECH
     are_words_checked = layout.conllu
+    distinct: set[str] = set()  # until there are two
     words: list[str] = []
     tags: list[str] = []
     for line in chain(read_token_lines(path, layout), [Line(0, "", None)]):
@@ -216,10 +238,18 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
                         f"{path}: the words of its first longer sentence are the numbers 1 to {words[-1]}: set format "
                         "to conllu if it is CoNLL-U, otherwise set word_column, counted from 0"
                     )
+            if len(words) > LONG_SENTENCE:
+                where = f"{path}: the sentence before line {line.number} has {len(words)} words"
+                warnings.warn(f"{where}: are sentences separated by empty lines?", stacklevel=2)
+            distinct.update(words if len(distinct) < 2 else ())
             # "_" is CoNLL-U's mark for a missing value; in columns such as feats it is a value.
             is_untagged = has_parts_of_speech and set(tags) == {"_"}
             yield TaggedSentence(tuple(words), () if is_untagged else tuple(tags))
             words, tags = [], []
+    if distinct == {"_"}:
+        raise ValueError(
+            f"{path}: all words are _: the treebank is published without its text, which must be merged in"
+        )
 
 
 def _with_tag(line: Line, tag: str, layout: Layout) -> str:

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from elmokit.data.documents import FASTA, JSON_LINES, PARQUET
-from elmokit.data.readers import is_conllu
+from elmokit.data.readers import is_conllu, is_tagged
 from elmokit.data.text_checks import attached_mark, beginning, unknown_script
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.json_files import read_json
@@ -38,10 +38,11 @@ def _refuse_records(file: Path) -> None:
     kind = suffixes_of(file).kind
     # The suffix .fa is also used for text in Persian.
     are_proteins = kind in FASTA and next(beginning(file), "").startswith(">")
-    if kind in (PARQUET, *JSON_LINES) or are_proteins or is_conllu(file):
+    if kind in (PARQUET, *JSON_LINES, ".csv", ".tsv") or are_proteins or is_conllu(file) or is_tagged(file):
         raise ValueError(
-            f"{file} holds records (JSON, Parquet, CoNLL-U or FASTA), not lines of text: write its sentences to a text "
-            "file, one per line (embed proteins with --fasta; `elmokit prepare` reads all but CoNLL-U)"
+            f"{file} holds records (a table, JSON, Parquet, annotated words or FASTA), not lines of text: write its "
+            "sentences to a text file, one per line (embed proteins with --fasta; `elmokit prepare` reads JSON and "
+            "Parquet)"
         )
 
 

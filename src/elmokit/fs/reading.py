@@ -164,3 +164,11 @@ def read_lines(path: str | Path) -> Iterator[str]:
     for number, line in enumerate(chain.from_iterable(read_line_blocks(path)), start=1):
         text = decode_line(line, path, number)
         yield text.removeprefix("\ufeff") if number == 1 else text
+
+
+def read_rows(path: str | Path) -> Iterator[str]:
+    r"""`read_lines` of a file of annotations, in which "\r" is never data; ValueError for lines that end in it."""
+    for number, line in enumerate(read_lines(path), start=1):
+        if "\r" in line:
+            raise ValueError(f"{path}, line {number}: lines end in CR alone; write them anew with LF (`mac2unix`)")
+        yield line

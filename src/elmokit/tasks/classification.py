@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.fs.reading import read_lines, suffixes_of
+from elmokit.fs.reading import read_rows, suffixes_of
 from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.report import Confusion, confusion_counts
@@ -36,6 +36,8 @@ from elmokit.tasks.networks import BiLSTM, masked_max, masked_mean, masked_softm
 
 TREE_TOKEN = re.compile(r"\(|\)|[^\s()]+")
 OTHER_FORMATS = (".conllu", ".csv", ".json", ".jsonl", ".parquet", ".tsv")
+COLUMN_NAMES = {"label", "labels", "class", "category", "target", "text", "texts", "sentence", "review", "title"}
+FASTTEXT = "__label__"
 LINES_LOOKED_AT = 100  # of a file to predict, to see whether its lines begin with labels
 
 
@@ -234,7 +236,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
     def _texts(self, path: Path, with_answers: bool = True, phrases: bool = False) -> Iterator[LabelledText]:
         if (kind := suffixes_of(path).kind) in OTHER_FORMATS:
             raise ValueError(f'{path} should have lines "LABEL TEXT", not the format of {kind} files: convert it first')
-        lines = ((number, line.strip()) for number, line in enumerate(read_lines(path), start=1) if line.strip())
+        lines = ((number, line.strip()) for number, line in enumerate(read_rows(path), start=1) if line.strip())
         separator = None  # any white space
         for place, (number, line) in enumerate(lines):
             if place == 0 and "\t" in line:
@@ -244,6 +246,10 @@ class ClassificationTask(Task[LabelledText, Classification]):
                     texts = labelled_phrases(line)[: None if phrases else 1]
                 else:
                     label, text = line.split(separator, maxsplit=1)
+                    if label.startswith(FASTTEXT) and text.lstrip().startswith(FASTTEXT):
+                        raise ValueError("it has several labels")
+                    if place == 0 and separator and {label.strip().lower(), text.strip().lower()} <= COLUMN_NAMES:
+                        raise ValueError("it has names of columns: remove it")
                     texts = [LabelledText(tuple(text.split()), label.rstrip())]
             except ValueError as error:
                 between = "a tab between label and text, as in the first line," if separator else '"LABEL TEXT"'

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.fs.reading import read_lines
+from elmokit.fs.reading import read_rows
 from elmokit.settings import Count, DropoutRate, NonNegative, Positive, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork, words_of
@@ -373,7 +373,7 @@ def _scored_clusters(example: CorefDocument) -> list[tuple[Mention, ...]]:
 
 def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:
     name, sentences, cells = "", [[]], []
-    for number, line in enumerate([*read_lines(path), "#begin document"], start=1):
+    for number, line in enumerate([*read_rows(path), "#begin document"], start=1):
         if line.startswith("#begin document"):
             if cells:
                 raise ValueError(f"{path}, line {number}: the document before, {name}, has no #end document")

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.correlation import pearson, spearman
-from elmokit.fs.reading import read_lines, suffixes_of
+from elmokit.fs.reading import read_rows, suffixes_of
 from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.report import Confusion, confusion_counts
@@ -244,7 +244,7 @@ class PairsTask(Task[SentencePair, PairPrediction]):
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The rows of a file as dictionaries, each with the number of its line."""
     is_json, names = suffixes_of(path).kind == ".jsonl", list[str]()
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(read_rows(path), start=1):
         if number == 1 and not is_json:
             names = line.split("\t")
         elif line.strip():

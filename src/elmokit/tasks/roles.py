@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.fs.reading import read_lines
+from elmokit.fs.reading import read_rows
 from elmokit.nn.crf import CRF, span_transitions
 from elmokit.settings import Count, CountOrZero, DropoutRate, check
 from elmokit.tasks.config import FitConfig
@@ -198,7 +198,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[PredicateFrame]:
         rows: list[list[str]] = []
-        for number, line in enumerate(chain(read_lines(path), [""]), start=1):
+        for number, line in enumerate(chain(read_rows(path), [""]), start=1):
             if line.strip() and not line.startswith(DOCUMENT_MARKS):
                 rows.append(line.split())
             elif rows := self._without_comments(rows):

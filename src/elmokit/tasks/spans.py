@@ -87,7 +87,7 @@ def span_scheme(sequences: Iterable[Tags]) -> str | None:
     Tags without a type (B, I, E and S), where there are no others but O, mark spans whose type is "".
 
     Raises:
-        ValueError: Nearly all tags mark spans, but some are of another scheme, or of none.
+        ValueError: Nearly all tags mark spans, or all but one of them do, and the others are not O.
     """
     sequences = list(sequences)
     tags = Counter(chain.from_iterable(sequences))
@@ -97,9 +97,11 @@ def span_scheme(sequences: Iterable[Tags]) -> str | None:
         tag for tag in tags if tag.partition("-")[0] in SPAN_PREFIXES and (tag.partition("-")[2] or have_no_type)
     }
     like_spans = sum(count for tag, count in tags.items() if tag in marking or FOREIGN_SPAN_TAG.match(tag))
-    if not like_spans or like_spans < NEARLY_ALL * tags.total():
+    others = tags.keys() - marking
+    is_outside = len(others) == 1 and not others <= {*SPAN_PREFIXES}  # another way to write O, such as 0 or _
+    if not like_spans or (like_spans < NEARLY_ALL * tags.total() and not (marking and is_outside)):
         return None
-    check_scheme(tags.keys() - marking)
+    check_scheme(others)
     # The majority decides, so that a few odd tags do not change the scheme of a file.
     prefixes = Counter(tag[0] for tag in tags.elements())
     if 2 * (prefixes["E"] + prefixes["S"]) > prefixes["B"] + prefixes["S"]:
