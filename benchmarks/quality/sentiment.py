@@ -10,7 +10,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from elmokit.analysis.annotated import all_layers
+from elmokit.analysis.uses import all_layers
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import layer_weights
 from elmokit.fs.reading import read_lines

@@ -30,8 +30,7 @@ from elmokit.fs.reading import read_lines
 from elmokit.settings import Count, DropoutRate, NonNegative, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork, words_of
-from elmokit.tasks.fitting.words import EncodedWords, WordBatch, WordEncoder, Words
-from elmokit.tasks.networks import BiLSTM, masked_mean, masked_softmax
+from elmokit.tasks.fitting.words import BiLSTM, EncodedWords, WordBatch, WordEncoder, Words, masked_mean, masked_softmax
 from elmokit.text.tokenizers import get_tokenizer
 
 DATA = Path(__file__).parent / "data"

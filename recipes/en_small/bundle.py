@@ -14,7 +14,7 @@ from pathlib import Path
 
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
-from elmokit.train.tracker import read_events, training_records
+from elmokit.train.loop import read_events, training_records
 
 CARD = """# {name}: an English ELMo
 

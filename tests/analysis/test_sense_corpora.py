@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
@@ -12,13 +13,10 @@ from elmokit.analysis.sense_corpora import (
     SenseInstance,
     SenseSentence,
     coarse_wsd_folders,
-    key_file_of,
-    lemma_of_key,
     read_coarse_wsd,
     read_first_senses,
     read_raganato,
     read_semcor,
-    split_token,
 )
 
 XML = """<?xml version="1.0" encoding="UTF-8" ?>
@@ -60,20 +58,9 @@ def bank(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "classes_map.txt").write_text('{"0": "bank_bank", "1": "bank_bank_(geography)"}')
     for split in ("train", "test"):
-        (folder / f"{split}.data.txt").write_bytes(b"1\tthe bank lent money\r\n0\tbank of a river")
+        (folder / f"{split}.data.txt").write_bytes("2\tthe 4\u00a01/2 bank  lent money\r\n0\tbank of a river".encode())
         (folder / f"{split}.gold.txt").write_bytes(b"0\r\n1")
     return folder
-
-
-def test_split_token_keeps_every_word() -> None:
-    assert split_token("primary_election") == ["primary", "election"]
-    assert split_token("old age") == ["old", "age"]
-    assert [split_token(token) for token in ("word", "_", "a__b", "d'être")] == [
-        ["word"],
-        ["_"],
-        ["a", "b"],
-        ["d'être"],
-    ]
 
 
 # --- Raganato's XML ------------------------------------------------------------------------------------------------
@@ -86,30 +73,6 @@ def test_read_raganato_reads_multiword_instances_as_spans(xml: Path) -> None:
     )
     words = ("The", "old", "age", "&", "set", "up")
     assert list(read_raganato(xml)) == [SenseSentence(words, instances), SenseSentence(("Yes",), ())]
-
-
-@pytest.mark.parametrize(
-    ("xml_text", "keys", "message"),
-    [
-        (XML[:-30], KEYS, "no element found"),
-        (XML, KEYS.splitlines()[0], "'d000.s000.t001'"),
-        (XML, KEYS + "d000.s009.t000 old_age%1:28:00::\n", "2 instances.* 3"),
-        (XML.replace('pos="VERB"', 'pos="PREP"'), KEYS, "'d000.s000.t001'.*PREP"),
-    ],
-)
-def test_read_raganato_raises_for_malformed_files(xml: Path, xml_text: str, keys: str, message: str) -> None:
-    xml.write_text(xml_text)
-    key_file_of(xml).write_text(keys)
-    with pytest.raises((ValueError, ParseError), match=message):
-        list(read_raganato(xml))
-
-
-def test_read_raganato_needs_the_key_file(xml: Path, tmp_path: Path) -> None:
-    key_file_of(xml).unlink()
-    with pytest.raises(FileNotFoundError, match="toy"):
-        list(read_raganato(xml))
-    with pytest.raises(ValueError, match="should be named"):
-        list(read_raganato(tmp_path / "semcor.xml"))
 
 
 # --- SemCor --------------------------------------------------------------------------------------------------------
@@ -127,17 +90,6 @@ def test_read_semcor_splits_tokens_and_skips_names(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "change", [{"tok": [1, 4]}, {"tok": [6]}, {"tok": []}, {"lexkeys": ["9:04:00::"]}, {"lexkeys": None}, {"lemma": 3}]
-)
-def test_read_semcor_names_the_malformed_line(tmp_path: Path, change: dict[str, object]) -> None:
-    instances = [SEMCOR["instances"][0] | change, *SEMCOR["instances"][1:]]
-    for record in (json.dumps(SEMCOR | {"instances": instances}), "The jury said"):
-        (tmp_path / "semcor.jsonl").write_text("\n" + record + "\n")
-        with pytest.raises(ValueError, match=r"semcor\.jsonl, line 2"):
-            list(read_semcor(tmp_path / "semcor.jsonl"))
-
-
 # --- WordNet -------------------------------------------------------------------------------------------------------
 
 
@@ -153,42 +105,53 @@ def test_read_first_senses_counts_satellites_as_adjectives(tmp_path: Path) -> No
     assert read_first_senses(tmp_path) == read_first_senses(tmp_path / "index.sense") == expected
 
 
-@pytest.mark.parametrize("key", ["play", "play%n", "%1:10:01::", "play%1:10:01"])
-def test_other_strings_are_no_sense_keys(key: str) -> None:
-    with pytest.raises(ValueError, match="is not a WordNet sense key"):
-        lemma_of_key(key)
-
-
 # --- CoarseWSD -----------------------------------------------------------------------------------------------------
 
 
 def test_read_coarse_wsd_yields_one_instance_per_line(bank: Path, tmp_path: Path) -> None:
     first, second = read_coarse_wsd(bank, "test")
-    assert first.words == ("the", "bank", "lent", "money") and second.words == ("bank", "of", "a", "river")
+    assert first.words == ("the", "4\u00a01/2", "bank", "lent", "money") and second.words == (
+        "bank",
+        "of",
+        "a",
+        "river",
+    )
     assert [each.instances[0][1:] for each in (first, second)] == [
-        ("bank", 1, 2, ("bank_bank",)),
+        ("bank", 2, 3, ("bank_bank",)),
         ("bank", 0, 1, ("bank_bank_(geography)",)),
     ]
     (tmp_path / "no word").mkdir()
     assert coarse_wsd_folders(tmp_path) == coarse_wsd_folders(bank) == [bank]
 
 
-def test_read_coarse_wsd_splits_tokens_at_spaces_alone(bank: Path) -> None:
-    (bank / "test.data.txt").write_text("2\tthe 4\u00a01/2 bank  lent money \n0\tbank", encoding="utf-8")
-    first, _ = read_coarse_wsd(bank, "test")
-    assert first.words == ("the", "4\u00a01/2", "bank", "lent", "money")
+# --- Malformed files -----------------------------------------------------------------------------------------------
+
+
+def semcor(**change: object) -> str:
+    return json.dumps(SEMCOR | {"instances": [SEMCOR["instances"][0] | change, *SEMCOR["instances"][1:]]})
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "line"),
+    ("read", "file", "content", "message"),
     [
-        ("train.data.txt", "4\tthe bank lent money\n0\tbank\n", 1),
-        ("train.data.txt", "the bank lent money\n0\tbank\n", 1),
-        ("train.data.txt", "1\tthe bank\n", 2),
-        ("train.gold.txt", "0\n7\n", 2),
+        (read_raganato, "toy.data.xml", XML[:-30], "no element found"),
+        (read_raganato, "toy.gold.key.txt", KEYS.splitlines()[0], "'d000.s000.t001'"),
+        (read_raganato, "toy.data.xml", XML.replace('"VERB"', '"PREP"'), "'d000.s000.t001'.*PREP"),
+        (read_semcor, "semcor.jsonl", "\nThe jury said\n", r"semcor\.jsonl, line 2"),
+        *((read_semcor, "semcor.jsonl", "\n" + semcor(**change), r"semcor\.jsonl, line 2") for change in (
+            {"tok": [6]}, {"tok": []}, {"lexkeys": ["9:04:00::"]}, {"lexkeys": None}, {"lemma": 3},
+        )),
+        (read_coarse_wsd, "bank/train.data.txt", "4\tthe bank lent money\n0\tbank\n", r"data\.txt, line 1"),
+        (read_coarse_wsd, "bank/train.data.txt", "the bank lent money\n0\tbank\n", r"data\.txt, line 1"),
+        (read_coarse_wsd, "bank/train.data.txt", "1\tthe bank\n", r"data\.txt, line 2"),
+        (read_coarse_wsd, "bank/train.gold.txt", "0\n7\n", r"data\.txt, line 2"),
+        (read_first_senses, "index.sense", "play%1:10:01 03 1 5", "sense key"),
     ],
-)
-def test_read_coarse_wsd_names_the_malformed_line(bank: Path, file: str, content: str, line: int) -> None:
-    (bank / file).write_text(content)
-    with pytest.raises(ValueError, match=rf"train\.data\.txt, line {line}"):
-        list(read_coarse_wsd(bank, "train"))
+)  # fmt: skip
+def test_malformed_files_are_refused_with_their_place(
+    read: Callable[..., Any], file: str, content: str, message: str, xml: Path, bank: Path, tmp_path: Path
+) -> None:
+    (tmp_path / file).write_text(content)
+    arguments = {read_raganato: [xml], read_coarse_wsd: [bank, "train"]}.get(read, [tmp_path / file])
+    with pytest.raises((ValueError, ParseError), match=message):
+        list(read(*arguments))

@@ -1,26 +1,21 @@
-"""Similarities of the uses of a word, against cosines of the embedder's vectors."""
+"""Uses of a word: the search for them, their similarities against cosines, the nearest ones against brute force."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from oracle import cosine
 
-from elmokit.analysis.similarity import compare
-from elmokit.analysis.uses import Use, uses_of
+from elmokit.analysis.config import SearchConfig
+from elmokit.analysis.similarity import compare, neighbors
+from elmokit.analysis.uses import Use, uses_in_files, uses_of, vectors_of_uses
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, InterleavedConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM
 
 FRUIT, FIRM, BOTH = "I eat an apple.", "The apple phone is new.", "Apple sells no apple, and no apple tree."
-
-
-@pytest.fixture(scope="module")
-def embedder() -> Embedder:
-    torch.manual_seed(11)
-    return Embedder(Pretrained(BiLM(BiLMConfig.preset("tiny")), tokenizer="english-1"), device="cpu")
 
 
 def test_uses_of_ignores_case_only_without_an_exact_match() -> None:
@@ -45,11 +40,7 @@ def test_compare_gives_cosines_of_the_vectors(embedder: Embedder) -> None:
         expected = [[cosine(left, right) for right in vectors] for left in vectors]
         np.testing.assert_allclose(matrix, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(next(iter(result.similarities.values())), 1, rtol=0, atol=1e-5)
-
-
-def test_no_similarity_is_above_one(embedder: Embedder) -> None:
-    result = compare("apple", [f"{number} apples and an apple ." for number in range(60)], embedder)
-    assert all(1 - 1e-6 < matrix.max() <= 1 for matrix in result.similarities.values())
+    assert all(matrix.max() <= 1 for matrix in result.similarities.values())
 
 
 def test_comparison_prints_sentences_and_tables(embedder: Embedder) -> None:
@@ -87,21 +78,103 @@ def test_compare_contrasts_two_senses(embedder: Embedder) -> None:
     last = str(result).split("\n\n")[-1].splitlines()
     assert last[0].startswith("mean similarity") and len(last) == 1 + len(result.similarities)
     assert last[2].split()[-5:] == [f"{same:.2f}", f"{other:.2f}", str(count), "of", "5"]
-    header, row = str(compare("plant", plant, embedder, layers="top", other=works)).split("\n\n")[-1].splitlines()
-    assert len(header) == len(row) and row.startswith("top ")
     assert compare("plant", plant, embedder).contrasts == {}
-    with pytest.raises(ValueError, match="at least two uses of 'plant' in each sense"):
-        compare("plant", plant, embedder, other=works[:1])
 
 
 def test_compare_raises_when_the_word_is_missing_or_occurs_once(embedder: Embedder) -> None:
-    with pytest.raises(ValueError, match=r"sentence 2 has no word 'apple'; its words are: I \| eat \| pears"):
-        compare("apple", [FRUIT, "I eat pears", FIRM], embedder)
-    with pytest.raises(ValueError, match="at least two uses"):
-        compare("apple", [FRUIT], embedder)
-
-
-def test_compare_raises_for_a_text_in_place_of_a_list(embedder: Embedder) -> None:
-    for sentences, other in ((FRUIT, ()), ([FRUIT, FIRM], FRUIT)):
-        with pytest.raises(ValueError, match="list of sentences"):
+    for sentences, other, message in (
+        ([FRUIT, "I eat pears", FIRM], (), r"sentence 2 has no word 'apple'; its words are: I \| eat \| pears"),
+        ([FRUIT], (), "at least two uses"),
+        ([FRUIT, FIRM], [FIRM], "at least two uses of 'apple' in each sense"),
+        (FRUIT, (), "no word"),
+    ):
+        with pytest.raises(ValueError, match=message):
             compare("apple", sentences, embedder, other=other)
+
+
+CORPUS = [
+    "They play football .",
+    "",
+    "The play was long .",
+    "Nothing of the kind here .",
+    "A player is no such word .",
+    "They play football .",
+    "Play it again , and play it well .",
+    "Children play in the garden .",
+]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    (tmp_path / "corpus.txt").write_text("\n".join(CORPUS))
+    return tmp_path / "corpus.txt"
+
+
+def test_neighbors_are_sorted_by_cosine(corpus: Path, embedder: Embedder) -> None:
+    query = "I saw a play in London ."
+    result = neighbors("play", query, corpus, embedder, config=SearchConfig(3))
+    asked = embedder.embed([query], "top")[0][3]
+    uses = [(0, 1), (2, 1), (6, 5), (7, 1)]
+    vectors = embedder.embed([CORPUS[line] for line, _ in uses], "top")
+    cosines = {cosine(words[at], asked): f"{line}:{at}" for words, (line, at) in zip(vectors, uses, strict=True)}
+    expected = sorted(cosines, reverse=True)[:3]
+    np.testing.assert_allclose([similarity for similarity, _ in result.nearest], expected, rtol=0, atol=1e-5)
+    nearest = [f"{CORPUS.index(' '.join(use.sentence))}:{use.position}" for _, use in result.nearest]
+    assert nearest == [cosines[value] for value in expected]
+    assert result.sentences_searched == 5
+    assert str(result).splitlines()[0].strip() == "I saw a [play] in London ."
+
+
+def test_neighbors_searches_any_word_and_stops_at_max_sentences(corpus: Path, embedder: Embedder) -> None:
+    result = neighbors("football", "They play football !", corpus, embedder, config=SearchConfig(1, any_word=True))
+    assert result.nearest[0][1] == Use(tuple(CORPUS[0].split()), 2)
+    assert result.sentences_searched == 7
+    two = neighbors("play", "a play", corpus, embedder, config=SearchConfig(max_sentences=2))
+    assert two.sentences_searched == 2
+
+
+def test_neighbors_excludes_the_query_sentence(corpus: Path, embedder: Embedder) -> None:
+    result = neighbors("play", CORPUS[0], corpus, embedder)
+    assert [use.sentence[0] for _, use in result.nearest].count("They") == 0
+    assert {use.sentence[0] for _, use in result.nearest} == {"The", "Play", "Children"}
+    assert result.sentences_searched == 3
+
+
+@pytest.mark.parametrize("batch", [1, 2, 512])
+def test_neighbors_of_equal_similarity_keep_the_order_of_the_corpus(
+    batch: int, corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmokit.analysis.similarity.BATCH_SENTENCES", batch)
+    result = neighbors("play", "I saw a play .", corpus, embedder, layers=0, config=SearchConfig(3))  # no context
+    assert [use for _, use in result.nearest] == [
+        Use(tuple(CORPUS[line].split()), position) for line, position in ((0, 1), (2, 1), (6, 5))
+    ]
+
+
+def test_neighbors_raises_when_the_word_is_missing(corpus: Path, embedder: Embedder) -> None:
+    for word, sentence in (("play", "Nothing"), ("zebra", "A zebra")):
+        with pytest.raises(ValueError, match=f"no .* '{word}'"):
+            neighbors(word, sentence, corpus, embedder)
+
+
+def test_a_search_for_a_word_that_does_not_occur_can_be_ended(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("a b\n" * 10)
+    lines = [""] * 4
+    with pytest.raises(IndexError):  # from the caller, at the fifth line
+        list(uses_in_files("c", [tmp_path / "text.txt"], Embedder(), progress=False, on_line=lines.pop))
+
+
+def test_a_search_finds_words_in_which_the_tokenizer_removes_invisible_characters(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("The chil\u00addren play.\nThe children sleep.\nNo one.\n", encoding="utf-8")
+    found = list(uses_in_files("children", [tmp_path / "text.txt"], Embedder(), progress=False))
+    assert [use.sentence for uses in found for use in uses] == [
+        ("The", "children", "play", "."),
+        ("The", "children", "sleep", "."),
+    ]
+
+
+def test_vectors_of_uses_are_those_of_the_embedder() -> None:
+    sentence = tuple(f"word{number}" for number in range(50))
+    embedder = Embedder(Pretrained(BiLM(BiLMConfig.preset("tiny"))), device="cpu")
+    vectors = vectors_of_uses([Use(sentence, position) for position in range(50)], embedder, "top")
+    np.testing.assert_allclose(vectors, embedder.embed([list(sentence)], "top")[0], atol=1e-5)

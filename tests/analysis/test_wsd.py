@@ -1,28 +1,16 @@
 """Word-sense disambiguation, against sentences embedded one by one and NumPy."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from oracle import random_weights
+from oracle import cosine
 
 from elmokit.analysis.sense_corpora import SenseInstance, SenseSentence
 from elmokit.analysis.wsd import LemmaSenses, f1_scores, instance_vectors, lemma_senses, wsd
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
-from elmokit.embed.embedder import Embedder, TruncationWarning
-from elmokit.embed.pipeline import Sizes
-from elmokit.nn.bilm import BiLM
-
-
-@pytest.fixture(scope="module")
-def embedder() -> Embedder:
-    torch.manual_seed(11)
-    bilm = BiLM(BiLMConfig.preset("tiny"))
-    random_weights(bilm, seed=3, scale=0.5)
-    return Embedder(Pretrained(bilm), device="cpu")
+from elmokit.embed.embedder import Embedder
 
 
 def sentence(text: str, *instances: tuple[str, int, int, str]) -> SenseSentence:
@@ -49,25 +37,6 @@ def alone(embedder: Embedder, words: tuple[str, ...]) -> np.ndarray:
 # --- Sense centroids -----------------------------------------------------------------------------------------------
 
 
-def test_sense_centroids_are_means_and_nearest_maximizes_cosine(embedder: Embedder) -> None:
-    by_sense: dict[str, list[np.ndarray]] = {"money": [], "river": []}
-    for text in TRAIN:
-        for instance in text.instances:
-            if instance.lemma == "bank":
-                spans = alone(embedder, text.words)[:, instance.start : instance.end]
-                by_sense[instance.senses[0]].append(spans.mean(axis=1))
-    result = lemma_senses(TRAIN, embedder, None, "zeros")
-    assert set(result) == {"bank", "lend"}
-    assert result["bank"].names == ["river", "money"]
-    query = alone(embedder, ("some", "bank", "went", "bust"))[:, 1]
-    for layer in (1, 2):
-        cosines = {}
-        for name, vectors in by_sense.items():
-            mean = np.mean(vectors, axis=0)[layer]
-            cosines[name] = mean @ query[layer] / np.linalg.norm(mean) / np.linalg.norm(query[layer])
-        assert result["bank"].nearest(query)[layer] == max(cosines, key=lambda name: cosines[name])
-
-
 def test_nearest_breaks_ties_by_frequency_in_the_token_layer(embedder: Embedder) -> None:
     texts = [
         sentence(f"the bank {word}", ("bank", 1, 2, sense)) for word, sense in [("a", "z"), ("b", "a"), ("c", "z")]
@@ -76,33 +45,27 @@ def test_nearest_breaks_ties_by_frequency_in_the_token_layer(embedder: Embedder)
     assert result.nearest(alone(embedder, ("another", "bank"))[:, 1])[0] == "z"
 
 
-def test_sense_centroids_count_a_use_for_each_of_its_senses(embedder: Embedder) -> None:
-    both = SenseSentence(("the", "bank"), (SenseInstance("i", "bank", 1, 2, ("money", "river")),))
-    result = lemma_senses([both], embedder, None, "zeros")["bank"]
-    assert result.names == ["money", "river"]
-    np.testing.assert_array_equal(result.vectors[:, 0], result.vectors[:, 1])
-
-
-@pytest.mark.parametrize("neighbors", [1, 2, 3, 99])
-def test_nearest_sense_is_that_of_most_of_the_nearest_uses(embedder: Embedder, neighbors: int) -> None:
-    senses, vectors = [], []
-    for text in TRAIN:
-        for instance in text.instances:
-            if instance.lemma == "bank":
-                senses.append(instance.senses[0])
-                vectors.append(alone(embedder, text.words)[:, instance.start : instance.end].mean(axis=1))
+@pytest.mark.parametrize("neighbors", [None, 1, 2, 3, 99])
+def test_nearest_sense_is_that_of_the_nearest_centroid_or_of_most_of_the_nearest_uses(
+    embedder: Embedder, neighbors: int | None
+) -> None:
+    uses = [
+        (instance.senses[0], alone(embedder, text.words)[:, instance.start : instance.end].mean(axis=1))
+        for text in TRAIN
+        for instance in text.instances
+        if instance.lemma == "bank"
+    ]
+    if neighbors is None:
+        means = {name: np.mean([vectors for sense, vectors in uses if sense == name], axis=0) for name, _ in uses}
+        uses = list(means.items())
     result = lemma_senses(TRAIN, embedder, neighbors, "zeros")
     assert set(result) == {"bank", "lend"} and result["bank"].names == ["river", "money"]
     for words in (("some", "bank", "went", "bust"), ("bank", "of", "money"), ("the", "bank", "lent", "money")):
         query = alone(embedder, words)[:, words.index("bank")]
         for layer in (1, 2):
-            cosines = [
-                float(use[layer] @ query[layer] / np.linalg.norm(use[layer]) / np.linalg.norm(query[layer]))
-                for use in vectors
-            ]
-            nearest = sorted(range(len(senses)), key=lambda number: -cosines[number])[:neighbors]
-            votes = [sum(senses[number] == sense for number in nearest) for sense in ("river", "money")]
-            expected = "river" if votes[0] >= votes[1] else "money"
+            nearest = sorted(uses, key=lambda use: -cosine(use[1][layer], query[layer]))[: neighbors or 1]
+            votes = Counter(sense for sense, _ in nearest)
+            expected = "river" if votes["river"] >= votes["money"] else "money"
             assert result["bank"].nearest(query)[layer] == expected
 
 
@@ -126,7 +89,7 @@ def test_a_use_votes_for_each_of_its_senses(embedder: Embedder) -> None:
 
 
 def test_instance_vectors_carry_state_across_batches(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmokit.analysis.annotated.CARRIED_BATCH_SENTENCES", 2)  # so that it crosses batches
+    monkeypatch.setattr("elmokit.analysis.uses.CARRIED_BATCH_SENTENCES", 2)  # so that it crosses batches
     result = [vectors for _, vectors in instance_vectors(TRAIN, embedder, "carry")]
     whole = embedder.embed([list(text.words) for text in TRAIN], "all", "carry", batch_size=1)
     expected = [
@@ -137,19 +100,6 @@ def test_instance_vectors_carry_state_across_batches(embedder: Embedder, monkeyp
     np.testing.assert_allclose(np.stack(result), np.stack(expected), rtol=0, atol=1e-5)
     from_zeros = [vectors for _, vectors in instance_vectors(TRAIN, embedder, "zeros")]
     assert np.abs(np.stack(result)[-1] - np.stack(from_zeros)[-1]).max() > 1e-3
-
-
-@pytest.mark.parametrize("state", ["zeros", "carry"])
-def test_instance_vectors_warn_once_of_truncated_words_of_all_batches(
-    embedder: Embedder, state: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("elmokit.analysis.annotated.CARRIED_BATCH_SENTENCES", 2)
-    in_batches = Embedder(embedder.model, device="cpu", sizes=Sizes(batch_words=16))  # of two sentences, too
-    long = sentence("the " + "x" * 60 + " bank " + "y" * 60, ("bank", 2, 3, "money"))
-    longer = sentence("a " + "z" * 90 + " bank", ("bank", 2, 3, "money"))
-    with pytest.warns(TruncationWarning, match="^3 words are too long and are cut") as warned:
-        list(instance_vectors([*TRAIN[:3], long, TRAIN[3], longer], in_batches, state))
-    assert len(warned) == 1
 
 
 # --- Scores --------------------------------------------------------------------------------------------------------
@@ -220,53 +170,11 @@ def test_all_words_wsd_scores_each_set_and_layer(data: Path, embedder: Embedder)
     assert report.f1["one"]["first sense"] == 50
     assert report.f1["two"]["first sense"] == pytest.approx(100 / 3)
     assert report.f1["ALL"]["layer 2"] == 80
+    without = wsd(tests[1:], data / "train.data.xml", None, embedder, "zeros").f1["two"]
+    assert "first sense" not in without and without["layer 1"] == pytest.approx(200 * 1 / (1 + 3))  # two are unanswered
     printed = str(report).splitlines()
     assert printed[0].split() == "uses layer 0 layer 1 layer 2 most frequent first sense".split()  # noqa: SIM905
     assert printed[1].split() == ["ALL", "5", "60.00", "80.00", "80.00", "60.00", "40.00"]
-
-
-def uses_with_carried_state(text: list[Tokens], embedder: Embedder) -> list[tuple[str, np.ndarray]]:
-    """The sense and the layers (L+1, 2D) of each use of "bank" in a text that is embedded as a whole."""
-    embedded = embedder.embed([[word for word, _, _ in tokens] for tokens in text], "all", "carry")
-    return [
-        (key, layers[:, place])
-        for tokens, layers in zip(text, embedded, strict=True)
-        for place, (_, lemma, key) in enumerate(tokens)
-        if lemma == "bank" and key is not None
-    ]
-
-
-def f1_with_carried_state(training: list[Tokens], test: list[Tokens], embedder: Embedder) -> list[float]:
-    """In percent for each layer above the tokens: the nearest of the mean vectors of two senses, by cosine."""
-    uses = uses_with_carried_state(training, embedder)
-    means = [np.mean([layers for key, layers in uses if key == sense], axis=0) for sense in (MONEY, RIVER)]
-    hits = []
-    for key, layers in uses_with_carried_state(test, embedder):
-        cosines = [(mean * layers).sum(axis=1) / np.linalg.norm(mean, axis=1) for mean in means]
-        hits.append((cosines[0] > cosines[1]) == (key == MONEY))
-    return (100 * np.mean(hits, axis=0))[1:].tolist()
-
-
-def test_wsd_with_carried_state_reads_training_sentences_without_a_tested_lemma(
-    tmp_path: Path, embedder: Embedder
-) -> None:
-    random = np.random.default_rng(0)
-
-    def text(count: int) -> list[Tokens]:
-        """Every third sentence begins with "bank", in a random sense; of the others, half have another lemma."""
-        others = [plain(" ".join(random.choice(["the", "river", "lent", "a"], size=3))) for _ in range(count)]
-        banks: Tokens = [("bank", "bank", str(random.choice([MONEY, RIVER]))) for _ in range(count)]
-        starts = [plain("no"), [("pear", "pear", PEAR)]]
-        return [[banks[n], *others[n]] if n % 3 == 2 else [*starts[n % 2], *others[n]] for n in range(count)]
-
-    training, test = text(60), text(90)
-    with_bank = [tokens for tokens in training if tokens[0][0] == "bank"]
-    expected = f1_with_carried_state(training, test, embedder)
-    assert expected != f1_with_carried_state(with_bank, test, embedder)  # so that the others matter
-    tested = [tokens if tokens[0][0] == "bank" else plain(" ".join(word for word, _, _ in tokens)) for tokens in test]
-    write_xml(tmp_path, "train", training), write_xml(tmp_path, "test", tested)
-    report = wsd([tmp_path / "test.data.xml"], tmp_path / "train.data.xml", model=embedder, state="carry")
-    assert [report.f1["test"][f"layer {number}"] for number in (1, 2)] == pytest.approx(expected)
 
 
 def test_wsd_by_nearest_uses_scores_seen_sentences_and_names_the_number_of_uses(data: Path, embedder: Embedder) -> None:
@@ -276,15 +184,6 @@ def test_wsd_by_nearest_uses_scores_seen_sentences_and_names_the_number_of_uses(
     assert "nearest uses: 1; state zeros" in str(report)
     all_uses = wsd(tests, training, data, embedder, "zeros", neighbors=100).f1["one"]
     assert {all_uses[f"layer {number}"] for number in range(3)} == {all_uses["most frequent"]}
-    with pytest.raises(ValueError, match="neighbors"):
-        wsd(tests, training, data, embedder, neighbors=0)
-
-
-def test_all_words_wsd_leaves_unseen_lemmas_unanswered_without_wordnet(data: Path, embedder: Embedder) -> None:
-    report = wsd([data / "two.data.xml"], data / "train.data.xml", None, embedder, "zeros")
-    assert list(report.f1) == ["two"] and "first sense" not in report.f1["two"]
-    assert report.instances == {"two": 3}
-    assert report.f1["two"]["layer 1"] == pytest.approx(200 * 1 / (1 + 3))
 
 
 def test_wsd_reads_all_data_xml_of_a_directory_if_present(data: Path, embedder: Embedder) -> None:
@@ -334,14 +233,11 @@ def test_wsd_scores_coarse_words_and_their_mean(tmp_path: Path, embedder: Embedd
 
 def test_wsd_needs_data_and_a_training_text(data: Path, tmp_path: Path, embedder: Embedder) -> None:
     (tmp_path / "empty").mkdir(), (tmp_path / "nothing").mkdir()
-    other = write_xml(tmp_path / "empty", "other", [[("pear", "pear", PEAR)]])
-    one = data / "one.data.xml"
-    for tests, training, message in (
-        ([one], None, "training text"),
-        ([], None, "list of files"),
-        (one, other, "list of files"),
-        ([tmp_path / "nothing"], other, "no lemma of the test sets"),
-        ([one], other, "no lemma of the test sets"),
+    other, one = write_xml(tmp_path / "empty", "other", [[("pear", "pear", PEAR)]]), data / "one.data.xml"
+    for test, training, message in (
+        (one, None, "training text"),
+        (tmp_path / "nothing", other, "no lemma"),
+        (one, other, "no lemma"),
     ):
         with pytest.raises(ValueError, match=message):
-            wsd(tests, training, model=embedder)
+            wsd([test], training, model=embedder)

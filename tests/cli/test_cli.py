@@ -147,7 +147,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
     (
         "neighbors play --in plays --corpus corpus.txt --count 3 --any-word --max-sentences 9 --model model --layers 1 "
         "--device cpu --no-tokenize",
-        "elmokit.analysis.neighbors.neighbors",
+        "elmokit.analysis.similarity.neighbors",
         {
             "word": "play",
             "sentence": "plays",

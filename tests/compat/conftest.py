@@ -13,7 +13,7 @@ import torch
 from elmokit.checkpoints.formats.bilm_hdf5 import table_of
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
-from elmokit.compat.notice import warn_once
+from elmokit.compat.shared import warn_once
 from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax

@@ -2,7 +2,7 @@
 
 import torch
 
-from elmokit.compat.carried import CarriedStates
+from elmokit.compat.shared import CarriedStates
 from elmokit.nn.bilm import BiLMState
 
 CPU = torch.device("cpu")

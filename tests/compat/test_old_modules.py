@@ -98,7 +98,7 @@ import elmokit.compat.allennlp
 assert ConfigurationError is elmokit.compat.allennlp.ConfigurationError and ConfigurationError.__base__ is Exception
 print(TokenIndexer.found["elmo_characters"].__module__)
 """
-    assert output_of(program, tmp_path) == "elmokit.compat.allennlp.indexer\n"
+    assert output_of(program, tmp_path) == "elmokit.compat.allennlp.elmo\n"
 
 
 def test_names_that_do_not_exist_say_where_to_look(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from elmokit.analysis.neighbors import neighbors
+from elmokit.analysis.similarity import neighbors
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.documents import read_documents

@@ -21,8 +21,7 @@ from running_server import RunningServer
 from toy_encoders import CONFIGS
 
 from elmokit.analysis import word_map as module
-from elmokit.analysis.neighbors import neighbors
-from elmokit.analysis.similarity import compare
+from elmokit.analysis.similarity import compare, neighbors
 from elmokit.analysis.word_map import word_map
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import Pretrained

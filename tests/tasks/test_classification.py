@@ -20,29 +20,15 @@ from elmokit.tasks.classification import (
 from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.fitting.fit import fit
 from elmokit.tasks.fitting.model import predict_file
-from elmokit.tasks.networks import masked_max, masked_mean, masked_softmax
 
 TREE = "(3 (2 It) (4 (2 's) (4 (2 a) (3 -LRB-good-RRB-))))"
 
 
 def test_labelled_phrases_start_with_the_whole_sentence() -> None:
     assert [(" ".join(phrase.words), phrase.label) for phrase in labelled_phrases(TREE)] == [
-        ("It 's a -LRB-good-RRB-", "3"),
-        ("It", "2"),
-        ("'s a -LRB-good-RRB-", "4"),
-        ("'s", "2"),
-        ("a -LRB-good-RRB-", "4"),
-        ("a", "2"),
-        ("-LRB-good-RRB-", "3"),
-    ]
-
-
-@pytest.mark.parametrize("phrases, count", [(True, 7), (False, 1)])
-def test_only_read_training_returns_phrases_of_trees(phrases: bool, count: int, tmp_path: Path) -> None:
-    (tmp_path / "trees.txt").write_text(f"{TREE}\n\n{TREE}\n")
-    task = ClassificationTask(ClassificationConfig(phrases=phrases))
-    assert len(list(task.read_training(tmp_path / "trees.txt"))) == 2 * count
-    assert list(task.read(tmp_path / "trees.txt")) == 2 * labelled_phrases(TREE)[:1]
+        ("It 's a -LRB-good-RRB-", "3"), ("It", "2"), ("'s a -LRB-good-RRB-", "4"), ("'s", "2"),
+        ("a -LRB-good-RRB-", "4"), ("a", "2"), ("-LRB-good-RRB-", "3"),
+    ]  # fmt: skip
 
 
 def test_fit_on_trees_trains_on_phrases_and_scores_whole_sentences(tmp_path: Path) -> None:
@@ -52,6 +38,8 @@ def test_fit_on_trees_trains_on_phrases_and_scores_whole_sentences(tmp_path: Pat
     files = 3 * [tmp_path / "trees.txt"]
     model, report = fit(task, *files, words=words, config=config, output=tmp_path / "model")
     assert report.examples == 7 + 3
+    whole = ClassificationTask(ClassificationConfig(phrases=False)).read_training(files[0])
+    assert list(whole) == list(task.read(files[0])) and len(list(task.read(files[0]))) == 2
     assert report.confusion is not None and sum(sum(row.values()) for row in report.confusion.values()) == 2
     predicted = predict_file(model, tmp_path / "trees.txt", tmp_path / "predicted.jsonl")
     assert predicted.examples == len((tmp_path / "predicted.jsonl").read_text().splitlines()) == 2
@@ -69,43 +57,6 @@ def test_a_line_has_a_label_and_a_text_or_a_tree(tmp_path: Path) -> None:
     assert (first.label, second.label) == ("very good", "bad") and first.words == ("A", "fine", "film", ".")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "0",
-        "__label__a __label__b text",
-        "(3 (2 It",
-        "(3 a) b",
-        "(",
-        "((S (NP a)))",
-        "(3 a) (2 b)",
-        "(3 )",
-        "(3 (2 ) (4 good))",
-    ],
-)
-@pytest.mark.parametrize("first", ["1 A", "1\tA", TREE])
-def test_other_lines_are_refused(first: str, line: str, tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text(f"{first}\n{line}\n")
-    with pytest.raises(ValueError, match="line 2"):
-        list(ClassificationTask().read(tmp_path / "texts.txt"))
-    (tmp_path / "texts.txt").write_text("label\ttext\n1\tA\n")
-    with pytest.raises(ValueError, match="names of columns"):
-        list(ClassificationTask().read(tmp_path / "texts.txt"))
-
-
-def test_pooling_and_softmax_ignore_padding() -> None:
-    vectors = torch.randn(3, 5, 2)
-    mask = torch.tensor([[True] * 5, [True, True, False, False, False], [False] * 5])
-    for row, count in ((0, 5), (1, 2)):
-        torch.testing.assert_close(masked_mean(vectors, mask)[row], vectors[row, :count].mean(0))
-        torch.testing.assert_close(masked_max(vectors, mask)[row], vectors[row, :count].amax(0))
-        weights = masked_softmax(vectors[..., 0], mask)[row]
-        torch.testing.assert_close(weights[:count], vectors[row, :count, 0].softmax(0))
-        assert not weights[count:].any()
-    for pooled in (masked_mean(vectors, mask), masked_max(vectors, mask), masked_softmax(vectors[..., 0], mask)):
-        assert not pooled[2].any()
-
-
 def test_balanced_losses_give_every_label_the_same_weight_in_total() -> None:
     labels = {"labels": ["frequent", "rare"], "counts": [54, 6]}
     task = ClassificationTask(ClassificationConfig(balanced=True), labels)
@@ -113,7 +64,7 @@ def test_balanced_losses_give_every_label_the_same_weight_in_total() -> None:
     assert (weights * torch.tensor([54, 6])).tolist() == pytest.approx([30, 30])
 
 
-def test_raw_text_and_other_formats_in_place_of_labelled_text_are_refused(tmp_path: Path) -> None:
+def test_raw_text_in_place_of_labelled_text_is_refused(tmp_path: Path) -> None:
     task = ClassificationTask(labels={"labels": ["neg", "pos"], "counts": [1, 1]})
     for text in ("wonderful cast and story\nboring mess\n", "wonderful cast and story\n"):
         (tmp_path / "raw.txt").write_text(text)
@@ -121,8 +72,6 @@ def test_raw_text_and_other_formats_in_place_of_labelled_text_are_refused(tmp_pa
             task.read(tmp_path / "raw.txt", with_answers=False)
     (tmp_path / "raw.txt").write_text("? wonderful cast and story\n? boring mess\n")  # a mark for what is not known
     assert len(list(task.read(tmp_path / "raw.txt", with_answers=False))) == 2
-    with pytest.raises(ValueError, match="jsonl"):
-        list(task.read(tmp_path / "texts.jsonl"))
 
 
 @pytest.mark.parametrize("make, oracle_of", [(BiattentiveNetwork, BiattentiveOracle), (PooledNetwork, PooledOracle)])

@@ -44,32 +44,9 @@ def test_read_converts_answers_to_spans_of_words(tmp_path: Path) -> None:
     (found,) = ReadingTask().predictions([question], [(first, last, 0.5)])
     assert found == Answer("7", "October 1973", 24, 36, 0.5)
     assert ReadingTask().score([question], [found]) == {"f1": 1.0, "exact match": 1.0}
-
-
-def test_from_text_splits_questions_and_passages_as_read_does(tmp_path: Path) -> None:
-    write_squad(tmp_path / "squad.json", "October 1973")
-    for name in ("english-1", "whitespace-1"):
-        task = ReadingTask(ReadingConfig(tokenizer=name))
-        (of_file,) = task.read(tmp_path / "squad.json", with_answers=False)
-        found = task.from_text(("When did it begin?", CONTEXT), lambda text: ["another", "tokenizer"])
-        assert replace(found, id="7") == of_file
-
-
-def test_answers_outside_of_the_words_are_refused_only_to_train_on(tmp_path: Path) -> None:
-    write_squad(tmp_path / "squad.json", "October 1973")
-    moved = (tmp_path / "squad.json").read_text().replace('"answer_start": 24', '"answer_start": 240')
-    (tmp_path / "squad.json").write_text(moved)
-    with pytest.raises(ValueError, match="answer_start"):
-        list(ReadingTask().read_training(tmp_path / "squad.json"))
-    wrong, right = json.loads(moved)["data"], json.loads(moved.replace("240", "24"))["data"]
-    (tmp_path / "many.json").write_text(json.dumps({"data": wrong + 150 * right}))
-    with pytest.warns(UserWarning, match="1 of 151 answers"):
-        assert len(list(ReadingTask().read_training(tmp_path / "many.json"))) == 150
-    (question,) = ReadingTask().read(tmp_path / "squad.json")
-    ReadingTask().check(question)
-    for changed in ({"answers": ()}, {"span": (-1, 0)}, {"span": (5, 16)}, {"offsets": ((0, 3),)}):
-        with pytest.raises(ValueError, match="question 7"):
-            ReadingTask().check(replace(question, **changed))
+    (unanswered,) = ReadingTask().read(tmp_path / "squad.json", with_answers=False)
+    of_text = ReadingTask().from_text(("When did it begin?", CONTEXT), lambda text: ["another", "tokenizer"])
+    assert replace(of_text, id="7") == unanswered
 
 
 def test_word_offsets_of_a_repeated_word_follow_the_text() -> None:
@@ -87,13 +64,16 @@ def test_scores_equal_those_of_squad() -> None:
     assert score == {"f1": 1.0, "exact match": 1.0}
 
 
-@pytest.mark.parametrize("content", ["[]", "{", '{"data": [{"paragraphs": [{"context": "a"}]}]}', '{"data": 3}',
-    '{"data": [{"paragraphs": [{"context": null, "qas": []}]}]}',
-    '{"data": [{"paragraphs": [{"context": "a", "qas": [{"id": 1, "question": 3, "answers": []}]}]}]}'])  # fmt: skip
-def test_other_json_is_refused(content: str, tmp_path: Path) -> None:
-    (tmp_path / "squad.json").write_text(content)
-    with pytest.raises(ValueError, match="SQuAD"):
-        list(ReadingTask().read(tmp_path / "squad.json"))
+def test_answers_that_are_not_where_the_file_says_are_left_out_unless_there_are_many(tmp_path: Path) -> None:
+    write_squad(tmp_path / "squad.json", "October 1973")
+    right = json.loads((tmp_path / "squad.json").read_text())["data"]
+    wrong = json.loads((tmp_path / "squad.json").read_text().replace("24}", "240}"))["data"]
+    (tmp_path / "few.json").write_text(json.dumps({"data": wrong + 150 * right}))
+    with pytest.warns(UserWarning, match="1 of 151 answers"):
+        assert len(list(ReadingTask().read_training(tmp_path / "few.json"))) == 150
+    (tmp_path / "many.json").write_text(json.dumps({"data": wrong}))
+    with pytest.raises(ValueError, match="answer_start"):
+        list(ReadingTask().read_training(tmp_path / "many.json"))
 
 
 # --- The network -----------------------------------------------------------------------------------------------------

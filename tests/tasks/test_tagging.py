@@ -1,9 +1,11 @@
 """Taggers: tags that depend on neighbours, the network by its formulas, schemes of spans, files in and out."""
 
 import gzip
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +17,20 @@ from elmokit.data.readers import Layout, TaggedSentence, read_tagged
 from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.fitting.fit import fit
 from elmokit.tasks.fitting.model import load_task_model, predict_file
-from elmokit.tasks.spans import spans
-from elmokit.tasks.tagging import Tagging, TaggingBatch, TaggingConfig, TaggingNetwork, TaggingTask
+from elmokit.tasks.tagging import (
+    Span,
+    Tagging,
+    TaggingBatch,
+    TaggingConfig,
+    TaggingNetwork,
+    TaggingTask,
+    check_scheme,
+    from_spans,
+    span_scheme,
+    span_scores,
+    spans,
+    to_bioes,
+)
 
 # The tag of "x" depends on the word before it: A after an upper-case word, else B.
 WORDS = ["Alpha", "Beta", "gamma", "delta", "x"]
@@ -42,15 +56,6 @@ SMALL = TaggingConfig(hidden_dim=16, dropout=0.1)
 WITHOUT_ELMO = WordsConfig(elmo="none", word_dim=16, word_dropout=0.1)
 
 
-@pytest.mark.parametrize("decoder", ["softmax", "crf"])
-def test_tagger_learns_tags_that_depend_on_the_word_before(decoder: str) -> None:
-    task = TaggingTask(replace(SMALL, decoder=decoder))
-    _, report = fit(task, TRAIN, DEV, DEV[:10], words=WITHOUT_ELMO, config=QUICK)
-    assert report.dev["accuracy"] > 0.95
-    assert report.test is not None and report.confusion is not None
-    assert sum(sum(row.values()) for row in report.confusion.values()) == sum(len(s.words) for s in DEV[:10])
-
-
 def test_network_and_loss_equal_the_formulas() -> None:
     network = random_network(TaggingNetwork, TaggingConfig(hidden_dim=4, num_layers=2), GivenWords(), 3, None)
     words, tags = random_words([4, 1, 3]), torch.tensor([[0, 1, 2, 1], [2, 0, 0, 0], [1, -1, 0, 0]])
@@ -71,47 +76,12 @@ def test_predictions_are_in_the_scheme_of_the_training_set(scheme: str) -> None:
         "BIOES": ("B-X", "E-X", "S-X", "O", "S-Y"),
     }[scheme]
     data = [TaggedSentence(("a", "b", "c", "d", "e"), tags)]
-    config = replace(QUICK, max_epochs=40, patience=40, halve_after=40)
-    words = replace(WITHOUT_ELMO, rare_word_dropout=0.0)
-    model, report = fit(TaggingTask(SMALL), data * 4, data, words=words, config=config)
-    assert report.dev["f1"] == 1.0
-    (found,) = model.predict([["a", "b", "c", "d", "e"]])
-    assert found.tags == tags
-    assert {(span.start, span.end, span.type) for span in found.spans} == spans(tags)
-    assert all(0 < span.score <= 1 for span in found.spans)
-
-
-def test_accuracy_does_not_depend_on_the_scheme_of_the_file() -> None:
-    """As when a training set in IOB2 comes with a test set in IOB1."""
-    task = TaggingTask(labels={"tags": ["B-X", "E-X", "O", "S-X"], "scheme": "IOB2"})
-    gold = [TaggedSentence(("a", "b", "c"), ("I-X", "I-X", "B-X"))]
-    predicted = [Tagging(("a", "b", "c"), ("B-X", "I-X", "B-X"), (1.0, 1.0, 1.0))]
-    assert task.score(gold, predicted)["accuracy"] == task.score(gold, predicted)["f1"] == 1.0
-
-
-def test_crf_decodes_only_valid_sequences() -> None:
-    """Whatever the scores: those of an output layer of large random weights are best for sequences that are not."""
-    random = np.random.default_rng(0)
-    noise = [
-        TaggedSentence(tuple(random.choice(WORDS, size=6).tolist()), ("B-X", "I-X", "O", "B-Y", "I-Y", "O"))
-        for _ in range(20)
-    ]
-    model, _ = fit(TaggingTask(SMALL), noise, noise, words=WITHOUT_ELMO, config=replace(QUICK, max_epochs=1))
-    torch.nn.init.normal_(model.network.output.weight, std=5, generator=torch.Generator().manual_seed(0))
-    batch = model.example_set(noise).batch(np.arange(20), torch.device("cpu"))
-
-    def is_valid(numbers: list[int]) -> bool:
-        tags = [model.task.labels["tags"][number] for number in numbers]
-        for before, tag in zip(["O", *tags], [*tags, "O"], strict=True):
-            opened = before[:2] in ("B-", "I-")
-            if (tag[:2] in ("I-", "E-")) != opened or (opened and tag[2:] != before[2:]):
-                return False
-        return True
-
-    with torch.no_grad():
-        best = model.network.forward(batch).argmax(dim=-1).tolist()
-    assert not any(is_valid(tags) for tags in best)
-    assert all(is_valid(tags) for tags, _ in model.network.decode(batch))
+    task = TaggingTask(labels=TaggingTask().learn(data))
+    numbers = [task.labels["tags"].index(tag) for tag in to_bioes(tags)]
+    (found,) = task.predictions(data, [(numbers, [0.9, 0.8, 0.7, 0.6, 0.5])])
+    assert found.tags == tags and task.score(data, [found])["f1"] == 1.0
+    assert [(span.start, span.end, span.type) for span in found.spans] == sorted(spans(tags))
+    assert [span.score for span in found.spans] == [0.8, 0.7, 0.5]  # the lowest of each
 
 
 # --- Files -----------------------------------------------------------------------------------------------------------
@@ -134,15 +104,19 @@ def write_conllu(path: Path, sentences: list[TaggedSentence]) -> None:
     path.write_text("\n".join(lines), encoding="utf-8")
 
 
-@pytest.mark.parametrize("write, suffix, column", [(write_columns, ".txt.gz", None), (write_conllu, ".conllu", "xpos")])
-def test_fit_and_predict_file_round_trip(
-    write: Callable[[Path, list[TaggedSentence]], None], suffix: str, column: str | None, tmp_path: Path
+@pytest.mark.parametrize(
+    "write, suffix, column, decoder",
+    [(write_columns, ".txt.gz", None, "softmax"), (write_conllu, ".conllu", "xpos", "crf")],
+)
+def test_a_tagger_learns_tags_that_depend_on_the_word_before_from_files(
+    write: Callable[[Path, list[TaggedSentence]], None], suffix: str, column: str | None, decoder: Any, tmp_path: Path
 ) -> None:
     files = [tmp_path / f"{name}{suffix}" for name in ("train", "dev")]
     for file, sentences in zip(files, (TRAIN, DEV), strict=True):
         write(file, sentences)
-    task = TaggingTask(replace(SMALL, tag_column=column))
+    task = TaggingTask(replace(SMALL, tag_column=column, decoder=decoder))
     _, report = fit(task, *files, words=WITHOUT_ELMO, config=QUICK, output=tmp_path / "tagger")
+    assert report.dev["accuracy"] > 0.95
     loaded = load_task_model(tmp_path / "tagger", device="cpu")
     assert predict_file(loaded, files[1], tmp_path / f"out{suffix}").examples == len(DEV)
     layout = Layout.of(files[1], None, 0, column)
@@ -152,29 +126,102 @@ def test_fit_and_predict_file_round_trip(
     assert right / sum(len(s.words) for s in DEV) == pytest.approx(report.dev["accuracy"])
 
 
-def test_accuracy_is_that_of_seqeval() -> None:
-    gold, predicted = ["B-PER", "I-PER", "O"], ["B-PER", "O", "O"]
-    task = TaggingTask(labels={"tags": ["B-PER", "E-PER", "O", "S-PER"], "scheme": "IOB2"})
+def test_accuracy_is_that_of_seqeval_in_any_scheme_of_the_file() -> None:
+    """As when a training set in IOB2 comes with a test set in IOB1."""
+    task = TaggingTask(labels={"tags": ["B-X", "E-X", "O", "S-X"], "scheme": "IOB2"})
     words = ("Ann", "Lee", "sings")
-    found = task.score([TaggedSentence(words, tuple(gold))], [Tagging(words, tuple(predicted), (1.0,) * 3)])
-    assert found["accuracy"] == pytest.approx(2 / 3)
     seqeval = pytest.importorskip("seqeval.metrics")
-    assert found["accuracy"] == seqeval.accuracy_score([gold], [predicted])
+    for gold, same in (("B-X I-X O", "B-X I-X O"), ("I-X I-X B-X", "B-X I-X B-X")):
+        for predicted in ("B-X O O", "B-X I-X B-X"):
+            tagging = Tagging(words, tuple(predicted.split()), (1.0,) * 3)
+            found = task.score([TaggedSentence(words, tuple(gold.split()))], [tagging])
+            assert found["accuracy"] == seqeval.accuracy_score([same.split()], [predicted.split()])
 
 
-def test_a_tagger_of_any_column_predicts_files_of_words_alone(tmp_path: Path) -> None:
-    (tmp_path / "words.txt").write_text("Dogs\nbark\n")
-    conllu = tmp_path / "words.conllu"
-    conllu.write_text("".join(f"{n}\t{word}" + "\t_" * 8 + "\n" for n, word in ((1, "Dogs"), (2, "bark"))))
-    numbered = TaggingTask(TaggingConfig(tag_column="3"), {"tags": ["NNS", "VBP"], "scheme": None})
-    (sentence,) = numbered.read(conllu, with_answers=False)
-    numbered.write([Tagging(sentence.words, ("NNS", "VBP"), (1.0, 1.0))], tmp_path / "out.conllu", conllu)
-    assert [line.split("\t")[3] for line in (tmp_path / "out.conllu").read_text().split("\n") if line] == ["NNS", "VBP"]
-    for config in (TaggingConfig(tag_column="xpos"), TaggingConfig(word_column=1)):
-        task = TaggingTask(config, {"tags": ["NNS", "VBP"], "scheme": None})
-        (sentence,) = task.read(tmp_path / "words.txt", with_answers=False)
-        assert sentence.words == ("Dogs", "bark")
-        task.write(
-            [Tagging(sentence.words, ("NNS", "VBP"), (1.0, 1.0))], tmp_path / "out.txt", tmp_path / "words.txt", True
-        )
-        assert (tmp_path / "out.txt").read_text() == "Dogs NNS\nbark VBP\n"
+@pytest.mark.parametrize(
+    "tags, expected",
+    [
+        ("O O", []), ("B-X I-X O B-X", [(0, 2, "X"), (3, 4, "X")]), ("B-X B-X I-X", [(0, 1, "X"), (1, 3, "X")]),
+        ("I-X I-X B-X I-Y", [(0, 2, "X"), (2, 3, "X"), (3, 4, "Y")]),  # IOB1
+        ("B-X I-Y I-Y", [(0, 1, "X"), (1, 3, "Y")]),  # inconsistent: a new type starts a span
+        ("S-X B-X I-X E-X S-Y", [(0, 1, "X"), (1, 4, "X"), (4, 5, "Y")]),  # BIOES
+        ("E-X E-X I-X", [(0, 1, "X"), (1, 2, "X"), (2, 3, "X")]), ("B-C-A I-C-A", [(0, 2, "C-A")]),
+    ],
+)  # fmt: skip
+def test_spans_equal_those_of_conlleval(tags, expected):
+    assert spans(tags.split()) == {Span(*span) for span in expected}
+
+
+@pytest.mark.parametrize(
+    "tags, scheme",
+    [
+        ("B-X I-X O", "IOB2"), ("O I-X I-X B-X", "IOB1"), ("B-X I-Y", "IOB2"), ("I-X O I-Y", "IOB1"),
+        ("B-X E-X S-X", "BIOES"), ("B I O B", "IOB2"), ("B E S O", "BIOES"),  # the last two: spans of one kind
+        ("NOUN VERB", None), ("O O", None), ("B-X S", None), ("B-X N V N", None),
+        ("B M E S", None), ("S- V- I- N-", None),  # segments of words; parts of speech in PROIEL's treebanks
+    ],
+)  # fmt: skip
+def test_span_scheme_recognizes_iob1_iob2_and_bioes(tags, scheme):
+    assert span_scheme([tags.split()]) == scheme
+
+
+@pytest.mark.parametrize("scheme, odd", [("IOB2", "O I-X"), ("IOB1", "O B-X"), ("IOB2", "S-X"), ("BIOES", "I-X O")])
+def test_span_scheme_is_kept_when_one_sentence_has_another(scheme: str, odd: str) -> None:
+    tags = {"IOB1": "I-X I-X O I-Y", "IOB2": "B-X I-X O B-Y", "BIOES": "B-X E-X O S-Y"}[scheme]
+    assert span_scheme([*[tags.split()] * 100, odd.split()]) == scheme
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        "B-PER I-PER L-PER O U-LOC O U-LOC U-LOC", "B-PER M-PER E-PER O", "B_PER I_PER O B_LOC",
+        "b-per i-per O b-loc b-loc", "B-PER E-PER O S-LOC " * 10 + "X",
+        "B-PER I-PER 0 0 0 B-LOC 0 0", "B-PER I-PER _ _ _ O O",
+    ],
+)  # fmt: skip
+def test_tags_of_other_schemes_are_refused(tags: str) -> None:
+    for check in (check_scheme, lambda tags: span_scheme([tags])):
+        with pytest.raises(ValueError, match="IOB2"):
+            check(tags.split())
+
+
+def random_tags(draw: random.Random, prefixes: str = "BIOES") -> list[str]:
+    """Any sequence of tags, valid or not."""
+    tags = [f"{prefix}-{type}" for prefix in prefixes if prefix != "O" for type in ("X", "Y")] + ["O"]
+    return [draw.choice(tags) for _ in range(draw.randint(1, 12))]
+
+
+@pytest.mark.parametrize("prefixes", ["BIO", "BIOES"])
+def test_span_score_equals_seqeval_on_any_sequence(prefixes: str) -> None:
+    seqeval = pytest.importorskip("seqeval.metrics")
+    draw = random.Random(0)
+    gold = [random_tags(draw, prefixes) for _ in range(300)]
+    predicted = [[draw.choice(random_tags(draw, prefixes)) for _ in tags] for tags in gold]
+    found, by_type = span_scores(gold, predicted)
+    assert found.precision == pytest.approx(seqeval.precision_score(gold, predicted))
+    assert found.recall == pytest.approx(seqeval.recall_score(gold, predicted))
+    assert found.f1 == pytest.approx(seqeval.f1_score(gold, predicted))
+    report = seqeval.classification_report(gold, predicted, output_dict=True)
+    assert {type: score.f1 for type, score in by_type.items()} == pytest.approx(
+        {type: report[type]["f1-score"] for type in ("X", "Y")}
+    )
+
+
+def test_spans_of_one_kind_have_tags_without_a_type() -> None:
+    tags = ["B", "I", "O", "B"]
+    assert to_bioes(tags) == ["B", "E", "O", "S"]
+    assert from_spans(spans(tags), 4, "IOB2") == tags
+    assert span_scores([tags], [["B", "O", "O", "B"]])[0].f1 == 0.5
+    f1 = pytest.importorskip("seqeval.metrics").f1_score
+    assert f1([tags], [["B", "O", "O", "B"]]) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES"])
+def test_from_spans_round_trips_in_every_scheme(scheme: str) -> None:
+    draw = random.Random(1)
+    for _ in range(200):
+        tags = random_tags(draw)
+        converted = from_spans(spans(tags), len(tags), scheme)
+        assert spans(converted) == spans(tags)
+        assert spans(to_bioes(tags)) == spans(tags)
+        assert span_scheme([converted]) in ((scheme, "IOB2", None) if scheme == "IOB1" else (scheme, None))

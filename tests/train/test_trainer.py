@@ -15,8 +15,7 @@ from elmokit.ops.packing import Packing
 from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import PretrainConfig
-from elmokit.train.muon import orthogonalized
-from elmokit.train.optim import Optimizer, Schedule, clip_gradients, make_optimizer
+from elmokit.train.optim import Optimizer, Schedule, make_optimizer, orthogonalized
 from elmokit.train.trainer import Trainer
 
 
@@ -37,19 +36,13 @@ def plain_gradients(of: Trainer, factor: float) -> list[torch.Tensor]:
     return list(torch.autograd.grad(factor * loss, [*twin.bilm.parameters(), *of.softmax.parameters()]))
 
 
-@pytest.mark.parametrize("scale", [1.0, 40.0])  # of the softmax weights: with 40, the gradient is clipped
-def test_first_step_of_the_original_recipe_equals_bilm_tf_adagrad(settings: PretrainConfig, scale: float) -> None:
+def test_first_step_of_the_original_recipe_equals_bilm_tf_adagrad(settings: PretrainConfig) -> None:
     run = trainer(settings, recipe="original")
-    with torch.no_grad():
-        run.softmax.weight.mul_(scale)
     gradients = plain_gradients(run, factor=settings.unroll_steps)
-    norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
-    assert (norm > 10) == (scale > 1)
     before = [parameter.detach().clone() for parameter in run.parameters]
     run.train_step()
     for parameter, start, gradient in zip(run.parameters, before, gradients, strict=True):
-        clipped = gradient * min(1.0, 10.0 / float(norm))
-        expected = start - 0.2 * clipped / torch.sqrt(1.0 + clipped**2)  # the accumulator starts at 1
+        expected = start - 0.2 * gradient / torch.sqrt(1.0 + gradient**2)  # the accumulator starts at 1
         torch.testing.assert_close(parameter.detach(), expected, atol=2e-6, rtol=1e-5)
 
 
@@ -89,14 +82,6 @@ def test_modern_recipe_takes_the_steps_of_adamw() -> None:
         optimizer.step(0.1)
     for parameter, expected in zip(parameters, values, strict=True):
         np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=0, atol=1e-6)
-
-
-def test_clip_gradients_makes_all_gradients_nan_when_one_is() -> None:
-    """As in PyTorch's `clip_grad_norm_`."""
-    parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
-    parameters[0].grad, parameters[1].grad = torch.tensor([1.0, torch.nan, 0.0]), torch.ones(3)
-    assert clip_gradients(parameters, 1.0).isnan()
-    assert all(parameter.grad is not None and parameter.grad.isnan().all() for parameter in parameters)
 
 
 def losses_from_zero_states(run: Trainer) -> torch.Tensor:
@@ -182,17 +167,6 @@ def test_optimizer_continues_identically_after_restore(name: str) -> None:
         assert torch.equal(left, right)
 
 
-def test_muon_updates_along_the_orthogonalized_momentum() -> None:
-    """The update is U V^T of the SVD; as Muon approximates it, compare directions only."""
-    matrix = torch.nn.Parameter(torch.zeros(12, 5))
-    optimizer = make_optimizer("muon", [matrix], [matrix], 0.1)
-    steps([matrix], optimizer, 1)
-    u, _, vh = torch.linalg.svd(gradient(matrix, 0), full_matrices=False)
-    moved = matrix.detach()
-    assert torch.nn.functional.cosine_similarity(-(u @ vh).flatten(), moved.flatten(), dim=0) > 0.95
-    assert float(moved.norm()) == pytest.approx(0.1 * 0.2 * 12**0.5 * 5**0.5, rel=0.2)
-
-
 @pytest.mark.parametrize("shape", [(12, 5), (5, 12), (32, 32)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0), (torch.float32, 0.03)])
 def test_muon_takes_the_steps_of_pytorchs(dtype: torch.dtype, tolerance: float, shape: tuple[int, int]) -> None:
@@ -222,33 +196,6 @@ def test_muon_updates_only_hidden_matrices(settings: PretrainConfig) -> None:
     assert count == sum(parameter.numel() for parameter in run.parameters)
 
 
-def test_train_step_takes_a_learning_rate_in_place_of_the_schedule(settings: PretrainConfig) -> None:
-    run, twin = (trainer(settings, recipe="modern") for _ in range(2))
-    run.train_step(learning_rate=0.0)
-    assert run.learning_rate == 0
-    assert all(map(torch.equal, run.parameters, trainer(settings, recipe="modern").parameters))
-    twin.train_step()
-    assert twin.learning_rate == pytest.approx(0.002 * twin.schedule.factor(0)) and run.step == twin.step == 1
-
-
-def test_train_step_leaves_frozen_weights_unchanged(settings: PretrainConfig) -> None:
-    run = trainer(settings, recipe="muon")
-    run.bilm.requires_grad_(False)
-    before = {name: value.clone() for name, value in run.bilm.state_dict().items()}
-    run.train_step()
-    assert all(torch.equal(value, before[name]) for name, value in run.bilm.state_dict().items())
-
-
-def test_trainer_carries_state_without_gradient(settings: PretrainConfig) -> None:
-    run = trainer(settings)
-    assert not run.objective.tensors()["h"].any()
-    run.train_step()
-    first = run.objective.tensors()
-    assert first["h"].any() and first["c"].any() and not first["h"].requires_grad
-    run.train_step()
-    assert not torch.equal(run.objective.tensors()["h"], first["h"])
-
-
 def test_train_step_minimizes_the_sampled_loss(settings: PretrainConfig) -> None:
     """The loss itself is compared with TensorFlow's in nn/test_softmax.py."""
     run, twin, exact = (trainer(settings, num_samples=count) for count in (6, 6, 0))
@@ -263,18 +210,6 @@ def test_train_step_minimizes_the_sampled_loss(settings: PretrainConfig) -> None
     assert (losses - exact.train_step()).abs().min() > 0.01
 
 
-def test_trainer_draws_new_negatives_per_direction_and_step(
-    settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vocab = Vocab.from_counts(count_words(settings.corpus))
-    run = Trainer(settings, BiLMConfig.preset("tiny"), vocab, list(settings.corpus), 100)
-    assert run.sampler is not None
-    drawn, sample = [], run.sampler.sample
-    monkeypatch.setattr(run.sampler, "sample", lambda generator: drawn.append(sample(generator)) or drawn[-1])
-    run.train_step(), run.train_step()
-    assert len({tuple(samples.ids.tolist()) for samples in drawn[:4]}) == 4
-
-
 def test_bfloat16_training_is_close_to_float32(settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elmokit.train.trainer.multiplies_bfloat16", lambda device: True)
     losses = []
@@ -284,12 +219,6 @@ def test_bfloat16_training_is_close_to_float32(settings: PretrainConfig, monkeyp
         assert {parameter.dtype for parameter in run.parameters} == {torch.float32}
     torch.testing.assert_close(losses[0], losses[1], atol=0.02, rtol=0)
     assert not torch.equal(losses[0], losses[1])
-
-
-def test_bfloat16_warns_where_its_products_are_slow(settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmokit.train.trainer.multiplies_bfloat16", lambda device: False)
-    with pytest.warns(UserWarning, match="bfloat16 is many times slower"):
-        trainer(settings, dtype="bfloat16")
 
 
 def test_held_out_words_are_read_from_all_files(settings: PretrainConfig, tmp_path: Path) -> None:

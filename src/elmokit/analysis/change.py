@@ -143,11 +143,9 @@ def semantic_change(
         The distances, in the order of the words.
 
     Raises:
-        ValueError: No word is given, `layers` is invalid, or a corpus has fewer than two distinct uses of a word.
+        ValueError: `layers` is invalid, or a corpus has fewer than two distinct uses of a word.
         FileNotFoundError: There is no such corpus.
     """
-    if isinstance(words, str) or not words:
-        raise ValueError("give a list of words, at least one")
     config = config or ChangeConfig()
     embedder = resolve_embedder(model)
     layers = plain_layers(layers)

@@ -14,8 +14,8 @@ SemCor as JSON lines has one tokenized sentence per line, annotated with senses 
     {"tokens": ["The", "Fulton_County_Grand_Jury", "said", ...],
      "instances": [{"tok": [2], "lemma": "say", "pos": "VB", "lexkeys": ["2:32:00::"]}, ...]}
 
-`tok` are the indices of the tokens of an instance, from 0. A lexkey is the part of a sense key after the lemma and "%";
-several senses are separated by semicolons.
+`tok` are the indices of the tokens of an instance, consecutive ones, from 0. A lexkey is the part of a sense key after
+the lemma and "%"; several senses are separated by semicolons.
 
 A sense key of WordNet is LEMMA%TYPE:FILE:ID:HEAD:HEAD_ID, where TYPE is 1 for a noun, 2 for a verb, 3 for an adjective,
 4 for an adverb and 5 for a satellite adjective (manual page senseidx).
@@ -140,8 +140,6 @@ def read_coarse_wsd(folder: str | Path, split: str) -> Iterator[SenseSentence]:
 def key_file_of(path: str | Path) -> Path:
     """The key file of a data file: NAME.data.xml -> NAME.gold.key.txt."""
     path = Path(path)
-    if not path.name.endswith(DATA_SUFFIX):
-        raise ValueError(f"{path} should be named NAME{DATA_SUFFIX}, with its keys in NAME{KEY_SUFFIX}")
     return path.with_name(path.name.removesuffix(DATA_SUFFIX) + KEY_SUFFIX)
 
 
@@ -169,21 +167,16 @@ def read_raganato(path: str | Path) -> Iterator[SenseSentence]:
 
     Raises:
         ParseError: The XML is damaged or truncated.
-        ValueError: A file is malformed, or the instances do not match the keys.
+        ValueError: An instance has no lemma, no part of speech or no key.
         FileNotFoundError: One of the two files is missing.
     """
     path = Path(path)
     key_lines = (line.split() for line in read_lines(key_file_of(path)) if line.strip())
     keys = {name: tuple(senses) for name, *senses in key_lines}
-    instances = 0
     for _, element in iterparse(path):
         if element.tag == "sentence":
-            sentence = _sentence(element, keys, path)
-            instances += len(sentence.instances)
-            yield sentence
+            yield _sentence(element, keys, path)
             element.clear()  # which frees its memory
-    if instances != len(keys):
-        raise ValueError(f"{path} has {instances} instances, but {key_file_of(path).name} keys for {len(keys)}")
 
 
 # --- SemCor ----------------------------------------------------------------------------------------------------------
@@ -211,8 +204,6 @@ def read_semcor(path: str | Path) -> Iterator[SenseSentence]:
             for index, instance in enumerate(record["instances"], start=1):
                 if instance["pos"] != NAME_TAG:
                     first, last = instance["tok"][0], instance["tok"][-1]
-                    if instance["tok"] != list(range(first, last + 1)):
-                        raise ValueError(f"the tokens {instance['tok']} are not consecutive")
                     lemma, lexkeys = instance["lemma"].lower(), ";".join(instance["lexkeys"]).split(";")
                     senses = tuple(f"{lemma}%{lexkey}" for lexkey in lexkeys)
                     place = lemma_of_key(senses[0]), starts[first], starts[last + 1]

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.analysis.annotated import all_layers
 from elmokit.analysis.report import Report, table
 from elmokit.analysis.sense_corpora import (
     DATA_SUFFIX,
@@ -28,7 +27,7 @@ from elmokit.analysis.sense_corpora import (
     read_raganato,
     read_semcor,
 )
-from elmokit.analysis.uses import unit_vectors
+from elmokit.analysis.uses import all_layers, unit_vectors
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import layer_names
 from elmokit.fs.reading import suffixes_of
@@ -229,14 +228,9 @@ def wsd(
         F1 in percent of every layer and baseline.
 
     Raises:
-        ValueError: `data` is a single path or has no data, a file is malformed, test sets lack a training text, or that
-            has none of their lemmas, or `neighbors` is below 1.
+        ValueError: A file is malformed, test sets lack a training text, or that has none of their lemmas.
         FileNotFoundError: A file is missing.
     """
-    if isinstance(data, str | Path) or not data:
-        raise ValueError("give a list of files: [path]")
-    if neighbors is not None and neighbors < 1:
-        raise ValueError(f"neighbors must be at least 1, not {neighbors}")
     folders = [folder for path in data for folder in coarse_wsd_folders(path)]
     if not folders and training is None:
         raise ValueError("all-words test sets need a training text: give SemCor as XML or JSON lines")

@@ -216,7 +216,7 @@ class Neighbors:
 
     def run(self) -> None:
         from elmokit.analysis.config import SearchConfig
-        from elmokit.analysis.neighbors import neighbors
+        from elmokit.analysis.similarity import neighbors
         from elmokit.embed.embedder import Embedder
 
         config = SearchConfig(self.count, self.any_word, self.max_sentences)

@@ -32,7 +32,7 @@ def main() -> None:
     if not options.is_module:
         runpy.run_path(options.script, run_name="__main__")
     elif options.script == "allennlp" and not is_installed("allennlp"):
-        import_module("elmokit.compat.allennlp.command").main()
+        import_module("elmokit.compat.allennlp.embedder").main()
     else:
         runpy.run_module(options.script, run_name="__main__", alter_sys=True)
 

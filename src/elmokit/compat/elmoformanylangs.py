@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.compat.notice import warn_of_strings, warn_once
+from elmokit.compat.shared import warn_of_strings, warn_once
 from elmokit.embed import embedder
 from elmokit.nn.bilm import BiLMState
 from elmokit.settings import StatePolicy

@@ -13,15 +13,15 @@ from typing import Any
 
 # Old modules, and the modules of `elmokit.compat` that define their names.
 MODULES = {
-    "allennlp.commands": "allennlp.command",
+    "allennlp.commands": "allennlp.embedder",
     "allennlp.commands.elmo": "allennlp.embedder",
     "allennlp.common": "allennlp.common",
     "allennlp.common.checks": "allennlp.common",
     "allennlp.common.file_utils": "allennlp.common",
     "allennlp.common.params": "allennlp.common",
     "allennlp.common.util": "allennlp.common",
-    "allennlp.data.token_indexers": "allennlp.indexer",
-    "allennlp.data.token_indexers.elmo_indexer": "allennlp.indexer",
+    "allennlp.data.token_indexers": "allennlp.elmo",
+    "allennlp.data.token_indexers.elmo_indexer": "allennlp.elmo",
     "allennlp.modules": "allennlp",
     "allennlp.modules.elmo": "allennlp.elmo",
     "allennlp.modules.elmo_lstm": "allennlp.bilm",

@@ -14,8 +14,7 @@ import torch
 
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.compat.carried import CarriedStates
-from elmokit.compat.weights import open_bilm
+from elmokit.compat.shared import CarriedStates, open_bilm
 from elmokit.embed.embedder import Embedder
 
 # The sequence with which bio_embeddings warms its model up: T0922 of CASP.

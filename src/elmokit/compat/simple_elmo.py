@@ -11,7 +11,7 @@ import torch
 
 from elmokit.checkpoints.detect import find_prefix
 from elmokit.compat.bilm_tf import Batcher
-from elmokit.compat.notice import warn_of_strings, warn_once
+from elmokit.compat.shared import warn_of_strings, warn_once
 from elmokit.data.streams import scoring_batch, sentence_batches
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLMState

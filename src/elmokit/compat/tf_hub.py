@@ -15,10 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmokit.compat.carried import without_boundaries
-from elmokit.compat.notice import warn_of_truncated, warn_once
-from elmokit.compat.prepacked import Prepacked
-from elmokit.compat.weights import open_hub_module
+from elmokit.compat.shared import Prepacked, open_hub_module, warn_of_truncated, warn_once, without_boundaries
 from elmokit.nn.elmo import add_boundaries
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import encode_sentences

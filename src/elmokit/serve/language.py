@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 
 from elmokit.analysis.config import MapConfig, SearchConfig
-from elmokit.analysis.neighbors import nearest_uses
 from elmokit.analysis.report import as_json
-from elmokit.analysis.similarity import Comparison
+from elmokit.analysis.similarity import Comparison, nearest_uses
 from elmokit.analysis.similarity import compare as compare_uses
 from elmokit.analysis.uses import sample_uses, uses_in_each
 from elmokit.analysis.word_map import map_uses

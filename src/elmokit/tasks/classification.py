@@ -21,18 +21,18 @@ from torch import Tensor, nn
 from elmokit.fs.reading import read_rows, suffixes_of
 from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
-from elmokit.tasks.fitting.report import Confusion, confusion_counts
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
+    Confusion,
     Task,
     TaskNetwork,
     check_label,
+    confusion_counts,
     label_numbers,
     most_probable,
     words_of,
 )
-from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
-from elmokit.tasks.networks import BiLSTM, masked_max, masked_mean, masked_softmax
+from elmokit.tasks.fitting.words import BiLSTM, WordBatch, WordEncoder, Words, masked_max, masked_mean, masked_softmax
 
 TREE_TOKEN = re.compile(r"\(|\)|[^\s()]+")
 OTHER_FORMATS = (".conllu", ".csv", ".json", ".jsonl", ".parquet", ".tsv")

@@ -22,8 +22,7 @@ from elmokit.fs.reading import read_rows
 from elmokit.settings import Count, DropoutRate, NonNegative, Positive, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork, words_of
-from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
-from elmokit.tasks.networks import BiLSTM
+from elmokit.tasks.fitting.words import BiLSTM, WordBatch, WordEncoder, Words
 
 Mention = tuple[int, int]  # the words start : end, counted over the document
 WORD_COLUMN = 3  # as in CoNLL-2012

@@ -22,18 +22,27 @@ from elmokit.correlation import pearson, spearman
 from elmokit.fs.reading import read_rows, suffixes_of
 from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
-from elmokit.tasks.fitting.report import Confusion, confusion_counts
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
+    Confusion,
     Task,
     TaskNetwork,
     check_label,
+    confusion_counts,
     label_numbers,
     most_probable,
     words_of,
 )
-from elmokit.tasks.fitting.words import EncodedWords, WordBatch, WordEncoder, Words
-from elmokit.tasks.networks import BiLSTM, masked_max, masked_mean, masked_softmax
+from elmokit.tasks.fitting.words import (
+    BiLSTM,
+    EncodedWords,
+    WordBatch,
+    WordEncoder,
+    Words,
+    masked_max,
+    masked_mean,
+    masked_softmax,
+)
 from elmokit.text.tokenizers import get_tokenizer
 
 # Column names, also of published files: SICK, MRPC, SNLI.
@@ -155,8 +164,15 @@ class PairsTask(Task[SentencePair, PairPrediction]):
     # --- Examples ---------------------------------------------------------------------------------------------------
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[SentencePair]:
-        for number, row in _rows(path):
+        is_json, names = suffixes_of(path).kind == ".jsonl", list[str]()
+        for number, line in enumerate(read_rows(path), start=1):
+            if number == 1 and not is_json:
+                names = line.split("\t")
+                continue
+            if not line.strip():
+                continue
             try:
+                row = json.loads(line) if is_json else dict(zip(names, line.split("\t"), strict=True))
                 first, second = (words_of(_column(row, names), self._tokenize) for names in (FIRST, SECOND))
                 if not with_answers:
                     yield SentencePair(first, second)
@@ -165,7 +181,8 @@ class PairsTask(Task[SentencePair, PairPrediction]):
                 elif (label := _column(row, LABEL)) != NO_LABEL:
                     yield SentencePair(first, second, label)
             except ValueError as error:
-                raise ValueError(f"{path}, line {number}: {error}") from error
+                expected = "an object of JSON" if is_json else f"{len(names)} columns, named in the first line"
+                raise ValueError(f"{path}, line {number}: expected {expected}: {error}") from error
 
     def _tokenize(self, text: str) -> list[str]:
         return get_tokenizer(self.config.tokenizer).tokenize(text)
@@ -239,20 +256,6 @@ class PairsTask(Task[SentencePair, PairPrediction]):
 
     def to_json(self, prediction: PairPrediction) -> dict[str, Any]:
         return {name: value for name, value in vars(prediction).items() if value is not None}
-
-
-def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The rows of a file as dictionaries, each with the number of its line."""
-    is_json, names = suffixes_of(path).kind == ".jsonl", list[str]()
-    for number, line in enumerate(read_rows(path), start=1):
-        if number == 1 and not is_json:
-            names = line.split("\t")
-        elif line.strip():
-            try:
-                yield number, json.loads(line) if is_json else dict(zip(names, line.split("\t"), strict=True))
-            except ValueError as error:
-                expected = "an object of JSON" if is_json else f"{len(names)} columns, as there are names of columns"
-                raise ValueError(f"{path}, line {number}: expected {expected} ({error})") from error
 
 
 def _column(row: Mapping[str, Any], names: Sequence[str]) -> str:

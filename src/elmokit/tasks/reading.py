@@ -25,8 +25,7 @@ from elmokit.fs.reading import read_lines
 from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork
-from elmokit.tasks.fitting.words import EncodedWords, WordBatch, WordEncoder, Words
-from elmokit.tasks.networks import BiLSTM, masked_softmax
+from elmokit.tasks.fitting.words import BiLSTM, EncodedWords, WordBatch, WordEncoder, Words, masked_softmax
 from elmokit.text.chunks import token_offsets
 from elmokit.text.tokenizers import get_tokenizer
 

@@ -21,10 +21,9 @@ from elmokit.fs.reading import read_rows
 from elmokit.nn.crf import CRF, span_transitions
 from elmokit.settings import Count, CountOrZero, DropoutRate, check
 from elmokit.tasks.config import FitConfig
-from elmokit.tasks.fitting.report import F1Score
-from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork, tag_numbers, words_of
+from elmokit.tasks.fitting.task import BatchOfWords, F1Score, Task, TaskNetwork, tag_numbers, words_of
 from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
-from elmokit.tasks.spans import from_spans, spans, typed_scores
+from elmokit.tasks.tagging import from_spans, spans, typed_scores
 
 VERB = "V"  # the predicate's own span, which no score counts
 DOCUMENT_MARKS = ("#begin document", "#end document")

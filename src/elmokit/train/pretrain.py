@@ -31,8 +31,7 @@ from elmokit.text.vocab import SPECIALS, Vocab, count_words
 from elmokit.train.config import PretrainConfig, TrainingConfig
 from elmokit.train.loop import CHECKPOINTS, Reason, train, words_per_step
 from elmokit.train.processes import joined_processes
-from elmokit.train.snapshots import latest_snapshot, snapshot_path, step_of
-from elmokit.train.trainer import Trainer, recipe_of
+from elmokit.train.trainer import Trainer, latest_snapshot, recipe_of, snapshot_path, step_of
 
 MODEL = "model"  # the directory of the finished model, in that of the run
 SAMPLE_LINES = 100_000  # of a corpus, on which a vocabulary is checked
@@ -88,8 +87,6 @@ def read_texts(settings: TrainingConfig, tokenizer: str | None, others: Sequence
         others: More held-out files.
     """
     files, heldout = find_files(settings.corpus), find_files([*settings.heldout, *others])
-    if not files:
-        raise ValueError("there is no corpus to train on: give at least one file or directory")
     check_language(settings.language, [*files, *heldout])
     if in_both := {os.path.realpath(file) for file in files} & {os.path.realpath(file) for file in heldout}:
         print(f"{min(in_both)} is also trained on: its perplexity says nothing about new text", flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from elmokit.checkpoints.pretrained import Pretrained, fingerprint
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import Position, SentenceReader
 from elmokit.data.streams import PendingRows, PendingText
-from elmokit.fs.reading import read_lines
+from elmokit.fs.atomic import atomic_directory, remove_directory, remove_leftovers
+from elmokit.fs.reading import crc32_of, read_lines
 from elmokit.lm.evaluate import measure
 from elmokit.lm.language_model import check_predicts
 from elmokit.lm.measures import Measure
@@ -36,7 +38,95 @@ from elmokit.train.config import PretrainConfig
 from elmokit.train.objectives import MaskedWords, Part, SentenceLikelihood, WindowLikelihood
 from elmokit.train.optim import RECIPES, Recipe, Schedule, clip_gradients, make_optimizer
 from elmokit.train.processes import ALONE, Processes
-from elmokit.train.snapshots import Snapshot, add_prefix
+
+# --- Snapshots, from which a run resumes exactly ---------------------------------------------------------------------
+
+# Files of a snapshot: weights, optimizer, LSTM and random state; the rest of the state; the CRC-32 of both.
+TENSORS, PROGRESS, CHECKSUMS = "tensors.safetensors", "progress.json", "checksums.json"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of a run.
+
+    Attributes:
+        tensors: Weights, optimizer, LSTM and random number generator state, by name.
+        progress: JSON values: step, position in the corpus, settings.
+    """
+
+    tensors: dict[str, Tensor]
+    progress: dict[str, Any]
+
+    def with_prefix(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors whose names begin with `prefix` and a dot, by the rest of their names."""
+        return {
+            name[len(prefix) + 1 :]: tensor for name, tensor in self.tensors.items() if name.startswith(prefix + ".")
+        }
+
+
+def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of tensors in main memory, with `prefix` and a dot before their names."""
+    return {f"{prefix}.{name}": tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+
+
+def _snapshots(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.glob("step-????????") if path.name[5:].isdecimal() and path.is_dir())
+
+
+def snapshot_path(directory: Path, step: int) -> Path:
+    """The path of the snapshot of a step."""
+    return directory / f"step-{step:08d}"
+
+
+def step_of(snapshot: Path) -> int:
+    """The step of a snapshot's path."""
+    return int(snapshot.name.removeprefix("step-"))
+
+
+def write_snapshot(directory: Path, step: int, snapshot: Snapshot, keep: int) -> Path:
+    """Write the snapshot `step-NNNNNNNN` to `directory`, and remove all but the latest `keep`.
+
+    Snapshots of later steps are removed, too: they are from before the run was set back.
+    """
+    remove_leftovers(directory)
+    path = snapshot_path(directory, step)
+    with atomic_directory(path, overwrite=True) as partial:
+        save_file(snapshot.tensors, partial / TENSORS)
+        (partial / PROGRESS).write_text(json.dumps(snapshot.progress), encoding="utf-8")
+        checksums = {name: crc32_of(partial / name) for name in (TENSORS, PROGRESS)}
+        (partial / CHECKSUMS).write_text(json.dumps(checksums), encoding="utf-8")
+    for other in _snapshots(directory):
+        if step_of(other) > step:
+            remove_directory(other)
+    for old in _snapshots(directory)[:-keep]:
+        remove_directory(old)
+    return path
+
+
+def latest_snapshot(directory: Path) -> Path | None:
+    """The latest complete snapshot; None if there is none."""
+    snapshots = _snapshots(directory)
+    return snapshots[-1] if snapshots else None
+
+
+def remove_latest_snapshot(directory: Path) -> None:
+    """Remove the latest snapshot, unless it is the only one."""
+    *earlier, latest = _snapshots(directory)
+    if earlier:
+        remove_directory(latest)
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """Read a snapshot. ValueError if its files are missing or have changed since they were written."""
+    try:
+        checksums = json.loads((path / CHECKSUMS).read_bytes())
+        is_whole = checksums == {name: crc32_of(path / name) for name in (TENSORS, PROGRESS)}
+    except (FileNotFoundError, ValueError):
+        is_whole = False
+    if not is_whole:
+        raise ValueError(f"{path} is damaged: remove it to resume from the snapshot before it")
+    return Snapshot(load_file(path / TENSORS), json.loads((path / PROGRESS).read_bytes()))
+
 
 # The settings on which steps depend: a run is resumed with the same ones.
 OF_STEPS = (
@@ -184,11 +274,8 @@ class Trainer:
 
     # --- Step
 
-    def train_step(self, learning_rate: float | None = None) -> Tensor:
+    def train_step(self) -> Tensor:
         """Train on the next batch of text.
-
-        Args:
-            learning_rate: The learning rate; None: that of the schedule, times `rate_factor`.
 
         Returns:
             The mean losses in nats per prediction, (K,), one for each of `objective.losses`: the two directions, or
@@ -204,8 +291,7 @@ class Trainer:
         losses = losses.detach()
         self._sum_over_processes(losses)
         self.gradient_norm = clip_gradients(self.parameters, self.recipe.clip_norm)
-        planned = self.recipe.learning_rate * self.rate_factor * self.schedule.factor(self.step)
-        self.learning_rate = planned if learning_rate is None else learning_rate
+        self.learning_rate = self.recipe.learning_rate * self.rate_factor * self.schedule.factor(self.step)
         self.optimizer.step(self.learning_rate)
         for parameter in self.parameters:
             parameter.grad = None

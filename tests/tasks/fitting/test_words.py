@@ -1,44 +1,45 @@
 """The words of a training set, and vectors of each kind that a network reads, against their definitions."""
 
+import gzip
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
 import torch
+import zstandard
 from layers_alone import layers_alone
 from toy_tasks import toy_tasks
 
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
 from elmokit.data.readers import TaggedSentence
 from elmokit.embed.embedder import Embedder
-from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.fs import reading
+from elmokit.nn.bilm import BiLMState
 from elmokit.nn.elmo import Elmo
-from elmokit.tasks.classification import ClassificationTask, labelled_phrases
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.fitting.model import TaskModel, make_network
-from elmokit.tasks.fitting.vectors import WordVectors
-from elmokit.tasks.fitting.words import CHARACTERS, Sentences, WordEncoder, WordTable, mix_weights
+from elmokit.tasks.fitting.words import (
+    CHARACTERS,
+    Sentences,
+    WordEncoder,
+    WordTable,
+    WordVectors,
+    mix_weights,
+    read_word_vectors,
+)
 from elmokit.text.characters import encode_words
 
 TABLE = WordTable.from_sentences([["a", "b"], ["a", "b", "c"], ["a", "d"]])  # rows 2 to 5; c and d occur once
 SENTENCES = [["a", "c", "d"], ["b", "new"]]
 
 
-@pytest.fixture
-def bilm() -> BiLM:
-    torch.manual_seed(0)
-    return BiLM(BiLMConfig.preset("tiny"))
-
-
-def test_a_sentence_that_examples_share_and_the_phrases_of_a_tree_count_once() -> None:
+def test_a_sentence_that_examples_share_counts_once() -> None:
     passage, question = ["a", "rare", "passage"], ["a", "question"]
     table = WordTable.from_sentences([passage, question, passage, question])
     assert (table.words[: table.num_frequent], len(table.words)) == (("a",), 4)
-    trees = ("(3 (2 It) (4 works))", "(1 (1 (2 It) (0 fails)) (2 .))")
-    phrases = [phrase for tree in trees for phrase in labelled_phrases(tree)]
-    table = WordTable.from_sentences(ClassificationTask().counted_sentences(phrases))
-    assert table.words == ("It", ".", "fails", "works") and table.num_frequent == 1
 
 
 def test_a_batch_of_empty_sentences_is_wide_enough_for_the_filters() -> None:
@@ -72,8 +73,8 @@ def test_learned_spelled_and_pretrained_vectors_stand_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("mix", ["top", "uniform"])
-def test_elmo_enters_at_both_ends_as_the_mix_of_its_layers(mix: Literal["top", "uniform"], bilm: BiLM) -> None:
-    elmo = Elmo(bilm, num_mixes=2, dropout=0.0, fixed_weights=mix_weights(mix, 3))
+def test_elmo_enters_at_both_ends_as_the_mix_of_its_layers(mix: Literal["top", "uniform"], bilm: Pretrained) -> None:
+    elmo = Elmo(bilm.bilm, num_mixes=2, dropout=0.0, fixed_weights=mix_weights(mix, 3))
     encoder = WordEncoder(WordsConfig(elmo="both", mix=mix, word_dim=0), TABLE, elmo).eval()
     assert (encoder.dim, encoder.output_dim) == (32, 32)
     assert bilm.config.char_cnn is not None
@@ -84,26 +85,16 @@ def test_elmo_enters_at_both_ends_as_the_mix_of_its_layers(mix: Literal["top", "
     assert torch.equal(before, hidden)
     for vectors in (found.vectors, at_output):
         for row, words in zip(vectors.detach().numpy(), SENTENCES, strict=True):
-            layers, _ = layers_alone(bilm, words)
+            layers, _ = layers_alone(bilm.bilm, words)
             expected = layers[-1] if mix == "top" else layers.mean(axis=0)
             np.testing.assert_allclose(row[: len(words)], expected, rtol=0, atol=1e-5)
             assert not row[len(words) :].any()
 
 
-def test_penalty_is_that_of_the_weights_of_all_mixes(bilm: BiLM) -> None:
-    elmo = Elmo(bilm, num_mixes=2)
-    with torch.no_grad():
-        elmo.mixes[0].weights.copy_(torch.tensor([1.0, 2.0, -3.0]))
-        elmo.mixes[1].weights.fill_(1.0)
-    penalized, free = (WordEncoder(WordsConfig(elmo="both", mix_l2=l2), TABLE, elmo) for l2 in (0.1, 0.0))
-    assert torch.as_tensor(penalized.penalty()).item() == pytest.approx(0.1 * (1 + 4 + 9 + 3))
-    assert free.penalty() == 0
-
-
-def test_elmo_starts_from_the_state_of_its_model_whether_it_is_frozen_or_trained(bilm: BiLM) -> None:
-    state = bilm.initial_state(1)
+def test_elmo_starts_from_the_state_of_its_model_whether_it_is_frozen_or_trained(bilm: Pretrained) -> None:
+    state = bilm.bilm.initial_state(1)
     warm = BiLMState(torch.randn_like(state.h), torch.randn_like(state.c))
-    model = Pretrained(bilm, state_policy="warm", warm_state=warm)
+    model = replace(bilm, state_policy="warm", warm_state=warm)
     embedded = Embedder(model, "cpu").embed(SENTENCES, "average")  # as are the mixes of an untrained network
     task = toy_tasks()["tagging"].task
     labelled = type(task)(task.config, {"tags": ["O"], "scheme": None})
@@ -114,3 +105,57 @@ def test_elmo_starts_from_the_state_of_its_model_whether_it_is_frozen_or_trained
         vectors = network.words(examples.sentences.batch(SENTENCES)).vectors.detach().numpy()
         for row, expected in zip(vectors, embedded, strict=True):
             np.testing.assert_allclose(row[: len(expected)], expected, rtol=0, atol=1e-3)  # the cache is float16
+
+
+ENTRIES = {"the": [0.1, -2.0, 3e-3], "Zürich": [1.0, 2.0, 3.0], "dog": [4.0, 5.0, 6.0], ". . .": [7.0, 8.0, 9.0]}
+TEXT = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in ENTRIES.items()) + "dog 1 1 1\n"  # again
+BINARY = [word.encode() + b" " + np.array(vector, "<f4").tobytes() for word, vector in list(ENTRIES.items())[:3]]
+FILES = {
+    "glove.txt": TEXT.encode(),
+    "glove.txt.gz": gzip.compress(TEXT.encode()),
+    "glove.txt.zst": b"".join(zstandard.compress(line.encode()) for line in TEXT.splitlines(keepends=True)),
+    "fasttext.vec": f"5 3\n{TEXT}".encode(),
+    "crlf.vec": f"5 3\n{TEXT}".replace("\n", " \r\n").encode(),
+    "word2vec.bin": b"3 3\n" + b"".join(BINARY),
+    "lines.bin.gz": gzip.compress(b"3 3\n" + b"\n".join(BINARY) + b"\n"),
+}
+
+
+@pytest.mark.parametrize("read_size", [5, 1 << 18])
+@pytest.mark.parametrize("name", FILES)
+def test_every_format_is_read(name: str, read_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "READ_SIZE", read_size)
+    (tmp_path / name).write_bytes(FILES[name])
+    found = read_word_vectors(tmp_path / name, {"Zürich", "dog", "cat"})
+    assert found.words == ("Zürich", "dog") and found.vectors.dtype == np.float32
+    np.testing.assert_allclose(found.vectors, [ENTRIES["Zürich"], ENTRIES["dog"]])
+    assert [found.number(word) for word in ("dog", "DOG", "Zürich", "zürich", "cat")] == [2, 2, 1, 0, 0]
+    frequent = read_word_vectors(tmp_path / name, (), most_frequent=9).words
+    assert frequent == tuple(ENTRIES)[: 3 if ".bin" in name else 4]
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("a.txt", b""), ("a.txt", b"a 1 2\nb 1\n"), ("a.txt", b"a 1 x\n"), ("a.txt", b"c 1 2\n"),  # none of the words
+        ("a.bin", b"3 3\n" + BINARY[0] + BINARY[1][:-1]),
+        ("a.bin", b"\xba\x16\x4f\x2f" + bytes(64)),  # a whole fastText model
+    ],
+)  # fmt: skip
+def test_other_and_truncated_files_are_refused(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError):
+        read_word_vectors(tmp_path / name, {"a", "b", "the"})
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    numbers = " 0.25" * 50
+    (tmp_path / "glove.txt").write_text("".join(f"word{n}{numbers}\n" for n in range(20_000)))
+    tracemalloc.start()
+    try:
+        found = read_word_vectors(tmp_path / "glove.txt", {"word7", "word19999"})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "glove.txt").stat().st_size > 5_000_000 and peak < 2_500_000
+    assert found.words == ("word7", "word19999")

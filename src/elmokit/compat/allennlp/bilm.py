@@ -17,10 +17,7 @@ from torch import Tensor, nn
 
 from elmokit.checkpoints.formats.allennlp_weights import arranged, bilm_name, rearranged
 from elmokit.compat.allennlp.common import ConfigurationError
-from elmokit.compat.carried import CarriedStates, without_boundaries
-from elmokit.compat.notice import warn_of_truncated
-from elmokit.compat.prepacked import Prepacked
-from elmokit.compat.weights import local_path, open_bilm
+from elmokit.compat.shared import CarriedStates, Prepacked, local_path, open_bilm, warn_of_truncated, without_boundaries
 from elmokit.config import CharCNNConfig, LSTMConfig
 from elmokit.fs.json_files import read_json
 from elmokit.nn.bilm import BiLM, BiLMState, in_full_width, uncompiled

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from elmokit.compat.old_modules import is_installed
-from elmokit.compat.weights import local_path
+from elmokit.compat.shared import local_path
 from elmokit.fs.json_files import read_json
 
 Built = TypeVar("Built", bound="FromParams")

@@ -1,11 +1,13 @@
-"""AllenNLP's `ElmoEmbedder` (commands/elmo.py of versions up to 0.9)."""
+"""AllenNLP's `ElmoEmbedder` and the command `allennlp elmo` (commands/elmo.py of versions up to 0.9)."""
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -14,11 +16,17 @@ from torch import Tensor
 
 from elmokit.compat.allennlp.bilm import _ElmoBiLm
 from elmokit.compat.allennlp.common import ConfigurationError, lazy_groups_of
-from elmokit.compat.allennlp.indexer import ELMoTokenCharactersIndexer
-from elmokit.compat.carried import without_boundaries
-from elmokit.compat.notice import encode_with_notices, warn_once
-from elmokit.compat.weights import DEFAULT_OPTIONS_FILE, DEFAULT_WEIGHT_FILE
+from elmokit.compat.allennlp.elmo import ELMoTokenCharactersIndexer
+from elmokit.compat.shared import (
+    DEFAULT_OPTIONS_FILE,
+    DEFAULT_WEIGHT_FILE,
+    encode_with_notices,
+    warn_once,
+    without_boundaries,
+)
+from elmokit.fs.atomic import check_output
 from elmokit.fs.hdf5 import atomic_hdf5
+from elmokit.fs.reading import read_lines
 from elmokit.progress import ProgressBar
 from elmokit.runtime import pick_device
 
@@ -69,13 +77,7 @@ class ElmoEmbedder:
     def embed_sentences(
         self, sentences: Iterable[Sequence[str]], batch_size: int = DEFAULT_BATCH_SIZE
     ) -> Iterator[np.ndarray]:
-        """Yield the layers of each sentence, (L+1, T, 2D) float32; sentence i is in row i mod `batch_size`.
-
-        Raises:
-            ConfigurationError: `batch_size` is less than 1.
-        """
-        if batch_size < 1:
-            raise ConfigurationError(f"batch_size must be at least 1, not {batch_size}")
+        """Yield the layers of each sentence, (L+1, T, 2D) float32; sentence i is in row i mod `batch_size`."""
         return chain.from_iterable(map(self.embed_batch, lazy_groups_of(sentences, batch_size)))
 
     def embed_file(
@@ -127,3 +129,42 @@ class ElmoEmbedder:
                     warn_once("sentences are repeated: as in AllenNLP, sentence_to_index has the last line of each")
                 dataset = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype("utf-8"))
                 dataset[0] = json.dumps(line_of)
+
+
+# --- The command line (commands/__init__.py) -------------------------------------------------------------------------
+
+
+def main(prog: str | None = None, **ignored: Any) -> None:
+    """`allennlp.commands.main`: run the command in `sys.argv`."""
+    parser = argparse.ArgumentParser(
+        prog or "allennlp", description="AllenNLP's command line, with only the command `allennlp elmo`"
+    )
+    elmo = parser.add_subparsers(metavar="COMMAND", required=True).add_parser(
+        "elmo", help="write layers of text to HDF5"
+    )
+    elmo.add_argument("input_file", help="tokenized text (plain, .gz or .zst), a sentence a line, no blank lines")
+    elmo.add_argument("output_file", help="HDF5 file for the vectors, a dataset for each line")
+    layers = elmo.add_mutually_exclusive_group(required=True)
+    for name in OUTPUT_FORMATS:
+        layers.add_argument(f"--{name}", dest="output_format", action="store_const", const=name)
+    elmo.add_argument("--options-file", default=DEFAULT_OPTIONS_FILE)
+    elmo.add_argument("--weight-file", default=DEFAULT_WEIGHT_FILE)
+    elmo.add_argument("--batch-size", type=int, default=DEFAULT_BATCH_SIZE)
+    elmo.add_argument("--cuda-device", type=int, default=-1, help="index of the GPU; -1 for the CPU")
+    elmo.add_argument("--forget-sentences", action="store_true", help="omit the mapping from sentences to lines")
+    elmo.add_argument("--use-sentence-keys", action="store_true", help="name the datasets after the sentences")
+    elmo.add_argument("--file-friendly-logging", action="store_true", help="ignored")
+    for name in ("--vocab-path", "--include-package"):
+        elmo.add_argument(name, action="append", help="ignored")
+    given = parser.parse_args()
+    check_output(given.output_file, [given.input_file], overwrite=True)
+    if Path(given.output_file).is_file() and not h5py.is_hdf5(given.output_file):
+        raise FileExistsError(f"{given.output_file} exists and is not an HDF5 file: choose another name")
+    ElmoEmbedder(given.options_file, given.weight_file, given.cuda_device).embed_file(
+        read_lines(given.input_file),
+        given.output_file,
+        given.output_format,
+        given.batch_size,
+        given.forget_sentences,
+        given.use_sentence_keys,
+    )

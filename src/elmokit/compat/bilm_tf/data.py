@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.compat.notice import encode_with_notices, warn_of_strings, warn_of_truncated
+from elmokit.compat.shared import encode_with_notices, warn_of_strings, warn_of_truncated
 from elmokit.config import BEGIN_SENTENCE, BEGIN_WORD, CHARACTER_SHIFT, END_SENTENCE, END_WORD, PAD_CHARACTER
 from elmokit.fs.reading import read_lines
 from elmokit.text.characters import BOS, EOS, UNK, encode_words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import h5py
 import numpy as np
@@ -15,10 +15,7 @@ from elmokit.checkpoints.formats.bilm_hdf5 import write_token_embeddings
 from elmokit.checkpoints.native import filled
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.compat.bilm_tf.data import Vocabulary
-from elmokit.compat.carried import CarriedStates, without_boundaries
-from elmokit.compat.notice import warn_of_truncated
-from elmokit.compat.prepacked import Prepacked
-from elmokit.compat.weights import open_bilm
+from elmokit.compat.shared import CarriedStates, Prepacked, open_bilm, warn_of_truncated, without_boundaries
 from elmokit.data.streams import sentence_batches
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import check_output
@@ -59,10 +56,8 @@ class BidirectionalLanguageModel:
             encoder = bilm.get_submodule("token_encoder")  # with a row of zeros for ids that are 0 inside a word
             table = encoder.get_parameter("char_embedding").data
             encoder.register_parameter("char_embedding", nn.Parameter(torch.cat([table, torch.zeros_like(table[:1])])))
-        elif embedding_weight_file is None:
-            raise ValueError("use_character_inputs=False needs the embedding_weight_file of dump_token_embeddings")
         else:
-            bilm = _with_word_embedding(bilm, embedding_weight_file)
+            bilm = _with_word_embedding(bilm, cast(str, embedding_weight_file))
         self.bilm = bilm.requires_grad_(False)
         self.max_batch_size = max_batch_size
         self.states = CarriedStates()

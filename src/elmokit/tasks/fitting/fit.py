@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,13 @@ from elmokit.fs.json_files import read_json
 from elmokit.fs.lock import only_one_in
 from elmokit.progress import ProgressBar
 from elmokit.runtime import own_random_state, pick_device
+from elmokit.settings import conform
 from elmokit.tasks.config import FitConfig, WordsConfig
-from elmokit.tasks.fitting.cache import default_cache
+from elmokit.tasks.fitting.frozen import TransformerEncoder, default_cache
 from elmokit.tasks.fitting.model import (
     CONFIG,
     LAYOUT,
+    REPORT,
     ExampleSet,
     TaskModel,
     load_task_model,
@@ -38,17 +40,89 @@ from elmokit.tasks.fitting.model import (
     predict,
     split_by_length,
 )
-from elmokit.tasks.fitting.report import REPORT, Epoch, FitReport, LearnedMix
-from elmokit.tasks.fitting.task import Task, TaskNetwork, find_task
-from elmokit.tasks.fitting.transformer import TransformerEncoder
-from elmokit.tasks.fitting.vectors import read_word_vectors
-from elmokit.tasks.fitting.words import WordTable
+from elmokit.tasks.fitting.task import Confusion, F1Score, Task, TaskNetwork, TaskScores, find_task
+from elmokit.tasks.fitting.words import WordTable, read_word_vectors
 
 Examples = str | Path | Iterable[Any]  # a file of the task's format, or the examples themselves
 
 # Examples are shuffled into pools of this many batches, and sorted by length within: little padding, random order.
 POOL = 32
 SETTINGS, STATE = "settings.json", "epoch.pt"  # of an unfinished run: its settings, and the state after its last epoch
+
+
+# --- The report: printed in percent; report.json has everything ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One pass over the training set."""
+
+    loss: float  # mean over batches
+    scores: dict[str, float]  # on the development set after it
+    learning_rate: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class LearnedMix:
+    """A trained scalar mix: the weights of the layers after the softmax, and gamma."""
+
+    weights: list[float]
+    gamma: float
+
+    def __str__(self) -> str:
+        return f"gamma {self.gamma:.3f}, layers {' '.join(f'{weight:.3f}' for weight in self.weights)}"
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """The result of a training run. Scores are those of `Task.score`."""
+
+    task: str
+    metric: str  # the score that stopped the training
+    best_epoch: int  # from 1
+    dev: dict[str, float]
+    test: dict[str, float] | None
+    by_label: dict[str, F1Score] | None  # on the test set, or without one the development set
+    confusion: Confusion | None  # on the same set
+    mixes: list[LearnedMix]  # of ELMo at the input and at the output, as far as it enters there
+    encoder_mix: LearnedMix | None  # of the hidden states of another encoder
+    parameters: int  # trained ones
+    examples: int  # of the training set
+    words: int
+    words_per_second: float  # of the training set, including the time to score the development set
+    settings: dict[str, Any]  # those of task, words and training, and what identifies model and data
+    epochs: list[Epoch]
+    seconds: float  # of all epochs, and of the rest of the process that finished the run
+
+    @property
+    def final(self) -> TaskScores:
+        """Scores on the test set, or without one on the development set."""
+        return TaskScores(self.dev if self.test is None else self.test, self.by_label, self.confusion)
+
+    def __str__(self) -> str:
+        lines = [f"{'development' if self.test is None else 'test'} set, in percent", str(self.final)]
+        if self.test is not None:
+            scores = (f"{name} {100 * score:.2f}" for name, score in self.dev.items())
+            lines.append(f"\ndevelopment set: {'  '.join(scores)}")
+        lines.append(f"\nbest epoch: {self.best_epoch} of {len(self.epochs)}")
+        place = self.settings["words"]["elmo"]
+        places = ("input", "output") if place == "both" else (place,)
+        lines += [f"ELMo at the {place}: {mix}" for mix, place in zip(self.mixes, places, strict=False)]
+        if self.encoder_mix is not None:
+            lines.append(f"encoder: {self.encoder_mix}")
+        lines.append(f"trained parameters: {self.parameters:,}")
+        lines.append(f"time: {self.seconds:.0f} s, {self.words_per_second:,.0f} words/s in training")
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """The report as indented JSON."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> FitReport:
+        """Read a report.json. ValueError if it is damaged, or of another version."""
+        return conform(cls, read_json(path), str(path))
 
 
 # --- One epoch -------------------------------------------------------------------------------------------------------
@@ -368,6 +442,6 @@ def fit(
             seconds=in_epochs + (resumed - start) + (time.perf_counter() - trained),
         )
         if directory is not None and state is not None:
-            task_model.save(directory, overwrite, report)
+            task_model.save(directory, overwrite, report.to_json())
             shutil.rmtree(state)
     return task_model, report

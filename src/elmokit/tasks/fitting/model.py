@@ -41,19 +41,16 @@ from elmokit.progress import ProgressBar
 from elmokit.runtime import pick_device
 from elmokit.settings import conform
 from elmokit.tasks.config import TASKS, WordsConfig
-from elmokit.tasks.fitting.cache import BiLMLayers, VectorCache, chunks
-from elmokit.tasks.fitting.report import REPORT, FitReport, TaskScores
-from elmokit.tasks.fitting.task import Task, TaskNetwork, find_task
-from elmokit.tasks.fitting.transformer import TransformerEncoder
-from elmokit.tasks.fitting.vectors import WordVectors
-from elmokit.tasks.fitting.words import CHARACTERS, Sentences, WordEncoder, WordTable, mix_weights
+from elmokit.tasks.fitting.frozen import BiLMLayers, TransformerEncoder, VectorCache, chunks
+from elmokit.tasks.fitting.task import Task, TaskNetwork, TaskScores, find_task
+from elmokit.tasks.fitting.words import CHARACTERS, Sentences, WordEncoder, WordTable, WordVectors, mix_weights
 from elmokit.text.tokenizers import get_tokenizer
 
 WORDS_AT_ONCE = 16_384  # of examples that are held in memory to be predicted
 PADDED_WORDS = 16_384  # of a batch of several examples: a long one does not pad the others to its length
 
 CONFIG, WEIGHTS, WORDS = "config.json", "weights.safetensors", "words.json"
-BILM, ENCODER, VECTORS = "bilm", "encoder", "vectors.safetensors"
+BILM, ENCODER, VECTORS, REPORT = "bilm", "encoder", "vectors.safetensors", "report.json"
 LAYOUT = Layout(
     CONFIG, frozenset({"format_version", "task"}), frozenset({WEIGHTS, WORDS, VECTORS, BILM, ENCODER, REPORT})
 )
@@ -298,13 +295,13 @@ class TaskModel:
             raise ValueError("there are no examples to score")
         return self.task.all_scores(examples, list(self.predict_examples(examples, with_probabilities=False)))
 
-    def save(self, directory: str | Path, overwrite: bool = False, report: FitReport | None = None) -> None:
+    def save(self, directory: str | Path, overwrite: bool = False, report: str = "") -> None:
         """Write the model's directory, atomically.
 
         Args:
             directory: Directory to write.
             overwrite: Replace an earlier task model there.
-            report: The report of its training.
+            report: The report of its training, as JSON.
 
         Raises:
             FileExistsError: The directory exists, and is not a task model or `overwrite` is not set.
@@ -326,8 +323,8 @@ class TaskModel:
             save_file({name: weight.clone() for name, weight in own_weights(self.network).items()}, partial / WEIGHTS)
             (partial / WORDS).write_text(json.dumps(words, indent=0) + "\n", encoding="utf-8")
             (partial / CONFIG).write_text(json.dumps(asdict(described), indent=2) + "\n", encoding="utf-8")
-            if report is not None:
-                (partial / REPORT).write_text(report.to_json(), encoding="utf-8")
+            if report:
+                (partial / REPORT).write_text(report, encoding="utf-8")
 
 
 def own_weights(network: TaskNetwork) -> dict[str, Tensor]:

@@ -11,7 +11,9 @@ import importlib.util
 import json
 import sys
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -22,12 +24,86 @@ from torch import Tensor, nn
 
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.tasks.config import TASKS, FitConfig
-from elmokit.tasks.fitting.report import Confusion, F1Score, TaskScores, score_by_label
 from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
 
 Example = TypeVar("Example")  # an input, with the correct answer if it is known
 Prediction = TypeVar("Prediction")
 BatchOfWords = Callable[[Sequence[Words]], WordBatch]  # `Sentences.batch`
+
+ERRORS_SHOWN = 10
+
+# --- Scores of predictions -------------------------------------------------------------------------------------------
+
+Confusion = dict[str, dict[str, int]]  # counts by correct label (outer key) and predicted label
+
+
+@dataclass(frozen=True)
+class F1Score:
+    """Precision, recall and F1, from 0 to 1, 0 if undefined; and the number of gold answers."""
+
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+    @classmethod
+    def from_counts(cls, correct: int, predicted: int, gold: int) -> F1Score:
+        """From the numbers of correct predictions, of predictions, and of gold answers."""
+        f1 = 2 * correct / max(predicted + gold, 1)
+        return cls(correct / max(predicted, 1), correct / max(gold, 1), f1, gold)
+
+
+def confusion_counts(gold: Iterable[str], predicted: Iterable[str]) -> Confusion:
+    """Count pairs of labels: correct labels in alphabetical order, for each the predicted ones, most frequent first."""
+    counts: dict[str, Counter[str]] = {}
+    for correct_label, predicted_label in zip(gold, predicted, strict=True):
+        counts.setdefault(correct_label, Counter())[predicted_label] += 1
+    return {label: dict(row.most_common()) for label, row in sorted(counts.items())}
+
+
+def score_by_label(confusion: Confusion) -> dict[str, F1Score]:
+    """Precision, recall and F1 of each label that is correct or predicted somewhere, in alphabetical order."""
+    gold = {label: sum(row.values()) for label, row in confusion.items()}
+    predicted: Counter[str] = Counter()
+    for row in confusion.values():
+        predicted.update(row)
+    correct = {label: confusion.get(label, {}).get(label, 0) for label in gold.keys() | predicted.keys()}
+    return {
+        label: F1Score.from_counts(correct[label], predicted[label], gold.get(label, 0)) for label in sorted(correct)
+    }
+
+
+@dataclass(frozen=True)
+class TaskScores:
+    """Scores of a set of examples.
+
+    Attributes:
+        values: Scores by name, as `Task.score` returns them.
+        by_label: Precision, recall and F1 of each label or type of span; None if answers are not labels.
+        confusion: Counts by correct label (outer key) and predicted label; None if answers are not labels.
+    """
+
+    values: dict[str, float]
+    by_label: dict[str, F1Score] | None = None
+    confusion: Confusion | None = None
+
+    def __str__(self) -> str:
+        lines = ["  ".join(f"{name} {100 * value:.2f}" for name, value in self.values.items())]
+        if self.by_label:
+            width = max(map(len, self.by_label))
+            lines.append(f"\n{'':{width}}  precision  recall      f1   count")
+            for label, score in self.by_label.items():
+                percents = f"{100 * score.precision:>11.2f}{100 * score.recall:>8.2f}{100 * score.f1:>8.2f}"
+                lines.append(f"{label:{width}}{percents}{score.support:>8}")
+        rows = (self.confusion or {}).items()
+        errors = [(-count, gold, label) for gold, row in rows for label, count in row.items() if gold != label]
+        if errors:
+            lines.append("\nmost frequent errors")
+            lines += [f"{-count:>8}  {gold} as {label}" for count, gold, label in sorted(errors)[:ERRORS_SHOWN]]
+        return "\n".join(lines)
+
+
+# --- The interface ---------------------------------------------------------------------------------------------------
 
 
 class TaskNetwork(nn.Module, ABC):
@@ -244,16 +320,14 @@ def find_task(name: str) -> type[Task]:
     Raises:
         ValueError: There is no such task.
         FileNotFoundError: There is no such file.
+        AttributeError: The file has no such class.
     """
     if name in TASKS:
         return getattr(importlib.import_module(f"elmokit.tasks.{name}"), TASKS[name])
     file, _, class_name = name.rpartition(":")
     if not file.endswith(".py"):
         raise ValueError(f"there is no task {name!r}: choose {', '.join(TASKS)}, or FILE.py:CLASS for your own")
-    task_class = getattr(_module_of(Path(file).resolve()), class_name, None)
-    if not (isinstance(task_class, type) and issubclass(task_class, Task)):
-        raise ValueError(f"{file} holds no class {class_name} derived from {Task.__module__}.Task")
-    return task_class
+    return getattr(_module_of(Path(file).resolve()), class_name)
 
 
 @cache

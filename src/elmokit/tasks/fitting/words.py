@@ -4,25 +4,109 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from elmokit.config import CharCNNConfig
+from elmokit.fs.reading import read_blocks, read_line_blocks, suffixes_of
 from elmokit.nn.elmo import Elmo
 from elmokit.nn.lstm import BiLMState
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.token_encoders import CharCNN
+from elmokit.progress import ProgressBar
 from elmokit.tasks.config import WordsConfig
-from elmokit.tasks.fitting.cache import Place, VectorCache, Words
-from elmokit.tasks.fitting.vectors import WordVectors
+from elmokit.tasks.fitting.frozen import Place, VectorCache, Words
 from elmokit.text.characters import PAD_CHARACTER, encode_words
+
+# --- Pretrained vectors ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class WordVectors:
+    """Words and their vectors (V, D) float32, in the order of the file."""
+
+    words: tuple[str, ...]
+    vectors: np.ndarray
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words, start=1)}
+
+    def number(self, word: str) -> int:
+        """Row of a word, from 1; if it is missing, that of the word in lower case; 0 if that is missing, too."""
+        return self._numbers.get(word) or self._numbers.get(word.lower(), 0)
+
+
+def _read_text(path: Path) -> Iterator[tuple[bytes, list[bytes]]]:
+    lines = (line for block in read_line_blocks(path) for line in block if line.strip())
+    dim = 0
+    for number, line in enumerate(lines):
+        fields = line.split()
+        if number == 0:
+            if len(fields) == 2 and all(field.isdigit() for field in fields):  # the number of words, and D
+                dim = int(fields[1])
+                continue
+            dim = len(fields) - 1
+        word, *numbers = line.rstrip(b"\r ").rsplit(b" ", dim)  # a word of GloVe's may hold spaces
+        if len(numbers) != dim or not numbers:
+            raise ValueError(f"{path}: line {number + 1} is not a word and {dim or 'its'} numbers: {line[:60]!r}")
+        yield word, numbers
+
+
+def _read_binary(path: Path) -> Iterator[tuple[bytes, np.ndarray]]:
+    blocks = read_blocks(path)
+    head, _, rest = next(blocks, b"").partition(b"\n")
+    count, dim = map(int, head.split())
+    for block in chain([b""], blocks):
+        rest, position = rest + block, 0
+        while (space := rest.find(b" ", position)) >= 0 and (end := space + 1 + 4 * dim) <= len(rest):
+            yield rest[position:space].lstrip(b"\n"), np.frombuffer(rest, "<f4", dim, space + 1)
+            position, count = end, count - 1
+        rest = rest[position:]
+    if count > 0:
+        raise ValueError(f"{path} is truncated: it lacks {count} words")
+
+
+def read_word_vectors(path: str | Path, words: Container[str], most_frequent: int = 0) -> WordVectors:
+    """Read the vectors of chosen words from a file of any size; memory holds no others.
+
+    Text has a word and its D numbers in each line; the first line may hold the number of words and D (word2vec,
+    fastText) or not (GloVe). In word2vec's binary format, that line is followed by words, each with a space and D
+    float32.
+
+    Args:
+        path: GloVe, fastText (.vec) or word2vec, as text or, if named .bin, binary (plain, .gz or .zst).
+        words: Words whose vectors are kept; give a word with capitals in lower case, too.
+        most_frequent: Number of words at the beginning of the file, by convention the most frequent, to keep as well.
+
+    Returns:
+        The words that were found, and their vectors; the first one if a word has several.
+
+    Raises:
+        ValueError: The file is in another format, truncated, or holds none of the words.
+        FileNotFoundError: The file is missing.
+    """
+    path = Path(path)
+    read = _read_binary if suffixes_of(path).kind == ".bin" else _read_text
+    vectors: dict[str, np.ndarray] = {}
+    for number, (encoded, numbers) in enumerate(ProgressBar(read(path), desc="word vectors", unit=" words")):
+        word = encoded.decode("utf-8", "replace")
+        if word not in vectors and (number < most_frequent or word in words):
+            vectors[word] = np.array(numbers, np.float32)
+    if not vectors:
+        raise ValueError(f"{path} has a vector for none of the words: are they of another language?")
+    return WordVectors(tuple(vectors), np.stack(list(vectors.values())))
+
 
 PADDING, UNKNOWN = 0, 1  # word indices; those of the table follow
 # The character CNN that a network learns from its own training set: small, because training sets are.
@@ -256,3 +340,47 @@ class WordEncoder(nn.Module):
         ids[batch.mask] = batch.characters[batch.places]
         start = None if self._start is None else self._start.to(ids.device).repeated(len(ids))
         return self.elmo(ids, start).representations
+
+
+# --- Parts that several networks share -------------------------------------------------------------------------------
+
+
+class BiLSTM(nn.Module):
+    """A bidirectional LSTM over padded sentences: (B, T, I) -> (B, T, 2 hidden_dim), zeros at padding.
+
+    Args:
+        input_dim: Width I of the input.
+        hidden_dim: Width of each direction.
+        num_layers: Number of layers, each of which reads both directions of the one below.
+        dropout: Dropout between layers.
+    """
+
+    def __init__(self, input_dim: int, hidden_dim: int, num_layers: int = 1, dropout: float = 0.0) -> None:
+        super().__init__()
+        between = dropout if num_layers > 1 else 0.0
+        self.lstm = nn.LSTM(input_dim, hidden_dim, num_layers, batch_first=True, bidirectional=True, dropout=between)
+        self.output_dim = 2 * hidden_dim
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """x (B, T, I) and mask (B, T), True from the first word to the last -> (B, T, 2 hidden_dim)."""
+        lengths = mask.sum(1).clamp(min=1).cpu()
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        hidden, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])
+        return hidden * mask[..., None]
+
+
+def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
+    """Softmax over the last dimension where `mask` is True; zeros elsewhere, and where nothing is True."""
+    weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
+    return weights.masked_fill(~mask, 0.0)  # also where all is masked, and softmax undefined
+
+
+def masked_mean(vectors: Tensor, mask: Tensor) -> Tensor:
+    """Mean of the real words' vectors, (B, D) from (B, T, D); zeros for no words."""
+    return (vectors * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+
+
+def masked_max(vectors: Tensor, mask: Tensor) -> Tensor:
+    """Maximum of the real words' vectors, (B, D) from (B, T, D); zeros for no words."""
+    highest = vectors.masked_fill(~mask[..., None], torch.finfo(vectors.dtype).min).amax(1)
+    return highest.masked_fill(~mask.any(1, keepdim=True), 0.0)

@@ -1,0 +1,197 @@
+"""What the interfaces of the old libraries share: weights by path or URL, the carried state, frozen biLMs, warnings."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from elmokit.checkpoints.errors import check_finite
+from elmokit.checkpoints.formats.bilm_hdf5 import read_bilm_hdf5
+from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.native import filled
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.nn.bilm import BiLM, BiLMState
+from elmokit.nn.inference import prepack
+from elmokit.ops.dispatch import has_prepacked_products
+from elmokit.text.characters import count_truncated, encode_sentences
+
+# --- Weights by path, or by a URL, whose file is in the cache of the library -----------------------------------------
+
+ORIGINAL = (
+    "https://allennlp.s3.amazonaws.com/models/elmo/2x4096_512_2048cnn_2xhighway/elmo_2x4096_512_2048cnn_2xhighway"
+)
+DEFAULT_OPTIONS_FILE = f"{ORIGINAL}_options.json"
+DEFAULT_WEIGHT_FILE = f"{ORIGINAL}_weights.hdf5"
+
+
+def _not_cached(name: str | Path, cache: Path) -> FileNotFoundError:
+    return FileNotFoundError(f"{name} is not in {cache}, and elmokit does not download it: give the path of a copy")
+
+
+def local_path(name: str | Path) -> Path:
+    """The path of a file, or of a URL's file in AllenNLP's cache (its `cached_path`)."""
+    if "://" not in str(name):
+        return Path(name).expanduser()
+    root = Path(os.environ.get("ALLENNLP_CACHE_ROOT", "~/.allennlp")).expanduser()
+    cached = root.glob(f"*/{hashlib.sha256(str(name).encode()).hexdigest()}*")
+    if versions := [path for path in cached if path.suffix not in (".json", ".lock")]:
+        return max(versions, key=lambda path: path.stat().st_mtime_ns)
+    raise _not_cached(name, root)
+
+
+def open_bilm(options_file: str | Path | None, weight_file: str | Path | None) -> BiLM:
+    """Load a biLM from options.json and HDF5 weights.
+
+    Args:
+        options_file: Path or URL; None: `weight_file` is any model that `elmokit.load` accepts.
+        weight_file: Path or URL of the HDF5 weights.
+
+    Raises:
+        FileNotFoundError: A URL is not in AllenNLP's cache.
+    """
+    if options_file is None:
+        return load(weight_file, softmax=False).bilm
+    config, tensors = read_bilm_hdf5(local_path(options_file), local_path(cast(Path, weight_file)))
+    check_finite(weight_file, tensors)
+    return filled(lambda: BiLM(config), tensors)
+
+
+def open_hub_module(handle: str | Path) -> Pretrained:
+    """Load the model of a path or name that `elmokit.load` accepts, or of a URL in TensorFlow Hub's cache."""
+    if "://" not in str(handle):
+        return load(handle, softmax=False)
+    cache = Path(os.environ.get("TFHUB_CACHE_DIR", Path(tempfile.gettempdir()) / "tfhub_modules"))
+    module = cache / hashlib.sha1(str(handle).encode()).hexdigest()
+    if not module.is_dir():
+        raise _not_cached(handle, cache)
+    return load(module, softmax=False)
+
+
+# --- The state that is carried between calls; in the rest of elmokit, state is explicit ------------------------------
+
+
+def _with_rows(state: Tensor, rows: int, device: torch.device) -> Tensor:
+    """Truncate a state (2, L, B, .) to `rows` rows, or extend it with zeros."""
+    zeros = state.new_zeros(*state.shape[:2], max(0, rows - state.shape[2]), state.shape[3])
+    return torch.cat([state, zeros], dim=2)[:, :, :rows].to(device)
+
+
+class CarriedStates(nn.Module):
+    """The state carried between calls (AllenNLP, encoder_base.py; bilm-tf, model.py).
+
+    Row k of a call starts from the final state of row k of the previous call. Rows that a call does not use keep their
+    state. With `stateful=False`, every call starts from zeros. This is a module because AllenNLP's trainers look for
+    `stateful` and `reset_states` among `model.modules()`.
+    """
+
+    def __init__(self, stateful: bool = True) -> None:
+        super().__init__()
+        self.stateful = stateful
+        self._current: BiLMState | None = None
+
+    def initial(self, rows: int, device: torch.device) -> BiLMState | None:
+        """The initial state of a call with `rows` rows; None for zeros."""
+        if not self.stateful or self._current is None:
+            return None
+        return BiLMState(_with_rows(self._current.h, rows, device), _with_rows(self._current.c, rows, device))
+
+    def update(self, final: BiLMState) -> None:
+        """Store the final state of a call, detached from the graph."""
+        if not self.stateful:
+            return
+        h, c = final.h.detach(), final.c.detach()
+        if self._current is not None:
+            rows, previous = h.shape[2], self._current
+            h = torch.cat([h, previous.h[:, :, rows:].to(h.device)], dim=2)
+            c = torch.cat([c, previous.c[:, :, rows:].to(c.device)], dim=2)
+        self._current = BiLMState(h, c)
+
+    def reset_states(self, mask: Tensor | None = None) -> None:
+        """Reset the state of all rows to zeros, or of those where `mask` (B,) is True."""
+        if mask is None or self._current is None:
+            self._current = None
+            return
+        kept = ~mask.bool().to(self._current.h.device).view(1, 1, self._current.h.shape[2], 1)
+        self._current = BiLMState(self._current.h * kept, self._current.c * kept)
+
+
+def without_boundaries(layers: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Remove <S> and </S> from layers (..., T+2, D), and from a mask that broadcasts to (..., T+2).
+
+    Returns:
+        The layers (..., T, D), zero where the mask is False, and the mask.
+    """
+    inner = mask[..., 2:]
+    return layers[..., 1:-1, :] * inner.unsqueeze(-1), inner
+
+
+# --- A frozen biLM whose weights anyone may change at any time -------------------------------------------------------
+
+
+class Prepacked:
+    """Keeps the form of a frozen biLM in which its weights are prepacked, until one of them changes.
+
+    PyTorch counts every change of a weight except through `.data`. A copy or pickle is empty.
+    """
+
+    def __init__(self) -> None:
+        self._kept: tuple[list[tuple[int, int]], list[Tensor], BiLM] | None = None
+
+    def __reduce__(self) -> tuple[type[Prepacked], tuple[()]]:
+        return Prepacked, ()
+
+    def bilm(self, weights: Sequence[Tensor], create: Callable[[], BiLM]) -> BiLM:
+        """`create()`, a biLM with these weights, prepacked if all of them are frozen."""
+        device, dtype = weights[0].device, weights[0].dtype
+        is_frozen = not any(weight.requires_grad or weight.is_inference() for weight in weights)
+        if not is_frozen or torch.is_autocast_enabled(device.type):
+            self._kept = None
+            return create()
+        changes = [(weight.data_ptr(), weight._version) for weight in weights]
+        if self._kept is None or self._kept[0] != changes:
+            self._kept = None  # free its memory first
+            bilm = create()
+            bilm = prepack(bilm, None) if has_prepacked_products(device, dtype) else bilm
+            # The weights are held so that no other tensor gets their address.
+            self._kept = changes, [weight.detach() for weight in weights], bilm
+        return self._kept[2]
+
+
+# --- Warnings of what the original libraries did not report ----------------------------------------------------------
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Issue a UserWarning; each message is issued once per process."""
+    warnings.warn(message, UserWarning, stacklevel=3)
+
+
+def encode_with_notices(sentences: Sequence[Sequence[str]], max_characters: int, library: str) -> np.ndarray:
+    """Tokenized sentences -> character ids (B, T, `max_characters`) int64, with the two warnings below."""
+    warn_of_strings(sentences)
+    warn_of_truncated(chain.from_iterable(sentences), max_characters, library)
+    return encode_sentences(sentences, max_characters).astype(np.int64)
+
+
+def warn_of_strings(sentences: Iterable[Any]) -> None:
+    """Warn if a sentence is a string instead of a list of tokens: the libraries read its characters as tokens."""
+    if any(isinstance(sentence, str) for sentence in sentences):
+        warn_once("a sentence is a string instead of a list of tokens: each of its characters is read as a token")
+
+
+def warn_of_truncated(words: Iterable[str], max_characters: int, library: str) -> None:
+    """Warn if words are longer than a model reads, whose `max_characters` include the two marks around a word."""
+    if count_truncated(list(words), max_characters):
+        limit = max_characters - 2
+        warn_once(f"some words have more than {limit} bytes: as in {library}, only the first {limit} are read")
