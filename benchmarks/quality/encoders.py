@@ -38,8 +38,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import torch  # noqa: E402
 from result_files import RESULTS, write_result  # noqa: E402
-from sense_uses import nearest_uses  # noqa: E402
-from senses import sense_pairs  # noqa: E402
+from sense_uses import nearest_uses, sense_pairs  # noqa: E402
 from task_sets import BENCHMARKS  # noqa: E402
 
 from elmokit.analysis.probe import probe_files  # noqa: E402
@@ -52,8 +51,8 @@ from elmokit.lm.measures import Measure  # noqa: E402
 from elmokit.nn.bilm import BiLM  # noqa: E402
 from elmokit.tasks.fitting.fit import fit  # noqa: E402
 from elmokit.train.config import PretrainConfig  # noqa: E402
+from elmokit.train.loop import training_records  # noqa: E402
 from elmokit.train.pretrain import pretrain as run_pretraining  # noqa: E402
-from elmokit.train.tracker import training_records  # noqa: E402
 
 RECIPES = HERE.parents[1] / "recipes" / "encoders"
 ENCODERS = ("lstm", "interleaved", "transformer", "gated_cnn")

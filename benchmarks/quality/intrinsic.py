@@ -23,8 +23,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from result_files import RESULTS, write_result  # noqa: E402
-from sense_uses import compare_apples, nearest_uses  # noqa: E402
-from senses import sense_pairs  # noqa: E402
+from sense_uses import compare_apples, nearest_uses, sense_pairs  # noqa: E402
 
 from elmokit.analysis.probe import probe_files  # noqa: E402
 from elmokit.analysis.wsd import wsd as measure_wsd  # noqa: E402
@@ -135,13 +134,6 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def check_label(output: Path, label: str, model: str) -> None:
-    """SystemExit if the results under a label are of a model with another fingerprint."""
-    report = json.loads(output.read_text(encoding="utf-8")) if output.is_file() else {}
-    if any(part["fingerprint"] != model for part in report.get(label, {}).values()):
-        raise SystemExit(f"{output} has results of {label} of another model: give another --label or --output")
-
-
 def main(argv: list[str]) -> None:
     arguments = arguments_of(argv)
     embedder = Embedder.load(arguments.model, dtype=arguments.dtype)
@@ -149,7 +141,6 @@ def main(argv: list[str]) -> None:
     model = {"model": arguments.model or "en-small", "fingerprint": embedder.fingerprint()}
     label = arguments.label or Path(model["model"]).name
     for name in arguments.only:
-        check_label(arguments.output, label, model["fingerprint"])
         started = time.perf_counter()
         by_state = PARTS[name](setup)
         seconds = round(time.perf_counter() - started, 1)

@@ -1,5 +1,8 @@
 """Whether the nearest use of a word has the same sense, and whether fruits are nearer to an apple than the company.
 
+In each item of sense_pairs.json, which never changes, the word has one sense in `sentence` and `same`, and another in
+`other`; it counts as right if the vector in `sentence` is nearer to that in `same`, by more than rounding errors.
+
 sense_uses.json, which never changes, has ten words in two senses each, with three uses of each sense. A use counts as
 right if the most similar of the word's five other uses has the same sense, by more than rounding errors. (The token
 layer cannot distinguish the uses of a word.)
@@ -17,8 +20,8 @@ from elmokit.analysis.uses import unit_vectors, uses_in_each
 from elmokit.embed.embedder import Embedder
 
 USES = Path(__file__).parent / "sense_uses.json"
-CONTEXTUAL = "contextual"  # the mean of the cosines of layers 1 to L, as in senses.py
-ROUNDING = 1e-6
+CONTEXTUAL = "contextual"  # the mean of the cosines of layers 1 to L
+ROUNDING = 1e-6  # smaller differences are rounding errors: in the token layer all uses are equal
 # The sentence with the fruit, other sentences with fruits, and those with the company.
 EATEN, FRUITS = "I like to eat apple", ["She cut an apple into slices"]
 FIRMS = ["I like apple products", "The new apple computer is faster than the old one"]
@@ -67,3 +70,28 @@ def compare_apples(embedder: Embedder, state: str) -> dict[str, Any]:
             "holds": bool(fruits.min() > firms.max()),
         }
     return found
+
+
+PAIRS = Path(__file__).with_name("sense_pairs.json")
+
+
+def margins(item: dict[str, str], embedder: Embedder, state: str | None = None) -> dict[str, tuple[float, float]]:
+    """By method of comparison: the similarity of the word to its use in the same sense, and to that in the other."""
+    sentences = [item[name].split() for name in ("sentence", "same", "other")]
+    first_uses = [uses_in_each(item["word"], [sentence])[0] for sentence in sentences]
+    found = {}
+    for layers in (*range(embedder.num_layers), "mix"):
+        embedded = zip(embedder.embed(sentences, layers, state), first_uses, strict=True)
+        asked, same, other = unit_vectors(np.stack([words[use.position] for words, use in embedded]))
+        found[str(layers)] = (float(asked @ same), float(asked @ other))
+    contextual = [found[str(layer)] for layer in range(1, embedder.num_layers)]
+    same, other = np.mean(contextual, axis=0).tolist()
+    return {CONTEXTUAL: (same, other), **found}
+
+
+def sense_pairs(embedder: Embedder, state: str | None = None) -> dict[str, Any]:
+    """The number of items that are right, by method of comparison."""
+    items = json.loads(PAIRS.read_text(encoding="utf-8"))["items"]
+    scored = [margins(item, embedder, state) for item in items]
+    right = {name: sum(each[name][0] - each[name][1] > ROUNDING for each in scored) for name in scored[0]}
+    return {"of": len(items), "right": right}

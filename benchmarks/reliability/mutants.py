@@ -32,11 +32,10 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -51,11 +50,16 @@ from elmokit.checkpoints.loading import load  # noqa: E402
 from elmokit.config import BiLMConfig  # noqa: E402
 from elmokit.embed.embedder import Embedder  # noqa: E402
 from elmokit.embed.files import embed_file  # noqa: E402
-from elmokit.storage.store import EmbeddingStore, StoreIndex, write_shard  # noqa: E402
+from elmokit.storage.store import EmbeddingStore  # noqa: E402
 from elmokit.text.vocab import Vocab, count_words  # noqa: E402
 from elmokit.train.config import PretrainConfig  # noqa: E402
-from elmokit.train.snapshots import Snapshot, latest_snapshot, read_snapshot, write_snapshot  # noqa: E402
-from elmokit.train.trainer import Trainer  # noqa: E402
+from elmokit.train.trainer import (  # noqa: E402
+    Snapshot,
+    Trainer,
+    latest_snapshot,
+    read_snapshot,
+    write_snapshot,
+)
 
 SECONDS, BYTES = 10, 2 << 30
 ADDRESS_SPACE = 6 << 30  # allocations beyond it fail, before the machine runs out of memory
@@ -120,28 +124,21 @@ def read_run(path: Path) -> dict[str, np.ndarray]:
 # --- Stores ------------------------------------------------------------------------------------------------------
 
 LINES = ["the cat sat", "", "naïve 词向量 the", "a b", "c", "the the", "x", "the dog and the cat", "y z"]
-EMBEDDER: list[Embedder] = []
 
 
+@cache
 def embedder() -> Embedder:
     """The same tiny model for all stores, since their index contains its fingerprint."""
-    if not EMBEDDER:
-        with tempfile.TemporaryDirectory() as folder:
-            EMBEDDER.append(Embedder(load(WRITERS["native"](Path(folder) / "model")), "cpu"))
-    return EMBEDDER[0]
-
-
-def embed(folder: Path) -> Path:
-    """Embed the text into the store next to it."""
-    (folder / "text.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
-    embed_file(folder / "text.txt", folder / "store", embedder(), state="carry", sentences_per_part=2)
-    return folder / "store"
+    with tempfile.TemporaryDirectory() as folder:
+        return Embedder(load(WRITERS["native"](Path(folder) / "model")), "cpu")
 
 
 def write_store(folder: Path) -> Path:
-    """The store of a short text."""
+    """The store of a short text, next to it."""
     folder.mkdir()
-    return embed(folder)
+    (folder / "text.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    embed_file(folder / "text.txt", folder / "store", embedder(), state="carry", sentences_per_part=2)
+    return folder / "store"
 
 
 def read_vectors(path: Path) -> dict[str, np.ndarray]:
@@ -151,24 +148,6 @@ def read_vectors(path: Path) -> dict[str, np.ndarray]:
     return {"words": np.frombuffer(words, np.uint8), "vectors": np.concatenate([vectors for _, vectors in lines])}
 
 
-def write_stopped(folder: Path) -> Path:
-    """A store as an interrupted run leaves it: three of five parts, and the state from which the fourth starts."""
-
-    def stop(directory: Path, index: StoreIndex, number: int, sentences: list[list[str]]) -> Any:
-        if number == 3:
-            raise KeyboardInterrupt
-        return write_shard(directory, index, number, sentences)
-
-    with patch("elmokit.embed.file_pipeline.write_shard", stop), suppress(KeyboardInterrupt):
-        write_store(folder)
-    return folder / "store"
-
-
-def resume(path: Path) -> dict[str, np.ndarray]:
-    """The result of a resumed run."""
-    return read_vectors(embed(path.parent))
-
-
 # --- Mutants -----------------------------------------------------------------------------------------------------
 
 EVERYWHERE = (*ANYWHERE, remove, change_json, change_safetensors)
@@ -176,11 +155,10 @@ KINDS = {
     **{name: Kind(write, read_model) for name, write in WRITERS.items()},
     "snapshot": Kind(write_run, read_run, ("tensors.safetensors", "progress.json")),
     "store": Kind(write_store, read_vectors),
-    "store on resume": Kind(write_stopped, resume),
 }
 KINDS["tensorflow"] = KINDS["tensorflow"]._replace(checked=(".index", "-of-00001"))
 KINDS["zip"] = KINDS["zip"]._replace(checked=(".zip",))
-MUTATIONS.update(dict.fromkeys(("snapshot", "store", "store on resume"), EVERYWHERE))
+MUTATIONS.update(dict.fromkeys(("snapshot", "store"), EVERYWHERE))
 
 
 def is_equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:

@@ -21,7 +21,6 @@ from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from sentences import first_sentences
 
@@ -35,19 +34,13 @@ CASES = (*EMBEDDING, *LATENCY, "file to file", "training step")
 # --- One side: runs a case; for each line of input it makes a pass, and answers with its seconds --------------------
 
 
-def clear_word_cache(embedder: Any) -> None:
-    """Empty the cache of word vectors, under the name that it has in the checkout."""
-    clear = getattr(embedder, "clear_word_cache", None) or embedder.forget_words
-    clear()
-
-
 def embedding(model: Path, dtype: str, sentences: list[list[str]]) -> Callable[[], None]:
     from elmokit.embed.embedder import Embedder
 
     embedder = Embedder.load(model, dtype=dtype)
 
     def run() -> None:
-        clear_word_cache(embedder)
+        embedder.clear_word_cache()
         embedder.embed(sentences, layers="all")
 
     return run
@@ -61,14 +54,13 @@ def one_sentence(model: Path, dtype: str, sentences: list[list[str]]) -> Callabl
 
     def run() -> None:
         for sentence in calls:
-            clear_word_cache(embedder)
+            embedder.clear_word_cache()
             embedder.embed([sentence], layers="all")
 
     return run
 
 
 def file_to_file(model: Path, text: Path, folder: Path) -> Callable[[], None]:
-    import inspect
     import shutil
 
     from elmokit.embed.embedder import Embedder
@@ -78,31 +70,25 @@ def file_to_file(model: Path, text: Path, folder: Path) -> Callable[[], None]:
     excerpt = folder / "excerpt.txt"
     lines = [" ".join(words) for words in first_sentences(text, words=40_000)]
     excerpt.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    stored = "storage_dtype" if "storage_dtype" in inspect.signature(embed_file).parameters else "dtype"
 
     def run() -> None:
         shutil.rmtree(folder / "vectors", ignore_errors=True)
-        clear_word_cache(embedder)
-        embed_file(excerpt, folder / "vectors", embedder, layers="all", tokenize=False, **{stored: "float16"})
+        embedder.clear_word_cache()
+        embed_file(excerpt, folder / "vectors", embedder, layers="all", tokenize=False, storage_dtype="float16")
 
     return run
 
 
 def training_step(text: Path, folder: Path) -> Callable[[], None]:
-    import importlib
-
     import torch
 
     from elmokit.config import BiLMConfig
     from elmokit.text.vocab import Vocab, count_words
+    from elmokit.train.config import PretrainConfig
     from elmokit.train.trainer import Trainer
 
     torch.set_num_threads(2)
-    try:
-        settings_class = importlib.import_module("elmokit.train.config").PretrainConfig
-    except ImportError:  # a checkout from before the class was renamed
-        settings_class = importlib.import_module("elmokit.train.settings").PretrainSettings
-    settings = settings_class(
+    settings = PretrainConfig(
         corpus=(text,), output=folder, recipe="modern", batch_size=128, unroll_steps=20, num_samples=4096,
         dropout=0.1, dtype="bfloat16", threads=2,
     )  # fmt: skip
