@@ -33,8 +33,8 @@ from elmokit.compat.allennlp import (
     _ElmoBiLm,
     _ElmoCharacterEncoder,
     batch_to_ids,
-    command,
 )
+from elmokit.compat.allennlp.embedder import main
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.elmo import add_boundaries
 from elmokit.text.characters import encode_words
@@ -333,7 +333,7 @@ def test_elmo_embedder_gives_arrays(files: Files) -> None:
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
     monkeypatch.setattr(sys, "argv", ["allennlp", "elmo", *map(str, arguments)])
-    command.main(prog="allennlp")
+    main(prog="allennlp")
 
 
 @pytest.mark.parametrize("flag", ["all", "top", "average"])

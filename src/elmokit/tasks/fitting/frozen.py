@@ -22,7 +22,6 @@ from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_path
 from elmokit.progress import ProgressBar
 from elmokit.settings import StatePolicy
-from elmokit.storage.shard import nothing_overflows
 
 Words = Sequence[str]  # a tokenized sentence
 
@@ -71,7 +70,7 @@ class BiLMLayers:
     def vectors(self, sentences: Sequence[Words], dtype: str) -> np.ndarray:
         vectors = np.empty((sum(map(len, sentences)), *self.shape), dtype)
         row = 0
-        with nothing_overflows(vectors.dtype):
+        with np.errstate(over="raise"):  # in float16
             for batch in self._embedder.embed_stream(sentences, "all", self._state, tokenize=False):
                 for layers in batch:
                     vectors[row : row + layers.shape[1]] = layers.swapaxes(0, 1)
@@ -229,7 +228,7 @@ class TransformerEncoder:
         starts = np.cumsum([0, *map(len, windows)])
         vectors = np.empty((starts[-1], *self.shape), dtype)
         by_length = np.argsort([len(window) for window in windows], kind="stable")
-        with nothing_overflows(vectors.dtype):
+        with np.errstate(over="raise"):  # in float16
             for first in range(0, len(windows), BATCH_WINDOWS):
                 chosen = by_length[first : first + BATCH_WINDOWS]
                 pooled = self._run([windows[number] for number in chosen])
