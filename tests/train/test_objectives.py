@@ -152,17 +152,19 @@ def weights(run: Trainer) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in run.parameters]
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
-def test_a_restored_run_ends_with_the_same_bits(settings: PretrainConfig, encoder: str) -> None:
+@pytest.mark.parametrize(
+    "encoder, recipe", [("lstm", "original"), *((encoder, "muon") for encoder in ENCODERS), ("lstm", "modern")]
+)
+def test_a_restored_run_ends_with_the_same_bits(settings: PretrainConfig, encoder: str, recipe: str) -> None:
     """With dropout, negative samples and all else that draws; the snapshot falls amidst the text."""
-    whole = trainer(settings, encoder)
+    whole = trainer(settings, encoder, recipe=recipe)
     for _ in range(7):
         whole.train_step()
     snapshot = whole.snapshot()
     assert snapshot.progress["position"]["taken"] > 0
     for _ in range(9):
         whole.train_step()
-    resumed = trainer(settings, encoder)
+    resumed = trainer(settings, encoder, recipe=recipe)
     resumed.restore(snapshot)
     for _ in range(9):
         resumed.train_step()

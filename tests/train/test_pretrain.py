@@ -14,7 +14,7 @@ import pytest
 import torch
 from own_process import kill, start_process
 from toy_encoders import WHOLE_SENTENCES, write_config
-from toy_run import NUM_SENTENCES, NUM_WORDS, POSSIBLE_SENTENCES, WORDS_PER_SENTENCE
+from toy_run import NUM_SENTENCES, POSSIBLE_SENTENCES, WORDS_PER_SENTENCE
 
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained
@@ -355,22 +355,11 @@ def test_what_cannot_be_trained_is_refused_before_the_training(settings: Pretrai
     pretrain(replace(all_words, output=tmp_path / "full"))  # which draws no words
 
 
-def test_pretrain_uses_the_full_softmax_when_samples_cover_the_vocabulary(
-    settings: PretrainConfig, tmp_path: Path
-) -> None:
-    full, sampled = (
-        pretrained(replace(settings, max_words=60, output=tmp_path / str(number), num_samples=number))
-        for number in (0, NUM_WORDS)
-    )
-    assert (full / "model.safetensors").read_bytes() == (sampled / "model.safetensors").read_bytes()
-
-
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"batch_size": 0}, "batch_size"), ({"dropout": 1.0}, "dropout"), ({"schedule": "linear"}, "schedule"),
-        ({"seed": -1}, "seed"), ({"learning_rate": float("nan")}, "learning_rate"), ({"patience": 3}, "heldout"),
-        ({"cool_down": 9}, "constant"), ({"initial_model": "en-small", "vocab": Path("vocab.txt")}, "omit"),
+        ({"seed": -1}, "seed"), ({"patience": 3}, "heldout"), ({"cool_down": 9}, "constant"),
+        ({"initial_model": "en-small", "vocab": Path("vocab.txt")}, "omit"),
     ],
 )  # fmt: skip
 def test_pretrain_config_rejects_invalid_settings(settings: PretrainConfig, changes: dict[str, Any], word: str) -> None:

@@ -151,22 +151,6 @@ def steps(parameters: list[torch.nn.Parameter], optimizer: Optimizer, count: int
         optimizer.step(0.1)
 
 
-@pytest.mark.parametrize("name", ["muon", "modern", "original"])
-def test_optimizer_continues_identically_after_restore(name: str) -> None:
-    def make(parameters: list[torch.nn.Parameter]) -> Optimizer:
-        return make_optimizer(name, parameters, parameters[:1], 0.1)
-
-    parameters = [torch.nn.Parameter(torch.ones(*shape)) for shape in ((4, 3), (5, 3), (3,))]
-    optimizer = make(parameters)
-    steps(parameters, optimizer, 3)
-    copies = [torch.nn.Parameter(parameter.detach().clone()) for parameter in parameters]
-    restored = make(copies)
-    restored.restore({key: tensor.clone() for key, tensor in optimizer.tensors().items()})
-    steps(parameters, optimizer, 3), steps(copies, restored, 3)
-    for left, right in zip(parameters, copies, strict=True):
-        assert torch.equal(left, right)
-
-
 @pytest.mark.parametrize("shape", [(12, 5), (5, 12), (32, 32)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0), (torch.float32, 0.03)])
 def test_muon_takes_the_steps_of_pytorchs(dtype: torch.dtype, tolerance: float, shape: tuple[int, int]) -> None:

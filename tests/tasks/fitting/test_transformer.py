@@ -19,6 +19,10 @@ VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "dog", "##s", "Ann
 SENTENCES = [["Ann", "sees", "dogs"], [], ["red", "dogs"], ["red"] * 20]
 
 
+def bert_tokenizer(vocab: Path, lower: bool = False) -> Any:
+    return transformers.BertTokenizerFast(vocab=str(vocab), vocab_file=str(vocab), do_lower_case=lower)
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """A BERT of two layers with random weights that reads 10 subwords at once."""
@@ -29,9 +33,7 @@ def directory(tmp_path: Path) -> Path:
     )  # fmt: skip
     transformers.BertModel(config).save_pretrained(tmp_path / "bert")
     (tmp_path / "vocab.txt").write_text("\n".join(VOCAB))
-    tokenizer = transformers.BertTokenizerFast(
-        vocab=str(tmp_path / "vocab.txt"), vocab_file=str(tmp_path / "vocab.txt"), do_lower_case=False
-    )
+    tokenizer = bert_tokenizer(tmp_path / "vocab.txt")
     tokenizer.save_pretrained(tmp_path / "bert")
     return tmp_path / "bert"
 
@@ -59,19 +61,13 @@ def test_vectors_are_the_pooled_hidden_states_of_each_word(
     ]  # fmt: skip
     expected = [states[:, 0] if pooling == "first" else states.mean(1) for states in pooled]
     np.testing.assert_allclose(found, torch.stack(expected), atol=1e-5)
+    # The tokenizer drops a zero-width space, which neither moves nor changes its neighbours.
+    gap = encoder.vectors([["red", "\u200b", "dog"], ["\u200b"]], "float32")
+    np.testing.assert_allclose(gap[[0, 2]], states_of(directory, [5, 6]).permute(1, 0, 2), atol=1e-5)
+    assert not gap[[1, 3]].any()
     windows = states_of(directory, [5] * 8), states_of(directory, [5] * 8), states_of(directory, [5] * 4)
     long = encoder.vectors(SENTENCES, "float32")[5:]  # of which the encoder reads windows
     np.testing.assert_allclose(long, torch.cat(windows, dim=1).permute(1, 0, 2), atol=1e-5)
-
-
-@pytest.mark.parametrize("pooling", ["first", "mean"])
-def test_vectors_of_a_word_without_subwords_are_zeros(pooling: str, directory: Path) -> None:
-    """As the tokenizer drops a zero-width space, which neither moves nor changes its neighbours."""
-    encoder = TransformerEncoder.load(directory, pooling)  # type: ignore[arg-type]
-    found = encoder.vectors([["red", "\u200b", "dog"], ["\u200b"]], "float32")
-    red, dog = states_of(directory, [5, 6]).unbind(1)
-    np.testing.assert_allclose(found[[0, 2]], torch.stack([red, dog]), atol=1e-5)
-    assert not found[[1, 3]].any()
 
 
 @pytest.mark.parametrize(
@@ -111,12 +107,7 @@ def test_a_model_with_an_encoder_is_saved_whole_and_is_not_that_of_another_encod
 
 def test_caches_are_not_shared_by_other_tokenizers_or_configurations(directory: Path, tmp_path: Path) -> None:
     model = transformers.AutoModel.from_pretrained(directory)
-    cased, uncased = (
-        transformers.BertTokenizerFast(
-            vocab=str(tmp_path / "vocab.txt"), vocab_file=str(tmp_path / "vocab.txt"), do_lower_case=lower
-        )
-        for lower in (False, True)
-    )
+    cased, uncased = (bert_tokenizer(tmp_path / "vocab.txt", lower) for lower in (False, True))
     first = TransformerEncoder(model, cased)
     first.vectors(SENTENCES, "float32")  # which leaves its truncation with the tokenizer
     assert TransformerEncoder(model, cased).name == first.name != TransformerEncoder(model, uncased).name
