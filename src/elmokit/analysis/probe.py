@@ -111,6 +111,8 @@ def softmax_regressions(
         yield SoftmaxRegression(*(each.detach() for each in classifier()))
 
 
+# --- Probes ----------------------------------------------------------------------------------------------------------
+
 # Candidates for the weight of |w|^2 / 2 in the loss, where w are the weights of standardized features.
 PENALTIES = (1e-2, 1e-3, 1e-4, 1e-5)
 MOST_FREQUENT = "most frequent tag of the word"

@@ -151,6 +151,8 @@ def cluster(points: np.ndarray, k: int | None = None, max_k: int = 8, seed: int 
     return best
 
 
+# --- The map ---------------------------------------------------------------------------------------------------------
+
 CLUSTERED_DIMENSIONS = 8
 TYPICAL_USES = 5
 CONTEXT_WORDS = 3  # typical uses must differ in this many words on either side

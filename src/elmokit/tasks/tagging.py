@@ -140,11 +140,6 @@ def span_scheme(sequences: Iterable[Tags]) -> str | None:
     return "IOB1" if begins["I"] > begins["B"] else "IOB2"
 
 
-def span_types(tags: Iterable[str]) -> set[str]:
-    """The types of spans that tags of any scheme mark."""
-    return {tag.partition("-")[2] for tag in tags if tag != "O"}
-
-
 def _tag(prefix: str, type: str) -> str:
     return f"{prefix}-{type}" if type else prefix
 
@@ -167,6 +162,9 @@ def from_spans(spans_to_tag: Iterable[Span], length: int, scheme: str) -> list[s
         tags[span.start : span.end] = [_tag(prefix, span.type) for prefix in prefixes]
         previous = span
     return tags
+
+
+# --- The tagger ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,8 @@ def orthogonalized(
     return wide.mT if is_tall else wide
 
 
+# --- Recipes, schedules and optimizers -------------------------------------------------------------------------------
+
 WEIGHT_DECAY = 0.01
 ADAM_BETAS = (0.9, 0.98)
 WARM_UP = 0.05  # the largest fraction of the steps, if their number is known

@@ -128,6 +128,8 @@ def read_snapshot(path: Path) -> Snapshot:
     return Snapshot(load_file(path / TENSORS), json.loads((path / PROGRESS).read_bytes()))
 
 
+# --- The step --------------------------------------------------------------------------------------------------------
+
 # The settings on which steps depend: a run is resumed with the same ones.
 OF_STEPS = (
     "recipe", "schedule", "learning_rate", "warm_up_steps", "batch_size", "unroll_steps", "num_samples", "fresh_starts",

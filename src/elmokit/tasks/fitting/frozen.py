@@ -1,4 +1,4 @@
-"""The vectors of a frozen encoder, computed once for each distinct sentence and stored on disk.
+"""Frozen encoders, a biLM or one of Hugging Face: the vectors of a sentence are computed once, and stored on disk.
 
 There is one directory for each encoder, named by a fingerprint of all that its vectors depend on, and by the dtype in
 which they are stored. It holds any number of files `segment-...`, each of which is written at once: an array of NumPy,

@@ -108,6 +108,9 @@ def read_word_vectors(path: str | Path, words: Container[str], most_frequent: in
     return WordVectors(tuple(vectors), np.stack(list(vectors.values())))
 
 
+# --- Sentences as tensors --------------------------------------------------------------------------------------------
+
+
 PADDING, UNKNOWN = 0, 1  # word indices; those of the table follow
 # The character CNN that a network learns from its own training set: small, because training sets are.
 CHARACTERS = CharCNNConfig(embedding_dim=16, filters=((1, 16), (2, 32), (3, 48), (4, 48), (5, 48)), num_highway=1)
