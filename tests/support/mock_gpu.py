@@ -2,6 +2,7 @@
 
 Within `with MockGPU() as gpu:`, what this thread runs on the device `DEVICE` is counted: kernels, copies to it, and
 waits, as for the value of a tensor. An operation on tensors of two devices fails. Operations on the CPU are real.
+PyTorch cannot forget a device: after the block, `torch.accelerator.is_available()` says that it is gone.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ WAITS = {"_local_scalar_dense", "nonzero", "equal", "is_nonzero"}
 
 
 class _Module(backend_registration._DummyBackendModule):
+    in_use = False
+
+    def is_available(self) -> bool:
+        return self.in_use
+
+    def device_count(self) -> int:
+        return int(self.in_use)
+
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16, torch.float32]
 
@@ -58,6 +67,14 @@ class MockGPU(TorchDispatchMode):
         super().__init__()
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.kernels, self.copies, self.waits = Counter[str](), Counter[str](), Counter[str]()
+
+    def __enter__(self) -> MockGPU:
+        _Module.in_use = True
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        _Module.in_use = False
 
     def reset(self) -> None:
         for counter in (self.kernels, self.copies, self.waits):
