@@ -35,41 +35,17 @@ def test_copies_share_the_weights_and_pickles_leave_them_out() -> None:
     np.testing.assert_array_equal(pickle.loads(pickled).get().encode(["a text"]), vectors)
 
 
-def test_a_new_embedder_reads_the_files_as_they_are_now(tmp_path: Path) -> None:
-    model = load(softmax=False)
-    save(model, tmp_path / "model")
-    first = LazyEmbedder(tmp_path / "model").get().encode(["a text"])
-    with torch.no_grad():
-        next(model.bilm.parameters()).add_(0.1)
-    save(model, tmp_path / "model", overwrite=True)
-    assert np.abs(LazyEmbedder(tmp_path / "model").get().encode(["a text"]) - first).max() > 1e-3
-
-
-def test_a_pickle_reads_the_files_as_they_are_now(tmp_path: Path) -> None:
-    model = load(softmax=False)
+def test_a_model_that_is_written_again_is_another(tmp_path: Path) -> None:
+    model, texts = load(softmax=False), ["a text"]
     save(model, tmp_path / "model")
     lazy = LazyEmbedder(str(tmp_path / "model"))
-    first, pickled = lazy.get().encode(["a text"]), pickle.dumps(lazy)
+    first, pickled = lazy.get().encode(texts), pickle.dumps(lazy)
     with torch.no_grad():
         next(model.bilm.parameters()).add_(0.1)
     save(model, tmp_path / "model", overwrite=True)
-    assert np.abs(pickle.loads(pickled).get().encode(["a text"]) - first).max() > 1e-3
-
-
-def test_a_pickle_differs_with_the_weights_that_compute(tmp_path: Path) -> None:
-    model = load(softmax=False)
-    save(model, tmp_path / "model")
-    lazy = LazyEmbedder(tmp_path / "model")
-    first, pickled = lazy.get().encode(["a text"]), pickle.dumps(lazy)
-    with torch.no_grad():
-        next(model.bilm.parameters()).add_(0.1)
-    save(model, tmp_path / "model", overwrite=True)
-    np.testing.assert_array_equal(lazy.get().encode(["a text"]), first)
+    again = LazyEmbedder(tmp_path / "model")
+    for fresh in (again, pickle.loads(pickled)):
+        assert np.abs(fresh.get().encode(texts) - first).max() > 1e-3
+    np.testing.assert_array_equal(lazy.get().encode(texts), first)
     assert pickle.dumps(lazy) == pickled  # a cache must not take its vectors for those of the new weights
-    assert pickle.dumps(LazyEmbedder(tmp_path / "model")) != pickled
-
-
-def test_a_broken_link_among_the_files_does_not_stop_a_pickle(tmp_path: Path) -> None:
-    save(load(softmax=False), tmp_path / "model")
-    (tmp_path / "model" / "link").symlink_to("nowhere")
-    assert pickle.dumps(LazyEmbedder(tmp_path / "model"))
+    assert pickle.dumps(again) != pickled

@@ -57,35 +57,32 @@ def test_vectors_are_those_of_the_embedder(embedder: Embedder, layers: str | int
     np.testing.assert_allclose(vectors, embedder.encode(TEXTS, pooling, layers=layers), atol=1e-5)
 
 
-def test_the_weights_that_a_model_has_for_its_layers_are_used(embedder: Embedder) -> None:
-    weighted = replace(load_model(softmax=False), mix=MixWeights((0.5, -1.0, 2.0), 1.5))
-    vectors = sentence_transformer(weighted).encode(TEXTS)
-    np.testing.assert_allclose(vectors, Embedder(weighted).encode(TEXTS), atol=1e-5)
-    assert np.abs(vectors - embedder.encode(TEXTS)).max() > 0.01
+def weighted() -> Pretrained:
+    return replace(load_model(softmax=False), mix=MixWeights((0.5, -1.0, 2.0), 1.5))
 
 
-def test_a_warm_state_starts_every_text() -> None:
+def warm() -> Pretrained:
     model = load_model(softmax=False)
     state = Embedder(model).embed(["Some text."], state="carry").state
-    warm = replace(model, warm_state=state, state_policy="warm")
-    vectors = sentence_transformer(warm).encode(TEXTS)
-    np.testing.assert_allclose(vectors, Embedder(warm).encode(TEXTS), atol=1e-5)
+    return replace(model, warm_state=state, state_policy="warm")
 
 
-def test_a_text_does_not_depend_on_those_before_it_where_the_model_carries_its_state(embedder: Embedder) -> None:
-    carrying = replace(load_model(softmax=False), state_policy="carry")
-    np.testing.assert_allclose(
-        sentence_transformer(carrying).encode(TEXTS), embedder.encode(TEXTS, state="zeros"), atol=1e-5
-    )
+def carrying() -> Pretrained:
+    return replace(load_model(softmax=False), state_policy="carry")
 
 
-def test_a_model_of_words_is_read_with_its_vocabulary() -> None:
+def of_words() -> Pretrained:
     torch.manual_seed(0)
     vocab = Vocab(["<S>", "</S>", "<UNK>", "the", "play", "."])
     config = BiLMConfig(LSTMConfig(num_layers=1, cell_dim=8, projection_dim=4), char_cnn=None, num_words=len(vocab))
-    of_words = Pretrained(BiLM(config), vocab=vocab, tokenizer="english-1")
-    vectors = sentence_transformer(of_words).encode(["The play .", "the play", ""])
-    np.testing.assert_allclose(vectors, Embedder(of_words).encode(["The play .", "the play", ""]), atol=1e-5)
+    return Pretrained(BiLM(config), vocab=vocab, tokenizer="english-1")
+
+
+@pytest.mark.parametrize("make", [weighted, warm, carrying, of_words])
+def test_models_of_every_kind_give_the_vectors_of_the_embedder(make: Any) -> None:
+    loaded = make()
+    expected = Embedder(loaded).encode(TEXTS, state=loaded.single_sentence_state)
+    np.testing.assert_allclose(sentence_transformer(loaded).encode(TEXTS), expected, atol=1e-5)
 
 
 def test_vectors_of_words_are_those_of_the_embedder(model: SentenceTransformer, embedder: Embedder) -> None:
@@ -99,48 +96,21 @@ def test_max_seq_length_cuts_words(model: SentenceTransformer, embedder: Embedde
     short = sentence_transformer(max_seq_length=2)
     expected = embedder.encode([embedder.tokenize(text)[:2] for text in TEXTS])
     np.testing.assert_allclose(short.encode(TEXTS), expected, atol=1e-5)
-    for refused in (0, -1):
-        with pytest.raises(ValueError, match="max_seq_length must be at least 1"):
-            short.max_seq_length = refused
-    assert short.max_seq_length == 2
     short.max_seq_length = None
     np.testing.assert_allclose(short.encode(TEXTS), model.encode(TEXTS), atol=1e-5)
 
 
-def test_a_prompt_is_read_and_left_out_of_the_mean_if_asked(embedder: Embedder) -> None:
-    elmo = ElmoModule()
-    model = SentenceTransformer(modules=[elmo, Pooling(WIDTH, include_prompt=False)], device="cpu")
-    (expected,) = embedder.embed(["Title of a text: The play."])
-    np.testing.assert_allclose(model.encode("The play.", prompt="Title of a text: "), expected[5:].mean(0), atol=1e-5)
-    (expected,) = embedder.embed(["Option A. The play."])  # at the end of a sentence, "A." would be two words
-    np.testing.assert_allclose(model.encode("The play.", prompt="Option A. "), expected[2:].mean(0), atol=1e-5)
+@pytest.mark.parametrize(("prompt", "words"), [("Title of a text: ", 5), ("Option A. ", 2)])
+def test_a_prompt_is_read_and_left_out_of_the_mean_if_asked(embedder: Embedder, prompt: str, words: int) -> None:
+    # At the end of a sentence, "A." would be two words.
+    model = SentenceTransformer(modules=[ElmoModule(), Pooling(WIDTH, include_prompt=False)], device="cpu")
+    (expected,) = embedder.embed([f"{prompt}The play."])
+    np.testing.assert_allclose(model.encode("The play.", prompt=prompt), expected[words:].mean(0), atol=1e-5)
 
 
 def test_a_word_that_is_too_long_is_reported(model: SentenceTransformer) -> None:
     with pytest.warns(TruncationWarning, match="48 bytes"):
         model.encode(["x" * 60])
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"layers": "all"}, "one vector is needed"),
-        ({"layers": 7}, "layers must be"),
-        ({"max_seq_length": -1}, "max_seq_length must be at least 1"),
-        ({"max_seq_length": 0}, "max_seq_length must be at least 1"),
-    ],
-    ids=str,
-)
-def test_settings_that_have_no_meaning_are_refused(settings: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        ElmoModule(**settings)
-
-
-def test_inputs_that_are_no_strings_are_refused(model: SentenceTransformer) -> None:
-    with pytest.raises(ValueError, match=r"(?i)text"):
-        model.encode([{"image": "a.png"}])
-    with pytest.raises(ValueError, match="takes texts as strings"):
-        model[0].preprocess([("a", "b")])
 
 
 # --- Files, copies and processes -------------------------------------------------------------------------------------
@@ -151,13 +121,10 @@ def test_a_saved_model_is_loaded_and_its_directory_is_one_of_elmokit(
 ) -> None:
     model.save_pretrained(tmp_path / "saved", create_model_card=False)
     native = load_model(tmp_path / "saved" / "0_ElmoModule")
-    assert fingerprint(native) == embedder.fingerprint()
-    assert native.card == load_model(softmax=False).card
-    np.testing.assert_array_equal(load(tmp_path / "saved", device="cpu").encode(TEXTS), model.encode(TEXTS))
+    assert fingerprint(native) == embedder.fingerprint() and native.card == load_model(softmax=False).card
     trusted = SentenceTransformer(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
-    np.testing.assert_array_equal(trusted.encode(TEXTS), model.encode(TEXTS))
-    with pytest.raises(ValueError, match="trust_remote_code"):
-        SentenceTransformer(str(tmp_path / "saved"))
+    for again in (load(tmp_path / "saved", device="cpu"), trusted):
+        np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
 
 
 def test_settings_survive_saving_also_into_the_same_directory(tmp_path: Path) -> None:
@@ -171,9 +138,6 @@ def test_settings_survive_saving_also_into_the_same_directory(tmp_path: Path) ->
         again = load(tmp_path, device="cpu")
     assert [type(module) for module in again] == [type(module) for module in model]
     assert again[0].get_config_dict() == {"layers": 1, "max_seq_length": 7, "freeze": False}
-    for name, value in (("layers", "top"), ("freeze", True)):  # which would be saved, but change nothing
-        with pytest.raises(AttributeError, match="has no setter"):
-            setattr(elmo, name, value)
     assert (again.prompts["query"], again.similarity_fn_name, again.truncate_dim) == ("Q: ", "dot", 4)
     np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
     assert load(tmp_path, truncate_dim=2, device="cpu").encode(TEXTS).shape == (6, 2)
@@ -186,48 +150,6 @@ def test_loading_runs_no_class_of_a_stranger(model: SentenceTransformer, tmp_pat
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ValueError, match="third-party code"):
         load(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"modules\.json"):
-        load(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "reason"),
-    [
-        ("modules.json", '[{"idx": 0}]', "missing or unknown settings"),
-        ("config_sentence_transformers.json", None, "copy the whole directory"),
-        ("config_sentence_transformers.json", "[]", "sentence_transformers.json must be an object"),
-        ("config_sentence_transformers.json", '{"prompts": 3}', "prompts must be"),
-        ("elmo_module.json", None, "missing or unknown settings freeze, layers, max_seq_length"),
-        ("elmo_module.json", "[]", "must be an object"),
-        ("elmo_module.json", '{"layers": "mix", "zzz": 1}', "missing or unknown settings freeze, max_seq_length, zzz"),
-        (
-            "elmo_module.json",
-            '{"layers": "mix", "max_seq_length": "7", "freeze": true}',
-            "must be an integer",
-        ),
-        (
-            "elmo_module.json",
-            '{"layers": "mix", "max_seq_length": 2.5, "freeze": true}',
-            "must be an integer",
-        ),
-        (
-            "elmo_module.json",
-            '{"layers": "mix", "max_seq_length": null, "freeze": "no"}',
-            "must be true or false",
-        ),
-    ],
-)
-def test_a_damaged_directory_is_a_value_error(
-    name: str, content: str | None, reason: str, model: SentenceTransformer, tmp_path: Path
-) -> None:
-    model.save_pretrained(str(tmp_path))
-    (file,) = tmp_path.rglob(name)
-    if content is None:
-        file.unlink()
-    else:
-        file.write_text(content)
-    with pytest.raises(ValueError, match=reason):
-        load(tmp_path, device="cpu")
 
 
 def test_copies_and_pickles_compute_the_same(model: SentenceTransformer) -> None:
@@ -256,15 +178,24 @@ PAIRS = {
 }
 
 
-def train(model: SentenceTransformer, output: Path, steps: int, learning_rate: float = 0.01) -> list[float]:
-    """Losses of a few steps of sentence-transformers' own trainer."""
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("freeze", "steps", "learning_rate"),
+    [(True, 5, 0.01), (False, 1, 1e-3)],  # a larger rate would amplify rounding
+)
+def test_the_trainer_learns_the_mix_or_the_bilm_and_saves_it(
+    freeze: bool, steps: int, learning_rate: float, tmp_path: Path
+) -> None:
     datasets = pytest.importorskip("datasets", reason="datasets is not installed: make test-integrations")
     pytest.importorskip("accelerate", reason="accelerate is not installed: make test-integrations")
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
 
+    model = sentence_transformer(load_model(softmax=False), freeze=freeze)
+    before, weights = model.encode(TEXTS), [weight.clone() for weight in model[0].elmo.bilm.parameters()]
     arguments = SentenceTransformerTrainingArguments(
-        output_dir=str(output), max_steps=steps, per_device_train_batch_size=4, learning_rate=learning_rate,
+        output_dir=str(tmp_path / "run"), max_steps=steps, per_device_train_batch_size=4, learning_rate=learning_rate,
         logging_steps=1, report_to="none", use_cpu=True, save_strategy="no", disable_tqdm=True,
         dataloader_pin_memory=False,
     )  # fmt: skip
@@ -272,36 +203,16 @@ def train(model: SentenceTransformer, output: Path, steps: int, learning_rate: f
         model, args=arguments, train_dataset=datasets.Dataset.from_dict(PAIRS), loss=CosineSimilarityLoss(model)
     )
     trainer.train()
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-def test_the_trainer_learns_the_mix_and_saves_it(tmp_path: Path) -> None:
-    model = sentence_transformer()
-    elmo = model[0]
-    weights = {name: weight.clone() for name, weight in elmo.elmo.bilm.named_parameters()}
-    losses = train(model, tmp_path / "run", steps=5)
-    assert losses[-1] < losses[0]
-    assert all(torch.equal(weights[name], weight) for name, weight in elmo.elmo.bilm.named_parameters())
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert steps == 1 or losses[-1] < losses[0]
+    vectors = model.encode(TEXTS)
+    assert np.abs(vectors - before).max() > 1e-4
+    assert all(map(torch.equal, weights, model[0].elmo.bilm.parameters())) == freeze
     model.save_pretrained(tmp_path / "saved", create_model_card=False)
     learned = load_model(tmp_path / "saved" / "0_ElmoModule")
     assert learned.mix is not None and len(set(learned.mix.weights)) > 1
-    vectors = load(tmp_path / "saved", device="cpu").encode(TEXTS)
-    np.testing.assert_array_equal(vectors, model.encode(TEXTS))
-    np.testing.assert_allclose(vectors, Embedder(learned).encode(TEXTS), atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-def test_the_trainer_learns_the_bilm_where_it_is_not_frozen(tmp_path: Path) -> None:
-    model = sentence_transformer(load_model(softmax=False), freeze=False)
-    before = model.encode(TEXTS)
-    train(model, tmp_path / "run", steps=1, learning_rate=1e-3)  # a larger one would amplify rounding
-    assert np.abs(model.encode(TEXTS) - before).max() > 1e-4
-    model.save_pretrained(tmp_path / "saved", create_model_card=False)
-    native = Embedder(tmp_path / "saved" / "0_ElmoModule")
-    np.testing.assert_allclose(native.encode(TEXTS), model.encode(TEXTS), atol=1e-5)
+    np.testing.assert_array_equal(load(tmp_path / "saved", device="cpu").encode(TEXTS), vectors)
+    np.testing.assert_allclose(Embedder(learned).encode(TEXTS), vectors, atol=1e-5)
 
 
 def test_an_evaluator_gives_the_correlation_of_cosines(model: SentenceTransformer, embedder: Embedder) -> None:

@@ -23,7 +23,7 @@ from spacy.training import Example
 from thinc.api import Adam, Model
 
 from elmokit.checkpoints.loading import load, save
-from elmokit.checkpoints.pretrained import MixWeights
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.embed.embedder import Embedder
 from elmokit.integrations.spacy import elmo_tok2vec, embed_docs, make_elmo
 from elmokit.nn.scalar_mix import ScalarMix
@@ -72,38 +72,23 @@ def test_sentences_are_embedded_by_themselves_where_they_are_known(embedder: Emb
     np.testing.assert_allclose(doc.tensor, np.concatenate(expected), atol=1e-5)
 
 
-def test_all_layers_of_documents_are_those_of_the_embedder(nlp: Any, embedder: Embedder) -> None:
-    doc = nlp.make_doc("Shakespeare wrote the play.")
-    (layers,) = embed_docs(embedder, [doc], "all")
-    np.testing.assert_allclose(layers, embedder.embed([words_of(doc)], "all")[0], atol=1e-5)
+def of_one_layer(path: Path) -> Pretrained:
+    return load(write_efml(path / "efml", changed(encoder={"name": "lstm"})))
 
 
-def test_the_mix_of_a_model_with_one_layer_is_that_layer(tmp_path: Path) -> None:
-    model = load(write_efml(tmp_path / "efml", changed(encoder={"name": "lstm"})))
+def weighted(path: Path) -> Pretrained:
+    return replace(load(softmax=False), mix=MixWeights((0.5, -1.0, 2.0), 1.5))
+
+
+@pytest.mark.parametrize("make", [of_one_layer, weighted])
+def test_the_mix_of_a_model_is_its_own(make: Any, tmp_path: Path) -> None:
+    model = make(tmp_path)
     save(model, tmp_path / "model")
     nlp = spacy.blank("en")
-    nlp.add_pipe("elmo", config={"model": {"model": str(tmp_path / "model"), "layers": "mix"}})
-    for doc in nlp.pipe(["the cat  sat", "", " \n", "cat"]):
-        (expected,) = Embedder(model).embed([words_of(doc)], "top")
+    nlp.add_pipe("elmo", config={"model": {"model": str(tmp_path / "model")}})
+    for doc in nlp.pipe(["the cat  sat", "", " \n", "cat http://" + "x" * 80]):
+        ((expected,),) = Embedder(model).embed_stream([words_of(doc)])  # without a warning
         np.testing.assert_allclose(doc.tensor[[not token.is_space for token in doc]], expected, atol=1e-5)
-
-
-def test_a_long_word_is_truncated_without_a_warning(nlp: Any) -> None:
-    assert np.isfinite(nlp("http://" + "x" * 80).tensor).all()
-
-
-@pytest.mark.parametrize(
-    ("config", "error", "reason"),
-    [
-        ({"layers": "all"}, ValueError, "one vector is needed"),
-        ({"layers": 7}, ValueError, "layers must be"),
-        ({"model": "nowhere"}, FileNotFoundError, "no model 'nowhere'"),
-    ],
-    ids=str,
-)
-def test_settings_that_have_no_meaning_are_refused(config: dict[str, Any], error: type, reason: str) -> None:
-    with pytest.raises(error, match=reason):
-        spacy.blank("en").add_pipe("elmo", config={"model": config})
 
 
 # --- vector and similarity -------------------------------------------------------------------------------------------
@@ -123,16 +108,14 @@ def test_similarity_of_one_word_depends_on_its_context(nlp: Any, embedder: Embed
     assert nlp("").similarity(game) == 0
 
 
-def test_vectors_are_contextual_in_a_pipeline_with_static_vectors() -> None:
+@pytest.mark.parametrize("hooks", [True, False])
+def test_hooks_put_elmo_before_static_vectors(hooks: bool) -> None:
     nlp = spacy.blank("en")
     nlp.vocab.set_vector("play", np.ones(4, np.float32))
-    static = nlp("play")
-    nlp.add_pipe("elmo")
+    nlp.add_pipe("elmo", config={"hooks": hooks})
     doc = nlp("They play")
-    assert doc[1].vector.shape == doc.vector.shape == doc[:1].vector.shape == (WIDTH,)
-    assert doc[1].has_vector and doc.has_vector and doc[:1].has_vector
-    with pytest.raises(ValueError, match="no ELMo vector"):
-        doc[1].similarity(static[0])
+    assert doc.tensor.shape == (2, WIDTH) and doc[1].has_vector and doc.has_vector
+    assert doc[1].vector.shape == doc.vector.shape == doc[:1].vector.shape == (WIDTH if hooks else 4,)
 
 
 def test_similarity_goes_by_the_vectors_as_they_are_now(nlp: Any) -> None:
@@ -146,14 +129,6 @@ def test_similarity_goes_by_the_vectors_as_they_are_now(nlp: Any) -> None:
         retokenizer.merge(doc[0:2])
     assert doc.similarity(doc) == pytest.approx(1, abs=1e-5)
     assert doc[1:].similarity(doc[1:]) == pytest.approx(1, abs=1e-5)
-
-
-def test_without_hooks_static_vectors_stay() -> None:
-    nlp = spacy.blank("en")
-    nlp.vocab.set_vector("play", np.ones(4, np.float32))
-    nlp.add_pipe("elmo", config={"hooks": False})
-    doc = nlp("They play")
-    assert doc[1].vector.tolist() == [1, 1, 1, 1] and doc.tensor.shape == (2, WIDTH)
 
 
 # --- Files, copies and processes -------------------------------------------------------------------------------------
@@ -176,17 +151,8 @@ def test_a_pipeline_refuses_another_model_than_it_was_saved_with(nlp: Any, tmp_p
         next(other.bilm.parameters()).add_(0.1)
     save(other, tmp_path / "model")
     nlp.to_disk(tmp_path / "saved")
-    with pytest.raises(ValueError, match="is not the model that this pipeline was saved with"):
+    with pytest.raises(ValueError, match="saved with"):
         spacy.load(tmp_path / "saved", config={"components.elmo.model.model": str(tmp_path / "model")})
-
-
-def test_the_weights_that_a_model_has_for_its_layers_are_used(tmp_path: Path) -> None:
-    weighted = replace(load(softmax=False), mix=MixWeights((0.5, -1.0, 2.0), 1.5))
-    save(weighted, tmp_path / "model")
-    nlp = spacy.blank("en")
-    nlp.add_pipe("elmo", config={"model": {"model": str(tmp_path / "model")}})
-    doc = nlp("They play chess.")
-    np.testing.assert_allclose(doc.tensor, Embedder(weighted).embed([words_of(doc)])[0], atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:.*W109")
@@ -254,20 +220,15 @@ SENTENCES = [
 ]
 
 
-def write_corpus(path: Path) -> None:
-    nlp = spacy.blank("en")
-    docs = DocBin()
-    for text, entities in SENTENCES:
-        docs.add(Example.from_dict(nlp.make_doc(text), entities).reference)
-    docs.to_disk(path)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_spacy_train_learns_with_the_configuration_of_the_examples(tmp_path: Path) -> None:
     from spacy.cli.train import train
 
-    write_corpus(tmp_path / "train.spacy")
+    blank, docs = spacy.blank("en"), DocBin()
+    for text, entities in SENTENCES:
+        docs.add(Example.from_dict(blank.make_doc(text), entities).reference)
+    docs.to_disk(tmp_path / "train.spacy")
     overrides = {"training.max_steps": 20, "training.eval_frequency": 10, "training.dropout": 0.0}
     corpus = str(tmp_path / "train.spacy")
     paths = {"paths.train": corpus, "paths.dev": corpus}

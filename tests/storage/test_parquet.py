@@ -1,4 +1,4 @@
-"""Parquet files of embeddings, and those of others, as pyarrow reads them."""
+"""Parquet files of embeddings, as pyarrow reads them."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,6 @@ from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.nn.bilm import BiLM
 from elmokit.storage import parquet
-from elmokit.storage.parquet import column_names, num_rows, read_rows, write_tables
 from elmokit.storage.store import EmbeddingStore
 
 arrow = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
@@ -70,32 +69,3 @@ def test_a_missing_pyarrow_is_named_before_anything_is_computed(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match=r"pip install pyarrow \(elmokit's extra parquet\)"):
         embed_file("absent.txt", tmp_path / "out.parquet", embedder)
-
-
-# --- Tables that someone else wrote ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("first", "count"), [(0, 24), (5, 3), (6, 2), (7, 7), (20, 4), (13, 9)])
-def test_read_rows_gives_a_range_across_row_groups(tmp_path: Path, first: int, count: int) -> None:
-    import pyarrow
-
-    arrow.write_table(pyarrow.table({"id": range(24), "text": ["a"] * 24}), tmp_path / "a.parquet", row_group_size=7)
-    assert (num_rows(tmp_path / "a.parquet"), column_names(tmp_path / "a.parquet")) == (24, ["id", "text"])
-    tables = list(read_rows(tmp_path / "a.parquet", first, count, batch_size=4))
-    assert max(map(len, tables)) <= 4
-    assert pyarrow.concat_tables(tables)["id"].to_pylist() == list(range(first, first + count))
-
-
-def test_a_file_without_rows_keeps_its_columns(tmp_path: Path) -> None:
-    import pyarrow
-
-    arrow.write_table(pyarrow.table({"id": pyarrow.array([], pyarrow.int64())}), tmp_path / "empty.parquet")
-    write_tables(read_rows(tmp_path / "empty.parquet", 0, 0, batch_size=4), tmp_path / "copy.parquet")
-    assert arrow.read_table(tmp_path / "copy.parquet").schema == arrow.read_schema(tmp_path / "empty.parquet")
-
-
-def test_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "text.parquet").write_text("no table")
-    for name in ("text.parquet", "nowhere.parquet"):
-        with pytest.raises(ValueError, match=name):
-            num_rows(tmp_path / name)

@@ -25,8 +25,8 @@ EMBED_OUTPUT = (
 )
 RAY = (
     "The file is a Parquet file, or a directory of them; its texts are embedded on the Ray cluster that RAY_ADDRESS "
-    "names, or else on all cores of this machine, into a directory of Parquet files. With --device cuda each process "
-    "has a GPU."
+    "names, or else on all cores of this machine, into a directory of Parquet files; such a run does not resume. With "
+    "--device cuda each process has a GPU."
 )
 LAYERS = (
     "Representation: the model's mix, the average, the sum, the top, all layers, or the number of a layer, 0 for the "
@@ -119,7 +119,6 @@ class Embed:
             )
         if self.device not in (None, "cpu", "cuda"):
             raise ValueError(f"with --ray, Ray assigns the GPUs: use --device cuda, not {self.device}")
-        on_gpus = self.device == "cuda"  # Ray hides GPUs from processes that ask for none
         embed = EmbedWords(
             self.cluster.column,
             self.model,
@@ -135,7 +134,7 @@ class Embed:
             embed,
             num_actors=self.cluster.num_actors,
             sentences_per_part=self.sentences_per_part,
-            num_gpus=int(on_gpus),
+            num_gpus=1 if self.device == "cuda" else None,  # Ray hides GPUs from processes that ask for none
         )
         show(report)
 

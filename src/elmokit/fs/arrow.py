@@ -1,8 +1,5 @@
-"""Apache Arrow's library, pyarrow, which is optional (elmokit's extra parquet), and its errors."""
+"""Apache Arrow's library, pyarrow, which is optional (elmokit's extra parquet)."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 
@@ -13,12 +10,3 @@ def require_pyarrow() -> Any:
     except ImportError as error:
         raise ValueError("Parquet needs pyarrow: pip install pyarrow (elmokit's extra parquet)") from error
     return pyarrow
-
-
-@contextmanager
-def errors_naming(path: str | Path) -> Iterator[None]:
-    """ValueError, which names the file, where Arrow cannot read it: its own errors do not."""
-    try:
-        yield
-    except (require_pyarrow().ArrowException, OSError) as error:
-        raise ValueError(f"{path} is not a Parquet file, or is damaged: {error}") from error

@@ -5,18 +5,18 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
-from torch import Tensor
 
 from elmokit.checkpoints.loading import ModelSource, resolve_model, save
 from elmokit.checkpoints.loading import load as load_model
-from elmokit.checkpoints.pretrained import MixWeights, Pretrained
+from elmokit.checkpoints.pretrained import MixWeights
 from elmokit.embed.outputs import layer_weights, plain_layers
-from elmokit.fs.json_files import from_json, read_json
+from elmokit.fs.json_files import read_json
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.elmo import Elmo
 from elmokit.nn.scalar_mix import ScalarMix
@@ -34,29 +34,6 @@ except ImportError as error:
     ) from error
 
 TYPE_IN_FILES = "elmokit.integrations.sentence_transformers.ElmoModule"
-
-
-def _set_mix(mix: ScalarMix, model: Pretrained, layers: str | int) -> None:
-    """Set the weights of a mix as `layers` says: those of "mix" can be trained, all others are fixed."""
-    if layers == "mix":
-        start = model.mix or MixWeights((0.0,) * model.config.num_representations)
-        weights, gamma = torch.tensor(start.weights), start.gamma
-    else:
-        share = layer_weights(model, layers)
-        weights, gamma = (share / share.sum()).log(), float(share.sum())  # -inf leaves a layer out
-    with torch.no_grad():
-        mix.weights.copy_(weights)
-        mix.gamma.fill_(gamma)
-    mix.requires_grad_(layers == "mix")
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """The contents of elmo_module.json."""
-
-    layers: str | int
-    max_seq_length: int | None
-    freeze: bool
 
 
 class ElmoModule(InputModule):
@@ -87,37 +64,24 @@ class ElmoModule(InputModule):
             freeze: Do not train the biLM.
 
         Raises:
-            ValueError: The model has no such layers, or `max_seq_length` is below 1.
+            ValueError: The model has no such layers.
             FileNotFoundError, CheckpointError: As `elmokit.load`.
         """
         super().__init__()
-        layers = plain_layers(layers)
+        self.layers, self.max_seq_length, self.freeze = plain_layers(layers), max_seq_length, freeze
         self._model = resolve_model(model)
-        self._layers, self._freeze, self.max_seq_length = layers, freeze, max_seq_length
         self.elmo = Elmo(self._model.bilm, dropout=0.0, freeze=freeze)
-        _set_mix(self._mix, self._model, layers)
+        if layers == "mix":
+            start = self._model.mix or MixWeights((0.0,) * self._model.config.num_representations)
+            weights, gamma = torch.tensor(start.weights), start.gamma
+        else:
+            shares = layer_weights(self._model, layers)
+            weights, gamma = (shares / shares.sum()).log(), float(shares.sum())  # -inf leaves a layer out
+            self._mix.requires_grad_(False)
+        with torch.no_grad():
+            self._mix.weights.copy_(weights)
+            self._mix.gamma.fill_(gamma)
         self._tokenizer = get_tokenizer(self._model.tokenizer or TOKENIZED)
-
-    @property
-    def layers(self) -> str | int:
-        """The choice of layers, with which the module was made."""
-        return self._layers
-
-    @property
-    def freeze(self) -> bool:
-        """Whether the module was made without training of the biLM."""
-        return self._freeze
-
-    @property
-    def max_seq_length(self) -> int | None:
-        """Maximum number of words that are read of a text; None: no limit."""
-        return self._max_seq_length
-
-    @max_seq_length.setter
-    def max_seq_length(self, value: int | None) -> None:
-        if value is not None and value < 1:
-            raise ValueError(f"max_seq_length must be at least 1, or None for all words, not {value}")
-        self._max_seq_length = value
 
     @property
     def _mix(self) -> ScalarMix:
@@ -142,62 +106,44 @@ class ElmoModule(InputModule):
             and for the first position of a text without words, whose vector is zero; "prompt_length" in words, if there
             is a prompt.
 
-        Raises:
-            ValueError: An input is not a string.
-
         Warns:
             TruncationWarning: Words are longer than the model can read.
         """
-        if others := [text for text in inputs if not isinstance(text, str)]:
-            raise ValueError(f"ElmoModule takes texts as strings, not {others[0]!r:.60}")
         sentences = [self._tokenizer.split((prompt or "") + text)[: self.max_seq_length] for text in inputs]
+        encoder, words = self._model.bilm.token_encoder, list(chain.from_iterable(sentences))
+        if encoder.count_truncated(words):
+            message = truncation_in(sentences, encoder.count_truncated, encoder.word_limit)
+            warnings.warn(message, TruncationWarning, stacklevel=2)
         lengths = torch.tensor([len(words) for words in sentences], dtype=torch.int64)
         mask = torch.arange(max([1, *map(len, sentences)])) < lengths[:, None]
-        features: dict[str, Any] = {"input_ids": self._ids(sentences, mask), "attention_mask": mask.long()}
-        features["attention_mask"][:, 0] = 1
+        word_ids = encoder.ids(words, self._model.vocab).long()
+        ids = word_ids.new_zeros(*mask.shape, *word_ids.shape[1:])
+        ids[mask] = word_ids
+        attention_mask = mask.long()
+        attention_mask[:, 0] = 1
+        features: dict[str, Any] = {"input_ids": ids, "attention_mask": attention_mask}
         if prompt:
             # A text follows: at the end of a sentence some words would be split in another way.
             features["prompt_length"] = len(self._tokenizer.split(f"{prompt} .")) - 1
         return features
 
-    def _ids(self, sentences: list[list[str]], mask: Tensor) -> Tensor:
-        """The ids of words where `mask` is True, zeros elsewhere."""
-        encoder = self._model.bilm.token_encoder
-        words = [word for sentence in sentences for word in sentence]
-        if encoder.count_truncated(words):
-            message = truncation_in(sentences, encoder.count_truncated, encoder.word_limit)
-            warnings.warn(message, TruncationWarning, stacklevel=2)
-        of_words = encoder.ids(words, self._model.vocab).long()
-        ids = of_words.new_zeros(*mask.shape, *of_words.shape[1:])
-        ids[mask] = of_words
-        return ids
-
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Add "token_embeddings" (B, T, 2D) to the features of `preprocess`."""
-        ids = features["input_ids"]
-        features["token_embeddings"] = self.elmo(ids, self._start(len(ids))).representations[0]
+        ids, start = features["input_ids"], self._model.start(self._model.single_sentence_state)
+        if start is not None:
+            start = start.to(ids.device)
+            start = BiLMState(*(part.expand(-1, -1, len(ids), -1) for part in (start.h, start.c)))
+        features["token_embeddings"] = self.elmo(ids, start).representations[0]
         return features
-
-    def _start(self, rows: int) -> BiLMState | None:
-        """The state from which every text starts; None: zeros, even for models that carry it from text to text."""
-        if self._model.state_policy != "warm" or (state := self._model.warm_state) is None:
-            return None
-        state = state.to(self._model.bilm.device)
-        return BiLMState(*(part.expand(-1, -1, rows, -1) for part in (state.h, state.c)))
 
     # --- Files -------------------------------------------------------------------------------------------------------
 
-    def pretrained(self) -> Pretrained:
-        """The model in elmokit's own class, with the weights that this module has learned."""
-        mix = MixWeights(tuple(self._mix.weights.tolist()), self._mix.gamma.item())
-        start = ScalarMix(len(mix.weights))
-        _set_mix(start, self._model, "mix")
-        unchanged = start.weights.tolist() == list(mix.weights) and start.gamma.item() == mix.gamma
-        return self._model if self.layers != "mix" or unchanged else replace(self._model, mix=mix)
-
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Write the model in elmokit's own format, always as safetensors, and the settings of the module."""
-        save(self.pretrained(), output_path, overwrite=True)
+        learned = MixWeights(tuple(self._mix.weights.tolist()), self._mix.gamma.item())
+        is_average = not any(learned.weights) and learned.gamma == 1  # as without a mix
+        keeps = self.layers != "mix" or is_average
+        save(self._model if keeps else replace(self._model, mix=learned), output_path, overwrite=True)
         self.save_config(output_path)
 
     @classmethod
@@ -219,20 +165,9 @@ class ElmoModule(InputModule):
             "subfolder": subfolder, "token": token, "cache_folder": cache_folder, "revision": revision,
             "local_files_only": local_files_only,
         }  # fmt: skip
-        # if the file is missing, `load_config` returns no settings
-        content, name = cls.load_config(model_name_or_path, **place), f"{cls.config_file_name} of {model_name_or_path}"
-        settings = asdict(from_json(_Settings, content, name))
+        config = cls.load_config(model_name_or_path, **place)
+        settings = {name: config[name] for name in cls.config_keys}
         return cls(load_model(cls.load_dir_path(model_name_or_path, **place)), **settings)
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """An entry of modules.json."""
-
-    idx: int
-    name: str
-    path: str
-    type: str
 
 
 # If sentence-transformers is not installed, pyright takes its name for this file.
@@ -247,25 +182,15 @@ def load(directory: str | Path, **settings: Any) -> SentenceTransformer:  # pyri
         settings: Arguments of `SentenceTransformer`, such as `device`; they override those that were saved.
 
     Raises:
-        FileNotFoundError: The directory has no modules.json.
-        ValueError: Its files are damaged, or one of its modules is neither `ElmoModule` nor one of
-            sentence-transformers.
+        FileNotFoundError: A file is missing.
+        ValueError: One of the modules is neither `ElmoModule` nor one of sentence-transformers.
     """
     directory = Path(directory)
-    if not (directory / "modules.json").is_file():
-        raise FileNotFoundError(f"{directory} holds no SentenceTransformer: looked for modules.json in it")
     modules: Any = OrderedDict()  # by name, as SentenceTransformer itself makes it
-    for entry in from_json(list[_Entry], read_json(directory / "modules.json"), "modules.json"):
-        kind = ElmoModule if entry.type == TYPE_IN_FILES else import_module_class(entry.type, str(directory))
-        modules[entry.name] = kind.load(str(directory), subfolder=entry.path)
-    name = "config_sentence_transformers.json"
-    try:
-        config = from_json(dict[str, Any], read_json(directory / name), name)
-    except FileNotFoundError as error:
-        raise ValueError(f"{directory} has no {name}: copy the whole directory") from error
-    kept: dict[str, Any] = {
-        "prompts": dict[str, str], "default_prompt_name": str | None, "similarity_fn_name": str | None,
-        "truncate_dim": int | None,
-    }  # fmt: skip
-    saved = {key: from_json(kind, config[key], f"{name}: {key}") for key, kind in kept.items() if key in config}
+    for entry in read_json(directory / "modules.json"):
+        kind = ElmoModule if entry["type"] == TYPE_IN_FILES else import_module_class(entry["type"], str(directory))
+        modules[entry["name"]] = kind.load(str(directory), subfolder=entry["path"])
+    config = read_json(directory / "config_sentence_transformers.json")
+    names = {"prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim"}
+    saved = {name: value for name, value in config.items() if name in names}
     return SentenceTransformer(modules=modules, **saved | settings)  # pyright: ignore[reportCallIssue]

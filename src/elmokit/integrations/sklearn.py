@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import count
+from collections.abc import Iterable
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -17,30 +16,6 @@ except ImportError as error:
     raise ImportError(
         "elmokit.integrations.sklearn needs scikit-learn: pip install scikit-learn (elmokit's extra sklearn)"
     ) from error
-
-
-def _column_of(X: Any) -> Iterable[Any]:
-    """X itself, or the only column of a frame; ValueError for a single text, a mapping or several columns."""
-    if isinstance(X, str | bytes):
-        raise ValueError("ElmoVectorizer takes a list of texts, not a single one: write transform([text])")
-    if isinstance(X, Mapping):
-        name = type(X).__name__
-        raise ValueError(f"ElmoVectorizer takes a list of texts, not a {name}: name a key, as in transform(X['text'])")
-    shape = getattr(X, "shape", None)
-    if shape is None or len(shape) == 1:
-        return X
-    if len(shape) != 2 or shape[1] != 1:
-        raise ValueError(
-            f"ElmoVectorizer takes one column of texts, not values of shape {tuple(shape)}: choose a column, as "
-            'ColumnTransformer([("elmo", ElmoVectorizer(), "column")]) does'
-        )
-    return np.asarray(X)[:, 0]
-
-
-def _check_text(number: int, text: Any) -> str:
-    if not isinstance(text, str):
-        raise ValueError(f"text {number} is {text!r:.60}, not a string: replace missing values, for example by ''")
-    return text
 
 
 class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -81,8 +56,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.dtype = dtype
 
     def fit(self, X: Any, y: Any = None) -> ElmoVectorizer:
-        """Learn nothing, and return the vectorizer; ValueError if X is one text, a mapping, or has several columns."""
-        _column_of(X)
+        """Learn nothing, and return the vectorizer."""
         return self
 
     def transform(self, X: Iterable[str]) -> np.ndarray:
@@ -98,22 +72,29 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             ValueError: X is something else, or a parameter is not as described.
             FileNotFoundError, CheckpointError: As `elmokit.load`.
         """
-        number_of: dict[str, int] = {}
-        texts = map(_check_text, count(), _column_of(X))
-        numbers = [number_of.setdefault(text, len(number_of)) for text in texts]
+        if isinstance(X, str):
+            raise ValueError("ElmoVectorizer takes a list of texts, not a single one: write transform([text])")
+        if getattr(X, "ndim", 1) == 2:  # a frame, of which `list` would give the names of the columns
+            array = np.asarray(X)
+            if array.shape[1] != 1:
+                raise ValueError(f"ElmoVectorizer takes one column of texts, not {array.shape[1]}: choose a column")
+            X = array[:, 0]
+        texts = list(X)
+        if others := [text for text in texts if not isinstance(text, str)]:
+            raise ValueError(f"{others[0]!r:.60} is not a string: replace missing values, for example by ''")
+        distinct = list(dict.fromkeys(texts))
+        place = {text: number for number, text in enumerate(distinct)}
         embedder = self._embedder.get()
         state = embedder.model.single_sentence_state  # no text may depend on those before it
-        vectors = embedder.encode(
-            list(number_of), self.pooling, self.normalize, self.layers, state, tokenize=self.tokenize
-        )
-        return cast(np.ndarray, vectors)[numbers]
+        vectors = embedder.encode(distinct, self.pooling, self.normalize, self.layers, state, tokenize=self.tokenize)
+        return cast(np.ndarray, vectors)[[place[text] for text in texts]]
 
     @property
     def _embedder(self) -> LazyEmbedder:
-        """The embedder, kept until one of the parameters that it is loaded from changes."""
-        arguments = (self.model, self.device, self.dtype)
-        if "_lazy_embedder" not in vars(self) or self._lazy_embedder.arguments != arguments:
-            self._lazy_embedder = LazyEmbedder(*arguments)
+        """The embedder, kept until one of the parameters that it is loaded from, or the model, changes."""
+        lazy_embedder = LazyEmbedder(self.model, self.device, self.dtype)
+        if "_lazy_embedder" not in vars(self) or self._lazy_embedder.key != lazy_embedder.key:
+            self._lazy_embedder = lazy_embedder
         return self._lazy_embedder
 
     @property

@@ -6,7 +6,7 @@ spaCy's configurations find both without an import.
 """
 
 # spaCy reads annotations at run time, so they must not be strings here.
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from itertools import chain as chain_iterables
 from typing import Any, cast
@@ -15,7 +15,7 @@ import numpy as np
 
 from elmokit.checkpoints.pretrained import MixWeights
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.outputs import layer_weights, select_layers
+from elmokit.embed.outputs import layer_weights
 from elmokit.integrations.lazy_embedder import LazyEmbedder
 
 try:
@@ -67,12 +67,7 @@ class FrozenModel(Shim):
         return self
 
 
-def _sentences(doc: Doc) -> Iterable[Iterable[Token]]:
-    """The sentences of a document if they are known, else the whole document."""
-    return doc.sents if doc.has_annotation("SENT_START") else [doc]
-
-
-def embed_docs(embedder: Embedder, docs: Sequence[Doc], layers: str | int = "mix") -> list[np.ndarray]:
+def embed_docs(embedder: Embedder, docs: Sequence[Doc], layers: str | int = "mix") -> list[Any]:
     """Embed documents, each sentence by itself, or the whole document if its sentences are not known.
 
     Args:
@@ -81,51 +76,43 @@ def embed_docs(embedder: Embedder, docs: Sequence[Doc], layers: str | int = "mix
         layers: See `Embedder.embed`.
 
     Returns:
-        For each document (T, 2D) float32, or (L+1, T, 2D) for all layers, zeros for white space. Words that are longer
-        than the model can read are truncated without a warning.
+        For each document an array (T, 2D) float32, or (L+1, T, 2D) for all layers, zeros for white space. Words that
+        are longer than the model can read are truncated without a warning.
     """
-    words = [[[token.text for token in each if not token.is_space] for each in _sentences(doc)] for doc in docs]
-    sentences = [sentence for of_doc in words for sentence in of_doc]
+    parts = [list(doc.sents) if doc.has_annotation("SENT_START") else [doc] for doc in docs]
+    words = [[token.text for token in part if not token.is_space] for of_doc in parts for part in of_doc]
     state = embedder.model.single_sentence_state
-    arrays = chain_iterables.from_iterable(embedder.embed_stream(sentences, layers, state))
-    shape = (select_layers(embedder.model, layers).count,) if layers == "all" else ()
+    arrays = chain_iterables.from_iterable(embedder.embed_stream(words, layers, state))
+    shape = (embedder.num_layers,) if layers == "all" else ()
     vectors = []
-    for doc, of_doc in zip(docs, words, strict=True):
+    for doc, of_doc in zip(docs, parts, strict=True):
         of_all = np.zeros((*shape, len(doc), embedder.dim), np.float32)
         is_word = [not token.is_space for token in doc]
-        of_sentences = (next(arrays) for _ in of_doc)
-        of_all[..., is_word, :] = np.concatenate([of_all[..., :0, :], *of_sentences], axis=-2)
+        of_parts = (next(arrays) for _ in of_doc)
+        of_all[..., is_word, :] = np.concatenate([of_all[..., :0, :], *of_parts], axis=-2)
         vectors.append(of_all)
     return vectors
 
 
-def _embedder(model: Model) -> Embedder:
-    return cast(FrozenModel, model.shims[0]).lazy_embedder.get()
-
-
-def _fixed_layers(layers: str | int, model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Any], Callable]:
-    """The vectors of a fixed choice of layers, without trainable weights."""
-    vectors: list[Any] = embed_docs(_embedder(model), docs, layers)
-    return [model.ops.asarray2f(of_doc) for of_doc in vectors], lambda gradients: []
-
-
-def _learned_mix(model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Any], Callable]:
-    """gamma * sum_j softmax(weights)_j h_j (paper equation 1), and its gradient for `weights` and `gamma`."""
+def _forward(layers: str | int, model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Any], Callable]:
+    """The vectors of documents, and for "mix" the gradient of gamma * sum_j softmax(weights)_j h_j (paper eq. 1)."""
+    embedder = cast(FrozenModel, model.shims[0]).lazy_embedder.get()
     xp: Any = model.ops.xp
-    layers = [xp.asarray(of_doc) for of_doc in embed_docs(_embedder(model), docs, "all")]
+    if layers != "mix":
+        return [xp.asarray(of_doc) for of_doc in embed_docs(embedder, docs, layers)], lambda gradients: []
+    hidden = [xp.asarray(of_doc) for of_doc in embed_docs(embedder, docs, "all")]
     gamma: Any = model.get_param("gamma")
-    weights: Any = model.get_param("weights")
-    shares: Any = model.ops.softmax(weights)
+    shares: Any = model.ops.softmax(cast(Any, model.get_param("weights")))
 
     def backprop(gradients: list[Any]) -> list[Doc]:
         # gradient with respect to each layer's share, up to the factor gamma
-        by_layer = sum(xp.einsum("ltd,td->l", h, d) for h, d in zip(layers, gradients, strict=True))
+        by_layer = sum(xp.einsum("ltd,td->l", h, d) for h, d in zip(hidden, gradients, strict=True))
         of_gamma = (shares * by_layer).sum(keepdims=True)
         model.inc_grad("gamma", of_gamma)
         model.inc_grad("weights", gamma * shares * (by_layer - of_gamma))
         return []
 
-    return [xp.tensordot(gamma * shares, h, axes=1) for h in layers], backprop
+    return [xp.tensordot(gamma * shares, h, axes=1) for h in hidden], backprop
 
 
 @registry.architectures("elmokit.Elmo.v1")
@@ -153,13 +140,12 @@ def elmo_tok2vec(
     lazy_embedder = LazyEmbedder(model, device, dtype)
     embedder = lazy_embedder.get()
     layer_weights(embedder.model, layers)  # an invalid choice is reported before the first text
-    forward: Callable = partial(_fixed_layers, layers)
     params: dict[str, Any] = {}
     if layers == "mix":
         mix = embedder.model.mix or MixWeights((0.0,) * embedder.num_layers)
-        forward = _learned_mix
         params = {"weights": np.array(mix.weights, np.float32), "gamma": np.array([mix.gamma], np.float32)}
-    layer = Model("elmo", forward, params=params, dims={"nO": embedder.dim}, shims=[FrozenModel(lazy_embedder)])
+    shims: list[Any] = [FrozenModel(lazy_embedder)]
+    layer = Model("elmo", partial(_forward, layers), params=params, dims={"nO": embedder.dim}, shims=shims)
     with_dropout = chain(layer, Dropout())
     with_dropout.set_dim("nO", embedder.dim)
     return with_dropout
@@ -168,34 +154,29 @@ def elmo_tok2vec(
 # --- The component ---------------------------------------------------------------------------------------------------
 
 
-def _token_vector(token: Token) -> Any:
-    return token.doc.tensor[token.i]
-
-
-def _mean_vector(part: Doc | Span) -> Any:
-    """The mean of the words' vectors; zeros if there are no words."""
-    doc = part.doc if isinstance(part, Span) else part
+def _vector(part: Doc | Span | Token) -> Any:
+    """A token's vector, or the mean of the words' vectors; zeros if there are no words."""
+    if isinstance(part, Token):
+        return part.doc.tensor[part.i]
+    tensor = part.doc.tensor if isinstance(part, Span) else part.tensor
     words = [token.i for token in part if not token.is_space]
-    return doc.tensor[words].mean(axis=0) if words else doc.tensor[:0].sum(axis=0)
-
-
-def _has_vector(part: Doc | Span | Token) -> bool:
-    return True
+    return tensor[words].mean(axis=0) if words else tensor[:0].sum(axis=0)
 
 
 def _vector_norm(part: Any) -> float:
     """The length of the current vector: spaCy itself would keep the one that it computed first."""
-    vector = part.vector
-    return float(vector @ vector) ** 0.5
+    return float(part.vector @ part.vector) ** 0.5
 
 
 def _similarity(part: Doc | Span | Token, other: Any) -> float:
     """The cosine similarity of both vectors; 0 if one of them is zero."""
-    first, second = part.vector, other.vector
-    if first.shape != second.shape:
-        raise ValueError(f"{other!r} has no ELMo vector: compare documents, spans and tokens with each other")
     norms = _vector_norm(part) * _vector_norm(other)
-    return float(first @ second / norms) if norms else 0.0
+    return float(part.vector @ other.vector / norms) if norms else 0.0
+
+
+HOOKS: dict[str, Callable] = {
+    "vector": _vector, "has_vector": lambda part: True, "vector_norm": _vector_norm, "similarity": _similarity,
+}  # fmt: skip
 
 
 class ElmoPipe(Tok2Vec):
@@ -213,12 +194,10 @@ class ElmoPipe(Tok2Vec):
     def set_annotations(self, docs: Sequence[Doc], tokvecses: Sequence[Any]) -> None:
         """Set `doc.tensor`, (T, 2D), and the hooks."""
         super().set_annotations(docs, tokvecses)
-        if self.hooks:
-            for doc in docs:
-                shared = {"has_vector": _has_vector, "vector_norm": _vector_norm, "similarity": _similarity}
-                doc.user_token_hooks |= {"vector": _token_vector, **shared}
-                doc.user_span_hooks |= {"vector": _mean_vector, **shared}
-                doc.user_hooks |= {"vector": _mean_vector, **shared}
+        for doc in docs if self.hooks else ():
+            doc.user_token_hooks |= HOOKS
+            doc.user_span_hooks |= HOOKS
+            doc.user_hooks |= HOOKS
 
 
 @Language.factory(

@@ -7,19 +7,15 @@ pyarrow (elmokit's extra parquet).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from elmokit.checkpoints.loading import ModelSource, resolve_model
-from elmokit.checkpoints.pretrained import fingerprint
-from elmokit.embed.outputs import select_layers
+from elmokit.checkpoints.loading import ModelSource
 from elmokit.integrations.lazy_embedder import LazyEmbedder
 from elmokit.settings import StorageDtype, conform
 from elmokit.storage.parquet import embedding_columns
-
-NEW_COLUMNS = ("tokens", "vectors")
+from elmokit.storage.shard import nothing_overflows
 
 
 class EmbedWords:
@@ -27,10 +23,6 @@ class EmbedWords:
 
     The model is loaded at the first batch; a copy that is sent to another process contains only its name. No vector
     depends on how rows are batched.
-
-    Attributes:
-        words: Number of words in all batches so far.
-        truncated_words: Number of those that were longer than the model can read.
     """
 
     def __init__(
@@ -60,14 +52,7 @@ class EmbedWords:
         """
         conform(StorageDtype, storage_dtype, "storage_dtype")
         self.column, self.layers, self.storage_dtype, self.tokenize = column, layers, storage_dtype, tokenize
-        self.words = self.truncated_words = 0
-        if isinstance(model, str | Path) and Path(model).expanduser().exists():
-            model = Path(model).expanduser().absolute()  # a copy may run in another directory
         self._embedder = LazyEmbedder(model, device, dtype)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The attributes, with counts of 0: those of a copy start anew, and pickles do not depend on past batches."""
-        return {**vars(self), "words": 0, "truncated_words": 0}
 
     def __call__(self, batch: Any) -> Any:
         """Embed a batch.
@@ -77,88 +62,38 @@ class EmbedWords:
 
         Returns:
             A table or mapping with two more columns: `tokens`, lists of words, and `vectors`, for each text (T, 2D), or
-            (T, L+1, 2D) for all layers. Words that are longer than the model can read are counted, without a warning.
+            (T, L+1, 2D) for all layers. Words that are longer than the model can read are truncated without a warning.
 
         Raises:
-            ValueError: The batch is neither, such as a DataFrame, or a single row, the columns do not satisfy
-                `check_columns`, a row has no text, or numbers are too large for float16.
+            KeyError: There is no such column.
+            ValueError: The batch is a single row, or has a column `tokens` or `vectors`, a row has no text, or numbers
+                are too large for float16.
         """
         is_mapping = isinstance(batch, Mapping)
-        if not (is_mapping or hasattr(batch, "column_names")):
-            raise ValueError(
-                f"a batch is a pyarrow table or a mapping from names to columns, not a {type(batch).__name__}: pass "
-                "pyarrow.Table.from_pandas(batch) for a DataFrame of pandas"
-            )
-        self.check_columns(list(batch) if is_mapping else batch.column_names)
+        if taken := {"tokens", "vectors"}.intersection(batch if is_mapping else batch.column_names):
+            raise ValueError(f"there is a column {taken.pop()!r} already: rename it, or leave it out")
         column = batch[self.column]
-        if isinstance(column, str | bytes):
+        if isinstance(column, str):
             raise ValueError(f"{self.column!r} has one text, not those of several rows: map batches, with batched=True")
         tokens, vectors = self._embed(list(column) if is_mapping else column.to_pylist())
         if is_mapping:
             # `datasets` takes the type of a column from its first batch, and empty lists have none.
             typed = tokens if any(tokens) else [np.array([], dtype=str) for _ in tokens]
             return {**batch, "tokens": typed, "vectors": vectors}
-        for name, values in embedding_columns([*tokens, []], [*vectors, self._nothing()]).items():
+        _, nothing = self._embed([[]])  # whose shape gives a batch without rows its column types
+        for name, values in embedding_columns([*tokens, []], vectors + nothing).items():
             batch = batch.append_column(name, values[: len(tokens)])
         return batch
 
-    def check_columns(self, names: Sequence[str]) -> None:
-        """ValueError unless these columns include that of the texts, and none of those that are added."""
-        if self.column not in names:
-            raise ValueError(f"there is no column {self.column!r}: name one of {', '.join(map(repr, names))}")
-        if taken := [name for name in NEW_COLUMNS if name in names]:
-            raise ValueError(f"there is a column {taken[0]!r} already: rename it, or leave it out")
-
     def _embed(self, rows: Sequence[Any]) -> tuple[list[list[str]], list[np.ndarray]]:
-        for number, row in enumerate(rows):
-            if isinstance(row, bytes | bytearray):
-                raise ValueError(f"row {number} of {self.column!r} has bytes, not text: decode them to strings")
-            if not isinstance(row, Sequence | np.ndarray):  # a missing value, a number, or columns of their own
-                raise ValueError(
-                    f"row {number} of {self.column!r} has no text, but {str(row)[:60]!r}: fill it, leave the row out, "
-                    "or name a column of texts"
-                )
-        texts = [row if isinstance(row, str) else list(row) for row in rows]
         tokens: list[list[str]] = []
         vectors: list[np.ndarray] = []
         embedder = self._embedder.get()
         state = embedder.model.single_sentence_state  # no text may depend on those before it
-        for part in embedder.embed_stream(texts, self.layers, state, tokenize=self.tokenize):
-            tokens += part.tokens
-            vectors += map(self._stored, part)
-            self.words += sum(map(len, part.tokens))
-            self.truncated_words += part.truncated_words
+        with nothing_overflows(np.dtype(self.storage_dtype)):
+            for part in embedder.embed_stream(rows, self.layers, state, tokenize=self.tokenize):
+                tokens += part.tokens
+                for of_text in part:  # (T, 2D), or (L+1, T, 2D)
+                    by_word = np.moveaxis(of_text, 0, 1) if of_text.ndim == 3 else of_text
+                    vectors.append(by_word.astype(self.storage_dtype))
         return tokens, vectors
-
-    def settings(self) -> dict[str, Any]:
-        """Everything that determines the vectors of a text.
-
-        Raises:
-            ValueError: The model lacks the layers, or the number type depends on the machine.
-        """
-        source, _, dtype = self._embedder.arguments
-        if dtype == "auto":
-            raise ValueError("with dtype auto machines may compute in different types: name bfloat16 or float32")
-        model = resolve_model(source)
-        select_layers(model, self.layers)
-        return {
-            "model": fingerprint(model),
-            "dtype": dtype or "float32",
-            "column": self.column,
-            "layers": str(self.layers),
-            "storage_dtype": self.storage_dtype,
-            "tokenize": self.tokenize,
-        }
-
-    def _stored(self, vectors: np.ndarray) -> np.ndarray:
-        """Vectors (T, 2D) or (L+1, T, 2D) -> (T, 2D) or (T, L+1, 2D), in the number type of the output."""
-        stored = np.moveaxis(vectors, 0, 1) if vectors.ndim == 3 else vectors
-        with np.errstate(over="ignore"):
-            stored = stored.astype(self.storage_dtype)
-        if not np.isfinite(stored).all():
-            raise ValueError(f"a vector has numbers that are too large for {self.storage_dtype}: write float32")
-        return stored
-
-    def _nothing(self) -> np.ndarray:
-        """The vectors of an empty text, whose shape gives a batch without rows its column types."""
-        return self._stored(self._embedder.get().embed([[]], self.layers)[0])

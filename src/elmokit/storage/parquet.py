@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.fs.arrow import errors_naming, require_pyarrow
+from elmokit.fs.arrow import require_pyarrow
 from elmokit.fs.atomic import atomic_path
 from elmokit.storage.store import EmbeddingStore
 
@@ -65,57 +65,3 @@ def write_parquet(store: EmbeddingStore, path: str | Path) -> None:
         for group in _groups(store):
             columns = embedding_columns(*zip(*group, strict=True))
             writer.write_table(arrow.table(columns, schema=schema))
-
-
-# --- Tables that someone else wrote ----------------------------------------------------------------------------------
-
-
-def num_rows(path: str | Path) -> int:
-    """The number of rows in a Parquet file, from its footer. ValueError, which names it, for another file."""
-    with errors_naming(path):
-        return require_pyarrow().parquet.read_metadata(path).num_rows
-
-
-def column_names(path: str | Path) -> list[str]:
-    """The names of the columns of a Parquet file, in order."""
-    return require_pyarrow().parquet.read_schema(path).names
-
-
-def read_rows(path: str | Path, first: int, count: int, batch_size: int) -> Iterator[Any]:
-    """Read a range of rows of a Parquet file, in tables of at most `batch_size` rows.
-
-    Args:
-        path: The file.
-        first: The first row of the range, from 0.
-        count: The number of rows; 0: yield one table without rows, which has the columns.
-        batch_size: Maximum number of rows in memory at a time.
-
-    Yields:
-        pyarrow tables with all columns.
-
-    Raises:
-        ValueError, OSError: It is not a Parquet file, or is damaged or missing.
-    """
-    arrow = require_pyarrow()
-    with arrow.parquet.ParquetFile(path) as file:
-        if count == 0:
-            yield file.schema_arrow.empty_table()
-            return
-        group, position = 0, 0
-        while position + (size := file.metadata.row_group(group).num_rows) <= first:
-            group, position = group + 1, position + size
-        for batch in file.iter_batches(batch_size, row_groups=range(group, file.num_row_groups)):
-            begin, end = max(first - position, 0), min(first + count - position, len(batch))
-            if begin < end:
-                yield arrow.Table.from_batches([batch.slice(begin, end - begin)])
-            if (position := position + len(batch)) >= first + count:
-                return
-
-
-def write_tables(tables: Iterable[Any], path: str | Path) -> None:
-    """Write tables with the same columns, at least one, to a Parquet file, atomically; each is a row group."""
-    tables = iter(tables)
-    first, writer_of = next(tables), require_pyarrow().parquet.ParquetWriter
-    with atomic_path(path) as partial, writer_of(partial, first.schema, use_dictionary=False) as writer:
-        for table in chain([first], tables):
-            writer.write_table(table)
