@@ -1,8 +1,6 @@
 """AllenNLP's interface, against the biLM itself, PyTorch's own operations, and the files that AllenNLP wrote."""
 
-import hashlib
 import json
-import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,11 +14,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from allennlp_state import allennlp_state_dict
-from efml_files import write_efml
 from torch import Tensor, nn
 
 from elmokit.checkpoints.loading import load
-from elmokit.compat import allennlp
 from elmokit.compat.allennlp import (
     ConfigurationError,
     Elmo,
@@ -68,14 +64,6 @@ def test_elmo_representations_are_mixes_of_the_layers(files: Files, bilm: BiLM, 
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(of_nested.flatten(0, 1), expected)
     assert torch.equal(nested["mask"].flatten(0, 1), out["mask"])
-
-
-def test_elmo_takes_a_module_in_place_of_files(files: Files) -> None:
-    shared = _ElmoBiLm(*files)
-    elmo = Elmo(None, None, 1, dropout=0.0, module=shared)
-    assert elmo._elmo_lstm is shared and elmo(batch_to_ids(SENTENCES))["mask"].shape == (4, 4)
-    with pytest.raises(ConfigurationError, match="excludes"):
-        Elmo(*files, 1, module=shared)
 
 
 def test_the_state_is_a_pair_that_can_be_assigned_and_changed_in_place(files: Files) -> None:
@@ -176,11 +164,6 @@ def test_models_read_words_of_their_own_width(files: Files, narrow: Files) -> No
     torch.testing.assert_close(torch.stack(by_words)[:, 0, 1:-1], torch.from_numpy(found))
 
 
-def test_a_model_that_reads_no_bytes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="UTF-8"):
-        _ElmoBiLm(None, write_efml(tmp_path / "model"))
-
-
 @pytest.mark.parametrize(
     ("word", "ids"),
     [
@@ -202,24 +185,6 @@ def test_indexer_gives_the_bytes_of_a_word_plus_one(word: str, ids: list[int]) -
     assert indexer._mapper.convert_word_to_char_ids(word) == expected
 
 
-def test_indexer_pads_to_a_length_as_batch_to_ids() -> None:
-    indexer, expected = ELMoTokenCharactersIndexer(), batch_to_ids(SENTENCES)
-    for row, sentence in enumerate(SENTENCES):
-        indices = indexer.tokens_to_indices(sentence, None)
-        assert indexer.get_padding_lengths(indices) == {"elmo_tokens": len(sentence)}
-        padded = indexer.as_padded_tensor_dict(indices, {"elmo_tokens": 4})
-        assert torch.equal(padded["elmo_tokens"], expected[row])
-    assert ELMoCharacterMapper({"x": 1}) != ELMoCharacterMapper() == ELMoCharacterMapper({})
-    assert ELMoCharacterMapper.beginning_of_sentence_characters[:4] == [258, 256, 259, 260]
-
-
-def test_long_words_and_strings_are_reported_once(recwarn: pytest.WarningsRecorder) -> None:
-    for _ in range(2):
-        assert batch_to_ids([["x" * 60], "ab"]).shape == (2, 2, 50)
-    found = sorted(str(warning.message)[:22] for warning in recwarn)
-    assert found == ["a sentence is a string", "some words have more t"]
-
-
 # --- Words in place of characters --------------------------------------------------------------------------------
 
 
@@ -235,15 +200,6 @@ def test_word_ids_stand_for_words_of_a_cached_vocabulary(files: Files) -> None:
     for rows in (ids + 5, torch.tensor([[[1, 2, 9]]]), torch.tensor([[[1, 2], [9, 0]]])):
         with pytest.raises(ConfigurationError, match="batch_to_ids"):
             elmo(rows, rows)
-
-
-def test_a_vocabulary_may_be_cached_later(files: Files) -> None:
-    elmo, ids = stateless(Elmo(*files, 1, dropout=0.0)), torch.tensor([[1, 2]])
-    by_characters = batch_to_ids([["the", "cat"]])
-    with pytest.warns(UserWarning, match="without vocab_to_cache"):
-        assert elmo(by_characters, ids)["mask"].all()
-    elmo._elmo_lstm.create_cached_cnn_embeddings(["", "the", "cat"])
-    torch.testing.assert_close(elmo._elmo_lstm(ids, ids), elmo._elmo_lstm(by_characters))
 
 
 # --- Settings ----------------------------------------------------------------------------------------------------
@@ -266,26 +222,6 @@ def test_from_params_builds_from_settings(files: Files, tmp_path: Path) -> None:
     for wrong in ({"typo": 1}, {"dropout": "half"}, {"requires_grad": "no"}):
         with pytest.raises(ValueError, match=r"typo|Expecting"):
             ElmoTokenEmbedder.from_params({**settings, **wrong})
-    for read in (lambda: Params({"a": 1}).assert_empty("Model"), lambda: Params({}).pop("a")):
-        with pytest.raises(ConfigurationError, match="setting"):
-            read()
-
-
-def test_from_params_caches_the_words_of_a_namespace(files: Files) -> None:
-    index = {"@@PADDING@@": 0, "@@UNKNOWN@@": 1, "the": 2}
-    vocabulary = SimpleNamespace(get_token_to_index_vocabulary={"tokens": index}.get)
-    settings = {"options_file": files[0], "weight_file": files[1], "namespace_to_cache": "tokens", "dropout": 0.0}
-    embedder = ElmoTokenEmbedder.from_params(vocab=vocabulary, params=settings)
-    by_word = embedder(torch.tensor([[2]]), torch.tensor([[2]]))
-    embedder._elmo._elmo_lstm._elmo_lstm.reset_states()
-    torch.testing.assert_close(by_word, embedder(batch_to_ids([["the"]])))
-
-
-def test_functions_of_its_common_package(files: Files, tmp_path: Path) -> None:
-    assert list(allennlp.lazy_groups_of(range(5), 2)) == [[0, 1], [2, 3], [4]]
-    assert allennlp.cached_path(files[0]) == str(files[0])
-    with pytest.raises(FileNotFoundError, match=r"other\.json"):
-        allennlp.cached_path(tmp_path / "other.json")
 
 
 # --- ScalarMix and boundaries ------------------------------------------------------------------------------------
@@ -304,31 +240,7 @@ def test_scalar_mix_equals_its_formula(dtype: torch.dtype) -> None:
         mix([torch.ones(2, 2)] * 5)
 
 
-def test_boundaries_are_added_and_removed() -> None:
-    mask = torch.tensor([[True, True, True], [True, False, False]])
-    vectors = torch.rand(2, 3, 5) * mask.unsqueeze(-1)
-    marks = torch.full((5,), 7.0), torch.full((5,), 9.0)
-    bounded, inside = allennlp.add_sentence_boundary_token_ids(vectors, mask, *marks)
-    assert bounded[0, [0, 4], 0].tolist() == [7, 9] and bounded[1, [0, 2], 0].tolist() == [7, 9]
-    again, outside = allennlp.remove_sentence_boundaries(bounded, inside.long())
-    assert torch.equal(again, vectors) and torch.equal(outside, mask)
-    bounded, inside = allennlp.add_sentence_boundary_token_ids(
-        torch.tensor([[3, 4], [5, 0]]), torch.tensor([[1, 1], [1, 0]]), 1, 2
-    )
-    assert bounded.tolist() == [[1, 3, 4, 2], [1, 5, 2, 0]] and torch.equal(inside, bounded > 0)
-
-
 # --- ElmoEmbedder ------------------------------------------------------------------------------------------------
-
-
-def test_elmo_embedder_gives_arrays(files: Files) -> None:
-    embedder = ElmoEmbedder(*files)
-    assert embedder.embed_sentence([]).shape == (3, 0, 32)  # in AllenNLP always (3, 0, 1024)
-    found = embedder.embed_batch(SENTENCES)
-    assert [array.shape for array in found] == [(3, n, 32) for n in (4, 0, 2, 1)]
-    assert not embedder.batch_to_embeddings(SENTENCES)[0].requires_grad
-    embedder.elmo_bilm._elmo_lstm.reset_states()
-    assert all(map(np.array_equal, embedder.embed_batch([np.array(words, dtype=str) for words in SENTENCES]), found))
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
@@ -358,11 +270,6 @@ def test_allennlp_elmo_writes_the_layers_of_the_embedder(
         run(monkeypatch, text, out, f"--{flag}", *named, option)
         with h5py.File(out) as file:
             assert set(file) == keys
-    (tmp_path / "thesis.txt").write_text("precious")
-    with pytest.raises(FileExistsError, match="not an HDF5 file"):
-        run(monkeypatch, text, tmp_path / "thesis.txt", f"--{flag}", *named)
-    with pytest.raises(SystemExit):
-        run(monkeypatch, text, out)
 
 
 @pytest.mark.filterwarnings("ignore:HDF5 turns keys with a slash")
@@ -376,21 +283,3 @@ def test_lines_that_cannot_be_written_are_named_and_nothing_is_written(
     with pytest.raises(ConfigurationError, match="line 1"):
         ElmoEmbedder(*files).embed_file(lines, tmp_path / "out.hdf5", use_sentence_keys=by_sentence)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_newest_cached_version_of_a_url_is_read(
-    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ALLENNLP_CACHE_ROOT", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="download"):
-        ElmoEmbedder()
-    (tmp_path / "cache").mkdir()
-    urls = (allennlp.DEFAULT_OPTIONS_FILE, allennlp.DEFAULT_WEIGHT_FILE)
-    for url, file in zip(urls, files, strict=True):
-        name = hashlib.sha256(url.encode()).hexdigest()
-        for number, (version, content) in enumerate((("a", b"old"), ("b", file.read_bytes()))):
-            path = tmp_path / "cache" / f"{name}.{version}"
-            path.write_bytes(content)
-            os.utime(path, (number, number))
-            (tmp_path / "cache" / f"{name}.{version}.json").write_text("{}")
-    np.testing.assert_array_equal(ElmoEmbedder().embed_sentence(["the"]), ElmoEmbedder(*files).embed_sentence(["the"]))

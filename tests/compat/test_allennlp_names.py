@@ -1,7 +1,5 @@
 """AllenNLP's names inside `Elmo`: weights chosen, frozen, changed and replaced by them, as AllenNLP 2.10.1 computes."""
 
-import copy
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from allennlp_state import allennlp_state_dict
 from torch import Tensor, nn
 
 from elmokit.compat import allennlp
-from elmokit.nn.inference import PrepackedBiLM
 
 # `state_dict` of AllenNLP's `Elmo` with one mix, for the model of the goldens.
 LAYERS = [f"{direction}_layer_{number}" for number in (0, 1) for direction in ("forward", "backward")]
@@ -183,20 +180,3 @@ def test_a_state_dict_of_any_version_is_loaded(golden: tuple[Path, Path]) -> Non
     cached = allennlp.Elmo(*golden, 1, vocab_to_cache=["", "a", "b"])
     cached.load_state_dict({name.removeprefix("0."): weight for name, weight in state.items()})
     assert not cached._elmo_lstm._word_embedding.weight.any()
-
-
-@pytest.mark.native(torch.float32)
-def test_frozen_weights_are_prepacked_once(golden: tuple[Path, Path]) -> None:
-    elmo, ids = allennlp.Elmo(*golden, 1, dropout=0.0), allennlp.batch_to_ids(SENTENCES)
-    elmo._elmo_lstm._elmo_lstm.stateful = False
-    prepacked = elmo._elmo_lstm._prepacked
-    first = elmo(ids)["elmo_representations"][0]
-    kept = prepacked._kept
-    assert kept is not None and isinstance(kept[2], PrepackedBiLM)
-    assert torch.equal(elmo(ids)["elmo_representations"][0], first) and prepacked._kept is kept
-    for other in (copy.deepcopy(elmo), pickle.loads(pickle.dumps(elmo))):
-        assert torch.equal(other(ids)["elmo_representations"][0], first)
-    elmo.double()(ids)
-    assert prepacked._kept is not kept
-    elmo.requires_grad_(True)(ids)
-    assert prepacked._kept is None

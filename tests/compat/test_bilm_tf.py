@@ -1,6 +1,5 @@
 """bilm-tf's vocabularies, batchers, datasets, mixes and dumps, on words whose ids are known."""
 
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -97,16 +96,6 @@ def test_windows_of_one_row_are_the_stream_of_sentences(vocab_file: Path, text: 
     assert list(data.iter_batches(2, 100)) == []
 
 
-def test_rows_take_the_next_sentence_when_they_have_read_one(vocab_file: Path, text: str) -> None:
-    window, second = islice(LMDataset(text, Vocabulary(vocab_file)).iter_batches(2, 3), 2)
-    # Row 0 has the first sentence; row 1 the second, after which it needs the third.
-    assert window["token_ids"].tolist() == [[BEGIN, 0, 3], [BEGIN, 3, BEGIN]]
-    assert window["next_token_id"].tolist() == [[0, 3, UNKNOWN], [3, END, 5]]
-    # Row 0 goes on, and begins the text again; row 1 takes its second sentence when it has read the third.
-    assert second["token_ids"].tolist() == [[UNKNOWN, BEGIN, 0], [5, 0, BEGIN]]
-    assert second["next_token_id"].tolist() == [[END, 0, 3], [0, END, 3]]
-
-
 def test_both_directions_have_characters_of_the_same_words(vocab_file: Path, text: str, tmp_path: Path) -> None:
     vocab = UnicodeCharsVocabulary(vocab_file, 5)
     window: dict[str, Any] = next(BidirectionalLMDataset(text, vocab, test=True).iter_batches(1, 4))
@@ -137,17 +126,6 @@ def test_bidirectional_language_model_carries_state_until_reset(model: Bidirecti
     for wrong in (ids.repeat(3, 1, 1), Batcher(None, 60).batch_sentences(SENTENCES)):
         with pytest.raises(ValueError, match=r"raise it|50 characters"):
             model(wrong)
-
-
-def test_characters_of_id_0_are_zeros(model: BidirectionalLanguageModel, bilm: BiLM) -> None:
-    """As are the bytes of a table whose row for one of them is zero."""
-    with_zero, with_byte = (Batcher(None, 50).batch_sentences([["axb"]]) for _ in range(2))
-    with_zero[0, 1, 2] = 0
-    found = model(with_zero)["token_embeddings"]
-    with torch.no_grad():
-        bilm.get_parameter("token_encoder.char_embedding")[with_byte[0, 1, 2] - 1] = 0
-        expected = bilm(torch.from_numpy(with_byte)).layers[0, ..., :16]
-    torch.testing.assert_close(found, expected)
 
 
 def test_weight_layers_shares_trainable_mixes_by_name(model: BidirectionalLanguageModel) -> None:

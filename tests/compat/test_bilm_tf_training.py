@@ -1,7 +1,6 @@
 """bilm-tf's functions of training: against bilm-tf's own perplexity, and from options to weights that load."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,18 +122,3 @@ def test_options_that_the_trainer_lacks_are_refused(
     with pytest.raises(ValueError, match=next(iter(changes))):
         bilm.train({**OPTIONS, **changes}, data, 1, tmp_path / "run", tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_checkpoint_of_tensorflow_is_not_resumed(
-    goldens: Callable[[str], Path], data: BidirectionalLMDataset, tmp_path: Path
-) -> None:
-    shutil.copytree(goldens("bilm_tf_training/tf_checkpoint"), tmp_path / "run")
-    options, checkpoint = bilm.load_options_latest_checkpoint(tmp_path / "run")
-    assert options["bidirectional"] and checkpoint.endswith("model.ckpt-124")
-    with pytest.raises(ValueError, match="finetune"):
-        bilm.train(OPTIONS, data, 1, tmp_path / "run", tmp_path / "run", checkpoint)
-
-
-def test_another_vocabulary_is_an_error(data: BidirectionalLMDataset, language_model: Path) -> None:
-    with pytest.raises(ValueError, match="vocabulary"):
-        bilm.test(OPTIONS, language_model, data)

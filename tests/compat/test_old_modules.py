@@ -66,55 +66,6 @@ def test_tensorflow_hub_is_found_on_request_only(tmp_path: Path) -> None:
     assert output_of(program, tmp_path) == "no\nelmokit.compat.tf_hub\n"
 
 
-def test_an_installed_library_is_found_before(tmp_path: Path) -> None:
-    (tmp_path / "bilm").mkdir()
-    (tmp_path / "bilm" / "__init__.py").write_text("Batcher = 'the real one'")
-    assert output_of("from bilm import Batcher; print(Batcher)", tmp_path) == "the real one\n"
-
-
-REST_OF_ALLENNLP = {
-    "__init__.py": "",
-    "common/__init__.py": "",
-    "common/checks.py": "class ConfigurationError(Exception): pass",
-    "data/__init__.py": "",
-    "data/token_indexers/__init__.py": "from allennlp.data.token_indexers.elmo_indexer import *",
-    "data/token_indexers/token_indexer.py": """
-class TokenIndexer:
-    found = {}
-    @classmethod
-    def register(cls, name): return lambda found: cls.found.update({name: found})
-""",
-}
-
-
-def test_a_real_allennlp_without_elmo_has_its_own_errors_and_finds_the_classes(tmp_path: Path) -> None:
-    for name, text in REST_OF_ALLENNLP.items():
-        (tmp_path / "allennlp" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "allennlp" / name).write_text(text)
-    program = """
-from allennlp.common.checks import ConfigurationError
-from allennlp.data.token_indexers.token_indexer import TokenIndexer
-import elmokit.compat.allennlp
-assert ConfigurationError is elmokit.compat.allennlp.ConfigurationError and ConfigurationError.__base__ is Exception
-print(TokenIndexer.found["elmo_characters"].__module__)
-"""
-    assert output_of(program, tmp_path) == "elmokit.compat.allennlp.elmo\n"
-
-
-def test_names_that_do_not_exist_say_where_to_look(tmp_path: Path) -> None:
-    messages = {
-        "import allennlp.models": "elmokit has no allennlp.models: docs/migrating.md lists what it has",
-        "from allennlp.data.fields import TextField": "elmokit has no allennlp.data.fields: docs/migrating.md",
-        "from allennlp.data import Vocabulary": "cannot import name 'Vocabulary' from 'allennlp.data' (/",
-        "from allennlp.modules.elmo import Tagger": "cannot import name 'Tagger' from 'allennlp.modules.elmo' (/",
-        "import bilm; bilm.Trainer": "elmokit has no bilm.Trainer: docs/migrating.md",
-    }
-    tries = [f"try: exec({name!r})\nexcept (ImportError, AttributeError) as error: print(error)" for name in messages]
-    lines = output_of("\n".join(tries), tmp_path).splitlines()
-    for line, message in zip(lines, messages.values(), strict=True):
-        assert line.startswith(message)
-
-
 @pytest.mark.slow
 def test_a_script_and_a_module_run_as_they_are(old_model: Path, tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("WORDS = ['the', 'cat']")
@@ -130,30 +81,6 @@ def test_a_script_and_a_module_run_as_they_are(old_model: Path, tmp_path: Path) 
     for arguments, folder in (([script], old_model), (["-m", "script"], tmp_path)):
         done = run("-m", "elmokit.compat", *arguments, *files, folder=folder)
         assert done.stdout == f"{script} (3, 2, 32)\n", done.stderr
-
-
-def test_a_linked_script_imports_what_is_next_to_its_file(tmp_path: Path) -> None:
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "lib" / "sibling.py").write_text("print('sibling')")
-    (tmp_path / "lib" / "run.py").write_text("import sibling")
-    (tmp_path / "bin" / "run.py").symlink_to("../lib/run.py")
-    assert run("-m", "elmokit.compat", "bin/run.py", folder=tmp_path).stdout == "sibling\n"
-
-
-def test_a_script_gets_all_arguments_after_its_name(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("import sys; print(sys.argv)")
-    for arguments in (["--", "-m", "x"], ["-m", "x", "--"], ["-h"], ["--tensorflow-hub", "b.py"], []):
-        expected = run("a.py", *arguments, folder=tmp_path).stdout
-        assert run("-m", "elmokit.compat", "a.py", *arguments, folder=tmp_path).stdout == expected
-        done = run("-m", "elmokit.compat", "--tensorflow-hub", "-m", "a", *arguments, folder=tmp_path)
-        assert done.stdout == expected.replace("'a.py'", repr(str(tmp_path / "a.py")), 1)
-
-
-@pytest.mark.parametrize("arguments", [[], ["-m"]])
-def test_a_missing_script_is_a_usage_error(arguments: list[str], tmp_path: Path) -> None:
-    done = run("-m", "elmokit.compat", *arguments, folder=tmp_path)
-    assert done.returncode == 2 and "SCRIPT" in done.stderr
 
 
 @pytest.mark.slow

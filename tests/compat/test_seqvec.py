@@ -1,7 +1,6 @@
 """bio_embeddings' SeqVecEmbedder and SeqVec's own ways, on a random model in SeqVec's layout."""
 
 import random
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,22 +64,6 @@ def test_embed_many_keeps_the_order_and_does_not_depend_on_the_batch(files: dict
         for array, expected in zip(found, alone, strict=True):
             assert_close(array, expected)
     assert list(embedder.embed_many([], 10)) == []
-
-
-def test_reduce_per_protein_is_the_mean_of_the_sum_of_the_layers() -> None:
-    layers = np.random.default_rng(0).normal(size=(3, 11, 8))
-    expected = [sum(layers[k, t, d] for k in range(3) for t in range(11)) / 11 for d in range(8)]
-    assert_close(SeqVecEmbedder.reduce_per_protein(layers), np.array(expected))
-
-
-def test_model_directory_may_have_the_names_of_bio_embeddings_or_any_model(
-    files: dict[str, Path], tmp_path: Path
-) -> None:
-    expected = SeqVecEmbedder(**files).embed("MVLSPADK")
-    for name, path in files.items():
-        shutil.copy(path, tmp_path / name)
-    assert_close(SeqVecEmbedder(model_directory=tmp_path, use_cpu=True).embed("MVLSPADK"), expected)
-    assert_close(SeqVecEmbedder(model_directory=files["weights_file"].parent, device="cpu").embed("MVLSPADK"), expected)
 
 
 # In the manner of SeqVec's script (mheinzinger/SeqVec, seqvec.py): by length, in one batch, one array for each name.

@@ -94,18 +94,6 @@ def test_get_elmo_substitutes_equals_the_exact_softmax_for_every_batch_size(
                 np.testing.assert_allclose(word[direction]["logp"], log_p[best], atol=1e-4)
 
 
-@pytest.mark.parametrize("nodelimiters", [False, True])
-def test_get_elmo_substitutes_of_the_whole_vocabulary(nodelimiters: bool, language_model: Path) -> None:
-    model = ElmoModel()
-    model.load(language_model, full=True)
-    assert model.vocab is not None
-    for word in model.get_elmo_substitutes(["the cat"], topn=1000, nodelimiters=nodelimiters)[0]:
-        for direction in ("forward", "backward"):
-            expected = set(model.vocab.words) - ({"<S>", "</S>"} if nodelimiters else set())
-            assert set(word[direction]["candidate_words"]) == expected
-            assert np.isfinite(word[direction]["logp"]).all()
-
-
 def test_load_prefers_the_checkpoint_only_with_full(goldens: Callable[[str], Path], tmp_path: Path) -> None:
     trained = goldens("bilm_tf_training")
     shutil.copytree(trained / "tf_checkpoint", tmp_path / "model")
@@ -118,13 +106,6 @@ def test_load_prefers_the_checkpoint_only_with_full(goldens: Callable[[str], Pat
     from_checkpoint = model.get_elmo_vectors([sentence.split()])
     model.load(tmp_path / "model")
     np.testing.assert_allclose(model.get_elmo_vectors([sentence.split()]), from_checkpoint, atol=1e-6)
-
-
-def test_load_reads_a_zip_archive(model: ElmoModel, old_model: Path, tmp_path: Path) -> None:
-    archive = shutil.make_archive(str(tmp_path / "42"), "zip", old_model)
-    zipped = ElmoModel()
-    zipped.load(archive, max_batch_size=2)
-    assert np.array_equal(zipped.get_elmo_vectors(SENTENCES), model.get_elmo_vectors(SENTENCES))
 
 
 @pytest.mark.filterwarnings("ignore:a sentence is a string")

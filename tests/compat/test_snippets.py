@@ -265,25 +265,6 @@ protein_embd = torch.tensor(embedding).sum(dim=0).mean(dim=0) # Vector with shap
     assert abs(result["protein_embd"].numpy() - result["embedding"].sum(0).mean(0)).max() < 1e-5
 
 
-def test_allennlp_proteins_in_batches_after_a_warm_up(run: Run) -> None:
-    result = run("""
-import numpy as np
-from allennlp.commands.elmo import ElmoEmbedder
-
-model = ElmoEmbedder(weight_file="model/model.hdf5", options_file="model/options.json", cuda_device=-1)
-warm_up = ["SEQ", "WENCE"]
-embed_many = model.embed_sentences
-for _ in embed_many([list(sequence) for sequence in warm_up], 2):
-    pass
-sequences = sorted([("a", "MKV"), ("b", "MK"), ("c", "MKVLAAG")], key=lambda kv: len(kv[1]), reverse=True)
-per_protein = {}
-for (name, _), vectors in zip(sequences, model.embed_sentences([list(seq) for _, seq in sequences], 2)):
-    per_protein[name] = vectors.sum(axis=0).mean(axis=0)
-matrix = np.stack([per_protein[name] for name in "abc"])
-""")
-    assert result["matrix"].shape == (3, 32) and result["vectors"].shape == (3, 2, 32)
-
-
 def test_allennlp_indexer_in_place_of_batch_to_ids(run: Run) -> None:
     result = run("""
 import torch
@@ -407,23 +388,6 @@ weights = [round(parameter.item(), 3) for parameter in mix.scalar_parameters]
 trainable = [parameter for parameter in mix.parameters() if parameter.requires_grad]
 """)
     assert result["mixed"].shape == (2, 5, 8) and result["weights"] == [0, 0, 0, 1] and len(result["trainable"]) == 5
-
-
-def test_allennlp_elmo_under_a_packed_lstm(run: Run) -> None:
-    result = run("""
-import torch
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from allennlp.modules.elmo import Elmo, batch_to_ids
-
-elmo = Elmo("model/options.json", "model/model.hdf5", 1, dropout=0)
-lstm = torch.nn.LSTM(elmo.get_output_dim(), 7, bidirectional=True, batch_first=True)
-out = elmo(batch_to_ids([["the", "cat", "is"], ["dogs"]]))
-lengths = out["mask"].sum(dim=1)
-packed = pack_padded_sequence(out["elmo_representations"][0], lengths, batch_first=True, enforce_sorted=False)
-hidden, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True)
-pooled = (hidden * out["mask"].float().unsqueeze(-1)).sum(1) / out["mask"].sum(1, keepdim=True)
-""")
-    assert result["hidden"].shape == (2, 3, 14) and result["pooled"].shape == (2, 14)
 
 
 # --- bilm-tf -----------------------------------------------------------------------------------------------------
@@ -623,26 +587,6 @@ strings = elmo(["the cat is on the mat", "dogs are in the fog"], signature="defa
     assert all((embeddings[key] == result["strings"][key]).all() for key in embeddings)
 
 
-def test_hub_sentence_vectors_of_a_table_of_texts(run: Run) -> None:
-    result = run("""
-import numpy as np
-import tensorflow_hub as hub
-
-elmo = hub.Module("https://tfhub.dev/google/elmo/2", trainable=False)
-
-def elmo_vectors(x):
-    embeddings = elmo(x.tolist(), signature="default", as_dict=True)["elmo"]
-    return np.asarray(embeddings).mean(1)
-
-texts = np.array(["the cat is on the mat", "dogs are in the fog", "the state of the art"])
-batches = [texts[i:i + 2] for i in range(0, len(texts), 2)]
-vectors = np.concatenate([elmo_vectors(x) for x in batches], axis=0)
-pooled = np.asarray(elmo(texts))
-""")
-    assert result["vectors"].shape == result["pooled"].shape == (3, 32)
-    assert abs(result["vectors"][[0, 2]] - result["pooled"][[0, 2]]).max() < 1e-6
-
-
 def test_hub_load_and_its_signatures(run: Run) -> None:
     result = run("""
 import tensorflow_hub as hub
@@ -733,22 +677,6 @@ pooled = [np.mean(embeds, axis=0) for embeds in top]
     assert [array.shape for array in result["outs"]] == [(3, 2, 32), (3, 3, 32)]
     assert result["batch"].shape == (2, 3, 32) and not result["batch"][0, 2].any()
     assert [vector.shape for vector in result["pooled"]] == [(32,), (32,)]
-
-
-def test_elmoformanylangs_documents_by_the_mean_of_their_words(run: Run) -> None:
-    result = run("""
-import numpy as np
-from elmoformanylangs import Embedder
-
-e = Embedder('elmo_chinese', batch_size=64)
-documents = ["the cat", "cat the the", "the", "cat cat cat cat"]
-features = np.vstack([vectors.mean(axis=0) for vectors in e.sents2elmo([text.split() for text in documents])])
-top = e.sents2elmo([text.split() for text in documents], output_layer=0)
-padded = np.zeros((len(top), max(map(len, top)), top[0].shape[1]), dtype=np.float32)
-for row, vectors in zip(padded, top):
-    row[:len(vectors)] = vectors
-""")
-    assert result["features"].shape == (4, 32) and result["padded"].shape == (4, 4, 32)
 
 
 # --- simple_elmo -------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from efml_files import write_efml
 
 from elmokit.compat import tf_hub as hub
 from elmokit.embed.embedder import Embedder
@@ -47,17 +46,6 @@ def test_module_accepts_strings_in_lists_arrays_and_bytes(module: hub.Module, wr
     torch.testing.assert_close(by_tokens["default"], by_text["default"])
 
 
-def test_module_splits_text_only_at_spaces(module: hub.Module) -> None:
-    assert module(["a\tb c"], as_dict=True)["sequence_len"].tolist() == [2]
-    assert not module(["", "a"], as_dict=True)["default"][0].any()
-
-
-def test_module_does_not_depend_on_batch_or_earlier_calls(module: hub.Module) -> None:
-    together = module(TEXTS, as_dict=True)["elmo"]
-    alone = module(TEXTS[1:], as_dict=True)["elmo"]
-    torch.testing.assert_close(together[1:, :1], alone)
-
-
 def test_module_trains_the_mix_when_trainable(language_model: Path) -> None:
     for trainable in (False, True):
         module = hub.Module(language_model, trainable=trainable)
@@ -75,23 +63,6 @@ def test_module_reads_the_mix_of_a_saved_model() -> None:
     torch.testing.assert_close(result["elmo"], module.mix.gamma * torch.tensordot(weights, layers, dims=1))
 
 
-def test_module_raises_for_what_is_no_list_of_strings(module: hub.Module, language_model: Path) -> None:
-    tokens = {"tokens": [["the", None]], "sequence_len": [2]}
-    for inputs, signature in (("a single text", None), (["the cat", float("nan")], None), (tokens, "tokens")):
-        with pytest.raises(ValueError, match="strings"):
-            module(inputs, signature)
-    with pytest.raises(ValueError, match="output_key"):
-        hub.KerasLayer(language_model, output_key="elmo", signature_outputs_as_dict=True)
-
-
-def test_other_handles_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TFHUB_CACHE_DIR", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="download"):
-        hub.load("https://tfhub.dev/google/elmo/3")
-    with pytest.raises(ValueError, match="UTF-8"):
-        hub.load(write_efml(tmp_path / "model"))
-
-
 # --- KerasLayer --------------------------------------------------------------------------------------------------
 
 
@@ -103,19 +74,3 @@ def test_keras_layer_returns_the_output_that_it_is_asked_for(module: hub.Module,
         torch.testing.assert_close(layer(TEXTS), expected[key])
     everything = hub.KerasLayer(hub.load(language_model, tags=["train"], options=None), signature_outputs_as_dict=True)
     assert everything(TEXTS).keys() == expected.keys()
-
-
-def test_keras_layer_takes_tokens(module: hub.Module, language_model: Path) -> None:
-    layer = hub.KerasLayer(language_model, signature="tokens", output_key="elmo", trainable=True)
-    inputs = {"tokens": [["the", "cat"], ["dogs", ""]], "sequence_len": [2, 1]}
-    torch.testing.assert_close(layer(inputs), module(inputs, "tokens", as_dict=True)["elmo"])
-    assert layer.trainable and len([weight for weight in layer.parameters() if weight.requires_grad]) == 2
-
-
-def test_a_trainable_module_can_be_read_as_an_array(language_model: Path) -> None:
-    vectors = hub.Module(language_model, trainable=True, tags={"train"})(TEXTS, as_dict=True)["elmo"]
-    with pytest.warns(UserWarning, match="carry no gradients"):
-        mean = np.asarray(vectors).mean(axis=1)
-    np.testing.assert_allclose(mean, vectors.mean(dim=1).detach().numpy(), atol=1e-6)
-    assert np.array(vectors, dtype=np.float64).dtype == np.float64
-    vectors.sum().backward()  # in PyTorch it learns

@@ -64,20 +64,6 @@ def test_workers_answer_with_what_the_embedder_makes(arguments):
             assert started.ask(job="one_sentence", length=4, calls=2)["seconds"] > 0
 
 
-def test_write_result_keeps_other_parts_and_adds_the_origin_to_each(tmp_path):
-    from result_files import write_result
-
-    path = tmp_path / "results.json"
-    for part, seconds in ((("a",), 1), (("b", "x"), 2), (("a",), 3), (("b", "y"), 4)):
-        write_result(path, {"seconds": seconds}, *part)
-    report = json.loads(path.read_text(encoding="utf-8"))
-    assert [report["a"]["seconds"], report["b"]["x"]["seconds"], report["b"]["y"]["seconds"]] == [3, 2, 4]
-    assert report["a"]["machine"]["torch"] == torch.__version__
-    assert {"commit", "date", "command", "machine", "seconds"} == set(report["b"]["x"])
-    write_result(path, {"seconds": 5})
-    assert json.loads(path.read_text(encoding="utf-8"))["seconds"] == 5
-
-
 @pytest.mark.slow
 def test_memory_is_that_of_a_process_of_its_own(arguments, monkeypatch):
     import embed_memory
@@ -90,16 +76,3 @@ def test_memory_is_that_of_a_process_of_its_own(arguments, monkeypatch):
     assert report["text_megabytes"] == 2 * len(TEXT) / 1e6 and report["words"] == 2 * len(TEXT.split())
     assert (report["layers"], report["dtype"], report["sentences"]) == ("mix", "float32", 6)
     assert 50 < report["peak_megabytes"] < 2000 and "output" not in report
-
-
-@pytest.mark.slow
-def test_proteins_are_measured_without_peers(arguments, monkeypatch):
-    import proteins
-
-    output = arguments.text.with_name("report.json")
-    given = ["--quick", "--sizes=tiny", "--peers", f"--models={arguments.models}", f"--output={output}"]
-    monkeypatch.setattr(sys, "argv", [proteins.__file__, *given])
-    proteins.main()
-    report = json.loads(output.read_text(encoding="utf-8"))
-    assert report["speed"]["tiny"]["float32"]["elmokit"]["words_per_second"] > 0
-    assert 0 < report["warm_up"]["tiny"]["relative_difference"]["0"] < 1

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import elmokit
-
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
@@ -29,9 +27,3 @@ def test_links_lead_to_files_and_headings(document: Path) -> None:
             file, _, heading = target.partition("#")
             path = (document.parent / file).resolve() if file else document
             assert path.exists() and (not heading or heading in anchors(path)), target
-
-
-def test_reference_has_every_public_name() -> None:
-    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
-    described = {place.rsplit(".", 1)[-1] for place in re.findall(r"^::: elmokit\.([\w.]+)$", text, re.MULTILINE)}
-    assert set(elmokit.__all__) <= described

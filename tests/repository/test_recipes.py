@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 
 from elmokit.checkpoints.loading import load
 from elmokit.config import BiLMConfig
-from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab
-from elmokit.train.config import PretrainConfig
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 NOUNS, VERBS = ["cat", "dog", "fox", "hen", "owl", "cow"], ["sees", "likes", "chases", "feeds", "meets"]
@@ -43,19 +41,6 @@ def corpus(tmp_path: Path) -> Path:
         write_documents(tmp_path / "corpus" / "train" / f"{name}-000.txt.zst", draw, 60)
         write_documents(tmp_path / "corpus" / "heldout" / f"{name}.txt.zst", draw, 6)
     return tmp_path / "corpus"
-
-
-def test_configurations_of_all_encoders_have_about_the_same_number_of_parameters() -> None:
-    sizes = {}
-    for name in ("lstm", "interleaved", "transformer", "gated_cnn"):
-        config = BiLMConfig.from_dict(json.loads((RECIPES / "encoders" / f"{name}.json").read_text()))
-        assert config.encoder_name == name
-        encoder = BiLM(config).sequence_encoder
-        sizes[name] = sum(parameter.numel() for parameter in encoder.parameters())
-    assert max(sizes.values()) < 1.02 * min(sizes.values()), sizes
-    shared = json.loads((RECIPES / "encoders" / "training.json").read_text())
-    assert shared.pop("learning_rate").keys() == sizes.keys()
-    PretrainConfig(corpus=(), output=Path("run"), **shared)
 
 
 @pytest.mark.slow
