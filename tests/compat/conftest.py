@@ -1,16 +1,12 @@
 """Tiny models with random weights, in the file formats of the original libraries."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import h5py
-import numpy as np
 import pytest
 import torch
 
-from elmokit.checkpoints.formats.bilm_hdf5 import table_of
+from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.compat.shared import warn_once
@@ -32,43 +28,6 @@ def random_bilm() -> BiLM:
     return bilm
 
 
-def options_of(config: BiLMConfig) -> dict[str, Any]:
-    lstm, char_cnn = config.lstm, config.char_cnn
-    assert char_cnn is not None
-    return {
-        "lstm": {
-            "dim": lstm.cell_dim,
-            "projection_dim": lstm.projection_dim,
-            "n_layers": lstm.num_layers,
-            "cell_clip": lstm.cell_clip,
-            "proj_clip": lstm.proj_clip,
-            "use_skip_connections": lstm.use_skip_connections,
-        },
-        "char_cnn": {
-            "activation": char_cnn.activation,
-            "embedding": {"dim": char_cnn.embedding_dim},
-            "filters": [list(pair) for pair in char_cnn.filters],
-            "max_characters_per_token": char_cnn.max_characters,
-            "n_characters": 262,
-            "n_highway": char_cnn.num_highway,
-        },
-    }
-
-
-def write_old_files(bilm: BiLM, folder: Path) -> None:
-    """Write options.json, model.hdf5 and vocab.txt."""
-    (folder / "options.json").write_text(json.dumps(options_of(bilm.config)))
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    parameters, arrays = bilm.state_dict(), {}
-    for piece in table_of(bilm.config):
-        value = parameters[piece.parameter][piece.part].numpy()
-        array = arrays.setdefault(piece.dataset, np.zeros(piece.shape, np.float32))
-        array[piece.rows] = value.T if piece.reverse_axes else value
-    with h5py.File(folder / "model.hdf5", "w") as file:
-        for name, array in arrays.items():
-            file[name] = array
-
-
 @pytest.fixture
 def bilm() -> BiLM:
     return random_bilm()
@@ -78,7 +37,9 @@ def bilm() -> BiLM:
 def old_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with options.json, model.hdf5 and vocab.txt, 2 layers, 16 dimensions per direction."""
     folder = tmp_path_factory.mktemp("old_model")
-    write_old_files(random_bilm(), folder)
+    write_bilm_hdf5(random_bilm(), folder)
+    (folder / "weights.hdf5").rename(folder / "model.hdf5")
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     return folder
 
 

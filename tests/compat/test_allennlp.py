@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from allennlp_state import allennlp_state_dict
-from torch import Tensor, nn
+from torch import Tensor
 
 from elmokit.checkpoints.loading import load
 from elmokit.compat.allennlp import (
@@ -225,19 +225,6 @@ def test_from_params_builds_from_settings(files: Files, tmp_path: Path) -> None:
 
 
 # --- ScalarMix and boundaries ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_scalar_mix_equals_its_formula(dtype: torch.dtype) -> None:
-    mix, tensors = ScalarMix(3, initial_scalar_parameters=[0.1, 0.2, 0.3]), torch.randn(3, 2, 4, 5, dtype=dtype)
-    nn.init.constant_(mix.gamma, 0.5)
-    weights = np.exp([0.1, 0.2, 0.3]) / np.exp([0.1, 0.2, 0.3]).sum()
-    for form in (list(tensors), tensors):
-        found = mix(form)
-        assert found.dtype == dtype
-        np.testing.assert_allclose(found.detach(), 0.5 * np.tensordot(weights, tensors.numpy(), axes=1), atol=1e-6)
-    with pytest.raises(ConfigurationError, match="5 tensors"):
-        mix([torch.ones(2, 2)] * 5)
 
 
 # --- ElmoEmbedder ------------------------------------------------------------------------------------------------

@@ -1,8 +1,6 @@
 """bio_embeddings' SeqVecEmbedder and SeqVec's own ways, on a random model in SeqVec's layout."""
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +8,6 @@ import pytest
 
 from elmokit.compat.allennlp import ElmoEmbedder
 from elmokit.compat.seqvec import WARMUP_SEQUENCE, SeqVecEmbedder
-from elmokit.embed.files import embed_fasta
 
 
 def proteins(lengths: list[int]) -> list[str]:
@@ -64,49 +61,3 @@ def test_embed_many_keeps_the_order_and_does_not_depend_on_the_batch(files: dict
         for array, expected in zip(found, alone, strict=True):
             assert_close(array, expected)
     assert list(embedder.embed_many([], 10)) == []
-
-
-# In the manner of SeqVec's script (mheinzinger/SeqVec, seqvec.py): by length, in one batch, one array for each name.
-SCRIPT = """
-import sys
-import numpy as np
-import torch
-from allennlp.commands.elmo import ElmoEmbedder
-
-fasta, options, weights, output = sys.argv[1:]
-sequences = {}
-for line in open(fasta):
-    if line.startswith(">"):
-        name = line.replace(">", "").strip().split("|")[1]
-        sequences[name] = ""
-    else:
-        sequences[name] += "".join(line.split()).upper()
-model = ElmoEmbedder(weight_file=weights, options_file=options, cuda_device=-1)
-batch = sorted(sequences.items(), key=lambda kv: len(sequences[kv[0]]))
-with torch.no_grad():
-    embeddings = model.embed_batch([list(sequence) for _, sequence in batch])
-arrays = {}
-for (name, _), embedding in zip(batch, embeddings):
-    arrays[f"{name} residues"] = embedding.sum(axis=0)
-    arrays[f"{name} protein"] = embedding.sum(axis=0).mean(axis=0)
-    arrays[f"{name} all"] = np.concatenate(embedding, axis=1)
-np.savez(output, **arrays)
-"""
-
-
-def test_script_runs_unchanged_and_gives_what_embed_fasta_writes(files: dict[str, Path], tmp_path: Path) -> None:
-    fasta, script, model = tmp_path / "in.fasta", tmp_path / "script.py", files["weights_file"].parent
-    sequences = dict(zip(["P1", "P2", "P3"], proteins([12, 70, 5]), strict=True))
-    fasta.write_text("".join(f">sp|{name}|X\n{sequence}\n" for name, sequence in sequences.items()))
-    script.write_text(SCRIPT)
-    arguments = [script, fasta, files["options_file"], files["weights_file"], tmp_path / "old.npz"]
-    subprocess.run([sys.executable, "-m", "elmokit.compat", *map(str, arguments)], check=True, timeout=120)
-    embed_fasta(fasta, tmp_path / "residues.npz", model)
-    embed_fasta(fasta, tmp_path / "protein.npz", model, protein=True)
-    embed_fasta(fasta, tmp_path / "all.npz", model, layers="all")
-    with np.load(tmp_path / "old.npz") as old:
-        for kind in ("residues", "protein", "all"):
-            with np.load(tmp_path / f"{kind}.npz") as new:
-                for name in sequences:
-                    found = np.concatenate(new[name], axis=1) if kind == "all" else new[name]
-                    assert_close(found, old[f"{name} {kind}"])
