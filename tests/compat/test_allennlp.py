@@ -224,9 +224,6 @@ def test_from_params_builds_from_settings(files: Files, tmp_path: Path) -> None:
             ElmoTokenEmbedder.from_params({**settings, **wrong})
 
 
-# --- ScalarMix and boundaries ------------------------------------------------------------------------------------
-
-
 # --- ElmoEmbedder ------------------------------------------------------------------------------------------------
 
 

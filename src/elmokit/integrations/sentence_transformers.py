@@ -141,9 +141,9 @@ class ElmoModule(InputModule):
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Write the model in elmokit's own format, always as safetensors, and the settings of the module."""
         learned = MixWeights(tuple(self._mix.weights.tolist()), self._mix.gamma.item())
-        is_average = not any(learned.weights) and learned.gamma == 1  # as without a mix
-        keeps = self.layers != "mix" or is_average
-        save(self._model if keeps else replace(self._model, mix=learned), output_path, overwrite=True)
+        is_average = not any(learned.weights) and learned.gamma == 1
+        keeps_mix = self.layers != "mix" or (is_average and self._model.mix is None)
+        save(self._model if keeps_mix else replace(self._model, mix=learned), output_path, overwrite=True)
         self.save_config(output_path)
 
     @classmethod
