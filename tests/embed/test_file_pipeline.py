@@ -16,6 +16,7 @@ import pytest
 import torch
 from directories import contents
 from own_process import kill, start_process
+from peak_memory import needs_peak_memory, peak_megabytes
 
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
@@ -111,6 +112,26 @@ def test_a_sentence_of_100_000_words(tmp_path: Path) -> None:
     half = embedder.dim // 2  # forward, which cannot tell how the sentence goes on; backward, how it began
     np.testing.assert_allclose(store[1][1][:500, :half], beginning[:, :half], rtol=0, atol=1e-5)
     np.testing.assert_allclose(store[1][1][-500:, half:], end[:, half:], rtol=0, atol=1e-5)
+
+
+EMBED_FILE = """
+import sys
+from elmokit.embed.files import embed_file
+embed_file(*sys.argv[1:4], layers="top", device="cpu")
+"""
+
+
+@pytest.mark.slow
+@needs_peak_memory
+def test_peak_memory_does_not_grow_with_the_number_of_sentences(tmp_path: Path) -> None:
+    config = BiLMConfig.preset("tiny")
+    wide = replace(config, lstm=replace(config.lstm, num_layers=1, cell_dim=64, projection_dim=256))
+    save(Pretrained(BiLM(wide)), tmp_path / "model")
+    peaks = {}
+    for count in (300, 1500):
+        (tmp_path / "text.txt").write_text((" ".join(WORDS * 10) + "\n") * count, encoding="utf-8")
+        peaks[count] = peak_megabytes(EMBED_FILE, tmp_path / "text.txt", tmp_path / f"{count}", tmp_path / "model")
+    assert peaks[1500] < peaks[300] + 60, peaks  # the vectors are 246 MB more
 
 
 # --- Stopped and taken up ------------------------------------------------------------------------------------------

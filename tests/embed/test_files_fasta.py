@@ -1,8 +1,7 @@
-"""Protein sequences to a file: the vectors of the embedder under the names of the headers, in flat memory."""
+"""Protein sequences to a file: the vectors of the embedder under the names of the headers."""
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from peak_memory import needs_peak_memory, peak_megabytes
 
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import Pretrained
@@ -46,7 +44,7 @@ def embedder() -> Embedder:
     return Embedder(Pretrained(bilm), device="cpu", sizes=Sizes(batch_words=200, min_batch_words=200))
 
 
-PROTEINS = sequences([7, 130, 1, 61, 90, 450, 0, 33])  # the sixth is run in windows
+PROTEINS = sequences([7, 130, 1, 61, 90, 450, 0, 33])
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -156,27 +154,3 @@ def test_command_embeds_proteins_with_the_options_of_the_old_script(
     assert read_npz(output)["sp|P00001|P00001"].shape == (embedder.dim,)
     assert main([*command[:1], *command[2:], "--protein"]) == 2
     assert "add --fasta" in capsys.readouterr().err
-
-
-# --- Memory --------------------------------------------------------------------------------------------------------
-
-EMBED_FASTA = """
-import sys
-from elmokit.embed.files import embed_fasta
-embed_fasta(*sys.argv[1:4], device="cpu")
-"""
-
-
-@pytest.mark.slow
-@needs_peak_memory
-@pytest.mark.parametrize("suffix", READERS)
-def test_peak_memory_does_not_grow_with_a_sequence(tmp_path: Path, suffix: str) -> None:
-    config = BiLMConfig.preset("tiny")
-    wide = replace(config, lstm=replace(config.lstm, num_layers=1, cell_dim=64, projection_dim=256))
-    save(Pretrained(BiLM(wide)), tmp_path / "model")
-    peaks = {}
-    for length in (10_000, 36_000):  # titin has 35,991 residues
-        file = write_fasta(tmp_path / f"{length}.fasta", sequences([length, 5]))
-        peaks[length] = peak_megabytes(EMBED_FASTA, file, tmp_path / f"{length}{suffix}", tmp_path / "model")
-    # The vectors are 53 MB more, all layers 106 MB.
-    assert peaks[36_000] < peaks[10_000] + 25, peaks
