@@ -68,56 +68,37 @@ READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {".npz": read_npz,
 
 
 @pytest.mark.parametrize("suffix", READERS)
-@pytest.mark.parametrize("layers", ["sum", "all", 1])
-def test_embed_fasta_writes_the_vectors_of_the_residues_by_name(
-    tmp_path: Path, embedder: Embedder, suffix: str, layers: str | int
+@pytest.mark.parametrize(
+    "options",
+    [{"layers": "sum"}, {"layers": "all"}, {"layers": 1, "storage_dtype": "float16"}, {"protein": True}],
+    ids=str,
+)
+def test_embed_fasta_writes_the_vectors_by_name(
+    tmp_path: Path, embedder: Embedder, suffix: str, options: dict[str, Any]
 ) -> None:
     file, output = write_fasta(tmp_path / "in.fasta", PROTEINS), tmp_path / f"out{suffix}"
-    report = embed_fasta(file, output, embedder, layers=layers, sentences_per_part=3)
+    report = embed_fasta(file, output, embedder, sentences_per_part=3, **options)
     assert (report.sentences, report.words) == (len(PROTEINS), sum(map(len, PROTEINS.values())))
-    found = READERS[suffix](output)
+    found, dtype = READERS[suffix](output), options.get("storage_dtype", "float32")
     assert list(found) == list(PROTEINS)  # in the order of the file, though they are run by length
     for name, residues in PROTEINS.items():
-        (expected,) = embedder.embed([list(residues)], layers=layers)
-        assert found[name].dtype == np.float32
-        np.testing.assert_allclose(found[name], expected, atol=1e-6)
+        (expected,) = embedder.embed([list(residues)], layers=options.get("layers", "sum"))
+        if "protein" in options:
+            expected = expected.mean(axis=0) if residues else np.zeros(embedder.dim)
+        assert found[name].dtype == dtype
+        np.testing.assert_allclose(found[name], expected, atol=1e-6 if dtype == "float32" else 1e-3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.fasta", f"out{suffix}"]
 
 
 @pytest.mark.parametrize("suffix", READERS)
-def test_embed_fasta_of_a_protein_writes_the_mean_of_the_sum_of_the_layers(
+def test_names_with_a_slash_are_groups_and_an_output_that_exists_needs_overwrite(
     tmp_path: Path, embedder: Embedder, suffix: str
 ) -> None:
-    file, output = write_fasta(tmp_path / "in.fasta", PROTEINS), tmp_path / f"out{suffix}"
-    embed_fasta(file, output, embedder, protein=True)
-    found = READERS[suffix](output)
-    for name, residues in PROTEINS.items():
-        (layers,) = embedder.embed([list(residues)], layers="all")
-        expected = layers.sum(axis=0).mean(axis=0) if residues else np.zeros(embedder.dim)
-        np.testing.assert_allclose(found[name], expected, atol=1e-6)
-
-
-def test_embed_fasta_writes_float16_where_that_is_asked_for(tmp_path: Path, embedder: Embedder) -> None:
-    file = write_fasta(tmp_path / "in.fasta", PROTEINS)
-    for suffix, read in READERS.items():
-        embed_fasta(file, tmp_path / f"out{suffix}", embedder, storage_dtype="float16")
-        assert {array.dtype for array in read(tmp_path / f"out{suffix}").values()} == {np.dtype("float16")}
-
-
-def test_embed_fasta_puts_names_with_a_slash_into_groups_of_hdf5(tmp_path: Path, embedder: Embedder) -> None:
     domains = {"P1/1-40": "MVLS", "P1/41-80": "PADK", "P2": "TNV"}
-    file = write_fasta(tmp_path / "in.fasta", domains)
-    for suffix, read in READERS.items():
-        embed_fasta(file, tmp_path / f"out{suffix}", embedder)
-        assert {name: len(array) for name, array in read(tmp_path / f"out{suffix}").items()} == {
-            "P1/1-40": 4, "P1/41-80": 4, "P2": 3,
-        }  # fmt: skip
-
-
-@pytest.mark.parametrize("suffix", READERS)
-def test_output_that_exists_needs_overwrite(tmp_path: Path, embedder: Embedder, suffix: str) -> None:
-    file, output = write_fasta(tmp_path / "in.fasta", PROTEINS), tmp_path / f"out{suffix}"
+    file, output = write_fasta(tmp_path / "in.fasta", domains), tmp_path / f"out{suffix}"
     embed_fasta(file, output, embedder)
+    lengths = {name: len(array) for name, array in READERS[suffix](output).items()}
+    assert lengths == {"P1/1-40": 4, "P1/41-80": 4, "P2": 3}
     with pytest.raises(FileExistsError, match="exists"):
         embed_fasta(file, output, embedder, id_field=2)
     embed_fasta(file, output, embedder, id_field=-1, overwrite=True)
@@ -128,8 +109,7 @@ def test_output_that_exists_needs_overwrite(tmp_path: Path, embedder: Embedder, 
     ("name", "options", "message"),
     [
         ("out.pt", {}, r"name the output out\.pt\.npz"),
-        ("out.npz", {"protein": True, "layers": "all"}, 'layers other than "all"'),
-        ("out.npz", {"protein": True, "storage_dtype": "float16"}, "omit storage_dtype"),
+        ("out.npz", {"protein": True, "layers": "all"}, "one vector is needed"),
         ("out.npz", {"state": "carry"}, "does not continue the one before it"),
         ("out.npz", {"sentences_per_part": 0}, "at least 1"),
     ],

@@ -110,8 +110,3 @@ def test_score_raises_for_invalid_arguments(model: Pretrained) -> None:
         score(SENTENCES, model, state="cold")
     with pytest.raises(ValueError, match="warm state"):
         score(SENTENCES, Pretrained(model.bilm, softmax=model.softmax, vocab=model.vocab), state="warm")
-
-
-def test_score_refuses_a_table_whose_keys_would_be_scored() -> None:
-    with pytest.raises(ValueError, match="give a list of texts, not a dict: name its column or key"):
-        score({"text": ["a b", "c"]}, small_language_model())  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count, tee
 from pathlib import Path
@@ -18,13 +18,13 @@ from elmokit.checkpoints.pretrained import Pretrained, fingerprint, on_device
 from elmokit.data.streams import sentence_batches
 from elmokit.data.text_checks import has_attached_mark
 from elmokit.embed.outputs import OutputSpec, Pooling
-from elmokit.embed.pipeline import Pipeline, Sizes, running_order
+from elmokit.embed.pipeline import Pipeline, Sizes
 from elmokit.nn.bilm import BiLMState
 from elmokit.progress import ProgressBar
 from elmokit.runtime import INFERENCE_DTYPES, check_length, pick_device, pick_dtype, release_freed_memory
 from elmokit.settings import Count, StatePolicy, conform
 from elmokit.text.characters import TruncationWarning, truncation_in
-from elmokit.text.tokenizer import Sentence, refuse_table
+from elmokit.text.tokenizer import Sentence
 from elmokit.text.tokenizers import TOKENIZED, get_tokenizer
 
 
@@ -51,28 +51,6 @@ class Embeddings(list[np.ndarray]):
         words, (*layers, _, dim) = sum(vectors.shape[-2] for vectors in self), self[0].shape
         of_layers = f"{layers[0]} layers of " if layers else ""
         return f"Embeddings({len(self)} sentences, {words} words, {of_layers}{dim} dimensions in {self[0].dtype})"
-
-
-def _words_of(sentences: Iterable[Sentence], split: Callable[[str], list[str]] | None) -> Iterator[Sequence[str]]:
-    """The words of each sentence, lazily. ValueError for strings if `split` is None, and for all but lists of words."""
-    if isinstance(sentences, str):
-        raise ValueError("give a list of sentences, not a single string: write embed([text])")
-    refuse_table(sentences)
-    if not isinstance(sentences, Iterable) or (isinstance(sentences, np.ndarray) and sentences.ndim == 0):
-        raise ValueError(f"give a list of sentences, not {sentences!r:.60}")
-    expected = "neither a string nor a list of strings" if split else "not a list of words, and is not split here"
-
-    def words_of(number: int, sentence: Sentence) -> Sequence[str]:
-        words = split(sentence) if split and isinstance(sentence, str) else sentence
-        if isinstance(words, np.ndarray):  # as pandas reads lists of words from a Parquet file
-            words = words.tolist()
-        is_sequence = isinstance(words, Sequence) and not isinstance(words, str)
-        if not is_sequence or not all(isinstance(word, str) for word in words):
-            raise ValueError(f"sentence {number} is {expected}: {str(words)[:60]!r}")
-        check_length(len(words), f"sentence {number}")
-        return words
-
-    return map(words_of, count(), sentences)
 
 
 class Embedder:
@@ -113,7 +91,6 @@ class Embedder:
         self._source = model if isinstance(model, Pretrained) else locate(model).path.absolute()
         loaded = self._source if isinstance(self._source, Pretrained) else load(self._source, softmax=softmax)
         self.pipeline = Pipeline(loaded, self.device, self.dtype, sizes)
-        self._fingerprints: dict[tuple[object, ...], str] = {}
         self._warned = False
         if loaded is not model:  # weights of files are not kept
             self.pipeline.model = on_device(replace(loaded, bilm=self.pipeline.bilm), self.device)
@@ -151,22 +128,13 @@ class Embedder:
             ValueError: The model was given prepacked, so that its weights are not known.
             FileNotFoundError, CheckpointError: The files are gone or damaged.
         """
-        model = self.model
-        settings = (repr(model.mix), model.state_policy, model.tokenizer, model.warm_state, model.vocab)
-        if settings not in self._fingerprints:
-            source = self._source if isinstance(self._source, Pretrained) else load(self._source, softmax=False)
-            self._fingerprints[settings] = fingerprint(replace(model, bilm=source.bilm))
-        return self._fingerprints[settings]
+        source = self._source if isinstance(self._source, Pretrained) else load(self._source, softmax=False)
+        return fingerprint(replace(self.model, bilm=source.bilm))
 
     @property
     def model(self) -> Pretrained:
         """The model; its `bilm` is prepacked unless the model was given loaded."""
         return self.pipeline.model
-
-    @property
-    def sizes(self) -> Sizes:
-        """How much it computes at a time."""
-        return self.pipeline.sizes
 
     @property
     def dim(self) -> int:
@@ -257,7 +225,7 @@ class Embedder:
         """
         if isinstance(state, BiLMState) or self.pipeline.carried(state) is not None:
             raise ValueError("a stream carries no state: use `embed`, which returns it, or another state policy")
-        batches, again = tee(sentence_batches(self._split(sentences, tokenize), self.sizes.batch_words))
+        batches, again = tee(sentence_batches(self._split(sentences, tokenize), self.pipeline.sizes.batch_words))
         results = self.pipeline.embed_all(batches, OutputSpec.of(self.model, layers), state)
         pairs = zip(results, again, strict=False)  # the results first, whose batches are taken ahead
         return (Embeddings(result.vectors, tokens, result.truncated_words) for result, tokens in pairs)
@@ -299,13 +267,25 @@ class Embedder:
         tokens = list(self._split([texts] if isinstance(texts, str) else texts, tokenize))
         with ProgressBar(total=len(tokens), desc="encode", unit=" texts", disable=not show_progress_bar) as bar:
             pooled = self._embed(tokens, spec, state, batch_size, bar)
-        vectors = np.asarray(pooled, np.float32).reshape(-1, self.dim)
-        vectors = vectors[0] if isinstance(texts, str) else vectors
+        vectors = np.asarray(pooled, np.float32).reshape(self.dim if isinstance(texts, str) else (-1, self.dim))
         return torch.from_numpy(vectors).to(self.device) if convert_to_tensor else vectors
 
     def _split(self, sentences: Iterable[Sentence], tokenize: bool) -> Iterator[Sequence[str]]:
-        """The tokens of each sentence, split lazily."""
-        return _words_of(sentences, self._split_raw if tokenize else str.split)
+        """The tokens of each sentence, split lazily. ValueError for what is no list of sentences."""
+        if isinstance(sentences, str):
+            raise ValueError("give a list of sentences, not a single string: write embed([text])")
+        split = self._split_raw if tokenize else str.split
+
+        def words_of(number: int, sentence: Sentence) -> Sequence[str]:
+            words = split(sentence) if isinstance(sentence, str) else sentence
+            if isinstance(words, np.ndarray):  # as pandas reads lists of words from a Parquet file
+                words = words.tolist()
+            if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
+                raise ValueError(f"sentence {number} is neither a string nor a list of strings: {words!r:.60}")
+            check_length(len(words), f"sentence {number}")
+            return words
+
+        return map(words_of, count(), sentences)
 
     def _split_raw(self, text: str) -> list[str]:
         """`tokenize`, and warn once if text that looks raw is split at white space alone."""
@@ -330,8 +310,11 @@ class Embedder:
         batch_size = conform(Count | None, batch_size, "batch_size")
         embeddings = Embeddings(tokens=tokens)
         embeddings.state = self.pipeline.carried(state, batch_size)
-        order = running_order(tokens, self.sizes) if embeddings.state is None else range(len(tokens))
-        batches = self.sizes.split_evenly([tokens[number] for number in order])
+        order = list(range(len(tokens)))
+        if embeddings.state is None and self.pipeline.sizes.are_long(tokens):
+            # Each sentence is a row of a batch: sorted by length, those of a batch end together.
+            order.sort(key=lambda number: len(tokens[number]))
+        batches = self.pipeline.sizes.split_evenly([tokens[number] for number in order])
         vectors: list[np.ndarray] = []
         for result in self.pipeline.embed_all(batches, spec, state, batch_size):
             vectors.extend(result.vectors if spec.pooling is None else result.vectors[0])

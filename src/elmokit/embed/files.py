@@ -1,57 +1,66 @@
 """From a text file to a file of vectors: one for every word (`embed_file`), or one for every line (`encode_file`).
 
 And from a file of protein sequences, whose words are residues, to arrays by name (`embed_fasta`).
+
+Vectors are collected in an embedding store, part by part. A part is written whole or not at all; a later run with the
+same arguments computes the parts that are missing, and the result is bit for bit that of an uninterrupted run. Batches
+are computed ahead on other threads while the calling thread writes vectors, so that memory holds the words of a part,
+but only a few batches of its vectors.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
 from functools import partial
+from hashlib import blake2b
+from itertools import islice, tee
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from safetensors.torch import load_file, save_file
 
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.data.fasta import read_identifiers, read_sequences
 from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder, resolve_embedder
-from elmokit.embed.file_pipeline import write_parts
-from elmokit.embed.job import FileJob, FileReport, TextFile
-from elmokit.embed.outputs import Pooling
+from elmokit.embed.outputs import OutputSpec, Pooling
 from elmokit.fs.arrow import require_pyarrow
-from elmokit.fs.atomic import check_output, publish_directory
+from elmokit.fs.atomic import atomic_path, check_output, publish_directory
 from elmokit.fs.lock import only_one_in
-from elmokit.fs.reading import suffixes_of
+from elmokit.fs.reading import read_lines, suffixes_of
+from elmokit.nn.bilm import BiLMState
+from elmokit.progress import ProgressBar
+from elmokit.runtime import MAX_SENTENCE_WORDS, check_length
 from elmokit.settings import Count, StatePolicy, StorageDtype, conform
 from elmokit.storage.hdf5 import write_allennlp_hdf5, write_named_hdf5
 from elmokit.storage.npy import write_npy, write_npz
 from elmokit.storage.parquet import write_parquet
-from elmokit.storage.store import INDEX_NAME, OWN_FILES, EmbeddingStore, StoreIndex, read_index
+from elmokit.storage.store import (
+    INDEX_NAME,
+    OWN_FILES,
+    EmbeddingStore,
+    StoreIndex,
+    begin_store,
+    finish_store,
+    read_index,
+    write_shard,
+)
+from elmokit.text.characters import TruncationWarning, truncation_message
 from elmokit.text.tokenizer import Tokenizer
+from elmokit.text.tokenizers import TOKENIZED
 
 SENTENCES_PER_PART = 1000
 HDF5_SUFFIXES = (".hdf5", ".h5")
-OTHER_SUFFIXES = (
-    ".npy", ".npz", ".pt", ".pth", ".pkl", ".safetensors", ".txt", ".csv", ".tsv", ".json", ".jsonl",
-)  # fmt: skip
+OTHER_SUFFIXES = (".npy", ".npz", ".pt", ".safetensors", ".txt", ".csv", ".tsv", ".json", ".jsonl")
 # A residue is a word. The sequence of a protein is one sentence.
 RESIDUES = Tokenizer("residues", list, lambda sequence: [sequence])
 
-
-class _Format(NamedTuple):
-    """A format of the output, and how it is written from a complete store."""
-
-    write: Callable[[EmbeddingStore, Path], None]
-    is_directory: bool = False
-
-
-def _publish_store(store: EmbeddingStore, output: Path) -> None:
-    publish_directory(store.directory, output)
-
-
-DIRECTORY = _Format(_publish_store, is_directory=True)
-HDF5, NPY, PARQUET = _Format(write_allennlp_hdf5), _Format(write_npy), _Format(write_parquet)
+Write = Callable[[EmbeddingStore, Path], None]  # the output from a complete store
 
 
 def embed_file(
@@ -68,11 +77,11 @@ def embed_file(
     sentences_per_part: int = SENTENCES_PER_PART,
     overwrite: bool = False,
 ) -> FileReport:
-    """Write the vector of every word of a text file with one sentence per line, of any size and lines of any length.
+    """Write the vector of every word of a text file with one sentence per line, of any size.
 
     The same call resumes an interrupted run: it repeats the parts that were in progress, one to three, or with more
     cores one per core. After a finished run it leaves a directory as it is. Memory holds the text of a part, and the
-    vectors of some sentences or of a window of a long one.
+    vectors of some sentences.
 
     Args:
         file: Text, plain, .gz or .zst. A blank line is a sentence of length zero.
@@ -93,9 +102,9 @@ def embed_file(
         The number of sentences and words, and the speed.
 
     Raises:
-        ValueError: Invalid UTF-8 or a line that is too long for a model that carries no state (before anything is
-            written), an empty file or one that is changed meanwhile, CoNLL-U or another format in place of text, a
-            directory that holds other vectors, an output that is the input, or numbers too large for float16.
+        ValueError: Invalid UTF-8 or a line that is too long (before anything is written), an empty file, CoNLL-U or
+            another format in place of text, a directory that holds other vectors, an output that is the input, or
+            numbers too large for float16.
         FileExistsError: A file exists, or a directory without embeddings.
         OSError: The output cannot be written.
     """
@@ -106,20 +115,19 @@ def embed_file(
             f"{output} would be a directory: name one without {compression or kind}, or a file with .hdf5 or .parquet "
             "(`elmokit encode` writes one vector a line as .npy)"
         )
-    is_hdf5 = kind in HDF5_SUFFIXES
-    if is_hdf5 and storage_dtype != "float32":
-        raise ValueError(
-            f"AllenNLP's HDF5 holds float32, not {storage_dtype}: write a directory, or leave storage_dtype out"
-        )
-    format = HDF5 if is_hdf5 else PARQUET if kind == ".parquet" else DIRECTORY
-    if format is PARQUET:
+    write: Write | None = None
+    if kind in HDF5_SUFFIXES:
+        write = write_allennlp_hdf5
+        if storage_dtype != "float32":
+            raise ValueError("AllenNLP's HDF5 holds float32: write a directory, or leave storage_dtype out")
+    elif kind == ".parquet":
+        write = write_parquet
         require_pyarrow()
-    _check(output, file, format, overwrite)
+    _check_output(output, file, write, overwrite)
     embedder = resolve_embedder(model, device, dtype)
-    state, text = _policy(state, embedder), TextFile.read(file, sentences_per_part)
-    (tokenizer,) = file_tokenizers([text.path], embedder.model.tokenizer, tokenize)
-    job = FileJob(text, embedder, layers, state, storage_dtype, tokenizer)
-    return _write(job, output, format, overwrite)
+    (tokenizer,) = file_tokenizers([file], embedder.model.tokenizer, tokenize)
+    job = FileJob(file, embedder, layers, state, tokenizer, sentences_per_part, storage_dtype)
+    return job.write(output, write, overwrite)
 
 
 def encode_file(
@@ -156,17 +164,14 @@ def encode_file(
         FileExistsError: The file exists.
     """
     file, output = Path(file).expanduser(), Path(output).expanduser()
-    if layers == "all":
-        raise ValueError('one vector per line needs one representation: choose layers other than "all"')
     if suffixes_of(output) != (".npy", ""):
         raise ValueError(f"one vector a line is written as a NumPy file: name the output {output.name}.npy")
     pooled = Pooling(pooling, normalize_embeddings)
-    _check(output, file, NPY, overwrite)
+    _check_output(output, file, write_npy, overwrite)
     embedder = resolve_embedder(model, device, dtype)
-    state, text = _policy(state, embedder), TextFile.read(file, sentences_per_part)
-    (tokenizer,) = file_tokenizers([text.path], embedder.model.tokenizer, tokenize)
-    job = FileJob(text, embedder, layers, state, "float32", tokenizer, pooled)
-    return _write(job, output, NPY, overwrite)
+    (tokenizer,) = file_tokenizers([file], embedder.model.tokenizer, tokenize)
+    job = FileJob(file, embedder, layers, state, tokenizer, sentences_per_part, pooling=pooled)
+    return job.write(output, write_npy, overwrite)
 
 
 def embed_fasta(
@@ -213,71 +218,63 @@ def embed_fasta(
         FileExistsError, OSError: As `embed_file`.
     """
     file, output = Path(file).expanduser(), Path(output).expanduser()
-    conform(Count, sentences_per_part, "sentences_per_part")
     kind, compression = suffixes_of(output)
     if compression or kind not in (".npz", *HDF5_SUFFIXES):
         raise ValueError(f"vectors of sequences are written to one .npz or .h5 file: name the output {output.name}.npz")
-    if protein and (layers == "all" or storage_dtype != "float32"):
-        raise ValueError(
-            'vectors of proteins are float32, from one layer or one mix of layers: choose layers other than "all", '
-            "and omit storage_dtype"
-        )
-    # Long sentences are run by length, so that the rows of a batch end together: see `running_order`.
-    lines = read_identifiers(file, split_char, id_field, sentences_per_part)
-    write = write_named_hdf5 if kind in HDF5_SUFFIXES else write_npz
-    format = _Format(partial(write, lines=lines, pooled=protein))
-    _check(output, file, format, overwrite)
+    # Long sentences are run by length, so that the rows of a batch end together.
+    group = conform(Count, sentences_per_part, "sentences_per_part")
+    lines = read_identifiers(file, split_char, id_field, group)
+    write = partial(write_named_hdf5 if kind in HDF5_SUFFIXES else write_npz, lines=lines, pooled=protein)
+    _check_output(output, file, write, overwrite)
     embedder = resolve_embedder(model, device, dtype)
-    if (state := _policy(state, embedder)) == "carry":
+    pooling, read = Pooling("mean") if protein else None, partial(read_sequences, group=group)
+    job = FileJob(file, embedder, layers, state, RESIDUES, group, storage_dtype, pooling, read, tuple(lines))
+    if job.state == "carry":
         raise ValueError("a protein does not continue the one before it: choose the state zeros or warm")
-    text = TextFile.read(file, sentences_per_part, partial(read_sequences, group=sentences_per_part))
-    pooling = Pooling("mean") if protein else None
-    job = FileJob(text, embedder, layers, state, storage_dtype, RESIDUES, pooling, tuple(lines))
-    return _write(job, output, format, overwrite)
+    return job.write(output, write, overwrite)
 
 
-def _policy(state: StatePolicy | None, embedder: Embedder) -> StatePolicy:
-    """The given policy, or else the model's. ValueError for a `BiLMState`, which a resumed run could not compare."""
-    if state is not None and not isinstance(state, str):
-        raise ValueError(f"the state for a file must be zeros, warm or carry, not a {type(state).__name__}")
-    return state or embedder.model.state_policy
-
-
-# --- The output ------------------------------------------------------------------------------------------------------
-
-
-def _check(output: Path, file: str | Path, format: _Format, overwrite: bool) -> None:
-    """Check what can be checked of an output before the model and the text are read."""
+def _check_output(output: Path, file: Path, write: Write | None, overwrite: bool) -> None:
+    """Check what can be checked of an output before the model and the text are read; `write` is None for a store."""
+    is_store = write is None
     check_output(
         output,
         [file],
-        overwrite=overwrite or format.is_directory,  # which may be that of the same job
-        directory_of=INDEX_NAME if format.is_directory else None,
-        own_files=OWN_FILES if format.is_directory and overwrite else None,
+        overwrite=overwrite or is_store,  # which may be that of the same job
+        directory_of=INDEX_NAME if is_store else None,
+        own_files=OWN_FILES if is_store and overwrite else None,
     )
 
 
-def _write(job: FileJob, output: Path, format: _Format, overwrite: bool) -> FileReport:
-    """Write the vectors of a job, or those that an earlier run left to be done.
+# --- The job ---------------------------------------------------------------------------------------------------------
 
-    They are collected in a store next to the output, `.NAME.parts`, or in the output itself if that is a directory
-    without other vectors.
-    """
-    index = job.index  # errors in the job are raised here, before anything is written
-    job.check_lengths()
-    target = output.resolve()  # so that its parts are on the same file system
-    parts = target.with_name(f".{target.name}.parts")  # hidden, so that it is no directory of the user's
-    if format.is_directory and (not overwrite or not (target / INDEX_NAME).exists() or _holds(target, index)):
-        with only_one_in(target):
-            return write_parts(job, target, output)
-    with only_one_in(parts), only_one_in(target) if format.is_directory else nullcontext():
-        if (parts / INDEX_NAME).exists() and not _holds(parts, index):  # of another job, which was interrupted
-            for path in parts.iterdir():
-                path.unlink() if path.is_file() else shutil.rmtree(path)
-        report = write_parts(job, parts, output)
-        format.write(EmbeddingStore(parts), target)
-    shutil.rmtree(parts, ignore_errors=True)
-    return report
+
+@dataclass(frozen=True)
+class FileReport:
+    """The result of embedding a file: counts of the whole file, `seconds` and `words_per_second` of this run."""
+
+    output: Path
+    sentences: int
+    words: int
+    truncated_words: int  # too long for the model, which read their first bytes only
+    parts: int
+    parts_kept: int  # of an earlier, interrupted run
+    seconds: float
+    words_per_second: float
+
+
+class _Batch(NamedTuple):
+    """Lines that are run together."""
+
+    part: int
+    labels: Sequence[Sequence[str]]  # of all lines of the part: the words that vectors are written with
+    sentences: Sequence[Sequence[str]]
+    ends_part: bool
+
+
+def _state_path(directory: Path, part: int) -> Path:
+    """The state after a part."""
+    return directory / f"state-{part:05d}.safetensors"
 
 
 def _holds(directory: Path, index: StoreIndex) -> bool:
@@ -285,3 +282,146 @@ def _holds(directory: Path, index: StoreIndex) -> bool:
     with suppress(ValueError):
         return not index.differences(read_index(directory))
     return False
+
+
+@dataclass
+class FileJob:
+    """Everything that determines the vectors of a file, and what is counted while they are made."""
+
+    path: Path
+    embedder: Embedder
+    layers: str | int
+    state: StatePolicy | None  # None: the model's policy
+    tokenizer: Tokenizer
+    lines_per_part: int
+    storage_dtype: StorageDtype = "float32"
+    pooling: Pooling | None = None  # None: a vector for every word
+    read: Callable[[Path], Iterator[str]] = read_lines  # the lines of the file, or the sequences in it
+    names: Sequence[str] = ()  # of the lines, where the output has them
+
+    lines: int = field(default=0, init=False)
+    words: int = field(default=0, init=False)
+    truncated_words: int = field(default=0, init=False)
+    first_truncated: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        conform(Count, self.lines_per_part, "sentences_per_part")
+        self.state = conform(StatePolicy, self.state or self.embedder.model.state_policy, "state")
+        self.embedder.pipeline.carried(self.state)  # raises where there is none
+        self.spec = OutputSpec.of(self.embedder.model, self.layers, self.pooling, self.storage_dtype)
+
+    def index(self) -> StoreIndex:
+        """Read the text to its end, so that no error in it stops a run halfway: the index of a store of this job."""
+        digest = blake2b(digest_size=16)
+        bar = ProgressBar(self.read(self.path), f"read {self.path.name}", leave=False, unit=" lines", unit_scale=True)
+        for self.lines, line in enumerate(bar, start=1):
+            digest.update(f"{line}\n".encode())
+            if len(line) > MAX_SENTENCE_WORDS:  # no line has more words than characters
+                where = "a sequence" if self.names else f"line {self.lines}"
+                check_length(len(self.tokenizer.tokenize(line)), f"{self.path}, {where}")
+        if not self.lines:
+            raise ValueError(f"{self.path} is empty: there is nothing to embed")
+        settings = {
+            "state": self.state,
+            "tokenizer": None if self.tokenizer.name == TOKENIZED else self.embedder.model.tokenizer,
+            "pooling": self.pooling,
+            "dtype": str(self.embedder.dtype).removeprefix("torch."),
+            "text": digest.hexdigest(),
+            "names": blake2b("\n".join(self.names).encode(), digest_size=16).hexdigest() if self.names else None,
+        }
+        dim, count = self.embedder.dim, self.spec.layers.count
+        return StoreIndex(
+            model=self.embedder.fingerprint(),
+            layers=str(self.layers),
+            vector_shape=(count, dim) if self.spec.layers.keeps_axis else (dim,),
+            dtype=self.spec.storage_dtype or "float32",
+            sentences_per_part=self.lines_per_part,
+            source_bytes=self.path.stat().st_size,
+            arguments=", ".join(f"{name} {value}" for name, value in settings.items()),
+        )
+
+    def write(self, output: Path, write: Write | None, overwrite: bool) -> FileReport:
+        """Write the vectors, or those that an earlier run left to be done.
+
+        They are collected in a store next to the output, `.NAME.parts`, or in the output itself if that is a store
+        (`write` is None) without other vectors.
+        """
+        index = self.index()  # errors in the text are raised here, before anything is written
+        target = output.resolve()  # so that its parts are on the same file system
+        parts = target.with_name(f".{target.name}.parts")  # hidden, so that it is no directory of the user's
+        with only_one_in(target if write is None else parts):
+            if write is None and (not overwrite or not (target / INDEX_NAME).exists() or _holds(target, index)):
+                return self._write_parts(target, index, output)
+            if (parts / INDEX_NAME).exists() and not _holds(parts, index):  # of another job, which was interrupted
+                for path in parts.iterdir():
+                    path.unlink() if path.is_file() else shutil.rmtree(path)
+            report = self._write_parts(parts, index, output)
+            store = EmbeddingStore(parts)
+            publish_directory(parts, target) if write is None else write(store, target)
+        shutil.rmtree(parts, ignore_errors=True)
+        return report
+
+    def _batches(self, kept: Set[int]) -> Iterator[_Batch]:
+        """The batches of all parts but those that are kept, whose words are only counted."""
+        lines, part = self.read(self.path), 0
+        while sentences := list(map(self._counted, islice(lines, self.lines_per_part))):
+            if part not in kept:
+                # With pooling, one vector a line, whose word no one will ask for.
+                labels = sentences if self.pooling is None else [[""]] * len(sentences)
+                missing = len(sentences)
+                for batch in self.embedder.pipeline.sizes.split_evenly(sentences):
+                    missing -= len(batch)
+                    yield _Batch(part, labels, batch, missing == 0)
+            part += 1
+
+    def _counted(self, line: str) -> list[str]:
+        """The words of a line, which are counted."""
+        count_truncated, words = self.embedder.count_truncated, self.tokenizer.tokenize(line)
+        self.words += len(words)
+        if truncated := count_truncated(words):
+            self.truncated_words += truncated
+            self.first_truncated = self.first_truncated or next(word for word in words if count_truncated([word]))
+        return words
+
+    def _write_parts(self, directory: Path, index: StoreIndex, output: Path) -> FileReport:
+        """Compute and write the parts that a store lacks, and mark it complete."""
+        numbers = set(range(-(-self.lines // self.lines_per_part)))
+        kept, state = begin_store(directory, index) & numbers, self.state
+        if self.state == "carry" and kept != numbers:
+            first_missing = min(numbers - kept)
+            path = _state_path(directory, first_missing - 1)
+            kept, state = (set(range(first_missing)), BiLMState(**load_file(path))) if path.exists() else (set(), state)
+        start, words = time.perf_counter(), 0
+        computed, written = tee(self._batches(kept))
+        results = self.embedder.pipeline.embed_all((batch.sentences for batch in computed), self.spec, state)
+        bar = ProgressBar(
+            total=self.lines, initial=min(self.lines, len(kept) * self.lines_per_part), unit=" lines",
+            unit_scale=True, desc=self.path.name,
+        )  # fmt: skip
+        with bar, closing(results), ExitStack() as open_shard:
+            write = None
+            for result, batch in zip(results, written, strict=False):  # results first: they draw the batches
+                if write is None:
+                    write = open_shard.enter_context(write_shard(directory, index, batch.part, batch.labels))
+                write(result.vectors[0])
+                words += sum(map(len, batch.sentences))
+                bar.set_postfix_str(f"{words / (time.perf_counter() - start):,.0f} words/s", refresh=False)
+                bar.update(len(batch.sentences))
+                if batch.ends_part:
+                    if self.state == "carry":  # before its part, so that the last finished part always has its state
+                        with atomic_path(_state_path(directory, batch.part)) as path:
+                            save_file({"h": result.state.h.contiguous(), "c": result.state.c.contiguous()}, path)
+                    open_shard.close()
+                    write = None
+                    _state_path(directory, batch.part - 1).unlink(missing_ok=True)
+        finish_store(directory, index, len(numbers))
+        for path in directory.glob("state-*.safetensors"):
+            path.unlink()
+        if self.truncated_words:
+            message = truncation_message(
+                self.truncated_words, self.embedder.word_limit, str(self.path), self.first_truncated
+            )
+            warnings.warn(message, TruncationWarning, stacklevel=4)
+        seconds = time.perf_counter() - start
+        counts = self.lines, self.words, self.truncated_words, len(numbers), len(kept)
+        return FileReport(output, *counts, round(seconds, 3), round(words / seconds, 1))

@@ -1,4 +1,4 @@
-"""From sentences to vectors in four stages: plan -> encode -> run -> finalize. Each hands a record to the next.
+"""From sentences to vectors in four stages: plan -> encode -> run -> finalize.
 
 Batches are independent of each other but for carried state, so several are in progress at a time
 (`threads.overlapped`).
@@ -23,7 +23,7 @@ from elmokit.data.streams import PackedBatch, assign_rows, embedding_batch, sent
 from elmokit.embed.outputs import OutputSpec
 from elmokit.embed.word_cache import WordCache
 from elmokit.nn.bilm import BiLMState
-from elmokit.nn.inference import PrepackedBiLM, prepack
+from elmokit.nn.inference import prepack
 from elmokit.ops.functional import unpack_sentences, unpack_words
 from elmokit.ops.threads import num_threads, overlapped
 from elmokit.ops.transfer import download, upload
@@ -74,18 +74,6 @@ class Sizes:
         return sentence_batches(sentences, ceil(total / max(1, ceil(total / words))))
 
 
-def running_order(sentences: Sentences, sizes: Sizes) -> list[int]:
-    """The indices of sentences in the order in which to run them, where any order will do.
-
-    Short sentences fill the rows evenly in the order of the text. Where a batch has fewer sentences than rows, each is
-    a row: they are sorted by length, so that the rows of a batch end together.
-    """
-    numbers = list(range(len(sentences)))
-    if sizes.are_long(sentences):
-        numbers.sort(key=lambda number: len(sentences[number]))
-    return numbers
-
-
 # --- The records of the stages ---------------------------------------------------------------------------------------
 
 
@@ -97,24 +85,8 @@ class Plan:
     """
 
     sentences: Sentences
+    spec: OutputSpec
     outs: list[np.ndarray]
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A packed batch, and the vectors of its distinct words (U, D)."""
-
-    batch: PackedBatch
-    words: Tensor
-
-
-@dataclass(frozen=True)
-class Layers:
-    """The layers of a batch (L+1, 2, N, D) in stream order, and the state after it."""
-
-    batch: PackedBatch
-    streams: Tensor
-    state: BiLMState
 
 
 @dataclass(frozen=True)
@@ -138,15 +110,8 @@ class Pipeline:
     def __init__(self, model: Pretrained, device: torch.device, dtype: torch.dtype, sizes: Sizes | None = None) -> None:
         self.model, self.config, self.device = model, model.config, device
         self.sizes = Sizes.of(model.config, device, sizes)
-        bilm = model.bilm
-        try:
-            self.bilm = prepack(bilm if bilm.device == device else copy.deepcopy(bilm).to(device), dtype)
-        except ValueError as error:
-            if dtype != torch.int8 or isinstance(bilm, PrepackedBiLM):
-                raise
-            raise ValueError(
-                "int8 needs a CPU and the compiled kernels (see elmokit info): use bfloat16 or float32"
-            ) from error
+        bilm = model.bilm if model.bilm.device == device else copy.deepcopy(model.bilm).to(device)
+        self.bilm = prepack(bilm, dtype)
         cache = partial(WordCache, self.config.sequence_encoder.projection_dim, self.sizes.cache_bytes)
         self.cache = cache() if self.bilm.token_encoder.is_cacheable else None
         self._after_boundaries: dict[bool, tuple[BiLMState | None, BiLMState]] = {}
@@ -160,50 +125,88 @@ class Pipeline:
             outs = [np.empty((sum(lengths), count, dim), spec.storage_dtype)]
         else:
             outs = [np.empty((count, length, dim), np.float32) for length in lengths]
-        return Plan(sentences, outs)
+        return Plan(sentences, spec, outs)
 
-    def encode(self, batch: PackedBatch) -> Encoded:
-        """The vectors of the batch's distinct words: those that are not in the cache go through the token encoder."""
+    def encode(self, batch: PackedBatch) -> Tensor:
+        """The vectors (U, D) of the distinct words: those that are not in the cache go through the token encoder."""
         if self.cache is None:
-            return Encoded(batch, self.bilm.word_vectors(batch.words, self.model.vocab))
+            return self.bilm.word_vectors(batch.words, self.model.vocab)
         vectors, missing = self.cache.look_up(batch.words)
         if missing:
             new = [batch.words[number] for number in missing]
-            encoded = self.bilm.word_vectors(new, self.model.vocab)
-            vectors[missing] = encoded
+            vectors[missing] = encoded = self.bilm.word_vectors(new, self.model.vocab)
             self.cache.add(new, encoded)
-        return Encoded(batch, vectors)
+        return vectors
 
-    def run(self, encoded: Encoded, state: BiLMState | None = None, start: BiLMState | None = None) -> Layers:
-        """`state` and `start` as in `BiLM.run`. ValueError where products in float16 overflow."""
-        batch = encoded.batch
+    def run(
+        self, batch: PackedBatch, words: Tensor, state: BiLMState | None = None, start: BiLMState | None = None
+    ) -> tuple[Tensor, BiLMState]:
+        """The layers (L+1, 2, N, D) in stream order, and the state after them; `state` and `start` as in `BiLM.run`."""
         (tokens,) = upload([batch.tokens], self.device)
-        streams, after = self.bilm.run(encoded.words, tokens, batch.text.packing, state, start)
+        streams, after = self.bilm.run(words, tokens, batch.text.packing, state, start)
         if self.bilm.product_dtype == torch.float16 and not streams.isfinite().all():
             raise ValueError("numbers of this model are too large for products in float16: use bfloat16 or float32")
-        return Layers(batch, streams, after)
+        return streams, after
 
-    def finalize(self, layers: Layers, plan: Plan, spec: OutputSpec) -> BatchResult:
+    def finalize(self, batch: PackedBatch, streams: Tensor, plan: Plan) -> list[np.ndarray]:
         """Fill the plan's arrays from the layers, or pool them. ValueError for numbers too large for their dtype."""
-        batch, streams = layers.batch, spec.layers(layers.streams)
-        ends = np.cumsum(batch.lengths)
+        spec, ends = plan.spec, np.cumsum(batch.lengths)
+        streams = spec.layers(streams)
         begins, slots = ends - batch.lengths + batch.margin, batch.text.slots
         if spec.pooling is None and spec.storage_dtype is None:
             unpack_sentences(streams, slots, begins, plan.outs)
-            vectors = plan.outs if spec.layers.keeps_axis else [out[0] for out in plan.outs]
-            return BatchResult(vectors, self._count_truncated(batch), layers.state)
+            return plan.outs if spec.layers.keeps_axis else [out[0] for out in plan.outs]
         if batch.margin:
             boundaries = np.concatenate([begins - 1, ends - batch.margin])
             slots = slots[:, np.delete(np.arange(slots.shape[1]), boundaries)]
         if spec.pooling is not None:
             slots, lengths = upload([slots, torch.from_numpy(batch.lengths - 2 * batch.margin)], self.device)
             words = torch.cat([streams[0, d].index_select(0, slots[d]) for d in range(2)], dim=1)
-            pooled = download(spec.pooling(words, lengths))  # only the vectors of the texts come back
-            return BatchResult([pooled.numpy()], self._count_truncated(batch), layers.state)
+            return [download(spec.pooling(words, lengths)).numpy()]  # only the vectors of the texts come back
         (out,) = plan.outs
         with nothing_overflows(out.dtype):
             unpack_words(streams, slots, out)
-        return BatchResult([out if spec.layers.keeps_axis else out[:, 0]], 0, layers.state)
+        return [out if spec.layers.keeps_axis else out[:, 0]]
+
+    def embed_batch(
+        self, plan: Plan, start: BiLMState | None, rows: int | None, state: BiLMState | None = None, first: int = 0
+    ) -> BatchResult:
+        """Embed a batch.
+
+        The state after the boundary that a direction reads first is the same for all sentences, and the boundary that
+        it reads last has no output: without `state`, an encoder that carries state starts from that state, and reads
+        only words.
+
+        Args:
+            plan: The sentences.
+            start: The state that every sentence starts from, of one row; None: zeros.
+            rows: The number of rows, which are filled evenly; None: `Sizes.rows`.
+            state: The state to carry on from: sentence i continues row i mod its rows. None: no state is carried.
+            first: The number of the first sentence, with `state`.
+        """
+        # The caller may train something under autocast.
+        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+            if state is not None:
+                rows = state.h.shape[2]
+                in_row = np.arange(first, first + len(plan.sentences)) % rows
+                batch = embedding_batch(plan.sentences, in_row, rows, reset=False)
+            else:
+                rows = min(rows or self.sizes.rows, len(plan.sentences))
+                in_row = assign_rows(list(map(len, plan.sentences)), rows)
+                boundaries = not self.config.sequence_encoder.carries_state
+                batch = embedding_batch(plan.sentences, in_row, rows, reset=True, boundaries=boundaries)
+                start = start if boundaries else self._after_boundary(start)
+            streams, after = self.run(batch, self.encode(batch), state, start)
+            vectors = self.finalize(batch, streams, plan)
+        return BatchResult(vectors, self._count_truncated(batch) if plan.spec.storage_dtype is None else 0, after)
+
+    def _after_boundary(self, start: BiLMState | None) -> BiLMState:
+        """The state after the boundary that each direction reads first, from `start` (one row; None: zeros)."""
+        known = self._after_boundaries.get(start is None)
+        if known is None or known[0] is not start:
+            batch = window_batch([BOS], [EOS])
+            known = self._after_boundaries[start is None] = start, self.run(batch, self.encode(batch), start)[1]
+        return known[1]
 
     def _count_truncated(self, batch: PackedBatch) -> int:
         """How many words of the text, not only distinct ones, are longer than the model reads."""
@@ -212,43 +215,6 @@ class Pipeline:
             return 0
         long = [number for number, word in enumerate(batch.words) if count([word])]
         return int(np.isin(batch.tokens[0].numpy(), long).sum())
-
-    def _embed(
-        self, batch: PackedBatch, plan: Plan, spec: OutputSpec, state: BiLMState | None, start: BiLMState | None
-    ) -> BatchResult:
-        # The caller may train something under autocast.
-        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
-            start = self._after_boundary(start) if state is None and not batch.margin else start
-            return self.finalize(self.run(self.encode(batch), state, start), plan, spec)
-
-    def _after_boundary(self, start: BiLMState | None) -> BiLMState:
-        """The state after the boundary that each direction reads first, from `start` (one row; None: zeros)."""
-        known = self._after_boundaries.get(start is None)
-        if known is None or known[0] is not start:
-            layers = self.run(self.encode(window_batch([BOS], [EOS])), start)
-            known = self._after_boundaries[start is None] = start, layers.state
-        return known[1]
-
-    def embed_batch(
-        self, plan: Plan, spec: OutputSpec, start: BiLMState | None = None, rows: int | None = None
-    ) -> BatchResult:
-        """Embed a batch, every sentence from `start` (one row; None: zeros), in `rows` rows that are filled evenly.
-
-        The state after the boundary that a direction reads first is the same for all sentences, and the boundary that
-        it reads last has no output: an encoder that carries state starts from that state, and reads only words.
-        """
-        rows = min(rows or self.sizes.rows, len(plan.sentences))
-        in_row = assign_rows(list(map(len, plan.sentences)), rows)
-        boundaries = not self.config.sequence_encoder.carries_state
-        batch = embedding_batch(plan.sentences, in_row, rows, reset=True, boundaries=boundaries)
-        return self._embed(batch, plan, spec, None, start)
-
-    def embed_carrying(self, plan: Plan, spec: OutputSpec, state: BiLMState, first: int) -> BatchResult:
-        """Embed a batch whose first sentence is number `first`: sentence i continues row i mod the rows of `state`."""
-        num_rows = state.h.shape[2]
-        rows = np.arange(first, first + len(plan.sentences)) % num_rows
-        batch = embedding_batch(plan.sentences, rows, num_rows, reset=False)
-        return self._embed(batch, plan, spec, state, None)
 
     # --- All batches
 
@@ -259,10 +225,7 @@ class Pipeline:
             self.model.start(state)  # raises where there is none to carry
             return self.bilm.initial_state(batch_size or 1) if state == "carry" else None
         if batch_size not in (None, state.h.shape[2]):
-            raise ValueError(
-                f"the given state has {state.h.shape[2]} rows, not {batch_size}: give one row for each sentence of a "
-                "batch"
-            )
+            raise ValueError(f"the given state has {state.h.shape[2]} rows, not {batch_size}: omit batch_size")
         return state.to(self.device)
 
     def embed_all(
@@ -281,18 +244,13 @@ class Pipeline:
             batch_size: As for `Embedder.embed`.
         """
         plans = (self.plan(sentences, spec) for sentences in batches)
-        if (carried := self.carried(state, batch_size)) is not None:
-            return self._embed_all_carrying(plans, spec, carried)
-        start = self.model.start(cast(StatePolicy, state or self.model.state_policy))
-        run = partial(self.embed_batch, spec=spec, start=start and start.to(self.device), rows=batch_size)
-        ahead = self.sizes.batches_ahead if self.device.type != "cpu" or num_threads() > 1 else 1
-        return overlapped(run, plans, ahead)
-
-    def _embed_all_carrying(
-        self, plans: Iterable[Plan], spec: OutputSpec, state: BiLMState
-    ) -> Generator[BatchResult, None, None]:
+        if (carried := self.carried(state, batch_size)) is None:
+            start = self.model.start(cast(StatePolicy, state or self.model.state_policy))
+            run = partial(self.embed_batch, start=start and start.to(self.device), rows=batch_size)
+            ahead = self.sizes.batches_ahead if self.device.type != "cpu" or num_threads() > 1 else 1
+            yield from overlapped(run, plans, ahead)
+            return
         first = 0
         for plan in plans:
-            result = self.embed_carrying(plan, spec, state, first)
-            state, first = result.state, first + len(plan.sentences)
-            yield result
+            yield (result := self.embed_batch(plan, None, None, carried, first))
+            carried, first = result.state, first + len(plan.sentences)

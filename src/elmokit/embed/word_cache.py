@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from threading import Lock
-from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -21,7 +19,6 @@ class WordCache:
             self._vectors = torch.empty(self.capacity, dim, dtype=torch.float32, device="cpu")
         self._rows: dict[str, int] = {}
         self._lock = Lock()
-        _caches.add(self)
 
     def __reduce__(self) -> tuple[type[WordCache], tuple[int, int]]:
         """A copy or pickle, as for another process, is empty."""
@@ -48,19 +45,3 @@ class WordCache:
             rows = range(len(self._rows), len(self._rows) + len(new))
             self._vectors[rows.start : rows.stop] = vectors[new]
             self._rows.update((words[number], row) for number, row in zip(new, rows, strict=True))
-
-    def reset_after_fork(self) -> None:
-        """Empty the cache in a forked child, where the lock may be held by a thread that does not exist there."""
-        self._lock, self._rows = Lock(), {}
-
-
-_caches: WeakSet[WordCache] = WeakSet()
-
-
-def _after_fork() -> None:
-    for cache in list(_caches):
-        cache.reset_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

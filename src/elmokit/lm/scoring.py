@@ -22,7 +22,7 @@ from elmokit.lm.language_model import check_start, parts_of, resolve_language_mo
 from elmokit.lm.masked import masked_log_losses
 from elmokit.lm.measures import Perplexity, PseudoPerplexity
 from elmokit.settings import StatePolicy
-from elmokit.text.tokenizer import Sentence, refuse_table
+from elmokit.text.tokenizer import Sentence
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,11 +211,10 @@ def score(
 
     Raises:
         ValueError: The model has no softmax, vocabulary, or state of this kind, an argument is invalid, or `sentences`
-            is a single string or a table, or has something other than sentences.
+            is a single string, or has something other than sentences.
     """
     if isinstance(sentences, str):
         raise ValueError("score takes a list of sentences, not a single string: write score([text])")
-    refuse_table(sentences)
     pretrained = resolve_language_model(model, device)
     tokenized = [words_of(pretrained, sentence, tokenize) for sentence in sentences]
     return cast(list[SentenceScore] | list[MaskedScore], list(scores(pretrained, tokenized, state, batch_size)))
