@@ -20,10 +20,11 @@ from peak_memory import needs_peak_memory, peak_megabytes
 
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
+from elmokit.cli import main
 from elmokit.config import BiLMConfig
 from elmokit.embed import files
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.files import FileJob, embed_file, encode_file
+from elmokit.embed.files import FileJob, FileReport, embed_fasta, embed_file, encode_file
 from elmokit.embed.pipeline import Pipeline, Sizes
 from elmokit.fs.atomic import write_json
 from elmokit.fs.lock import only_one_in
@@ -61,8 +62,18 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def writer(name: str) -> Callable[..., Any]:
-    return encode_file if name.endswith("npy") else embed_file
+Write = Callable[..., FileReport]
+
+
+@pytest.fixture
+def write(tmp_path: Path, text: Path, embedder: Embedder) -> Write:
+    """Write the vectors of the text to an output of this name."""
+
+    def write(name: str, **options: Any) -> FileReport:
+        function = encode_file if name.endswith("npy") else embed_file
+        return function(text, tmp_path / name, embedder, **{"sentences_per_part": 5} | options)
+
+    return write
 
 
 def written(output: Path) -> dict[str, bytes]:
@@ -75,9 +86,9 @@ def written(output: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("layers", ["mix", "all", 1])
 @pytest.mark.parametrize("state", ["zeros", "carry"])
 def test_a_file_gets_the_vectors_of_the_embedder(
-    tmp_path: Path, text: Path, embedder: Embedder, layers: str | int, state: str
+    tmp_path: Path, write: Write, embedder: Embedder, layers: str | int, state: str
 ) -> None:
-    report = embed_file(text, tmp_path / "out", embedder, layers=layers, state=state, sentences_per_part=5)
+    report = write("out", layers=layers, state=state)
     sentences = [line.split() for line in random_lines(23)]
     store = EmbeddingStore(tmp_path / "out")
     assert (report.sentences, report.words, report.parts, report.parts_kept) == (23, sum(map(len, sentences)), 5, 0)
@@ -89,13 +100,13 @@ def test_a_file_gets_the_vectors_of_the_embedder(
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
-def test_lines_get_the_vectors_of_encode(tmp_path: Path, text: Path, embedder: Embedder, pooling: Any) -> None:
+def test_lines_get_the_vectors_of_encode(tmp_path: Path, write: Write, embedder: Embedder, pooling: str) -> None:
     options: dict[str, Any] = {"pooling": pooling, "normalize_embeddings": True}
-    report = encode_file(text, tmp_path / "out.NPY", embedder, **options, sentences_per_part=5)
-    found = np.load(tmp_path / "out.NPY", mmap_mode="r")
-    assert (found.dtype, report.sentences) == (np.float32, 23)
+    assert write("out.npy", **options).sentences == 23
+    found = np.load(tmp_path / "out.npy", mmap_mode="r")
+    assert found.dtype == np.float32
     np.testing.assert_allclose(found, embedder.encode(random_lines(23), **options), rtol=0, atol=1e-5)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.NPY", "text.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.npy", "text.txt"]
 
 
 def test_half_precision_compressed_and_tokenized_here(tmp_path: Path, embedder: Embedder) -> None:
@@ -131,27 +142,20 @@ def test_a_sentence_of_100_000_words(tmp_path: Path) -> None:
     np.testing.assert_allclose(store[1][1][-500:, half:], end[:, half:], rtol=0, atol=1e-5)
 
 
-def test_blank_lines_alone_and_one_sentence(tmp_path: Path, embedder: Embedder) -> None:
-    for name, content, lengths in (("blank", "\n\n", [0, 0]), ("one", "I like apple", [3])):
-        (tmp_path / f"{name}.txt").write_text(content)
-        embed_file(tmp_path / f"{name}.txt", tmp_path / name, embedder)
-        assert [len(words) for words, _ in EmbeddingStore(tmp_path / name)] == lengths
-
-
-@pytest.mark.parametrize("name", ["out", "lines.npy"])
+@pytest.mark.parametrize("name", ["out", "out.npy"])
 @pytest.mark.parametrize("threads", [2, 4])
 def test_parts_are_the_same_on_any_number_of_cores(
-    tmp_path: Path, embedder: Embedder, threads: int, name: str, num_threads: Callable[[int], None]
+    tmp_path: Path, text: Path, embedder: Embedder, threads: int, name: str, num_threads: Callable[[int], None]
 ) -> None:
-    embedder = Embedder(embedder.model, "cpu", sizes=Sizes(batch_words=60))  # some batches a part, begun ahead
     lines = [*random_lines(40), "", " ".join(WORDS * 10), "", ""]  # a long one, and blank ones to the end
-    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    small = Embedder(embedder.model, "cpu", sizes=Sizes(batch_words=60))  # some batches a part, begun ahead
     made = []
     for number in (1, threads):
         num_threads(number)
-        output = tmp_path / f"{number}-{name}"
-        writer(name)(tmp_path / "text.txt", output, embedder, sentences_per_part=7, layers="top", tokenize=False)
-        made.append(written(output))
+        function = encode_file if name.endswith("npy") else embed_file
+        function(text, tmp_path / f"{number}-{name}", small, sentences_per_part=7, layers="top", tokenize=False)
+        made.append(written(tmp_path / f"{number}-{name}"))
     assert made[0] == made[1]
 
 
@@ -212,7 +216,7 @@ def test_a_killed_run_that_is_resumed_ends_with_the_same_vectors(
     ("owner", "name", "call"), [(Pipeline, "embed_batch", 3), (FileJob, "_counted", 11), (files, "write_shard", 3)]
 )
 def test_a_run_that_fails_while_it_writes_leaves_the_finished_parts(
-    tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int
 ) -> None:
     calls, unpatched = [], getattr(owner, name)
 
@@ -224,25 +228,25 @@ def test_a_run_that_fails_while_it_writes_leaves_the_finished_parts(
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
         patch.setattr(owner, name, stopped_in_the_third_part)
-        embed_file(text, tmp_path / "out", embedder, state="carry", sentences_per_part=5)
+        write("out", state="carry")
     names = ["index.json", "part-00000.safetensors", "part-00001.safetensors", "state-00001.safetensors"]
     assert sorted(contents(tmp_path / "out")) == names
-    assert embed_file(text, tmp_path / "out", embedder, state="carry", sentences_per_part=5).parts_kept == 2
-    embed_file(text, tmp_path / "whole", embedder, state="carry", sentences_per_part=5)
+    assert write("out", state="carry").parts_kept == 2
+    write("whole", state="carry")
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(("state", "missing", "kept"), [("carry", [2], 0), ("carry", [4], 0), ("zeros", [1, 4], 3)])
 def test_a_finished_run_that_lost_parts_computes_them_again(
-    tmp_path: Path, text: Path, embedder: Embedder, state: str, missing: list[int], kept: int
+    tmp_path: Path, write: Write, state: str, missing: list[int], kept: int
 ) -> None:
     """With carried state all of them, as it keeps no state to go on from."""
-    embed_file(text, tmp_path / "out", embedder, state=state, sentences_per_part=5)
+    write("out", state=state)
     whole = contents(tmp_path / "out")
     for number in missing:
         (tmp_path / "out" / f"part-{number:05d}.safetensors").unlink()
-    report = embed_file(text, tmp_path / "out", embedder, state=state, sentences_per_part=5)
-    assert contents(tmp_path / "out") == whole and report.parts_kept == kept
+    assert write("out", state=state).parts_kept == kept
+    assert contents(tmp_path / "out") == whole
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -269,14 +273,12 @@ def test_a_part_is_there_while_the_next_but_one_is_read(
     embed_file(tmp_path / "text.txt", tmp_path / "out", embedder, sentences_per_part=2)
 
 
-def test_a_finished_directory_that_is_written_again_stays_as_it_is(
-    tmp_path: Path, text: Path, embedder: Embedder
-) -> None:
-    embed_file(text, tmp_path / "out", embedder, sentences_per_part=5)
+def test_a_finished_directory_that_is_written_again_stays_as_it_is(tmp_path: Path, write: Write) -> None:
+    write("out")
     paths = [tmp_path, *tmp_path.rglob("*")]
     before = [path.stat().st_mtime_ns for path in paths]  # of directories too, which change with any new file in them
     for overwrite in (False, True):
-        assert embed_file(text, tmp_path / "out", embedder, sentences_per_part=5, overwrite=overwrite).parts_kept == 5
+        assert write("out", overwrite=overwrite).parts_kept == 5
     assert [path.stat().st_mtime_ns for path in paths] == before
 
 
@@ -284,30 +286,29 @@ def test_a_finished_directory_that_is_written_again_stays_as_it_is(
 
 
 @pytest.mark.parametrize("name", ["out", "out.hdf5", "out.parquet", "out.npy"])
-def test_output_with_other_vectors_needs_overwrite(tmp_path: Path, text: Path, embedder: Embedder, name: str) -> None:
-    output, write, parts = tmp_path / name, writer(name), tmp_path / f".{name}.parts"
-    write(text, output, embedder, sentences_per_part=5)
-    top = written(output)
+def test_output_with_other_vectors_needs_overwrite(tmp_path: Path, write: Write, name: str) -> None:
+    output, parts = tmp_path / name, tmp_path / f".{name}.parts"
+    write(name)
+    before = written(output)
     with pytest.raises((ValueError, FileExistsError), match="ask to overwrite it"):
-        write(text, output, embedder, layers=1)
-    assert written(output) == top
+        write(name, layers=1)
+    assert written(output) == before
     # What kills leave: something written aside, and a store that another job did not complete.
     (tmp_path / f".partial-01234567-{name}").mkdir()
-    embed_file(text, parts, embedder)
+    write(f".{name}.parts")
     write_json(parts / "index.json", asdict(replace(read_index(parts), complete=False)))
-    write(text, output, embedder, layers=1, overwrite=True)
-    write(text, tmp_path / f"fresh-{name}", embedder, layers=1)
+    write(name, layers=1, overwrite=True)
+    write(f"fresh-{name}", layers=1)
     assert written(output) == written(tmp_path / f"fresh-{name}")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, f"fresh-{name}", "text.txt"])
 
 
 @pytest.mark.parametrize("name", ["out", "out.npy"])
 def test_overwriting_keeps_the_old_output_until_the_new_one_is_complete(
-    tmp_path: Path, text: Path, embedder: Embedder, name: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, write: Write, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output, write = tmp_path / name, writer(name)
-    write(text, output, embedder, layers=1)
-    before = written(output)
+    write(name, layers=1)
+    before = written(tmp_path / name)
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -317,45 +318,44 @@ def test_overwriting_keeps_the_old_output_until_the_new_one_is_complete(
     for layers, step in ((0, "embed.files.EmbeddingStore"), (2, last_step)):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(f"elmokit.{step}", stop)
-            write(text, output, embedder, layers=layers, overwrite=True)
-        assert written(output) == before
-    assert write(text, output, embedder, layers=2, overwrite=True).parts_kept == (name == "out")
+            write(name, layers=layers, overwrite=True)
+        assert written(tmp_path / name) == before
+    assert write(name, layers=2, overwrite=True).parts_kept == (5 if name == "out" else 0)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "text.txt"])
 
 
 @pytest.mark.parametrize("exists", [False, True])
 @pytest.mark.parametrize("name", ["out", "out.hdf5", "out.npy"])
 def test_an_output_behind_a_link_is_written_where_it_leads(
-    tmp_path: Path, text: Path, embedder: Embedder, name: str, exists: bool
+    tmp_path: Path, write: Write, name: str, exists: bool
 ) -> None:
-    target, write = tmp_path / "elsewhere" / name, writer(name)
     if exists:
-        write(text, target, embedder, layers=1)
-    (tmp_path / name).symlink_to(target)
-    assert write(text, tmp_path / name, embedder, overwrite=exists).output == tmp_path / name
-    write(text, tmp_path / f"fresh-{name}", embedder)
-    assert (tmp_path / name).is_symlink() and written(target) == written(tmp_path / f"fresh-{name}")
-    assert not list(tmp_path.rglob("*.parts"))
+        write(f"elsewhere/{name}", layers=1)
+    (tmp_path / name).symlink_to(tmp_path / "elsewhere" / name)
+    assert write(name, overwrite=exists).output == tmp_path / name
+    write(f"fresh-{name}")
+    assert (tmp_path / name).is_symlink() and not list(tmp_path.rglob("*.parts"))
+    assert written(tmp_path / "elsewhere" / name) == written(tmp_path / f"fresh-{name}")
 
 
-def test_what_is_no_store_is_not_overwritten(tmp_path: Path, text: Path, embedder: Embedder) -> None:
-    embed_file(text, tmp_path / "out", embedder)
+def test_what_is_no_store_is_not_overwritten(tmp_path: Path, text: Path, write: Write) -> None:
+    write("out")
     (tmp_path / "out" / "notes.txt").write_text("my notes")
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.txt").write_text("mine")
     (tmp_path / "link.hdf5").symlink_to(text)
     for name, reason in (("out", "also holds notes"), ("foreign", r"no index\.json"), ("link.hdf5", "the input")):
         with pytest.raises((FileExistsError, ValueError), match=reason):
-            embed_file(text, tmp_path / name, embedder, layers=1, overwrite=True)
+            write(name, layers=1, overwrite=True)
     (tmp_path / "out" / "notes.txt").unlink()
     (tmp_path / "out" / "index.json").write_text("damaged")
     with only_one_in(tmp_path / "out"), pytest.raises(ValueError, match=r"another process is writing in .*out"):
-        embed_file(text, tmp_path / "out", embedder, layers=1, overwrite=True)
-    embed_file(text, tmp_path / "out", embedder, layers=1, overwrite=True)
+        write("out", layers=1, overwrite=True)
+    write("out", layers=1, overwrite=True)
     assert EmbeddingStore(tmp_path / "out").index.layers == "1"
     text.write_text(text.read_text(encoding="utf-8").replace("like", "hate"), encoding="utf-8")  # of the same size
     with pytest.raises(ValueError, match="holds other embeddings"):
-        embed_file(text, tmp_path / "out", embedder, layers=1)
+        write("out", layers=1)
 
 
 # --- What is refused -----------------------------------------------------------------------------------------------
@@ -386,11 +386,105 @@ def test_errors_are_raised_before_anything_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
-def test_reading_the_text_shows_progress(
-    tmp_path: Path, text: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+# --- Proteins ------------------------------------------------------------------------------------------------------
+
+RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
+
+
+def sequences(lengths: list[int]) -> dict[str, str]:
+    draw = random.Random(3)
+    return {f"P{number:05d}": "".join(draw.choices(RESIDUES, k=length)) for number, length in enumerate(lengths)}
+
+
+def write_fasta(path: Path, proteins: dict[str, str]) -> Path:
+    lines = []
+    for name, residues in proteins.items():
+        lines += [f">sp|{name}|{name}_HUMAN of chance"] + [residues[i : i + 60] for i in range(0, len(residues), 60)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+PROTEINS = sequences([7, 130, 1, 61, 90, 450, 0, 33])
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as file:
+        return {name: file[name] for name in file.files}
+
+
+def read_h5(path: Path) -> dict[str, np.ndarray]:
+    with h5py.File(path) as file:
+        names: list[str] = []
+        file.visit(names.append)
+        return {name: file[name][()] for name in names if isinstance(file[name], h5py.Dataset)}
+
+
+READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {".npz": read_npz, ".h5": read_h5}
+
+
+@pytest.mark.parametrize("suffix", READERS)
+@pytest.mark.parametrize(
+    "options",
+    [{"layers": "sum"}, {"layers": "all"}, {"layers": 1, "storage_dtype": "float16"}, {"protein": True}],
+    ids=str,
+)
+def test_embed_fasta_writes_the_vectors_by_name(
+    tmp_path: Path, embedder: Embedder, suffix: str, options: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("elmokit.progress.SECONDS_BETWEEN_LINES", 0)
-    embed_file(text, tmp_path / "out", embedder, sentences_per_part=5)
-    printed = capsys.readouterr().err.splitlines()
-    for line in ("read text.txt: 23.0 lines", "text.txt: 100%"):
-        assert any(each.startswith(line) for each in printed), line
+    file, output = write_fasta(tmp_path / "in.fasta", PROTEINS), tmp_path / f"out{suffix}"
+    report = embed_fasta(file, output, embedder, sentences_per_part=3, **options)
+    assert (report.sentences, report.words) == (len(PROTEINS), sum(map(len, PROTEINS.values())))
+    found, dtype = READERS[suffix](output), options.get("storage_dtype", "float32")
+    assert list(found) == list(PROTEINS)  # in the order of the file, though they are run by length
+    for name, residues in PROTEINS.items():
+        (expected,) = embedder.embed([list(residues)], layers=options.get("layers", "sum"))
+        if "protein" in options:
+            expected = expected.mean(axis=0) if residues else np.zeros(embedder.dim)
+        assert found[name].dtype == dtype
+        np.testing.assert_allclose(found[name], expected, atol=1e-6 if dtype == "float32" else 1e-3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.fasta", f"out{suffix}"]
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_names_with_a_slash_are_groups_and_an_output_that_exists_needs_overwrite(
+    tmp_path: Path, embedder: Embedder, suffix: str
+) -> None:
+    domains = {"P1/1-40": "MVLS", "P1/41-80": "PADK", "P2": "TNV"}
+    file, output = write_fasta(tmp_path / "in.fasta", domains), tmp_path / f"out{suffix}"
+    embed_fasta(file, output, embedder)
+    lengths = {name: len(array) for name, array in READERS[suffix](output).items()}
+    assert lengths == {"P1/1-40": 4, "P1/41-80": 4, "P2": 3}
+    with pytest.raises(FileExistsError, match="exists"):
+        embed_fasta(file, output, embedder, id_field=2)
+    embed_fasta(file, output, embedder, id_field=-1, overwrite=True)
+    assert all(name.endswith("_HUMAN of chance") for name in READERS[suffix](output))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("out.pt", {}, r"name the output out\.pt\.npz"),
+        ("out.npz", {"protein": True, "layers": "all"}, "one vector is needed"),
+        ("out.npz", {"state": "carry"}, "does not continue the one before it"),
+    ],
+)
+def test_embed_fasta_refuses_what_it_cannot_write(
+    tmp_path: Path, embedder: Embedder, name: str, options: dict[str, Any], message: str
+) -> None:
+    file = write_fasta(tmp_path / "in.fasta", PROTEINS)
+    with pytest.raises(ValueError, match=message):
+        embed_fasta(file, tmp_path / name, embedder, **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.fasta"]
+
+
+def test_command_embeds_proteins_with_the_options_of_the_old_script(
+    tmp_path: Path, embedder: Embedder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(embedder.model, tmp_path / "model")
+    file, output = write_fasta(tmp_path / "in.fasta", PROTEINS), tmp_path / "out.npz"
+    command = ["embed", "--fasta", str(file), "--output", str(output), "--model", str(tmp_path / "model")]
+    assert main([*command, "--protein", "--split-char", "_", "--id", "0"]) == 0
+    assert list(read_npz(output)) == [f"sp|{name}|{name}" for name in PROTEINS]
+    assert read_npz(output)["sp|P00001|P00001"].shape == (embedder.dim,)
+    assert main([*command[:1], *command[2:], "--protein"]) == 2
+    assert "add --fasta" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """From words to layers: the same on any machine, and the same whatever was embedded before."""
 
-import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +12,6 @@ from oracle import random_weights
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.outputs import Pooling
 from elmokit.embed.pipeline import Sizes
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import PrepackedCharCNN
@@ -26,17 +24,6 @@ SENTENCES = [
     *([word] for word in ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]),
     ["The", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "over", "a", "quick", "dog", "."],
 ]
-
-
-@pytest.mark.parametrize("pooling", ["mean", "max"])
-def test_pooling_equals_that_of_numpy(pooling: Any) -> None:
-    lengths, draws = torch.tensor([3, 0, 4, 1]), torch.Generator().manual_seed(0)
-    words = torch.randn(8, 6, generator=draws)
-    found = Pooling(pooling)(words, lengths).numpy()
-    reduce = {"mean": np.mean, "max": np.max}[pooling]
-    for vectors, pooled in zip(words.split(lengths.tolist()), found, strict=True):
-        expected = reduce(vectors.numpy(), axis=0) if len(vectors) else np.zeros(6)
-        np.testing.assert_allclose(pooled, expected, rtol=1e-6)
 
 
 def tiny() -> Pretrained:
@@ -81,11 +68,6 @@ def test_every_machine_gives_the_same(absent: str, dtype: str, state: str, reque
 
 
 @each_native_dtype
-def test_words_are_cached_where_products_are_exact_row_by_row(dtype: torch.dtype) -> None:
-    assert embedder(dtype).pipeline.cache is not None
-
-
-@each_native_dtype
 def test_vectors_are_the_same_to_the_last_bit_whatever_came_before(dtype: torch.dtype) -> None:
     used, expected = embedder(dtype), []
     for sentence in SENTENCES:
@@ -113,14 +95,11 @@ def test_a_small_cache_changes_nothing(dtype: torch.dtype, words: int) -> None:
 
 @pytest.mark.native(torch.float32)
 def test_words_of_any_length_do_not_fill_the_cache() -> None:
-    made = embedder()
-    long = "x" * 100_000
+    made, long = embedder(), "x" * 100_000
     with pytest.warns(UserWarning, match="1 word is too long"):
-        (found,) = made.embed([["a", long, "b"]])
-    known = made.pipeline.cache
-    assert known is not None and {"a", "b"} <= known._rows.keys() and long not in known._rows
-    with pytest.warns(UserWarning, match="1 word is too long"):
-        np.testing.assert_array_equal(made.embed([["a", long, "b"]])[0], found)
+        found = [made.embed([["a", long, "b"]])[0] for _ in range(2)]
+    assert made.pipeline.cache is not None and list(made.pipeline.cache._rows)[-2:] == ["a", "b"]
+    np.testing.assert_array_equal(*found)
 
 
 def test_products_that_float16_cannot_hold_are_refused() -> None:
@@ -193,21 +172,6 @@ def test_an_embedder_keeps_the_weights_that_it_was_given() -> None:
 
 
 @pytest.mark.native(torch.float32)
-def test_a_failure_leaves_the_cache_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, expected = embedder(), embedder().embed(SENTENCES)
-    made.embed(SENTENCES[:3])
-
-    def fails(*_: object) -> torch.Tensor:
-        raise RuntimeError("out of memory")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(PrepackedCharCNN, "forward", fails)
-        with pytest.raises(RuntimeError, match="out of memory"):
-            made.embed(SENTENCES)
-    assert_equal(made.embed(SENTENCES), expected)
-
-
-@pytest.mark.native(torch.float32)
 def test_threads_may_share_an_embedder() -> None:
     made = embedder(cached_words=12)  # so that it is emptied all the time
     expected = [made.embed([sentence])[0] for sentence in SENTENCES]
@@ -217,21 +181,10 @@ def test_threads_may_share_an_embedder() -> None:
         assert_equal(list(found), [expected[number] for number in order])
 
 
-@pytest.mark.native(torch.float32)
-def test_a_copy_begins_with_no_words(encoded: list[str]) -> None:
-    made = embedder()
-    expected = made.embed(SENTENCES)
-    before = len(encoded)
-    assert_equal(copy.deepcopy(made).embed(SENTENCES), expected)
-    assert encoded[before:] == [word for word in encoded[:before] if word not in ("<S>", "</S>")]
-
-
-@pytest.mark.native(torch.float32)
-def test_words_without_characters_are_not_kept() -> None:
+def test_words_without_characters_are_not_cached() -> None:
     """Their vectors are a table already."""
-    lstm = BiLMConfig.preset("tiny").lstm
     vocab = Vocab.from_counts({"a": 3, "b": 2})
-    made = Embedder(Pretrained(BiLM(BiLMConfig(lstm, None, num_words=len(vocab))), vocab=vocab), device="cpu")
+    config = BiLMConfig(BiLMConfig.preset("tiny").lstm, None, num_words=len(vocab))
+    made = Embedder(Pretrained(BiLM(config), vocab=vocab), device="cpu")
     assert made.pipeline.cache is None
     np.testing.assert_array_equal(made.embed([["a", "unknown", "b"]])[0], made.embed([["a", "c", "b"]])[0])
-    made.clear_word_cache()

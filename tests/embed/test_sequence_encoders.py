@@ -1,7 +1,6 @@
 """Embedding with every sequence encoder: as `BiLM.forward` of a sentence alone, whatever the batch."""
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +9,9 @@ from sequence_encoders import CARRYING, CONFIGS, STATELESS, random_bilm
 
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.files import embed_file
 from elmokit.embed.outputs import OutputSpec
 from elmokit.embed.pipeline import Sizes
 from elmokit.nn.elmo import Elmo, batch_to_ids
-from elmokit.storage.store import EmbeddingStore
 
 WORDS = ["I", "like", "apple", "naïve", "词向量", "the", "of", ",", "play", "unbelievable"]
 SMALL = Sizes(batch_words=60)
@@ -70,35 +67,17 @@ def test_a_warm_state_is_where_every_sentence_starts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STATELESS)
-def test_an_encoder_without_state_says_so_in_a_line(name: str, tmp_path: Path) -> None:
+def test_an_encoder_without_state_says_so(name: str) -> None:
     model = model_of(name)
     embedder, zeros = Embedder(model, "cpu"), model.bilm.initial_state(1)
-    (tmp_path / "text.txt").write_text("I like apple .\n")
     for embed in (
         lambda: embedder.embed(TEXTS, state="carry"),
-        lambda: embed_file(tmp_path / "text.txt", tmp_path / "vectors", embedder, state="carry"),
-        lambda: Pretrained(model.bilm, state_policy="carry"),
         lambda: Pretrained(model.bilm, warm_state=zeros),
+        lambda: embedder.embed(TEXTS, state=zeros),
+        lambda: Elmo(model.bilm)(batch_to_ids(TEXTS), zeros),
     ):
-        with pytest.raises(ValueError, match=r"^the sequence encoder \w+ carries no state: (use state='zeros'|leave)"):
+        with pytest.raises(ValueError, match=r"carries no state|has no state"):
             embed()
-    for embed in (lambda: embedder.embed(TEXTS, state=zeros), lambda: Elmo(model.bilm)(batch_to_ids(TEXTS), zeros)):
-        with pytest.raises(ValueError, match=r"has no state to carry or to start from: use zeros$"):
-            embed()
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_files_of_vectors_are_those_of_embed(name: str, tmp_path: Path) -> None:
-    model, texts = model_of(name), [words for words in TEXTS if len(words) < 150]
-    embedder = Embedder(model, "cpu", sizes=SMALL)
-    (tmp_path / "text.txt").write_text("".join(" ".join(words) + "\n" for words in texts), encoding="utf-8")
-    embed_file(
-        tmp_path / "text.txt", tmp_path / "vectors", embedder, layers="top", tokenize=False, sentences_per_part=4
-    )
-    expected = embedder.embed(texts, "top")
-    for (words, vectors), text, of_text in zip(EmbeddingStore(tmp_path / "vectors"), texts, expected, strict=True):
-        assert words == text
-        assert_close(vectors, of_text)
 
 
 @pytest.mark.parametrize("freeze", [True, False], ids=["frozen", "learning"])

@@ -326,8 +326,8 @@ class FileJob:
             "tokenizer": None if self.tokenizer.name == TOKENIZED else self.embedder.model.tokenizer,
             "pooling": self.pooling,
             "dtype": str(self.embedder.dtype).removeprefix("torch."),
-            "text": digest.hexdigest(),
             "names": blake2b("\n".join(self.names).encode(), digest_size=16).hexdigest() if self.names else None,
+            "text": digest.hexdigest(),
         }
         dim, count = self.embedder.dim, self.spec.layers.count
         return StoreIndex(
