@@ -2,12 +2,11 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 from efml_files import CHARACTERS, WORDS
 
 from elmokit.config import CharCNNConfig, EfmlEncoderConfig
-from elmokit.text.efml import boundary_ids, count_truncated_efml, encode_efml, padding_ids
+from elmokit.text.efml import boundary_ids, count_truncated_efml, encode_efml
 
 BOTH = EfmlEncoderConfig(
     words=tuple(WORDS),
@@ -53,22 +52,13 @@ def test_encode_efml_without_a_limit_truncates_nothing() -> None:
     assert encode_efml(["a" * 100, "a" * 98], config).tolist() == [[3], [1]]
     assert count_truncated_efml(["a" * 100], config) == 0
     assert count_truncated_efml(TOKENS, BOTH) == 1
-
-
-def test_count_truncated_efml_leaves_out_boundaries() -> None:
-    narrow = dataclasses.replace(ONLY_WORDS, max_characters=4)
-    assert count_truncated_efml(["<bos>", "<S>", "</S>", "<eos>", "ab"], narrow) == 0
-    assert count_truncated_efml(["<bos>", "abc", "<pad>"], narrow) == 2
-
-
-def test_padding_ids_are_the_rows_of_pad() -> None:
-    word, character = WORDS.index("<pad>") + 1, CHARACTERS.index("<pad>") + 1
-    assert padding_ids(4, BOTH).tolist() == [word, character, character, character]
-    assert padding_ids(1, ONLY_WORDS).tolist() == [word]
-    assert np.array_equal(padding_ids(3, ONLY_CHARACTERS), [character] * 3)
+    narrow = dataclasses.replace(ONLY_WORDS, max_characters=4)  # boundaries are not counted
+    assert count_truncated_efml(["<bos>", "<S>", "</S>", "<eos>", "ab", "abc", "<pad>"], narrow) == 2
 
 
 @pytest.mark.parametrize("config", [BOTH, ONLY_WORDS, ONLY_CHARACTERS])
 def test_boundary_ids_equal_encoded_boundary_words(config: EfmlEncoderConfig) -> None:
     ids = encode_efml(["<S>", "</S>", "cat"], config)
     assert [boundary_ids(config, which, ids.shape[1]) for which in range(2)] == ids[:2].tolist()
+    if config.characters:
+        assert boundary_ids(config, 0, ids.shape[1] + 2)[-2:] == [CHARACTERS.index("<pad>") + 1] * 2

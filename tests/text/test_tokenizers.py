@@ -4,6 +4,7 @@ import io
 import re
 import tarfile
 import time
+import unicodedata
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,13 +14,24 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.text.chunks import INVISIBLE
-from elmokit.text.tokenizers import TOKENIZERS, get_tokenizer
+from elmokit.data.prepare import prepare, read_report
+from elmokit.fs.reading import read_lines
+from elmokit.text import tokenizers
+from elmokit.text.tokenizer import INVISIBLE
+from elmokit.text.tokenizers import (
+    SEGMENTERS,
+    TOKENIZER_OF,
+    TOKENIZERS,
+    UNSPACED_LETTER,
+    get_tokenizer,
+    missing_rules,
+    tokenizer_for,
+)
 
-ENGLISH = get_tokenizer("english-1")
+ENGLISH, WORDS = get_tokenizer("english-1"), get_tokenizer("words-1")
 
 # Raw text and its tokens in the treebanks.
-EXAMPLES = [
+ENGLISH_EXAMPLES = [
     ("I don't think he can't.", "I do n't think he ca n't ."),
     ("DON’T! It’s Smith's.", "DO N’T ! It ’s Smith 's ."),
     ("She'd've gone; we'll see.", "She 'd 've gone ; we 'll see ."),
@@ -42,14 +54,54 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "tokens"), EXAMPLES)
-def test_english_follows_treebank_conventions(text: str, tokens: str) -> None:
-    assert ENGLISH.tokenize(text) == tokens.split()
+# Of Universal Dependencies treebanks.
+WORDS_EXAMPLES = [
+    # German
+    ("Am 3. Oktober 1990 wurde, z.B. in Berlin, gefeiert.", "Am 3. Oktober 1990 wurde , z.B. in Berlin , gefeiert ."),
+    (
+        "Dr. Müller (vgl. Abb. 5) zahlt 1.000,50 €, d.h. 20%.",
+        "Dr. Müller ( vgl. Abb. 5 ) zahlt 1.000,50 € , d.h. 20 % .",
+    ),
+    ("Am 3.10. um 12:30 Uhr kommt die U-Bahn.", "Am 3.10. um 12:30 Uhr kommt die U-Bahn ."),
+    ("„Gut“, sagte er, »ja« usw.", "„ Gut “ , sagte er , » ja « usw."),
+    ("Das war gut. Es war 1990. Ende", "Das war gut . Es war 1990 . Ende"),
+    # French, Italian, Spanish, Catalan
+    ("L'homme qu’il voit aujourd'hui n'est pas d'ici.", "L' homme qu’ il voit aujourd'hui n' est pas d' ici ."),
+    ("« C'est-à-dire ? » dit M. Dupont.", "« C' est-à-dire ? » dit M. Dupont ."),
+    ("C'è l'arte dell'Ottocento.", "C' è l' arte dell' Ottocento ."),
+    ("¿Vive en EE.UU. el Sr. Gil?", "¿ Vive en EE.UU. el Sr. Gil ?"),
+    ("col·lecció d'art", "col·lecció d' art"),
+    # Words with an inner apostrophe or colon are not split.
+    ("Ankara'da foto's c'hoar п'ять EU:n.", "Ankara'da foto's c'hoar п'ять EU:n ."),
+    # Other scripts
+    ("Он живёт в г. Москве, т.е. 5 млн. человек.", "Он живёт в г. Москве , т.е. 5 млн. человек ."),
+    ("यह किताब है। वह घर गया।", "यह किताब है । वह घर गया ।"),
+    ("هذا كتاب، أليس كذلك؟", "هذا كتاب ، أليس كذلك ؟"),
+    ("שלום, עולם!", "שלום , עולם !"),
+    ("나는 학교에 갔다.", "나는 학교에 갔다 ."),
+    ("Αυτό είναι, π.χ. εδώ.", "Αυτό είναι , π.χ. εδώ ."),
+    # Any language
+    ("http://x.org/a?b, a.b@c.de und www.spiegel.de!", "http://x.org/a?b , a.b@c.de und www.spiegel.de !"),
+    ("ja ... nein?! -- 1990–1995", "ja ... nein ?! -- 1990 – 1995"),
+    ("<S> \u200bx\u00ady", "< S > xy"),
+    ("", ""),
+]
 
 
-@pytest.mark.parametrize("tokens", [tokens for _, tokens in EXAMPLES])
-def test_english_keeps_tokenized_text(tokens: str) -> None:
-    assert ENGLISH.tokenize(tokens) == tokens.split()
+@pytest.mark.parametrize(
+    ("name", "text", "tokens"),
+    [("english-1", *example) for example in ENGLISH_EXAMPLES] + [("words-1", *example) for example in WORDS_EXAMPLES],
+)
+def test_rules_follow_treebank_conventions_and_keep_tokenized_text(name: str, text: str, tokens: str) -> None:
+    tokenize = get_tokenizer(name).tokenize
+    assert tokenize(text) == tokenize(tokens) == tokens.split()
+
+
+def test_words_1_keeps_combining_marks_in_words() -> None:
+    marks = [chr(point) for point in range(0x1100) if unicodedata.category(chr(point)) in ("Mn", "Mc")]
+    spaced = [mark for mark in marks if not UNSPACED_LETTER.match(mark)]
+    split = [f"U+{ord(mark):04X}" for mark in spaced if WORDS.tokenize(f"a{mark}b") != [f"a{mark}b"]]
+    assert len(spaced) > 400 and not split
 
 
 @given(st.text(max_size=80), st.sampled_from(["english-1", "words-1"]))
@@ -80,7 +132,11 @@ def test_english_splits_sentences() -> None:
     ]
 
 
-@pytest.mark.parametrize("chunk", ["a-" * 50_000, "a." * 50_000, "x" * 100_000, "'" * 100_000, "1," * 50_000])
+@pytest.mark.parametrize(
+    "chunk",
+    ["a-" * 50_000, "a." * 50_000, "x" * 100_000, "'" * 100_000, "1," * 50_000, "http://" + ".'" * 200_000 + "a"],
+    ids=lambda chunk: chunk[:9],
+)
 @pytest.mark.parametrize("name", ["english-1", "words-1"])
 def test_tokenizers_take_linear_time_for_a_huge_chunk(name: str, chunk: str) -> None:
     start = time.process_time()
@@ -100,9 +156,161 @@ def test_whitespace_1_splits_at_white_space() -> None:
     assert plain.split_sentences("one two\n\nthree\n") == ["one two", "three"]
 
 
-def test_get_tokenizer_raises_for_an_unknown_name() -> None:
-    with pytest.raises(ValueError, match="english-1"):
-        get_tokenizer("english-0")
+GERMAN = "Am 3. Oktober 1990 kam z.B. Dr. Müller. Er blieb. Es war schön!"
+
+
+def prepared(directory: Path, text: str, **options: object) -> list[str]:
+    (directory / "raw.txt").write_text(text, encoding="utf-8")
+    prepare([directory / "raw.txt"], directory / "out", processes=1, **options)  # pyright: ignore
+    return list(read_lines(directory / "out" / "shard-00000.txt.zst"))
+
+
+# --- Choice by language --------------------------------------------------------------------------------------------
+
+
+def test_tokenizer_for_chooses_by_language() -> None:
+    assert tokenizer_for().name == "english-1" == tokenizer_for(None, "en").name
+    assert tokenizer_for(None, "de").name == "words-1" == tokenizer_for(None, "sv").name
+    assert tokenizer_for(None, "zh").name == "characters-1" == tokenizer_for(None, "ja").name
+    assert set(TOKENIZER_OF.values()) <= {*TOKENIZERS, *SEGMENTERS}
+
+
+def test_prepare_keeps_german_dates_and_abbreviations(tmp_path: Path) -> None:
+    expected = ["Am 3. Oktober 1990 kam z.B. Dr. Müller .", "Er blieb .", "Es war schön !"]
+    assert prepared(tmp_path, GERMAN, language="de") == expected
+    report = read_report(tmp_path / "out")
+    assert (report.options.tokenizer, report.options.language) == ("words-1", "de")
+
+
+@pytest.mark.parametrize(
+    ("name", "language", "message"),
+    [
+        ("whitespace-1", "de", "omit the language"),
+        ("words-1", None, "needs a language"),
+        ("klingon-1", "de", "choose one of whitespace-1, english-1, words-1, characters-1, rjieba"),
+    ],
+)
+def test_tokenizer_for_raises_for_mismatched_languages(name: str, language: str | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tokenizer_for(name, language)
+
+
+def test_missing_rules_warns_of_unsupported_languages() -> None:
+    for name, language, has_rules in [
+        (None, "de", True),
+        (None, "sv", False),
+        ("english-1", "xx", False),
+        (None, "zh", True),
+        ("characters-1", "ko", False),
+        ("english-1", None, True),
+    ]:
+        warning = missing_rules(tokenizer_for(name, language), language)
+        assert (warning is None) == has_rules
+        assert warning is None or f"no rules for sentences of '{language}'" in warning
+
+
+def test_prepare_warns_of_a_language_without_rules(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="no rules for sentences of 'sv'"):
+        assert prepared(tmp_path, "Hej där. Kom in!", language="sv") == ["Hej där .", "Kom in !"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "share"),
+    [
+        ("我喜欢吃苹果。" * 20, {}, "86%"),
+        ("Он живёт в Москве. " * 20, {"tokenizer": "english-1"}, "74%"),
+        ("我喜欢吃苹果。" * 20, {"language": "de"}, "86%"),
+        ("ฉันชอบกินแอปเปิ้ล" * 20, {"language": "zh"}, "100%"),
+    ],
+)
+def test_prepare_warns_of_unknown_scripts(tmp_path: Path, text: str, options: dict[str, str], share: str) -> None:
+    with pytest.warns(UserWarning, match=rf"has letters of scripts for which .* \({share} of"):
+        prepared(tmp_path, text, **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("Naïve œuvre, “café” – 5 € 😀 and a word of Greek: λόγος. " + "And English. " * 50, {}),
+        ("Он живёт в Москве.", {"language": "ru"}),
+        ("我 喜欢 吃 苹果 。", {"tokenizer": "whitespace-1"}),
+    ],
+)
+def test_prepare_does_not_warn_of_known_scripts(tmp_path: Path, text: str, options: dict[str, str]) -> None:
+    prepared(tmp_path, text, **options)  # a warning would be an error
+
+
+def test_prepare_splits_chinese_by_character(tmp_path: Path) -> None:
+    assert prepared(tmp_path, "他说：“好！”我走了。", language="zh") == ["他 说 ： “ 好 ！ ”", "我 走 了 。"]
+
+
+# --- Tokenizers of other libraries -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [("rjieba", "chinese"), ("unidic-lite", "japanese"), ("pythainlp", "thai"), ("spacy:en_core_web_sm", "spacy")],
+)
+def test_segmenter_names_the_extra_of_a_missing_library(name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(module: str) -> None:
+        raise ImportError(f"No module named {module!r}")
+
+    for loader in (*SEGMENTERS.values(), tokenizers._spacy):
+        loader.cache_clear()
+    monkeypatch.setattr(tokenizers, "import_module", missing)
+    with pytest.raises(ValueError, match=f"extra {extra}"):
+        get_tokenizer(name)
+
+
+def needs(*modules: str) -> None:
+    for module in modules:
+        pytest.importorskip(module, reason=f"{module} is not installed: it belongs to an optional extra")
+
+
+@pytest.mark.parametrize(
+    ("name", "modules", "text", "sentences"),
+    [
+        ("rjieba", ["rjieba"], "他在北京大学读书。 NLP 很好！", ["他 在 北京大学 读书 。", "NLP 很 好 ！"]),
+        (
+            "unidic-lite",
+            ["fugashi", "unidic_lite"],
+            "私は昨日学校に行きました。はい！",
+            ["私 は 昨日 学校 に 行き まし た 。", "はい ！"],
+        ),
+        (
+            "pythainlp",
+            ["pythainlp", "pycrfsuite"],
+            "ฉันชอบกินข้าว เขาเรียนที่มหาวิทยาลัย",
+            ["ฉัน ชอบ กินข้าว", "เขา เรียน ที่ มหาวิทยาลัย"],
+        ),
+        ("spacy:de", ["spacy"], "Am 3. Oktober war es so. Gut!", ["Am 3. Oktober war es so .", "Gut !"]),
+    ],
+)
+def test_segmenters_split_words_and_sentences_and_record_their_version(
+    tmp_path: Path, name: str, modules: list[str], text: str, sentences: list[str]
+) -> None:
+    needs(*modules)
+    assert prepared(tmp_path, text, tokenizer=name) == sentences
+    full = read_report(tmp_path / "out").options.tokenizer
+    assert full.startswith(f"{name}==") and get_tokenizer(full).name == full
+    with pytest.raises(ValueError, match=r"==0\.0\.1.* is required"):
+        get_tokenizer(f"{name}==0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("name", "module"), [("rjieba", "rjieba"), ("unidic-lite", "fugashi"), ("pythainlp", "pythainlp")]
+)
+@given(text=st.text(alphabet="我爱北京はい行กินข้า aB1. \n\u3000\u200b\x1c😀", max_size=30))
+def test_segmenters_keep_every_visible_character(name: str, module: str, text: str) -> None:
+    needs(module)
+    tokenizer = get_tokenizer(name)
+    tokens = tokenizer.tokenize(text)
+    assert all(token.split() == [token] for token in tokens)
+    assert "".join(tokens) == "".join(text.split())
+    assert "".join("".join(tokenizer.split_sentences(text)).split()) == "".join(text.split())
+
+
+# --- Agreement with UD English EWT -----------------------------------------------------------------------------------
 
 
 def _ewt_sentences(shared: Path, part: str) -> Iterator[tuple[str, list[str]]]:
@@ -133,10 +341,3 @@ def test_english_agrees_with_ewt(shared: Path) -> None:
         ours += len(result)
         gold += len(expected)
     assert 2 * right / (ours + gold) > 0.987
-
-
-def test_time_for_marks_in_a_url_is_linear() -> None:
-    start = time.process_time()
-    marks = "http://" + ".'" * 200_000 + "a"  # minutes, if each mark were compared with all after it
-    assert get_tokenizer("english-1").tokenize(marks) == [marks]
-    assert time.process_time() - start < 5

@@ -18,8 +18,7 @@ from elmokit.nn.bilm import BiLMState
 from elmokit.progress import ProgressBar
 from elmokit.settings import StatePolicy
 from elmokit.text.characters import TruncationWarning, truncation_in
-from elmokit.text.chunks import INVISIBLE
-from elmokit.text.tokenizer import Tokenizer
+from elmokit.text.tokenizer import INVISIBLE, Tokenizer
 
 WORDS_AROUND = 200  # a sentence may be a whole document, which each use in it would repeat in JSON
 

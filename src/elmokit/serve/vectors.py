@@ -27,7 +27,7 @@ from elmokit.serve.schemas import (
     TokenizeRequest,
 )
 from elmokit.serve.service import Service, Words
-from elmokit.text.chunks import token_offsets
+from elmokit.text.tokenizer import token_offsets
 
 router = APIRouter(route_class=JsonRoute, tags=["vectors"])
 Offsets = list[tuple[int, int] | None]  # start and stop of words in their text, in characters

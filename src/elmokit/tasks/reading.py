@@ -26,7 +26,7 @@ from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.fitting.words import BiLSTM, EncodedWords, WordBatch, WordEncoder, Words, masked_softmax
-from elmokit.text.chunks import token_offsets
+from elmokit.text.tokenizer import token_offsets
 from elmokit.text.tokenizers import get_tokenizer
 
 

@@ -46,14 +46,6 @@ def truncation_message(count: int, limit: str, place: str, word: str) -> str:
     return f"{words} after {limit}, as in {place}: {word[:60]!r}"
 
 
-def first_truncated(
-    sentences: Sequence[Sequence[str]], count_truncated: Callable[[Sequence[str]], int]
-) -> tuple[int, str]:
-    """The first word that `count_truncated` counts, after the number of its sentence, from 0; there must be one."""
-    number = next(number for number, words in enumerate(sentences) if count_truncated(words))
-    return number, next(word for word in sentences[number] if count_truncated([word]))
-
-
 def truncation_in(
     sentences: Sequence[Sequence[str]], count_truncated: Callable[[Sequence[str]], int], limit: str
 ) -> str:
@@ -67,7 +59,8 @@ def truncation_in(
     Returns:
         The message, with the first truncated word as its example; sentences are numbered from 0.
     """
-    number, word = first_truncated(sentences, count_truncated)
+    places = ((number, word) for number, words in enumerate(sentences) for word in words)
+    number, word = next(place for place in places if count_truncated(place[1:]))
     return truncation_message(sum(map(count_truncated, sentences)), limit, f"sentence {number}", word)
 
 
@@ -85,12 +78,7 @@ def encode_words(
 
     Returns:
         Ids from 1 to 261, (N, C) int32.
-
-    Raises:
-        ValueError: `max_characters` is below 3.
     """
-    if max_characters < 3:
-        raise ValueError(f"max_characters must be at least 3 (begin-word, one byte, end-word), not {max_characters}")
     encoded = [word.encode()[: max_characters - 2] for word in words]
     boundaries = [row for row, word in enumerate(words) if word in MARK_OF_BOUNDARY]
     for row in boundaries:

@@ -64,17 +64,8 @@ def encode_efml(words: Sequence[str], config: EfmlEncoderConfig) -> np.ndarray:
     return np.concatenate(columns, axis=1) + CHARACTER_SHIFT
 
 
-def padding_ids(width: int, config: EfmlEncoderConfig) -> np.ndarray:
-    """The ids with which ELMoForManyLangs pads the shorter sentences of a batch, (width,) int64."""
-    padding = np.empty(width, dtype=np.int64)
-    if config.words:
-        padding[0] = config.word_rows[EFML_PAD]
-    if config.characters:
-        padding[len(config.words) > 0 :] = config.character_rows[EFML_PAD]
-    return padding + CHARACTER_SHIFT
-
-
 def boundary_ids(config: EfmlEncoderConfig, which: int, width: int) -> list[int]:
-    """The ids of <S> (`which` = 0) or </S> (1), padded to `width`."""
+    """The ids of <S> (`which` = 0) or </S> (1), (width,): padded as ELMoForManyLangs pads, by the rows of <pad>."""
     (ids,) = encode_efml([EFML_BOUNDARIES[which]], config).tolist()
-    return [*ids, *padding_ids(width, config)[len(ids) :].tolist()][:width]
+    padding = config.character_rows[EFML_PAD] + CHARACTER_SHIFT if config.characters else 0
+    return [*ids, *[padding] * (width - len(ids))][:width]

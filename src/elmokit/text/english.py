@@ -6,8 +6,8 @@ A change of the rules that changes the tokens of any text requires a new name.
 import re
 from itertools import chain
 
-from elmokit.text.chunks import ChunkRules
 from elmokit.text.sentences import segments
+from elmokit.text.tokenizer import ChunkRules
 
 APOSTROPHE = r"['\u2019]"
 LETTER = r"[^\W\d_]"
@@ -66,17 +66,13 @@ WORD = (
 MARKS = r"\.{2,}|[!?]{2,}|''|``|\u2018\u2019|\u2019\u2019|<<|>>|->|([-=*_~#+])\1+|\S"
 
 
-def _compile(abbreviations: str, initial: str | None) -> re.Pattern[str]:
+def _rules(abbreviations: str, *initial: str) -> list[str]:
     """The rules in order of precedence."""
-    abbreviated = [DOTTED, *([initial] if initial else []), rf"(?<!\w)(?:{abbreviations})\.(?!\w)"]
-    rules = [URL, EMAIL, DOMAIN, CLITIC, FACE, *abbreviated, *NUMBERS, CONTRACTED, WORD, MARKS]
-    return re.compile("|".join(f"(?:{rule})" for rule in rules))
+    abbreviated = [DOTTED, *initial, rf"(?<!\w)(?:{abbreviations})\.(?!\w)"]
+    return [URL, EMAIL, DOMAIN, CLITIC, FACE, *abbreviated, *NUMBERS, CONTRACTED, WORD, MARKS]
 
 
-INSIDE_SENTENCE = _compile(f"{ABBREVIATIONS}|{ABBREVIATIONS_INSIDE}", INITIAL)
-END_OF_SENTENCE = _compile(ABBREVIATIONS, initial=None)
-
-tokenize_english = ChunkRules(INSIDE_SENTENCE, END_OF_SENTENCE)
+tokenize_english = ChunkRules(_rules(f"{ABBREVIATIONS}|{ABBREVIATIONS_INSIDE}", INITIAL), _rules(ABBREVIATIONS))
 
 
 # sentencex does not split quotations of several sentences, nor "me. I"; the treebanks do.

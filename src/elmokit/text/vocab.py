@@ -99,11 +99,8 @@ class Vocab:
 
         Spaces and tabs around a word are removed, as in bilm-tf (bilm/data.py).
         """
-        words = [line.strip(SPACES) for line in read_lines(path)]
-        if "" in words:
-            raise ValueError(f"{path}, line {words.index('') + 1} is blank: a vocabulary has one word per line")
         try:
-            return cls(word for word in words if word != OLD_MARK)
+            return cls(word for line in read_lines(path) if (word := line.strip(SPACES)) != OLD_MARK)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 

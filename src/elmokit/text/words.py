@@ -6,11 +6,9 @@ dell' arte). English has its own tokenizer, which splits contractions and hyphen
 A change of the rules that changes the tokens of any text requires a new name.
 """
 
-import re
-
-from elmokit.text.chunks import ChunkRules
 from elmokit.text.english import DOMAIN, EMAIL, FACE, LETTER, URL
 from elmokit.text.sentences import INTRODUCING
+from elmokit.text.tokenizer import ChunkRules
 
 # Abbreviations within a sentence; at its end, some of them are ordinary words.
 ABBREVIATIONS = (
@@ -52,13 +50,10 @@ WORD = rf"{WORD_CHARACTER}+(?:(?:{APOSTROPHE}|{HYPHEN}|\u00b7|:(?=[a-zäåö]))(
 MARKS = r"\.{2,}|[!?\u061f]{2,}|''|``|<<|>>|->|([-=*_~#+])\1+|\S"
 
 
-def _compile(abbreviated: tuple[str, ...]) -> re.Pattern[str]:
+def _rules(abbreviations: str, *others: str) -> list[str]:
     """The rules in order of precedence."""
-    rules = [URL, EMAIL, DOMAIN, FACE, DOTTED, *abbreviated, NUMBER, ELISION, WORD, MARKS]
-    return re.compile("|".join(f"(?:{rule})" for rule in rules))
+    abbreviated = [DOTTED, *others, rf"(?<!\w)(?:{abbreviations})\.(?!\w)"]
+    return [URL, EMAIL, DOMAIN, FACE, *abbreviated, NUMBER, ELISION, WORD, MARKS]
 
 
-INSIDE_SENTENCE = _compile((INITIAL, ORDINAL, rf"(?<!\w)(?:{ABBREVIATIONS})\.(?!\w)"))
-END_OF_SENTENCE = _compile((rf"(?<!\w)(?:{ALWAYS_ABBREVIATIONS})\.(?!\w)",))
-
-tokenize_words = ChunkRules(INSIDE_SENTENCE, END_OF_SENTENCE)
+tokenize_words = ChunkRules(_rules(ABBREVIATIONS, INITIAL, ORDINAL), _rules(ALWAYS_ABBREVIATIONS))

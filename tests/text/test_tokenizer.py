@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.text import chunks
-from elmokit.text.chunks import ChunkCache, ChunkRules, token_offsets
+from elmokit.text import tokenizer
+from elmokit.text.tokenizer import ChunkCache, ChunkRules, token_offsets
 from elmokit.text.tokenizers import get_tokenizer
 
 
@@ -49,17 +49,17 @@ def test_offsets_of_tokens_that_differ_from_the_text(text: str, tokens: list[str
 
 @given(st.lists(st.text(alphabet="ab.' \t", max_size=12), max_size=40), st.sampled_from([1, 3, 1000]))
 def test_chunk_cache_equals_no_cache_for_every_size(texts: list[str], size: int) -> None:
-    rules, before = re.compile(r"\w+|\S"), chunks.CACHED_CHUNKS
-    cached, chunks.CACHED_CHUNKS = ChunkCache(rules), size
+    rules, before = re.compile(r"\w+|\S"), tokenizer.CACHED_CHUNKS
+    cached, tokenizer.CACHED_CHUNKS = ChunkCache(rules), size
     try:
         for text in texts:
             for chunk in text.split():
                 assert cached[chunk] == tuple(rules.findall(chunk)) and len(cached) <= size
     finally:
-        chunks.CACHED_CHUNKS = before
+        tokenizer.CACHED_CHUNKS = before
     assert cached["x." * 10_000] == ("x", ".") * 10_000 and "x." * 10_000 not in cached
 
 
 def test_chunk_rules_treat_the_last_chunk_separately() -> None:
-    rules = ChunkRules(inside=re.compile(r"\w+\.|\S"), last=re.compile(r"\w+|\S"))
+    rules = ChunkRules(inside=[r"\w+\.", r"\S"], last=[r"\w+", r"\S"])
     assert rules("etc. etc.") == ["etc.", "etc", "."] and rules(" \n") == []
