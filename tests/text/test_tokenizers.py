@@ -150,12 +150,6 @@ def test_characters_1_splits_ideographs() -> None:
     assert chinese.split_sentences("他说：“好！”我走了。再见") == ["他说：“好！”", "我走了。", "再见"]
 
 
-def test_whitespace_1_splits_at_white_space() -> None:
-    plain = get_tokenizer("whitespace-1")
-    assert plain.tokenize(" do n't  U.S. ") == ["do", "n't", "U.S."]
-    assert plain.split_sentences("one two\n\nthree\n") == ["one two", "three"]
-
-
 GERMAN = "Am 3. Oktober 1990 kam z.B. Dr. Müller. Er blieb. Es war schön!"
 
 
@@ -207,11 +201,6 @@ def test_missing_rules_warns_of_unsupported_languages() -> None:
         warning = missing_rules(tokenizer_for(name, language), language)
         assert (warning is None) == has_rules
         assert warning is None or f"no rules for sentences of '{language}'" in warning
-
-
-def test_prepare_warns_of_a_language_without_rules(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="no rules for sentences of 'sv'"):
-        assert prepared(tmp_path, "Hej där. Kom in!", language="sv") == ["Hej där .", "Kom in !"]
 
 
 @pytest.mark.parametrize(

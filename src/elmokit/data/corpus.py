@@ -152,7 +152,7 @@ class SentenceReader:
         """Start reading.
 
         Args:
-            files: Text files (plain, .gz or .zst) with one sentence per line.
+            files: Text files (plain, .gz or .zst) with one sentence per line, of which `check_corpus` has found one.
             seed: Seed of the order.
             position: Where to start.
         """
@@ -168,20 +168,16 @@ class SentenceReader:
 
     def _read(self) -> Iterator[list[str]]:
         while True:
-            whole_pass, self._is_empty = self.position == Position(self.position.epoch), True
             order = self._shuffled(len(self._files), self.position.epoch)
             for index in range(self.position.file, len(order)):
                 self.position = replace(self.position, file=index)
                 yield from self._read_file(order[index])
                 self.position = Position(self.position.epoch, index + 1)
-            if whole_pass and self._is_empty:
-                raise ValueError("the corpus has no sentences: give text")
             self.position = Position(self.position.epoch + 1)
 
     def _read_file(self, number: int) -> Iterator[list[str]]:
         lines = (line for line in read_lines(self._files[number]) if line.strip())
         for block in islice(_blocks(lines), self.position.block, None):
-            self._is_empty = False
             order = self._shuffled(len(block), self.position.epoch, number, self.position.block)
             for index in order[self.position.taken :]:
                 self.position = replace(self.position, taken=self.position.taken + 1)

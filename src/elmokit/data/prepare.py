@@ -12,18 +12,21 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import IO, Annotated, Literal, get_args
 
+import zstandard
+
 from elmokit.data.documents import Document, is_fasta, read_documents
 from elmokit.data.duplicates import SIMILARITY, Fingerprint, SeenDocuments
-from elmokit.data.shuffle import ShuffledShards
 from elmokit.data.text_checks import unknown_script
 from elmokit.data.text_files import REPORT_NAME, SHARD
 from elmokit.data.workers import Work, tokenize_documents
-from elmokit.fs.atomic import OVERWRITE, atomic_directory, check_output, write_json
+from elmokit.fs.atomic import OVERWRITE, atomic_directory, check_output, create_bytes, write_json
 from elmokit.fs.json_files import read_json
+from elmokit.fs.reading import read_blocks
 from elmokit.progress import ProgressBar
 from elmokit.settings import Above, Between, Count, check, conform
 from elmokit.text.tokenizer import Tokenizer
@@ -31,6 +34,8 @@ from elmokit.text.tokenizers import TOKENIZED, missing_rules, tokenizer_for
 
 SHARD_BYTES, MAX_DEFAULT_SHARDS = 16_000_000, 256  # if the number of shards is not given
 FIRST_DOCUMENTS = 20  # of each file, whose script is checked before the run
+BUFFER_BYTES = 1 << 26  # of all shards
+KEY_DIGITS = 16  # hexadecimal digits of a sort key
 
 DROPPED_NAME = "dropped.jsonl"  # a JSON line for each dropped document
 OWN_FILES = re.compile(rf"{SHARD.pattern}|{re.escape(DROPPED_NAME)}|\.partial-.*")  # besides the report
@@ -169,6 +174,59 @@ def _select(
             notes.write(json.dumps(note, ensure_ascii=False) + "\n")
 
 
+# --- Shuffling into shards -------------------------------------------------------------------------------------------
+
+
+def sort_key(number: int, seed: int) -> int:
+    """A 64-bit hash of a document's number, which determines its shard and its position there."""
+    return int.from_bytes(blake2b(f"{seed}:{number}".encode(), digest_size=8).digest(), "big")
+
+
+class ShuffledShards:
+    """Writes documents to shard-NNNNN.txt.zst in shuffled order; the lines of a document stay together.
+
+    It needs the memory of one shard and two passes over the disk: documents are appended to the file of their shard in
+    order of arrival, each with its sort key, and afterwards each file is sorted in memory.
+    """
+
+    def __init__(self, directory: Path, num_shards: int, seed: int) -> None:
+        self._directory, self._seed = directory, seed
+        self._buffers: list[list[bytes]] = [[] for _ in range(num_shards)]
+        self._buffered = 0
+
+    def add(self, number: int, text: str) -> None:
+        """Add a document; `text` is lines that are not blank, each with a newline."""
+        key = sort_key(number, self._seed)
+        record = f"{key:0{KEY_DIGITS}x}\n{text}\n".encode()
+        self._buffers[key % len(self._buffers)].append(record)
+        self._buffered += len(record)
+        if self._buffered >= BUFFER_BYTES:
+            self._flush()
+
+    def _unsorted(self, shard: int) -> Path:
+        return self._directory / f"unsorted-{shard:05d}.zst"
+
+    def _flush(self) -> None:
+        for shard, buffer in enumerate(self._buffers):
+            with self._unsorted(shard).open("ab") as file:  # opened anew, as there may be more shards than open files
+                file.write(zstandard.ZstdCompressor(level=1).compress(b"".join(buffer)))
+            buffer.clear()
+        self._buffered = 0
+
+    def finish(self) -> None:
+        """Write the shards, after the last document."""
+        self._flush()
+        for shard in ProgressBar(range(len(self._buffers)), unit=" shards", desc="shuffle"):
+            records = b"".join(read_blocks(self._unsorted(shard))).split(b"\n\n")
+            self._unsorted(shard).unlink()
+            with create_bytes(self._directory / f"shard-{shard:05d}.txt.zst") as file:
+                for record in filter(None, sorted(records)):
+                    file.write(record[KEY_DIGITS + 1 :] + b"\n")
+
+
+# --- The run ---------------------------------------------------------------------------------------------------------
+
+
 def _sizes(paths: Sequence[str | Path]) -> dict[str, int]:
     return {str(path): Path(path).stat().st_size for path in paths}
 
@@ -251,8 +309,6 @@ def prepare(
     """
     if isinstance(inputs, str | Path) or isinstance(exclude, str | Path) or not inputs:
         raise ValueError("give a list of files: [path]")
-    if len({os.path.realpath(path) for path in (*inputs, *exclude)}) < len(inputs) + len(exclude):
-        raise ValueError("a file is given more than once, or is both an input and excluded")
     chosen = _tokenizer([*inputs, *exclude], tokenizer, language)
     if (warning := missing_rules(chosen, language)) is not None:
         warnings.warn(warning, stacklevel=2)
@@ -260,17 +316,9 @@ def prepare(
     if num_shards is None:
         num_shards = min(1 + sum(input_bytes.values()) // SHARD_BYTES, MAX_DEFAULT_SHARDS)
     options = PrepareOptions(
-        input_bytes=input_bytes,
-        exclude_bytes=_sizes(exclude),
-        text_field=text_field,
-        tokenizer=chosen.name,
-        language=language,
-        drop_duplicates=drop_duplicates,
-        similarity=similarity,
-        drop_paragraphs=drop_paragraphs,
-        num_shards=num_shards,
-        seed=seed,
-    )
+        input_bytes, _sizes(exclude), text_field, chosen.name, language, drop_duplicates, similarity, drop_paragraphs,
+        num_shards, seed,
+    )  # fmt: skip
     if (output / REPORT_NAME).is_file() and not overwrite:
         report = read_report(output)
         if json.dumps(asdict(report.options)) != json.dumps(asdict(options)):  # as text: the order of files counts

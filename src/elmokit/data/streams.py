@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.ops.packing import PackedText, Packing, pack_sentences
+from elmokit.ops.packing import PackedText, pack_sentences
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
 
@@ -94,13 +94,9 @@ class TrainingStream:
             batch_size: B, the number of rows.
             unroll_steps: T, the time steps of a window.
             rows: The pending words of each row, as in `PendingRows.to_words`; empty by default.
-
-        Raises:
-            ValueError: There are not as many rows as `batch_size`.
         """
         rows = [[[], [], [], []]] * batch_size if rows is None else rows
-        if len(rows) != batch_size:
-            raise ValueError(f"a stream of batch_size {batch_size} cannot continue one of {len(rows)} rows")
+        assert len(rows) == batch_size, (len(rows), batch_size)
         self._sentences, self._vocab, self._steps = sentences, vocab, unroll_steps
         self._number(rows)
 
@@ -299,22 +295,6 @@ def embedding_batch(
     text = pack_sentences(lengths, rows, num_rows, reset)
     tokens = text.to_streams(torch.from_numpy(np.stack([indices, indices])))
     return PackedBatch(words, tokens, text, lengths, margin=int(boundaries))
-
-
-def window_batch(forward: Sequence[str], backward: Sequence[str]) -> PackedBatch:
-    """Pack a single row with separate words for the two directions; results stay in stream order.
-
-    Args:
-        forward: The T words that the forward direction reads.
-        backward: The T words that the backward direction reads, in its order.
-
-    Returns:
-        The batch.
-    """
-    words, indices = number_words(chain(forward, backward))
-    length = len(forward)
-    text = PackedText(Packing.rectangle(length, 1), torch.arange(length, device="cpu").expand(2, length))
-    return PackedBatch(words, torch.from_numpy(indices).view(2, length), text, np.array([length]))
 
 
 def scoring_batch(sentences: Sequence[Sequence[str]], rows: np.ndarray, num_rows: int, reset: bool) -> PackedBatch:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
-from elmokit.data.streams import PackedBatch, assign_rows, embedding_batch, sentence_batches, window_batch
+from elmokit.data.streams import PackedBatch, assign_rows, embedding_batch, scoring_batch, sentence_batches
 from elmokit.embed.outputs import OutputSpec
 from elmokit.embed.word_cache import WordCache
 from elmokit.nn.bilm import BiLMState
@@ -29,7 +29,6 @@ from elmokit.ops.threads import num_threads, overlapped
 from elmokit.ops.transfer import download, upload
 from elmokit.settings import Count, CountOrZero, StatePolicy, check
 from elmokit.storage.shard import nothing_overflows
-from elmokit.text.characters import BOS, EOS
 
 Sentences = Sequence[Sequence[str]]
 
@@ -204,7 +203,7 @@ class Pipeline:
         """The state after the boundary that each direction reads first, from `start` (one row; None: zeros)."""
         known = self._after_boundaries.get(start is None)
         if known is None or known[0] is not start:
-            batch = window_batch([BOS], [EOS])
+            batch = scoring_batch([[]], np.zeros(1, np.int64), 1, reset=False)  # <S> and </S>
             known = self._after_boundaries[start is None] = start, self.run(batch, self.encode(batch), start)[1]
         return known[1]
 
