@@ -249,7 +249,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
     (
         "score sentences.txt --output scores.tsv --tsv --bits --overwrite --model model --state carry --batch-size 2 "
         "--device cpu --no-tokenize",
-        "elmokit.lm.score_files.score_file",
+        "elmokit.lm.scoring.score_file",
         {
             "file": Path("sentences.txt"),
             "output": Path("scores.tsv"),

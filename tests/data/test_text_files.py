@@ -18,7 +18,7 @@ from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import evaluate
-from elmokit.lm.score_files import score_file
+from elmokit.lm.scoring import score_file
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.storage.store import EmbeddingStore

@@ -1,16 +1,21 @@
-"""Scores of sentences, against brute force in float64 and the perplexity."""
+"""Scores of sentences and files, against brute force in float64, the perplexity, and bilm-tf's figures."""
 
+import json
 import math
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from small_language_model import SENTENCES, SPECIALS, brute_force, small_language_model, three, vocab_of
 
+from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.lm.candidates import next_words
-from elmokit.lm.evaluate import perplexity
-from elmokit.lm.scoring import SentenceScore, score, scores
+from elmokit.lm.evaluate import evaluate, measure
+from elmokit.lm.scoring import SentenceScore, score, score_file, scores
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
@@ -42,11 +47,9 @@ def test_score_equals_brute_force(model: Pretrained, state: str) -> None:
 def test_scores_sum_to_the_perplexity_in_every_state(
     model: Pretrained, state: str, batch_size: int, batch_words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmokit.lm.evaluate.BATCH_WORDS", batch_words)
+    monkeypatch.setattr("elmokit.lm.losses.BATCH_WORDS", batch_words)
     result = score(SENTENCES, model, state=state, batch_size=batch_size)
-    assert model.softmax is not None
-    parts = model.bilm, model.softmax, vocab_of(model)
-    expected = perplexity(*parts, SENTENCES, state, batch_size, model.warm_state)
+    expected = measure(model, SENTENCES, state, batch_size)
     means = [np.mean(np.concatenate([getattr(each, d) for each in result])) for d in ("forward", "backward")]
     assert np.exp([-means[0], -means[1], -np.mean(means)]).tolist() == pytest.approx(three(expected), rel=1e-5)
 
@@ -67,9 +70,8 @@ def test_batches_change_no_score_and_a_check_may_end_them(model: Pretrained, bat
 
 
 def test_sentence_score_perplexity_equals_that_of_a_text_of_one_sentence(model: Pretrained) -> None:
-    assert model.softmax is not None
     for each in score(SENTENCES, model):
-        alone = perplexity(model.bilm, model.softmax, vocab_of(model), [each.words], "zeros")
+        alone = measure(model, [each.words], "zeros")
         assert three(each.perplexity) == pytest.approx(three(alone), rel=1e-6)
         counts = each.perplexity.sentences, each.perplexity.predictions, each.perplexity.unknown
         assert counts == (alone.sentences, alone.predictions, alone.unknown)
@@ -79,12 +81,10 @@ def test_score_splits_strings_with_the_models_tokenizer(model: Pretrained) -> No
     model.tokenizer = "english-1"
     (result,) = score(["a can't."], model)
     assert result.words == ("a", "ca", "n't", ".")
-    with pytest.raises(ValueError, match="list of sentences"):
-        score("a b", model)
-
-
-def test_score_of_no_sentences_is_empty(model: Pretrained) -> None:
     assert score([], model) == []
+    for wrong in ("a b", {"text": ["a b", "c"]}):
+        with pytest.raises(ValueError, match="list of"):
+            score(wrong, model)  # type: ignore[arg-type]
 
 
 def test_surprisal_is_that_of_brute_force_in_bits(model: Pretrained) -> None:
@@ -105,8 +105,85 @@ def test_score_accepts_a_word_id_model() -> None:
     assert sum(math.exp(each.log_probability) for each in next_words(["a"], model)) == pytest.approx(1)
 
 
-def test_score_raises_for_invalid_arguments(model: Pretrained) -> None:
-    with pytest.raises(ValueError, match="zeros, warm, carry"):
-        score(SENTENCES, model, state="cold")
-    with pytest.raises(ValueError, match="warm state"):
-        score(SENTENCES, Pretrained(model.bilm, softmax=model.softmax, vocab=model.vocab), state="warm")
+# --- Files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", [True, False])
+def test_score_file_writes_one_object_per_sentence(model: Pretrained, tmp_path: Path, bits: bool) -> None:
+    text, output, long = tmp_path / "text.txt", tmp_path / "scores.jsonl", "b" * 49
+    text.write_text(f"a {long} zebra\n\n  \nc\n")
+    total = score_file(text, output, model, bits=bits)
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [line["line"] for line in lines] == [1, 4]
+    for line, each in zip(lines, score([["a", long, "zebra"], ["c"]], model), strict=True):
+        assert (line["words"], line["unknown"]) == (list(each.words), each.unknown)
+        assert line["unit"] == ("bits" if bits else "nats")
+        for direction in ("forward", "backward"):
+            nats = getattr(each, direction)
+            assert line[direction] == pytest.approx((nats / np.log(2) if bits else nats).tolist(), rel=1e-6)
+        assert line["perplexity"]["mean"] == pytest.approx(each.perplexity.mean)
+    assert three(total) == pytest.approx(three(evaluate([text], model, state="zeros").total), rel=1e-6)
+    assert (total.sentences, total.predictions, total.unknown, total.truncated) == (2, 6, 2, 1)
+
+
+def test_score_file_replaces_neither_its_input_nor_unasked_another_file(model: Pretrained, tmp_path: Path) -> None:
+    text, output = tmp_path / "text.txt", tmp_path / "scores.jsonl"
+    text.write_text("a b\n")
+    output.write_text("mine")
+    with pytest.raises(ValueError, match="is the input"):
+        score_file(text, text, model, overwrite=True)
+    with pytest.raises(FileExistsError, match="overwrite"):
+        score_file(text, output, model)
+    assert (text.read_text(), output.read_text()) == ("a b\n", "mine")
+    score_file(text, output, model, overwrite=True)
+    assert json.loads(output.read_text())["words"] == ["a", "b"]
+
+
+def test_score_file_equals_bilm_tf(goldens: Callable[[str], Path], tmp_path: Path) -> None:
+    """bilm-tf's perplexity (state carried), and brute force on the first sentences (zero states)."""
+    folder = goldens("bilm_tf_training/heldout.txt").parent
+    with np.load(folder / "softmax.npz") as file:
+        softmax = FullSoftmax(*file["W"].shape)
+        softmax.load_state_dict({"weight": torch.from_numpy(file["W"]), "bias": torch.from_numpy(file["b"])})
+    vocab = Vocab.read(folder / "vocab.txt")
+    model = Pretrained(load(folder / "weights.hdf5").bilm, softmax=softmax, vocab=vocab)
+    expected = json.loads((folder / "expected.json").read_text())
+    total = score_file(folder / "heldout.txt", tmp_path / "scores.jsonl", model, "carry")
+    directions = [expected[f"perplexity_batch_1_{direction}"] for direction in ("forward", "backward")]
+    assert three(total) == pytest.approx((*directions, expected["perplexity_batch_1"]), rel=1e-6)
+    sentences = [line.split() for line in (folder / "heldout.txt").read_text().splitlines()[:5]]
+    for each in score(sentences, model):
+        forward, backward = brute_force(model, each.words)
+        places = np.arange(len(each.words) + 1)
+        np.testing.assert_allclose(each.forward, forward[places, vocab.ids([*each.words, "</S>"])], atol=1e-4)
+        np.testing.assert_allclose(each.backward, backward[places, vocab.ids(["<S>", *each.words])], atol=1e-4)
+
+
+@pytest.mark.parametrize("bits", [True, False])
+def test_score_file_writes_a_row_per_word_without_boundaries(model: Pretrained, tmp_path: Path, bits: bool) -> None:
+    text, output = tmp_path / "text.txt", tmp_path / "surprisal.tsv"
+    text.write_text('a "b zebra\n\n  \nc\n')  # a quote that opens and never closes
+    total = score_file(text, output, model, tsv=True, bits=bits)
+    header, *rows = [line.split("\t") for line in output.read_text().splitlines()]
+    unit, scale = ("bits", 1) if bits else ("nats", np.log(2))
+    assert header == ["line", "position", "word", f"forward_{unit}", f"backward_{unit}", "unknown"]
+    expected = score([["a", '"b', "zebra"], ["c"]], model)
+    assert [row[:3] + row[5:] for row in rows] == [
+        ["1", "1", "a", "0"], ["1", "2", '"b', "1"], ["1", "3", "zebra", "1"], ["4", "1", "c", "0"],
+    ]  # fmt: skip
+    surprisal = np.concatenate([each.surprisal for each in expected], axis=1) * scale
+    np.testing.assert_allclose(np.array([row[3:5] for row in rows], float).T, surprisal, atol=1e-5)
+    assert (total.sentences, total.unknown) == (2, 2)
+
+
+def test_score_file_skips_lines_without_words_as_evaluate_does(model: Pretrained, tmp_path: Path) -> None:
+    model.tokenizer = "english-1"
+    (tmp_path / "text.txt").write_text("a b\n\u200b\nc\n")  # a zero-width space is no word
+    total = score_file(tmp_path / "text.txt", tmp_path / "scores.jsonl", model)
+    lines = [json.loads(line)["line"] for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
+    assert lines == [1, 3] and total.sentences == 2
+    assert evaluate([tmp_path / "text.txt"], model, state="zeros").total.sentences == 2
+    (tmp_path / "none.txt").write_text("\u200b\n")
+    with pytest.raises(ValueError, match=r"none\.txt has no sentence to score"):
+        score_file(tmp_path / "none.txt", tmp_path / "none.jsonl", model)
+    assert not (tmp_path / "none.jsonl").exists()

@@ -160,7 +160,7 @@ class Score:
     tokenize: Tokenize = True
 
     def run(self) -> None:
-        from elmokit.lm.score_files import score_file
+        from elmokit.lm.scoring import score_file
 
         with output_file(self.output, ".tsv" if self.tsv else ".jsonl") as output:
             show(score_file(**{**vars(self), "output": output}))

@@ -16,9 +16,7 @@ from torch import Tensor
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.data.streams import scoring_batch
-from elmokit.lm.evaluate import final_outputs
-from elmokit.lm.language_model import check_single_start, parts_of, resolve_language_model
-from elmokit.lm.masked import outputs_of_hidden
+from elmokit.lm.losses import final_outputs, outputs_of_hidden, parts_of, resolve_language_model
 from elmokit.lm.scoring import words_of
 from elmokit.runtime import check_length
 from elmokit.settings import StatePolicy
@@ -54,22 +52,11 @@ def _outputs(model: Pretrained, words: Sequence[str], state: str, check: Callabl
 
     Position k predicts word k forward (</S> at the last position), and word k-1 backward (<S> at the first).
     """
-    bilm, softmax, vocab = parts_of(model)
     check_length(len(words), "the sentence")
     if check is not None:
         check()
     batch = scoring_batch([words], np.zeros(1, dtype=np.int64), 1, reset=True)
-    outputs, _ = final_outputs(bilm, vocab, batch, start=model.start(state))
-    return outputs.to(softmax.weight.dtype)
-
-
-@torch.no_grad()
-def _outputs_of_hidden(
-    model: Pretrained, words: Sequence[str], positions: Sequence[int], check: Callable[[], None] | None
-) -> Tensor:
-    """Inputs of the softmax for words of a sentence, each hidden while all others are visible, (1, P, D)."""
-    bilm, softmax, vocab = parts_of(model)
-    return outputs_of_hidden(bilm, vocab, [words], [positions], check)[None].to(softmax.weight.dtype)
+    return final_outputs(model.bilm, parts_of(model)[2], batch, start=model.start(state))[0]
 
 
 def _in_both_contexts(forward: Tensor, backward: Tensor) -> Tensor:
@@ -86,27 +73,17 @@ def _in_both_contexts(forward: Tensor, backward: Tensor) -> Tensor:
 @torch.no_grad()
 def _best(model: Pretrained, outputs: Tensor, excluded: Sequence[Sequence[int]], top: int) -> list[list[Candidate]]:
     """The most likely words at P positions, except the ids excluded at each, from softmax inputs (1 or 2, P, D)."""
-    if top < 1:
-        raise ValueError(f"top must be at least 1, not {top}")
     _, softmax, vocab = parts_of(model)
-    candidates = []
+    outputs, candidates = outputs.to(softmax.weight.dtype), []
     for chunk in outputs.split(max(1, CHUNK_LOGITS // len(vocab)), dim=1):
         directions = [torch.addmm(softmax.bias, hidden, softmax.weight.T).log_softmax(dim=1) for hidden in chunk]
         log_p = directions[0] if len(directions) == 1 else _in_both_contexts(*directions)
-        if log_p.isnan().any():
-            raise ValueError("the model's predictions are NaN: its weights are damaged, or its training diverged")
         for row in log_p:
             row[excluded[len(candidates)]] = -math.inf
             values, ids = row.topk(min(top, len(vocab)))
             named = zip(ids.tolist(), values.tolist(), strict=True)
             candidates.append([Candidate(vocab.words[number], value) for number, value in named if value > -math.inf])
     return candidates
-
-
-def _directions(direction: str, allowed: Sequence[str]) -> tuple[int, ...]:
-    if direction not in allowed:
-        raise ValueError(f"direction must be {' or '.join(allowed)}, not {direction!r}")
-    return DIRECTIONS[direction]
 
 
 def substitutes(
@@ -133,7 +110,7 @@ def substitutes(
         top: Number of candidates for each word.
         direction: The context: the words before ("forward"), the words after ("backward"), or "both", where the
             probabilities of the two directions are multiplied, and divided by that of the word without context.
-        state: Initial state of the sentence: "zeros" or "warm".
+        state: Initial state of the sentence: "zeros" or "warm"; "carry" means zeros, with no sentence before it.
         device: As in `score`.
         tokenize: As in `score`.
         check: Called periodically during the computation; an exception that it raises ends it.
@@ -142,21 +119,23 @@ def substitutes(
         For each position the candidates, the most likely first.
 
     Raises:
-        ValueError: A position is outside the sentence, an argument is invalid (also state="carry": there is no sentence
-            before), or the model has no softmax or vocabulary.
+        ValueError: A position is outside the sentence, there is no such state, or the model has no softmax or
+            vocabulary, or reads both directions at once and one is asked for.
+        KeyError: There is no such direction.
     """
-    model, directions = resolve_language_model(model, device), _directions(direction, tuple(DIRECTIONS))
+    model, directions = resolve_language_model(model, device), DIRECTIONS[direction]
     words = _words_of_one(model, sentence, tokenize)
     positions = range(len(words)) if positions is None else positions
     for position in positions:
         if not 0 <= position < len(words):
             raise ValueError(f"there is no word {position} in a sentence of {len(words)} words, counted from 0")
-    vocab = parts_of(model)[2]
-    check_single_start(model, state)
+    bilm, _, vocab = parts_of(model)
     if model.config.sequence_encoder.merges_directions:
         if direction != "both":
             raise ValueError(f"this model reads both directions at once: direction must be both, not {direction!r}")
-        selected = _outputs_of_hidden(model, words, positions, check)
+        model.start(state)
+        with torch.no_grad():
+            selected = outputs_of_hidden(bilm, vocab, [words], [positions], check)[None]
     else:
         outputs = _outputs(model, words, state, check)
         indices = torch.tensor(positions, dtype=torch.int64, device="cpu")
@@ -188,7 +167,7 @@ def next_words(
         model: A loaded model with its softmax, or a path or name as for `elmokit.load`.
         top: Number of candidates.
         direction: "forward" for the word after, "backward" for the word before.
-        state: Initial state of the sentence: "zeros" or "warm".
+        state: Initial state of the sentence: "zeros" or "warm"; "carry" means zeros, with no sentence before it.
         device: As in `score`.
         tokenize: As in `score`.
         check: As in `substitutes`.
@@ -197,11 +176,10 @@ def next_words(
         The candidates, the most likely first.
 
     Raises:
-        ValueError: An argument is invalid (also state="carry": there is no sentence before), or the model has no
-            softmax or vocabulary.
+        ValueError: There is no such direction or state, or the model has no softmax or vocabulary, or merges the
+            directions.
     """
-    model, (d,) = resolve_language_model(model, device), _directions(direction, ("forward", "backward"))
-    check_single_start(model, state)
+    model, d = resolve_language_model(model, device), ("forward", "backward").index(direction)
     if model.config.sequence_encoder.merges_directions:
         raise ValueError("this model predicts words from both sides, so it cannot predict a next word: use substitutes")
     outputs = _outputs(model, _words_of_one(model, sentence, tokenize), state, check)

@@ -1,21 +1,27 @@
 """Perplexity and pseudo-perplexity: two measures of how well a model predicts a text, which are never compared.
 
-`lm/evaluate.py` and `lm/masked.py` define and compute them.
+The perplexity of a direction is exp of the mean of -log p over every word and one boundary per sentence (</S> forward,
+<S> backward), from the full softmax, with unknown words scored as <UNK>. The mean perplexity is exp of the mean loss of
+the two directions, which is their geometric mean. This is the definition of bilm-tf (training.py:955-1044), except that
+bilm-tf drops the sentences that do not fill its last batch.
+
+The pseudo-perplexity of a text, for a model that merges the directions, is exp of the mean of -log p over its words,
+each hidden in turn while all others of its sentence are visible (Salazar et al. 2020, "Masked Language Model Scoring",
+section 2); in a sentence of more than 1,024 words, all others of its window. It is not a perplexity: each word is
+predicted with the words after it in view, and no boundary is predicted.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, cast
 
 import numpy as np
 
 
-def perplexity_of(loss: float) -> float:
+def _exp(loss: float) -> float:
     """exp of a mean of -log p in nats; infinity where it exceeds the largest float, as in a run that diverges."""
     try:
         return math.exp(loss)
@@ -23,22 +29,29 @@ def perplexity_of(loss: float) -> float:
         return math.inf
 
 
-class _OfText(ABC):
+class _OfText:
     """The counts of a text that both measures have."""
 
     sentences: int
+    predictions: int
     unknown: int
     truncated: int
 
     @property
-    @abstractmethod
     def words(self) -> int:
         """Number of words."""
+        return self.predictions
 
     @property
     def unknown_share(self) -> float:
         """Share of the words that are scored as <UNK>: the higher it is, the less the measure says."""
         return self.unknown / max(1, self.words)
+
+    def __add__(self, other: Measure) -> Measure:
+        """The measure of two texts together: their mean losses weighted by the number of predictions."""
+        names = ("sentences", "predictions", "unknown", "truncated")
+        counts = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return type(other).of(cast(Measure, self).losses + other.losses, **counts)
 
     def _text(self) -> str:
         truncated = f", {self.truncated:,} truncated" if self.truncated else ""
@@ -80,25 +93,21 @@ class Perplexity(_OfText):
         """Number of words: the predictions without those of boundaries."""
         return self.predictions - self.sentences
 
+    @property
+    def losses(self) -> np.ndarray:
+        """Sums of -log p of both directions, (2,)."""
+        return self.predictions * np.log([self.forward, self.backward])
+
     def __str__(self) -> str:
         directions = f"forward {self.forward:.2f}, backward {self.backward:.2f}"
         return f"{self.measure}: {self.mean:.2f} ({directions}) on {self._text()}"
 
     @staticmethod
-    def of(losses: np.ndarray, sentences: int, predictions: int, unknown: int, truncated: int = 0) -> Perplexity:
+    def of(losses: np.ndarray, predictions: int, **counts: int) -> Perplexity:
         """Compute the perplexities from the sums of -log p of both directions, (2,)."""
         forward, backward = (losses / predictions).tolist()
-        perplexities = perplexity_of(forward), perplexity_of(backward), perplexity_of((forward + backward) / 2)
-        return Perplexity(*perplexities, sentences, predictions, unknown, truncated)
-
-    @staticmethod
-    def total(files: Sequence[Perplexity]) -> Perplexity:
-        """The perplexity of several texts together: their mean losses weighted by the number of predictions."""
-        predictions = [file.predictions for file in files]
-        losses = np.log([[file.forward, file.backward, file.mean] for file in files])
-        forward, backward, mean = np.exp(np.average(losses, axis=0, weights=predictions)).tolist()
-        counts = {name: sum(getattr(file, name) for file in files) for name in ("sentences", "unknown", "truncated")}
-        return Perplexity(forward, backward, mean, predictions=sum(predictions), **counts)
+        mean = (forward + backward) / 2
+        return Perplexity(_exp(forward), _exp(backward), _exp(mean), predictions=predictions, **counts)
 
 
 @dataclass(frozen=True)
@@ -127,27 +136,17 @@ class PseudoPerplexity(_OfText):
         return self.pseudo_perplexity
 
     @property
-    def words(self) -> int:
-        """Number of words, which are the predictions."""
-        return self.predictions
+    def losses(self) -> np.ndarray:
+        """Sum of -log p, (1,)."""
+        return self.predictions * np.log([self.pseudo_perplexity])
 
     def __str__(self) -> str:
         return f"{self.measure}: {self.value:.2f} (each word given all others of its sentence) on {self._text()}"
 
     @staticmethod
-    def of(
-        loss: float | np.ndarray, sentences: int, predictions: int, unknown: int, truncated: int = 0
-    ) -> PseudoPerplexity:
-        """Compute it from the sum of -log p; without any word, it is 1."""
-        value = perplexity_of(float(loss) / max(1, predictions))
-        return PseudoPerplexity(value, sentences, predictions, unknown, truncated)
-
-    @staticmethod
-    def total(files: Sequence[PseudoPerplexity]) -> PseudoPerplexity:
-        """The measure of several texts together: their mean losses weighted by the number of predictions."""
-        loss = sum(file.predictions * math.log(file.value) for file in files)
-        names = ("sentences", "predictions", "unknown", "truncated")
-        return PseudoPerplexity.of(loss, **{name: sum(getattr(file, name) for file in files) for name in names})
+    def of(losses: np.ndarray, predictions: int, **counts: int) -> PseudoPerplexity:
+        """Compute it from the sum of -log p, (1,); without any word, it is 1."""
+        return PseudoPerplexity(_exp(losses.item() / max(1, predictions)), predictions=predictions, **counts)
 
 
 Measure: TypeAlias = Perplexity | PseudoPerplexity  # by the kind of model; the two are never compared

@@ -7,22 +7,29 @@ words outside the vocabulary are scored as <UNK>. Logarithms are natural (nats) 
 
 from __future__ import annotations
 
+import io
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import tee
+from pathlib import Path
 from typing import TypeAlias, cast
 
 import numpy as np
 
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.data.text_files import line_tokenizer
-from elmokit.lm.evaluate import log_losses
-from elmokit.lm.language_model import check_start, parts_of, resolve_language_model
-from elmokit.lm.masked import masked_log_losses
-from elmokit.lm.measures import Perplexity, PseudoPerplexity
+from elmokit.data.text_files import file_tokenizers, line_tokenizer
+from elmokit.fs.atomic import atomic_path, check_output, create_bytes
+from elmokit.fs.reading import read_lines
+from elmokit.lm.losses import log_losses, parts_of, resolve_language_model
+from elmokit.lm.measures import Measure, Perplexity, PseudoPerplexity, warn_of_unknown
+from elmokit.progress import ProgressBar
 from elmokit.settings import StatePolicy
 from elmokit.text.tokenizer import Sentence
+
+BIT = np.float32(math.log(2))  # in nats
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,27 +56,30 @@ class SentenceScore:
         return int(self.is_unknown.sum())
 
     @property
+    def log_probabilities(self) -> dict[str, np.ndarray]:
+        """Of each direction, by its name."""
+        return {"forward": self.forward, "backward": self.backward}
+
+    @property
+    def nats(self) -> np.ndarray:
+        """`surprisal` in nats."""
+        return -np.stack([self.forward[:-1], self.backward[1:]])
+
+    @property
     def surprisal(self) -> np.ndarray:
         """Surprisal -log2 p of the words in bits, given the words before and given the words after, (2, T) float32.
 
         Boundaries are left out. Where `is_unknown` is True, it is the surprisal of <UNK>.
         """
-        return surprisal_in_nats(self) / np.float32(math.log(2))
-
-    @property
-    def losses(self) -> np.ndarray:
-        """Sums of -log p of the two directions, (2,) float64."""
-        return -np.stack([self.forward, self.backward]).sum(axis=1, dtype=np.float64)
-
-    @property
-    def predictions(self) -> int:
-        """Number of predictions of one direction: the words and the boundary."""
-        return len(self.forward)
+        return self.nats / BIT
 
     @property
     def perplexity(self) -> Perplexity:
-        """Perplexity of the sentence, including the boundary, as defined in `elmokit/lm/evaluate.py`."""
-        return Perplexity.of(self.losses, 1, self.predictions, self.unknown, self.truncated)
+        """Perplexity of the sentence, including the boundary, as defined in `elmokit.lm.measures`."""
+        losses = -np.stack([self.forward, self.backward]).sum(axis=1, dtype=np.float64)
+        return Perplexity.of(losses, len(self.forward), sentences=1, unknown=self.unknown, truncated=self.truncated)
+
+    measure = perplexity
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,52 +105,37 @@ class MaskedScore:
         return int(self.is_unknown.sum())
 
     @property
+    def log_probabilities(self) -> dict[str, np.ndarray]:
+        """Of the words, under the name "masked"."""
+        return {"masked": self.masked}
+
+    @property
+    def nats(self) -> np.ndarray:
+        """`surprisal` in nats."""
+        return -self.masked
+
+    @property
     def surprisal(self) -> np.ndarray:
         """Surprisal -log2 p of the words in bits, each given all others, (T,) float32."""
-        return -self.masked / np.float32(math.log(2))
-
-    @property
-    def losses(self) -> np.ndarray:
-        """Sum of -log p of the words, () float64: minus the pseudo-log-likelihood of Salazar et al. 2020."""
-        return -np.asarray(self.masked.sum(dtype=np.float64))
-
-    @property
-    def predictions(self) -> int:
-        """Number of predictions: the words."""
-        return len(self.words)
+        return self.nats / BIT
 
     @property
     def pseudo_perplexity(self) -> PseudoPerplexity:
-        """Pseudo-perplexity of the sentence, as defined in `elmokit.lm.masked`."""
-        return PseudoPerplexity.of(self.losses, 1, self.predictions, self.unknown, self.truncated)
+        """Pseudo-perplexity of the sentence, as defined in `elmokit.lm.measures`."""
+        losses = -self.masked.sum(keepdims=True, dtype=np.float64)
+        return PseudoPerplexity.of(losses, len(self.words), sentences=1, unknown=self.unknown, truncated=self.truncated)
+
+    measure = pseudo_perplexity
 
 
 Score: TypeAlias = SentenceScore | MaskedScore
 
 
-def surprisal_in_nats(score: Score) -> np.ndarray:
-    """Surprisal of the words in nats, (2, T), or (T,) for a `MaskedScore`.
-
-    Position k of `forward` predicts word k, that of `backward` word k - 1.
-    """
-    if isinstance(score, MaskedScore):
-        return -score.masked
-    return -np.stack([score.forward[:-1], score.backward[1:]])
-
-
 def words_of(model: Pretrained, sentence: Sentence, tokenize: bool = True) -> Sequence[str]:
-    """The words of a sentence: a string is split by the model's tokenizer, or at white space; see `line_tokenizer`.
-
-    Raises:
-        ValueError: It is neither a string nor a list of words.
-    """
+    """The words of a sentence: a string is split by the model's tokenizer, or at white space; see `line_tokenizer`."""
     if isinstance(sentence, str):
         return line_tokenizer(model.tokenizer, tokenize).split(sentence)
-    if isinstance(sentence, np.ndarray):  # as pandas reads lists of words from a Parquet file
-        sentence = sentence.tolist()
-    if not isinstance(sentence, Sequence) or not all(isinstance(word, str) for word in sentence):
-        raise ValueError(f"a sentence is a string or a list of words, not {str(sentence)[:60]!r}")
-    return sentence
+    return list(sentence)
 
 
 def scores(
@@ -151,36 +146,18 @@ def scores(
     check: Callable[[], None] | None = None,
     batch_words: int | None = None,
 ) -> Iterator[Score]:
-    """Yield the score of each tokenized sentence, from batches that are computed ahead.
-
-    Args:
-        model: A loaded model with its softmax.
-        sentences: Lists of words.
-        state: As in `score`.
-        batch_size: As in `score`.
-        check: Called before each batch, and before each part of one that takes long; an exception that it raises ends
-            the computation.
-        batch_words: As in `log_losses`; scores do not depend on it.
-    """
-    bilm, softmax, vocab = parts_of(model)
-    check_start(model, state, batch_size)
-    if model.config.sequence_encoder.merges_directions:
-        for batch, targets, losses in masked_log_losses(bilm, softmax, vocab, sentences, check, batch_words):
-            ends = np.cumsum([len(sentence) for sentence in batch])[:-1]
-            unknown, log_p = np.split((targets == vocab.unk).numpy(), ends), np.split(-losses.cpu().numpy(), ends)
-            for sentence, masked, is_unknown in zip(batch, log_p, unknown, strict=True):
-                yield MaskedScore(tuple(sentence), masked, is_unknown, bilm.token_encoder.count_truncated(sentence))
-        return
-    start = model.start(state)
-    options = {"check": check, "batch_words": batch_words}
-    for batch, targets, losses in log_losses(bilm, softmax, vocab, sentences, state, batch_size, start, **options):
-        ends = np.cumsum([len(sentence) + 1 for sentence in batch])[:-1]
-        unknown = np.split((targets[0] == vocab.unk).numpy(), ends)
+    """Yield the score of each tokenized sentence, from batches computed ahead; arguments as in `log_losses`."""
+    bilm, _, vocab = parts_of(model)
+    merged = model.config.sequence_encoder.merges_directions
+    kind: Callable[..., Score] = MaskedScore if merged else SentenceScore
+    for batch, targets, losses in log_losses(model, sentences, state, batch_size, check, batch_words):
+        ends = np.cumsum([len(sentence) + (not merged) for sentence in batch])[:-1]
         log_p = np.split(-losses.cpu().numpy(), ends, axis=1)
-        for sentence, (forward, backward), is_unknown in zip(batch, log_p, unknown, strict=True):
+        unknown = np.split((targets[0] == vocab.unk).numpy(), ends)
+        for sentence, of_sentence, is_unknown in zip(batch, log_p, unknown, strict=True):
             truncated = bilm.token_encoder.count_truncated(sentence)
-            # The last target is </S>.
-            yield SentenceScore(tuple(sentence), forward, backward, is_unknown[:-1], truncated)
+            # The last target of the forward direction is </S>.
+            yield kind(tuple(sentence), *of_sentence, is_unknown[: len(sentence)], truncated)
 
 
 def score(
@@ -218,3 +195,91 @@ def score(
     pretrained = resolve_language_model(model, device)
     tokenized = [words_of(pretrained, sentence, tokenize) for sentence in sentences]
     return cast(list[SentenceScore] | list[MaskedScore], list(scores(pretrained, tokenized, state, batch_size)))
+
+
+# --- Files -----------------------------------------------------------------------------------------------------------
+
+
+def _to_json(number: int, score: Score, bits: bool) -> str:
+    measure = score.measure
+    if isinstance(measure, PseudoPerplexity):
+        of_text = {"pseudo_perplexity": measure.value}
+    else:
+        of_text = {"perplexity": {name: getattr(measure, name) for name in ("forward", "backward", "mean")}}
+    unit, scale = ("bits", BIT) if bits else ("nats", np.float32(1))
+    log_p = {name: (values / scale).tolist() for name, values in score.log_probabilities.items()}
+    values = {"line": number, **of_text, "unknown": score.unknown, "unit": unit, "words": score.words, **log_p}
+    return json.dumps(values, ensure_ascii=False) + "\n"
+
+
+def _to_tsv(number: int, score: Score, bits: bool) -> str:
+    surprisals = np.atleast_2d(score.surprisal if bits else score.nats)
+    rows = zip(score.words, surprisals.T, score.is_unknown, strict=True)
+    return "".join(
+        "\t".join((str(number), str(position), word, *(f"{value:.6f}" for value in of_word), f"{is_unknown:d}")) + "\n"
+        for position, (word, of_word, is_unknown) in enumerate(rows, start=1)
+    )
+
+
+def score_file(
+    file: str | Path,
+    output: str | Path,
+    model: ModelSource = None,
+    state: str = "zeros",
+    batch_size: int = 1,
+    device: str | None = None,
+    tokenize: bool = True,
+    *,
+    tsv: bool = False,
+    bits: bool = False,
+    overwrite: bool = False,
+) -> Measure:
+    """Score the sentences of a text file, and write the scores as JSON lines or as a table.
+
+    Args:
+        file: Text (plain, .gz or .zst) with one sentence per line; lines without words are skipped.
+        output: File for the scores (also .gz or .zst). By default JSON lines, one object per sentence with its line
+            number from 1, perplexity, number of unknown words, unit, words, and the log-probabilities as in
+            `SentenceScore`; of a model that merges the directions pseudo-perplexity, and those of `MaskedScore`.
+        model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by default.
+        state: As in `score`.
+        batch_size: As in `score`.
+        device: As in `score`.
+        tokenize: Split raw lines with the model's tokenizer; else, and for text of `elmokit prepare`, at white space.
+        tsv: Write a table with a row per word instead, separated by tabs without quotes: the line number, the position
+            from 1, the word, its surprisal -log p given the words before and given the words after (of a model that
+            merges the directions: given all others), and 1 if it is unknown, else 0. An unknown word has the surprisal
+            of <UNK>. Boundaries are in the context of the words, and have no rows.
+        bits: Use logarithms to base 2.
+        overwrite: Replace an output that exists.
+
+    Returns:
+        The perplexity of the whole file, or where directions are merged its pseudo-perplexity.
+
+    Raises:
+        ValueError: The file has no sentence, the output is the file, or the model has no softmax or vocabulary.
+        FileNotFoundError: The file or the model does not exist.
+        FileExistsError: The output exists, or appears meanwhile, and `overwrite` is not set.
+    """
+    check_output(output, [file], overwrite=overwrite)
+    pretrained = resolve_language_model(model, device)
+    parts_of(pretrained)
+    (tokenizer,) = file_tokenizers([Path(file)], pretrained.tokenizer, tokenize)
+    numbered = enumerate(map(tokenizer.tokenize, read_lines(file)), start=1)
+    lines, texts = tee((number, words) for number, words in numbered if words)  # scores are computed a batch ahead
+    contexts = ("masked",) if pretrained.config.sequence_encoder.merges_directions else ("forward", "backward")
+    surprisals = [f"{context}_{'bits' if bits else 'nats'}" for context in contexts]
+    total: Measure | None = None
+    with (
+        atomic_path(output, overwrite) as path,
+        io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream,
+    ):
+        stream.write("\t".join(("line", "position", "word", *surprisals, "unknown")) + "\n" if tsv else "")
+        scored = scores(pretrained, (words for _, words in texts), state, batch_size)
+        for (number, _), score in ProgressBar(zip(lines, scored, strict=True), "score", unit=" sentences"):
+            stream.write((_to_tsv if tsv else _to_json)(number, score, bits))
+            total = score.measure if total is None else total + score.measure
+        if total is None:
+            raise ValueError(f"{file} has no sentence to score")
+    warn_of_unknown(total.unknown_share, file, measure=total.measure)
+    return total

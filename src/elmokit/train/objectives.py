@@ -36,8 +36,7 @@ from elmokit.data.streams import (
     embedding_batch,
     scoring_batch,
 )
-from elmokit.lm.evaluate import target_ids
-from elmokit.lm.masked import masked_outputs
+from elmokit.lm.losses import masked_outputs, target_ids
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.ops.packing import Packing
 from elmokit.text.vocab import Vocab

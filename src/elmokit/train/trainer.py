@@ -24,7 +24,7 @@ from elmokit.data.streams import PendingRows, PendingText
 from elmokit.fs.atomic import atomic_directory, remove_directory, remove_leftovers
 from elmokit.fs.reading import crc32_of, read_lines
 from elmokit.lm.evaluate import measure
-from elmokit.lm.language_model import check_predicts
+from elmokit.lm.losses import check_predicts
 from elmokit.lm.measures import Measure
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.lstm import LSTMLayer
@@ -383,4 +383,4 @@ class Trainer:
         """The exact (pseudo-)perplexity of files, or of `words` words from their beginnings; see `measure`."""
         words_per_file = sys.maxsize if words is None else max(1, words // len(files))
         sentences = chain.from_iterable(_first_sentences(file, words_per_file) for file in files)
-        return measure(self.bilm, self.softmax, self.vocab, sentences, batch_size=EVALUATION_ROWS)
+        return measure(self.pretrained(None), sentences, batch_size=EVALUATION_ROWS)

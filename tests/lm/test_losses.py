@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,11 @@ from toy_encoders import CONFIGS
 
 from elmokit.checkpoints.loading import Pretrained, save
 from elmokit.cli import main
-from elmokit.config import BiLMConfig, InterleavedConfig
+from elmokit.config import InterleavedConfig
 from elmokit.lm.candidates import next_words, substitutes
-from elmokit.lm.evaluate import evaluate, measure, perplexity
-from elmokit.lm.masked import pseudo_perplexity
+from elmokit.lm.evaluate import evaluate, measure
 from elmokit.lm.measures import Perplexity, PseudoPerplexity
-from elmokit.lm.score_files import score_file
-from elmokit.lm.scoring import MaskedScore, score, scores
+from elmokit.lm.scoring import MaskedScore, score, score_file, scores
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
@@ -59,11 +58,6 @@ def log_p(model: Pretrained, words: Sequence[str]) -> list[float]:
     return [float(brute_force(model, words, position)[number]) for position, number in enumerate(ids)]
 
 
-def parts(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
-    assert model.softmax is not None
-    return model.bilm, model.softmax, VOCAB
-
-
 def score_checked(model: Pretrained, words: Sequence[str], check: Callable[[], None]) -> list[float]:
     (result,) = scores(model, [words], "zeros", 1, check)
     assert isinstance(result, MaskedScore)
@@ -78,8 +72,8 @@ def substitutes_checked(model: Pretrained, words: Sequence[str], check: Callable
 def test_pseudo_perplexity_equals_brute_force_in_any_batch(
     model: Pretrained, batch_words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmokit.lm.masked.BATCH_WORDS", batch_words)
-    result = pseudo_perplexity(*parts(model), [*SENTENCES, []])
+    monkeypatch.setattr("elmokit.lm.losses.BATCH_WORDS", batch_words)
+    result = measure(model, [*SENTENCES, []])
     expected = np.exp(-np.mean([value for words in SENTENCES for value in log_p(model, words)]))
     assert result.pseudo_perplexity == pytest.approx(float(expected), rel=1e-9)
     assert (result.sentences, result.predictions, result.unknown) == (5, 11, 2)
@@ -88,15 +82,10 @@ def test_pseudo_perplexity_equals_brute_force_in_any_batch(
 def test_pseudo_perplexity_of_a_long_sentence_is_that_of_its_windows(
     model: Pretrained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmokit.lm.masked.WINDOW_WORDS", 4)
-    result = pseudo_perplexity(*parts(model), [["a", "b", "c", "d", "a"]])
+    monkeypatch.setattr("elmokit.lm.losses.WINDOW_WORDS", 4)
+    result = measure(model, [["a", "b", "c", "d", "a"]])
     expected = np.exp(-np.mean([*log_p(model, ["a", "b"]), *log_p(model, ["c", "d", "a"])]))
     assert result.pseudo_perplexity == pytest.approx(float(expected), rel=1e-9)
-
-
-def test_pseudo_perplexity_without_words_is_an_error(model: Pretrained) -> None:
-    with pytest.raises(ValueError, match="the text is empty"):
-        pseudo_perplexity(*parts(model), [[]])
 
 
 def test_score_of_masked_words_equals_brute_force(model: Pretrained) -> None:
@@ -106,7 +95,7 @@ def test_score_of_masked_words_equals_brute_force(model: Pretrained) -> None:
         np.testing.assert_allclose(result.masked, log_p(model, words), rtol=1e-9)
         np.testing.assert_allclose(result.surprisal, np.array(log_p(model, words)) / -np.log(2), rtol=1e-6)
         assert result.unknown == words.count("zebra")
-    alone = pseudo_perplexity(*parts(model), [SENTENCES[2]])
+    alone = measure(model, [SENTENCES[2]])
     assert isinstance(results[2], MaskedScore)
     assert results[2].pseudo_perplexity.value == pytest.approx(alone.value, rel=1e-9)
 
@@ -115,11 +104,11 @@ def test_score_of_masked_words_equals_brute_force(model: Pretrained) -> None:
 def test_words_hidden_in_a_long_sentence_are_checked_between_chunks(
     model: Pretrained, ask: Callable[..., list[float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmokit.lm.masked.BATCH_WORDS", 100)
+    monkeypatch.setattr("elmokit.lm.losses.BATCH_WORDS", 100)
     words, checks = ["a", "b", "c"] * 8, []  # 24 copies of 26 positions
     checked = ask(model, words, lambda: checks.append(1))
     assert len(checks) == 6
-    monkeypatch.setattr("elmokit.lm.masked.BATCH_WORDS", 100_000)
+    monkeypatch.setattr("elmokit.lm.losses.BATCH_WORDS", 100_000)
     assert checked == pytest.approx(ask(model, words, lambda: None), rel=1e-9)
 
     def check() -> None:
@@ -138,11 +127,6 @@ def test_substitutes_of_masked_words_equal_brute_force(model: Pretrained) -> Non
         assert [each.word for each in candidates] == sorted(expected, key=expected.__getitem__, reverse=True)
         found = {each.word: each.log_probability for each in candidates}
         assert found == pytest.approx(expected, rel=1e-9)
-
-
-def test_a_word_is_not_part_of_its_own_context(model: Pretrained) -> None:
-    (one,), (other,) = (substitutes(["a", word, "b"], model, positions=[1], top=5) for word in ("c", "d"))
-    assert one == other
 
 
 # --- The two measures ------------------------------------------------------------------------------------------------
@@ -186,20 +170,23 @@ def test_the_total_of_several_files_is_that_of_their_words(model: Pretrained, te
     long = "b" * 49
     (tmp_path / "more.txt").write_text(f"b {long} c\n")
     result = evaluate([text, tmp_path / "more.txt"], model, tokenize=False)
-    together = pseudo_perplexity(*parts(model), [*SENTENCES, ["b", long, "c"]])
+    together = measure(model, [*SENTENCES, ["b", long, "c"]])
     assert isinstance(result.total, PseudoPerplexity)
     assert result.total.value == pytest.approx(together.value, rel=1e-9)
     assert result.total.predictions == together.predictions
     assert result.total.truncated == together.truncated == 1
 
 
-def test_a_model_that_merges_directions_has_no_perplexity_and_no_next_word(model: Pretrained) -> None:
-    with pytest.raises(ValueError, match="its measure is the pseudo-perplexity"):
-        perplexity(*parts(model), SENTENCES)
+def test_what_a_model_does_not_predict_is_refused(model: Pretrained) -> None:
     with pytest.raises(ValueError, match="use substitutes"):
         next_words(["a"], model)
-    with pytest.raises(ValueError, match="direction must be both, not 'forward'"):
+    with pytest.raises(ValueError, match="direction"):
         substitutes(["a"], model, direction="forward")
+    config = replace(model.config, interleaved=InterleavedConfig(1, 8, 16, projects_layers=False))
+    model = Pretrained(BiLM(config).double(), softmax=model.softmax, vocab=VOCAB)  # as of ELMoForManyLangs
+    for call in (measure, score, lambda sentences, model: substitutes(sentences[0], model)):
+        with pytest.raises(ValueError, match="cannot predict words"):
+            call(*((model, SENTENCES) if call is measure else (SENTENCES, model)))
 
 
 @pytest.mark.parametrize("encoder", ["interleaved", "transformer"])
@@ -207,25 +194,10 @@ def test_a_model_that_merges_directions_has_no_perplexity_and_no_next_word(model
 def test_an_encoder_that_carries_no_state_refuses_one(encoder: str, state: str, text: Path) -> None:
     model = model_of(encoder)
     calls = [
-        lambda: measure(*parts(model), SENTENCES, state),
         lambda: evaluate([text], model, state=state),  # pyright: ignore[reportArgumentType]
         lambda: score(SENTENCES, model, state=state),  # pyright: ignore[reportArgumentType]
         lambda: substitutes(["a"], model, state=state),  # pyright: ignore[reportArgumentType]
     ]
     for call in calls:
-        with pytest.raises(ValueError, match="no state to start from: use state='zeros'"):
-            call()
-
-
-def test_a_model_of_elmoformanylangs_that_hides_no_words_predicts_none() -> None:
-    config = BiLMConfig(
-        None, CONFIGS["interleaved"].char_cnn, interleaved=InterleavedConfig(1, 8, 16, projects_layers=False)
-    )
-    model = Pretrained(BiLM(config).double(), softmax=FullSoftmax(len(VOCAB), 16).double(), vocab=VOCAB)
-    for call in (
-        lambda: measure(*parts(model), SENTENCES),
-        lambda: score(SENTENCES, model),
-        lambda: substitutes(["a"], model),
-    ):
-        with pytest.raises(ValueError, match="cannot predict words, only embed them"):
+        with pytest.raises(ValueError, match="use state='zeros'"):
             call()
