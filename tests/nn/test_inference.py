@@ -1,11 +1,10 @@
-"""The prepacked biLM against NumPy in float64, and against the biLM on the reference backend in float64."""
+"""The prepacked biLM against NumPy in float64 and the reference backend, whatever is done to its weights meanwhile."""
 
 import copy
 import dataclasses
-import gc
 import pickle
-import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -19,8 +18,8 @@ from elmokit.checkpoints.loading import load
 from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
 from elmokit.data.streams import PackedBatch, embedding_batch
 from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.inference import PrepackedCharCNN, PrepackedLSTMLayer, prepack
-from elmokit.ops.packing import Packing
+from elmokit.nn.elmo import Elmo, batch_to_ids
+from elmokit.nn.inference import Prepacked, PrepackedBiLM, prepack
 
 CPU = torch.device("cpu")
 LSTM = LSTMConfig(cell_dim=20, projection_dim=6, cell_clip=1.0, proj_clip=0.8)
@@ -139,7 +138,9 @@ def test_what_another_type_or_order_of_memory_holds_is_read_right() -> None:
     bilm, text = draw_bilm(CONFIGS["as published"]), block(3, reset=True)
     ready, packing = prepack(bilm, torch.float32), text.text.packing
     vectors, state, start = torch.randn(len(text.words), 6).bfloat16(), random_state(bilm, 3), random_state(bilm, 1)
+    before = copy.deepcopy(state)
     expected = ready.run(vectors.float(), text.tokens, packing, state, start)
+    assert torch.equal(state.h, before.h) and torch.equal(state.c, before.c)
 
     def double(state: BiLMState) -> BiLMState:
         return BiLMState(*(part.double().transpose(1, 3).contiguous().transpose(1, 3) for part in (state.h, state.c)))
@@ -147,47 +148,6 @@ def test_what_another_type_or_order_of_memory_holds_is_read_right() -> None:
     tokens = text.tokens.T.contiguous().T
     found = ready.run(vectors.T.contiguous().T, tokens, packing, double(state), double(start))
     assert torch.equal(found[0], expected[0]) and torch.equal(found[1].c, expected[1].c)
-
-
-@pytest.mark.native(torch.float32)
-def test_a_given_state_is_left_as_it_was() -> None:
-    bilm, text = draw_bilm(CONFIGS["as published"]), block(3, reset=False)
-    state, vectors = random_state(bilm, 3), torch.randn(len(text.words), 6)
-    before = copy.deepcopy(state)
-    prepack(bilm, torch.float32).run(vectors, text.tokens, text.text.packing, state)
-    assert torch.equal(state.h, before.h) and torch.equal(state.c, before.c)
-
-
-@pytest.mark.native(torch.float32)
-def test_errors_are_those_of_the_bilm() -> None:
-    bilm, text = draw_bilm(CONFIGS["as published"]), block(3, reset=False)
-    ready, vectors = prepack(bilm, torch.float32), torch.randn(len(text.words), 6)
-    for model in (bilm, ready):
-        for rows in (2, 4):
-            with pytest.raises(ValueError, match="the state of 3 rows"):
-                model.run(vectors, text.tokens, text.text.packing, random_state(bilm, rows))
-        for other in (CONFIGS["no projections"], CONFIGS["three layers"]):
-            with pytest.raises(ValueError, match="the state of"):
-                model.run(vectors, text.tokens, text.text.packing, random_state(draw_bilm(other), 3))
-            with pytest.raises(ValueError, match="the state of"):
-                start = random_state(draw_bilm(other), 1)
-                model.run(vectors, text.tokens, text.text.packing, start=start)
-        with pytest.raises(IndexError):
-            model.run(vectors, text.tokens + len(vectors), text.text.packing)
-        with pytest.raises(IndexError, match="characters must lie in"):
-            model.token_encoder(torch.full((2, 50), 300))
-        with pytest.raises(ValueError, match="too short for filters 5 wide"):
-            model.token_encoder(torch.full((2, 3), 20))
-
-
-@each_native_dtype
-def test_no_words_at_all(dtype: torch.dtype) -> None:
-    bilm = draw_bilm(CONFIGS["as published"])
-    state = random_state(bilm, 2)
-    layers, after = prepack(bilm, dtype).run(
-        torch.randn(0, 6), torch.zeros(2, 0, dtype=torch.int64), Packing.rectangle(0, 2), state
-    )
-    assert layers.shape == (3, 2, 0, 6) and torch.equal(after.h, state.h) and torch.equal(after.c, state.c)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -211,17 +171,23 @@ def test_every_backend_and_type_prepacks(backend_name: str, dtype: torch.dtype, 
         assert (state.c - after.c).norm() <= tolerance * after.c.norm()
 
 
-def test_prepacking_swaps_leaves_and_leaves_the_original_as_it_was() -> None:
-    bilm = draw_bilm(CONFIGS["as published"])
-    before = {name: tensor.clone() for name, tensor in bilm.state_dict().items()}
-    prepacked = prepack(bilm, torch.float32)
-    kinds = [type(module) for module in prepacked.modules()]
-    assert kinds.count(PrepackedLSTMLayer) == 4 and kinds.count(PrepackedCharCNN) == 1
-    assert not list(prepacked.parameters()) and prepacked.device == CPU and prepacked.dtype == torch.float32
-    assert all(parameter.requires_grad for parameter in bilm.parameters())
-    assert all(torch.equal(tensor, before[name]) for name, tensor in bilm.state_dict().items())
-    for encoder in (bilm.token_encoder, prepacked.token_encoder):
-        assert encoder.count_truncated(["x" * 60, "a"]) == 1 and encoder.input == "characters"
+def test_errors_are_those_of_the_bilm_which_stays_as_it_is() -> None:
+    bilm, text = draw_bilm(CONFIGS["as published"]), block(3, reset=False)
+    before = copy.deepcopy(bilm.state_dict())
+    ready, vectors = prepack(bilm, torch.float32), torch.randn(len(text.words), 6)
+    assert not list(ready.parameters()) and all(parameter.requires_grad for parameter in bilm.parameters())
+    assert all(map(torch.equal, bilm.state_dict().values(), before.values()))
+    for model in (bilm, ready):
+        for wrong in (random_state(bilm, 2), random_state(draw_bilm(CONFIGS["three layers"]), 3)):
+            for given in ({"state": wrong}, {"start": wrong}):
+                with pytest.raises(ValueError, match="the state of"):
+                    model.run(vectors, text.tokens, text.text.packing, **given)
+        for wrong_call in (
+            lambda model: model.run(vectors, text.tokens + len(vectors), text.text.packing),
+            lambda model: model.token_encoder(torch.full((2, 50), 300)),
+        ):
+            with pytest.raises(IndexError):
+                wrong_call(model)
 
 
 @pytest.mark.native(torch.float32)
@@ -234,15 +200,14 @@ def test_word_vectors_are_cacheable_where_tables_have_all_characters(num_charact
     assert encoder(encoder.ids(["a", "bc"])).shape == (2, 6)
 
 
-def test_prepacked_bilm_is_neither_moved_nor_converted_nor_prepacked_for_another_type() -> None:
+def test_prepacked_bilm_is_neither_saved_nor_moved_nor_prepacked_for_another_type() -> None:
     prepacked = prepack(draw_bilm(CONFIGS["as published"]), torch.float32)
     assert prepacked.to(CPU).float() is prepacked  # nothing to do
     assert prepack(prepacked, None) is prepack(prepacked, torch.float32) is prepacked
-    for move in (lambda bilm: bilm.to("meta"), lambda bilm: nn.ModuleList([bilm]).half()):
-        with pytest.raises(ValueError, match=r"prepacked for float32 on cpu.*load the model again"):
-            move(prepacked)
-    with pytest.raises(ValueError, match=r"prepacked for float32, not for bfloat16: load the model again"):
-        prepack(prepacked, torch.bfloat16)
+    calls = [lambda: prepacked.to("meta"), lambda: nn.ModuleList([prepacked]).half(), prepacked.state_dict]
+    for call in (*calls, lambda: prepack(prepacked, torch.bfloat16)):
+        with pytest.raises(ValueError, match="prepacked for"):
+            call()
 
 
 @pytest.mark.native(torch.float32)
@@ -253,12 +218,129 @@ def test_it_can_be_sent_to_another_process(name: str) -> None:
     assert torch.equal(pickle.loads(pickle.dumps(made)).token_encoder(ids), made.token_encoder(ids))
 
 
+# --- Weights that change ---------------------------------------------------------------------------------------------
+
+
+def frozen(config: BiLMConfig = CONFIGS["as published"], seed: int = 1) -> BiLM:
+    bilm = draw_bilm(config)
+    random_weights(bilm, seed, scale=0.3)
+    return bilm.requires_grad_(False)
+
+
+@torch.no_grad()
+def assert_layers(prepacked: Prepacked, bilm: BiLM) -> Tensor:
+    """Layers and state are those of the specification, from zeros and from a state; returns the layers."""
+    ids = bilm.token_encoder.ids(["<S>", "a", "naïve", "a", "x" * 60, "</S>"])[None]
+    for state in (None, random_state(bilm, 1)):
+        found = prepacked.bilm([*bilm.parameters()], lambda: bilm)(ids, state=state)
+        with on_specification():
+            expected = bilm(ids, state=state)
+        for left, right in zip((found.layers, found.state.h), (expected.layers, expected.state.h), strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)
+    return found.layers
+
+
+def optimizer_step(bilm: BiLM) -> None:
+    for parameter in bilm.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    torch.optim.SGD(bilm.parameters(), lr=0.1).step()
+
+
+def one_number(bilm: BiLM) -> None:
+    with torch.no_grad():
+        bilm.sequence_encoder.stacks[1].layers[1].recurrent_weight[3, 2] += 5.0
+
+
+def load_others(bilm: BiLM) -> None:
+    bilm.load_state_dict(frozen(seed=2).state_dict())
+
+
+def assign_others(bilm: BiLM) -> None:
+    bilm.load_state_dict(frozen(seed=2).state_dict(), assign=True)
+
+
+def load_a_part(bilm: BiLM) -> None:
+    bilm.token_encoder.load_state_dict(frozen(seed=2).token_encoder.state_dict())
+
+
+def convert_and_back(bilm: BiLM) -> None:
+    bilm.bfloat16().float()
+
+
+def replace_a_parameter(bilm: BiLM) -> None:
+    bilm.token_encoder.highways[0].gates.bias = nn.Parameter(torch.ones(80), requires_grad=False)
+
+
+def learn(bilm: BiLM) -> None:
+    bilm.requires_grad_(True)
+    optimizer_step(bilm)
+    bilm.requires_grad_(False)
+
+
+CHANGES = [
+    *(optimizer_step, one_number, load_others, assign_others, load_a_part),
+    *(convert_and_back, replace_a_parameter, learn),
+]
+
+
 @pytest.mark.native(torch.float32)
-@pytest.mark.parametrize("name", ["as published", "word ids"])
-def test_the_weights_it_has_packed_can_be_freed(name: str) -> None:
-    bilm = draw_bilm(CONFIGS[name])
-    layer = weakref.ref(bilm.sequence_encoder.stacks[0].layers[0])
-    made = prepack(bilm, torch.float32)
-    del bilm
-    gc.collect()
-    assert layer() is None and made.config == CONFIGS[name]
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_weights_is_seen(change: Callable[[BiLM], object]) -> None:
+    prepacked, bilm = Prepacked(), frozen()
+    torch.manual_seed(0)
+    before = assert_layers(prepacked, bilm)
+    kept = prepacked._kept
+    assert_layers(prepacked, bilm)
+    assert prepacked._kept is kept and kept is not None and isinstance(kept[2], PrepackedBiLM)
+    for _ in range(2):
+        change(bilm)
+        after = assert_layers(prepacked, bilm)
+    assert not torch.equal(after, before)
+
+
+@pytest.mark.native(torch.float32)
+def test_what_learns_or_is_not_faster_runs_itself() -> None:
+    prepacked, bilm = Prepacked(), frozen()
+
+    def used() -> BiLM:
+        return prepacked.bilm([*bilm.parameters()], lambda: bilm)
+
+    assert used() is not bilm
+    with torch.autocast("cpu", torch.bfloat16):
+        assert used() is bilm
+    assert used() is not bilm
+    bilm.requires_grad_(True)
+    assert used() is bilm and prepacked._kept is None
+    bilm.requires_grad_(False).double()
+    assert used() is bilm
+
+
+@pytest.mark.native(torch.float32)
+def test_it_is_no_part_of_a_module_and_takes_many_threads() -> None:
+    elmo, ids = Elmo(frozen()).eval(), batch_to_ids([["a", "naïve"], ["bc"]])
+    names, size = list(elmo.state_dict()), len(pickle.dumps(elmo))
+    with torch.inference_mode():
+        elmo(ids)
+    expected = elmo(ids).representations[0]
+    expected.sum().backward()  # after a first call in inference mode
+    assert list(elmo.state_dict()) == names
+    elmo.zero_grad(set_to_none=True)
+    assert len(pickle.dumps(elmo)) == size
+    other = copy.deepcopy(elmo)
+    assert other._prepacked._kept is None and torch.equal(other(ids).representations[0], expected)
+    load_others(other.bilm)
+    assert not torch.equal(other(ids).representations[0], expected)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: elmo(ids).representations[0], range(16)))
+    assert all(torch.equal(one, expected) for one in found)
+
+
+@pytest.mark.native(torch.float32)
+def test_a_model_that_is_tuned_between_evaluations() -> None:
+    elmo, ids = Elmo(frozen(), freeze=False, dropout=0.0), batch_to_ids([["a", "naïve"], ["bc"]])
+    optimizer = torch.optim.SGD(elmo.parameters(), lr=0.05)
+    for _ in range(2):
+        elmo(ids).representations[0].square().sum().backward()
+        optimizer.step()
+        assert_layers(elmo._prepacked, elmo.bilm.requires_grad_(False))
+        elmo.bilm.requires_grad_(True)

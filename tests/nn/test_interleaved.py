@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.config import InterleavedConfig
+from elmokit.nn.bidirectional import BiLMState
 from elmokit.nn.interleaved import InterleavedLSTM
 from elmokit.ops.packing import PackedText, pack_sentences
 
@@ -48,8 +49,9 @@ def test_each_sentence_is_as_in_torch(rows: list[int], reset: bool, gradients: b
     lstm = as_torch_has_it(merged)
     tokens, text = torch.randn(sum(LENGTHS), DIM), packed(rows, reset)
     streams = text.to_streams(torch.arange(len(tokens)).expand(2, -1))
+    state = BiLMState.zeros(merged.config, len(text.packing.row_order), tokens)
     with torch.set_grad_enabled(gradients):
-        found = text.unpack(merged(tokens, streams, text.packing)[0][0])
+        found = text.unpack(merged(tokens, streams, text.packing, state, None, 0.0)[0][0])
         for vectors, sentence in zip(found.split(LENGTHS), tokens.split(LENGTHS), strict=True):
             directions = lstm(sentence[None])[0][0].split(HIDDEN, dim=1)
             torch.testing.assert_close(vectors, torch.cat(list(map(merged.top_projection, directions)), dim=1))

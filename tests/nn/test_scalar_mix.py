@@ -1,7 +1,5 @@
 """The learned mixture of layers, against NumPy."""
 
-from math import inf
-
 import numpy as np
 import pytest
 import torch
@@ -50,25 +48,6 @@ def test_layer_norm_in_float64_keeps_its_digits() -> None:
     np.testing.assert_allclose(mix(layers.double(), mask)[mask].detach().numpy(), expected[mask.numpy()], rtol=1e-12)
 
 
-def test_a_new_mix_is_the_mean_of_the_layers() -> None:
-    layers, _ = batch()
-    torch.testing.assert_close(ScalarMix(3)(layers), layers.mean(dim=0))
-
-
-def test_padding_does_not_touch_the_statistics_of_layer_norm() -> None:
-    layers, mask = batch()
-    mix, expected = ScalarMix(3, layer_norm=True), ScalarMix(3, layer_norm=True)(layers, mask)[mask]
-    layers[:, ~mask] = -55.0
-    torch.testing.assert_close(mix(layers, mask)[mask], expected)
-
-
-def test_weights_and_gamma_learn() -> None:
-    mix, (layers, mask) = ScalarMix(3), batch()
-    mix(layers)[mask].square().sum().backward()
-    assert mix.weights.grad is not None and mix.weights.grad.any()
-    assert mix.gamma.grad is not None and mix.gamma.grad.any()
-
-
 def test_fixed_weights_go_through_the_softmax_and_never_learn() -> None:
     layers, _ = batch()
     mix = ScalarMix(3, fixed_weights=[1.0, 0.0, -1.0])
@@ -82,17 +61,3 @@ def test_the_penalty_is_on_weights_before_the_softmax() -> None:
     with torch.no_grad():
         mix.weights.copy_(torch.tensor([1.0, -2.0, 0.5]))
     assert mix.penalty(0.1).item() == pytest.approx(0.1 * (1 + 4 + 0.25))
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    layers, _ = batch()
-    with pytest.raises(ValueError, match="3 numbers"):
-        ScalarMix(3, fixed_weights=[1.0])
-    with pytest.raises(ValueError, match="must be finite, or -inf for a layer left out"):
-        ScalarMix(3, fixed_weights=[-inf] * 3)
-    with pytest.raises(ValueError, match="2 weights, but got 3 layers"):
-        ScalarMix(2)(layers)
-    with pytest.raises(ValueError, match=r"takes one tensor \(L\+1, ..., 2D\), not list: torch.stack"):
-        ScalarMix(3)(list(layers))  # as AllenNLP's
-    with pytest.raises(ValueError, match="needs the mask"):
-        ScalarMix(3, layer_norm=True)(layers)

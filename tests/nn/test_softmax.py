@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler, Samples
-from elmokit.ops.functional import linear_logsumexp
 from elmokit.ops.portable import logsumexp as kernel
 
 
@@ -19,41 +18,6 @@ from elmokit.ops.portable import logsumexp as kernel
 def golden(goldens: Callable[[str], Path]) -> dict[str, Tensor]:
     with np.load(goldens("bilm_tf_training/sampled_softmax.npz")) as file:
         return {name: torch.from_numpy(np.asarray(file[name])) for name in file.files}
-
-
-def plainly(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None = None) -> Tensor:
-    logits = hidden @ weight.T + bias
-    if excluded is not None:
-        left_out = F.one_hot(excluded.clamp(min=0), len(weight)).bool() & (excluded >= 0)[:, None]
-        logits = logits.masked_fill(left_out, -torch.inf)
-    return torch.logsumexp(logits, dim=1)
-
-
-def case() -> tuple[Tensor, Tensor, Tensor]:
-    torch.manual_seed(0)
-    shapes = (7, 3), (5, 3), (5,)
-    return tuple(torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize("logits_at_once", [1, 10, 14, 1 << 20])  # one row, two, two and a rest, all
-@pytest.mark.parametrize("excluded", [None, [-1, 0, 4, -1, 2, 2, -1]])
-def test_logsumexp_equals_plain_torch(
-    monkeypatch: pytest.MonkeyPatch, logits_at_once: int, excluded: list[int] | None
-) -> None:
-    monkeypatch.setattr(kernel, "LOGITS_AT_ONCE", logits_at_once)
-    inputs, hits = case(), None if excluded is None else torch.tensor(excluded)
-    found, expected = linear_logsumexp(*inputs, hits), plainly(*inputs, hits)
-    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
-    upstream = torch.randn(7, dtype=torch.float64)
-    gradients = (torch.autograd.grad(result, inputs, upstream) for result in (found, expected))
-    for ours, theirs in zip(*gradients, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("excluded", [None, [-1, 0, 4, -1, 2, 2, -1]])
-def test_logsumexp_passes_gradcheck(excluded: list[int] | None) -> None:
-    hits = None if excluded is None else torch.tensor(excluded)
-    assert torch.autograd.gradcheck(lambda *inputs: linear_logsumexp(*inputs, hits), case())
 
 
 @pytest.mark.parametrize("logits_at_once", [1, 100, 1 << 20])
@@ -76,13 +40,6 @@ def test_exact_losses_under_autocast_are_float32_and_close() -> None:
     torch.testing.assert_close(close, softmax.log_losses(hidden, targets), atol=0.02, rtol=0)
     close.sum().backward()
     assert softmax.weight.grad is not None and softmax.weight.grad.dtype == torch.float32
-
-
-def test_initialisation_is_that_of_bilm_tf() -> None:
-    torch.manual_seed(0)
-    softmax = FullSoftmax(500, 64)
-    assert softmax.weight.std().item() == pytest.approx(1 / 8, rel=0.02)
-    assert not softmax.bias.any()
 
 
 def test_sampled_losses_equal_those_of_tensorflow(golden: dict[str, Tensor]) -> None:
@@ -201,21 +158,3 @@ def test_a_lone_sample_that_is_the_target_costs_nothing() -> None:
     samples, targets = Samples(torch.tensor([2]), num_tries=1), torch.full((2, 6), 2)
     found = gradients(softmax, lambda hidden: softmax.sampled_losses(hidden, targets, [samples] * 2, sampler))
     assert all(not gradient.any() for gradient in found)
-
-
-def test_samples_are_drawn_on_the_cpu_where_another_device_is_the_default() -> None:
-    sampler = LogUniformSampler(50, 8)
-    expected = sampler.sample(torch.Generator().manual_seed(0))
-    with torch.device("meta"):  # stands for a GPU
-        found = sampler.sample(torch.Generator("cpu").manual_seed(0))
-    assert torch.equal(found.ids, expected.ids) and found.num_tries == expected.num_tries
-
-
-def test_too_few_samples_are_refused() -> None:
-    with pytest.raises(ValueError, match="num_samples must be at least 1, not 0"):
-        LogUniformSampler(10, 0)
-
-
-def test_more_samples_than_words_are_refused() -> None:
-    with pytest.raises(ValueError, match="8192 distinct words from a vocabulary of 100"):
-        LogUniformSampler(100, 8192)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from elmokit.checkpoints.loading import load
 from elmokit.config import LSTMConfig
+from elmokit.nn.bidirectional import BiLMState
 from elmokit.nn.inference import prepack
 from elmokit.nn.lstm import BidirectionalLSTM
 from elmokit.ops import functional, reference
@@ -242,17 +243,18 @@ def test_directions_on_two_streams(dtype: torch.dtype, tolerance: float) -> None
 
     def results(batch: Tensor) -> list[Tensor]:
         packing, leaf = Packing.rectangle(30, 40), batch.clone().requires_grad_()
+        others = tokens, packing, BiLMState.zeros(encoder.config, 40, batch), None, 0.0
         with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
-            layers, state = encoder(2 * leaf, tokens, packing)
+            layers, state = encoder(2 * leaf, *others)
             with torch.no_grad():
-                alone, _ = encoder(2 * batch, tokens, packing)
+                alone, _ = encoder(2 * batch, *others)
         ((layers * layers).sum() + state.c.sum()).backward()
         gradients = [leaf.grad, *(weight.grad for weight in encoder.parameters())]
         encoder.zero_grad(set_to_none=True)
         return [layers.detach(), alone, state.h.detach(), state.c.detach(), *gradients]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("elmokit.nn.lstm.run_on_streams", lambda tasks, _: [task() for task in tasks])
+        patch.setattr("elmokit.nn.bidirectional.run_on_streams", lambda tasks, _: [task() for task in tasks])
         expected = [results(batch) for batch in batches]
     found = [results(batch) for batch in batches]  # nothing waits for the GPU before all are issued
     for one, other in zip(found, expected, strict=True):

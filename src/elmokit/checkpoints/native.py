@@ -25,10 +25,9 @@ from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.fs.json_files import from_json, read_json
-from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.shapes_only import shapes_only
+from elmokit.nn.bidirectional import state_shapes
+from elmokit.nn.bilm import BiLM, BiLMState, shapes_only
 from elmokit.nn.softmax import FullSoftmax
-from elmokit.nn.state import state_shapes
 from elmokit.settings import StatePolicy
 from elmokit.text.vocab import Vocab
 

@@ -15,7 +15,6 @@ import torch
 from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
-from elmokit.nn.state import check_state_shapes
 from elmokit.settings import StatePolicy, conform
 from elmokit.text.vocab import Vocab
 
@@ -78,7 +77,7 @@ class Pretrained:
         if self.warm_state is not None and not config.sequence_encoder.carries_state:
             raise ValueError(f"the sequence encoder {config.encoder_name} carries no state: leave out the warm state")
         if self.warm_state is not None:
-            check_state_shapes(self.warm_state, config.sequence_encoder, rows=1)
+            self.warm_state.check(config.sequence_encoder, rows=1)
         if self.mix is not None and len(self.mix.weights) != config.num_representations:
             raise ValueError(f"the mix has {len(self.mix.weights)} weights for {config.num_representations} layers")
         if self.vocab is not None and config.num_words not in (None, len(self.vocab)):

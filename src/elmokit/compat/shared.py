@@ -6,7 +6,7 @@ import hashlib
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -22,8 +22,6 @@ from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.native import filled
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.inference import prepack
-from elmokit.ops.dispatch import has_prepacked_products
 from elmokit.text.characters import count_truncated, encode_sentences
 
 # --- Weights by path, or by a URL, whose file is in the cache of the library -----------------------------------------
@@ -134,38 +132,6 @@ def without_boundaries(layers: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """
     inner = mask[..., 2:]
     return layers[..., 1:-1, :] * inner.unsqueeze(-1), inner
-
-
-# --- A frozen biLM whose weights anyone may change at any time -------------------------------------------------------
-
-
-class Prepacked:
-    """Keeps the form of a frozen biLM in which its weights are prepacked, until one of them changes.
-
-    PyTorch counts every change of a weight except through `.data`. A copy or pickle is empty.
-    """
-
-    def __init__(self) -> None:
-        self._kept: tuple[list[tuple[int, int]], list[Tensor], BiLM] | None = None
-
-    def __reduce__(self) -> tuple[type[Prepacked], tuple[()]]:
-        return Prepacked, ()
-
-    def bilm(self, weights: Sequence[Tensor], create: Callable[[], BiLM]) -> BiLM:
-        """`create()`, a biLM with these weights, prepacked if all of them are frozen."""
-        device, dtype = weights[0].device, weights[0].dtype
-        is_frozen = not any(weight.requires_grad or weight.is_inference() for weight in weights)
-        if not is_frozen or torch.is_autocast_enabled(device.type):
-            self._kept = None
-            return create()
-        changes = [(weight.data_ptr(), weight._version) for weight in weights]
-        if self._kept is None or self._kept[0] != changes:
-            self._kept = None  # free its memory first
-            bilm = create()
-            bilm = prepack(bilm, None) if has_prepacked_products(device, dtype) else bilm
-            # The weights are held so that no other tensor gets their address.
-            self._kept = changes, [weight.detach() for weight in weights], bilm
-        return self._kept[2]
 
 
 # --- Warnings of what the original libraries did not report ----------------------------------------------------------

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmokit.compat.shared import Prepacked, open_hub_module, warn_of_truncated, warn_once, without_boundaries
+from elmokit.compat.shared import open_hub_module, warn_of_truncated, warn_once, without_boundaries
 from elmokit.nn.elmo import add_boundaries
+from elmokit.nn.inference import Prepacked
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import encode_sentences
 

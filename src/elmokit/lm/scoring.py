@@ -149,7 +149,7 @@ def scores(
     """Yield the score of each tokenized sentence, from batches computed ahead; arguments as in `log_losses`."""
     bilm, _, vocab = parts_of(model)
     merged = model.config.sequence_encoder.merges_directions
-    kind: Callable[..., Score] = MaskedScore if merged else SentenceScore
+    kind = cast(Callable[..., Score], MaskedScore if merged else SentenceScore)
     for batch, targets, losses in log_losses(model, sentences, state, batch_size, check, batch_words):
         ends = np.cumsum([len(sentence) + (not merged) for sentence in batch])[:-1]
         log_p = np.split(-losses.cpu().numpy(), ends, axis=1)

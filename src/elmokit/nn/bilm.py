@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -10,40 +11,34 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from elmokit.config import (
-    PAD_CHARACTER,
-    BiLMConfig,
-    CharCNNConfig,
-    GatedCNNConfig,
-    InterleavedConfig,
-    LSTMConfig,
-    TransformerConfig,
-)
+from elmokit.config import PAD_CHARACTER, BiLMConfig, CharCNNConfig
+from elmokit.nn.bidirectional import BiLMState
 from elmokit.nn.gated_cnn import BidirectionalGatedCNN
 from elmokit.nn.interleaved import InterleavedLSTM
 from elmokit.nn.lstm import BidirectionalLSTM
-from elmokit.nn.state import BiLMState
-from elmokit.nn.token_encoders import TokenEncoder, Vocabulary, token_encoder
+from elmokit.nn.token_encoders import token_encoder
 from elmokit.nn.transformer import BidirectionalTransformer
 from elmokit.ops.packing import Packing, pack_sentences
 from elmokit.ops.transfer import upload
+from elmokit.text.vocab import Vocab
 
 __all__ = ["BiLM", "BiLMOutput", "BiLMState"]
 
 SEQUENCE_ENCODERS = {
-    LSTMConfig: BidirectionalLSTM,
-    InterleavedConfig: InterleavedLSTM,
-    TransformerConfig: BidirectionalTransformer,
-    GatedCNNConfig: BidirectionalGatedCNN,
+    "lstm": BidirectionalLSTM,
+    "interleaved": InterleavedLSTM,
+    "transformer": BidirectionalTransformer,
+    "gated_cnn": BidirectionalGatedCNN,
 }
 
-INTEGERS = (torch.uint8, torch.int16, torch.int32, torch.int64)
+INITIALISERS = {"normal_", "uniform_", "kaiming_uniform_"}  # of torch.nn.init, or of a tensor
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class BiLMOutput:
     """Layers of a padded batch: `layers` (L+1, B, T, 2D), zero where `mask` (B, T) is False; the final `state`."""
 
@@ -51,22 +46,17 @@ class BiLMOutput:
     mask: Tensor
     state: BiLMState
 
-    def __repr__(self) -> str:
-        return f"BiLMOutput(layers {tuple(self.layers.shape)}, {int(self.mask.sum())} words, {self.layers.dtype})"
-
 
 def check_ids(ids: Tensor, config: BiLMConfig) -> None:
     """ValueError unless ids have the type and shape that a model of this configuration reads."""
-    by_word = config.num_words is not None
-    if not isinstance(ids, Tensor) or ids.dim() != (2 if by_word else 3) or ids.dtype not in INTEGERS:
-        shape, source = ("(B, T)", "Vocab.ids(words) + 1") if by_word else ("(B, T, C)", "elmokit.batch_to_ids")
-        given = f"{tuple(ids.shape)} of {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
-        raise ValueError(f"ids must be a tensor of integers {shape}, as from {source}, not {given}")
-    width = None if config.char_cnn is None else config.char_cnn.max_characters
-    if width is not None and not 3 <= ids.shape[2] <= width:
-        raise ValueError(
-            f"this model reads {width} characters of a word, not {ids.shape[2]}: use batch_to_ids(sentences, {width})"
-        )
+    shape, source = ("(B, T, C)", "elmokit.batch_to_ids") if config.num_words is None else ("(B, T)", "Vocab.ids + 1")
+    dims = 1 + shape.count(",")
+    if not isinstance(ids, Tensor) or ids.dim() != dims or ids.is_floating_point():
+        found = f"{tuple(ids.shape)} of {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
+        raise ValueError(f"ids must be a tensor of integers {shape}, as from {source}, not {found}")
+    width = ids.shape[-1] if config.char_cnn is None else config.char_cnn.max_characters
+    if ids.shape[-1] > width:
+        raise ValueError(f"this model reads {width} characters of a word: use batch_to_ids(sentences, {width})")
 
 
 def uncompiled(method: Method) -> Method:
@@ -91,6 +81,22 @@ def in_full_width(ids: Tensor, char_cnn: CharCNNConfig | None) -> Tensor:
     return F.pad(ids, (0, missing), value=PAD_CHARACTER) if missing else ids
 
 
+class _WithoutInitialValues(TorchFunctionMode):
+    """Skips initialization: on the meta device PyTorch would import its compiler for it, which takes a second."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", None) in INITIALISERS:
+            return next(iter((*args, *(kwargs or {}).values())))  # the tensor itself
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Within the `with` block, modules are created on PyTorch's meta device, to be given weights that were read."""
+    with torch.device("meta"), _WithoutInitialValues():
+        yield
+
+
 class BiLM(nn.Module):
     """The bidirectional language model: ids of words with their boundaries -> the token layer and every layer above.
 
@@ -100,8 +106,8 @@ class BiLM(nn.Module):
     def __init__(self, config: BiLMConfig) -> None:
         super().__init__()
         self.config = config
-        self.token_encoder = cast(TokenEncoder, token_encoder(config))
-        self.sequence_encoder = SEQUENCE_ENCODERS[type(config.sequence_encoder)](config.sequence_encoder)
+        self.token_encoder = token_encoder(config)
+        self.sequence_encoder = SEQUENCE_ENCODERS[config.encoder_name](config.sequence_encoder)
 
     @uncompiled
     def forward(self, ids: Tensor, mask: Tensor | None = None, state: BiLMState | None = None) -> BiLMOutput:
@@ -131,7 +137,7 @@ class BiLM(nn.Module):
         layers[:, mask] = torch.stack([text.unpack(stream) for stream in streams])
         return BiLMOutput(layers, mask, state)
 
-    def word_vectors(self, words: Sequence[str], vocab: Vocabulary | None = None) -> Tensor:
+    def word_vectors(self, words: Sequence[str], vocab: Vocab | None = None) -> Tensor:
         """U distinct words -> their vectors (U, D), possibly with a few unused rows after them."""
         encoder = self.token_encoder
         ids = encoder.ids(words, vocab)
@@ -161,8 +167,14 @@ class BiLM(nn.Module):
             The layers (L+1, 2, N, D) in stream order, float32 at least, and the state after them.
 
         Raises:
-            ValueError: A state does not fit, or is given to a sequence encoder that carries none.
+            ValueError: A state is of another number of rows, or of another model.
         """
+        encoder, rows = self.config.sequence_encoder, len(packing.row_order)
+        words = words.to(torch.promote_types(words.dtype, torch.float32))
+        state = BiLMState.zeros(encoder, rows, words) if state is None else state
+        state.check(encoder, rows)
+        if start is not None:
+            start.check(encoder, 1)
         return self.sequence_encoder(words, tokens, packing, state, start, dropout)
 
     def initial_state(self, rows: int) -> BiLMState:
@@ -179,8 +191,5 @@ class BiLM(nn.Module):
         return next(self.sequence_encoder.parameters()).dtype
 
     def __repr__(self) -> str:
-        size = sum(parameter.numel() for parameter in self.parameters())
-        return (
-            f"BiLM(reads {self.token_encoder.input}; {self.config.sequence_encoder}; {size:,} parameters, "
-            f"{str(self.dtype)[6:]} on {self.device})"
-        )
+        encoder, dtype = self.config.sequence_encoder, str(self.dtype)[6:]
+        return f"{type(self).__name__}(reads {self.token_encoder.input}; {encoder}; {dtype} on {self.device})"

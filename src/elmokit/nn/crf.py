@@ -34,10 +34,6 @@ def span_transitions(tags: Sequence[str]) -> Transitions:
     return Transitions(begins, (ends[:, None] & begins[None, :]) | goes_on, ends)
 
 
-def _penalty(allowed: Tensor) -> Tensor:
-    return torch.zeros(allowed.shape).masked_fill(~allowed, FORBIDDEN)
-
-
 class CRF(nn.Module):
     """Scores tag sequences: the sum of given scores of tags at tokens, and of learned scores of the first tag, of each
     pair of neighbours, and of the last tag.
@@ -55,7 +51,8 @@ class CRF(nn.Module):
             everything = torch.ones(num_tags, num_tags, dtype=torch.bool)
             allowed = Transitions(everything[0], everything, everything[0])
         for name, moves in allowed._asdict().items():
-            self.register_buffer(f"{name}_penalty", _penalty(moves), persistent=False)
+            penalty = torch.zeros(moves.shape).masked_fill(~moves, FORBIDDEN)
+            self.register_buffer(f"{name}_penalty", penalty, persistent=False)
 
     def log_likelihood(self, scores: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
         """Log-probability of each row's tag sequence, (B,), from scores (B, T, K), tags (B, T) and mask (B, T)."""

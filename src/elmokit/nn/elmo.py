@@ -11,21 +11,17 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from elmokit.nn.bilm import BiLM, BiLMState, check_ids, uncompiled
-from elmokit.nn.inference import Frozen, PrepackedBiLM
+from elmokit.nn.bidirectional import BiLMState, has_hooks
+from elmokit.nn.bilm import BiLM, check_ids, uncompiled
+from elmokit.nn.inference import Prepacked, PrepackedBiLM
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.token_encoders import TokenEncoder
+from elmokit.ops.functional import records_gradients
 from elmokit.ops.threads import run_on_own_thread
-from elmokit.text.characters import (
-    MAX_CHARACTERS,
-    TruncationWarning,
-    count_truncated,
-    encode_sentences,
-    truncation_in,
-)
+from elmokit.text.characters import MAX_CHARACTERS, TruncationWarning, count_truncated, encode_sentences, truncation_in
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class ElmoOutput:
     """The output of `Elmo`.
 
@@ -38,10 +34,6 @@ class ElmoOutput:
     representations: list[Tensor]
     mask: Tensor
     state: BiLMState
-
-    def __repr__(self) -> str:
-        shapes = ", ".join(str(tuple(representation.shape)) for representation in self.representations)
-        return f"ElmoOutput(representations {shapes}; {int(self.mask.sum())} words)"
 
 
 def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_CHARACTERS) -> Tensor:
@@ -63,12 +55,7 @@ def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_C
     """
     if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
         raise ValueError("batch_to_ids takes sentences as lists of tokens: split each first, as with Embedder.tokenize")
-    if max_characters < 3:
-        raise ValueError(f"max_characters must be at least 3, with the two marks around a word, not {max_characters}")
     count = partial(count_truncated, max_characters=max_characters)
-    for number, words in enumerate(sentences):
-        if wrong := [word for word in words if not isinstance(word, str)]:
-            raise ValueError(f"sentence {number} has {wrong[0]!r:.60} among its words, which must be strings")
     if any(map(count, sentences)):
         message = truncation_in(sentences, count, f"{max_characters - 2} bytes")
         warnings.warn(message, TruncationWarning, stacklevel=2)
@@ -103,7 +90,7 @@ class Elmo(nn.Module):
     """Ids of words without boundaries -> learned mixes of the biLM's layers, one for each place in a downstream model.
 
     With the compiled kernels, the weights of a frozen biLM are prepacked once, not for every batch. That is 1.4 to 1.8
-    times as fast, and takes the memory of the weights once more (`nn.inference.Frozen`).
+    times as fast, and takes the memory of the weights once more (`nn.inference.Prepacked`).
 
     PyTorch's autograd and `torch.compile`, which leaves the biLM out of its graph, see an ordinary module. The
     transforms of `torch.func`, `torch.export` and `torch.jit.trace` do not see through the kernels.
@@ -130,20 +117,17 @@ class Elmo(nn.Module):
                 (that of a model's own mix is `model.mix.gamma`).
 
         Raises:
-            ValueError: `bilm` is something else, such as the whole model, or is prepacked and should be trained;
-                `num_mixes` is below 1; `dropout` is not a probability; or there are not L+1 `fixed_weights`, or none is
-                finite.
+            ValueError: `bilm` is something else, such as the whole model, or is prepacked and should be trained, or
+                `dropout` is not a probability.
         """
         super().__init__()
         if not isinstance(bilm, BiLM):
             raise ValueError(f"Elmo takes a biLM, not {type(bilm).__name__}: write Elmo(elmokit.load(...).bilm)")
         if not freeze and isinstance(bilm, PrepackedBiLM):
             raise ValueError("a prepacked biLM has no weights that could be trained: use `elmokit.load`")
-        if not isinstance(num_mixes, int) or num_mixes < 1:
-            raise ValueError(f"num_mixes must be an integer, at least 1, not {num_mixes}")
         self.bilm = bilm
         bilm.requires_grad_(not freeze)
-        self._frozen = Frozen()
+        self._prepacked = Prepacked()
         self.mixes = nn.ModuleList(
             ScalarMix(bilm.config.num_representations, fixed_weights=fixed_weights) for _ in range(num_mixes)
         )
@@ -160,27 +144,27 @@ class Elmo(nn.Module):
             A representation for each mix (B, T, 2D), zero where there is no word; the mask; the state after the batch.
 
         Raises:
-            ValueError: If `ids` are not a tensor of ids that this model reads, there is padding before a word, or the
+            ValueError: `ids` are no tensor of the kind that this model reads, there is padding before a word, or the
                 state does not fit.
+            IndexError: An id has no row in the model's table.
         """
         check_ids(ids, self.bilm.config)
-        self.bilm.token_encoder.check_ids(ids)
         mask = self.bilm.token_encoder.is_word(ids)
         layers, end = uncompiled(run_on_own_thread)(partial(self._layers, ids.long(), mask, state), self.bilm.device)
         return ElmoOutput(self.mix(layers, mask), mask, end)
 
     def _layers(self, ids: Tensor, mask: Tensor, state: BiLMState | None) -> tuple[Tensor, BiLMState]:
         """The layers of the words (L+1, B, T, 2D), zero where there are none, and the state after them."""
-        out = self._frozen.run(self.bilm, add_boundaries(ids, self.bilm.token_encoder), state)
+        bilm = self.bilm
+        # Hooks, and a state that learns, need the modules themselves.
+        if not has_hooks(bilm.modules()) and (state is None or not records_gradients(state.h, state.c)):
+            bilm = self._prepacked.bilm([*bilm.parameters()], lambda: self.bilm)
+        out = bilm(add_boundaries(ids, bilm.token_encoder), state=state)
         return out.layers[:, :, 1:-1] * mask.unsqueeze(-1), out.state
 
     def forget_prepacked(self) -> None:
         """Prepack a frozen biLM again at the next call; needed after writing its weights through `.data` or NumPy."""
-        self._frozen.forget()
-
-    def __repr__(self) -> str:
-        kind = "trainable" if any(weight.requires_grad for weight in self.bilm.parameters()) else "frozen"
-        return f"Elmo({len(self.mixes)} mixes, dropout {self.dropout.p}, {kind} {self.bilm!r})"
+        self._prepacked.forget()
 
     def mix(self, layers: Tensor, mask: Tensor) -> list[Tensor]:
         """Layers (L+1, B, T, 2D) that were computed before, and mask (B, T) -> the representations of `forward`."""

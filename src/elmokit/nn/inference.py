@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from elmokit.config import CHARACTER_SHIFT
-from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
-from elmokit.nn.gated_cnn import WeightNormProjection
-from elmokit.nn.lstm import LSTMLayer, has_hooks
-from elmokit.nn.token_encoders import CharacterReader, CharCNN, Highway, Projection, TokenEncoder
+from elmokit.nn.bilm import BiLM
+from elmokit.nn.lstm import LSTMLayer
+from elmokit.nn.token_encoders import CharCNN, Highway, Projection
 from elmokit.ops.dispatch import has_character_tables, has_prepacked_products
-from elmokit.ops.functional import (
-    LSTMState,
-    prepack_char_conv,
-    prepack_highway,
-    prepack_linear,
-    prepack_lstm,
-    records_gradients,
-)
+from elmokit.ops.functional import LSTMState, prepack_char_conv, prepack_highway, prepack_linear, prepack_lstm
 from elmokit.ops.packing import Packing
 from elmokit.ops.threads import parallel_rows
 from elmokit.ops.workspace import allocate
@@ -33,6 +25,17 @@ CHUNK_WORDS = 128  # so few that the output of one layer is still in cache for t
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """The dtype of what products in `dtype` are added to: float32, or float64."""
     return torch.promote_types(dtype if dtype.is_floating_point else torch.float32, torch.float32)
+
+
+def _in_chunks(run: Callable[[Tensor], Tensor], x: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """run(x) (N, width), some rows at a time, in parallel."""
+    out = allocate((len(x), width), dtype, x.device)
+
+    def run_rows(rows: slice) -> None:
+        out[rows] = run(x[rows])
+
+    parallel_rows(run_rows, len(x), CHUNK_WORDS, x.device)
+    return out
 
 
 # --- Leaves ----------------------------------------------------------------------------------------------------------
@@ -46,12 +49,7 @@ class PrepackedLSTMLayer(nn.Module):
         self.clips, self._run = layer.clips, prepack_lstm(layer.weights(), dtype)
 
     def forward(
-        self,
-        x: Tensor,
-        packing: Packing,
-        state: LSTMState,
-        start: LSTMState | None = None,
-        index: Tensor | None = None,
+        self, x: Tensor, packing: Packing, state: LSTMState, start: LSTMState | None = None, index: Tensor | None = None
     ) -> tuple[Tensor, LSTMState]:
         if start is None:
             start = LSTMState(*(part.new_zeros(1, part.shape[1]) for part in state))
@@ -63,35 +61,29 @@ class PrepackedProjection(nn.Module):
 
     def __init__(self, projection: Projection, dtype: torch.dtype) -> None:
         super().__init__()
-        is_normalized = isinstance(projection, WeightNormProjection)
-        weight = projection.normalized_weight() if is_normalized else projection.weight
+        weight = projection.effective_weight()
         self._multiply, self._dim = prepack_linear(weight, projection.bias, dtype), len(weight)
         self._wide = _wide(dtype)
 
     def forward(self, input: Tensor) -> Tensor:
-        out = allocate((len(input), self._dim), self._wide, input.device)
-
-        def multiply(rows: slice) -> None:
-            out[rows] = self._multiply(input[rows])
-
-        parallel_rows(multiply, len(input), CHUNK_WORDS, input.device)
-        return out
+        return _in_chunks(self._multiply, input, self._dim, self._wide)
 
 
-class PrepackedCharCNN(CharacterReader, nn.Module):
+class PrepackedCharCNN(CharCNN):
     """`CharCNN` without gradients; its vectors are float32 at least."""
 
     def __init__(self, encoder: CharCNN, dtype: torch.dtype) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self.config, self.activation = encoder.config, encoder.activation
         # Not in int8: a few filters are so large that with a common scale, the others would be too coarse.
         self._fine = torch.float32 if dtype == torch.int8 else dtype
         self._convolve = prepack_char_conv(encoder.char_embedding, *encoder.filters(), self._fine)
         gates = [cast(Highway, layer).gates for layer in encoder.highways]
-        self._highways = [prepack_highway(each.weight, each.bias, dtype) for each in gates]
-        last = encoder.projection
-        self._project = None if last is None else prepack_linear(last.weight, last.bias, self._fine)
-        self._dim = self.config.num_filters if last is None else last.out_features
+        self._layers = [prepack_highway(each.weight, each.bias, dtype) for each in gates]
+        self._dim = self.config.num_filters
+        if (last := encoder.projection) is not None:
+            self._layers.append(prepack_linear(last.weight, last.bias, self._fine))
+            self._dim = last.out_features
         device, characters = encoder.char_embedding.device, len(encoder.char_embedding)
         self.is_cacheable = has_character_tables(device, self._fine, characters) and has_prepacked_products(
             device, dtype, self.config.num_filters
@@ -99,16 +91,13 @@ class PrepackedCharCNN(CharacterReader, nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self._convolve(ids - CHARACTER_SHIFT)
-        out = allocate((len(x), self._dim), torch.promote_types(self._fine, torch.float32), x.device)
+        return _in_chunks(self._after_convolution, x, self._dim, _wide(self._fine))
 
-        def after_convolution(rows: slice) -> None:
-            chunk = self.activation(x[rows]).to(self._fine)
-            for layer in self._highways:
-                chunk = layer(chunk)
-            out[rows] = chunk if self._project is None else self._project(chunk)
-
-        parallel_rows(after_convolution, len(x), CHUNK_WORDS, x.device)
-        return out
+    def _after_convolution(self, x: Tensor) -> Tensor:
+        x = self.activation(x).to(self._fine)
+        for layer in self._layers:
+            x = layer(x)
+        return x
 
 
 # --- The whole model -------------------------------------------------------------------------------------------------
@@ -118,7 +107,7 @@ TOKEN_LEAVES: Leaves = {CharCNN: PrepackedCharCNN}
 SEQUENCE_LEAVES: Leaves = {LSTMLayer: PrepackedLSTMLayer, Projection: PrepackedProjection}
 
 
-def _converted(module: nn.Module, leaves: Leaves, dtype: torch.dtype) -> nn.Module:
+def _converted(module: nn.Module, leaves: Leaves, dtype: torch.dtype) -> Any:
     """The module with prepacked leaves; other weights are shared, or copied in the dtype that products are added to."""
     for kind, prepacked in leaves.items():
         if isinstance(module, kind):
@@ -139,8 +128,7 @@ class PrepackedBiLM(BiLM):
         nn.Module.__init__(self)
         self.config, self.product_dtype, self._device = bilm.config, dtype, bilm.device
         with torch.no_grad():
-            token_encoder = _converted(bilm.get_submodule("token_encoder"), TOKEN_LEAVES, dtype)
-            self.token_encoder = cast(TokenEncoder, token_encoder)
+            self.token_encoder = _converted(bilm.token_encoder, TOKEN_LEAVES, dtype)
             self.sequence_encoder = _converted(bilm.sequence_encoder, SEQUENCE_LEAVES, dtype)
         self.eval()
 
@@ -158,16 +146,12 @@ class PrepackedBiLM(BiLM):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BiLM:
         """Called by `to`, `cuda`, `half` and others."""
-        before = torch.empty(0, dtype=self.dtype, device=self.device)
-        if ((after := fn(before)).device, after.dtype) != (before.device, before.dtype):
+        if fn(probe := torch.empty(0, dtype=self.dtype, device=self.device)) is not probe:
             raise ValueError(
                 f"this biLM is prepacked for {str(self.product_dtype)[6:]} on {self.device}, and cannot be moved or "
                 "converted: load the model again, and prepack it there, as `elmokit.Embedder` does"
             )
         return super()._apply(fn, recurse)
-
-    def __repr__(self) -> str:
-        return f"PrepackedBiLM({self.config.sequence_encoder}; {str(self.product_dtype)[6:]} on {self.device})"
 
 
 def prepack(bilm: BiLM, dtype: torch.dtype | None) -> PrepackedBiLM:
@@ -192,42 +176,34 @@ def prepack(bilm: BiLM, dtype: torch.dtype | None) -> PrepackedBiLM:
     return bilm
 
 
-class Frozen:
-    """Runs a biLM that does not learn in prepacked form: made at the first call, and anew after a weight has changed.
+class Prepacked:
+    """The prepacked form of a biLM that does not learn: made when first asked for, and anew when a weight has changed.
 
-    PyTorch counts the changes of each weight, but for those through `.data` and NumPy: after these, call `forget`. With
-    hooks, gradients or autocast, and where prepacking does not pay, the biLM runs as it is. Copies and pickles are
-    empty.
+    PyTorch counts the changes of each weight, but for those through `.data` and NumPy: after these, call `forget`.
+    Copies and pickles are empty.
     """
 
     def __init__(self) -> None:
         self.forget()
 
-    def __reduce__(self) -> tuple[type[Frozen], tuple[()]]:
-        return Frozen, ()
+    def __reduce__(self) -> tuple[type[Prepacked], tuple[()]]:
+        return Prepacked, ()
 
     def forget(self) -> None:
         """Prepack again at the next call."""
-        self._prepacked: tuple[list[tuple[int, int]], PrepackedBiLM] | None = None
+        self._kept: tuple[list[tuple[int, int]], list[Tensor], BiLM] | None = None
 
-    def run(self, bilm: BiLM, ids: Tensor, state: BiLMState | None = None) -> BiLMOutput:
-        """`bilm(ids, state=state)`."""
-        weights = list(bilm.parameters())
+    def bilm(self, weights: Sequence[Tensor], create: Callable[[], BiLM]) -> BiLM:
+        """`create()`, a biLM with these weights; kept if all of them are frozen, and prepacked where that pays."""
         learns = any(weight.requires_grad or weight.is_inference() for weight in weights)
-        carried = () if state is None else (state.h, state.c)
-        if (
-            learns
-            or not has_prepacked_products(bilm.device, bilm.dtype)
-            or records_gradients(*carried)
-            or torch.is_autocast_enabled(bilm.device.type)
-            or has_hooks(bilm.modules())
-        ):
+        if learns or not weights or torch.is_autocast_enabled(weights[0].device.type):
             self.forget()
-            return bilm(ids, state=state)
+            return create()
         versions = [(weight.data_ptr(), weight._version) for weight in weights]
-        kept = self._prepacked
-        if kept is None or kept[0] != versions:
-            kept = self._prepacked = None  # frees its memory first
-            kept = self._prepacked = versions, prepack(bilm, None)
-        with torch.no_grad():
-            return kept[1](ids, state=state)
+        if self._kept is None or self._kept[0] != versions:
+            self.forget()  # frees its memory first
+            bilm = create()
+            bilm = prepack(bilm, None) if has_prepacked_products(bilm.device, bilm.dtype) else bilm
+            # The weights are held so that no other tensor gets their address.
+            self._kept = versions, [weight.detach() for weight in weights], bilm
+        return self._kept[2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -28,14 +29,9 @@ def mix_layers(layers: Tensor, weights: Tensor, mask: Tensor | None = None, laye
 
     Returns:
         (..., 2D), in the number type of the weights.
-
-    Raises:
-        ValueError: `layer_norm` is set, and there is no mask.
     """
     if layer_norm:
-        if mask is None:
-            raise ValueError("a mix with layer norm needs the mask, to leave padding out of the statistics")
-        layers = torch.stack([_normalized(layer, mask.bool()) for layer in layers])
+        layers = torch.stack([_normalized(layer, cast(Tensor, mask).bool()) for layer in layers])
     return torch.tensordot(weights.to(layers.dtype), layers, dims=1).to(weights.dtype)
 
 
@@ -50,18 +46,8 @@ class ScalarMix(nn.Module):
         self, num_layers: int, *, layer_norm: bool = False, fixed_weights: Sequence[float] | None = None
     ) -> None:
         super().__init__()
-        if fixed_weights is not None and len(fixed_weights) != num_layers:
-            raise ValueError(
-                f"fixed_weights must hold {num_layers} numbers (before the softmax), not {len(fixed_weights)}"
-            )
-        self.layer_norm = layer_norm
-        learned = fixed_weights is None
-        weights = torch.zeros(num_layers)
-        if fixed_weights is not None:
-            given = torch.as_tensor(fixed_weights, dtype=torch.float32, device="cpu").detach()
-            if not given.softmax(dim=0).isfinite().all():
-                raise ValueError(f"fixed_weights must be finite, or -inf for a layer left out, not {fixed_weights}")
-            weights = given.to(weights.device, copy=True)
+        learned, self.layer_norm = fixed_weights is None, layer_norm
+        weights = torch.zeros(num_layers) if fixed_weights is None else torch.tensor(fixed_weights, dtype=torch.float32)
         self.weights = nn.Parameter(weights, requires_grad=learned)
         self.gamma = nn.Parameter(torch.ones(()), requires_grad=learned)
 
@@ -74,14 +60,7 @@ class ScalarMix(nn.Module):
 
         Returns:
             (..., 2D), in the number type of the weights.
-
-        Raises:
-            ValueError: `layers` is not a tensor of as many layers as weights, or layer norm has no mask.
         """
-        if not isinstance(layers, Tensor):
-            raise ValueError(f"a mix takes one tensor (L+1, ..., 2D), not {type(layers).__name__}: torch.stack(layers)")
-        if len(layers) != len(self.weights):
-            raise ValueError(f"this mix has {len(self.weights)} weights, but got {len(layers)} layers")
         return mix_layers(layers, self.gamma * self.layer_weights(), mask, self.layer_norm)
 
     def layer_weights(self) -> Tensor:

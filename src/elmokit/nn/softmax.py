@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 from elmokit.ops.functional import linear_logsumexp
 
-Classes = tuple[Tensor, Tensor, Tensor]  # ids (S,), and their rows of the weight (S, D) and of the bias (S,)
-
 
 @dataclass(frozen=True)
 class Samples:
@@ -39,12 +37,6 @@ class LogUniformSampler:
     """
 
     def __init__(self, num_classes: int, num_samples: int) -> None:
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, not {num_samples}")
-        if num_samples > num_classes:
-            raise ValueError(
-                f"cannot draw {num_samples} distinct words from a vocabulary of {num_classes}; sample fewer"
-            )
         self.num_classes, self.num_samples = num_classes, num_samples
 
     def sample(self, generator: torch.Generator) -> Samples:
@@ -64,13 +56,6 @@ class LogUniformSampler:
         c = ids.double()
         probability = torch.log1p(1 / (c + 1)) / math.log(self.num_classes + 1)
         return torch.log(-torch.expm1(num_tries * torch.log1p(-probability)))
-
-
-def _place_in(samples: Tensor, targets: Tensor, num_words: int) -> Tensor:
-    """The index of each target among the samples (an accidental hit), -1 if it is not among them."""
-    place = torch.full((num_words,), -1, dtype=torch.int64, device=samples.device)
-    place[samples] = torch.arange(len(samples), device=samples.device)
-    return place[targets]
 
 
 def _gather(table: Tensor, sets: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -97,7 +82,8 @@ class FullSoftmax(nn.Module):
 
     def log_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Exact -log p of each target: hidden (N, D), targets (N,) -> (N,), without ever holding all (N, V) logits."""
-        return linear_logsumexp(hidden, self.weight, self.bias) - self._target_logits(hidden, targets)
+        logits = _logits(hidden, _gather(self.weight, [targets])[0], self.bias[targets])
+        return linear_logsumexp(hidden, self.weight, self.bias) - logits
 
     def sampled_losses(
         self, hidden: Tensor, targets: Tensor, samples: Sequence[Samples], sampler: LogUniformSampler
@@ -109,25 +95,15 @@ class FullSoftmax(nn.Module):
         """
         ids = [*(drawn.ids.to(targets.device) for drawn in samples), *targets]
         weights, biases = _gather(self.weight, ids), _gather(self.bias[:, None], ids)
-        parts = [(own, weight, bias[:, 0]) for own, weight, bias in zip(ids, weights, biases, strict=True)]
-        return torch.stack(
-            [
-                self._sampled_loss(hidden[k], parts[len(samples) + k], parts[k], drawn.num_tries, sampler)
-                for k, drawn in enumerate(samples)
-            ]
-        )
-
-    def _sampled_loss(
-        self, hidden: Tensor, targets: Classes, others: Classes, num_tries: int, sampler: LogUniformSampler
-    ) -> Tensor:
-        def corrected(logits: Tensor, ids: Tensor) -> Tensor:
-            return logits - sampler.log_expected_count(ids, num_tries).to(logits.dtype)
-
-        (ids, weight, bias), (other_ids, other_weight, other_bias) = targets, others
-        true = corrected(_logits(hidden, weight, bias), ids)
-        hits = _place_in(other_ids, ids, len(self.weight))
-        rest = linear_logsumexp(hidden, other_weight, corrected(other_bias, other_ids), excluded=hits)
-        return torch.logaddexp(true, rest) - true
-
-    def _target_logits(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        return _logits(hidden, _gather(self.weight, [targets])[0], self.bias[targets])
+        losses = []
+        for k, drawn in enumerate(samples):
+            others, own = k, len(samples) + k
+            true = _logits(hidden[k], weights[own], biases[own][:, 0])
+            true = true - sampler.log_expected_count(ids[own], drawn.num_tries).to(true.dtype)
+            place = torch.full((len(self.weight),), -1, dtype=torch.int64, device=targets.device)
+            place[ids[others]] = torch.arange(len(drawn.ids), device=targets.device)
+            bias = biases[others][:, 0]
+            bias = bias - sampler.log_expected_count(ids[others], drawn.num_tries).to(bias.dtype)
+            rest = linear_logsumexp(hidden[k], weights[others], bias, excluded=place[targets[k]])
+            losses.append(torch.logaddexp(true, rest) - true)
+        return torch.stack(losses)

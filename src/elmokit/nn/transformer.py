@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import TransformerConfig
-from elmokit.nn.lstm import run_directions, stack_directions
-from elmokit.nn.state import BiLMState, check_stateless
+from elmokit.nn.bidirectional import Bidirectional, Stack
 from elmokit.nn.token_encoders import Projection
 from elmokit.ops.functional import apply_dropout
 from elmokit.ops.packing import Packing, Segments
@@ -54,33 +53,24 @@ class AttentionLayout:
         begins = np.empty_like(padded)
         begins[order] = np.cumsum(padded[order]) - padded[order]
         lengths, counts = np.unique(padded[~is_long], return_counts=True)
-        self.groups = [(int(count), int(length)) for length, count in zip(lengths, counts, strict=True)]
-        self.long_lengths = padded[order][(~is_long).sum() :].tolist()
+        long_lengths = padded[order][(~is_long).sum() :].tolist()
+        # The number of segments that are attended to at once, and their padded length.
+        self.groups = [*zip(counts.tolist(), lengths.tolist(), strict=True), *((1, each) for each in long_lengths)]
 
         places, is_padding = np.empty_like(segments.slots), np.ones(padded.sum(), dtype=bool)
         places[segments.slots] = np.repeat(begins, segments.lengths) + segments.positions()
         is_padding[places] = False
         self.places = torch.from_numpy(places).to(like.device)
         self.padding = torch.from_numpy(np.flatnonzero(is_padding)).to(like.device)
-        self.rotation = self._rotation(int(padded.max(initial=0)), config, like)
-        self._band: Tensor | None = None
-
-    @staticmethod
-    def _rotation(positions: int, config: TransformerConfig, like: Tensor) -> Tensor:
-        """exp(i p w) for each position p and each pair's frequency w, (positions, 1, 1, pairs), computed in float64."""
+        # exp(i p w) for each position p and each pair's frequency w, (positions, 1, 1, pairs), computed in float64.
+        arange = partial(torch.arange, dtype=torch.float64, device=like.device)
         pairs = config.projection_dim // config.num_heads // 2
-        frequencies = ROTARY_BASE ** -(torch.arange(pairs, dtype=torch.float64, device=like.device) / pairs)
-        angles = torch.arange(positions, dtype=torch.float64, device=like.device)[:, None] * frequencies
+        angles = arange(padded.max(initial=0))[:, None] * ROTARY_BASE ** -(arange(pairs) / pairs)
         rotation = torch.polar(torch.ones_like(angles), angles)[:, None, None]
-        return rotation.to(torch.complex128 if like.dtype == torch.float64 else torch.complex64)
-
-    def band(self) -> Tensor:
-        """The mask (context, 2 * context) of the keys, of its own block and the one before, that each position sees."""
-        if self._band is None:
-            context = self.config.context
-            seen = torch.ones(context, 2 * context, dtype=torch.bool, device=self.places.device)
-            self._band = seen.triu(1).tril(context)
-        return self._band
+        self.rotation = rotation.to(torch.complex128 if like.dtype == torch.float64 else torch.complex64)
+        if long_lengths:  # the keys, of its own block and the one before, that each position of a block sees
+            seen = torch.ones(config.context, 2 * config.context, dtype=torch.bool, device=like.device)
+            self.band = seen.triu(1).tril(config.context)
 
     def attend(self, projected: Tensor) -> Tensor:
         """Attend from every slot to itself and to those before it in its segment.
@@ -96,11 +86,11 @@ class AttentionLayout:
         buffer.index_fill_(0, self.padding, 0)
         buffer.index_copy_(0, self.places, projected)
         outputs, begin = [], 0
-        for count, length in [*self.groups, *((1, length) for length in self.long_lengths)]:
-            rows = buffer[begin : begin + count * length].view(count, length, 3, self.config.num_heads, -1)
-            attend = self._attend_whole if length <= self.config.context else self._attend_in_blocks
-            outputs.append(attend(*self._rotated(rows)).transpose(1, 2).reshape(-1, dim))
-            begin += count * length
+        for count, length in self.groups:
+            end = begin + count * length
+            rows = buffer[begin:end].view(count, length, 3, self.config.num_heads, -1)
+            outputs.append(self._attend_causally(*self._rotated(rows)).transpose(1, 2).reshape(-1, dim))
+            begin = end
         return torch.cat([buffer[:0, :dim], *outputs]).index_select(0, self.places)
 
     def _rotated(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -110,17 +100,15 @@ class AttentionLayout:
         queries, keys = rotated.transpose(1, 3).unbind(2)
         return queries, keys, rows[:, :, 2].transpose(1, 2)
 
-    @staticmethod
-    def _attend_whole(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        return _attention(queries, keys, values, is_causal=True)
-
-    def _attend_in_blocks(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Attention within one segment (1, heads, blocks * context, d), in memory that is linear in its length."""
+    def _attend_causally(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Attention within segments (count, heads, T, d); a long one, alone, in memory that is linear in its length."""
         context = self.config.context
+        if queries.shape[2] <= context:
+            return _attention(queries, keys, values, is_causal=True)
         first = _attention(*(each[:, :, :context] for each in (queries, keys, values)), is_causal=True)
         later = queries[0].unfold(1, context, context)[:, 1:].permute(1, 0, 3, 2)  # (blocks - 1, heads, context, d)
         pairs = (each[0].unfold(1, 2 * context, context).permute(1, 0, 3, 2) for each in (keys, values))
-        others = _attention(later, *pairs, attn_mask=self.band())
+        others = _attention(later, *pairs, attn_mask=self.band)
         return torch.cat([first, others.transpose(0, 1).flatten(1, 2)[None]], dim=2)
 
 
@@ -142,56 +130,34 @@ class TransformerLayer(nn.Module):
         self.attention_input, self.attention_output = _linear(dim, 3 * dim), _linear(dim, dim, summands)
         self.feedforward_input, self.feedforward_output = _linear(dim, hidden), _linear(hidden, dim, summands)
 
-    def forward(self, x: Tensor, layout: AttentionLayout, dropout: float) -> Tensor:
+    def forward(
+        self, x: Tensor, layout: AttentionLayout, state: None, start: None, dropout: float
+    ) -> tuple[Tensor, None]:
         """x (N, D) -> (N, D)."""
         attended = layout.attend(self.attention_input(_normalized(x)).to(x.dtype))
         x = x + apply_dropout(self.attention_output(attended), dropout)
         hidden = F.gelu(self.feedforward_input(_normalized(x)))
-        return x + apply_dropout(self.feedforward_output(hidden), dropout)
+        return x + apply_dropout(self.feedforward_output(hidden), dropout), None
 
 
-class TransformerStack(nn.Module):
-    """L blocks in one direction."""
+class TransformerStack(Stack):
+    """The output of the last block is normalized."""
 
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(TransformerLayer(config) for _ in range(config.num_layers))
+    layer_type = TransformerLayer
 
-    def forward(self, words: Tensor, tokens: Tensor, layout: AttentionLayout, dropout: float) -> list[Tensor]:
-        """The token vectors and the stream after each block, (N, D) each; that of the last one is normalized."""
-        layers = [F.embedding(tokens, words)]
-        x = apply_dropout(layers[0], dropout)
-        for layer in self.layers:
-            x = layer(x, layout, dropout)
-            layers.append(x)
-        layers[-1] = _normalized(x)
-        return layers
+    def forward(self, *inputs: Any) -> tuple[list[Tensor], Any]:
+        """See `Stack.forward`."""
+        layers, finals = super().forward(*inputs)
+        return [*layers[:-1], _normalized(layers[-1])], finals
 
 
-class BidirectionalTransformer(nn.Module):
-    """Two stacks that never exchange information: one reads each segment from its front, one from its back.
+class BidirectionalTransformer(Bidirectional):
+    """Transformers in both directions. Dropout is on the token vectors, and on what is added to them.
 
     There is no state to carry: a position attends to those before it in its segment, `context` of them at most.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.stacks = nn.ModuleList([TransformerStack(config), TransformerStack(config)])
+    stack_type = TransformerStack
 
-    def forward(
-        self,
-        words: Tensor,
-        tokens: Tensor,
-        packing: Packing,
-        state: BiLMState | None = None,
-        start: BiLMState | None = None,
-        dropout: float = 0.0,
-    ) -> tuple[Tensor, BiLMState]:
-        """See `BiLM.run`. Dropout is on the token vectors, and on what is added to them."""
-        check_stateless("a Transformer", state, start)
-        words = words.to(torch.promote_types(words.dtype, torch.float32))
-        layout = AttentionLayout(packing, self.config, words)
-        tasks = [partial(stack, words, tokens[d], layout, dropout) for d, stack in enumerate(self.stacks)]
-        fwd, bwd = run_directions(self, tasks, [words], dropout)
-        return stack_directions(fwd, bwd), BiLMState.zeros(self.config, len(packing.row_order), words)
+    def layout(self, packing: Packing, words: Tensor) -> AttentionLayout:
+        return AttentionLayout(packing, self.config, words)

@@ -20,8 +20,7 @@ from elmokit.checkpoints.native import filled
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs.json_files import read_json
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.shapes_only import shapes_only
+from elmokit.nn.bilm import BiLM, shapes_only
 
 # A weight that every biLM has, and no other module.
 CHARACTERS = "_token_embedder._char_embedding_weights"

@@ -29,8 +29,7 @@ from elmokit.checkpoints.native import filled
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import NUM_CHARACTERS, BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs.hdf5 import atomic_hdf5
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.shapes_only import shapes_only
+from elmokit.nn.bilm import BiLM, shapes_only
 
 # Weights hardly compress, so a small file that claims to hold large ones is damaged or malicious.
 MAX_EXPANSION, ALWAYS_ALLOWED = 64, 1 << 26

@@ -18,8 +18,7 @@ from elmokit.checkpoints.formats.torch_file import check_weights, read_tensors
 from elmokit.checkpoints.native import filled, read_card
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, EfmlEncoderConfig, InterleavedConfig, LSTMConfig
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.shapes_only import shapes_only
+from elmokit.nn.bilm import BiLM, shapes_only
 
 TOKEN_ENCODER, ENCODER = EFML_WEIGHTS
 

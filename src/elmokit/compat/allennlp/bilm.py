@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from elmokit.checkpoints.formats.allennlp_weights import arranged, bilm_name, rearranged
 from elmokit.compat.allennlp.common import ConfigurationError
-from elmokit.compat.shared import CarriedStates, Prepacked, local_path, open_bilm, warn_of_truncated, without_boundaries
+from elmokit.compat.shared import CarriedStates, local_path, open_bilm, warn_of_truncated, without_boundaries
 from elmokit.config import CharCNNConfig, LSTMConfig
 from elmokit.fs.json_files import read_json
-from elmokit.nn.bilm import BiLM, BiLMState, in_full_width, uncompiled
+from elmokit.nn.bidirectional import has_hooks
+from elmokit.nn.bilm import BiLM, BiLMState, in_full_width, shapes_only, uncompiled
 from elmokit.nn.elmo import add_boundaries
-from elmokit.nn.inference import PrepackedBiLM
-from elmokit.nn.lstm import BidirectionalLSTM, has_hooks
-from elmokit.nn.shapes_only import shapes_only
+from elmokit.nn.inference import Prepacked, PrepackedBiLM
+from elmokit.nn.lstm import BidirectionalLSTM
 from elmokit.nn.token_encoders import CharCNN, TokenEncoder
 from elmokit.ops.functional import records_gradients
 from elmokit.ops.packing import pack_sentences
@@ -220,7 +220,9 @@ class ElmoLstm(CarriedStates):
         """
         text = pack_sentences(mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False)
         streams = text.to_streams(tokens.cpu().expand(2, -1)).to(words.device)
-        outputs, state = encoder(words, streams, text.packing, self.initial(len(mask), words.device))
+        words = words.to(torch.promote_types(words.dtype, torch.float32))
+        initial = self.initial(len(mask), words.device) or BiLMState.zeros(self._config, len(mask), words)
+        outputs, state = encoder(words, streams, text.packing, initial, None, 0.0)
         self.update(state)
         layers = outputs.new_zeros(len(outputs), *mask.shape, 2 * outputs.shape[-1])
         layers[:, mask] = torch.stack([text.unpack(output) for output in outputs])

@@ -15,13 +15,14 @@ from elmokit.checkpoints.formats.bilm_hdf5 import write_token_embeddings
 from elmokit.checkpoints.native import filled
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.compat.bilm_tf.data import Vocabulary
-from elmokit.compat.shared import CarriedStates, Prepacked, open_bilm, warn_of_truncated, without_boundaries
+from elmokit.compat.shared import CarriedStates, open_bilm, warn_of_truncated, without_boundaries
 from elmokit.data.streams import sentence_batches
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import check_output
 from elmokit.fs.hdf5 import atomic_hdf5
 from elmokit.fs.reading import read_lines
 from elmokit.nn.bilm import BiLM
+from elmokit.nn.inference import Prepacked
 from elmokit.nn.scalar_mix import mix_layers
 
 BATCH_WORDS = 8192

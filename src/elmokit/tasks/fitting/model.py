@@ -35,8 +35,8 @@ from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_directory, check_output
 from elmokit.fs.json_files import read_json
 from elmokit.fs.reading import read_lines
+from elmokit.nn.bilm import shapes_only
 from elmokit.nn.elmo import Elmo
-from elmokit.nn.shapes_only import shapes_only
 from elmokit.progress import ProgressBar
 from elmokit.runtime import pick_device
 from elmokit.settings import conform

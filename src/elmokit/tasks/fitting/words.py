@@ -19,8 +19,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from elmokit.config import CharCNNConfig
 from elmokit.fs.reading import read_blocks, read_line_blocks, suffixes_of
+from elmokit.nn.bidirectional import BiLMState
 from elmokit.nn.elmo import Elmo
-from elmokit.nn.lstm import BiLMState
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.token_encoders import CharCNN
 from elmokit.progress import ProgressBar
