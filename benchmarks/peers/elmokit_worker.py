@@ -10,7 +10,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command `elmokit` 
 import numpy as np
 import worker
 
-from elmokit.checkpoints.formats.bilm_options import read_options
+from elmokit.checkpoints.formats.bilm_hdf5 import read_options
 from elmokit.embed.embedder import Embedder
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import PretrainConfig

@@ -16,8 +16,7 @@ import h5py
 import numpy as np
 import torch
 
-from elmokit.checkpoints.formats.bilm_hdf5 import table_of
-from elmokit.checkpoints.formats.bilm_options import options_from_config
+from elmokit.checkpoints.formats.bilm_hdf5 import options_from_config, table_of
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs.atomic import atomic_directory
 

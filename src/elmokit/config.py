@@ -109,7 +109,7 @@ class EfmlEncoderConfig:
 
 
 class SequenceEncoderConfig:
-    """What the rest of the program needs to know about a sequence encoder; `str` gives the sizes in one line.
+    """What the rest of the program needs to know about a sequence encoder.
 
     Attributes:
         num_layers: L.
@@ -123,6 +123,9 @@ class SequenceEncoderConfig:
     projection_dim: int
     merges_directions: ClassVar[bool] = False
     carries_state: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def predicts_words(self) -> bool:
@@ -164,12 +167,6 @@ class LSTMConfig(SequenceEncoderConfig):
     use_skip_connections: bool = True
     forget_bias: float = 1.0
 
-    def __post_init__(self) -> None:
-        check(self)
-
-    def __str__(self) -> str:
-        return f"{self.num_layers} layers of 2 x {self.cell_dim} cells, projected to {self.projection_dim}"
-
     @property
     def has_projection(self) -> bool:
         """Whether outputs are projected: bilm-tf (training.py) omits the projection where H equals D."""
@@ -203,12 +200,6 @@ class InterleavedConfig(SequenceEncoderConfig):
     forget_bias: float = 1.0
     projects_layers: bool = True
 
-    def __post_init__(self) -> None:
-        check(self)
-
-    def __str__(self) -> str:
-        return f"{self.num_layers} interleaved layers of 2 x {self.cell_dim} cells, projected to {self.projection_dim}"
-
     @property
     def predicts_words(self) -> bool:
         """Whether it has a learned vector that replaces a hidden word, which the model then predicts."""
@@ -239,15 +230,9 @@ class TransformerConfig(SequenceEncoderConfig):
     context: Annotated[int, Between(1, MAX_CONTEXT)] = 512
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if self.projection_dim % (2 * self.num_heads):
             raise ValueError(f"projection_dim must be a multiple of twice the {self.num_heads} heads")
-
-    def __str__(self) -> str:
-        return (
-            f"{self.num_layers} layers of 2 x {self.num_heads} heads and {self.feedforward_dim} hidden units "
-            f"in {self.projection_dim} dimensions"
-        )
 
 
 @dataclass(frozen=True)
@@ -267,15 +252,6 @@ class GatedCNNConfig(SequenceEncoderConfig):
     projection_dim: Size = 512
     hidden_dim: Size = 2048
     width: LayerCount = 4
-
-    def __post_init__(self) -> None:
-        check(self)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.num_layers} layers of 2 x {self.hidden_dim} gated convolutions {self.width} wide, "
-            f"projected to {self.projection_dim}"
-        )
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
@@ -317,11 +293,9 @@ class BiLMConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        if sum(getattr(self, name) is not None for name in SEQUENCE_ENCODERS) != 1:
-            names = ", ".join(SEQUENCE_ENCODERS)
-            raise ValueError(f"a biLM has one sequence encoder: give exactly one of {names} (lstm=None with another)")
-        if sum(encoder is not None for encoder in (self.char_cnn, self.num_words, self.efml)) != 1:
-            raise ValueError("a biLM has one token encoder: give exactly one of char_cnn, num_words and efml")
+        for kind, names in (("sequence", SEQUENCE_ENCODERS), ("token", ("char_cnn", "num_words", "efml"))):
+            if sum(getattr(self, name) is not None for name in names) != 1:
+                raise ValueError(f"a biLM has one {kind} encoder: give exactly one of {', '.join(names)}")
         if self.char_cnn is not None and self.char_cnn.num_characters < NUM_CHARACTERS:
             raise ValueError(f"num_characters must be at least {NUM_CHARACTERS}, the bytes and five marks")
         if self.num_words and max(self.boundary_words) >= self.num_words:  # 0: a table that is not there yet

@@ -31,17 +31,15 @@ def pick_device(name: str | None = None) -> torch.device:
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(name)
+        device, count = torch.device(name), torch.cuda.device_count() if torch.cuda.is_available() else 0
         if device.type != "cuda":
             torch.empty(0, device=device)
+            return device
+        if (device.index or 0) >= count:
+            raise RuntimeError(f"PyTorch sees {count} GPUs")
     except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).split("\n")[0]
         raise ValueError(f"device {name!r} cannot be used ({reason}): use cpu, cuda or cuda:N") from error
-    if device.type != "cuda":
-        return device
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if (device.index or 0) >= count:
-        raise ValueError(f"device {name!r} cannot be used (PyTorch sees {count} GPUs): use cpu, cuda or cuda:N")
     return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
 
 

@@ -1,246 +1,144 @@
-"""Damaged and hostile files: an error that names the file, or a correct load; never a crash, a hang or a full memory.
+"""Names of models: paths, files of a model, bundled names; what `describe` tells, and what may be overwritten."""
 
-Each format's mutants run in a process of their own (this very file), where a crash can be seen and memory is bounded.
-"""
-
-import io
-import os
-import pickle
-import random
-import resource
+import json
 import shutil
-import signal
-import subprocess
-import sys
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import h5py
 import pytest
 import torch
-from safetensors.torch import save_file
+from same_weights import assert_same_bilm
 
-from elmokit.checkpoints.errors import CheckpointError
-from elmokit.checkpoints.loading import describe, load
+import elmokit.checkpoints.loading as loading
+from elmokit.checkpoints.convert import save_hdf5
+from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
+from elmokit.checkpoints.loading import describe, load, locate, save
+from elmokit.checkpoints.pretrained import CheckpointError, Pretrained
+from elmokit.config import BiLMConfig
+from elmokit.nn.bilm import BiLM
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))  # also where it is run as a program
-from mutants_of_files import WRITERS, enlarge_numbers, mutate
-from tensor_files import read_tensors
-
-NUM_MUTANTS = 200
-SECONDS_A_MUTANT = 10
-MEMORY = 4 << 30
-
-
-# --- The process that loads mutants ------------------------------------------------------------------------------
+Writer = Callable[[Path], object]
 
 
-def _hangs(*_: object) -> None:
-    raise TimeoutError
+@pytest.fixture(scope="module")
+def model() -> Pretrained:
+    torch.manual_seed(0)
+    return Pretrained(BiLM(BiLMConfig.preset("tiny")), card="# Tiny\n")
 
 
-def _outcome(model: Path) -> str:
-    try:
-        loaded = load(model)
-        parameters = list(loaded.bilm.parameters())
-        return "loaded" if all(parameter.device.type == "cpu" for parameter in parameters) else "loaded in part"
-    except (ValueError, FileNotFoundError) as error:  # CheckpointError is a ValueError
-        return "refused" if len(str(error)) > 10 else "refused without a reason"
-    except TimeoutError:
-        return "hung"
-    except MemoryError:
-        return "out of memory"
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
+@pytest.fixture
+def hdf5(model: Pretrained, tmp_path: Path) -> Path:
+    """A directory with options.json and weights.hdf5."""
+    (tmp_path / "hdf5").mkdir()
+    write_bilm_hdf5(model.bilm, tmp_path / "hdf5")
+    return tmp_path / "hdf5"
 
 
-def mutants(sound: Path, format: str, count: int) -> Iterator[tuple[str, Path]]:
-    """A description of each mutation, and the mutant, which is removed before the next."""
-    mutant = sound.with_name(f"mutant{sound.suffix}")
-    for number in range(count):
-        shutil.copytree(sound, mutant) if sound.is_dir() else shutil.copy(sound, mutant)
-        yield f"{number}: {mutate(mutant, format, random.Random(f'{format} {number}'))}", mutant
-        shutil.rmtree(mutant) if mutant.is_dir() else mutant.unlink()
-    for file in sorted(sound.glob("*.json")):
-        yield from ((done, sound) for done in enlarge_numbers(file))
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_file_of_a_model_names_the_model(
+    name: str, model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    save(model, "~/model")
+    assert locate(tmp_path / "model" / name) == locate(tmp_path / "model") == locate("~/model")
 
 
-def run_mutants(format: str, folder: Path, count: int) -> None:
-    """Print what becomes of each mutant, a line before and a line after, and at last the peak of memory."""
-    sound = WRITERS[format](folder / "sound")
-    load(sound)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    signal.signal(signal.SIGALRM, _hangs)
-    for done, mutant in mutants(sound, format, count):
-        print(done, flush=True)
-        signal.alarm(SECONDS_A_MUTANT)
-        print(_outcome(mutant).replace("\n", " "), flush=True)
-        signal.alarm(0)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+def test_bundled_models_are_loaded_by_name(model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "BUNDLED_MODELS", tmp_path)
+    save(model, tmp_path / "en-small")
+    assert load().card == load("en-small").card == "# Tiny\n"
+    with pytest.raises(FileNotFoundError, match=r"no model 'en-large'.*config\.json.*there are: en-small"):
+        load("en-large")
 
 
-# --- Tests -------------------------------------------------------------------------------------------------------
+def test_directory_of_a_run_is_an_error_that_names_its_model(model: Pretrained, tmp_path: Path) -> None:
+    save(model, tmp_path / "run" / "model")
+    with pytest.raises(FileNotFoundError, match=r"run is not a model, but holds .*run/model"):
+        load(tmp_path / "run")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("format", WRITERS)
-def test_mutants_are_refused_or_loaded(format: str, tmp_path: Path) -> None:
-    command = [sys.executable, __file__, format, str(tmp_path), str(NUM_MUTANTS)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    *lines, peak = run.stdout.splitlines() or [""]
-    assert run.returncode == 0, f"exit code {run.returncode} after {[*lines, peak][-1]!r}: {run.stderr[-2000:]}"
-    outcomes = dict(zip(lines[0::2], lines[1::2], strict=True))
-    assert len(outcomes) >= NUM_MUTANTS
-    wrong = {mutant: outcome for mutant, outcome in outcomes.items() if outcome not in ("refused", "loaded")}
-    assert wrong == {}
-    assert int(peak) < 1 << 20  # kB, of which torch itself takes a third
-    refused = sum(outcome == "refused" for outcome in outcomes.values())
-    assert refused > NUM_MUTANTS / 2, "the mutants are too kind"
-
-
-class Malicious:
-    """Its pickle writes a file when it is unpickled."""
-
-    def __init__(self, sign: Path) -> None:
-        self.sign = sign
-
-    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
-        return exec, (f"open({str(self.sign)!r}, 'w').close()",)
-
-
-@pytest.mark.filterwarnings(
-    "ignore:.*the model is loaded without its vocabulary", "ignore:.*without the options of its biLM"
+@pytest.mark.parametrize(
+    ("options", "weights"),
+    [
+        ("options_file", "weights_file"),
+        ("options", "weights"),
+        ("options.json", "weights.h5"),
+        ("small_options.json", "small_weights.hdf5"),
+        ("elmo_2x16_options.json", "elmo_2x16_weights_PubMed_only.hdf5"),
+    ],
 )
-@pytest.mark.parametrize("format", WRITERS)
-def test_no_code_in_a_file_is_executed(format: str, tmp_path: Path) -> None:
-    sign = tmp_path / "it-ran"
-    malicious = pickle.dumps(Malicious(sign))
-    pickle.loads(malicious)
-    assert sign.exists()  # so it would be seen
-    sign.unlink()
-    torch.save(Malicious(sign), tmp_path / "malicious.pt")
-    sound = WRITERS[format](tmp_path / "sound")
-    for file in sorted(sound.iterdir()) if sound.is_dir() else [sound]:
-        whole = file.read_bytes()
-        for content in (malicious, (tmp_path / "malicious.pt").read_bytes()):
-            file.write_bytes(content)
-            assert _outcome(sound) in ("refused", "loaded"), file.name
-        file.write_bytes(whole)
-    assert _outcome(sound) == "loaded"
-    assert not sign.exists()
+def test_files_under_other_names_are_a_model(options: str, weights: str, model: Pretrained, hdf5: Path) -> None:
+    (hdf5 / "options.json").rename(hdf5 / options)
+    (hdf5 / "weights.hdf5").rename(hdf5 / weights)
+    (hdf5 / "README").write_text("no weights")
+    (hdf5 / "config.json").write_text('{"model_type": "elmo"}')  # of another program
+    for name in (f"._{options}", f"._{weights}"):  # the attributes that macOS keeps
+        (hdf5 / name).write_bytes(b"\x00\x05\x16\x07")
+    for path in (hdf5, hdf5 / weights):
+        assert_same_bilm(load(path).bilm, model.bilm)
+    assert set(describe(hdf5)["files"]) == {options, weights}
 
 
-# --- Numbers that are none, and small files of great cost ------------------------------------------------------------
+def test_options_find_their_weights_among_others(model: Pretrained, hdf5: Path) -> None:
+    for name in ("options.json", "weights.hdf5"):
+        (hdf5 / name).rename(hdf5 / f"small_{name}")
+    (hdf5 / "other_weights.hdf5").write_bytes(b"of another model")
+    assert_same_bilm(load(hdf5 / "small_options.json").bilm, model.bilm)
+    with pytest.raises(CheckpointError, match=r"several HDF5 files.*other_weights\.hdf5, \S*small_weights\.hdf5"):
+        load(hdf5)
+    (hdf5 / "small_weights.hdf5").rename(hdf5 / "model.h5")
+    (hdf5 / "b_options.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"several options .*b_options\.json, \S*small_options\.json"):
+        load(hdf5 / "model.h5")
 
 
-def put_nan(model: Path) -> None:
-    """Put NaN into one weight of a model."""
-    if (file := model / "model.safetensors").is_file():
-        tensors = read_tensors(file)
-        tensors["sequence_encoder.stacks.0.layers.0.bias"][3] = float("nan")
-        save_file(tensors, file)
-    elif (file := model / "weights.hdf5").is_file():
-        with h5py.File(file, "r+") as weights:
-            weights["RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/B"][3] = float("nan")
-    elif (file := model / "encoder.pkl").is_file():
-        tensors = torch.load(file, weights_only=True)
-        tensors["forward_layer_0.state_linearity.bias"][3] = float("nan")
-        torch.save(tensors, file)
+def test_config_of_another_program(goldens: Callable[[str], Path], tmp_path: Path) -> None:
+    shutil.copytree(goldens("bilm_tf_training/tf_checkpoint"), tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text("{}")
+    assert locate(tmp_path / "model").format.name == "TensorFlow variables"
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "model.safetensors").write_bytes(b"weights of BERT")
+    with pytest.raises(CheckpointError, match=r"config\.json .*unknown settings .*model_type"):
+        load(tmp_path)
 
 
-@pytest.mark.parametrize("format", ["native", "hdf5", "elmoformanylangs"])
-def test_weights_that_are_not_finite_are_refused_by_name_unless_asked_for(format: str, tmp_path: Path) -> None:
-    model = WRITERS[format](tmp_path / "model")
-    put_nan(model)
-    with pytest.raises(CheckpointError, match=r"not finite: \S*layers\.0\.bias; .*allow_non_finite=True"):
-        load(model)
-    assert describe(model)["non-finite weights"] == ["sequence_encoder.stacks.0.layers.0.bias"]
-    parameters = load(model, allow_non_finite=True).bilm.parameters()
-    assert sum(not parameter.isfinite().all() for parameter in parameters) == 1
+def test_describe_lists_sizes_and_settings(model: Pretrained, tmp_path: Path) -> None:
+    save(model, tmp_path / "model")
+    found = describe(tmp_path / "model")
+    assert found["parameters"] == sum(parameter.numel() for parameter in model.bilm.parameters())
+    assert set(found["files"]) == {"config.json", "model.safetensors", "README.md"}
+    shown = ("format", "input", "representations", "output_dim", "vocabulary", "softmax", "state", "card")
+    assert [found[name] for name in shown] == [
+        "elmokit 1", "characters", 3, 32, None, False, "zeros", ["# Tiny"]
+    ]  # fmt: skip
+    json.dumps(found)  # can be printed as JSON
 
 
-@pytest.mark.parametrize(("file", "name"), [("softmax.safetensors", "bias"), ("state.safetensors", "h")])
-def test_a_softmax_and_a_warm_state_that_are_not_finite_are_refused_by_name(
-    file: str, name: str, tmp_path: Path
-) -> None:
-    model = WRITERS["native"](tmp_path / "model")
-    tensors = read_tensors(model / file)
-    tensors[name].view(-1)[1] = float("nan")
-    save_file(tensors, model / file)
-    stored = f"{file.removesuffix('.safetensors')}.{name}"
-    with pytest.raises(CheckpointError, match=rf"not finite: {stored}; .*allow_non_finite=True"):
-        load(model)
-    assert describe(model)["non-finite weights"] == [stored]
+# --- Overwriting -------------------------------------------------------------------------------------------------
+
+TINY = Pretrained(BiLM(BiLMConfig.preset("tiny")))
+WRITERS: dict[str, Writer] = {
+    "save": lambda path: save(TINY, path, overwrite=True),
+    "save_hdf5": lambda path: save_hdf5(TINY, path, overwrite=True),
+}
 
 
-def test_large_finite_weights_are_loaded(tmp_path: Path) -> None:
-    model = WRITERS["native"](tmp_path / "model")
-    tensors = read_tensors(model / "model.safetensors")
-    tensors["sequence_encoder.stacks.0.layers.0.bias"].fill_(3e38)  # their sum is infinite
-    save_file(tensors, model / "model.safetensors")
-    assert load(model).bilm.state_dict()
-
-
-def test_weights_that_are_compressed_are_refused_before_they_are_unpacked(tmp_path: Path) -> None:
-    model = WRITERS["elmoformanylangs"](tmp_path / "model")
-    buffer = io.BytesIO()
-    torch.save({"zeros": torch.zeros(1 << 24)}, buffer)
-    with (
-        zipfile.ZipFile(buffer) as stored,
-        zipfile.ZipFile(model / "encoder.pkl", "w", zipfile.ZIP_DEFLATED) as deflated,
-    ):
-        for member in stored.infolist():
-            deflated.writestr(member.filename, stored.read(member))
-    assert (model / "encoder.pkl").stat().st_size < 1 << 20
-    with pytest.raises(CheckpointError, match=r"encoder\.pkl unpacks to more than its own size"):
-        load(model)
-
-
-def test_archive_with_a_member_without_a_name_is_read(tmp_path: Path) -> None:
-    archive = WRITERS["zip"](tmp_path / "sound")
-    with zipfile.ZipFile(archive, "a") as file:
-        file.writestr("xyz", b"")
-    archive.write_bytes(archive.read_bytes().replace(b"xyz", b"\0yz"))
-    assert load(archive).bilm.state_dict()
-
-
-@pytest.mark.parametrize("format", ["native", "hdf5", "elmoformanylangs", "native with dictionaries"])
-def test_json_that_is_nested_deeply_or_holds_too_many_filters_is_refused_at_once(format: str, tmp_path: Path) -> None:
-    model = WRITERS[format](tmp_path / "model")
-    for file in sorted(model.glob("*.json")):
-        whole = file.read_text(encoding="utf-8")
-        for content in ("[" * 100_000, '{"a":' * 100_000, whole.replace("[1, ", "[1, 1], " * 20_000 + "[1, ", 1)):
-            if content != whole:
-                file.write_text(content, encoding="utf-8")
-                with pytest.raises(CheckpointError, match=r"config\.json|options\.json|dictionaries\.json|model"):
-                    load(model)
-        file.write_text(whole, encoding="utf-8")
-    load(model)
-
-
-@pytest.mark.parametrize("format", WRITERS)
-def test_pipe_or_device_in_the_place_of_any_file_neither_blocks_nor_fills_the_memory(
-    format: str, tmp_path: Path
-) -> None:
-    model = WRITERS[format](tmp_path / "model")
-    for file in sorted(model.iterdir()) if model.is_dir() else [model]:
-        file.rename(tmp_path / "aside")
-        for make in (os.mkfifo, lambda path: os.symlink("/dev/zero", path)):
-            make(file)
-            signal.signal(signal.SIGALRM, _hangs)
-            signal.alarm(SECONDS_A_MUTANT)
-            assert _outcome(model) in ("refused", "loaded"), file
-            signal.alarm(0)
-            file.unlink()
-        (tmp_path / "aside").rename(file)
-
-
-@pytest.mark.parametrize("name", ["", "word " * 200])
-def test_a_text_in_the_place_of_a_model_is_named(name: str) -> None:
-    with pytest.raises(ValueError, match="is not the name or path of a model"):
-        load(name)
-
-
-if __name__ == "__main__":
-    run_mutants(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+@pytest.mark.parametrize("foreign", ["config.json", "options.json", "cat.jpg", ".git"])
+def test_only_models_are_replaced_with_nothing_else_beside_them(write: Writer, foreign: str, tmp_path: Path) -> None:
+    """What is there is not lost: the settings of another program, and other files, alone or beside a model."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / foreign).write_text('{"model_type": "bert"}')
+    (tmp_path / "thesis").write_text("all of it")
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    for path in (tmp_path / "other", tmp_path / "thesis"):
+        with pytest.raises((FileExistsError, ValueError)):
+            write(path)
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+    if foreign in ("cat.jpg", ".git"):
+        for _ in range(2):
+            write(tmp_path / "model")
+        (tmp_path / "model" / foreign).write_text("mine")
+        with pytest.raises(FileExistsError, match=f"also holds {foreign}"):
+            write(tmp_path / "model")
+        assert (tmp_path / "model" / foreign).read_text() == "mine" and load(tmp_path / "model")

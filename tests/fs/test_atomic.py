@@ -6,7 +6,9 @@ import signal
 import stat
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,19 +34,6 @@ def test_created_bytes_are_read_back(tmp_path: Path, name: str) -> None:
     assert list(read_lines(tmp_path / "one" / name)) == ["one", "zwölf"]
     assert (written == "one\nzwölf\n".encode()) == (name == "a.txt")
     assert written == (tmp_path / "other" / name).read_bytes()
-
-
-def test_gzip_notices_that_a_disk_was_full_for_a_moment(tmp_path: Path) -> None:
-    """A write that is cut short by a full disk is no error in itself: only the next one is."""
-    resource = pytest.importorskip("resource", reason="Windows has no limit of file sizes")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-    try:
-        with pytest.raises(OSError), create_bytes(tmp_path / "a.gz") as stream:
-            stream.write(os.urandom(1 << 20))
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("is_directory", [False, True])
@@ -177,47 +166,47 @@ def test_leftovers_of_others_and_of_runs_that_live_are_kept(tmp_path: Path) -> N
 # --- Before the work -------------------------------------------------------------------------------------------------
 
 
-def test_output_that_is_an_input_is_refused(tmp_path: Path) -> None:
-    text, model = tmp_path / "text.txt", tmp_path / "model"
-    text.write_text("mine")
-    model.mkdir()
-    (model / "config.json").write_text("mine")
-    os.symlink(text, tmp_path / "soft")
-    for output in (text, tmp_path / "soft", tmp_path / "model" / ".." / "text.txt"):
-        with pytest.raises(ValueError, match="the input"):
-            check_output(output, [text], overwrite=True)
-    for output in (model, tmp_path):
-        with pytest.raises(ValueError, match="the input"):
-            check_output(output, [model / "config.json"], overwrite=True, directory_of="config.json")
-
-
-def test_output_that_exists_is_refused_unless_it_is_to_be_overwritten(tmp_path: Path) -> None:
+@pytest.fixture
+def outputs(tmp_path: Path) -> Path:
+    """A file, a link to it, the directory of a model, and one with what a killed run left."""
     (tmp_path / "file").write_text("mine")
-    (tmp_path / "directory").mkdir()
-    (tmp_path / "directory" / ".partial-01234567-x").mkdir()
-    check_output(tmp_path / "directory", directory_of="x")  # holds but what a killed run left
-    (tmp_path / "directory" / "file").write_text("mine")
-    for name, content, other in (("file", None, "file"), ("directory", "file", None)):
-        with pytest.raises(FileExistsError, match="exists: remove it"):
-            check_output(tmp_path / name, directory_of=content)
-        check_output(tmp_path / name, directory_of=content, overwrite=True)
-        with pytest.raises(ValueError, match=r"is not a (file|directory)"):
-            check_output(tmp_path / name, directory_of=other, overwrite=True)
-    with pytest.raises(FileExistsError, match=r"has no config\.json"):
-        check_output(tmp_path / "directory", directory_of="config.json", overwrite=True)
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"lstm": 1}')
+    (tmp_path / "model" / "part-1").touch()
+    (tmp_path / "left").mkdir()
+    (tmp_path / "left" / ".partial-01234567-x").mkdir()
+    return tmp_path
 
 
-def test_directory_with_files_of_others_is_never_overwritten(tmp_path: Path) -> None:
-    for name in ("index.json", "part-1"):
-        (tmp_path / name).touch()
-    own = {"overwrite": True, "directory_of": "index.json", "own_files": re.compile("part-[0-9]+")}
-    check_output(tmp_path, **own)  # pyright: ignore[reportArgumentType]
-    (tmp_path / "thesis.tex").touch()
-    with pytest.raises(FileExistsError, match="also holds thesis"):
-        check_output(tmp_path, **own)  # pyright: ignore[reportArgumentType]
+MODEL: dict[str, Any] = {"directory_of": "config.json", "overwrite": True}
 
 
-def test_output_below_a_file_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(OSError, match="file"):
-        check_output(tmp_path / "file" / "below")
+@pytest.mark.parametrize(
+    ("name", "options", "error", "message"),
+    [
+        *((name, {"inputs": ["file"], "overwrite": True}, ValueError, "the input") for name in ("file", "link", ".")),
+        ("model/../file", {"inputs": ["file"], "overwrite": True}, ValueError, "the input"),
+        ("model", {"inputs": ["model/config.json"], **MODEL}, ValueError, "the input"),
+        ("file", {}, FileExistsError, "exists: remove it"),
+        ("model", {"directory_of": "config.json"}, FileExistsError, "exists: remove it"),
+        ("file", MODEL, ValueError, "is not a directory"),
+        ("model", {"overwrite": True}, ValueError, "is not a file"),
+        ("model", {**MODEL, "directory_of": "index.json"}, FileExistsError, r"has no index\.json"),
+        ("model", {**MODEL, "keys": {"lstm", "char_cnn"}}, FileExistsError, r"has no config\.json"),
+        ("model", {**MODEL, "own_files": re.compile("x")}, FileExistsError, "also holds part-1"),
+        ("file/below", {}, OSError, "file"),
+        ("file", {"overwrite": True}, None, ""),
+        ("left", {"directory_of": "x"}, None, ""),
+        ("model", {**MODEL, "keys": {"lstm"}, "own_files": re.compile("part-[0-9]+")}, None, ""),
+        ("new/one", {}, None, ""),
+    ],
+)
+def test_outputs_are_checked_before_the_work(
+    name: str, options: dict[str, Any], error: type[Exception] | None, message: str, outputs: Path
+) -> None:
+    before = sorted(outputs.rglob("[!.]*"))
+    inputs = [outputs / file for file in options.get("inputs", ())]
+    with nullcontext() if error is None else pytest.raises(error, match=message):
+        check_output(outputs / name, **{**options, "inputs": inputs})
+    assert name == "new/one" or sorted(outputs.rglob("[!.]*")) == before

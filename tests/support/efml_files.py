@@ -1,13 +1,14 @@
 """Writes tiny random models in the files of ELMoForManyLangs."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from elmokit.checkpoints.formats.efml import tables_of
-from elmokit.checkpoints.formats.efml_settings import read_config
+from elmokit.checkpoints.formats.efml import read_config
+from elmokit.checkpoints.native import weight_shapes
 
 WORDS = ["<oov>", "<bos>", "<eos>", "<pad>", "the", "cat", "今"]
 CHARACTERS = [*"abcdeht", "今", "\u3000", "<bos>", "<eos>", "<oov>", "<pad>", "<bow>", "<eow>"]
@@ -30,6 +31,30 @@ def changed(**changes: dict[str, Any]) -> dict[str, Any]:
     return {name: part | changes.get(name, {}) if isinstance(part, dict) else part for name, part in SETTINGS.items()}
 
 
+LAYER = re.compile(r"sequence_encoder\.stacks\.(\d)\.layers\.(\d+)\.(\w+)")
+ELMO = {
+    "input_weight": ["input_linearity.weight"],
+    "recurrent_weight": ["state_linearity.weight"],
+    "bias": ["state_linearity.bias"],
+    "projection_weight": ["state_projection.weight"],
+}
+LSTM = {"input_weight": ["weight_ih"], "recurrent_weight": ["weight_hh"], "bias": ["bias_ih", "bias_hh"]}
+
+
+def stored_names(name: str, kind: str) -> list[str]:
+    """The names in ELMoForManyLangs' files of a weight of a `BiLM`; `kind` is that of the encoder."""
+    if match := LAYER.fullmatch(name):
+        direction, layer, weight = match.groups()
+        if kind == "elmo":
+            return [f"{('forward', 'backward')[int(direction)]}_layer_{layer}.{part}" for part in ELMO[weight]]
+        return [f"encoder.{part}_l{layer}{'_reverse' * int(direction)}" for part in LSTM[weight]]
+    tables = {"word_embedding": "word_emb_layer", "char_embedding": "char_emb_layer"}
+    if (last := name.rpartition(".")[2]) in tables:
+        return [f"{tables[last]}.embedding.weight"]
+    name = re.sub(r"highways\.(\d+)\.gates", r"highways._layers.\1", name)
+    return [re.sub(r"token_encoder\.(char_cnn\.)?|sequence_encoder\.top_", "", name)]
+
+
 def write_efml(folder: Path, settings: dict[str, Any] = SETTINGS, **save: Any) -> Path:
     """A model directory; `save` goes to torch.save."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -38,6 +63,10 @@ def write_efml(folder: Path, settings: dict[str, Any] = SETTINGS, **save: Any) -
     write_dictionary(folder / "word.dic", WORDS)
     write_dictionary(folder / "char.dic", CHARACTERS)
     torch.manual_seed(1)
-    for file, pieces in tables_of(read_config(folder)).items():
-        torch.save({piece.name: torch.randn(piece.shape) * 0.4 for piece in pieces}, folder / file, **save)
+    files: dict[str, dict[str, torch.Tensor]] = {"token_embedder.pkl": {}, "encoder.pkl": {}}
+    for ours, shape in weight_shapes(read_config(folder)).items():
+        tensors = files["token_embedder.pkl" if ours.startswith("token_encoder") else "encoder.pkl"]
+        tensors |= {name: torch.randn(shape) * 0.4 for name in stored_names(ours, settings["encoder"]["name"])}
+    for file, tensors in files.items():
+        torch.save(tensors, folder / file, **save)
     return folder

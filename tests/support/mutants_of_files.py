@@ -18,7 +18,8 @@ from efml_files import write_efml
 from tf_bundle import entry, write_bundle, write_index
 
 from elmokit.checkpoints.formats.bilm_hdf5 import arrays_of, write_bilm_hdf5
-from elmokit.checkpoints.loading import MixWeights, Pretrained, load, save
+from elmokit.checkpoints.loading import load, save
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax

@@ -11,7 +11,8 @@ import torch
 from toy_encoders import ENCODERS, write_config
 from toy_run import settings_for, write_text
 
-from elmokit.checkpoints.loading import MixWeights, Pretrained, load, save
+from elmokit.checkpoints.loading import load, save
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.data.prepare import prepare
 from elmokit.lm.evaluate import evaluate

@@ -3,14 +3,14 @@
 import warnings
 from collections.abc import Collection
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5, write_token_embeddings
 from elmokit.checkpoints.formats.onnx_graph import write_onnx
-from elmokit.checkpoints.loading import Pretrained, load, save
+from elmokit.checkpoints.loading import HDF5, NATIVE, Pretrained, check_overwritable, load, save
 from elmokit.checkpoints.native import write_card
-from elmokit.checkpoints.overwriting import HDF5, NATIVE, check_overwritable
 from elmokit.fs.atomic import atomic_directory, check_output
+from elmokit.settings import conform
 from elmokit.text.vocab import Vocab
 
 Target = Literal["native", "hdf5", "onnx", "token-embeddings"]
@@ -33,14 +33,6 @@ def _warn_of_losses(model: Pretrained, format: str, kept: Collection[str] = ()) 
         warnings.warn(f"{format} cannot hold the {names}: left out, keep the original", stacklevel=3)
 
 
-def _check_representable(model: Pretrained) -> None:
-    if model.config.efml is not None:
-        raise ValueError(
-            "this model has the ELMoForManyLangs token encoder, whose dictionaries AllenNLP's and bilm-tf's files "
-            "cannot hold: the native format and ONNX can"
-        )
-
-
 def save_hdf5(model: Pretrained, directory: str | Path, *, overwrite: bool = False) -> None:
     """Write a model as AllenNLP and bilm-tf read it: options.json and weights.hdf5, with vocab.txt and README.md.
 
@@ -58,7 +50,6 @@ def save_hdf5(model: Pretrained, directory: str | Path, *, overwrite: bool = Fal
         UserWarning: The model has parts that the format cannot hold: softmax, mix, state policy, warm state, tokenizer,
             or without a vocabulary the rows of the boundary words.
     """
-    _check_representable(model)
     directory = Path(directory).expanduser()
     if overwrite:
         check_overwritable(directory, HDF5)
@@ -69,14 +60,6 @@ def save_hdf5(model: Pretrained, directory: str | Path, *, overwrite: bool = Fal
         if model.card:
             write_card(model.card, partial)
     _warn_of_losses(model, "HDF5", kept=("vocabulary", "card"))
-
-
-def _save_token_embeddings(model: Pretrained, path: Path, vocab: Path | None, overwrite: bool) -> None:
-    _check_representable(model)
-    words = model.vocab if vocab is None else Vocab.read(vocab)
-    if words is None:
-        raise ValueError("the model has no vocabulary: give a file of words, one a line")
-    write_token_embeddings(model.bilm, words.words, path, overwrite)
 
 
 def convert(
@@ -108,16 +91,13 @@ def convert(
     Warns:
         UserWarning: "hdf5" or "onnx" cannot hold parts of the model, which are named.
     """
-    if to not in get_args(Target):
-        raise ValueError(f"models are written as {', '.join(get_args(Target))}, not {to!r}")
+    conform(Target, to, "to")
     if vocab is not None and to != "token-embeddings":
         raise ValueError(f"vocab ({vocab}) is for token-embeddings only, and the target is {to}: leave it out")
     output = Path(output).expanduser()
     layout = {"native": NATIVE, "hdf5": HDF5}.get(to)
     inputs = [input, *([vocab] if vocab else [])]
     check_output(output, inputs, overwrite=overwrite, directory_of=layout and layout.settings)
-    if layout is not None:
-        check_overwritable(output, layout)
     model = load(input)
     if to == "native":
         save(model, output, overwrite=overwrite)
@@ -127,6 +107,9 @@ def convert(
         write_onnx(model.bilm, output, overwrite)
         _warn_of_losses(model, "ONNX")
     else:
-        _save_token_embeddings(model, output, None if vocab is None else Path(vocab), overwrite)
+        words = model.vocab if vocab is None else Vocab.read(vocab)
+        if words is None:
+            raise ValueError("the model has no vocabulary: give a file of words, one a line")
+        write_token_embeddings(model.bilm, words.words, output, overwrite)
     files = output.iterdir() if output.is_dir() else [output]
     return {"path": str(output), "format": to, "bytes": sum(file.stat().st_size for file in files)}

@@ -6,6 +6,7 @@ huggingface_hub (elmokit's extra `hub`) fetches the files into its cache, where 
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 # The files that loaders read: no code, and no pickles but those of ELMoForManyLangs and AllenNLP, from which nothing is
@@ -52,58 +53,22 @@ def hub_model(name: str, revision: str | None = None) -> HubModel | None:
     Raises:
         ValueError: It is a URL of another site, or hf: without a name.
     """
-    if name.startswith(PREFIX):
-        if not re.fullmatch(NAME, name.removeprefix(PREFIX), re.ASCII):
-            raise ValueError(f"{name!r} is not the name of a model on the Hugging Face Hub: write {PREFIX}OWNER/NAME")
-        return HubModel(name.removeprefix(PREFIX), revision)
     if address := ADDRESS.fullmatch(name):
         return HubModel(address[1], revision or (address[2] and unquote(address[2])))
-    if "://" in name:
-        raise ValueError(f"{name}: models are fetched from https://huggingface.co/OWNER/NAME only; fetch it yourself")
-    is_name = re.fullmatch(NAME, name, re.ASCII) and not FILE.fullmatch(name)
-    return HubModel(name, revision) if is_name else None
+    is_explicit, plain = name.startswith(PREFIX), name.removeprefix(PREFIX)
+    if re.fullmatch(NAME, plain, re.ASCII) and (is_explicit or not FILE.fullmatch(plain)):
+        return HubModel(plain, revision)
+    if is_explicit or "://" in name:
+        raise ValueError(f"{name!r} is neither {PREFIX}OWNER/NAME nor https://huggingface.co/OWNER/NAME")
+    return None
 
 
-def _failure(model: HubModel, error: Exception) -> OSError:
-    """Translate an error of huggingface_hub into one that says what to do."""
-    from huggingface_hub import errors
-
-    if isinstance(error, errors.RevisionNotFoundError):
-        return FileNotFoundError(f"{model.name} on the Hugging Face Hub has no revision {model.revision}")
-    if isinstance(error, errors.GatedRepoError):
-        page = f"https://huggingface.co/{model.name}"
-        return PermissionError(f"{model} has terms to accept: accept them on {page}, and log in with `hf auth login`")
-    if isinstance(error, errors.RepositoryNotFoundError | errors.HFValidationError):
-        return FileNotFoundError(
-            f"no model {model}, neither on this disk nor publicly on the Hugging Face Hub: check the name, or log in "
-            "with `hf auth login` if it is private"
-        )
-    if isinstance(error, errors.LocalEntryNotFoundError):
-        reason = f" ({error.__cause__})" if error.__cause__ else ""
-        return FileNotFoundError(
-            f"no model {model} on this disk, and the cache of the Hugging Face Hub, which was not reached{reason}, "
-            "does not hold all of it: check the path, or load it once with a network, without local_files_only and "
-            "HF_HUB_OFFLINE"
-        )
-    return OSError(f"{model} cannot be fetched from the Hugging Face Hub ({error}): try again later")
-
-
-def download(
-    model: HubModel,
-    local_files_only: bool = False,
-    *,
-    token: str | bool | None = None,
-    cache_dir: str | Path | None = None,
-    force_download: bool = False,
-) -> Path:
+def download(model: HubModel, **options: Any) -> Path:
     """Fetch the files of a model that the cache lacks.
 
     Args:
         model: The repository.
-        local_files_only: Fetch nothing, as with HF_HUB_OFFLINE=1 in the environment.
-        token: An access token; None: that of `hf auth login` or HF_TOKEN, if there is one.
-        cache_dir: The cache; None: that of huggingface_hub.
-        force_download: Fetch also the files that the cache has.
+        options: local_files_only, token, cache_dir and force_download, as for `elmokit.load`.
 
     Returns:
         The directory with its files, in the cache.
@@ -111,27 +76,28 @@ def download(
     Raises:
         FileNotFoundError: There is no such model, the cache lacks files that may not be fetched, or huggingface_hub is
             not installed.
-        OSError: The network or the Hub fails.
+        OSError: The network or the Hub fails, or wants another token.
     """
     try:
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import errors, snapshot_download
     except ImportError as error:
         raise FileNotFoundError(
             f"no model {model} on this disk, and huggingface_hub, which searches the Hugging Face Hub, is not "
             "installed: check the path, or pip install huggingface_hub (elmokit's extra hub)"
         ) from error
+    files = {"allow_patterns": list(FILES), "ignore_patterns": list(IGNORED)}
     try:
-        directory = snapshot_download(
-            model.name,
-            revision=model.revision,
-            allow_patterns=list(FILES),
-            ignore_patterns=list(IGNORED),
-            local_files_only=local_files_only,
-            token=token,
-            cache_dir=cache_dir,
-            force_download=force_download,
-        )
+        return Path(snapshot_download(model.name, revision=model.revision, **files, **options))
     # Connections fail with errors of the HTTP library, which differs between versions.
     except Exception as error:
-        raise _failure(model, error) from error
-    return Path(directory)
+        absent = errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.LocalEntryNotFoundError
+        is_absent = isinstance(error, absent) and not isinstance(error, errors.GatedRepoError)
+        raise (FileNotFoundError if is_absent else OSError)(
+            f"no model {model} on this disk, and it was not fetched from the Hugging Face Hub ({reason_of(error)}): "
+            "check the name, and log in with `hf auth login` if it is private"
+        ) from error
+
+
+def reason_of(error: Exception) -> str:
+    """The message of an error of huggingface_hub in one line."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,77 +1,138 @@
 """Load, save and describe models, given by a path, the name of a bundled model, or a name on the Hugging Face Hub."""
 
-import errno
 import re
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from elmokit.checkpoints import detect
-from elmokit.checkpoints.detect import KNOWN_DIRECTORIES, Detected, Format
-from elmokit.checkpoints.errors import CheckpointError, check_finite, non_finite
-from elmokit.checkpoints.formats.allennlp import load_allennlp
-from elmokit.checkpoints.formats.bilm_hdf5 import load_bilm_hdf5
-from elmokit.checkpoints.formats.efml import load_efml
-from elmokit.checkpoints.formats.nlpl_zip import load_nlpl_zip
-from elmokit.checkpoints.formats.tar_archive import unpacked
-from elmokit.checkpoints.formats.tf_checkpoint import load_tf_checkpoint
-from elmokit.checkpoints.hub import PREFIX, HubModel, download, hub_model
-from elmokit.checkpoints.native import DICTIONARIES, load_native, write_native
-from elmokit.checkpoints.overwriting import check_overwritable
-from elmokit.checkpoints.pretrained import MixWeights, Pretrained, fingerprint
-from elmokit.config import BiLMConfig
-from elmokit.fs.atomic import atomic_directory
+from elmokit.checkpoints.formats.allennlp import allennlp_files, find_allennlp, load_allennlp
+from elmokit.checkpoints.formats.archives import find_archive, unpacked
+from elmokit.checkpoints.formats.bilm_hdf5 import OPTIONS, find_hdf5, load_bilm_hdf5, options_of
+from elmokit.checkpoints.formats.efml import ENCODER, TOKEN_ENCODER, efml_files, find_efml, load_efml
+from elmokit.checkpoints.formats.tf_checkpoint import find_prefix, load_tf_checkpoint, tensorflow_files
+from elmokit.checkpoints.hub import PREFIX, download, hub_model
+from elmokit.checkpoints.native import DICTIONARIES, FILES, load_native, native_files, write_native
+from elmokit.checkpoints.pretrained import (
+    CheckpointError,
+    Pretrained,
+    check_finite,
+    errors_naming,
+    fingerprint,
+    non_finite,
+)
+from elmokit.fs.atomic import atomic_directory, check_output
 from elmokit.settings import StorageDtype, conform
-
-__all__ = [
-    "CheckpointError",
-    "MixWeights",
-    "ModelSource",
-    "Pretrained",
-    "describe",
-    "fingerprint",
-    "list_models",
-    "load",
-    "locate",
-    "resolve_model",
-    "save",
-]
 
 DEFAULT_MODEL = "en-small"
 BUNDLED_MODELS = Path(__file__).parents[1] / "models"
 CARD_LINES = 16
 
 
-def _load_tar(archive: Path, softmax: bool) -> Pretrained:
-    """Load the only model in an archive. CheckpointError if there is none, or more than one."""
+# --- Formats -----------------------------------------------------------------------------------------------------
+
+
+class Format(NamedTuple):
+    """A format of models on disk.
+
+    Attributes:
+        name: Its name, for users.
+        find: Maps a path to the path that the loader reads; None if it is not of this format. It opens no weights, but
+            reads the first bytes of files without a suffix.
+        files: Maps the path that the loader reads to the files of the model, those that are missing, too.
+        load: Loads the model from that path, with its softmax if that is asked for.
+    """
+
+    name: str
+    find: Callable[[Path], Path | None]
+    files: Callable[[Path], list[Path]]
+    load: Callable[[Path, bool], Pretrained]
+
+
+class Detected(NamedTuple):
+    """The format of a model, and the path that the format's loader reads."""
+
+    format: Format
+    path: Path
+
+    def load(self, softmax: bool) -> Pretrained:
+        """Load the model."""
+        with errors_naming(self.path):
+            for file in self.format.files(self.path):
+                if not file.is_file():
+                    raise FileNotFoundError(f"{file} is missing, or not a regular file")
+            return self.format.load(self.path, softmax)
+
+
+def _find_native(path: Path) -> Path | None:
+    """A directory with config.json, unless its weights have another format: then config.json is of another program,
+    as often in repositories on the Hub."""
+    if not (path / "config.json").is_file():
+        return None
+    if (path / "model.safetensors").is_file():
+        return path
+    weights = find_hdf5(path)
+    is_other = find_prefix(path) is not None if weights is None else options_of(weights).is_file()
+    return None if is_other else path
+
+
+def _load_archive(archive: Path, softmax: bool) -> Pretrained:
+    """Load the only model in an archive. ValueError if there is none, or more than one."""
     with unpacked(archive) as folder:
         try:
             folders = (folder, *sorted(path for path in folder.rglob("*") if path.is_dir()))
-            models = list(filter(None, map(detect.detect, folders)))
-            # A SavedModel is found in its directory, and again in that of its variables.
-            models = [model for number, model in enumerate(models) if model not in models[:number]]
+            models = list(dict.fromkeys(filter(None, map(detect, folders))))
             if len(models) != 1:
                 listed = ", ".join(str(model.path.relative_to(folder)) for model in models) or "none"
-                raise CheckpointError(f"it must hold one model, but holds {listed}: unpack it, and name one")
-            return LOADERS[models[0].format](models[0].path, softmax)
+                raise ValueError(f"it must hold one model, but holds {listed}: unpack it, and name one")
+            return models[0].load(softmax)
         except (ValueError, FileNotFoundError) as error:
             # Users know the archive, not the temporary folder.
             raise CheckpointError(f"{archive}: {str(error).replace(f'{folder}/', '')}") from error
 
 
-# Each takes the path that `detect` found, and whether to read the softmax.
-LOADERS: dict[Format, Callable[[Path, bool], Pretrained]] = {
-    detect.EFML: load_efml,
-    detect.ALLENNLP: load_allennlp,
-    detect.NATIVE: load_native,
-    detect.HDF5: load_bilm_hdf5,
-    detect.NLPL_ZIP: load_nlpl_zip,
-    detect.TAR: _load_tar,
-    detect.TENSORFLOW: load_tf_checkpoint,
-}
+# The first match counts. Directories of ELMoForManyLangs and AllenNLP hold a config.json, as native ones do.
+FORMATS = (
+    Format("ELMoForManyLangs", find_efml, efml_files, load_efml),
+    Format("AllenNLP model", find_allennlp, allennlp_files, load_allennlp),
+    Format("elmokit 1", _find_native, native_files, load_native),
+    Format("AllenNLP / bilm-tf HDF5", find_hdf5, lambda weights: [options_of(weights), weights], load_bilm_hdf5),
+    Format("archive", find_archive, lambda archive: [archive], _load_archive),
+    Format("TensorFlow variables", find_prefix, tensorflow_files, load_tf_checkpoint),
+)
+# For messages: the directories that are recognised.
+KNOWN_DIRECTORIES = (
+    "config.json, with options.json and one *.hdf5, with encoder.pkl of ELMoForManyLangs, with weights.th of AllenNLP, "
+    "or with a TensorFlow checkpoint or SavedModel"
+)
+
+
+def detect(path: Path) -> Detected | None:
+    """The format of the model at a path; None if it has none.
+
+    Raises:
+        CheckpointError: The path is a directory with several HDF5 files.
+    """
+    for format in FORMATS:
+        if (readable := format.find(path)) is not None:
+            return Detected(format, readable)
+    return None
+
+
+def model_of(path: Path) -> Path:
+    """The model that a file belongs to: its directory, or the weights that options are for; else the path itself."""
+    if not path.is_file():
+        return path
+    weights = path.with_name(path.name.removesuffix("options.json") + "weights.hdf5")
+    if path.name.endswith("options.json") and weights.is_file():
+        return weights
+    members = ("config.json", *OPTIONS, "model.safetensors", "checkpoint", TOKEN_ENCODER, ENCODER)
+    return path.parent if path.name in members else path
+
+
+# --- Loading -----------------------------------------------------------------------------------------------------
 
 # A path, the name of a bundled model, a name on the Hub, or None for the bundled English model; or a loaded model.
 ModelSource: TypeAlias = Pretrained | str | Path | None
@@ -82,34 +143,7 @@ def list_models() -> list[str]:
     return sorted(config.parent.name for config in BUNDLED_MODELS.glob("*/config.json"))
 
 
-def _locate_on_hub(model: HubModel, local_files_only: bool, **options: Any) -> Detected:
-    if detected := detect.detect(download(model, local_files_only, **options)):
-        return detected
-    raise FileNotFoundError(
-        f"{model} on the Hugging Face Hub is not a model: looked for a repository with {KNOWN_DIRECTORIES}"
-    )
-
-
-def _not_found(name: str, path: Path) -> str:
-    inside = [model for model in (path / "model", *sorted(path.glob("*/model"))) if (model / "config.json").is_file()]
-    if inside:
-        return f"{path} is not a model, but holds {', '.join(map(str, inside))}: give that path"
-    return (
-        f"no model {name!r}: looked for a directory with {KNOWN_DIRECTORIES}, for a .zip of the NLPL repository, and "
-        f"for a bundled model of that name (there are: {', '.join(list_models()) or 'none'}); for a model on the "
-        f"Hugging Face Hub, write {PREFIX}OWNER/NAME"
-    )
-
-
-def locate(
-    model: str | Path | None = None,
-    *,
-    revision: str | None = None,
-    local_files_only: bool = False,
-    token: str | bool | None = None,
-    cache_dir: str | Path | None = None,
-    force_download: bool = False,
-) -> Detected:
+def locate(model: str | Path | None = None, revision: str | None = None, **options: Any) -> Detected:
     """Find a model without loading it; one on the Hub is fetched. Arguments and errors are those of `load`.
 
     Returns:
@@ -118,30 +152,26 @@ def locate(
     if not isinstance(model, str | Path | None):
         raise ValueError(f"a model must be a path, a name, or the result of elmokit.load, not {type(model).__name__}")
     name = DEFAULT_MODEL if model is None else str(model)
-    if not name:
-        raise ValueError("'' is not the name or path of a model")
-    path = Path(name).expanduser()
-    detected = None
-    try:
-        if not name.startswith((PREFIX, "https://", "http://")):
-            detected = detect.detect(detect.model_of(path)) or detect.detect(BUNDLED_MODELS / name)
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise
-        raise ValueError(f"{name[:60]!r} is not the name or path of a model") from None
+    path, detected = Path(name).expanduser(), None
+    if not name.startswith((PREFIX, "https://", "http://")):
+        detected = detect(model_of(path)) or detect(BUNDLED_MODELS / name)
     # If a exists, a/b is a path, possibly mistyped, and not a name on the Hub.
     is_path = detected is not None or path.exists() or Path(*path.parts[:1]).exists()
     on_hub = None if is_path else hub_model(name, revision)
     if revision is not None and on_hub is None:
-        raise ValueError(
-            f"only models on the Hugging Face Hub have revisions, and {name!r} is not one of them: omit the "
-            f"revision, or write {PREFIX}OWNER/NAME"
-        )
+        raise ValueError(f"only models on the Hugging Face Hub have revisions: write {PREFIX}OWNER/NAME, not {name!r}")
+    if on_hub is not None:
+        detected = detect(download(on_hub, **options))
     if detected is not None:
         return detected
-    if on_hub is not None:
-        return _locate_on_hub(on_hub, local_files_only, token=token, cache_dir=cache_dir, force_download=force_download)
-    raise FileNotFoundError(_not_found(name, path))
+    inside = [str(found) for found in (path / "model", *path.glob("*/model")) if (found / "config.json").is_file()]
+    if inside:
+        raise FileNotFoundError(f"{path} is not a model, but holds {', '.join(inside)}: give that path")
+    raise FileNotFoundError(
+        f"no model {name!r}: looked for a directory or repository with {KNOWN_DIRECTORIES}, for an archive, and for a "
+        f"bundled model of that name (there are: {', '.join(list_models()) or 'none'}); for a model on the Hugging "
+        f"Face Hub, write {PREFIX}OWNER/NAME"
+    )
 
 
 def load(
@@ -158,9 +188,9 @@ def load(
     """Load a model of any published format, which is detected.
 
     Formats are elmokit's own directory; an *.hdf5 file of AllenNLP or bilm-tf next to its options, or the directory of
-    both; the ELMo in a model that AllenNLP saved (model.tar.gz, or weights.th); a zip archive of the NLPL repository; a
-    TensorFlow checkpoint of bilm-tf (its directory or PREFIX), or the module google/elmo as a SavedModel; a directory
-    of ELMoForManyLangs; any of them but the zip archive in a tar archive.
+    both; the ELMo in a model that AllenNLP saved (model.tar.gz, or weights.th); a TensorFlow checkpoint of bilm-tf (its
+    directory or PREFIX), or the module google/elmo as a SavedModel; a directory of ELMoForManyLangs; any of them in a
+    tar archive, or in a zip archive, such as those of the NLPL repository.
 
     Args:
         model: A path, also of the model's config.json or options.json; the name of a bundled model; or OWNER/NAME on
@@ -179,21 +209,15 @@ def load(
         The model in float32, on the CPU.
 
     Raises:
-        FileNotFoundError: There is no such model.
+        FileNotFoundError: There is no such model, or a file of it is missing.
         CheckpointError: Its files are damaged or do not fit each other, or have weights that are not finite; the
             message names every offending key.
     """
-    format, path = locate(
-        model,
-        revision=revision,
-        local_files_only=local_files_only,
-        token=token,
-        cache_dir=cache_dir,
-        force_download=force_download,
-    )
-    loaded = LOADERS[format](path, softmax)
+    options = {"token": token, "cache_dir": cache_dir, "force_download": force_download}
+    found = locate(model, revision, local_files_only=local_files_only, **options)
+    loaded = found.load(softmax)
     if not allow_non_finite:
-        check_finite(path, _tensors_of(loaded))
+        check_finite(found.path, _tensors_of(loaded))
     return loaded
 
 
@@ -207,6 +231,78 @@ def _tensors_of(model: Pretrained) -> dict[str, Tensor]:
 def resolve_model(model: ModelSource, *, softmax: bool = False) -> Pretrained:
     """The model itself if it is loaded, else `load(model)`; every function with an argument `model` uses this."""
     return model if isinstance(model, Pretrained) else load(model, softmax=softmax)
+
+
+def describe(model: str | Path | None = None) -> dict[str, Any]:
+    """Describe a model for `elmokit info`: format, bytes of its files, sizes, settings, beginning of the card.
+
+    The whole model is read, so that damaged files are found. `model` and errors are those of `load`, except that
+    weights that are not finite are reported, not refused.
+    """
+    found = locate(model)
+    loaded = found.load(softmax=True)
+    config, settings = loaded.config, loaded.config.to_dict()
+    # Without the Hub's metadata, YAML between two lines of dashes.
+    card = re.sub(r"\A---\n.*?^---\n\s*", "", loaded.card, flags=re.DOTALL | re.MULTILINE)
+    if encoder := settings.get("efml"):
+        encoder |= {name: len(encoder[name]) for name in DICTIONARIES}
+    return {
+        "path": str(found.path),
+        "format": found.format.name,
+        "files": {file.name: file.stat().st_size for file in found.format.files(found.path)},
+        "parameters": sum(parameter.numel() for parameter in loaded.bilm.parameters()),
+        "non-finite weights": non_finite(_tensors_of(loaded)) or None,
+        "input": loaded.bilm.token_encoder.input,
+        "representations": config.num_representations,
+        "output_dim": config.output_dim,
+        "model": settings,
+        "vocabulary": None if loaded.vocab is None else len(loaded.vocab),
+        "softmax": loaded.softmax is not None,
+        "tokenizer": loaded.tokenizer,
+        "state": loaded.state_policy,
+        "mix": None if loaded.mix is None else asdict(loaded.mix),
+        "card": card.splitlines()[:CARD_LINES],
+        "fingerprint": fingerprint(loaded),
+    }
+
+
+# --- Saving ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The files of a model's directory.
+
+    Attributes:
+        settings: The JSON file of settings that every such directory has.
+        keys: Keys in it that distinguish it from another program's file of the same name.
+        others: The other files that the directory may hold.
+    """
+
+    settings: str
+    keys: frozenset[str]
+    others: frozenset[str]
+
+
+NATIVE = Layout(  # elmokit's module for sentence-transformers adds the last
+    "config.json", frozenset({"format_version", "model"}), frozenset({*FILES, "README.md", "elmo_module.json"})
+)
+HDF5 = Layout("options.json", frozenset({"lstm"}), frozenset({"weights.hdf5", "vocab.txt", "README.md"}))
+
+
+def check_overwritable(directory: str | Path, layout: Layout = NATIVE) -> None:
+    """Check that a path is free, or holds a model that may be replaced, and nothing else.
+
+    Args:
+        directory: The directory to write.
+        layout: The files that it may hold.
+
+    Raises:
+        FileExistsError: It holds no model of this layout, or other files, which would be lost.
+        ValueError: It is a file.
+    """
+    others = re.compile("|".join(map(re.escape, layout.others)))
+    check_output(directory, overwrite=True, directory_of=layout.settings, keys=layout.keys, own_files=others)
 
 
 def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, storage_dtype: str = "float32") -> None:
@@ -226,54 +322,10 @@ def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, s
         OSError: The directory cannot be written.
     """
     if not isinstance(model, Pretrained):
-        raise ValueError(
-            f"save takes the result of elmokit.load, not {type(model).__name__}: write save(load(...), ...)"
-        )
+        raise ValueError(f"save takes the result of elmokit.load, not {type(model).__name__}")
     directory = Path(directory).expanduser()
     conform(StorageDtype, storage_dtype, "storage_dtype")
     if overwrite:
         check_overwritable(directory)
     with atomic_directory(directory, overwrite=overwrite) as partial:
         write_native(model, partial, storage_dtype)
-
-
-def without_metadata(card: str) -> str:
-    """A model card without the Hub's metadata at its beginning, YAML between two lines of dashes."""
-    return re.sub(r"\A---\n.*?^---\n\s*", "", card, flags=re.DOTALL | re.MULTILINE)
-
-
-def _settings(config: BiLMConfig) -> dict[str, Any]:
-    """The configuration, with the sizes of dictionaries in place of their entries."""
-    settings = config.to_dict()
-    if encoder := settings.get("efml"):
-        encoder |= {name: len(encoder[name]) for name in DICTIONARIES}
-    return settings
-
-
-def describe(model: str | Path | None = None) -> dict[str, Any]:
-    """Describe a model for `elmokit info`: format, bytes of its files, sizes, settings, beginning of the card.
-
-    The whole model is read, so that damaged files are found. `model` and errors are those of `load`, except that
-    weights that are not finite are reported, not refused.
-    """
-    format, path = locate(model)
-    loaded = LOADERS[format](path, True)
-    config = loaded.config
-    return {
-        "path": str(path),
-        "format": format.name,
-        "files": {file.name: file.stat().st_size for file in format.files(path) if file.is_file()},
-        "parameters": sum(parameter.numel() for parameter in loaded.bilm.parameters()),
-        "non-finite weights": non_finite(_tensors_of(loaded)) or None,
-        "input": loaded.bilm.token_encoder.input,
-        "representations": config.num_representations,
-        "output_dim": config.output_dim,
-        "model": _settings(config),
-        "vocabulary": None if loaded.vocab is None else len(loaded.vocab),
-        "softmax": loaded.softmax is not None,
-        "tokenizer": loaded.tokenizer,
-        "state": loaded.state_policy,
-        "mix": None if loaded.mix is None else asdict(loaded.mix),
-        "card": without_metadata(loaded.card).splitlines()[:CARD_LINES],
-        "fingerprint": fingerprint(loaded),
-    }

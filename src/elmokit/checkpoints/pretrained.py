@@ -1,4 +1,4 @@
-"""A pretrained model in memory: the biLM and everything that belongs to it."""
+"""A pretrained model in memory: the biLM and all that belongs to it; and the error for one that cannot be read."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ import copy
 import hashlib
 import json
 import math
+import pickle
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from torch import Tensor
 
 from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM, BiLMState
@@ -18,25 +27,103 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.settings import StatePolicy, conform
 from elmokit.text.vocab import Vocab
 
+Shape = tuple[int, ...]
 
-def _as_float(number: Any) -> float:
-    """A number of a ScalarMix or of NumPy as a Python float."""
-    return float(number.detach() if isinstance(number, torch.Tensor) else number)
+
+# --- Damaged files -----------------------------------------------------------------------------------------------
+
+
+class CheckpointError(ValueError):
+    """A model cannot be read: its files are damaged, or do not fit each other; the message names offending keys."""
+
+
+# What json, h5py, safetensors, torch.load, zipfile, tarfile and struct raise for a file that is damaged or hostile.
+DAMAGED = (
+    ValueError, TypeError, LookupError, AttributeError, AssertionError, ArithmeticError, RuntimeError, EOFError,
+    ImportError, MemoryError, OSError, SafetensorError, pickle.UnpicklingError, struct.error, tarfile.TarError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+
+
+@contextmanager
+def errors_naming(path: str | Path) -> Iterator[None]:
+    """CheckpointError that names the file, where reading it fails in any way but that it is missing."""
+    try:
+        yield
+    except (CheckpointError, FileNotFoundError):
+        raise
+    except DAMAGED as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).strip() or type(error).__name__
+        raise CheckpointError(f"{path} cannot be read: {reason.splitlines()[0]}") from error
+
+
+def shapes_in(tensors: Mapping[str, Any]) -> dict[str, Shape | None]:
+    """The shapes of tensors by name; None for what is no array of floating-point numbers that its storage holds."""
+
+    def is_weight(value: Any) -> bool:
+        is_dense = isinstance(value, Tensor) and value.layout == torch.strided and value.device.type == "cpu"
+        if not is_dense or not value.is_floating_point():
+            return False
+        return value.numel() * value.element_size() <= value.untyped_storage().nbytes()  # strides may claim more
+
+    return {name: tuple(value.shape) if is_weight(value) else None for name, value in tensors.items()}
+
+
+def check_shapes(source: object, expected: Mapping[str, Shape], actual: Mapping[str, Shape | None]) -> None:
+    """Compare names and shapes of tensors.
+
+    Args:
+        source: The file or model, for the message.
+        expected: The shapes that the configuration asks for, by name.
+        actual: The shapes in `source`, by name; None for what is no weight.
+
+    Raises:
+        CheckpointError: They differ; the message lists every missing, unexpected and wrong-shaped key.
+    """
+    problems = [f"  missing: {key} {expected[key]}" for key in expected if key not in actual]
+    problems += [f"  unexpected: {key} {actual[key]}" for key in actual if key not in expected]
+    problems += [
+        f"  wrong shape: {key} is {actual[key] or 'no weight'}, the configuration asks for {shape}"
+        for key, shape in expected.items()
+        if key in actual and actual[key] != shape
+    ]
+    if problems:
+        raise CheckpointError(f"{source} does not fit its configuration:\n" + "\n".join(problems))
+
+
+def non_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """The names of the tensors with a number that is not finite."""
+    # If a number is not finite, neither is the sum, which takes a fraction of the time; large numbers may overflow it.
+    suspects = {name: tensor for name, tensor in tensors.items() if not tensor.sum().isfinite()}
+    return [name for name, tensor in suspects.items() if not tensor.isfinite().all()]
+
+
+def check_finite(source: object, tensors: Mapping[str, Tensor]) -> None:
+    """CheckpointError that names every tensor with a number that is not finite."""
+    if wrong := non_finite(tensors):
+        raise CheckpointError(
+            f"{source} has weights that are not finite: {', '.join(wrong)}; fetch it again, or load it with "
+            "allow_non_finite=True to inspect it"
+        )
+
+
+# --- The model ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class MixWeights:
-    """A fixed mix of layers, gamma * sum_j softmax(weights)_j h_j: L+1 weights, before the softmax, and gamma."""
+    """A fixed mix of layers, gamma * sum_j softmax(weights)_j h_j: L+1 weights, before the softmax, and gamma.
+
+    A weight of minus infinity leaves a layer out.
+    """
 
     weights: tuple[float, ...]
     gamma: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weights", tuple(map(_as_float, self.weights)))
-        object.__setattr__(self, "gamma", _as_float(self.gamma))
-        # Minus infinity leaves a layer out. No weight at all is refused elsewhere, with the number that there must be.
-        is_finite = math.isfinite(self.gamma) and math.isfinite(max(self.weights, default=0.0))
-        if not is_finite or any(map(math.isnan, self.weights)):
+        object.__setattr__(self, "weights", tuple(map(float, self.weights)))
+        object.__setattr__(self, "gamma", float(self.gamma))
+        if any(map(math.isnan, self.weights)) or not math.isfinite(self.gamma + max(self.weights, default=0.0)):
             raise ValueError(f"the weights and gamma of a mix must be finite, not {self.weights} and {self.gamma}")
 
 
@@ -70,87 +157,26 @@ class Pretrained:
     warm_state: BiLMState | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bilm, BiLM):
-            raise ValueError(f"Pretrained holds a BiLM, not {type(self.bilm).__name__}: elmokit.load reads a model")
-        config = self.config
+        config, vocab = self.config, self.vocab
         self.start(self.state_policy)
-        if self.warm_state is not None and not config.sequence_encoder.carries_state:
-            raise ValueError(f"the sequence encoder {config.encoder_name} carries no state: leave out the warm state")
         if self.warm_state is not None:
             self.warm_state.check(config.sequence_encoder, rows=1)
-        if self.mix is not None and len(self.mix.weights) != config.num_representations:
-            raise ValueError(f"the mix has {len(self.mix.weights)} weights for {config.num_representations} layers")
-        if self.vocab is not None and config.num_words not in (None, len(self.vocab)):
-            raise ValueError(f"the vocabulary has {len(self.vocab)} words, the biLM's word table {config.num_words}")
-        if self.vocab is not None and config.num_words is not None:
-            rows = self.vocab.bos, self.vocab.eos
-            if config.boundary_words != rows:
-                raise ValueError(
-                    f"<S> and </S> are words {rows} of the vocabulary, and boundary_words of the biLM are "
-                    f"{config.boundary_words}: set these to {rows}"
-                )
-        if self.softmax is not None:
-            self._check_softmax(self.softmax)
-
-    def _check_softmax(self, softmax: FullSoftmax) -> None:
-        words, dim = softmax.weight.shape
-        if self.vocab is not None and words != len(self.vocab):
-            raise ValueError(
-                f"the softmax has {words} words but the vocabulary {len(self.vocab)}: use the vocabulary that the "
-                "softmax was trained with"
-            )
-        if dim != (width := self.config.sequence_encoder.projection_dim):
-            raise ValueError(f"the softmax reads vectors of {dim} numbers, and the biLM makes vectors of {width}")
+        num_words, width = (None, None) if self.softmax is None else self.softmax.weight.shape
+        rows = None if vocab is None or config.num_words is None else (vocab.bos, vocab.eos)
+        for what, found, expected in (
+            ("weights of the mix", self.mix and len(self.mix.weights), config.num_representations),
+            ("words of the vocabulary", vocab and len(vocab), config.num_words),
+            ("rows of <S> and </S> in the vocabulary", rows, config.boundary_words),
+            ("words of the softmax", num_words, vocab and len(vocab)),
+            ("numbers in a vector that the softmax reads", width, config.sequence_encoder.projection_dim),
+        ):
+            if None not in (found, expected) and found != expected:
+                raise ValueError(f"the model does not fit together: {found} {what}, and {expected} in the rest of it")
 
     @property
     def single_sentence_state(self) -> StatePolicy:
         """The state policy for sentences that must not depend on each other: "zeros" in place of "carry"."""
         return "zeros" if self.state_policy == "carry" else self.state_policy
-
-    @classmethod
-    def from_pretrained(cls, model: str | Path | None = None, **options: Any) -> Pretrained:
-        """Load a model: `elmokit.load`, with its arguments."""
-        from elmokit.checkpoints.loading import load
-
-        return load(model, **options)
-
-    def save_pretrained(
-        self,
-        save_directory: str | Path,
-        *,
-        storage_dtype: str = "float32",
-        push_to_hub: bool = False,
-        repo_id: str | None = None,
-        **options: Any,
-    ) -> None:
-        """Write the model to a directory, replacing a model that is there.
-
-        Args:
-            save_directory: As for `elmokit.save`.
-            storage_dtype: As for `elmokit.save`.
-            push_to_hub: Push it to the Hugging Face Hub, too.
-            repo_id: OWNER/NAME on the Hub; required with `push_to_hub`.
-            options: Further arguments of `push_to_hub`.
-
-        Raises:
-            TypeError: There are options without `push_to_hub`.
-            ValueError, OSError: As `elmokit.save` and `push_to_hub`.
-        """
-        from elmokit.checkpoints.loading import save
-
-        if push_to_hub and repo_id is None:
-            raise ValueError("push_to_hub=True needs the name of the repository: repo_id='OWNER/NAME'")
-        if options and not push_to_hub:
-            raise TypeError(f"without push_to_hub=True, save_pretrained has no argument {', '.join(options)}")
-        save(self, save_directory, overwrite=True, storage_dtype=storage_dtype)
-        if push_to_hub and repo_id is not None:
-            self.push_to_hub(repo_id, storage_dtype=storage_dtype, **options)
-
-    def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Push the model to the Hugging Face Hub: `elmokit.push_to_hub`, with its arguments."""
-        from elmokit.checkpoints.push import push_to_hub
-
-        return push_to_hub(self, repo_id, **options)
 
     @property
     def config(self) -> BiLMConfig:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from elmokit import __version__
-from elmokit.checkpoints.hub import hub_model
+from elmokit.checkpoints.hub import hub_model, reason_of
 from elmokit.checkpoints.loading import ModelSource, resolve_model, save
-from elmokit.checkpoints.overwriting import NATIVE, NATIVE_FILES
+from elmokit.checkpoints.native import FILES
 from elmokit.checkpoints.pretrained import Pretrained
 
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
-
-# The files that `save` may write: those that the new model lacks are removed from the repository.
-OWN_FILES = NATIVE_FILES | {NATIVE.settings}
-METADATA = re.compile(r"\A---\n")
 TAGS = ("elmo", "word-embeddings")
 
 _CARD = """# {name}
@@ -52,48 +45,15 @@ def card_with_metadata(model: Pretrained, name: str, license: str | None = None,
     own = _CARD.format(name=name, dim=model.config.output_dim, layers=model.config.num_representations)
     text = model.card or own
     try:
-        card = ModelCard(text if METADATA.match(text) else f"---\n{{}}\n---\n{text}")
+        card = ModelCard(text if text.startswith("---\n") else f"---\n{{}}\n---\n{text}")
     except Exception as error:  # PyYAML's, which huggingface_hub depends on
         raise ValueError(f"the metadata at the beginning of the model's card is not valid YAML: {error}") from error
-    given, data = card.data.to_dict(), cast(Any, card.data)
-    data.library_name = given.get("library_name", "elmokit")
-    data.pipeline_tag = given.get("pipeline_tag", "feature-extraction")
-    data.tags = list(dict.fromkeys([*given.get("tags", []), *TAGS]))
-    data.license = license or given.get("license")
-    data.language = language or given.get("language")
+    data = card.data
+    data["library_name"] = data.get("library_name", "elmokit")
+    data["pipeline_tag"] = data.get("pipeline_tag", "feature-extraction")
+    data["tags"] = list(dict.fromkeys([*(data.get("tags") or []), *TAGS]))
+    data["license"], data["language"] = license or data.get("license"), language or data.get("language")
     return str(card)
-
-
-def _commit(api: HfApi, directory: Path, name: str, message: str, revision: str | None, create_pr: bool) -> str:
-    """Replace the model in a repository by that in a directory; returns the URL of the commit or the pull request."""
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
-    files = {path.name: path for path in sorted(directory.iterdir())}
-    outdated = set(api.list_repo_files(name, revision=revision)) & OWN_FILES - set(files)
-    operations = [
-        *(CommitOperationAdd(path_in_repo=file, path_or_fileobj=path) for file, path in files.items()),
-        *(CommitOperationDelete(path_in_repo=file) for file in sorted(outdated)),
-    ]
-    commit = api.create_commit(name, operations, commit_message=message, revision=revision, create_pr=create_pr)
-    return str(commit.pr_url or commit.commit_url)
-
-
-def _failure(name: str, error: Exception) -> Exception:
-    """Translate an error of huggingface_hub into one that says what to do."""
-    from huggingface_hub import errors
-
-    if isinstance(error, errors.HFValidationError):
-        return ValueError(str(error))
-    response = getattr(error, "response", None)
-    if isinstance(error, errors.RepositoryNotFoundError) or getattr(response, "status_code", 0) in (401, 403):
-        return PermissionError(
-            f"the Hugging Face Hub does not let you write {name}: log in with `hf auth login`, or set HF_TOKEN to a "
-            "token that may write there"
-        )
-    if isinstance(error, errors.LocalTokenNotFoundError):
-        return PermissionError("there is no token for the Hugging Face Hub: log in with `hf auth login`")
-    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    return OSError(f"{name} cannot be written on the Hugging Face Hub ({reason}): try again later")
 
 
 def push_to_hub(
@@ -132,27 +92,36 @@ def push_to_hub(
     Raises:
         ValueError: `repo_id` is not a name on the Hub, the card's metadata is not valid, or huggingface_hub is not
             installed; or as `elmokit.save`.
-        PermissionError: The token may not write there, or there is none.
-        OSError: The network or the Hub fails.
+        OSError: The network or the Hub fails, or the token may not write there.
     """
     repository = hub_model(repo_id, revision)
     if repository is None:
         raise ValueError(f"{repo_id!r} is not the name of a repository on the Hugging Face Hub: write OWNER/NAME")
     try:
-        from huggingface_hub import HfApi
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     except ImportError as error:
         raise ValueError("to push a model, pip install huggingface_hub (elmokit's extra hub)") from error
-    name, revision, loaded = repository.name, repository.revision, resolve_model(model, softmax=True)
+    name, branch, loaded = repository.name, repository.revision, resolve_model(model, softmax=True)
     api = HfApi(token=token, library_name="elmokit", library_version=__version__)
     with tempfile.TemporaryDirectory(prefix="elmokit-") as temporary:
         directory = Path(temporary) / "model"
         carded = replace(loaded, card=card_with_metadata(loaded, name, license, language))
         save(carded, directory, storage_dtype=storage_dtype)
+        files = {path.name: path for path in sorted(directory.iterdir())}
+        changes: list[Any] = [CommitOperationAdd(name, path) for name, path in files.items()]
         try:
             api.create_repo(name, private=private, exist_ok=True)
-            if revision is not None:
-                api.create_branch(name, branch=revision, exist_ok=True)
-            return _commit(api, directory, name, commit_message, revision, create_pr)
+            if branch is not None:
+                api.create_branch(name, branch=branch, exist_ok=True)
+            # The files of a model that the new one lacks are removed.
+            outdated = set(api.list_repo_files(name, revision=branch)) & set(FILES) - set(files)
+            changes += map(CommitOperationDelete, sorted(outdated))
+            message = {"commit_message": commit_message, "create_pr": create_pr}
+            commit = api.create_commit(name, changes, revision=branch, **message)
+            return str(commit.pr_url or commit.commit_url)
         # Connections fail with errors of the HTTP library, which differs between versions.
         except Exception as error:
-            raise _failure(name, error) from error
+            raise OSError(
+                f"{name} cannot be written on the Hugging Face Hub ({reason_of(error)}): log in with `hf auth login`, "
+                "or set HF_TOKEN to a token that may write there"
+            ) from error

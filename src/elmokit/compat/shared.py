@@ -16,11 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmokit.checkpoints.errors import check_finite
 from elmokit.checkpoints.formats.bilm_hdf5 import read_bilm_hdf5
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.native import filled
-from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.checkpoints.pretrained import Pretrained, check_finite
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.text.characters import count_truncated, encode_sentences
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from elmokit.checkpoints.detect import find_prefix
+from elmokit.checkpoints.formats.tf_checkpoint import find_prefix
 from elmokit.compat.bilm_tf import Batcher
 from elmokit.compat.shared import warn_of_strings, warn_once
 from elmokit.data.streams import scoring_batch, sentence_batches

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from elmokit.data.fasta import read_fasta
 from elmokit.data.readers import is_conllu
 from elmokit.fs.arrow import require_pyarrow
-from elmokit.fs.reading import read_lines, refuse_pipe, suffixes_of
+from elmokit.fs.reading import open_regular, read_lines, suffixes_of
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 PARQUET = ".parquet"
@@ -56,7 +56,7 @@ def _parquet_texts(path: str, field: str) -> Iterator[tuple[int, object]]:
     require_pyarrow()
     from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
-    refuse_pipe(Path(path))
+    open_regular(path).close()
     with parquet.ParquetFile(path) as table:
         if field not in table.schema_arrow.names:
             raise ValueError(f"{path} has no column {field!r} ({', '.join(table.schema_arrow.names)}): set text_field")

@@ -11,13 +11,14 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import zstandard
 
+from elmokit.fs.json_files import read_json
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import suffixes_of
 
@@ -92,8 +93,8 @@ def atomic_path(path: str | Path, overwrite: bool = True) -> Iterator[Path]:
         OSError: `path` is a directory or cannot be written.
     """
     path = Path(os.path.realpath(path))
-    if path.exists() and not overwrite:
-        raise _exists(path)
+    if not overwrite:
+        _check_free(path)
     with _aside(path) as partial:
         yield partial
         _finish(partial)
@@ -124,8 +125,8 @@ def atomic_directory(path: str | Path, overwrite: bool = False) -> Iterator[Path
     """
     path = Path(os.path.realpath(path))
     remove_leftovers(path.parent, path.name)
-    if _is_occupied(path) and not overwrite:
-        raise _exists(path)
+    if not overwrite:
+        _check_free(path)
     with _aside(path) as partial:
         partial.mkdir()
         yield partial
@@ -154,8 +155,17 @@ def _is_occupied(path: Path) -> bool:
     return path.exists() and not (path.is_dir() and not any(path.iterdir()))
 
 
-def _exists(path: Path) -> FileExistsError:
-    return FileExistsError(f"{path} exists: remove it, choose another name, or {OVERWRITE}")
+def _check_free(path: Path) -> None:
+    if _is_occupied(path):
+        raise FileExistsError(f"{path} exists: remove it, choose another name, or {OVERWRITE}")
+
+
+def _has_keys(file: Path, keys: Set[str]) -> bool:
+    """Whether a file is there and, unless there are no keys, is a JSON object that has them."""
+    try:
+        return file.is_file() and (not keys or keys <= read_json(file).keys())
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def check_output(
@@ -164,6 +174,7 @@ def check_output(
     *,
     overwrite: bool = False,
     directory_of: str | None = None,
+    keys: Set[str] = frozenset(),
     own_files: re.Pattern[str] | None = None,
 ) -> None:
     """Check that an output can be written, before the work of computing it begins.
@@ -174,6 +185,7 @@ def check_output(
         overwrite: The output may replace an existing one.
         directory_of: For an output directory, the name of a file that an existing one must hold to be replaced; None:
             the output is a file.
+        keys: The keys that this file, of JSON, must have.
         own_files: The names of all other files that a directory to be replaced may hold; None: any.
 
     Raises:
@@ -190,15 +202,15 @@ def check_output(
         raise ValueError(f"{output} exists and is not a {'directory' if directory_of else 'file'}")
     if output.is_dir():
         remove_leftovers(output)  # of a run that was killed before it wrote anything else
-    if _is_occupied(output) and not overwrite:
-        raise _exists(output)
-    if _is_occupied(output) and directory_of:
-        names = set(os.listdir(output))
-        if directory_of not in names:
-            raise FileExistsError(f"{output} has no {directory_of}, so it is not overwritten: choose another output")
-        foreign = [name for name in sorted(names - {directory_of}) if own_files and not own_files.fullmatch(name)]
-        if foreign:
-            raise FileExistsError(f"{output} also holds {', '.join(foreign[:9])}, so it is not overwritten")
+    if not overwrite:
+        _check_free(output)
+    elif _is_occupied(output) and directory_of:
+        names = sorted(set(os.listdir(output)) - {directory_of})
+        foreign = ", ".join([name for name in names if own_files and not own_files.fullmatch(name)][:9])
+        is_such = _has_keys(output / directory_of, keys)
+        if foreign or not is_such:
+            reason = f"also holds {foreign}" if is_such else f"has no {directory_of} of such an output"
+            raise FileExistsError(f"{output} {reason}, so it is not overwritten: choose another name")
     remove_leftovers(output.parent, output.name)
     if not output.exists():
         with _aside(output):  # raises the system's error where it cannot be written

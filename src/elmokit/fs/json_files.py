@@ -7,31 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.fs.reading import open_regular
-from elmokit.settings import conform as from_json
-
-__all__ = ["MAX_BYTES", "from_json", "is_json_object", "read_json"]
 
 MAX_BYTES = 1 << 26
 
 
-def read_json(path: str | Path, max_bytes: int = MAX_BYTES) -> Any:
+def read_json(path: str | Path) -> Any:
     """Read a file of JSON in UTF-8.
 
     Args:
         path: A regular file.
-        max_bytes: A larger file is refused.
 
     Returns:
         The value: dictionaries, lists, strings, numbers, booleans and None.
 
     Raises:
         FileNotFoundError: The file is missing.
-        ValueError: It is not a regular file, too large, not JSON, or nested too deeply.
+        ValueError: It is not a regular file, larger than 64 MiB, not JSON, or nested too deeply.
     """
     with open_regular(path) as file:
-        content = file.read(max_bytes + 1)
-    if len(content) > max_bytes:
-        raise ValueError(f"it has more than {max_bytes:,} bytes")
+        content = file.read(MAX_BYTES)
     try:
         return json.loads(content)
     except RecursionError:

@@ -36,10 +36,10 @@ def suffixes_of(path: str | Path) -> Suffixes:
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a file to read its bytes; ValueError for a pipe or device, which may block or never end."""
+    """Open a file to read its bytes; ValueError for a directory, and for a pipe or device, which may never end."""
     path = Path(path)
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is not a regular file")
+        raise ValueError(f"{path} is not a regular file (a pipe can be read only once: write it to a file first)")
     return path.open("rb")
 
 
@@ -52,25 +52,18 @@ def crc32_of(path: str | Path) -> str:
     return f"{checksum:08x}"
 
 
-def _zstd_blocks(path: Path) -> Iterator[bytes]:
+def _zstd_blocks(stream: BinaryIO) -> Iterator[bytes]:
     # Frame by frame, since zstandard's own reader does not notice a truncated file.
     frame = None
-    with path.open("rb") as stream:
-        while block := stream.read(ZSTD_READ_SIZE):
-            while block:
-                if frame is None or frame.eof:
-                    frame = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()
-                if decompressed := frame.decompress(block):
-                    yield decompressed
-                block = frame.unused_data
+    while block := stream.read(ZSTD_READ_SIZE):
+        while block:
+            if frame is None or frame.eof:
+                frame = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()
+            if decompressed := frame.decompress(block):
+                yield decompressed
+            block = frame.unused_data
     if frame is not None and not frame.eof:
         raise EOFError("it is truncated")
-
-
-def refuse_pipe(path: Path) -> None:
-    """ValueError for a pipe, which can be read only once, while text is counted or checked before it is used."""
-    if path.is_fifo():
-        raise ValueError(f"{path} is a pipe: write it to a file first (.gz and .zst are read as they are)")
 
 
 def read_blocks(path: str | Path) -> Iterator[bytes]:
@@ -83,23 +76,20 @@ def read_blocks(path: str | Path) -> Iterator[bytes]:
         Blocks of at most 32 MiB.
 
     Raises:
-        FileNotFoundError: The file is missing, or a directory.
-        ValueError: It is a pipe, or cannot be decompressed to its end.
+        FileNotFoundError: The file is missing.
+        ValueError: It is not a regular file, or cannot be decompressed to its end.
     """
-    path = Path(path)
-    refuse_pipe(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not a file: check the path, or name the files in it")
     compression = suffixes_of(path).compression
-    try:
-        if compression == ".zst":
-            yield from _zstd_blocks(path)
-            return
-        with gzip.open(path, "rb") if compression == ".gz" else path.open("rb") as stream:
+    with open_regular(path) as file:
+        try:
+            if compression == ".zst":
+                yield from _zstd_blocks(file)
+                return
+            stream = gzip.GzipFile(fileobj=file) if compression == ".gz" else file
             while block := stream.read(READ_SIZE):
                 yield block
-    except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
-        raise ValueError(f"{path} cannot be decompressed ({error}): it is damaged or misnamed") from error
+        except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
+            raise ValueError(f"{path} cannot be decompressed ({error}): it is damaged or misnamed") from error
 
 
 def read_line_blocks(path: str | Path) -> Iterator[list[bytes]]:
@@ -112,8 +102,8 @@ def read_line_blocks(path: str | Path) -> Iterator[list[bytes]]:
         Lists of consecutive lines, without "\n", the only character that ends a line.
 
     Raises:
-        FileNotFoundError: The file is missing, or a directory.
-        ValueError: It is a pipe, or cannot be decompressed to its end.
+        FileNotFoundError: The file is missing.
+        ValueError: It is not a regular file, or cannot be decompressed to its end.
     """
     begun: list[bytes] = []  # parts of an unfinished line, concatenated once: a line may be as long as a book
     for block in read_blocks(path):
@@ -127,27 +117,6 @@ def read_line_blocks(path: str | Path) -> Iterator[list[bytes]]:
         yield [last]
 
 
-def decode_line(line: bytes, path: str | Path, number: int) -> str:
-    r"""Decode a line of a file.
-
-    Args:
-        line: The line without "\n".
-        path: The file, for the message.
-        number: The line number, from 1.
-
-    Returns:
-        The text, without "\r" at its end.
-
-    Raises:
-        ValueError: The line is not UTF-8; the message names file, line and column.
-    """
-    try:
-        return line.decode("utf-8").rstrip("\r")
-    except UnicodeDecodeError as error:
-        where = f"{path}, line {number}: byte 0x{line[error.start]:02x} at column {error.start + 1} is not UTF-8"
-        raise ValueError(f"{where}: is it compressed, or LATIN1 (`iconv -f LATIN1 -t UTF-8 {path}`)?") from None
-
-
 def read_lines(path: str | Path) -> Iterator[str]:
     r"""Stream the lines of a UTF-8 text file (plain, .gz or .zst).
 
@@ -158,11 +127,16 @@ def read_lines(path: str | Path) -> Iterator[str]:
         Lines without their end, "\n" or "\r\n" (no other character ends a line), and without a byte order mark.
 
     Raises:
-        FileNotFoundError: The file is missing, or a directory.
-        ValueError: It is not UTF-8 (the message names file and line), is a pipe, or cannot be decompressed.
+        FileNotFoundError: The file is missing.
+        ValueError: It is not UTF-8 (the message names file, line and column), not a regular file, or cannot be
+            decompressed.
     """
     for number, line in enumerate(chain.from_iterable(read_line_blocks(path)), start=1):
-        text = decode_line(line, path, number)
+        try:
+            text = line.decode("utf-8").rstrip("\r")
+        except UnicodeDecodeError as error:
+            where = f"{path}, line {number}: byte 0x{line[error.start]:02x} at column {error.start + 1} is not UTF-8"
+            raise ValueError(f"{where}: is it compressed, or LATIN1 (`iconv -f LATIN1 -t UTF-8 {path}`)?") from None
         yield text.removeprefix("\ufeff") if number == 1 else text
 
 

@@ -10,8 +10,7 @@ from fastapi import Request
 
 import elmokit
 from elmokit.analysis.uses import Use, uses_in_files, uses_of
-from elmokit.checkpoints.detect import model_of
-from elmokit.checkpoints.loading import DEFAULT_MODEL
+from elmokit.checkpoints.loading import DEFAULT_MODEL, model_of
 from elmokit.data.corpus import find_files
 from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import h5py
 
-from elmokit.fs.hdf5 import atomic_hdf5
+from elmokit.fs.atomic import atomic_path
 from elmokit.storage.store import EmbeddingStore
 
 
 def write_allennlp_hdf5(store: EmbeddingStore, path: Path) -> None:
     """Write the layout of `allennlp elmo`, atomically."""
-    with atomic_hdf5(path) as file:
+    with atomic_path(path) as partial, h5py.File(partial, "w") as file:
         line_of = {}
         for line, (words, vectors) in enumerate(store):
             file[str(line)] = vectors.swapaxes(0, -2).astype("float32")
@@ -38,7 +38,7 @@ def write_named_hdf5(store: EmbeddingStore, path: Path, lines: Mapping[str, int]
         lines: The number of the line in the store for each name.
         pooled: Each line of the store has one vector: write it as (2D,), not (1, 2D).
     """
-    with atomic_hdf5(path) as file:
+    with atomic_path(path) as partial, h5py.File(partial, "w") as file:
         for name, line in lines.items():
             vectors = store.vectors(line)
             file[name] = vectors[0] if pooled else vectors.swapaxes(0, -2)

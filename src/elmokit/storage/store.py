@@ -29,7 +29,6 @@ from elmokit.storage.shard import Shard, write_shard_file
 INDEX_NAME = "index.json"
 # The other files of a store: parts, the states between them, and what killed runs left.
 OWN_FILES = re.compile(r"(part|state)-[0-9]+\.safetensors|\.partial-.*")
-MAX_INDEX_BYTES = 1 << 16
 
 
 # --- The index ---------------------------------------------------------------------------------------------------
@@ -73,7 +72,7 @@ def read_index(directory: str | Path) -> StoreIndex:
     if not path.exists():
         raise FileNotFoundError(f"{directory} holds no embeddings: there is no {INDEX_NAME} in it")
     try:
-        return conform(StoreIndex, read_json(path, MAX_INDEX_BYTES))
+        return conform(StoreIndex, read_json(path))
     except ValueError as error:
         raise ValueError(f"{path} is not an index of embeddings: {error}") from error
 

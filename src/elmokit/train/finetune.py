@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from elmokit.checkpoints.loading import load, save
-from elmokit.checkpoints.overwriting import check_overwritable
+from elmokit.checkpoints.loading import check_overwritable, load, save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.data.corpus import find_files
 from elmokit.fs.atomic import write_json

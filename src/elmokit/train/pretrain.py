@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from elmokit.checkpoints.loading import load, save
-from elmokit.checkpoints.overwriting import check_overwritable
+from elmokit.checkpoints.loading import check_overwritable, load, save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files

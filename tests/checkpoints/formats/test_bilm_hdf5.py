@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.checkpoints.formats.bilm_hdf5 import read_bilm_hdf5
-from elmokit.checkpoints.formats.bilm_options import config_from_options
-from elmokit.checkpoints.loading import CheckpointError
+from elmokit.checkpoints.formats.bilm_hdf5 import config_from_options, read_bilm_hdf5
+from elmokit.checkpoints.pretrained import CheckpointError
 from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM
 
@@ -58,7 +57,7 @@ def random_arrays(shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     return {name: draw(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def write_pair(folder: Path, arrays: dict[str, np.ndarray], options: dict[str, Any] = OPTIONS) -> tuple[Path, Path]:
+def write_pair(folder: Path, arrays: dict[str, np.ndarray], options: Any = OPTIONS) -> tuple[Path, Path]:
     (folder / "options.json").write_text(json.dumps(options))
     with h5py.File(folder / "weights.hdf5", "w") as file:
         for name, array in arrays.items():
@@ -121,53 +120,14 @@ def test_zero_null_or_missing_clip_means_none() -> None:
     assert (lstm.cell_clip, lstm.proj_clip, lstm.use_skip_connections) == (None, None, False)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"lstm": {"dim": "6"}}, "cell_dim must be an integer, not '6'"),
-        ({"lstm": {"n_layers": 2.7}}, "num_layers must be an integer, not 2.7"),
-        ({"lstm": {"use_skip_connections": "false"}}, "use_skip_connections must be true or false, not 'false'"),
-        ({"char_cnn": {"n_highway": True}}, "num_highway must be an integer, not True"),
-        ({"char_cnn": {"filters": [[1, 4.5]]}}, "filters.* must be an integer, not 4.5"),
-    ],
-)
-def test_values_of_another_type_are_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        config_from_options(changed(**change))
-
-
-def test_n_characters_other_than_261_or_262_are_refused() -> None:
-    for number in (261, 262):
-        char_cnn = config_from_options(changed(char_cnn={"n_characters": number})).char_cnn
-        assert char_cnn is not None
-        assert char_cnn.num_characters == 261
-    with pytest.raises(ValueError, match="n_characters is 300"):
-        config_from_options(changed(char_cnn={"n_characters": 300}))
-
-
 def test_model_of_word_ids_is_read(tmp_path: Path) -> None:
     arrays = random_arrays(LSTM_SHAPES | {"embedding": (7, 4)})
-    config, state = read_bilm_hdf5(*write_pair(tmp_path, arrays, {"lstm": OPTIONS["lstm"]}))
+    paths = write_pair(tmp_path, arrays, {"lstm": OPTIONS["lstm"]})
+    with torch.device("meta"):  # stands for a GPU that is the default: weights are read into memory
+        config, state = read_bilm_hdf5(*paths)
     assert config == BiLMConfig(config.lstm, char_cnn=None, num_words=7)
     np.testing.assert_array_equal(state["token_encoder.weight"], arrays["embedding"])
     BiLM(config).load_state_dict(state)
-
-
-def test_weights_are_read_into_memory_where_another_device_is_the_default(tmp_path: Path) -> None:
-    arrays = random_arrays(LSTM_SHAPES | {"embedding": (7, 4)})
-    paths = write_pair(tmp_path, arrays, {"lstm": OPTIONS["lstm"]})
-    with torch.device("meta"):  # stands for a GPU
-        _, state = read_bilm_hdf5(*paths)
-    np.testing.assert_array_equal(state["token_encoder.weight"], arrays["embedding"])
-
-
-def test_a_number_in_place_of_the_word_vectors_is_refused(tmp_path: Path) -> None:
-    arrays = random_arrays(LSTM_SHAPES) | {"embedding": np.float32(1)}
-    with pytest.raises(CheckpointError, match="embedding"):
-        read_bilm_hdf5(*write_pair(tmp_path, arrays, {"lstm": OPTIONS["lstm"]}))
-    arrays = random_arrays(SHAPES) | {"embedding": np.float32(1)}
-    with pytest.raises(CheckpointError, match=r"unexpected: embedding \(\)"):
-        read_bilm_hdf5(*write_pair(tmp_path, arrays))
 
 
 def test_projections_that_keep_the_size_are_not_expected(tmp_path: Path) -> None:
@@ -192,18 +152,13 @@ def test_every_offending_key_is_named_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_truncated_weights_are_refused_at_any_length(tmp_path: Path) -> None:
-    options, weights = write_pair(tmp_path, random_arrays(SHAPES))
-    whole = weights.read_bytes()
-    for length in np.linspace(0, len(whole) - 1, 25, dtype=int):
-        weights.write_bytes(whole[:length])
-        with pytest.raises(CheckpointError, match="fetch it again"):
-            read_bilm_hdf5(options, weights)
-
-
 def test_damaged_bytes_are_read_or_refused_without_a_crash(tmp_path: Path) -> None:
     options, weights = write_pair(tmp_path, random_arrays(SHAPES))
     whole, draw = weights.read_bytes(), np.random.default_rng(0)
+    for length in np.linspace(0, len(whole) - 1, 25, dtype=int):
+        weights.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=r"weights\.hdf5 cannot be read"):
+            read_bilm_hdf5(options, weights)
     refused = 0
     for _ in range(200):
         damaged = np.frombuffer(whole, dtype=np.uint8).copy()
@@ -216,34 +171,43 @@ def test_damaged_bytes_are_read_or_refused_without_a_crash(tmp_path: Path) -> No
     assert refused > 20
 
 
-def test_foreign_files_are_refused(tmp_path: Path) -> None:
+WORDS: dict[str, Any] = {"lstm": OPTIONS["lstm"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "arrays", "message"),
+    [
+        (changed(lstm={"dim": "6"}), {}, r"options\.json.* cell_dim must be an integer"),
+        (changed(lstm={"n_layers": 2.7}), {}, "num_layers must be an integer"),
+        (changed(lstm={"use_skip_connections": "false"}), {}, "use_skip_connections must be true or false"),
+        (changed(char_cnn={"filters": [[1, 4.5]]}), {}, "filters.* must be an integer"),
+        ({"lstm": {"dim": 6}}, {}, r"options\.json .*'projection_dim' is missing"),
+        ([], {}, r"options\.json"),
+        ({"lstm": 3}, {}, r"options\.json"),
+        (WORDS, {"embedding": np.float32(1)}, "embedding"),
+        (OPTIONS, {"embedding": np.float32(1)}, r"unexpected: embedding"),
+        (OPTIONS, {"sentence_to_index": "{}"}, "unexpected: sentence_to_index"),
+        (OPTIONS, {"char_embed": h5py.Empty("f4")}, "char_embed is no weight"),
+        (OPTIONS, {"char_embed": np.ones((261, 2), int)}, "char_embed is no weight"),
+        (OPTIONS, {"char_embed": np.ones((300, 2), np.float32)}, r"char_embed is \(300, 2\)"),
+    ],
+)
+def test_what_is_no_model_is_refused_by_name(
+    options: Any, arrays: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        read_bilm_hdf5(*write_pair(tmp_path, random_arrays(SHAPES) | arrays, options))
+
+
+def test_weights_elsewhere_and_impossible_sizes_are_refused(tmp_path: Path) -> None:
     options, weights = write_pair(tmp_path, random_arrays(SHAPES))
-    with pytest.raises(CheckpointError, match=r"weights\.hdf5 is not the options"):
-        read_bilm_hdf5(weights, weights)
-    with pytest.raises(CheckpointError, match="cannot be read as HDF5"):
-        read_bilm_hdf5(options, options)
     with pytest.raises(FileNotFoundError, match=r"other\.hdf5"):
         read_bilm_hdf5(options, tmp_path / "other.hdf5")
-    with h5py.File(weights, "w") as file:
-        file["sentence_to_index"] = "{}"
-    with pytest.raises(CheckpointError, match="not weights: sentence_to_index"):
-        read_bilm_hdf5(options, weights)
-    with h5py.File(weights, "w") as file:
-        file["char_embed"] = h5py.Empty("f4")  # a null dataset: no shape
-    with pytest.raises(CheckpointError, match="not weights: char_embed"):
-        read_bilm_hdf5(options, weights)
-
-
-@pytest.mark.parametrize("text", ["[]", "{}", '{"lstm": {"dim": 3}, "char_cnn": {}}', "no json", '{"lstm": 3}'])
-def test_invalid_options_are_refused(tmp_path: Path, text: str) -> None:
-    options, weights = write_pair(tmp_path, random_arrays(SHAPES))
-    options.write_text(text)
-    with pytest.raises(CheckpointError, match=r"not the options\.json of a biLM"):
-        read_bilm_hdf5(options, weights)
-
-
-def test_missing_options_are_all_named() -> None:
-    with pytest.raises(ValueError, match=r"lacks lstm\.n_layers, char_cnn\.activation, char_cnn\.embedding\.dim"):
-        config_from_options(
-            {"lstm": {"dim": 6, "projection_dim": 4}, "char_cnn": {"filters": [[1, 2]], "embedding": {}}}
-        )
+    (tmp_path / "secret").write_bytes(bytes(261 * 2 * 4))
+    for place, message in (([(tmp_path / "secret", 0, 261 * 2 * 4)], "char_embed is no weight"), (None, "impossible")):
+        with h5py.File(weights, "r+") as file:
+            del file["char_embed"]
+            shape = (1 << 40, 2) if place is None else (261, 2)
+            file.create_dataset("char_embed", shape, "f4", external=place)
+        with pytest.raises(CheckpointError, match=message):
+            read_bilm_hdf5(options, weights)

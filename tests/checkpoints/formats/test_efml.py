@@ -12,13 +12,16 @@ import pytest
 import torch
 from efml_files import SETTINGS, WORDS, changed, write_dictionary, write_efml
 from same_weights import assert_same_bilm
+from torch import Tensor
 
 from elmokit.checkpoints.convert import convert
-from elmokit.checkpoints.formats.efml_settings import PUBLISHED_SETTINGS, settings_path
-from elmokit.checkpoints.loading import CheckpointError, describe, fingerprint, load, save
+from elmokit.checkpoints.formats.efml import settings_path
+from elmokit.checkpoints.loading import describe, fingerprint, load
+from elmokit.checkpoints.pretrained import CheckpointError, Pretrained
 from elmokit.embed.embedder import Embedder, TruncationWarning
 from elmokit.nn.elmo import Elmo
 
+Damage = Callable[[Path], object]
 MODELS = ["elmo_cnn", "elmo_word", "lstm_cnn"]
 SENTENCES = [["the", "cat"], [], ["今", "thé", "a" * 40, ""]]
 VARIANTS = {
@@ -52,24 +55,19 @@ def test_layers_equal_those_of_elmoformanylangs(goldens: Callable[[str], Path], 
             np.testing.assert_allclose(layers, expected, atol=1e-6, rtol=0)
 
 
+def padded_ids(model: Pretrained, sentences: list[list[str]]) -> Tensor:
+    ids = model.bilm.token_encoder.ids([word for sentence in sentences for word in sentence])
+    return torch.nn.utils.rnn.pad_sequence(ids.split([len(sentence) for sentence in sentences]), batch_first=True)
+
+
 @pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
-def test_the_padded_forward_pass_is_that_of_the_embedder(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_padded_batches_give_the_vectors_of_the_embedder(settings: dict[str, Any], tmp_path: Path) -> None:
     model = load(write_efml(tmp_path / "model", settings))
-    bounded = [["<S>", *sentence, "</S>"] for sentence in SENTENCES]
-    ids = model.bilm.token_encoder.ids([word for sentence in bounded for word in sentence])
-    padded = torch.nn.utils.rnn.pad_sequence(ids.split([len(sentence) for sentence in bounded]), batch_first=True)
     with torch.no_grad():
-        layers = model.bilm(padded).layers
-    for row, (sentence, vectors) in enumerate(zip(SENTENCES, Embedder(model).embed(SENTENCES, "top"), strict=True)):
-        torch.testing.assert_close(layers[-1, row, 1 : len(sentence) + 1], torch.from_numpy(vectors))
-
-
-@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
-def test_elmo_adds_the_boundaries_of_its_dictionaries(settings: dict[str, Any], tmp_path: Path) -> None:
-    model = load(write_efml(tmp_path / "model", settings))
-    ids = model.bilm.token_encoder.ids([word for sentence in SENTENCES for word in sentence])
-    padded = torch.nn.utils.rnn.pad_sequence(ids.split([len(sentence) for sentence in SENTENCES]), batch_first=True)
-    (mixed,) = Elmo(model.bilm).eval()(padded).representations
+        layers = model.bilm(padded_ids(model, [["<S>", *sentence, "</S>"] for sentence in SENTENCES])).layers
+    for row, vectors in enumerate(Embedder(model).embed(SENTENCES, "top")):
+        torch.testing.assert_close(layers[-1, row, 1 : len(vectors) + 1], torch.from_numpy(vectors))
+    (mixed,) = Elmo(model.bilm).eval()(padded_ids(model, SENTENCES)).representations  # it adds the boundaries
     for row, vectors in zip(mixed, Embedder(model).embed(SENTENCES), strict=True):
         torch.testing.assert_close(row[: len(vectors)], torch.from_numpy(vectors))
 
@@ -78,18 +76,6 @@ def test_truncated_words_are_counted(tmp_path: Path) -> None:
     embedder = Embedder(load(write_efml(tmp_path / "model")))
     with pytest.warns(TruncationWarning, match="2 words"):
         assert embedder.embed([["a" * 11, "今" * 10], ["a" * 11]]).truncated_words == 2
-
-
-def test_a_model_without_a_limit_of_characters_says_so(tmp_path: Path) -> None:
-    embedder = Embedder(load(write_efml(tmp_path / "model", VARIANTS["words, never cut"])))
-    assert embedder.word_limit == "no limit" and embedder.count_truncated(["a" * 10_000]) == 0
-
-
-def test_weights_are_read_into_memory_where_another_device_is_the_default(tmp_path: Path) -> None:
-    expected = load(write_efml(tmp_path / "model"))
-    with torch.device("meta"):  # stands for a GPU
-        found = load(tmp_path / "model")
-    assert_same_bilm(found.bilm, expected.bilm)
 
 
 def test_interleaved_model_refuses_carried_state(tmp_path: Path) -> None:
@@ -112,26 +98,14 @@ def test_native_format_keeps_dictionaries_and_weights(settings: dict[str, Any], 
     assert "words" not in json.loads((tmp_path / "new/config.json").read_text())["model"]["efml"]
     for one, other in zip(Embedder(model).embed(SENTENCES), Embedder(again).embed(SENTENCES), strict=True):
         assert np.array_equal(one, other)
+    if settings is SETTINGS:
+        write_dictionary(tmp_path / "old" / "word.dic", [*WORDS[:-1], "明"])
+        assert fingerprint(load(tmp_path / "old")) != fingerprint(model)
 
 
-def test_dictionaries_are_part_of_the_fingerprint(tmp_path: Path) -> None:
-    one, other = write_efml(tmp_path / "one"), write_efml(tmp_path / "other")
-    write_dictionary(other / "word.dic", [*WORDS[:-1], "明"])
-    assert fingerprint(load(one)) != fingerprint(load(other))
-
-
-@pytest.mark.parametrize("missing", ["dictionaries.json", "model.safetensors"])
-def test_missing_file_of_a_native_directory_is_named(missing: str, tmp_path: Path) -> None:
-    save(load(write_efml(tmp_path / "old")), tmp_path / "new")
-    (tmp_path / "new" / missing).unlink()
-    with pytest.raises(CheckpointError, match=f"{missing} is missing"):
-        load(tmp_path / "new")
-
-
-@pytest.mark.parametrize("to", ["hdf5", "token-embeddings"])
-def test_efml_model_is_not_converted_to_hdf5(to: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot hold: the native format and ONNX can"):
-        convert(write_efml(tmp_path / "old"), tmp_path / "new", to)
+def test_efml_model_is_not_converted_to_hdf5(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="dictionaries"):
+        convert(write_efml(tmp_path / "old"), tmp_path / "new", "hdf5")
     assert not (tmp_path / "new").exists()
 
 
@@ -169,14 +143,9 @@ def test_settings_file_is_found_in_the_directory(named: str, lies_at: str, tmp_p
     (tmp_path / lies_at).write_text(json.dumps(SETTINGS))
     found = settings_path(tmp_path)
     assert found is not None and found.resolve() == tmp_path / lies_at
-
-
-def test_settings_that_came_with_the_library_need_no_file(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(
-        '{"config_path": "/users4/conll18st/configs/cnn_50_100_512_4096_sample.json"}'
-    )
-    assert settings_path(tmp_path) is None
-    assert PUBLISHED_SETTINGS["encoder"]["dim"] == 4096
+    published = {"config_path": "/users4/conll18st/configs/cnn_50_100_512_4096_sample.json"}
+    (tmp_path / "config.json").write_text(json.dumps(published))
+    assert settings_path(tmp_path) is None  # it came with the library
 
 
 def test_blank_entries_are_the_ideographic_space(tmp_path: Path) -> None:
@@ -186,51 +155,39 @@ def test_blank_entries_are_the_ideographic_space(tmp_path: Path) -> None:
     assert_same_bilm(load(model).bilm, load(write_efml(tmp_path / "other")).bilm)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (changed(token_embedder={"name": "lstm"}), "token_embedder 'lstm' over characters is not known"),
-        (changed(encoder={"name": "gru"}), "neither 'elmo' nor 'lstm'"),
-        (changed(encoder={"dim": 16}), "dim and projection_dim are both 16"),
-        (changed(encoder={"dim": 48}), r"missing: .*|wrong shape: forward_layer_0.input_linearity.weight"),
-        (changed(token_embedder={"word_dim": 0, "char_dim": 0}), "needs a dictionary of words, of characters, or both"),
-        (changed(token_embedder={"max_characters_per_token": 2}), "max_characters must be from 3"),
-        ({"encoder": {}}, "'token_embedder' is missing"),
-    ],
-)
-def test_invalid_settings_are_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
-    model = write_efml(tmp_path / "model")
-    (model / "cnn.json").write_text(json.dumps(settings))
-    with pytest.raises(CheckpointError, match=message):
-        load(model)
+def rewritten(**parts: dict[str, Any]) -> Damage:
+    return lambda model: (model / "cnn.json").write_text(json.dumps(changed(**parts)))
 
 
-@pytest.mark.parametrize(
-    ("file", "entries", "message"),
-    [
-        ("word.dic", [], "does not number its 0 entries"),
-        ("word.dic", [*WORDS, "more"], "word_emb_layer.embedding.weight"),
-    ],
-)
-def test_invalid_dictionaries_are_refused(file: str, entries: list[str], message: str, tmp_path: Path) -> None:
-    model = write_efml(tmp_path / "model")
-    write_dictionary(model / file, entries)
-    with pytest.raises(CheckpointError, match=message):
-        load(model)
+def with_entries(*entries: str) -> Damage:
+    return lambda model: write_dictionary(model / "word.dic", list(entries))
 
 
-@pytest.mark.parametrize("missing", ["encoder.pkl", "token_embedder.pkl", "char.dic", "cnn.json"])
-def test_missing_file_is_named(missing: str, tmp_path: Path) -> None:
-    model = write_efml(tmp_path / "model")
-    (model / missing).unlink()
-    with pytest.raises((CheckpointError, FileNotFoundError), match=missing):
-        load(model)
-
-
-def test_weights_in_a_tar_archive_are_refused(tmp_path: Path) -> None:
-    model = write_efml(tmp_path / "model")
+def in_a_tar_archive(model: Path) -> None:
     with tarfile.open(model / "encoder.pkl", "w") as archive:  # as PyTorch wrote before 0.1.12
         for name in ("sys_info", "pickle", "storages", "tensors"):
             archive.addfile(tarfile.TarInfo(name))
-    with pytest.raises(CheckpointError, match=r"encoder\.pkl"):
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (rewritten(token_embedder={"name": "lstm"}), "token_embedder 'lstm' over characters is not known"),
+        (rewritten(encoder={"name": "gru"}), "neither lstm nor elmo"),
+        (rewritten(encoder={"dim": 16}), "neither lstm nor elmo with dim and projection_dim that differ"),
+        (rewritten(encoder={"dim": 48}), r"wrong shape: sequence_encoder\.stacks\.0\.layers\.0\.input_weight"),
+        (rewritten(token_embedder={"word_dim": 0, "char_dim": 0}), "needs a dictionary"),
+        (rewritten(token_embedder={"max_characters_per_token": 2}), "max_characters must be from 3"),
+        (lambda model: (model / "cnn.json").write_text('{"encoder": {}}'), "'token_embedder' is missing"),
+        (with_entries(), r"word\.dic .* does not number its 0 entries"),
+        (with_entries(*WORDS, "more"), r"wrong shape: token_encoder\.word_embedding"),
+        (lambda model: (model / "word.dic").write_text("the\n"), r"word\.dic"),
+        (in_a_tar_archive, r"encoder\.pkl"),
+        *((lambda model, name=name: (model / name).unlink(), name) for name in ("encoder.pkl", "char.dic", "cnn.json")),
+    ],
+)
+def test_damaged_files_are_named(damage: Damage, message: str, tmp_path: Path) -> None:
+    model = write_efml(tmp_path / "model")
+    damage(model)
+    with pytest.raises((CheckpointError, FileNotFoundError), match=message):
         load(model)

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from toy_tasks import ToyTask, toy_tasks
 
-from elmokit.checkpoints.errors import CheckpointError
-from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.checkpoints.pretrained import CheckpointError, Pretrained
 from elmokit.data.readers import Layout, read_tagged
 from elmokit.tasks.config import TASKS, WordsConfig
 from elmokit.tasks.fitting import model as model_module

@@ -1,56 +1,128 @@
 """Models on top of ELMo that AllenNLP saved: config.json and weights.th, from which the ELMo is read.
 
-The options of the biLM are in `fta`, where versions up to 0.9 archived them, or at the path that config.json names.
-Sources: AllenNLP `models/archival.py`, `modules/elmo.py`; `formats/allennlp_weights.py` has the names of weights.
+weights.th is a pickle, from which tensors alone are read. The options of the biLM are in `fta`, where versions up to
+0.9 archived them, or at the path that config.json names.
+Sources: AllenNLP `models/archival.py`, `modules/elmo.py`.
 """
 
 import re
 import warnings
+import zipfile
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
-from elmokit.checkpoints.formats.allennlp_weights import NOT_WEIGHTS, bilm_name, rearranged
-from elmokit.checkpoints.formats.bilm_options import FORGET_BIAS, read_options
-from elmokit.checkpoints.formats.torch_file import check_weights, read_tensors
-from elmokit.checkpoints.native import filled
-from elmokit.checkpoints.pretrained import MixWeights, Pretrained
+from elmokit.checkpoints.formats.bilm_hdf5 import FORGET_BIAS, read_options
+from elmokit.checkpoints.native import filled, weight_shapes
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained, check_shapes, errors_naming, shapes_in
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs.json_files import read_json
-from elmokit.nn.bilm import BiLM, shapes_only
+from elmokit.nn.bilm import BiLM
 
+# --- Names and arrangement of weights ----------------------------------------------------------------------------
+
+PATTERNS = {
+    r"_token_embedder\._char_embedding_weights": "token_encoder.char_embedding",
+    r"_token_embedder\.char_conv_(\d+)\.(weight|bias)": r"token_encoder.convolutions.\1.\2",
+    r"_token_embedder\._highways\._layers\.(\d+)\.(weight|bias)": r"token_encoder.highways.\1.gates.\2",
+    r"_token_embedder\._projection\.(weight|bias)": r"token_encoder.projection.\1",
+    r"_elmo_lstm\.forward_layer_(\d+)\.(\w+\.\w+)": r"sequence_encoder.stacks.0.layers.\1.\2",
+    r"_elmo_lstm\.backward_layer_(\d+)\.(\w+\.\w+)": r"sequence_encoder.stacks.1.layers.\1.\2",
+}
+IN_A_LAYER = {
+    "input_linearity.weight": "input_weight",
+    "state_linearity.weight": "recurrent_weight",
+    "state_linearity.bias": "bias",
+    "state_projection.weight": "projection_weight",
+}
+# Derived from weights or the vocabulary: `_word_embedding` holds the token vectors of `vocab_to_cache`.
+NOT_WEIGHTS = re.compile(r"_word_embedding\.weight|_token_embedder\._(beginning|end)_of_sentence_characters")
 # A weight that every biLM has, and no other module.
 CHARACTERS = "_token_embedder._char_embedding_weights"
-MIX = re.compile(r"scalar_mix_0\.(gamma|scalar_parameters\.\d+)")
 
 
-def _prefix(path: Path, tensors: Mapping[str, Any]) -> str:
-    """The prefix of the biLM's weights; CheckpointError unless there is exactly one biLM."""
-    prefixes = [name.removesuffix(CHARACTERS) for name in tensors if str(name).endswith(CHARACTERS)]
-    if not prefixes:
-        raise CheckpointError(f"{path} has no ELMo in it: no weight of it is called ...{CHARACTERS}")
-    if len(prefixes) > 1:
-        raise CheckpointError(f"{path} has several ELMos in it, and elmokit cannot choose one: {', '.join(prefixes)}")
-    return prefixes[0]
+def translated(name: str, patterns: Mapping[str, str], parts: Mapping[str, str]) -> str | None:
+    """The name that the pattern for `name` makes of it, with its parts replaced; None if there is no such pattern."""
+    for pattern, replacement in patterns.items():
+        if match := re.fullmatch(pattern, name):
+            return reduce(lambda text, part: text.replace(*part), parts.items(), match.expand(replacement))
+    return None
 
 
-# --- Configuration -----------------------------------------------------------------------------------------------
+def bilm_name(name: str) -> str | None:
+    """The name of the weight of a `BiLM`; None if it is not one of AllenNLP's biLM."""
+    return translated(name, PATTERNS, IN_A_LAYER)
 
 
-def _objects(folder: Path) -> Iterator[dict[str, Any]]:
+def rearranged(name: str, tensor: Tensor, forget_bias: float) -> Tensor:
+    """A tensor of AllenNLP's, arranged as the `BiLM`'s weight `name`; only that of characters changes its shape."""
+    if name.endswith("char_embedding"):
+        return tensor[1:]  # its first row is for padding
+    if ".gates." in name:  # AllenNLP's gate weights the input, ours the transform: sigmoid(-x) = 1 - sigmoid(x)
+        transform, carry = tensor.chunk(2)
+        return torch.cat([transform, -carry])
+    if name.endswith(("input_weight", "recurrent_weight", ".bias")) and ".layers." in name:
+        i, f, g, o = tensor.chunk(4)
+        return torch.cat([i, g, f - forget_bias if name.endswith(".bias") else f, o])
+    return tensor
+
+
+def arranged(name: str, tensor: Tensor, forget_bias: float) -> Tensor:
+    """The inverse of `rearranged`."""
+    if name.endswith("char_embedding"):
+        return torch.cat([tensor.new_zeros(1, tensor.shape[1]), tensor])
+    if ".layers." in name and name.endswith(".bias"):
+        i, g, f, o = tensor.chunk(4)
+        return torch.cat([i, f + forget_bias, g, o])
+    return rearranged(name, tensor, 0.0)  # its own inverse
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    """Load a dictionary without executing anything. CheckpointError if the file is damaged or holds something else."""
+    with errors_naming(path), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's, about the old file format
+        with path.open("rb") as file:
+            is_zip = file.read(2) == b"PK"  # else it is from before PyTorch 1.6
+        if is_zip:
+            with zipfile.ZipFile(path) as archive:
+                unpacked = sum(member.file_size for member in archive.infolist())
+            if unpacked > path.stat().st_size:  # PyTorch compresses nothing
+                raise ValueError("it unpacks to more than its own size, which no file of PyTorch does")
+        return {str(name): value for name, value in torch.load(path, map_location="cpu", weights_only=True).items()}
+
+
+# --- Files and configuration -------------------------------------------------------------------------------------
+
+
+def find_allennlp(path: Path) -> Path | None:
+    """The weights of a model that AllenNLP saved: the path itself, or best.th or weights.th in the directory."""
+    if path.suffix == ".th" and path.is_file():
+        return path
+    return next(filter(Path.is_file, (path / "best.th", path / "weights.th")), None)
+
+
+def allennlp_files(weights: Path) -> list[Path]:
+    """The files of a model."""
+    return [weights, *filter(Path.exists, [weights.with_name("config.json")])]
+
+
+def _settings(folder: Path) -> list[dict[str, Any]]:
     """All objects in config.json, at any depth; none if it is missing or damaged."""
-    try:
-        remaining = [read_json(folder / "config.json")]
-    except (OSError, ValueError, RecursionError):
-        return
-    while remaining:
-        value = remaining.pop()
-        remaining.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+
+    def objects(value: Any) -> Iterator[dict[str, Any]]:
         if isinstance(value, dict):
             yield value
+        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            yield from objects(inner)
+
+    try:
+        return list(objects(read_json(folder / "config.json")))
+    except (OSError, ValueError, RecursionError):
+        return []
 
 
 def _options(folder: Path) -> Path | None:
@@ -58,72 +130,41 @@ def _options(folder: Path) -> Path | None:
     archived = sorted((folder / "fta").glob("*options_file"))
     if len(archived) == 1:
         return archived[0]
-    named = [settings.get("options_file") for settings in _objects(folder)]
+    named = [settings.get("options_file") for settings in _settings(folder)]
     paths = {Path(name) for name in named if isinstance(name, str) and Path(name).is_file()}
     return paths.pop() if len(paths) == 1 else None
 
 
-def _normalizes_layers(folder: Path) -> bool:
-    """Whether the ELMo was configured with layer norm; the same key in a language model's char_cnn does not count."""
-    return any(
-        settings.get("do_layer_norm") is True
-        and (settings.get("type") == "elmo_token_embedder" or "options_file" in settings)
-        for settings in _objects(folder)
+def _config_from_shapes(shapes: Mapping[str, Any]) -> BiLMConfig:
+    """A configuration with sizes from a biLM's weights, named as in a `BiLM`; other settings are the published ones."""
+
+    def numbered(name: str) -> list[Any]:
+        pattern = re.compile(re.escape(name).replace("N", r"(\d+)"))
+        found = {int(match[1]): shapes[key] for key in shapes if (match := pattern.fullmatch(key))}
+        return [found[number] for number in sorted(found)]
+
+    layers = numbered("sequence_encoder.stacks.0.layers.N.input_weight")
+    (gates, dim), (_, embedding_dim) = layers[0], shapes["token_encoder.char_embedding"]
+    cnn = CharCNNConfig(
+        embedding_dim=embedding_dim,
+        filters=tuple((width, number) for number, _, width in numbered("token_encoder.convolutions.N.weight")),
+        num_highway=len(numbered("token_encoder.highways.N.gates.weight")),
     )
-
-
-def config_from_shapes(shapes: Mapping[str, Shape]) -> BiLMConfig:
-    """A configuration with sizes from a biLM's weights, named as in a `BiLM`; other settings are the published ones.
-
-    Raises:
-        ValueError: The weights are not those of a biLM.
-    """
-
-    def count(name: str) -> int:
-        numbers = (re.fullmatch(re.escape(name).replace("N", r"(\d+)"), key) for key in shapes)
-        return sum(number is not None for number in numbers)
-
-    try:
-        gates, dim = shapes["sequence_encoder.stacks.0.layers.0.input_weight"]
-        _, embedding_dim = shapes["token_encoder.char_embedding"]
-        convolutions = count("token_encoder.convolutions.N.weight")
-        filters = [shapes[f"token_encoder.convolutions.{number}.weight"] for number in range(convolutions)]
-        cnn = CharCNNConfig(
-            embedding_dim=embedding_dim,
-            filters=tuple((width, number) for number, _, width in filters),
-            num_highway=count("token_encoder.highways.N.gates.weight"),
-        )
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"its weights are not those of a biLM ({error})") from error
-    layers = count("sequence_encoder.stacks.0.layers.N.input_weight")
-    return BiLMConfig(LSTMConfig(num_layers=layers, cell_dim=gates // 4, projection_dim=dim), cnn)
-
-
-def _config(path: Path, shapes: Mapping[str, Shape]) -> BiLMConfig:
-    if (options := _options(path.parent)) is not None:
-        return read_options(options, 0)
-    try:
-        config = config_from_shapes(shapes)
-    except ValueError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-    warnings.warn(
-        f"{path} comes without the options of its biLM: clips, skip connections and activation are assumed to be "
-        "those of the published models; if they are not, copy its options.json to fta/options_file next to it",
-        stacklevel=5,
-    )
-    return config
+    return BiLMConfig(LSTMConfig(num_layers=len(layers), cell_dim=gates // 4, projection_dim=dim), cnn)
 
 
 # --- Loading -----------------------------------------------------------------------------------------------------
 
 
-def _mix(tensors: Mapping[str, Tensor], num_layers: int) -> MixWeights | None:
+def _mix(tensors: Mapping[str, Any], num_layers: int) -> MixWeights | None:
     """The first mix, if it has a weight for each layer."""
-    named = {name: tensor for name, tensor in tensors.items() if MIX.fullmatch(name) and tensor.numel() == 1}
     names = [f"scalar_mix_0.scalar_parameters.{number}" for number in range(num_layers)]
-    if set(named) != {"scalar_mix_0.gamma", *names}:
+    try:
+        weights = tuple(tensors[name].item() for name in names)
+        gamma = tensors["scalar_mix_0.gamma"].item()
+    except KeyError:
         return None
-    return MixWeights(tuple(named[name].item() for name in names), named["scalar_mix_0.gamma"].item())
+    return MixWeights(weights, gamma)
 
 
 def load_allennlp(path: Path, softmax: bool = True) -> Pretrained:
@@ -134,27 +175,35 @@ def load_allennlp(path: Path, softmax: bool = True) -> Pretrained:
     Raises:
         CheckpointError: The file is damaged, or has no ELMo or several in it.
     """
-    tensors = read_tensors(path)
-    prefix = _prefix(path, tensors)
-    of_elmo = {name: tensor for name, tensor in tensors.items() if str(name).startswith(prefix)}
-    check_weights(path, of_elmo)
-    weights = {name.removeprefix(prefix): tensor for name, tensor in of_elmo.items()}
+    tensors, folder = read_tensors(path), path.parent
+    prefixes = [name.removesuffix(CHARACTERS) for name in tensors if name.endswith(CHARACTERS)]
+    if len(prefixes) != 1:
+        raise ValueError(f"{path} must have one ELMo in it, but has {len(prefixes)}: {', '.join(prefixes)}")
+    weights = {name.removeprefix(prefixes[0]): each for name, each in tensors.items() if name.startswith(prefixes[0])}
     weights = {bilm_name(name) or name: each for name, each in weights.items() if not NOT_WEIGHTS.fullmatch(name)}
-    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    table = "token_encoder.char_embedding"
-    shapes[table] = (max(0, shapes[table][0] - 1), *shapes[table][1:]) if shapes[table] else ()
-    config = _config(path, shapes)
-    with shapes_only():
-        check_shapes(path, {name: tuple(each.shape) for name, each in BiLM(config).state_dict().items()}, shapes)
-    state = {name: rearranged(name, tensor.float(), FORGET_BIAS) for name, tensor in weights.items()}
-    own = prefix.removesuffix("_elmo_lstm.")
-    mixes = {str(name).removeprefix(own): each for name, each in tensors.items() if str(name).startswith(own)}
-    mixes = {name: tensor for name, tensor in mixes.items() if isinstance(tensor, Tensor)}
-    mix = _mix(mixes, config.num_representations)
-    if mix is not None and _normalizes_layers(path.parent):
+    shapes, table = shapes_in(weights), "token_encoder.char_embedding"
+    if rows := shapes[table]:
+        shapes[table] = (max(0, rows[0] - 1), *rows[1:])
+    with errors_naming(path):
+        options = _options(folder)
+        config = _config_from_shapes(shapes) if options is None else read_options(options, 0)
+    check_shapes(path, weight_shapes(config), shapes)
+    if options is None:
         warnings.warn(
-            f"{path}: its mix normalizes the layers (do_layer_norm), which elmokit's does not: loaded without the mix",
+            f"{path} comes without the options of its biLM: clips, skip connections and activation are assumed to be "
+            "those of the published models; if they are not, copy its options.json to fta/options_file next to it",
             stacklevel=3,
         )
+    state = {name: rearranged(name, tensor.float(), FORGET_BIAS) for name, tensor in weights.items()}
+    own = prefixes[0].removesuffix("_elmo_lstm.")
+    mix = _mix({name.removeprefix(own): each for name, each in tensors.items()}, config.num_representations)
+    # The same key in a language model's char_cnn does not count.
+    normalizes = any(
+        settings.get("do_layer_norm") is True
+        and (settings.get("type") == "elmo_token_embedder" or "options_file" in settings)
+        for settings in _settings(folder)
+    )
+    if mix is not None and normalizes:
+        warnings.warn(f"{path}: its mix normalizes the layers (do_layer_norm): loaded without the mix", stacklevel=3)
         mix = None
     return Pretrained(filled(lambda: BiLM(config), state), mix=mix)

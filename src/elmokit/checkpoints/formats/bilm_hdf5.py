@@ -1,4 +1,4 @@
-"""The pair options.json + weights.hdf5 of bilm-tf and AllenNLP: a table of datasets and the parameters they fill.
+"""The pair options.json + weights.hdf5 of bilm-tf and AllenNLP: settings, and a table of datasets and parameters.
 
 Tensors are sliced, transposed and concatenated, without arithmetic, so that writing is the exact inverse of reading.
 Sources: bilm-tf `bilm/model.py` and `bilm/training.py`; AllenNLP `modules/elmo.py` and `modules/elmo_lstm.py`.
@@ -6,36 +6,166 @@ Sources: bilm-tf `bilm/model.py` and `bilm/training.py`; AllenNLP `modules/elmo.
 
 import json
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import EllipsisType
+from typing import Any
 
 import h5py
 import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.checkpoints.detect import options_of
-from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
-from elmokit.checkpoints.formats.bilm_options import options_from_config, read_options
-from elmokit.checkpoints.formats.companions import (
-    VOCABULARIES,
-    read_card_or_metadata,
-    read_vocabulary,
-    with_boundary_words,
-)
-from elmokit.checkpoints.native import filled
-from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.checkpoints.native import filled, read_card, weight_shapes
+from elmokit.checkpoints.pretrained import CheckpointError, Pretrained, Shape, check_shapes, errors_naming
 from elmokit.config import NUM_CHARACTERS, BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.fs.hdf5 import atomic_hdf5
-from elmokit.nn.bilm import BiLM, shapes_only
+from elmokit.fs.atomic import atomic_path
+from elmokit.fs.json_files import read_json
+from elmokit.nn.bilm import BiLM
+from elmokit.text.vocab import Vocab
 
 # Weights hardly compress, so a small file that claims to hold large ones is damaged or malicious.
 MAX_EXPANSION, ALWAYS_ALLOWED = 64, 1 << 26
 BATCH_WORDS = 8192
 # bilm-tf's `dump_weights` does not number the cell of a model that has one layer.
 ONLY_CELL, FIRST_CELL = "/RNN/LSTMCell/", "/RNN/MultiRNNCell/Cell0/LSTMCell/"
+HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+OPTIONS = ("options.json", "options_file", "options")  # bio_embeddings and others name files after their arguments
+VOCABULARIES = ("vocab.txt", "vocab.txt.gz")
+SIZES = {"dim": "cell_dim", "projection_dim": "projection_dim", "n_layers": "num_layers"}
+DEFAULTS: dict[str, Any] = {"cell_clip": None, "proj_clip": None, "use_skip_connections": False}
+FORGET_BIAS = 1.0  # TensorFlow adds it at run time, so no file has it
+
+
+# --- Files -------------------------------------------------------------------------------------------------------
+
+
+def _is_hdf5(path: Path) -> bool:
+    """Whether a file is HDF5 by its suffix, or without one by its first bytes."""
+    if path.suffix or not path.is_file():
+        return path.suffix in (".hdf5", ".h5") and path.is_file()
+    with path.open("rb") as file:
+        return file.read(len(HDF5_SIGNATURE)) == HDF5_SIGNATURE
+
+
+def find_hdf5(path: Path) -> Path | None:
+    """The file of weights: the path itself, or the only such file in the directory. CheckpointError for several."""
+    if not path.is_dir():
+        return path if _is_hdf5(path) else None
+    # [!.] leaves out files such as ._model.hdf5, in which macOS keeps the attributes of model.hdf5.
+    weights = sorted(path.glob("[!.]*.hdf5")) or sorted(filter(_is_hdf5, path.glob("[!.]*")))
+    if len(weights) > 1:
+        listed = ", ".join(map(str, weights))
+        raise CheckpointError(f"{path} holds several HDF5 files: give the path of the one with the weights ({listed})")
+    return weights[0] if weights else None
+
+
+def options_of(weights: Path) -> Path:
+    """The path of the options for a file of weights, which need not exist.
+
+    They have its name with "options" for "weights", or are called options.json, or options_file or options without a
+    suffix, or are the only *options*.json in the directory.
+
+    Raises:
+        CheckpointError: There are several of the last kind.
+    """
+    same_name = weights.with_name(weights.name.removesuffix("weights.hdf5") + "options.json")
+    candidates = [same_name, *(weights.with_name(name) for name in OPTIONS)]
+    if options := next(filter(Path.is_file, candidates), None):
+        return options
+    others = sorted(weights.parent.glob("[!.]*options*.json"))
+    if len(others) > 1:
+        listed = ", ".join(map(str, others))
+        raise CheckpointError(f"{weights} has several options next to it ({listed}): rename the right one options.json")
+    return others[0] if others else weights.with_name("options.json")
+
+
+def read_vocabulary(words: Path | None, config: BiLMConfig) -> tuple[Vocab | None, BiLMConfig]:
+    """The vocabulary of a model, if it has one, and the configuration with its rows of <S> and </S>.
+
+    A model that reads characters needs it for its softmax only, so that a damaged one is ignored with a warning.
+    """
+    try:
+        vocab = None if words is None else Vocab.read(words)
+    except ValueError as error:
+        if config.char_cnn is None:
+            raise
+        reason = "the model is loaded without its vocabulary, which only its softmax needs"
+        warnings.warn(f"{error}; {reason}", stacklevel=4)
+        vocab = None
+    if vocab is not None and config.char_cnn is None:
+        config = replace(config, boundary_words=(vocab.bos, vocab.eos))
+    return vocab, config
+
+
+# --- Options -----------------------------------------------------------------------------------------------------
+
+
+def _char_cnn_config(char_cnn: dict[str, Any]) -> CharCNNConfig:
+    # n_characters is 261 in training and 262 at inference, where a row stands for padding: the same 261 vectors.
+    return CharCNNConfig(
+        embedding_dim=char_cnn["embedding"]["dim"],
+        filters=tuple((width, number) for width, number in char_cnn["filters"]),
+        # Absent means none.
+        num_highway=char_cnn.get("n_highway") or 0,
+        activation=char_cnn["activation"],
+        max_characters=char_cnn.get("max_characters_per_token", 50),
+    )
+
+
+def config_from_options(options: dict[str, Any], num_words: int | None = None) -> BiLMConfig:
+    """The configuration that options.json describes.
+
+    Args:
+        options: The contents of the file.
+        num_words: Rows of the word table, for models of word ids.
+
+    Raises:
+        KeyError: An option is missing.
+        ValueError: One is invalid.
+    """
+    # A model without char_cnn reads word ids.
+    lstm, char_cnn = options["lstm"], options.get("char_cnn")
+    sizes = {ours: lstm[theirs] for theirs, ours in SIZES.items()}
+    # As in AllenNLP, a clip of 0 means none; TensorFlow would clip everything to 0.
+    others = {name: lstm.get(name) or default for name, default in DEFAULTS.items()}
+    return BiLMConfig(
+        LSTMConfig(**sizes, **others, forget_bias=FORGET_BIAS),
+        char_cnn=None if char_cnn is None else _char_cnn_config(char_cnn),
+        num_words=num_words if char_cnn is None else None,
+    )
+
+
+def read_options(path: Path, num_words: int) -> BiLMConfig:
+    """Read the configuration from a file, as `config_from_options`. CheckpointError if it is invalid."""
+    with errors_naming(path):
+        return config_from_options(read_json(path), num_words)
+
+
+def options_from_config(config: BiLMConfig) -> dict[str, Any]:
+    """The inverse of `config_from_options`. ValueError if the format cannot express the configuration."""
+    lstm, char_cnn = config.lstm_for("AllenNLP's and bilm-tf's files are"), config.char_cnn
+    characters = NUM_CHARACTERS if char_cnn is None else char_cnn.num_characters
+    if (lstm.forget_bias, characters) != (FORGET_BIAS, NUM_CHARACTERS) or config.efml is not None:
+        raise ValueError(
+            f"readers of options.json assume the forget bias {FORGET_BIAS}, {NUM_CHARACTERS} characters and no "
+            f"dictionaries; this model has {lstm.forget_bias}, {characters} and perhaps some: save it as native or ONNX"
+        )
+    sizes = {theirs: getattr(lstm, ours) for theirs, ours in SIZES.items()}
+    options: dict[str, Any] = {"lstm": {**sizes, **{name: getattr(lstm, name) for name in DEFAULTS}}}
+    if char_cnn is not None:
+        options["char_cnn"] = {
+            "activation": char_cnn.activation,
+            "embedding": {"dim": char_cnn.embedding_dim},
+            "filters": [list(pair) for pair in char_cnn.filters],
+            "n_highway": char_cnn.num_highway,
+            "max_characters_per_token": char_cnn.max_characters,
+            # Both systems expect 262 at inference, though the file has 261 rows: padding has an id, too.
+            "n_characters": NUM_CHARACTERS + 1,
+        }
+    return options
 
 
 # --- The table ---------------------------------------------------------------------------------------------------
@@ -72,12 +202,9 @@ def _char_cnn_entries(config: CharCNNConfig, output_dim: int) -> Iterator[Entry]
 
 
 def _lstm_entries(config: LSTMConfig, direction: int, layer: int) -> Iterator[Entry]:
-    cell, dim, hidden = (
-        f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell",
-        config.projection_dim,
-        config.cell_dim,
-    )
+    cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
     ours = f"sequence_encoder.stacks.{direction}.layers.{layer}"
+    dim, hidden = config.projection_dim, config.cell_dim
     # The upper rows of the kernel multiply the input, the lower ones the state. Columns: gates i, j, f, o, as here.
     kernel = (2 * dim, 4 * hidden)
     yield Entry(f"{cell}/W_0", kernel, f"{ours}.input_weight", rows=slice(0, dim))
@@ -104,28 +231,8 @@ def table_of(config: BiLMConfig) -> Iterator[Entry]:
 # --- Reading -----------------------------------------------------------------------------------------------------
 
 
-def _check_storage(file: h5py.File, datasets: dict[str, h5py.Dataset]) -> None:
-    """CheckpointError if a dataset is not an array of floats in this file, or the claimed sizes are impossible."""
-    foreign = [
-        f"{name} ({dataset.dtype})"
-        for name, dataset in datasets.items()
-        # HDF5's null datasets have no shape.
-        if dataset.dtype.kind != "f" or dataset.shape is None or dataset.is_virtual or dataset.external
-    ]
-    if foreign:
-        raise CheckpointError(f"{file.filename} holds datasets that are not weights: {', '.join(foreign)}")
-    allowed = ALWAYS_ALLOWED + MAX_EXPANSION * Path(file.filename).stat().st_size
-    # HDF5 reads whole chunks, and a chunk may be larger than its dataset.
-    claimed = sum(
-        dataset.dtype.itemsize * (math.prod(dataset.shape) + math.prod(dataset.chunks or ()))
-        for dataset in datasets.values()
-    )
-    if claimed > allowed:
-        raise CheckpointError(f"{file.filename} claims to hold {claimed} bytes of weights, which is impossible")
-
-
 def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
-    """All datasets of the file by their names in the table. CheckpointError if some are not weights."""
+    """All datasets of the file by their names in the table. ValueError if the claimed sizes are impossible."""
     datasets: dict[str, h5py.Dataset] = {}
 
     def visit(name: str | bytes, item: h5py.Dataset | h5py.Group) -> None:
@@ -134,14 +241,27 @@ def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
             datasets[str(name).replace(ONLY_CELL, FIRST_CELL)] = item
 
     file.visititems(visit)
-    _check_storage(file, datasets)
+    # HDF5 reads whole chunks, and a chunk may be larger than its dataset; null datasets have no shape.
+    claimed = sum(
+        dataset.dtype.itemsize * (math.prod(dataset.shape or ()) + math.prod(dataset.chunks or ()))
+        for dataset in datasets.values()
+    )
+    if claimed > ALWAYS_ALLOWED + MAX_EXPANSION * Path(file.filename).stat().st_size:
+        raise ValueError(f"it claims to hold {claimed} bytes of weights, which is impossible")
     return datasets
 
 
-def weights_shape(name: str, shape: Shape) -> Shape:
+def without_spare_row(name: str, shape: Shape) -> Shape:
     """The shape of a dataset without the 262nd row of characters that some files have, which no character uses."""
     has_spare_row = name == "char_embed" and shape[:1] == (NUM_CHARACTERS + 1,)
     return (NUM_CHARACTERS, *shape[1:]) if has_spare_row else shape
+
+
+def _shape(name: str, dataset: h5py.Dataset) -> Shape | None:
+    """The shape of a dataset; None for what is no array of floats in this very file."""
+    shape = dataset.shape  # HDF5's null datasets have none
+    is_weight = dataset.dtype.kind == "f" and not dataset.is_virtual and not dataset.external
+    return without_spare_row(name, shape) if is_weight and shape is not None else None
 
 
 def _read_rows(entry: Entry, dataset: h5py.Dataset | np.ndarray) -> np.ndarray:
@@ -153,8 +273,7 @@ def _read_rows(entry: Entry, dataset: h5py.Dataset | np.ndarray) -> np.ndarray:
 
 def fill_state_dict(config: BiLMConfig, datasets: Mapping[str, h5py.Dataset | np.ndarray]) -> dict[str, Tensor]:
     """The state_dict of `BiLM(config)`, in float32, from datasets that have the names and shapes of its table."""
-    with shapes_only():
-        shapes = {name: parameter.shape for name, parameter in BiLM(config).state_dict().items()}
+    shapes = weight_shapes(config)
     state = {name: torch.empty(shape, dtype=torch.float32, device="cpu") for name, shape in shapes.items()}
     for entry in table_of(config):
         array = _read_rows(entry, datasets[entry.dataset]).astype(np.float32, copy=False)
@@ -172,41 +291,23 @@ def read_bilm_hdf5(options_path: str | Path, weights_path: str | Path) -> tuple[
         FileNotFoundError: One of the files is missing.
         CheckpointError: They are damaged or do not make one model; every offending key is named.
     """
-    for path in (options_path, weights_path):
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"{path} is not a file: options.json and the weights in HDF5 are read together")
-    try:
-        with h5py.File(weights_path) as file:
-            datasets = _datasets(file)
-            # A number in its place has no rows: it is named with all other shapes that are wrong.
-            num_words = datasets["embedding"].shape[0] if "embedding" in datasets and datasets["embedding"].ndim else 0
-            config = read_options(Path(options_path), num_words)
-            shapes = {name: weights_shape(name, dataset.shape) for name, dataset in datasets.items()}
-            check_shapes(weights_path, {entry.dataset: entry.shape for entry in table_of(config)}, shapes)
-            return config, fill_state_dict(config, datasets)
-    except CheckpointError:
-        raise
-    # h5py raises any of these for a file that is truncated, damaged, or not HDF5.
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
-        raise CheckpointError(f"{weights_path} cannot be read as HDF5 ({error}): fetch it again") from error
+    with errors_naming(weights_path), h5py.File(weights_path) as file:
+        datasets = _datasets(file)
+        shapes = {name: _shape(name, dataset) for name, dataset in datasets.items()}
+        config = read_options(Path(options_path), (shapes.get("embedding") or (0,))[0])
+        check_shapes(weights_path, {entry.dataset: entry.shape for entry in table_of(config)}, shapes)
+        return config, fill_state_dict(config, datasets)
 
 
 def load_bilm_hdf5(weights: Path, softmax: bool = True) -> Pretrained:
-    """Load a model from its HDF5 file, with the options, vocabulary and card next to it; it never has a softmax.
-
-    Raises:
-        FileNotFoundError: The options are missing.
-        CheckpointError: The files are damaged or do not make one model.
-    """
+    """Load a model from its HDF5 file, with the options, vocabulary and card (NLPL: meta.json) next to it."""
     config, state_dict = read_bilm_hdf5(options_of(weights), weights)
     vocabularies = (weights.with_name(name) for name in VOCABULARIES)
-    vocab = read_vocabulary(next(filter(Path.is_file, vocabularies), None), config)
-    try:
-        config = with_boundary_words(config, vocab)
-        bilm = filled(lambda: BiLM(config), state_dict)
-        return Pretrained(bilm, vocab=vocab, card=read_card_or_metadata(weights.parent))
-    except ValueError as error:
-        raise CheckpointError(f"{weights} does not match the files next to it: {error}") from error
+    vocab, config = read_vocabulary(next(filter(Path.is_file, vocabularies), None), config)
+    card, metadata = read_card(weights.parent), weights.with_name("meta.json")
+    if not card and metadata.is_file():
+        card = f"```json\n{metadata.read_text(encoding='utf-8', errors='replace').strip()}\n```\n"
+    return Pretrained(filled(lambda: BiLM(config), state_dict), vocab=vocab, card=card)
 
 
 # --- Writing -----------------------------------------------------------------------------------------------------
@@ -231,7 +332,7 @@ def write_bilm_hdf5(bilm: BiLM, directory: str | Path) -> None:
     directory = Path(directory)
     options = json.dumps(options_from_config(bilm.config), indent=2) + "\n"
     (directory / "options.json").write_text(options, encoding="utf-8")
-    with atomic_hdf5(directory / "weights.hdf5") as file:
+    with atomic_path(directory / "weights.hdf5") as partial, h5py.File(partial, "w") as file:
         for name, array in arrays_of(bilm).items():
             file.create_dataset(name, data=array)
 
@@ -251,8 +352,8 @@ def write_token_embeddings(bilm: BiLM, words: Sequence[str], path: str | Path, o
         ValueError: The biLM reads word ids.
     """
     if bilm.token_encoder.input != "characters":
-        raise ValueError("the model reads words, not characters: its token vectors are `embedding` in weights.hdf5")
-    with atomic_hdf5(path, overwrite) as file:
+        raise ValueError(f"the model reads {bilm.token_encoder.input}, not characters alone")
+    with atomic_path(path, overwrite) as partial, h5py.File(partial, "w") as file:
         shape = (len(words), bilm.config.sequence_encoder.projection_dim)
         embedding = file.create_dataset("embedding", shape, dtype="float32")
         for begin in range(0, len(words), BATCH_WORDS):

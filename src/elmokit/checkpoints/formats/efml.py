@@ -1,147 +1,180 @@
 """Directories of ELMoForManyLangs: two files of weights saved by PyTorch, with settings and dictionaries.
 
-The weights are pickles, from which tensors alone are read (`formats/torch_file.py`).
-Sources: ELMoForManyLangs, `modules/token_embedder.py`, `modules/elmo.py`, `modules/lstm.py`.
+The weights are pickles, from which tensors alone are read. config.json names the file with
+the model's settings by a path on the machine where it was trained; the file itself is in the directory, or is one that
+came with ELMoForManyLangs.
+Sources: ELMoForManyLangs, `elmo.py` (Embedder.get_model), `modules/token_embedder.py`, `modules/elmo.py`,
+`modules/lstm.py`.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from elmokit.checkpoints.detect import EFML_WEIGHTS
-from elmokit.checkpoints.errors import Shape, check_shapes
-from elmokit.checkpoints.formats.efml_settings import read_config
-from elmokit.checkpoints.formats.torch_file import check_weights, read_tensors
-from elmokit.checkpoints.native import filled, read_card
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig, EfmlEncoderConfig, InterleavedConfig, LSTMConfig
-from elmokit.nn.bilm import BiLM, shapes_only
+from elmokit.checkpoints.formats.allennlp import IN_A_LAYER, read_tensors, rearranged, translated
+from elmokit.checkpoints.native import filled, read_card, weight_shapes
+from elmokit.checkpoints.pretrained import Pretrained, check_shapes, errors_naming, shapes_in
+from elmokit.config import BiLMConfig, CharCNNConfig, EfmlEncoderConfig, InterleavedConfig, LSTMConfig
+from elmokit.fs.json_files import read_json
+from elmokit.fs.reading import read_lines
+from elmokit.nn.bilm import BiLM
 
-TOKEN_ENCODER, ENCODER = EFML_WEIGHTS
-
-# --- The tables --------------------------------------------------------------------------------------------------
+TOKEN_ENCODER, ENCODER = "token_embedder.pkl", "encoder.pkl"
 
 
-def _igfo(tensor: Tensor) -> Tensor:
-    """Rows of the gates i, f, g, o, as PyTorch has them -> i, g, f, o, as TensorFlow."""
-    i, f, g, o = tensor.chunk(4)
-    return torch.cat([i, g, f, o])
+def find_efml(path: Path) -> Path | None:
+    """The directory, if it has one of the files of weights."""
+    return path if any((path / name).is_file() for name in (TOKEN_ENCODER, ENCODER)) else None
 
 
-def _negate_gate(tensor: Tensor) -> Tensor:
-    """ELMoForManyLangs' highway gate weights the input, ours the transform: sigmoid(-x) = 1 - sigmoid(x)."""
-    transform, gate = tensor.chunk(2)
-    return torch.cat([transform, -gate])
+def efml_files(directory: Path) -> list[Path]:
+    """The files of a model: weights, and whatever may be settings or dictionaries."""
+    others = (path for path in sorted(directory.iterdir()) if path.suffix in (".dic", ".json"))
+    return [directory / TOKEN_ENCODER, directory / ENCODER, *others]
 
 
-@dataclass(frozen=True)
-class Entry:
-    """`change(file[name])` is added to `state_dict[parameter]`."""
+# --- Settings and dictionaries -----------------------------------------------------------------------------------
 
-    name: str
-    shape: Shape  # in the file
-    parameter: str
-    change: Callable[[Tensor], Tensor] = Tensor.float
-
-
-def _token_encoder_entries(config: EfmlEncoderConfig, output_dim: int) -> Iterator[Entry]:
-    ours, cnn = "token_encoder", config.char_cnn
-    if config.words:
-        words = (len(config.words), config.word_dim)
-        yield Entry("word_emb_layer.embedding.weight", words, f"{ours}.word_embedding")
-    if cnn is not None:
-        characters, filters = (cnn.num_characters, cnn.embedding_dim), cnn.num_filters
-        yield Entry("char_emb_layer.embedding.weight", characters, f"{ours}.char_cnn.char_embedding")
-        for i, (width, number) in enumerate(cnn.filters):
-            conv = f"{ours}.char_cnn.convolutions.{i}"
-            yield Entry(f"convolutions.{i}.weight", (number, cnn.embedding_dim, width), f"{conv}.weight")
-            yield Entry(f"convolutions.{i}.bias", (number,), f"{conv}.bias")
-        for k in range(cnn.num_highway):
-            gates = f"{ours}.char_cnn.highways.{k}.gates"
-            yield Entry(f"highways._layers.{k}.weight", (2 * filters, filters), f"{gates}.weight", _negate_gate)
-            yield Entry(f"highways._layers.{k}.bias", (2 * filters,), f"{gates}.bias", _negate_gate)
-    yield Entry("projection.weight", (output_dim, config.num_features), f"{ours}.projection.weight")
-    yield Entry("projection.bias", (output_dim,), f"{ours}.projection.bias")
+# The library's configs/*.json, which most published models name; the contents of both files are the same.
+PUBLISHED_SETTINGS: dict[str, Any] = {
+    "encoder": {"name": "elmo", "projection_dim": 512, "cell_clip": 3, "proj_clip": 3, "dim": 4096, "n_layers": 2},
+    "token_embedder": {
+        "name": "cnn",
+        "activation": "relu",
+        "filters": [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]],
+        "n_highway": 2,
+        "word_dim": 100,
+        "char_dim": 50,
+        "max_characters_per_token": 50,
+    },
+}
+PUBLISHED_NAMES = ("cnn_50_100_512_4096_sample.json", "cnn_0_100_512_4096_sample.json")
 
 
-def _elmo_entries(config: LSTMConfig) -> Iterator[Entry]:
-    dim, hidden = config.projection_dim, config.cell_dim
-    for layer in range(config.num_layers):
-        for d, direction in enumerate(("forward", "backward")):
-            ours = f"sequence_encoder.stacks.{d}.layers.{layer}"
-            cell = f"{direction}_layer_{layer}"
-            for name, weight in (("input", "input_weight"), ("state", "recurrent_weight")):
-                yield Entry(f"{cell}.{name}_linearity.weight", (4 * hidden, dim), f"{ours}.{weight}", _igfo)
-            yield Entry(f"{cell}.state_linearity.bias", (4 * hidden,), f"{ours}.bias", _igfo)
-            yield Entry(f"{cell}.state_projection.weight", (dim, hidden), f"{ours}.projection_weight")
+def settings_path(directory: Path) -> Path | None:
+    """The file with the model's settings; None for one of those that came with the library.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+    """
+    named = read_json(directory / "config.json")["config_path"]
+    name = PureWindowsPath(named).name  # understands both kinds of slashes
+    for path in (directory / named, directory / name, directory / "configs" / name):
+        if path.is_file():
+            return path
+    if name in PUBLISHED_NAMES:
+        return None
+    raise FileNotFoundError(f"{directory}/config.json names {named}, which is missing: put {name} into {directory}")
 
 
-def _lstm_entries(config: InterleavedConfig) -> Iterator[Entry]:
-    """The table for weights of torch.nn.LSTM, which has two biases per gate; they are added up."""
-    dim, hidden = config.projection_dim, config.cell_dim
-    for layer in range(config.num_layers):
-        input_dim = 2 * hidden if layer else dim
-        for d, suffix in enumerate((f"l{layer}", f"l{layer}_reverse")):
-            ours = f"sequence_encoder.stacks.{d}.layers.{layer}"
-            weights = (("ih", input_dim, "input_weight"), ("hh", hidden, "recurrent_weight"))
-            for name, width, weight in weights:
-                yield Entry(f"encoder.weight_{name}_{suffix}", (4 * hidden, width), f"{ours}.{weight}", _igfo)
-                yield Entry(f"encoder.bias_{name}_{suffix}", (4 * hidden,), f"{ours}.bias", _igfo)
-    yield Entry("projection.weight", (dim, hidden), "sequence_encoder.top_projection.weight")
-    yield Entry("projection.bias", (dim,), "sequence_encoder.top_projection.bias")
+def _read_dictionary(path: Path) -> tuple[str, ...]:
+    """The entries in the order of their rows; each line has an entry, a tab and its row."""
+    rows: dict[int, str] = {}
+    with errors_naming(path):
+        lines = list(read_lines(path))
+        for line in lines:
+            entry, _, row = line.strip("\r\n").rpartition("\t")
+            # ELMoForManyLangs stripped white space, and read an empty entry as the ideographic space.
+            rows[int(row)] = entry.strip() or "\u3000"
+        if not rows or sorted(rows) != list(range(len(lines))):
+            raise ValueError(f"it does not number its {len(lines)} entries from 0, each once")
+    return tuple(rows[row] for row in range(len(lines)))
 
 
-def tables_of(config: BiLMConfig) -> dict[str, list[Entry]]:
-    """The tables of both files: every tensor, its shape, and the part of a parameter that it fills."""
-    encoder, lstm, interleaved = config.efml, config.lstm, config.interleaved
-    assert encoder is not None
-    if lstm is not None:
-        entries = _elmo_entries(lstm)
-    else:
-        assert interleaved is not None  # read_config makes no other
-        entries = _lstm_entries(interleaved)
-    dim = config.sequence_encoder.projection_dim
-    return {TOKEN_ENCODER: list(_token_encoder_entries(encoder, dim)), ENCODER: list(entries)}
+def _token_encoder_config(settings: dict[str, Any], directory: Path) -> EfmlEncoderConfig:
+    kind, word_dim, char_dim = settings["name"].lower(), settings["word_dim"], settings["char_dim"]
+    if kind not in ("cnn", "lstm") or (kind == "lstm" and char_dim > 0):
+        raise ValueError(f"its token_embedder {kind!r} over characters is not known (in ELMoForManyLangs it failed)")
+    max_characters = settings["max_characters_per_token"] if kind == "cnn" else None
+    words = _read_dictionary(directory / "word.dic") if word_dim > 0 else ()
+    characters = _read_dictionary(directory / "char.dic") if char_dim > 0 else ()
+    cnn = None
+    if characters:
+        cnn = CharCNNConfig(
+            embedding_dim=char_dim,
+            filters=tuple((width, number) for width, number in settings["filters"]),
+            num_highway=settings["n_highway"],
+            activation=settings["activation"],
+            max_characters=settings["max_characters_per_token"],
+            num_characters=len(characters),
+        )
+    return EfmlEncoderConfig(words, max(word_dim, 0), characters, cnn, max_characters)
+
+
+def _sequence_encoder(settings: dict[str, Any]) -> dict[str, Any]:
+    """The sequence encoder as fields of `BiLMConfig`."""
+    sizes: dict[str, Any] = {
+        "num_layers": settings["n_layers"],
+        "cell_dim": settings["dim"],
+        "projection_dim": settings["projection_dim"],
+        "forget_bias": 0.0,  # its biases include it
+    }
+    if settings["name"].lower() == "lstm":
+        return {"lstm": None, "interleaved": InterleavedConfig(**sizes, projects_layers=False)}
+    # A clip of 0 means none.
+    config = LSTMConfig(
+        **sizes, cell_clip=settings.get("cell_clip") or None, proj_clip=settings.get("proj_clip") or None
+    )
+    if settings["name"].lower() != "elmo" or not config.has_projection:
+        raise ValueError(f"its encoder {settings} is neither lstm nor elmo with dim and projection_dim that differ")
+    return {"lstm": config}
+
+
+def read_config(directory: Path) -> BiLMConfig:
+    """Read the configuration in a directory, with its dictionaries.
+
+    Raises:
+        FileNotFoundError, CheckpointError: The settings or dictionaries are missing, damaged or not supported.
+    """
+    with errors_naming(directory):
+        path = settings_path(directory)
+        settings = PUBLISHED_SETTINGS if path is None else read_json(path)
+        encoder = _token_encoder_config(settings["token_embedder"], directory)
+        return BiLMConfig(char_cnn=None, efml=encoder, **_sequence_encoder(settings["encoder"]))
 
 
 # --- Weights -----------------------------------------------------------------------------------------------------
 
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    tensors = read_tensors(path)
-    check_weights(path, tensors)
-    return tensors
-
-
-def read_efml(directory: Path) -> tuple[BiLMConfig, dict[str, Tensor]]:
-    """Read a model's directory.
-
-    Returns:
-        Its configuration, and the state_dict of `BiLM(configuration)` in float32.
-
-    Raises:
-        CheckpointError: The files are damaged or do not make one model; every offending key is named.
-    """
-    config = read_config(directory)
-    tables = tables_of(config)
-    files = {name: _read_tensors(directory / name) for name in tables}
-    for name, entries in tables.items():
-        shapes = {key: tuple(tensor.shape) for key, tensor in files[name].items()}
-        check_shapes(directory / name, {entry.name: entry.shape for entry in entries}, shapes)
-    # Only now are the sizes in the settings known to be those of the files, and safe to allocate.
-    with shapes_only():
-        shapes = {name: parameter.shape for name, parameter in BiLM(config).state_dict().items()}
-    state = {name: torch.zeros(shape, dtype=torch.float32, device="cpu") for name, shape in shapes.items()}
-    for name, entries in tables.items():
-        for entry in entries:
-            state[entry.parameter] += entry.change(files[name][entry.name].float())
-    return config, state
+NAMES = {
+    TOKEN_ENCODER: {
+        r"word_emb_layer\.embedding\.weight": "token_encoder.word_embedding",
+        r"char_emb_layer\.embedding\.weight": "token_encoder.char_cnn.char_embedding",
+        r"convolutions\.(\d+)\.(weight|bias)": r"token_encoder.char_cnn.convolutions.\1.\2",
+        r"highways\._layers\.(\d+)\.(weight|bias)": r"token_encoder.char_cnn.highways.\1.gates.\2",
+        r"projection\.(weight|bias)": r"token_encoder.projection.\1",
+    },
+    ENCODER: {  # the first two of the encoder elmo, which is AllenNLP's; the others of lstm, which is PyTorch's
+        r"forward_layer_(\d+)\.(\w+\.\w+)": r"sequence_encoder.stacks.0.layers.\1.\2",
+        r"backward_layer_(\d+)\.(\w+\.\w+)": r"sequence_encoder.stacks.1.layers.\1.\2",
+        r"encoder\.(\w+_[ih]h)_l(\d+)": r"sequence_encoder.stacks.0.layers.\2.\1",
+        r"encoder\.(\w+_[ih]h)_l(\d+)_reverse": r"sequence_encoder.stacks.1.layers.\2.\1",
+        r"projection\.(weight|bias)": r"sequence_encoder.top_projection.\1",
+    },
+}
+SECOND_BIAS = "bias_hh"  # PyTorch has two for each gate, which are added
+PARTS = {**IN_A_LAYER, "weight_ih": "input_weight", "weight_hh": "recurrent_weight", "bias_ih": "bias"}
 
 
 def load_efml(directory: Path, softmax: bool = True) -> Pretrained:
-    """Load the model in a directory; it never has a softmax. Errors are those of `read_efml`."""
-    config, state_dict = read_efml(directory)
-    return Pretrained(filled(lambda: BiLM(config), state_dict), card=read_card(directory))
+    """Load the model in a directory; it never has a softmax.
+
+    Raises:
+        FileNotFoundError, CheckpointError: The files are damaged or do not make one model; every offending key is
+            named.
+    """
+    config, weights = read_config(directory), {}
+    for file, patterns in NAMES.items():
+        tensors = read_tensors(directory / file)
+        weights |= {translated(name, patterns, PARTS) or f"{file}: {name}": each for name, each in tensors.items()}
+    expected = weight_shapes(config)
+    if config.interleaved is not None:
+        biases = [name for name in expected if name.endswith("bias") and ".layers." in name]
+        expected |= {name.replace("bias", SECOND_BIAS): expected[name] for name in biases}
+    check_shapes(directory, expected, shapes_in(weights))
+    state: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        ours = name.replace(SECOND_BIAS, "bias")
+        part = tensor.float() if ours.endswith("char_embedding") else rearranged(ours, tensor.float(), forget_bias=0.0)
+        state[ours] = state[ours] + part if ours in state else part
+    return Pretrained(filled(lambda: BiLM(config), state), card=read_card(directory))

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
 OPSET, IR_VERSION = 17, 8  # supported by onnxruntime since 1.12
-MAX_BYTES = (1 << 31) - (1 << 20)  # of weights: the limit of a protocol buffer, less some for the graph itself
 
 
 class _Graph:
@@ -70,16 +69,6 @@ class _Graph:
         axes = self.constant([axis])
         return self.op("Concat", *(self.op("Unsqueeze", value, axes) for value in values), axis=axis)
 
-    def select(self, value: str, *indices: int) -> str:
-        """value[i, j, ...]."""
-        for index in indices:
-            value = self.op("Gather", value, self.constant(np.array(index)), axis=0)
-        return value
-
-    def columns(self, value: str, begin: int, end: int) -> str:
-        """value[:, begin:end] of (U, C)."""
-        return self.op("Slice", value, *(self.constant([number]) for number in (begin, end, 1)))
-
 
 # --- Token encoders --------------------------------------------------------------------------------------------------
 
@@ -105,9 +94,9 @@ def _efml_encoder(graph: _Graph, encoder: EfmlEncoder, ids: str) -> str:
     """Ids (U, 1 + C) of a word and its characters, from 0 -> (U, D)."""
     features = []
     if encoder.word_embedding is not None:
-        words = graph.op("Squeeze", graph.columns(ids, 0, 1), graph.constant([1]))
+        words = graph.op("Gather", ids, graph.constant(np.array(0)), axis=1)
         features.append(graph.op("Gather", graph.constant(encoder.word_embedding), words))
-        ids = graph.columns(ids, 1, np.iinfo(np.int64).max)
+        ids = graph.op("Slice", ids, *(graph.constant([number]) for number in (1, np.iinfo(np.int64).max, 1)))
     if encoder.char_cnn is not None:
         features.append(_char_cnn(graph, encoder.char_cnn, ids))
     x = features[0] if len(features) == 1 else graph.op("Concat", *features, axis=1)
@@ -174,7 +163,8 @@ def _independent(graph: _Graph, bilm: BiLM, x: str, mask: str) -> tuple[list[str
     for d, stack in enumerate(cast(Any, bilm.sequence_encoder).stacks):
         layers, finals = [x], []
         for index, layer in enumerate(stack.layers):
-            state = [graph.select(part, d, index) for part in ("h", "c")]
+            place = graph.constant([d, index])
+            state = [graph.op("GatherND", part, place) for part in ("h", "c")]
             h, c, y = _lstm(graph, layer, layers[-1], mask, state, d)
             layers.append(graph.op("Add", y, layers[-1]) if stack.use_skip_connections and index else y)
             finals.append((h, c))
@@ -214,8 +204,8 @@ def onnx_model(bilm: BiLM) -> ModelProto:
     """The graph of a biLM of LSTMs.
 
     Raises:
-        ValueError: It has a sequence encoder that is not an LSTM, is prepacked, so that it lacks its own weights, or
-            has more than 2 GB; or onnx is not installed.
+        ValueError: It has a sequence encoder that is not an LSTM, or is prepacked, so that it lacks its own weights; or
+            onnx is not installed.
     """
     config, encoder = bilm.config, bilm.config.sequence_encoder
     if config.interleaved is None:
@@ -225,8 +215,6 @@ def onnx_model(bilm: BiLM) -> ModelProto:
     except ImportError as error:
         raise ValueError("ONNX files are written by onnx: pip install onnx (elmokit's extra onnx)") from error
     bilm.state_dict()  # ValueError if it is prepacked
-    if 4 * sum(parameter.numel() for parameter in bilm.parameters()) > MAX_BYTES:
-        raise ValueError("an ONNX file holds at most 2 GB, and this model has more")
     graph = _Graph()
     x, mask = _encode(graph, bilm.token_encoder, "ids")
     steps = graph.op("Unsqueeze", graph.op("Transpose", mask, perm=[1, 0]), graph.constant([2]))
@@ -238,10 +226,9 @@ def onnx_model(bilm: BiLM) -> ModelProto:
     is_word = graph.op("Unsqueeze", mask, graph.constant([0, 3]))
     masked = graph.op("Where", is_word, stacked, graph.constant(0.0))
     depth, *dims = encoder.state_shape
-    ids: list[str | int] = ["batch", "words"]
-    if not isinstance(bilm.token_encoder, WordEmbedding):
-        # Narrower words would miss padding that wide filters saw in training; `BiLM.forward` adds it.
-        ids.append("characters" if config.char_cnn is None else config.char_cnn.max_characters)
+    # Narrower words would miss padding that wide filters saw in training; `BiLM.forward` adds it.
+    width = "characters" if config.char_cnn is None else config.char_cnn.max_characters
+    ids = ["batch", "words", *([] if isinstance(bilm.token_encoder, WordEmbedding) else [width])]
     inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, ids)]
     results = [
         ("layers", masked, TensorProto.FLOAT, [config.num_representations, "batch", "words", config.output_dim]),
@@ -260,15 +247,11 @@ def onnx_model(bilm: BiLM) -> ModelProto:
         producer_name="elmokit",
         producer_version=__version__,
     )
-    helper.set_model_props(model, {"elmokit": json.dumps(_settings(bilm))})
+    # For programs that make the ids: their kind, and the maximum number of characters of a word.
+    words = config.char_cnn or config.efml
+    settings = {"input": bilm.token_encoder.input, "max_characters": words and words.max_characters}
+    helper.set_model_props(model, {"elmokit": json.dumps(settings)})
     return model
-
-
-def _settings(bilm: BiLM) -> dict[str, Any]:
-    """Metadata for programs that make the ids: their kind, and the maximum number of characters of a word."""
-    config = bilm.config
-    limits = [part.max_characters for part in (config.char_cnn, config.efml) if part is not None]
-    return {"input": bilm.token_encoder.input, "max_characters": limits[0] if limits else None}
 
 
 def write_onnx(bilm: BiLM, path: str | Path, overwrite: bool = False) -> None:

@@ -1,219 +1,372 @@
-"""TensorFlow checkpoints: of bilm-tf's training, or the module google/elmo of TensorFlow Hub.
+"""TensorFlow checkpoints: of bilm-tf's training, or the module google/elmo of TensorFlow Hub, read without TensorFlow.
 
-Their variables are mapped by the ends of their names to the datasets of the HDF5 format, whose table does the rest.
-TensorFlow itself is not needed.
-Sources: bilm-tf `bilm/training.py` (names and `dump_weights`); the module's names as its users printed them.
+PREFIX.index                 a sorted table in LevelDB's format: variable name -> location of its values (a protobuf)
+PREFIX.data-NNNNN-of-NNNNN   the values, little-endian, end to end
+
+Variables are mapped by the ends of their names to the datasets of the HDF5 format, whose table does the rest.
+Sources: tensorflow/core/util/tensor_bundle, tensorflow/core/protobuf/tensor_bundle.proto, LevelDB's table_format.md;
+bilm-tf `bilm/training.py` (names and `dump_weights`); the module's names as its users printed them.
 """
 
 import re
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count, takewhile
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
-from elmokit.checkpoints.detect import find_companion
-from elmokit.checkpoints.errors import CheckpointError, Shape, check_shapes
-from elmokit.checkpoints.formats.bilm_hdf5 import fill_state_dict, table_of, weights_shape
-from elmokit.checkpoints.formats.bilm_options import read_options
-from elmokit.checkpoints.formats.companions import VOCABULARIES, read_vocabulary, with_boundary_words
-from elmokit.checkpoints.formats.tensor_bundle import StoredTensor, read_index, read_tensor
+from elmokit.checkpoints.formats.bilm_hdf5 import (
+    VOCABULARIES,
+    fill_state_dict,
+    read_options,
+    read_vocabulary,
+    table_of,
+    without_spare_row,
+)
 from elmokit.checkpoints.native import filled, read_card
-from elmokit.checkpoints.pretrained import MixWeights, Pretrained
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained, Shape, check_shapes, errors_naming
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 
+MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
+FOOTER_SIZE, BLOCK_TRAILER_SIZE = 48, 5
+# The index of an ELMo has a few kB. These bounds limit the time and memory that a damaged one can cost.
+MAX_INDEX_SIZE, MAX_NAME_SIZE = 1 << 20, 1 << 9
+DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
+
 # After any scope: "lm/" in a checkpoint of bilm-tf, "bilm/" or "module/bilm/" in the module.
-ENCODER = re.compile(
-    r"(?:.*/)?(char_embed|embedding|CNN/[Wb]_cnn_\d+|CNN_high_\d+/[Wb]_(?:carry|transform)|CNN_proj/[Wb]_proj)"
+PLAIN = re.compile(
+    r"(?:.*/)?(char_embed|embedding|CNN/[Wb]_cnn_\d+|CNN_high_\d+/[Wb]_(?:carry|transform)|CNN_proj/[Wb]_proj"
+    r"|softmax/[Wb]|aggregation/(?:weights|scaling))"
 )
 # TensorFlow before 1.2 called the weights W_0, B and W_P_0.
 LSTM = re.compile(r"(?:.*/)?(RNN_[01])/(.*/)?(?:lstm_cell|LSTMCell)/(kernel|bias|projection/kernel|W_0|B|W_P_0)")
 # Absent where there is one layer, which is not wrapped in a MultiRNNCell.
 LAYER = re.compile(r"(?:^|/)(?:cell_|Cell)(\d+)/")
 LSTM_WEIGHTS = {"kernel": "W_0", "bias": "B", "projection/kernel": "W_P_0"}
-HEADS = re.compile(r"(?:.*/)?(softmax/[Wb]|aggregation/(?:weights|scaling))")
+OF_TRAINING = re.compile(
+    r"(?:.+/(?:Adagrad|Adam|Adam_1|Momentum|RMSProp|RMSProp_1)"
+    r"|(?:.*/)?(?:global_step|train_perplexity|beta[12]_power))(?:_\d+)?"
+)
 
-OPTIMIZER_SLOT = re.compile(r"(.+)/(Adagrad|Adam|Adam_1|Momentum|RMSProp|RMSProp_1)(?:_\d+)?")
-OF_TRAINING = re.compile(r"(?:.*/)?(global_step|train_perplexity|beta[12]_power)(?:_\d+)?")
+
+# --- CRC-32C (Castagnoli) ----------------------------------------------------------------------------------------
+
+POLYNOMIAL = 0x82F63B78
+CHUNK_WORDS = 256
+START = np.array([0x641F6454], "<u4")  # after these four bytes a CRC that began with zero is all ones
+
+
+def _table() -> np.ndarray:
+    """(2, 65536): the CRC of a 32-bit word with each lower half, and with each upper half, the other half zero."""
+    entry = np.arange(65536, dtype=np.uint32)
+    for _ in range(16):
+        entry = (entry >> 1) ^ np.where(entry & 1, np.uint32(POLYNOMIAL), np.uint32(0))
+    # Another 16 bits pass after the lower half.
+    return np.stack([(entry >> 16) ^ entry[entry & 0xFFFF], entry])
+
+
+TABLE = _table()
+
+
+def _pass_words(crc: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """Advance each crc (N,) by its column of words (T, N)."""
+    for row in words:
+        crc = crc ^ row
+        crc = TABLE[0][crc & 0xFFFF] ^ TABLE[1][crc >> 16]
+    return crc
+
+
+# How each bit of a CRC advances by the length of a chunk.
+CHUNK_IMAGES = _pass_words(np.uint32(1) << np.arange(32, dtype=np.uint32), np.zeros((CHUNK_WORDS, 1), np.uint32))
+
+
+def _multiply(crc: np.ndarray, images: np.ndarray) -> np.ndarray:
+    """Multiply crc (N,) by a matrix over bits, given by the images (32,) of single bits."""
+    product = np.zeros_like(crc)
+    for bit, image in enumerate(images):
+        product ^= np.where((crc >> np.uint32(bit)) & 1, image, np.uint32(0))
+    return product
+
+
+def crc32c(data: bytes | np.ndarray) -> int:
+    """The CRC-32C of bytes, or of those of a contiguous array.
+
+    A CRC is linear, so chunks of equal length are computed side by side and combined in pairs: crc(a + b) is crc(b) xor
+    crc(a) advanced by the length of b, as long as both start from zero. Then zeros before the data change nothing.
+    """
+    content = np.concatenate([START.view(np.uint8), np.frombuffer(data, np.uint8)])
+    padding = np.zeros(-len(content) % (4 * CHUNK_WORDS), np.uint8)
+    words = np.concatenate([padding, content]).view("<u4").reshape(-1, CHUNK_WORDS)
+    crcs = _pass_words(np.zeros(len(words), np.uint32), words.T)
+    images = CHUNK_IMAGES
+    while len(crcs) > 1:
+        crcs = np.concatenate([np.zeros(len(crcs) % 2, np.uint32), crcs])
+        crcs = _multiply(crcs[0::2], images) ^ crcs[1::2]
+        images = _multiply(images, images)
+    return int(crcs[0]) ^ 0xFFFFFFFF
+
+
+def masked_crc32c(data: bytes | np.ndarray) -> int:
+    """The CRC-32C as TensorFlow and LevelDB store it: rotated and offset, so that data may contain CRCs."""
+    crc = crc32c(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+# --- The index: protocol buffers in a sorted table ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class TFModel:
-    """The parts of a model in a checkpoint; `num_softmax_words` is set even if the softmax was not read."""
+class StoredTensor:
+    """The location of a variable in a data file; `dtype`, as in NumPy, is None for what is not numbers."""
 
-    config: BiLMConfig
-    state_dict: dict[str, Tensor]
-    softmax: FullSoftmax | None
-    num_softmax_words: int | None
-    mix: MixWeights | None
+    dtype: str | None
+    shape: Shape
+    path: Path
+    offset: int
+    size: int
+    checksum: int | None
 
 
-# --- Names -------------------------------------------------------------------------------------------------------
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The varint at `at`, seven bits per byte, and the position after it."""
+    value = 0
+    for shift in range(0, 64, 7):
+        value, at = value | (data[at] & 0x7F) << shift, at + 1
+        if data[at - 1] < 0x80:
+            break
+    return value, at
+
+
+def _varints(data: bytes, number: int) -> list[int]:
+    """The first `number` varints, and the position after them."""
+    values, at = [], 0
+    for _ in range(number):
+        value, at = _varint(data, at)
+        values.append(value)
+    return [*values, at]
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """The fields of a message by number: integers, or bytes for strings and nested messages."""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        size = {1: 8, 5: 4}.get(key & 7, 0)
+        if key & 7 in (0, 2):
+            size, at = _varint(message, at)
+        if key & 7 == 0:
+            yield key >> 3, size
+            continue
+        value, at = message[at : at + size], at + size
+        yield key >> 3, value if key & 7 == 2 else int.from_bytes(value, "little")
+
+
+def _block(table: bytes, offset: int, size: int) -> bytes:
+    """A block of the table, without the trailing type of compression (0: none) and checksum."""
+    content, checksum = table[offset : offset + size + 1], table[offset + size + 1 :][:4]
+    if struct.unpack("<I", checksum) != (masked_crc32c(content),) or content[-1] != 0:
+        raise ValueError("a checksum is wrong")
+    return content[:-1]
+
+
+def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values in order. A key is stored as the number of bytes shared with the previous key, and the rest."""
+    num_restarts = struct.unpack("<I", block[-4:])[0]
+    end, at, key = len(block) - 4 * (num_restarts + 1), 0, b""
+    while at < end:
+        shared, own, size, length = _varints(block[at : at + 30], 3)
+        at += length
+        key, value = key[:shared] + block[at : at + own], block[at + own : at + own + size]
+        at += own + size
+        if len(key) > MAX_NAME_SIZE:
+            raise ValueError("it has an invalid name")
+        yield key, value
+
+
+def _table_entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Every key and value of the file."""
+    footer = table[-FOOTER_SIZE:]
+    _, _, offset, size, _ = _varints(footer, 4)  # the first two are of the metaindex block, always empty
+    read_to = 0
+    for _, value in _entries(_block(table, offset, size)):
+        offset, size, _ = _varints(value, 2)
+        if offset < read_to or table[-8:] != MAGIC:
+            raise ValueError("its blocks overlap, or it lacks its end")
+        read_to = offset + size
+        yield from _entries(_block(table, offset, size))
+
+
+def _stored_tensor(prefix: Path, num_shards: int, message: bytes) -> StoredTensor:
+    """BundleEntryProto: 1 dtype, 2 shape (field 2 of it a dimension, 1 of that its size), 3 shard, 4 offset, 5 size,
+    6 crc32c. Zeros are omitted."""
+    fields = dict(_fields(message))
+    shape = tuple(dict(_fields(dim)).get(1, 0) for number, dim in _fields(fields.get(2, b"")) if number == 2)
+    dtype = DTYPES.get(fields.get(1, 0))
+    path = prefix.with_name(f"{prefix.name}.data-{fields.get(3, 0):05d}-of-{num_shards:05d}")
+    return StoredTensor(dtype, shape, path, fields.get(4, 0), fields.get(5, 0), fields.get(6))
+
+
+def read_index(prefix: Path) -> dict[str, StoredTensor]:
+    """The locations of the variables of a checkpoint, by name.
+
+    Raises:
+        FileNotFoundError: There is no PREFIX.index, or a data file is missing.
+        CheckpointError: The files are damaged or do not belong together.
+    """
+    index = prefix.with_name(f"{prefix.name}.index")
+    with errors_naming(index):
+        if index.stat().st_size > MAX_INDEX_SIZE:
+            raise ValueError(f"it has more than {MAX_INDEX_SIZE} bytes")
+        entries = dict(_table_entries(index.read_bytes()))
+        num_shards = dict(_fields(entries.pop(b"", b""))).get(1, 0)  # BundleHeaderProto
+        tensors = {key.decode(): _stored_tensor(prefix, num_shards, value) for key, value in entries.items()}
+        if sum(tensor.size for tensor in tensors.values()) > sum(
+            path.stat().st_size for path in {tensor.path for tensor in tensors.values()}
+        ):
+            raise ValueError("its tensors have more bytes than its files")
+        return tensors
+
+
+def read_tensor(tensor: StoredTensor) -> np.ndarray:
+    """Read a variable in float32. ValueError if its checksum is wrong."""
+    data = np.fromfile(tensor.path, np.uint8, count=tensor.size, offset=tensor.offset)
+    if len(data) != tensor.size or tensor.checksum not in (None, masked_crc32c(data)):
+        raise ValueError(f"{tensor.path} is damaged at byte {tensor.offset}: fetch it again")
+    return data.view(np.dtype(tensor.dtype)).reshape(tensor.shape).astype(np.float32, copy=False)
+
+
+# --- Files and names ---------------------------------------------------------------------------------------------
+
+
+def find_prefix(path: str | Path) -> Path | None:
+    """Find the prefix of a TensorFlow checkpoint, the common beginning of the paths of its files.
+
+    Args:
+        path: The prefix itself, its index, a SavedModel, or a directory of checkpoints, of which the latest is taken.
+
+    Returns:
+        The prefix; None if there is no checkpoint.
+    """
+    path = Path(path)
+    if path.suffix == ".index" and path.is_file():
+        return path.with_suffix("")
+    for prefix in (path, path / "variables" / "variables"):
+        if Path(f"{prefix}.index").is_file():
+            return prefix
+    record = path / "checkpoint"
+    if record.is_file():
+        # The record may name the directory where training ran, so only the last part of its path is used.
+        with record.open("rb") as file:
+            beginning = file.read(4096)  # other programs give this name to files of any size
+        latest = re.match(rb'model_checkpoint_path: "(?:[^"\n]*[/\\])?([^"\n]+)"', beginning)
+        if latest and (path / f"{latest[1].decode(errors='replace')}.index").is_file():
+            return path / latest[1].decode()
+    steps = {index: int((re.findall(r"-(\d+)$", index.stem) or ["-1"])[0]) for index in path.glob("[!.]*.index")}
+    return max(steps, key=lambda index: (steps[index], index.name)).with_suffix("") if steps else None
+
+
+def _find_companion(prefix: Path, names: Iterable[str]) -> Path | None:
+    """The first of these files in the directory of a checkpoint, or in its parent; None if there is none."""
+    paths = (folder / name for name in names for folder in (prefix.parent, prefix.parent.parent))
+    return next(filter(Path.is_file, paths), None)
+
+
+def tensorflow_files(prefix: Path) -> list[Path]:
+    """The files of a checkpoint, with its options."""
+    return [*sorted(prefix.parent.glob(f"{prefix.name}.*")), *filter(None, [_find_companion(prefix, ["options.json"])])]
 
 
 def dataset_name(variable: str) -> str | None:
     """The name of a variable in the HDF5 format (which lacks softmax and mix); None for any other variable."""
-    if match := ENCODER.fullmatch(variable) or HEADS.fullmatch(variable):
+    if match := PLAIN.fullmatch(variable):
         return match[1]
     if match := LSTM.fullmatch(variable):
         direction, path, weight = match.groups()
         layer = LAYER.search(path or "")
-        return (
-            f"{direction}/RNN/MultiRNNCell/Cell{layer[1] if layer else 0}/LSTMCell/{LSTM_WEIGHTS.get(weight, weight)}"
-        )
+        cell = f"{direction}/RNN/MultiRNNCell/Cell{layer[1] if layer else 0}/LSTMCell"
+        return f"{cell}/{LSTM_WEIGHTS.get(weight, weight)}"
     return None
 
 
-def _by_dataset(prefix: Path, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """The variables of the model by their names in the HDF5 format, without those of training.
-
-    Raises:
-        CheckpointError: There are unknown variables, or duplicates; all are listed.
-    """
-    by_dataset: dict[str, StoredTensor] = {}
-    unknown = []
+def _by_dataset(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """The variables of the model by their names in the HDF5 format, or by their own if they are unknown or there twice;
+    without those of training."""
+    named: dict[str, StoredTensor] = {}
     for variable, tensor in tensors.items():
-        dataset = dataset_name(variable)
-        if OF_TRAINING.fullmatch(variable) or OPTIMIZER_SLOT.fullmatch(variable):
-            continue
-        if dataset is None or dataset in by_dataset or tensor.dtype is None or tensor.dtype.kind != "f":
-            unknown.append(f"  {variable} {tensor.shape}")
-        else:
-            by_dataset[dataset] = tensor
-    if unknown:
-        raise CheckpointError(f"{prefix} holds variables that no ELMo has, or has twice:\n" + "\n".join(unknown))
-    return by_dataset
-
-
-# --- Configuration -----------------------------------------------------------------------------------------------
-
-
-def _numbered(shapes: Mapping[str, Shape], name: str, rank: int) -> list[Shape]:
-    """The shapes of name.format(0), name.format(1), ... ValueError if one has another rank."""
-    numbered: list[Shape] = []
-    while (shape := shapes.get(name.format(len(numbered)))) is not None:
-        if len(shape) != rank:
-            raise ValueError(f"{name.format(len(numbered))} has the shape {shape}")
-        numbered.append(shape)
-    return numbered
-
-
-def config_from_shapes(shapes: Mapping[str, Shape]) -> BiLMConfig:
-    """The configuration of a module without options.json: sizes from its weights, the rest as published.
-
-    Raises:
-        ValueError: The weights are not those of an ELMo.
-    """
-    cell = "RNN_0/RNN/MultiRNNCell/Cell{}/LSTMCell/"
-    kernels, biases = _numbered(shapes, cell + "W_0", 2), _numbered(shapes, cell + "B", 1)
-    embedding, filters = shapes.get("char_embed", ()), _numbered(shapes, "CNN/W_cnn_{}", 4)
-    if not kernels or not biases or not filters or len(embedding) != 2:
-        raise ValueError("it lacks the LSTMs or the character CNN")
-    # The kernel has input and state in its rows, four gates in its columns. Clips, skips and relu are those of the
-    # published model (options.json), whose weights the module has.
-    lstm = LSTMConfig(num_layers=len(kernels), cell_dim=biases[0][0] // 4, projection_dim=kernels[0][0] // 2)
-    return BiLMConfig(
-        lstm,
-        CharCNNConfig(
-            embedding_dim=embedding[1],
-            filters=tuple((width, number) for _, width, _, number in filters),
-            num_highway=len(_numbered(shapes, "CNN_high_{}/W_carry", 2)),
-        ),
-    )
-
-
-def _config(prefix: Path, shapes: Mapping[str, Shape]) -> BiLMConfig:
-    options = find_companion(prefix, ["options.json"])
-    if options is not None:
-        return read_options(options, shapes.get("embedding", (0,))[0])
-    if "aggregation/weights" not in shapes:
-        raise FileNotFoundError(f"{prefix} has no options.json in its directory or the parent: put it there")
-    try:
-        return config_from_shapes(shapes)
-    except ValueError as error:
-        raise CheckpointError(f"{prefix} is not the module google/elmo: {error}") from error
-
-
-def _mix_shapes(shapes: Mapping[str, Shape], num_layers: int) -> dict[str, Shape]:
-    """The expected shapes of the module's mix of layers; empty without one."""
-    if not any(name.startswith("aggregation/") for name in shapes):
-        return {}
-    return {"aggregation/weights": (num_layers,), "aggregation/scaling": ()}
-
-
-def _read_mix(tensors: Mapping[str, StoredTensor]) -> MixWeights | None:
-    """The mix, whose stored weights are those before the softmax."""
-    if "aggregation/weights" not in tensors:
-        return None
-    weights, scaling = (read_tensor(tensors[f"aggregation/{name}"]) for name in ("weights", "scaling"))
-    return MixWeights(tuple(map(float, weights)), float(scaling))
-
-
-def _softmax_shapes(shapes: Mapping[str, Shape], dim: int) -> dict[str, Shape]:
-    """The expected shapes of the output layer; empty without one. Its weight may be the word table."""
-    if "softmax/b" not in shapes:
-        return {}
-    num_words = shapes["softmax/b"][:1]
-    shared = "softmax/W" not in shapes and "embedding" in shapes
-    return {"softmax/b": num_words, "embedding" if shared else "softmax/W": (*num_words, dim)}
-
-
-def _read_softmax(tensors: Mapping[str, StoredTensor], shapes: Mapping[str, Shape]) -> FullSoftmax:
-    """The output layer, from the two tensors that `_softmax_shapes` names."""
-    bias, weight = shapes
-    arrays = {"weight": read_tensor(tensors[weight]), "bias": read_tensor(tensors[bias])}
-    return filled(
-        lambda: FullSoftmax(*shapes[weight]), {name: torch.from_numpy(array) for name, array in arrays.items()}
-    )
+        if not OF_TRAINING.fullmatch(variable):
+            dataset = dataset_name(variable)
+            named[variable if dataset is None or dataset in named else dataset] = tensor
+    return named
 
 
 # --- Loading -----------------------------------------------------------------------------------------------------
 
 
-def read_tf_checkpoint(prefix: str | Path, softmax: bool = True) -> TFModel:
-    """Read a model from PREFIX.index and its data, with options.json next to them or in the parent directory.
+def config_from_shapes(shapes: Mapping[str, Any]) -> BiLMConfig:
+    """The configuration of a module without options.json: sizes from its weights, the rest as published.
 
-    Args:
-        prefix: The common beginning of the files' names, see `detect.find_prefix`.
-        softmax: Read the output layer, too, if there is one.
+    Raises:
+        ValueError, LookupError, TypeError: The weights are not those of an ELMo.
+    """
+
+    def numbered(name: str) -> list[Any]:
+        return list(takewhile(lambda shape: shape is not None, (shapes.get(name.format(i)) for i in count())))
+
+    cell = "RNN_0/RNN/MultiRNNCell/Cell{}/LSTMCell/"
+    kernels, biases = numbered(cell + "W_0"), numbered(cell + "B")
+    # The kernel has input and state in its rows, four gates in its columns. Clips, skips and relu are those of the
+    # published model (options.json), whose weights the module has.
+    return BiLMConfig(
+        LSTMConfig(num_layers=len(kernels), cell_dim=biases[0][0] // 4, projection_dim=kernels[0][0] // 2),
+        CharCNNConfig(
+            embedding_dim=shapes["char_embed"][1],
+            filters=tuple((width, number) for _, width, _, number in numbered("CNN/W_cnn_{}")),
+            num_highway=len(numbered("CNN_high_{}/W_carry")),
+        ),
+    )
+
+
+def load_tf_checkpoint(prefix: Path, softmax: bool = True) -> Pretrained:
+    """Load a model from PREFIX.index and its data, with options.json and vocabulary next to them or in the parent.
 
     Raises:
         FileNotFoundError: There are no options. (The module of TensorFlow Hub needs none.)
         CheckpointError: The files are damaged; every variable that is missing, unknown or of another shape is named.
     """
-    prefix = Path(prefix)
-    tensors = _by_dataset(prefix, read_index(prefix))
-    shapes = {name: weights_shape(name, tensor.shape) for name, tensor in tensors.items()}
-    config = _config(prefix, shapes)
+    tensors = _by_dataset(read_index(prefix))
+    shapes = {
+        name: without_spare_row(name, tensor.shape) if "f" in (tensor.dtype or "") else None
+        for name, tensor in tensors.items()
+    }
+    options = _find_companion(prefix, ["options.json"])
+    if options is None and "aggregation/weights" not in shapes:
+        raise FileNotFoundError(f"{prefix} has no options.json in its directory or the parent: put it there")
+    with errors_naming(prefix):
+        num_words = (shapes.get("embedding") or (0,))[0]
+        config = config_from_shapes(shapes) if options is None else read_options(options, num_words)
     encoder = {entry.dataset: entry.shape for entry in table_of(config)}
-    output_layer = _softmax_shapes(shapes, config.sequence_encoder.projection_dim)
-    check_shapes(prefix, encoder | output_layer | _mix_shapes(shapes, config.num_representations), shapes)
-    return TFModel(
-        config,
-        fill_state_dict(config, {name: read_tensor(tensors[name]) for name in encoder}),
-        _read_softmax(tensors, output_layer) if softmax and output_layer else None,
-        output_layer["softmax/b"][0] if output_layer else None,
-        _read_mix(tensors),
-    )
+    expected, weight = dict(encoder), "softmax/W"
+    if output_bias := shapes.get("softmax/b"):
+        weight = "embedding" if "softmax/W" not in shapes and "embedding" in shapes else "softmax/W"  # a shared table
+        expected |= {weight: (output_bias[0], config.sequence_encoder.projection_dim), "softmax/b": output_bias[:1]}
+    if "aggregation/weights" in shapes:
+        expected |= {"aggregation/weights": (config.num_representations,), "aggregation/scaling": ()}
+    check_shapes(prefix, expected, shapes)
 
-
-def load_tf_checkpoint(prefix: Path, softmax: bool = True) -> Pretrained:
-    """Load a model from PREFIX.index and the files next to it, with or without its softmax.
-
-    Raises:
-        FileNotFoundError, CheckpointError: As `read_tf_checkpoint`, and if the vocabulary does not fit.
-    """
-    model = read_tf_checkpoint(prefix, softmax)
-    words = find_companion(prefix, VOCABULARIES)
-    vocab = read_vocabulary(words, model.config)
-    if vocab is not None and model.num_softmax_words not in (None, len(vocab)):
-        raise CheckpointError(f"{prefix} has a softmax over {model.num_softmax_words} words, {words} has {len(vocab)}")
-    try:
-        config = with_boundary_words(model.config, vocab)
-        bilm = filled(lambda: BiLM(config), model.state_dict)
-        return Pretrained(bilm, softmax=model.softmax, vocab=vocab, card=read_card(prefix.parent), mix=model.mix)
-    except ValueError as error:
-        raise CheckpointError(f"{prefix} does not match the files next to it: {error}") from error
+    parts = {}
+    if softmax and output_bias:
+        arrays = {"weight": read_tensor(tensors[weight]), "bias": read_tensor(tensors["softmax/b"])}
+        weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        parts["softmax"] = filled(lambda: FullSoftmax(*expected[weight]), weights)
+    if "aggregation/weights" in shapes:  # stored as they are before the softmax
+        mix, scaling = (read_tensor(tensors[f"aggregation/{name}"]) for name in ("weights", "scaling"))
+        parts["mix"] = MixWeights(tuple(map(float, mix)), float(scaling))
+    state = fill_state_dict(config, {name: read_tensor(tensors[name]) for name in encoder})
+    vocab, config = read_vocabulary(_find_companion(prefix, VOCABULARIES), config)
+    return Pretrained(filled(lambda: BiLM(config), state), vocab=vocab, card=read_card(prefix.parent), **parts)

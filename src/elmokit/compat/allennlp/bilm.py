@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from elmokit.checkpoints.formats.allennlp_weights import arranged, bilm_name, rearranged
+from elmokit.checkpoints.formats.allennlp import arranged, bilm_name, rearranged
 from elmokit.compat.allennlp.common import ConfigurationError
 from elmokit.compat.shared import CarriedStates, local_path, open_bilm, warn_of_truncated, without_boundaries
 from elmokit.config import CharCNNConfig, LSTMConfig

@@ -24,8 +24,7 @@ from elmokit.compat.shared import (
     warn_once,
     without_boundaries,
 )
-from elmokit.fs.atomic import check_output
-from elmokit.fs.hdf5 import atomic_hdf5
+from elmokit.fs.atomic import atomic_path, check_output
 from elmokit.fs.reading import read_lines
 from elmokit.progress import ProgressBar
 from elmokit.runtime import pick_device
@@ -112,7 +111,7 @@ class ElmoEmbedder:
                 seen.append(line.strip())
                 yield line.split()
 
-        with atomic_hdf5(output_file_path) as file:
+        with atomic_path(output_file_path) as partial, h5py.File(partial, "w") as file:
             for line, layers in enumerate(ProgressBar(self.embed_sentences(tokenized(), batch_size))):
                 key = seen[line] if use_sentence_keys else str(line)
                 if "/" in key:

@@ -18,8 +18,7 @@ from elmokit.compat.bilm_tf.data import Vocabulary
 from elmokit.compat.shared import CarriedStates, open_bilm, warn_of_truncated, without_boundaries
 from elmokit.data.streams import sentence_batches
 from elmokit.embed.embedder import Embedder
-from elmokit.fs.atomic import check_output
-from elmokit.fs.hdf5 import atomic_hdf5
+from elmokit.fs.atomic import atomic_path, check_output
 from elmokit.fs.reading import read_lines
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.inference import Prepacked
@@ -179,7 +178,7 @@ def dump_bilm_embeddings(
     check_output(outfile, inputs, overwrite=True)
     embedder = Embedder(Pretrained(open_bilm(options_file, weight_file)))
     lines, state, number = (line.split() for line in read_lines(dataset_file)), "carry", 0
-    with atomic_hdf5(outfile) as file:
+    with atomic_path(outfile) as partial, h5py.File(partial, "w") as file:
         for batch in sentence_batches(lines, BATCH_WORDS):
             embeddings = embedder.embed(batch, layers="all", state=state, batch_size=1)
             for layers in embeddings:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from elmokit.checkpoints.detect import find_prefix
-from elmokit.checkpoints.formats.bilm_hdf5 import arrays_of
-from elmokit.checkpoints.formats.bilm_options import config_from_options
+import h5py
+
+from elmokit.checkpoints.formats.bilm_hdf5 import arrays_of, config_from_options
+from elmokit.checkpoints.formats.tf_checkpoint import find_prefix
 from elmokit.checkpoints.loading import load
 from elmokit.compat.bilm_tf.data import BidirectionalLMDataset, LMDataset, UnicodeCharsVocabulary, Vocabulary
-from elmokit.fs.atomic import write_json
-from elmokit.fs.hdf5 import atomic_hdf5
+from elmokit.fs.atomic import atomic_path, write_json
 from elmokit.fs.json_files import read_json
 from elmokit.lm.evaluate import evaluate
 from elmokit.text.vocab import Vocab
@@ -119,6 +119,6 @@ test.__test__ = False  # type: ignore[attr-defined]  # not a test for pytest
 def dump_weights(tf_save_dir: str | Path, outfile: str | Path) -> None:
     """Write the weights of the model in a directory to an HDF5 file that bilm-tf and AllenNLP read."""
     _, checkpoint = load_options_latest_checkpoint(tf_save_dir)
-    with atomic_hdf5(outfile) as file:
+    with atomic_path(outfile) as partial, h5py.File(partial, "w") as file:
         for name, array in arrays_of(load(checkpoint, softmax=False).bilm).items():
             file.create_dataset(name, data=array)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from elmokit.checkpoints import loading
-from elmokit.checkpoints.overwriting import check_overwritable
+from elmokit.checkpoints.loading import check_overwritable
 from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.fs.atomic import OVERWRITE, atomic_path, check_output, write_json
 from elmokit.fs.json_files import read_json

@@ -27,9 +27,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from elmokit.checkpoints import loading
-from elmokit.checkpoints.errors import CheckpointError, check_shapes
-from elmokit.checkpoints.overwriting import Layout, check_overwritable
-from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.checkpoints.loading import Layout, check_overwritable
+from elmokit.checkpoints.pretrained import CheckpointError, Pretrained, check_shapes
 from elmokit.config import CharCNNConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_directory, check_output

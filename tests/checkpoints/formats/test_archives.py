@@ -1,0 +1,178 @@
+"""Models in tar and zip archives are loaded, and nothing is written elsewhere."""
+
+import gzip
+import io
+import json
+import shutil
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from efml_files import write_efml
+from same_weights import assert_same_bilm
+
+from elmokit.checkpoints.formats import archives
+from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
+from elmokit.checkpoints.loading import describe, load, save
+from elmokit.checkpoints.pretrained import CheckpointError, Pretrained
+from elmokit.config import BiLMConfig
+from elmokit.nn.bilm import BiLM
+
+NAMES = ["model.tar.gz", "model.tgz", "model.tar", "model.zip"]
+WORDS = "<S>\n</S>\n<UNK>\nnaïve\n"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A directory as in the archives of the NLPL repository."""
+    (tmp_path / "elmo").mkdir()
+    torch.manual_seed(0)
+    write_bilm_hdf5(BiLM(BiLMConfig.preset("tiny")), tmp_path / "elmo")
+    (tmp_path / "elmo" / "vocab.txt.gz").write_bytes(gzip.compress(WORDS.encode()))
+    metadata = {"language": "nob", "corpus": "Norsk Aviskorpus – bokmål"}
+    (tmp_path / "elmo" / "meta.json").write_text(json.dumps(metadata, ensure_ascii=False), encoding="utf-8")
+    return tmp_path / "elmo"
+
+
+def write(path: Path, members: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> Path:
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", compression) as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+        return path
+    with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as archive:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def pack(folder: Path, name: str, prefix: str = "") -> Path:
+    files = {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}
+    return write(folder.parent / name, {prefix + file: path.read_bytes() for file, path in files.items()})
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("prefix", ["", "./", "some/where/"])
+def test_archive_loads_as_its_directory(name: str, prefix: str, model: Path) -> None:
+    known = load(model)
+    for file in sorted(model.iterdir()):
+        (model / f"._{file.name}").write_bytes(b"\0\5\x16\7")  # the attributes that macOS adds
+    found = load(pack(model, name, prefix))
+    assert_same_bilm(found.bilm, known.bilm)
+    assert found.vocab is not None and found.vocab == known.vocab and found.vocab.words == tuple(WORDS.split())
+    assert found.card == known.card and '"corpus": "Norsk Aviskorpus – bokmål"' in found.card
+    told = describe(model.parent / name)
+    assert (told["format"], told["vocabulary"], list(told["files"])) == ("archive", 4, [name])
+
+
+@pytest.mark.parametrize(
+    ("options", "weights"),
+    [("options.json", "model.hdf5"), ("elmo_options.json", "elmo_weights.hdf5"), ("options_file", "weights_file")],
+)
+def test_options_and_weights_may_have_other_names(options: str, weights: str, model: Path) -> None:
+    known = load(model).bilm
+    (model / "options.json").rename(model / options)
+    (model / "weights.hdf5").rename(model / weights)
+    assert_same_bilm(load(pack(model, "model.zip", "uniref/")).bilm, known)
+
+
+@pytest.mark.parametrize("name", ["model.tar.gz", "model.zip"])
+def test_archives_of_other_formats_load(name: str, model: Path, tmp_path: Path) -> None:
+    save(Pretrained(load(model).bilm), tmp_path / "native")
+    shutil.copytree(Path(__file__).parents[2] / "fixtures/tf_hub_like", tmp_path / "elmo_3")
+    for folder in (tmp_path / "native", tmp_path / "elmo_3", write_efml(tmp_path / "efml")):
+        found, known = load(pack(folder, name)), load(folder)
+        assert_same_bilm(found.bilm, known.bilm)
+        assert found.mix == known.mix
+
+
+@pytest.mark.parametrize("name", ["model.tar", "model.zip"])
+def test_members_that_lead_elsewhere_are_ignored(name: str, model: Path, tmp_path: Path) -> None:
+    members = {f"elmo/{file.name}": file.read_bytes() for file in model.iterdir()}
+    outside = ("../escaped.txt", "a/../../escaped.txt", "..\\escaped.txt", str(tmp_path / "absolute.txt"))
+    path = write(tmp_path / name, members | dict.fromkeys(outside, b"text"))
+    if name == "model.tar":
+        with tarfile.open(path, "a") as file:
+            kinds = {tarfile.SYMTYPE: "/etc/passwd", tarfile.LNKTYPE: "/etc/passwd", tarfile.FIFOTYPE: ""}
+            for kind, target in kinds.items():
+                member = tarfile.TarInfo(f"elmo/link{kind.decode()}.json")
+                member.type, member.linkname = kind, target
+                file.addfile(member)
+    before = set(tmp_path.rglob("*"))
+    with archives.unpacked(path) as folder:
+        files = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if not file.is_dir()}
+        assert files == {*members, f"{tmp_path}/absolute.txt"[1:]}  # the absolute name is a relative one
+        assert not list(folder.parent.glob("escaped*"))
+    assert load(path).bilm.state_dict() and set(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["model.tar.gz", "model.zip"])
+def test_archive_that_expands_beyond_reason_is_refused(name: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (model / "zeros").write_bytes(bytes(1 << 24))
+    monkeypatch.setattr(archives, "ALWAYS_ALLOWED", 1 << 20)
+    path = pack(model, name)
+    assert path.stat().st_size * archives.MAX_EXPANSION < 1 << 24
+    with pytest.raises(CheckpointError, match="claims to unpack to more"):
+        load(path)
+
+
+def several(model: Path) -> Path:
+    shutil.copytree(model, model / "another")
+    return pack(model, "model.zip", "elmo/")
+
+
+def without_options(model: Path) -> Path:
+    (model / "options.json").unlink()
+    return pack(model, "model.zip")
+
+
+def empty(model: Path) -> Path:
+    return write(model.parent / "model.tar.gz", {})
+
+
+def cut(model: Path) -> Path:
+    path = pack(model, "model.tar.gz")
+    path.write_bytes(path.read_bytes()[:-1000])
+    return path
+
+
+def of_false_size(model: Path) -> Path:
+    path = pack(model, "model.zip")
+    whole = path.read_bytes()
+    at = whole.rindex(b"PK\x01\x02", 0, whole.index(b"options.json", whole.index(b"PK\x01\x02")))
+    path.write_bytes(whole[: at + 24] + struct.pack("<I", 0xFFFFFFF0) + whole[at + 28 :])
+    return path
+
+
+def of_false_offset(model: Path) -> Path:
+    path = pack(model, "model.zip")
+    content = bytearray(path.read_bytes())
+    content[-6] ^= 0xFF  # where the directory begins
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (several, r"holds elmo/weights\.hdf5, elmo/another/weights\.hdf5: unpack it"),
+        (without_options, r"model\.zip: options\.json is missing"),
+        (empty, r"model\.tar\.gz: .* holds none"),
+        (cut, r"model\.tar\.gz"),
+        (of_false_size, "claims to unpack to more"),
+        (of_false_offset, r"model\.zip"),
+        (lambda model: write(model.parent / "m.zip", {"x": b"x"}, zipfile.ZIP_LZMA), "unusual method"),
+        (lambda model: write(model.parent / "m.tar", {"a/weights.hdf5": b"", "a/options.json": b"[]"}), r"m\.tar: a/"),
+        (lambda model: (model / "weights.hdf5").rename(model / "model.zip"), r"model\.zip"),
+        (lambda model: (model / "weights.hdf5").rename(model / "model.tar"), r"model\.tar"),
+    ],
+)
+def test_archive_without_a_sound_model_is_refused(make: Callable[[Path], Path], message: str, model: Path) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        load(make(model))
