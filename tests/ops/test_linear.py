@@ -1,5 +1,6 @@
 """A linear map and its gradients against the equation in float64, and on several threads."""
 
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -7,8 +8,9 @@ import torch
 from backends import FLOAT_DTYPES
 from torch import Tensor
 
-from elmokit.ops.functional import linear
+from elmokit.ops.functional import linear, prepack_linear
 
+BACKENDS = ["reference", "portable", pytest.param("native", marks=pytest.mark.native)]
 SHAPES = [(5, 3, 4), (130, 70, 33), (0, 4, 2), (1, 64, 1)]  # (N, K, M)
 
 
@@ -45,6 +47,24 @@ def test_values_and_gradients(
         largest = right.abs().max().item() if right.numel() else 0
         tolerance = (1e-5 if dtype == torch.float32 else 0.02) * (1 + largest)
         torch.testing.assert_close(left.double(), right, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("backend_name", BACKENDS)
+@pytest.mark.parametrize("dtype", [*FLOAT_DTYPES, torch.float64])
+@pytest.mark.parametrize("shape", [*SHAPES, (1, 40, 96), (7, 2, 1), (64, 512, 64)])
+def test_a_prepacked_map_is_a_copy_that_can_be_sent_to_another_process(
+    shape: tuple[int, int, int], dtype: torch.dtype, backend_name: str, backend: Callable[[str], None]
+) -> None:
+    backend(backend_name)
+    x, weight, bias = (leaf.detach() for leaf in leaves(shape, dtype))
+    expected = x.double() @ weight.double().T + bias.double()
+    weight = weight.T.contiguous().T  # its memory may lie in any order
+    run = prepack_linear(weight, bias, dtype)
+    weight.zero_(), bias.zero_()
+    found = run(x)
+    tolerance = 0.02 if dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
+    assert torch.equal(pickle.loads(pickle.dumps(run))(x), found)
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.ops.packing import PackedText, Packing, Segments, pack_sentences
+from elmokit.ops.packing import PackedText, Segments, pack_sentences
 
 TEXTS = st.integers(1, 5).flatmap(
     lambda rows: st.tuples(st.lists(st.tuples(st.integers(0, 6), st.integers(0, rows - 1)), max_size=12), st.just(rows))
@@ -86,11 +86,6 @@ def test_windows_cover_every_step_once(case: tuple[list[tuple[int, int]], int], 
     assert all(torch.equal(part, piece.resets) for part, (_, piece) in zip(covered, pieces, strict=True))
     assert sum(len(part) for part in covered) == len(packing.resets)
     assert all(sum(piece.batch_sizes[:-1]) < slots for _, piece in pieces)
-
-
-def test_a_rectangle_is_a_training_window() -> None:
-    packing = Packing.rectangle(3, 2)
-    assert (packing.batch_sizes, packing.starts(), packing.resets) == ((2, 2, 2), [0, 2, 4, 6], None)
 
 
 @settings(max_examples=100)

@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import wait
 
 import numpy as np
 import pytest
@@ -20,8 +19,8 @@ from elmokit.embed.pipeline import Sizes
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
 from elmokit.ops.packing import Packing
-from elmokit.ops.threads import _Pool, overlapped, parallel_for, parallel_rows, run_side_by_side
 from elmokit.ops.threads import num_threads as threads_here
+from elmokit.ops.threads import overlapped, parallel_for, parallel_rows, run_side_by_side
 
 pytestmark = pytest.mark.any_backend
 
@@ -67,16 +66,6 @@ def test_loops_within_tasks_neither_wait_for_each_other_nor_take_more_threads(
     assert sorted(done) == [(outer, inner, chunk) for outer in range(6) for inner in range(5) for chunk in range(3)]
 
 
-def test_loops_within_tasks_use_all_threads(num_threads: Callable[[int], None]) -> None:
-    num_threads(10)
-    together = threading.Barrier(10, timeout=10)
-
-    def task() -> None:
-        parallel_for(lambda number: together.wait() and None, 5)
-
-    run_side_by_side([task, task])
-
-
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_an_error_of_a_task_comes_back(num_threads: Callable[[int], None], threads: int) -> None:
     num_threads(threads)
@@ -113,11 +102,6 @@ def test_items_come_in_order(ahead: int) -> None:
 
     assert list(overlapped(process, range(12), ahead)) == [item * item for item in range(12)]
     assert list(overlapped(process, [], ahead)) == []
-
-
-def test_an_item_begins_before_the_one_ahead_of_it_is_finished() -> None:
-    together = threading.Barrier(2, timeout=20)
-    assert list(overlapped(lambda item: (together.wait(), item)[1], range(6), 2)) == list(range(6))
 
 
 def test_an_error_comes_where_its_item_stood() -> None:
@@ -229,17 +213,6 @@ def test_gradients_of_a_training_step_are_the_same_bits_on_any_number_of_threads
         assert all(map(torch.equal, gradients(), expected))
 
 
-def test_a_call_leaves_pytorchs_number_of_threads_as_it_is(num_threads: Callable[[int], None]) -> None:
-    """Also for threads that begin later, for which PyTorch remembers the last setting."""
-    num_threads(3)
-    elmokit.Embedder.load().embed([["apple", "play"] * 50] * 50)
-    found: list[int] = []
-    later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
-    later.start()
-    later.join()
-    assert [torch.get_num_threads(), *found] == [3, 3]
-
-
 def test_a_pool_that_begins_on_a_thread_of_another_leaves_the_number_for_later_threads(
     num_threads: Callable[[int], None],
 ) -> None:
@@ -310,35 +283,6 @@ except KeyboardInterrupt:
     assert found.stdout.startswith("interrupted") and found.stdout.count("ended") == 2, found
 
 
-def test_a_task_that_a_closed_pool_did_not_begin_is_over_for_those_who_wait_for_it() -> None:
-    """As at exit, where a generator that was not exhausted waits for its items."""
-    pool, begun, goes_on = _Pool(1, computes=False), threading.Event(), threading.Event()
-    pool.submit(lambda: (begun.set(), goes_on.wait(20)))
-    begun.wait(20)
-    pending = pool.submit(int)
-    closing = threading.Thread(target=pool.close)
-    closing.start()
-    assert wait([pending], timeout=20).done == {pending} and pending.cancelled()
-    goes_on.set()
-    closing.join()
-
-
-def test_work_at_exit_runs_after_the_pools_were_closed() -> None:
-    """Python calls functions that were registered before this package was imported after its own."""
-    code = """
-import atexit
-def work():
-    print(run_side_by_side([lambda: 1, lambda: 2]), list(overlapped(str, range(3), 2)), flush=True)
-atexit.register(work)
-import torch
-from elmokit.ops.threads import overlapped, run_side_by_side
-torch.set_num_threads(2)
-work()
-"""
-    found = subprocess.run([sys.executable, "-c", code], check=True, timeout=200, capture_output=True, text=True)
-    assert found.stdout == "[1, 2] ['0', '1', '2']\n" * 2, found
-
-
 def test_a_failing_task_on_a_thread_of_the_pool_waits_for_the_others() -> None:
     """They may write to the same arrays as what follows."""
     code = """
@@ -360,20 +304,6 @@ except ValueError:
 """
     found = subprocess.run([sys.executable, "-c", code], check=True, timeout=200, capture_output=True, text=True)
     assert found.stdout == "ended\nraised\n", found
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_child_of_a_process_that_has_not_used_elmokit_keeps_its_threads() -> None:
-    code = """
-import os, torch, elmokit.ops.threads
-torch.set_num_threads(3)
-child = os.fork()
-if not child:
-    os._exit(torch.get_num_threads())
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-    found = subprocess.run([sys.executable, "-c", code], check=True, timeout=200, capture_output=True, text=True)
-    assert found.stdout == "3\n", found
 
 
 @pytest.mark.slow

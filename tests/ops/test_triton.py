@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +24,9 @@ from elmokit.nn.bidirectional import BiLMState
 from elmokit.nn.inference import prepack
 from elmokit.nn.lstm import BidirectionalLSTM
 from elmokit.ops import functional, reference
+from elmokit.ops.autograd import differentiable_lstm
 from elmokit.ops.dispatch import choose, explain
-from elmokit.ops.functional import Clips, LSTMState, LSTMWeights
+from elmokit.ops.functional import Clips, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.packing import Packing, pack_sentences
 from elmokit.ops.triton import launch
 from elmokit.ops.triton.launch import Launch
@@ -96,7 +98,7 @@ class Case:
             leaf.requires_grad_()
         (x, h, c, *weights), start = leaves, LSTMState(*start)
         state, own = LSTMState(h, c), LSTMWeights(*weights)
-        outputs, state = implementation.lstm(x, self.packing, state, own, self.clips, start, dtype)
+        outputs, state = implementation.lstm(x, state, own, LSTMSteps(self.packing, self.clips, start), dtype)
         gradients = torch.autograd.grad((outputs, *state), leaves, upstream, materialize_grads=True)
         return [each.detach().cpu() for each in (outputs, *state, *gradients)]
 
@@ -132,7 +134,7 @@ def assert_equal_to_reference(case: Case, dtype: torch.dtype, device: torch.devi
         return results, trace
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "forward", keep)
+        patch.setattr(kernels, "lstm", partial(differentiable_lstm, keep, kernels.backward))
         found = case.run(kernels, dtype, device)
     cells = saved[2].cpu()[max(case.packing.batch_sizes, default=0) :]
     expected = by_reference(case, dtype, cells, saved[4].cpu())
@@ -186,16 +188,12 @@ def test_prepacked_weights_and_an_index(device: torch.device, dtype: torch.dtype
     slots = case.packing.num_slots
     x, h, c, *weights = case.leaves
     index = torch.arange(slots) * 7 % max(slots - 3, 1)
-    expected, state = reference.lstm(
-        x[index], case.packing, LSTMState(h, c), LSTMWeights(*weights), case.clips, case.start, dtype
-    )
+    steps, state = LSTMSteps(case.packing, case.clips, case.start), LSTMState(h, c)
+    expected, state = reference.lstm(x[index], state, LSTMWeights(*weights), steps, dtype)
     run = kernels.prepack_lstm(LSTMWeights(*(transposed(weight.to(device)) for weight in weights)), dtype)
     state_there, start = (LSTMState(*(part.to(device) for part in parts)) for parts in (LSTMState(h, c), case.start))
-    out = torch.full((slots, WIDTH), torch.nan, device=device)
-    calls = (x, index.to(device), None), (x[index], None, out)
-    for source, rows, place in calls:
-        outputs, final = run(source.to(device), case.packing, state_there, case.clips, start, rows, place)
-        assert place is None or outputs is place
+    for source, rows in ((x, index.to(device)), (x[index], None)):
+        outputs, final = run(source.to(device), state_there, steps._replace(start=start), rows)
         for ours, theirs in zip((outputs, *final), (expected, *state), strict=True):
             assert (ours.cpu() - theirs).norm() <= TOLERANCE[dtype] * theirs.norm()
     assert torch.equal(state_there.h.cpu(), h) and torch.equal(state_there.c.cpu(), c)
@@ -272,9 +270,8 @@ def test_nothing_waits_for_the_gpu() -> None:
     (x, h, c, *weights), packing = leaves, replace(case.packing)  # not on the GPU yet
     torch.cuda.set_sync_debug_mode("error")
     try:
-        outputs, state = kernels.lstm(
-            x, packing, LSTMState(h, c), LSTMWeights(*weights), case.clips, start, torch.bfloat16
-        )
+        steps = LSTMSteps(packing, case.clips, start)
+        outputs, state = kernels.lstm(x, LSTMState(h, c), LSTMWeights(*weights), steps, torch.bfloat16)
         torch.autograd.grad(outputs.sum() + state.c.sum(), leaves)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -68,21 +68,6 @@ def test_an_array_of_another_shape_is_refused(any_machine: None) -> None:
             unpack_words(streams, slots, np.zeros(shape, np.float16))
 
 
-@pytest.mark.native
-def test_an_array_with_gaps_is_refused() -> None:
-    """Compiled code would fill the gaps."""
-    streams, slots = random_streams(layers=2, words=5)
-    with pytest.raises(AssertionError):
-        unpack_words(streams, slots, np.zeros((10, 2, 74), np.float16)[::2])
-
-
-def test_other_numbers_and_orders_of_memory_are_taken_as_they_are(any_machine: None) -> None:
-    streams, slots = random_streams(layers=2, words=5)
-    expected = of_words(streams.bfloat16().float(), slots, "float16")
-    strided = streams.bfloat16().movedim(2, 0).contiguous().movedim(0, 2)
-    np.testing.assert_array_equal(of_words(strided, slots.T.contiguous().T, "float16"), expected)
-
-
 def in_float16(numbers: np.ndarray) -> np.ndarray:
     """As vectors of one word."""
     streams = torch.from_numpy(numbers.astype(np.float32)).view(1, 2, 1, -1)

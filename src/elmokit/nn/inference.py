@@ -14,7 +14,15 @@ from elmokit.nn.bilm import BiLM
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.token_encoders import CharCNN, Highway, Projection
 from elmokit.ops.dispatch import has_character_tables, has_prepacked_products
-from elmokit.ops.functional import LSTMState, prepack_char_conv, prepack_highway, prepack_linear, prepack_lstm
+from elmokit.ops.functional import (
+    CharFilters,
+    LSTMState,
+    LSTMSteps,
+    prepack_char_conv,
+    prepack_highway,
+    prepack_linear,
+    prepack_lstm,
+)
 from elmokit.ops.packing import Packing
 from elmokit.ops.threads import parallel_rows
 from elmokit.ops.workspace import allocate
@@ -51,9 +59,7 @@ class PrepackedLSTMLayer(nn.Module):
     def forward(
         self, x: Tensor, packing: Packing, state: LSTMState, start: LSTMState | None = None, index: Tensor | None = None
     ) -> tuple[Tensor, LSTMState]:
-        if start is None:
-            start = LSTMState(*(part.new_zeros(1, part.shape[1]) for part in state))
-        return self._run(x, packing, state, self.clips, start, index)
+        return self._run(x, state, LSTMSteps(packing, self.clips, start or state.zero_row()), index)
 
 
 class PrepackedProjection(nn.Module):
@@ -77,7 +83,7 @@ class PrepackedCharCNN(CharCNN):
         self.config, self.activation = encoder.config, encoder.activation
         # Not in int8: a few filters are so large that with a common scale, the others would be too coarse.
         self._fine = torch.float32 if dtype == torch.int8 else dtype
-        self._convolve = prepack_char_conv(encoder.char_embedding, *encoder.filters(), self._fine)
+        self._convolve = prepack_char_conv(CharFilters(encoder.char_embedding, *encoder.filters()), self._fine)
         gates = [cast(Highway, layer).gates for layer in encoder.highways]
         self._layers = [prepack_highway(each.weight, each.bias, dtype) for each in gates]
         self._dim = self.config.num_filters

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from elmokit.config import LSTMConfig
 from elmokit.nn.bidirectional import Bidirectional, Stack, States
-from elmokit.ops.functional import Clips, LSTMState, LSTMWeights, apply_dropout, lstm
+from elmokit.ops.functional import Clips, LSTMState, LSTMSteps, LSTMWeights, apply_dropout, lstm
 from elmokit.ops.packing import Packing
 
 
@@ -48,7 +48,7 @@ class LSTMLayer(nn.Module):
             The outputs (N, D), float32 at least, and each row's state after its last step.
         """
         x = x if index is None else F.embedding(index, x)
-        return lstm(x, packing, state, self.weights(), self.clips, start)
+        return lstm(x, state, self.weights(), LSTMSteps(packing, self.clips, start or state.zero_row()))
 
     def weights(self) -> LSTMWeights:
         """The weights as the op reads them.

@@ -24,7 +24,7 @@ from elmokit.config import (
     CharCNNConfig,
     EfmlEncoderConfig,
 )
-from elmokit.ops.functional import char_conv, highway, linear
+from elmokit.ops.functional import CharFilters, char_conv, highway, linear
 from elmokit.text.characters import count_truncated, encode_words
 from elmokit.text.efml import boundary_ids, count_truncated_efml, encode_efml
 from elmokit.text.vocab import Vocab
@@ -167,7 +167,7 @@ class CharCNN(TokenEncoder):
 
         C may be smaller than `max_characters` as long as every filter still sees a window of padding only.
         """
-        x = self.activation(char_conv(ids - CHARACTER_SHIFT, self.char_embedding, *self.filters()))
+        x = self.activation(char_conv(ids - CHARACTER_SHIFT, CharFilters(self.char_embedding, *self.filters())))
         for layer in self.highways:
             x = layer(x)
         return x if self.projection is None else self.projection(x)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from elmokit.ops.functional import LSTMResult, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.threads import run_on_own_thread
 from elmokit.ops.workspace import converted
 
@@ -23,10 +24,10 @@ def retains_graph() -> bool:
 
 class _Apply(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, implementation: Any, settings: dict[str, Any], *inputs: Tensor | None) -> Any:
-        results, saved = implementation.forward(*inputs, **settings)
+    def forward(ctx: Any, forward: Any, backward: Any, settings: dict[str, Any], *inputs: Tensor | None) -> Any:
+        results, saved = forward(*inputs, **settings)
         ctx.save_for_backward(*saved)
-        ctx.implementation, ctx.settings = implementation, settings
+        ctx.compute, ctx.settings = backward, settings
         ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in inputs]
         return results
 
@@ -34,20 +35,25 @@ class _Apply(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         device, last = gradients[0].device, not retains_graph()
-        # A backward pass that is called under autocast computes in the number types of the forward pass all the same.
+        # A backward pass that is called under autocast computes in the dtypes of the forward pass all the same.
         with torch.autocast(device.type, enabled=False):
-            backward = partial(ctx.implementation.backward, ctx.saved_tensors, gradients, last, **ctx.settings)
+            backward = partial(ctx.compute, ctx.saved_tensors, gradients, last, **ctx.settings)
             gradients = run_on_own_thread(backward, device)
         typed = zip(gradients, ctx.dtypes, strict=True)
-        return None, None, *(None if gradient is None else converted(gradient, dtype) for gradient, dtype in typed)
+        return (
+            None,
+            None,
+            None,
+            *(None if gradient is None else converted(gradient, dtype) for gradient, dtype in typed),
+        )
 
 
-def differentiably(implementation: Any, *inputs: Tensor | None, **settings: Any) -> tuple[Tensor, ...]:
+def differentiably(forward: Any, backward: Any, *inputs: Tensor | None, **settings: Any) -> tuple[Tensor, ...]:
     """Run an op whose gradients its implementation computes.
 
     Args:
-        implementation: A module with two functions. `forward(*inputs, **settings)` returns the results and the tensors
-            to save; `backward(saved, gradients, last, **settings)` returns the gradient of each input. With `last` no
+        forward: `forward(*inputs, **settings)` returns the results and the tensors to save.
+        backward: `backward(saved, gradients, last, **settings)` returns the gradient of each input. With `last` no
             other backward pass follows, so it may overwrite the saved tensors.
         inputs: The op's tensors; None for an optional one that is not given.
         settings: The op's other arguments.
@@ -55,4 +61,12 @@ def differentiably(implementation: Any, *inputs: Tensor | None, **settings: Any)
     Returns:
         The results of `forward`.
     """
-    return _Apply.apply(implementation, settings, *inputs)  # type: ignore[no-any-return]
+    return _Apply.apply(forward, backward, settings, *inputs)  # type: ignore[no-any-return]
+
+
+def differentiable_lstm(
+    forward: Any, backward: Any, x: Tensor, state: LSTMState, weights: LSTMWeights, steps: LSTMSteps, dtype: torch.dtype
+) -> LSTMResult:
+    """`differentiably` with the arguments of `reference.lstm`: `forward` gets x, h, c and the weights one by one."""
+    outputs, h, c = differentiably(forward, backward, x, *state, *weights, steps=steps, dtype=dtype)
+    return outputs, LSTMState(h, c)

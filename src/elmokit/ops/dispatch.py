@@ -1,7 +1,7 @@
 """Which implementation of an op runs: the only place that asks what the machine has.
 
-Backends are levels, from plain to fast. `IMPLEMENTATIONS` lists those of each op, best first; an op runs on the first
-one that is allowed and serves the device, the number type and the sizes at hand.
+Backends are levels, from plain to fast; an op runs on the highest one that is allowed, has it and
+serves the device, the dtype and the sizes at hand.
 
     reference   a few lines of PyTorch: the specification
     portable    PyTorch with gradients of our own, in bounded memory; any device
@@ -31,7 +31,7 @@ MAX_ALPHABET = 1024  # distinct characters: larger tables would take too much me
 
 
 class Request(NamedTuple):
-    """An op, and what it is to run with: the device, the number type, and the sizes on which the choice depends.
+    """An op, and what it is to run with: the device, the dtype, and the sizes on which the choice depends.
 
     The sizes are the lengths of the op's dot products; of a prepacked char_conv, the number of characters.
     """
@@ -43,10 +43,6 @@ class Request(NamedTuple):
 
 
 # --- Requirements of implementations: each gives the reason why a request cannot be served, or None -------------------
-
-
-def _anything(request: Request) -> str | None:
-    return None
 
 
 def _floats(request: Request) -> str | None:
@@ -92,69 +88,41 @@ def _tables_of_characters(request: Request) -> str | None:
     return _float32_sums(request)
 
 
-# --- The table: for each op its backends, best first, each with its module in elmokit.ops and its requirement ---------
+# --- The table: for each backend its ops, each with its module in elmokit.ops and its requirement ---------------------
 
 Requirement = Callable[[Request], str | None]
 IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
-    "lstm": {
-        "native": ("native.lstm", _prepacked_products),
-        "triton": ("triton.lstm", _lstm_on_cuda),
-        "portable": ("portable.lstm", _floats),
-        "reference": ("reference", _floats),
+    "native": {
+        "lstm": ("native.lstm", _prepacked_products),
+        "prepacked linear": ("native.gemm", _prepacked_products),
+        "prepacked highway": ("native.gemm", _prepacked_products),
+        # For words of more than 256 characters, or more than MAX_ALPHABET distinct ones in a call, the native module
+        # calls the reference: both are known only when the words are.
+        "char_conv": ("native.char_conv", _float32_sums),
+        "prepacked char_conv": ("native.char_conv", _tables_of_characters),
+        "logsumexp": ("native.logsumexp", _prepacked_float_products),
+        "unpack": ("native.unpack", _library_on_cpu),
     },
-    "linear": {
-        "portable": ("portable.linear", _floats),
-        "reference": ("reference", _floats),
-    },
-    "prepacked linear": {
-        "native": ("native.gemm", _prepacked_products),
-        "portable": ("portable.linear", _floats),
-        "reference": ("reference", _floats),
-    },
-    "prepacked highway": {
-        "native": ("native.gemm", _prepacked_products),
-        "portable": ("portable.highway", _floats),
-        "reference": ("reference", _floats),
-    },
-    "highway": {
-        "portable": ("portable.highway", _floats),
-        "reference": ("reference", _floats),
-    },
-    # For words of more than 256 characters, or more than MAX_ALPHABET distinct ones in a call, the native module calls
-    # the reference: both are known only when the words are.
-    "char_conv": {
-        "native": ("native.char_conv", _float32_sums),
-        "reference": ("reference", _floats),
-    },
-    "prepacked char_conv": {
-        "native": ("native.char_conv", _tables_of_characters),
-        "reference": ("reference", _floats),
-    },
-    "logsumexp": {
-        "native": ("native.logsumexp", _prepacked_float_products),
-        "portable": ("portable.logsumexp", _floats),
-        "reference": ("reference", _floats),
-    },
-    "unpack": {
-        "native": ("native.unpack", _library_on_cpu),
-        "reference": ("reference", _anything),
+    "triton": {"lstm": ("triton.lstm", _lstm_on_cuda)},
+    "portable": {
+        "lstm": ("portable.lstm", _floats),
+        **dict.fromkeys(("linear", "prepacked linear", "highway", "prepacked highway"), ("portable.linear", _floats)),
+        "logsumexp": ("portable.logsumexp", _floats),
     },
 }
+REFERENCE = "reference", _floats  # has every op
 
 
 # --- The choice ------------------------------------------------------------------------------------------------------
 
 
-def _level(name: str, source: str) -> int:
+def _checked(name: str, source: str) -> str:
     if name not in BACKENDS:
         raise ValueError(f"{source} must be one of {', '.join(BACKENDS)}, not {name!r}")
-    return BACKENDS.index(name)
+    return name
 
 
-class _Allowed:
-    """The highest level that may run; None until it is read from the environment."""
-
-    level: int | None = None
+_allowed: str | None = None  # the highest backend that may run; None until it is read from the environment
 
 
 def set_backend(name: str | None) -> None:
@@ -168,7 +136,8 @@ def set_backend(name: str | None) -> None:
     Raises:
         ValueError: If there is no such backend.
     """
-    _Allowed.level = None if name is None else _level(name, "the backend")
+    global _allowed
+    _allowed = None if name is None else _checked(name, "the backend")
 
 
 def get_backend() -> str:
@@ -177,9 +146,7 @@ def get_backend() -> str:
     Raises:
         ValueError: If ELMOKIT_BACKEND names no backend.
     """
-    if _Allowed.level is None:
-        _Allowed.level = _level(os.environ.get(VARIABLE) or BACKENDS[-1], VARIABLE)
-    return BACKENDS[_Allowed.level]
+    return _allowed or _checked(os.environ.get(VARIABLE) or BACKENDS[-1], VARIABLE)
 
 
 def available_backends() -> tuple[str, ...]:
@@ -196,13 +163,21 @@ def explain(op: str, device: str, dtype: torch.dtype, *sizes: int) -> dict[str, 
         reason is None. Where none can run the op, every one has a reason.
     """
     reasons: dict[str, str | None] = {}
-    for backend, (_, requirement) in IMPLEMENTATIONS[op].items():
-        is_allowed = BACKENDS.index(backend) <= BACKENDS.index(get_backend())
-        reason = requirement(Request(op, device, dtype, sizes)) if is_allowed else f"only {get_backend()} is allowed"
-        reasons[backend] = reason
-        if reason is None:
-            break
+    for backend in reversed(BACKENDS):
+        _, requirement = _implementation(op, backend)
+        if requirement is not None:
+            is_allowed = BACKENDS.index(backend) <= BACKENDS.index(get_backend())
+            reason = (
+                requirement(Request(op, device, dtype, sizes)) if is_allowed else f"only {get_backend()} is allowed"
+            )
+            reasons[backend] = reason
+            if reason is None:
+                break
     return reasons
+
+
+def _implementation(op: str, backend: str) -> tuple[str, Requirement | None]:
+    return REFERENCE if backend == "reference" else IMPLEMENTATIONS[backend].get(op, ("", None))
 
 
 @cache
@@ -213,16 +188,16 @@ def _chosen(request: Request, allowed: str) -> Any:
     if reason is not None:
         details = "; ".join(f"{name}: {why}" for name, why in reasons.items())
         raise ValueError(f"no backend runs {request.op} in {str(request.dtype).removeprefix('torch.')} ({details})")
-    return import_module(f"elmokit.ops.{IMPLEMENTATIONS[request.op][backend][0]}")
+    return import_module(f"elmokit.ops.{_implementation(request.op, backend)[0]}")
 
 
 def choose(op: str, device: torch.device, dtype: torch.dtype, *sizes: int) -> Any:
     """The module whose functions run an op.
 
     Args:
-        op: A key of `IMPLEMENTATIONS`.
+        op: A name of `IMPLEMENTATIONS`.
         device: Where its tensors are.
-        dtype: The number type of its products.
+        dtype: The dtype of its products.
         sizes: See `Request`.
 
     Returns:

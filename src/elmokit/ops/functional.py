@@ -1,11 +1,11 @@
-"""Every operation that the network needs: its signature, its number type and its errors.
+"""Every operation that the network needs: its signature, its dtype and its errors.
 
 `reference` says in a few lines of PyTorch what each op computes, and `dispatch` chooses which implementation runs. An
 implementation is a module with the functions that this one calls: for most ops a function named like the op, and
 `prepack_{op}` where the op has a form without gradients whose weights are prepacked.
 
-Products run in the number type of the weights, or in that of autocast; results are at least float32 unless an op says
-otherwise. The results of a prepacked map may have the number type of its products.
+GEMMs run in the dtype of the weights, or in that of autocast; results are at least float32 unless an op says
+otherwise. The results of a prepacked map may have the dtype of its GEMMs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _constant(device: torch.device) -> Iterator[None]:
 
 
 def _product_dtype(weight: Tensor) -> torch.dtype:
-    """The weight's number type, or autocast's, which leaves float64 as it is (like PyTorch's own operations)."""
+    """The weight's dtype, or autocast's, which leaves float64 as it is (like PyTorch's own operations)."""
     device = weight.device.type
     is_cast = torch.is_autocast_enabled(device) and weight.dtype != torch.float64
     return torch.get_autocast_dtype(device) if is_cast else weight.dtype
@@ -52,6 +52,14 @@ class LSTMState(NamedTuple):
 
     h: Tensor
     c: Tensor
+
+    def zero_row(self) -> LSTMState:
+        """A single row of zeros: what a reset sets, unless it is another state."""
+        return LSTMState(*(part.new_zeros(1, part.shape[1]) for part in self))
+
+    def copy(self) -> LSTMState:
+        """A contiguous copy, to be updated in place."""
+        return LSTMState(*(part.clone(memory_format=torch.contiguous_format) for part in self))
 
 
 class Clips(NamedTuple):
@@ -74,82 +82,104 @@ class LSTMWeights(NamedTuple):
         """The lengths of the dot products with the weights: K, D and H."""
         return self.input.shape[1], self.recurrent.shape[1], len(self.recurrent) // 4
 
-    def copied(self, dtype: torch.dtype) -> LSTMWeights:
-        """Copies in another number type, without gradients; the bias keeps its own."""
-        projection = None if self.projection is None else self.projection.detach().to(dtype, copy=True)
-        input, recurrent = (weight.detach().to(dtype, copy=True) for weight in (self.input, self.recurrent))
-        return LSTMWeights(input, recurrent, self.bias.detach().clone(), projection)
+
+class LSTMSteps(NamedTuple):
+    """The steps that a layer runs."""
+
+    packing: Packing  # the shape of a stream of N slots, with B rows
+    clips: Clips
+    start: LSTMState  # the state after a reset: a single row, which gets no gradient
 
 
-# A function of (x, packing, state, clips, start, index=None, out=None) that returns what `lstm` does, without
-# gradients. With `index` (N,) slot n reads x[index[n]]; the outputs are written to `out` if it is given.
-PrepackedLSTM = Callable[..., tuple[Tensor, LSTMState]]
+LSTMResult = tuple[Tensor, LSTMState]  # the outputs (N, D), and each row's state after its last step
 
 
-def _check_sizes(x: Tensor, packing: Packing, state: LSTMState, weights: LSTMWeights, start: LSTMState | None) -> None:
-    """ValueError unless all sizes fit: the compiled functions rely on them without a check."""
-    (input_width, width, hidden), rows, slots = weights.depths, len(state.h), packing.num_slots
-    sizes = [("x", x, (slots, input_width)), ("h", state.h, (rows, width)), ("c", state.c, (rows, hidden))]
-    if start is not None:
-        sizes += [("h of the start state", start.h, (1, width)), ("c of the start state", start.c, (1, hidden))]
-    for name, tensor, expected in sizes:
-        if tensor.shape != expected:
-            raise ValueError(f"{name} is {tuple(tensor.shape)}; the layer and its packing need {expected}")
-    if packing.resets is not None and len(packing.resets) != slots:
-        raise ValueError(f"the packing has {len(packing.resets)} resets for {slots} slots")
-    if (most := max(packing.batch_sizes, default=0)) > rows:
-        raise ValueError(f"the packing has {most} rows, the state {rows}")
-
-
-def lstm(
+def _prepared(
+    depths: tuple[int, int, int],
+    dtype: torch.dtype,
     x: Tensor,
-    packing: Packing,
     state: LSTMState,
-    weights: LSTMWeights,
-    clips: Clips,
-    start: LSTMState | None = None,
-) -> tuple[Tensor, LSTMState]:
+    steps: LSTMSteps,
+    index: Tensor | None,
+) -> tuple[Tensor, LSTMState, LSTMSteps]:
+    """The arguments of `lstm` in the dtype of sums. ValueError unless all sizes fit: compiled code relies on them."""
+    (packing, clips, start), rows, slots = steps, len(state.h), steps.packing.num_slots
+    parts = x if index is None else index, x[:0], *state, *start
+    expected = (slots,), (0, depths[0]), (rows, depths[1]), (rows, depths[2]), (1, depths[1]), (1, depths[2])
+    if (
+        any(part.shape[: len(shape)] != shape for part, shape in zip(parts, expected, strict=True))
+        or max(packing.batch_sizes, default=0) > rows
+        or (packing.resets is not None and len(packing.resets) != slots)
+    ):
+        shapes = ", ".join(str(tuple(part.shape)) for part in (x, *state, *start))
+        raise ValueError(
+            f"x, h, c and the start's h and c are {shapes}: they do not fit K, D, H = {depths} or {packing}"
+        )
+    wide = torch.promote_types(dtype, torch.float32)
+    start = LSTMState(*(part.detach().to(wide).contiguous() for part in start))
+    return x.to(wide), LSTMState(state.h.to(wide), state.c.to(wide)), LSTMSteps(packing, clips, start)
+
+
+def lstm(x: Tensor, state: LSTMState, weights: LSTMWeights, steps: LSTMSteps) -> LSTMResult:
     """Run one layer of projected, clipped LSTM over a packed stream, in one direction.
 
     Args:
         x: The layer's input (N, K), in stream order.
-        packing: The stream's shape, with B rows.
         state: The state from which each row starts, by rank.
         weights: See `LSTMWeights`.
-        clips: See `Clips`.
-        start: The state after a reset, a single row, which gets no gradient; None: zeros.
+        steps: See `LSTMSteps`.
 
     Returns:
-        The outputs (N, D) and each row's state after its last step.
+        See `LSTMResult`.
 
     Raises:
         ValueError: If the sizes of the input, the packing, the states and the weights do not fit together, or no
-            backend multiplies this number type.
+            backend multiplies this dtype.
     """
-    _check_sizes(x, packing, state, weights, start)
     dtype = _product_dtype(weights.recurrent)
-    wide = torch.promote_types(dtype, torch.float32)
-    state = LSTMState(state.h.to(wide), state.c.to(wide))
-    start = LSTMState(*(part.new_zeros(1, part.shape[1]) for part in state)) if start is None else start
-    start = LSTMState(start.h.detach().to(wide), start.c.detach().to(wide))
     with torch.autocast(x.device.type, enabled=False):
-        if records_gradients(x, *state, *weights):
-            implementation = choose("lstm", x.device, dtype, *weights.depths)
-            return implementation.lstm(x.to(wide), packing, state, weights, clips, start, dtype)
-        return prepack_lstm(weights, dtype)(x.to(wide), packing, state, clips, start)
+        if not records_gradients(x, *state, *weights):
+            return prepack_lstm(weights, dtype)(x, state, steps)
+        x, state, steps = _prepared(weights.depths, dtype, x, state, steps, None)
+        return choose("lstm", x.device, dtype, *weights.depths).lstm(x, state, weights, steps, dtype)
 
 
-def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> PrepackedLSTM:
-    """Prepack the weights of `lstm` for products of one number type.
+def _run_prepacked_lstm(
+    run: Callable[..., LSTMResult],
+    depths: tuple[int, int, int],
+    dtype: torch.dtype,
+    x: Tensor,
+    state: LSTMState,
+    steps: LSTMSteps,
+    index: Tensor | None = None,
+) -> LSTMResult:
+    return run(*_prepared(depths, dtype, x, state, steps, index), index)
+
+
+def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> Callable[..., LSTMResult]:
+    """Prepack the weights of `lstm` for GEMMs in one dtype.
+
+    Returns:
+        A function of (x, state, steps, index=None) that returns what `lstm` does, without gradients. With `index` (N,)
+        slot n reads x[index[n]].
 
     Raises:
-        ValueError: If no backend multiplies that type.
+        ValueError: If no backend multiplies that dtype.
     """
     with _constant(weights.recurrent.device):
-        return choose("lstm", weights.recurrent.device, dtype, *weights.depths).prepack_lstm(weights, dtype)
+        run = choose("lstm", weights.recurrent.device, dtype, *weights.depths).prepack_lstm(weights, dtype)
+    return partial(_run_prepacked_lstm, run, weights.depths, dtype)
 
 
 # --- Characters to token vectors -------------------------------------------------------------------------------------
+
+
+class CharFilters(NamedTuple):
+    """The weights of the character convolutions."""
+
+    embedding: Tensor  # (n, E)
+    weights: Sequence[Tensor]  # for each width w, its filters (F, E, w)
+    biases: Sequence[Tensor]  # for each width, (F,)
 
 
 def _check_ids(ids: Tensor, num_characters: int, widest_filter: int) -> None:
@@ -160,27 +190,26 @@ def _check_ids(ids: Tensor, num_characters: int, widest_filter: int) -> None:
         raise IndexError(f"characters must lie in 0..{num_characters - 1}, not {int(ids.min())}..{int(ids.max())}")
 
 
-def char_conv(ids: Tensor, embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+def char_conv(ids: Tensor, filters: CharFilters) -> Tensor:
     """Convolve over the characters of words, and take each filter's maximum over all positions of a word.
 
     Args:
         ids: The words' characters (U, C), as row indices of the embedding.
-        embedding: (n, E).
-        weights: For each width w, its filters (F, E, w).
-        biases: For each width, (F,).
+        filters: See `CharFilters`.
 
     Returns:
-        (U, sum of F), in the number type of the embedding, or that of autocast.
+        (U, sum of F), in the dtype of the embedding, or that of autocast.
 
     Raises:
         IndexError: If a character has no row in the embedding; on a GPU, PyTorch's own error.
         ValueError: If C is less than the greatest width.
     """
-    _check_ids(ids, len(embedding), max(weight.shape[2] for weight in weights))
+    embedding = filters.embedding
+    _check_ids(ids, len(embedding), max(weight.shape[2] for weight in filters.weights))
     dtype = _product_dtype(embedding)
     with torch.autocast(ids.device.type, enabled=False):
         implementation = choose("char_conv", ids.device, torch.promote_types(dtype, embedding.dtype))
-        return implementation.char_conv(ids, embedding, weights, biases, dtype)
+        return implementation.char_conv(ids, filters, dtype)
 
 
 def _run_checked(run: Callable[[Tensor], Tensor], num_characters: int, widest_filter: int, ids: Tensor) -> Tensor:
@@ -188,14 +217,13 @@ def _run_checked(run: Callable[[Tensor], Tensor], num_characters: int, widest_fi
     return run(ids)
 
 
-def prepack_char_conv(
-    embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
-) -> Callable[[Tensor], Tensor]:
-    """Prepack the weights of `char_conv`: a function of ids that runs without gradients, with the same errors."""
+def prepack_char_conv(filters: CharFilters, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """Prepack the weights of `char_conv`: a function of ids (U, C) without gradients; C may differ between calls."""
+    embedding = filters.embedding
     with _constant(embedding.device):
         implementation = choose("prepacked char_conv", embedding.device, dtype, len(embedding))
-        run = implementation.prepack_char_conv(embedding, weights, biases, dtype)
-    return partial(_run_checked, run, len(embedding), max(weight.shape[2] for weight in weights))
+        run = implementation.prepack_char_conv(filters, dtype)
+    return partial(_run_checked, run, len(embedding), max(weight.shape[2] for weight in filters.weights))
 
 
 def highway(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -207,7 +235,7 @@ def highway(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         bias: (2F,).
 
     Returns:
-        (M, F), in the number type of the weight, or that of autocast.
+        (M, F), in the dtype of the weight, or that of autocast.
     """
     dtype = _product_dtype(weight)
     with torch.autocast(x.device.type, enabled=False):
@@ -233,7 +261,7 @@ def prepack_linear(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable
     Args:
         weight: (M, K).
         bias: (M,).
-        dtype: The number type of the products.
+        dtype: The dtype of the GEMM.
 
     Returns:
         A function of x (N, K) that returns x @ weight.T + bias (N, M).
@@ -263,20 +291,16 @@ def linear_logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Ten
     Raises:
         ValueError: If the sizes do not fit together, or there are no classes.
     """
-    count, dim = hidden.shape
-    if weight.shape[1] != dim:
-        raise ValueError(
-            f"vectors {tuple(hidden.shape)} do not fit the softmax's weight {tuple(weight.shape)}: both need D columns"
-        )
-    if 0 in weight.shape:
-        raise ValueError(f"a softmax needs classes and vectors with values, and its weight is {tuple(weight.shape)}")
-    if len(bias) != len(weight):
-        raise ValueError(f"the bias has {len(bias)} entries for {len(weight)} classes")
-    if excluded is not None and len(excluded) != count:
-        raise ValueError(f"excluded has {len(excluded)} entries for {count} vectors: give one for each, -1 for none")
+    (count, dim), (classes, depth) = hidden.shape, weight.shape
+    entries = count if excluded is None else len(excluded)
+    if (dim, len(bias), entries) != (depth, classes, count) or 0 in weight.shape:
+        shapes = [None if tensor is None else tuple(tensor.shape) for tensor in (hidden, weight, bias, excluded)]
+        raise ValueError(f"hidden, weight, bias and excluded do not fit together, or there are no classes: {shapes}")
     dtype = _product_dtype(weight)
     with torch.autocast(hidden.device.type, enabled=False):
-        return choose("logsumexp", hidden.device, dtype, dim).logsumexp(hidden, weight, bias, excluded, dtype)
+        return choose("logsumexp", hidden.device, dtype, weight.shape[1]).logsumexp(
+            hidden, weight, bias, excluded, dtype
+        )
 
 
 # --- Streams to text -------------------------------------------------------------------------------------------------

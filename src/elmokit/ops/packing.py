@@ -136,19 +136,6 @@ class PackedText:
         return torch.cat([streams[d, slots[d]] for d in range(2)], dim=-1)
 
 
-def _first_steps(lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The step at which each sentence begins: the length of what already lies in its row."""
-    by_row = np.argsort(rows, kind="stable")
-    ends = np.cumsum(lengths[by_row])
-    begins = ends - lengths[by_row]
-    sorted_rows = rows[by_row]
-    new_row = np.concatenate([[True], sorted_rows[1:] != sorted_rows[:-1]]) if len(rows) else np.zeros(0, dtype=bool)
-    row_begin = np.maximum.accumulate(np.where(new_row, begins, 0)) if len(rows) else begins
-    first_step = np.empty_like(begins)
-    first_step[by_row] = begins - row_begin
-    return first_step
-
-
 def pack_sentences(
     lengths: Sequence[int] | np.ndarray, rows: Sequence[int] | np.ndarray, num_rows: int, reset: bool
 ) -> PackedText:
@@ -165,7 +152,10 @@ def pack_sentences(
     batch_sizes = num_rows - np.searchsorted(np.sort(row_lengths), steps, side="right")
     step_starts = np.concatenate([[0], np.cumsum(batch_sizes)])
 
-    first_step = _first_steps(lengths, rows)
+    by_row = np.argsort(rows, kind="stable")  # a sentence begins at the length of what lies in its row before it
+    first_step = np.empty_like(lengths)
+    first_step[by_row] = np.cumsum(lengths[by_row]) - lengths[by_row]
+    first_step -= (np.cumsum(row_lengths) - row_lengths)[rows]
     token_rank = np.repeat(rank[rows], lengths)
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     begin = np.repeat(first_step, lengths)

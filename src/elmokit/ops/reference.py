@@ -1,6 +1,6 @@
 """The specification of every op, in plain PyTorch, differentiated by PyTorch.
 
-`dtype` is the number type of products; sums of products and the state are at least float32.
+`dtype` is what is multiplied in; sums of products and the state are at least float32.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elmokit.ops.functional import Clips, LSTMState, LSTMWeights
-from elmokit.ops.packing import Packing
+from elmokit.ops.functional import CharFilters, LSTMResult, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.transfer import download, upload
 
 CHUNK_WORDS, CHUNK_WORDS_ON_GPU = 512, 4096  # words per convolution without gradients; the latter is not measured
@@ -27,16 +26,9 @@ def _product(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype).to(wide) @ weight.to(dtype).to(wide).T
 
 
-def lstm(
-    x: Tensor,
-    packing: Packing,
-    state: LSTMState,
-    weights: LSTMWeights,
-    clips: Clips,
-    start: LSTMState,
-    dtype: torch.dtype,
-) -> tuple[Tensor, LSTMState]:
+def lstm(x: Tensor, state: LSTMState, weights: LSTMWeights, steps: LSTMSteps, dtype: torch.dtype) -> LSTMResult:
     """One step at a time (bilm-tf; AllenNLP, lstm_cell_with_projection.py:207-231)."""
+    packing, clips, start = steps
     inputs = _product(x, weights.input, dtype) + weights.bias
     (h, c), outputs = state, []
     for slots, rows in packing.steps():
@@ -59,23 +51,14 @@ def lstm(
 
 
 def _run_lstm(
-    x: Tensor,
-    packing: Packing,
-    state: LSTMState,
-    clips: Clips,
-    start: LSTMState,
-    index: Tensor | None = None,
-    out: Tensor | None = None,
-    *,
-    weights: LSTMWeights,
-    dtype: torch.dtype,
-) -> tuple[Tensor, LSTMState]:
-    outputs, state = lstm(x if index is None else x[index], packing, state, weights, clips, start, dtype)
-    return outputs if out is None else out.copy_(outputs), state
+    x: Tensor, state: LSTMState, steps: LSTMSteps, index: Tensor | None, *, weights: LSTMWeights, dtype: torch.dtype
+) -> LSTMResult:
+    return lstm(x if index is None else x[index], state, weights, steps, dtype)
 
 
-def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> Callable[..., tuple[Tensor, LSTMState]]:
-    return partial(_run_lstm, weights=weights.copied(dtype), dtype=dtype)
+def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> Callable[..., LSTMResult]:
+    own: Any = [weight if weight is None else weight.detach().clone() for weight in weights]
+    return partial(_run_lstm, weights=LSTMWeights(*own), dtype=dtype)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
@@ -95,29 +78,23 @@ def prepack_highway(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callabl
     return partial(highway, weight=weight.detach().to(dtype, copy=True), bias=bias.detach().clone(), dtype=dtype)
 
 
-def char_conv(
-    ids: Tensor, embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
-) -> Tensor:
-    characters = F.embedding(ids, embedding).transpose(1, 2).to(dtype)
-    filters = zip(weights, biases, strict=True)
-    pooled = [F.conv1d(characters, weight.to(dtype), bias.to(dtype)).amax(dim=2) for weight, bias in filters]
+def char_conv(ids: Tensor, filters: CharFilters, dtype: torch.dtype) -> Tensor:
+    characters = F.embedding(ids, filters.embedding).transpose(1, 2).to(dtype)
+    pairs = zip(filters.weights, filters.biases, strict=True)
+    pooled = [F.conv1d(characters, weight.to(dtype), bias.to(dtype)).amax(dim=2) for weight, bias in pairs]
     return torch.cat(pooled, dim=1)
 
 
-def _char_conv_in_chunks(ids: Tensor, **weights: Any) -> Tensor:
+def _char_conv_in_chunks(ids: Tensor, filters: CharFilters, dtype: torch.dtype) -> Tensor:
     """`char_conv` in bounded memory."""
     chunks = ids.split(CHUNK_WORDS if ids.device.type == "cpu" else CHUNK_WORDS_ON_GPU)
-    return torch.cat([char_conv(chunk, **weights) for chunk in chunks])
+    return torch.cat([char_conv(chunk, filters, dtype) for chunk in chunks])
 
 
-def prepack_char_conv(
-    embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
-) -> Callable[[Tensor], Tensor]:
-    own = {
-        "weights": [weight.detach().clone() for weight in weights],
-        "biases": [bias.detach().clone() for bias in biases],
-    }
-    return partial(_char_conv_in_chunks, embedding=embedding.detach().clone(), dtype=dtype, **own)
+def prepack_char_conv(filters: CharFilters, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    weights, biases = ([part.detach().clone() for part in parts] for parts in filters[1:])
+    copied = CharFilters(filters.embedding.detach().clone(), weights, biases)
+    return partial(_char_conv_in_chunks, filters=copied, dtype=dtype)
 
 
 def logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -7,16 +7,13 @@ interrupted while its tasks go on: a task holds what it reads and writes, so not
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, wait
-from contextlib import ExitStack, suppress
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from functools import cache, partial
-from itertools import chain, islice
-from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import torch
@@ -26,81 +23,38 @@ Result = TypeVar("Result")
 CPU = torch.device("cpu")
 
 
-def _on_new_thread(task: Callable[[], Result]) -> Result:
-    """The result of a task that cannot fail, run on a thread that ends with it."""
-    results: list[Result] = []
-    thread = threading.Thread(target=lambda: results.append(task()))
-    thread.start()
-    thread.join()
-    return results[0]
-
-
-class _Pool:
-    """A number of threads that run tasks in the order in which they were submitted."""
-
-    def __init__(self, size: int, computes: bool) -> None:
-        self._computes = computes
-        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        # PyTorch remembers the last setting for threads that begin later. That of the caller may be another one: a pool
-        # may be created on a thread of a pool.
-        remembered = _on_new_thread(torch.get_num_threads)
-        ready = threading.Barrier(size + 1)
-        self._threads = [
-            threading.Thread(target=self._work, args=(ready,), name=f"elmokit-{number}", daemon=True)
-            for number in range(size)
-        ]
-        for thread in self._threads:
-            thread.start()
-        try:
-            ready.wait()
-        finally:
-            _on_new_thread(partial(torch.set_num_threads, remembered))
-
-    def _work(self, ready: threading.Barrier) -> None:
-        torch.get_num_threads()  # a new thread adopts the remembered setting at its first call: before the next line
-        torch.set_num_threads(1)
-        _of_thread.pool = self if self._computes else None
-        ready.wait()
-        while (submitted := self._tasks.get()) is not None:
-            future, task = submitted
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(task())
-                except BaseException as error:
-                    future.set_exception(error)
-            del submitted, future, task  # or what the task holds would be kept until the next one comes
-
-    def submit(self, task: Callable[[], Result]) -> Future[Result]:
-        future: Future[Result] = Future()
-        self._tasks.put((future, task))
-        return future
-
-    def close(self) -> None:
-        """Cancel the tasks that have not begun, and wait for those that have."""
-        with suppress(Empty):
-            while (submitted := self._tasks.get_nowait()) is not None:
-                submitted[0].cancel()
-                submitted[0].set_running_or_notify_cancel()  # or who waits for it would wait on
-        for _ in self._threads:
-            self._tasks.put(None)
-        for thread in self._threads:
-            thread.join()
-
-
 class _OfThread(threading.local):
     threads: int | None = None  # how many the work of this thread may use; None: as many as PyTorch would
-    pool: _Pool | None = None  # the pool for computing to which this thread belongs, if any
+    pool_size: int | None = None  # that of the pool for computing to which this thread belongs, if any
 
 
 _of_thread = _OfThread()
-_pools: dict[tuple[str, int], _Pool] = {}
+_pools: dict[tuple[str, int], ThreadPoolExecutor] = {}
 _pools_lock = threading.Lock()
 
 
-def _pool(kind: str, size: int) -> _Pool:
+def _begin(pool_size: int | None) -> None:
+    torch.get_num_threads()  # a new thread adopts the remembered setting at its first call: before the next line
+    torch.set_num_threads(1)
+    _of_thread.pool_size = pool_size
+
+
+def _on_new_thread(function: Callable[..., Result], *arguments: int) -> Result:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def _pool(kind: str, size: int) -> ThreadPoolExecutor:
+    """The pool of that many threads for "work", or for "items" that wait for work."""
     with _pools_lock:
         if (kind, size) not in _pools:
-            _pools[kind, size] = _Pool(size, computes=kind == "work")
+            # PyTorch remembers the last setting for threads that begin later: all threads of the pool begin now, and
+            # then the setting is restored. That of the caller may be another one, on a thread of a pool.
+            remembered, ready = _on_new_thread(torch.get_num_threads), threading.Barrier(size)
+            pool = ThreadPoolExecutor(size, "elmokit", _begin, (size if kind == "work" else None,))
+            wait([pool.submit(ready.wait) for _ in range(size)])
+            _on_new_thread(torch.set_num_threads, remembered)
+            _pools[kind, size] = pool
         return _pools[kind, size]
 
 
@@ -115,18 +69,6 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def _at_exit() -> None:
-    """Wait for tasks of interrupted calls: Python stops their threads when it ends, which within PyTorch aborts the
-    process."""
-    for kind in ("items", "work"):  # in this order: items wait for work
-        for key in list(_pools):
-            if key[0] == kind:  # forgotten first: what is still called at exit gets a pool that runs tasks
-                _pools.pop(key).close()
-
-
-atexit.register(_at_exit)
 
 
 def num_threads() -> int:
@@ -167,9 +109,13 @@ def _finished(futures: list[Future[Result]]) -> list[Result]:
     return [future.result() for future in futures]
 
 
-def _sees_operations() -> bool:
-    """Whether the caller observes PyTorch's operations on its own thread, as FLOP counters do."""
-    return any(getattr(torch._C, f"_len_torch_{kind}_stack", lambda: 0)() for kind in ("dispatch", "function"))
+def _is_observed() -> bool:
+    """Whether the caller observes operations on its own thread, as FLOP counters do, or what is saved for gradients, as
+    checkpointing does."""
+    hooks = getattr(getattr(torch._C, "_autograd", None), "_top_saved_tensors_default_hooks", lambda _: None)(False)
+    return hooks is not None or any(
+        getattr(torch._C, f"_len_torch_{kind}_stack", lambda: 0)() for kind in ("dispatch", "function")
+    )
 
 
 def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = CPU) -> list[Result]:
@@ -179,14 +125,14 @@ def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = C
     caller observes operations, the tasks run one after another on this thread.
     """
     threads = num_threads() if device.type == "cpu" else 1
-    if threads < 2 or len(tasks) < 2 or _sees_operations():
+    if threads < 2 or len(tasks) < 2 or _is_observed():
         with torch.no_grad():
             return [task() for task in tasks]
     share = -(-threads // len(tasks))
     own = [_in_the_same_mode(task, share) for task in tasks]
-    if (pool := _of_thread.pool) is None:
+    if (size := _of_thread.pool_size) is None:
         return _finished([_pool("work", threads).submit(task) for task in own])
-    others = [pool.submit(task) for task in own[1:]]
+    others = [_pool("work", size).submit(task) for task in own[1:]]
     try:
         results = [own[0]()]
         for future, task in zip(others, own[1:], strict=True):
@@ -236,13 +182,6 @@ def _side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def _has_modes() -> bool:
-    """Whether the caller observes operations, or what they save for gradients, as checkpointing does."""
-    autograd = getattr(torch._C, "_autograd", None)
-    hooks = getattr(autograd, "_top_saved_tensors_default_hooks", lambda _: None)(False)
-    return hooks is not None or _sees_operations()
-
-
 def run_on_own_thread(task: Callable[[], Result], device: torch.device = CPU) -> Result:
     """Run a task on a thread of the pool, all of whose threads it may use, and return its result.
 
@@ -251,7 +190,7 @@ def run_on_own_thread(task: Callable[[], Result], device: torch.device = CPU) ->
     PyTorch's own operations are single-threaded in the pool. On the caller's thread each would wait, busily, until
     OpenMP's other threads have done their share: if another process has one of the cores, for a whole time slice.
     """
-    if device.type != "cpu" or num_threads() < 2 or _of_thread.pool is not None or _has_modes():
+    if device.type != "cpu" or num_threads() < 2 or _of_thread.pool_size is not None or _is_observed():
         return task()
     own = _in_the_same_mode(task, num_threads(), torch.is_grad_enabled())
     return _finished([_pool("work", num_threads()).submit(own)])[0]
@@ -280,13 +219,6 @@ def run_ahead(task: Callable[[], Result]) -> Future[Result]:
     return _pool("items", 1).submit(_in_the_same_mode(task, 1))
 
 
-def _first_result(waiting: deque[Future[Result]]) -> Result:
-    """Remove the first task once it has a result: until then, an interrupted `overlapped` waits for it."""
-    result = waiting[0].result()
-    waiting.popleft()
-    return result
-
-
 def overlapped(process: Callable[[Item], Result], items: Iterable[Item], ahead: int) -> Generator[Result, None, None]:
     """Yield process(item) for each item, in order; `ahead` of them run at a time, each on a thread of its own.
 
@@ -296,21 +228,17 @@ def overlapped(process: Callable[[Item], Result], items: Iterable[Item], ahead: 
     if ahead < 2:
         yield from map(process, items)
         return
-    items, threads, waiting = iter(items), num_threads(), deque[Future[Result]]()
-    first = list(islice(items, 2))
-    if len(first) < 2:
-        for item in first:
-            yield run_on_own_thread(partial(process, item))
-        return
-    pool = _pool("items", ahead)
+    pool, threads, waiting = _pool("items", ahead), num_threads(), deque[Future[Result]]()
     try:
-        for item in chain(first, items):
-            waiting.append(pool.submit(_in_the_same_mode(lambda item=item: process(item), threads)))
+        for item in items:
+            waiting.append(pool.submit(_in_the_same_mode(partial(process, item), threads)))
             del item
             if len(waiting) == ahead:
-                yield _first_result(waiting)
+                yield waiting[0].result()
+                waiting.popleft()
         while waiting:
-            yield _first_result(waiting)
+            yield waiting[0].result()
+            waiting.popleft()
     finally:
         for future in waiting:
             future.cancel()

@@ -125,5 +125,5 @@ def allocate_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """The tensor itself, or its values in another number type."""
+    """The tensor itself, or its values in another dtype."""
     return tensor if tensor.dtype == dtype else allocate_like(tensor, dtype).copy_(tensor)

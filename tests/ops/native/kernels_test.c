@@ -1,4 +1,4 @@
-/* The kernels of one target and number type against plain loops, as a program: for processors that are emulated, and for
+/* The kernels of one target and dtype against plain loops, as a program: for processors that are emulated, and for
  * sanitizers (make test-kernels). Exits with 1 where a result is wrong. */
 #include <math.h>
 #include <stdio.h>
@@ -131,8 +131,13 @@ static void test_lstm(ptrdiff_t steps, ptrdiff_t rows, ptrdiff_t units, ptrdiff_
         }
     }
     TYPED(lstm_forward)(
-        steps, batch_sizes, NULL, 0, rows, units, width, 0, 0.9f, 0.8f, of_recurrent, of_projection, in_panels, NULL, across,
-        UNITS, PANEL, outputs, h, c, start, start, NULL, NULL, NULL, NULL, NULL, low_h, low_hidden);
+        &(lstm_steps){
+            .steps = steps, .end_row = rows, .hidden = units, .width = width, .batch_sizes = batch_sizes, .cell_clip = 0.9f,
+            .projection_clip = 0.8f},
+        &(forward_pass){
+            .recurrent = of_recurrent, .projection = of_projection, .inputs = in_panels, .row_stride = across,
+            .gate_stride = UNITS, .unit_stride = PANEL, .outputs = outputs, .h = h, .c = c, .start_h = start,
+            .start_c = start, .low_h = low_h, .low_units = low_hidden});
     check("lstm", outputs, expected, slots * width, 3 * WIDE_TOLERANCE);
     free(recurrent), free(projection), free(inputs), free(outputs), free(h), free(c), free(start), free(expected);
     free(before), free(cell), free(hidden), free(in_panels), free(low_h), free(low_hidden), free(of_recurrent);

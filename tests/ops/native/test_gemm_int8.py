@@ -1,8 +1,6 @@
 """Products of int8 against NumPy's, and int8 models against the exact one."""
 
 from collections.abc import Callable
-from itertools import product as all_pairs
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,18 +10,15 @@ from example_text import example_sentences
 from oracle import relu, sigmoid
 from torch import Tensor
 
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
+from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.files import encode_file
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.inference import prepack as prepack_bilm
 from elmokit.ops import reference
 from elmokit.ops.dispatch import MAX_INT8_DEPTH, choose
-from elmokit.ops.functional import Clips, LSTMState, LSTMWeights, prepack_lstm
+from elmokit.ops.functional import Clips, LSTMState, LSTMSteps, LSTMWeights, prepack_lstm
 from elmokit.ops.native.gemm import prepack, prepacked_highway, product
 from elmokit.ops.packing import Packing, pack_sentences
-from elmokit.runtime import INFERENCE_DTYPES, pick_dtype
 
 CPU = torch.device("cpu")
 UNTOUCHED = -12345.0
@@ -126,39 +121,6 @@ def test_results_in_bfloat16_are_rounded_as_torch_rounds() -> None:
 
 
 @needs_int8
-def test_only_the_result_is_written() -> None:
-    for dtype, rows, columns in all_pairs([torch.bfloat16, torch.float32], [1, 7], [1, 17, 63, 65]):
-        weight, a = draw(columns, 6), draw(rows, 6)
-        around = torch.full((rows + 2, columns + 40), UNTOUCHED, dtype=dtype)
-        product(a, prepack(weight, torch.int8), out=around[1:-1, 20:-20])
-        assert torch.equal(around[1:-1, 20:-20], torch.from_numpy(exactly(a, weight)).to(dtype))
-        around[1:-1, 20:-20] = UNTOUCHED
-        assert (around == torch.tensor(UNTOUCHED, dtype=dtype)).all()
-
-
-@needs_int8
-def test_factors_of_any_strides_and_type() -> None:
-    whole, a = draw(40, 150), draw(10, 14, seed=1).T
-    for weight in (whole[:10, :70].T, whole[3:33:3, 5:75].T, whole[:33, 40:60:2]):
-        np.testing.assert_array_equal(float_product(a, weight).numpy(), exactly(a, weight))
-        wide = float_product(a.double(), weight.double())
-        np.testing.assert_array_equal(wide.numpy(), exactly(a, weight))
-
-
-@needs_int8
-def test_what_does_not_fit_is_refused() -> None:
-    packed = prepack(draw(6, 4), torch.int8)
-    for call in (
-        lambda: product(draw(3, 5), packed),
-        lambda: product(draw(3, 4), packed, out=torch.empty(3, 6, dtype=torch.int8)),
-        lambda: product(draw(3, 4), packed, bias=draw(4)),
-        lambda: prepacked_highway(draw(3, 4), packed, draw(8)),
-    ):
-        with pytest.raises(AssertionError):
-            call()
-
-
-@needs_int8
 @pytest.mark.parametrize("units", [1, 3, 16, 31, 32, 33, 100])
 def test_highway_equals_its_definition(units: int) -> None:
     weight, bias = draw(2 * units, units, scale=units**-0.5), draw(2 * units)
@@ -191,7 +153,7 @@ class Layer:
     def by_kernel(self, clips: Clips) -> list[Tensor]:
         """Outputs, h, c."""
         run = prepack_lstm(self.weights, torch.int8)
-        outputs, state = run(self.x, self.packing, self.state, clips, self.start)
+        outputs, state = run(self.x, self.state, LSTMSteps(self.packing, clips, self.start))
         return [outputs, *state]
 
     def by_reference(self, clips: Clips) -> list[Tensor]:
@@ -200,8 +162,8 @@ class Layer:
             dequantised(self.weights.input), dequantised(self.weights.recurrent), self.weights.bias.double(), projection
         )
         state, start = (LSTMState(part.h.double(), part.c.double()) for part in (self.state, self.start))
-        x = self.x.double()
-        outputs, after = reference.lstm(x, self.packing, state, weights, clips, start, torch.float64)
+        steps = LSTMSteps(self.packing, clips, start)
+        outputs, after = reference.lstm(self.x.double(), state, weights, steps, torch.float64)
         return [outputs, *after]
 
 
@@ -295,32 +257,9 @@ def test_models_of_odd_sizes(characters: CharCNNConfig | None) -> None:
         assert (layer - expected).norm() < 0.03 * expected.norm()
 
 
-@needs_int8
-def test_vectors_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("I like to eat apple\n\nI like apple products\n", encoding="utf-8")
-    encode_file(tmp_path / "text.txt", tmp_path / "out.npy", dtype="int8", tokenize=False)
-    texts = [line.split() for line in ("I like to eat apple", "", "I like apple products")]
-    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), Embedder.load(dtype="int8").encode(texts))
-
-
 def test_where_it_is_not_there_that_is_said(without_native: None) -> None:
     assert not has_native(torch.int8, 4)
     with pytest.raises(ValueError, match=r"no backend runs .* in int8"):
         choose("lstm", CPU, torch.int8, 4)
     with pytest.raises(ValueError, match=r"no backend runs .* in int8"):
         Embedder.load(dtype="int8")
-
-
-@needs_int8
-def test_models_whose_directions_merge_are_near_the_exact_ones() -> None:
-    interleaved = InterleavedConfig(cell_dim=20, projection_dim=6, projects_layers=False)
-    config = BiLMConfig(None, CharCNNConfig(4, ((1, 3),), num_highway=1), interleaved=interleaved)
-    model = Pretrained(BiLM(config))
-    exact, found = (Embedder(model, dtype=dtype).embed([["a", "bc", "d"]])[0] for dtype in ("float32", "int8"))
-    assert np.linalg.norm(found - exact) < 0.03 * np.linalg.norm(exact)
-
-
-def test_no_model_is_trained_in_it() -> None:
-    assert pick_dtype("int8", CPU, INFERENCE_DTYPES) == torch.int8
-    with pytest.raises(ValueError, match="must be auto or one of float32, bfloat16, float16, not 'int8'"):
-        pick_dtype("int8", CPU)

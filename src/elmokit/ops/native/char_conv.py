@@ -6,7 +6,6 @@ table; a convolution is then a sum of its rows.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -18,7 +17,7 @@ from torch import Tensor
 from elmokit.ops import reference
 from elmokit.ops.autograd import Tensors, differentiably
 from elmokit.ops.dispatch import MAX_ALPHABET
-from elmokit.ops.functional import records_gradients
+from elmokit.ops.functional import CharFilters, records_gradients
 from elmokit.ops.native.library import native
 from elmokit.ops.threads import parallel_for
 from elmokit.ops.workspace import allocate, converted
@@ -46,8 +45,8 @@ def _table(characters: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _tables(characters: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> list[Tensor]:
-    filters = zip(weights, biases, strict=True)
-    return [_table(characters.float(), weight.float(), bias.float()) for weight, bias in filters]
+    pairs = zip(weights, biases, strict=True)
+    return [_table(characters.float(), weight.float(), bias.float()) for weight, bias in pairs]
 
 
 def _for_each_block(name: str, ids: Tensor, filters: Sequence[int], tables: Sequence[Tensor], **others: Any) -> None:
@@ -112,19 +111,18 @@ def backward(
     return torch.autograd.grad(tables, leaves, grad_tables)
 
 
-def char_conv(
-    ids: Tensor, embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
-) -> Tensor:
+def char_conv(ids: Tensor, filters: CharFilters, dtype: torch.dtype) -> Tensor:
+    embedding, weights, biases = filters
     present = torch.bincount(ids.flatten(), minlength=len(embedding)) > 0
     distinct = present.nonzero().squeeze(1)
     if ids.shape[1] > MAX_PLACES or len(distinct) > MAX_ALPHABET:
-        return reference.char_conv(ids, embedding, weights, biases, dtype)
+        return reference.char_conv(ids, filters, dtype)
     rows = (torch.cumsum(present, dim=0, dtype=torch.int32) - 1)[ids].contiguous()
     if not records_gradients(embedding, *weights, *biases):
         tables = _tables(F.embedding(distinct, embedding), weights, biases)
         return converted(_pooled(rows, [len(bias) for bias in biases], tables, None), dtype)
     settings = {"rows": rows, "distinct": distinct, "dtype": dtype}
-    return differentiably(sys.modules[__name__], embedding, *weights, *biases, **settings)[0]
+    return differentiably(forward, backward, embedding, *weights, *biases, **settings)[0]
 
 
 # --- Without gradients: tables of all characters, once ---------------------------------------------------------------
@@ -135,7 +133,6 @@ def _sums(ids: Tensor, tables: Sequence[Tensor], filters: Sequence[int]) -> Tens
     return _pooled(ids.to(torch.int32).contiguous(), filters, tables, None)
 
 
-def prepack_char_conv(
-    embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
-) -> Callable[[Tensor], Tensor]:
-    return partial(_sums, tables=_tables(embedding.detach(), weights, biases), filters=[len(bias) for bias in biases])
+def prepack_char_conv(filters: CharFilters, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    tables = _tables(filters.embedding.detach(), filters.weights, filters.biases)
+    return partial(_sums, tables=tables, filters=[len(bias) for bias in filters.biases])

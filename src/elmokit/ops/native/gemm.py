@@ -23,17 +23,17 @@ BYTES_WORTH_A_THREAD = 1 << 18  # of a weight: a smaller one is multiplied befor
 
 
 def value_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The number type of a product's input rows; for int8 it is float32, and the product quantizes them."""
+    """The dtype of a product's input rows; for int8 it is float32, and the product quantizes them."""
     return torch.float32 if dtype == torch.int8 else dtype
 
 
 def result_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The number type of a product's result, unless float32 is asked for."""
+    """The dtype of a product's result, unless float32 is asked for."""
     return torch.bfloat16 if dtype == torch.int8 else dtype
 
 
 def quantized_bytes(depth: int) -> int:
-    """The size in bytes of a row of int8 values and its scale (csrc/number.h)."""
+    """The size in bytes of a row of int8 values and its scale (csrc/dtype.h)."""
     return -(-depth // QUAD) * QUAD + 4
 
 
@@ -69,17 +69,12 @@ class PrepackedWeight:
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes, and what their order is made for: an instruction set, and a version of the sources."""
-        return {**vars(self), "target": library.target(), "sources": library.source_digest()}
+        return {**vars(self), "made_for": (library.target(), library.source_digest())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        prepacked_for, sources = state.pop("target"), state.pop("sources", b"")
-        if sources != library.source_digest():
-            raise ValueError("these weights were prepacked by another version of elmokit: load the model here")
-        if prepacked_for != library.target():
-            raise ValueError(
-                f"these weights were prepacked for {prepacked_for}, and {library.target()} runs here: load the model "
-                f"here, or set {library.VARIABLE}={prepacked_for} where this processor has it"
-            )
+        target, sources = state.pop("made_for")
+        if (target, sources) != (library.target(), library.source_digest()):
+            raise ValueError(f"these weights were prepacked for {target} or by another elmokit: load the model here")
         vars(self).update(state)
 
     def in_huge_pages(self) -> PrepackedWeight:
@@ -105,7 +100,7 @@ class PrepackedWeight:
 
 
 def prepack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PrepackedWeight:
-    """Prepack a weight for products of one number type.
+    """Prepack a weight for products of one dtype.
 
     Args:
         weight: (columns, depth), of any strides.

@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import warnings
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ DTYPES = {
     "int32_t": (torch.int32,),
     "uint8_t": (torch.uint8, torch.bool),
 }
-# What csrc/number.h calls VALUE and RESULT, for each type of the products.
+# What csrc/dtype.h calls VALUE and RESULT, for each type of the products.
 OTHER_TYPES = {
     "VALUE": {"float": "float", "bfloat16": "bfloat16", "int8": "float"},
     "RESULT": {"float": "float", "bfloat16": "bfloat16", "int8": "bfloat16"},
@@ -66,15 +67,19 @@ def is_built() -> bool:
 
 
 class Parameter(NamedTuple):
-    """A parameter of a function: its name, its C type without `const`, and whether it is a pointer to that type."""
+    """A parameter of a function, or a field of a struct; its C type is without `const`."""
 
     name: str
     type: str
     is_pointer: bool
+    fields: tuple[Parameter, ...] = ()
+
+    def ctype(self) -> Any:
+        return ctypes.c_void_p if self.is_pointer else NUMBERS[self.type]
 
 
+STRUCT = re.compile(r"typedef struct \{([^{}]*)\} (\w+);")
 DEFINITION = re.compile(r"\b(void|int) (TYPED|PLAIN)\((\w+)\)\(([^()]*)\) \{")
-PARAMETER = re.compile(r"(?:const )?(\w+) (\*?)(\w+)")
 
 
 def require(condition: bool, message: object) -> None:
@@ -84,24 +89,31 @@ def require(condition: bool, message: object) -> None:
 
 
 class Definition(NamedTuple):
-    """A function of the library: its result type, whether each number type has its own, and its parameters."""
+    """A function of the library: its result type, whether each dtype has its own, and its parameters."""
 
     result: str
     is_typed: bool
     parameters: list[Parameter]
 
 
+def _parameters(declarations: list[str], structs: dict[str, str]) -> Iterator[Parameter]:
+    """Each declaration is a type and one or several names, of pointers with a star."""
+    for declaration in declarations:
+        type_name, names = declaration.strip().removeprefix("const ").split(" ", 1)
+        for name in names.split(","):
+            fields = structs.get(type_name, "").split(";")[:-1]
+            yield Parameter(name.strip(" *"), type_name, "*" in name, tuple(_parameters(fields, structs)))
+
+
 @cache
 def _definitions() -> dict[str, Definition]:
     text = "".join(file.read_text(encoding="utf-8") for file in (*SOURCES.glob("*.c"), *SOURCES.glob("*.h")))
-    text = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
-    definitions = {}
-    for result, kind, name, parameters in DEFINITION.findall(" ".join(text.split())):
-        matches = [PARAMETER.fullmatch(part.strip()) for part in parameters.split(",")]
-        require(None not in matches, f"a parameter of elmokit_{name} cannot be read: {parameters}")
-        parameters_read = [Parameter(match[3], match[1], bool(match[2])) for match in matches if match]
-        definitions[name] = Definition(result, kind == "TYPED", parameters_read)
-    return definitions
+    text = " ".join(re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL).split())
+    structs = {name: fields for fields, name in STRUCT.findall(text)}
+    return {
+        name: Definition(result, kind == "TYPED", [*_parameters(parameters.split(","), structs)])
+        for result, kind, name, parameters in DEFINITION.findall(text)
+    }
 
 
 class Strided(NamedTuple):
@@ -112,7 +124,7 @@ class Strided(NamedTuple):
 
 def _address(value: Any, name: str, dtypes: tuple[torch.dtype, ...] | None) -> int | None:
     """The address of a tensor or array, NULL for None. Checks its device, its layout and, unless C has a pointer to
-    `void`, its number type."""
+    `void`, its dtype."""
     if value is None:
         return None
     tensor = value.tensor if type(value) is Strided else value
@@ -126,30 +138,39 @@ def _address(value: Any, name: str, dtypes: tuple[torch.dtype, ...] | None) -> i
 class NativeFunction:
     """A function of the library, called with keyword arguments: numbers, tensors, arrays or None.
 
-    The call holds its tensors until the function has returned, even if the caller is interrupted.
+    The fields of a struct are arguments, too. The call holds its tensors until the function has returned, even if the
+    caller is interrupted.
     """
 
     def __init__(self, name: str, type_name: str, target: str) -> None:
-        result, is_typed, self._parameters = _definitions()[name]
+        result, is_typed, parameters = _definitions()[name]
         library = _library()
         assert library is not None, "ask dispatch which implementation runs"
         self._function = library["_".join(["elmokit", name, *([type_name] if is_typed else []), target])]
         self._function.restype = ctypes.c_int if result == "int" else None
-        self._function.argtypes = [
-            ctypes.c_void_p if parameter.is_pointer else NUMBERS[parameter.type] for parameter in self._parameters
-        ]
-        of_product = {"TYPE": type_name, **{name: types.get(type_name) for name, types in OTHER_TYPES.items()}}
-        types = ((each, of_product.get(each.type) or each.type) for each in self._parameters)
-        self._reads = [(each.name, each.is_pointer, DTYPES.get(name)) for each, name in types]
-        self._names = {parameter.name for parameter in self._parameters}
+        self._function.argtypes = [parameter.ctype() for parameter in parameters]
+        aliases = {"TYPE": type_name, **{alias: types.get(type_name) for alias, types in OTHER_TYPES.items()}}
+        flat = [field for parameter in parameters for field in parameter.fields or [parameter]]
+        self._reads = {each.name: (each.is_pointer, DTYPES.get(aliases.get(each.type) or each.type)) for each in flat}
+        self._groups = [(self._struct(parameter), [each.name for each in parameter.fields]) for parameter in parameters]
+        self._names = [parameter.name for parameter in parameters]
+
+    @staticmethod
+    def _struct(parameter: Parameter) -> type[ctypes.Structure] | None:
+        fields = [(field.name, field.ctype()) for field in parameter.fields]
+        return type(parameter.type, (ctypes.Structure,), {"_fields_": fields}) if fields else None
 
     def __call__(self, **arguments: Any) -> Any:
-        require(arguments.keys() == self._names, f"{self._function.__name__}: {self._names ^ arguments.keys()}")
-        values = [
-            _address(arguments[name], name, dtypes) if is_pointer else arguments[name]
-            for name, is_pointer, dtypes in self._reads
+        require(arguments.keys() == self._reads.keys(), f"{self._function.__name__}: {self._reads.keys() ^ arguments}")
+        values = {
+            name: _address(arguments[name], name, dtypes) if is_pointer else arguments[name]
+            for name, (is_pointer, dtypes) in self._reads.items()
+        }
+        passed = [
+            values[name] if struct is None else ctypes.byref(struct(*(values[field] for field in fields)))
+            for name, (struct, fields) in zip(self._names, self._groups, strict=True)
         ]
-        return self._function(*values)
+        return self._function(*passed)
 
 
 _function = cache(NativeFunction)
@@ -246,7 +267,7 @@ def describe_target() -> str:
 
 
 def native(name: str, dtype: torch.dtype | None = None) -> NativeFunction:
-    """The function `elmokit_{name}` of the running target; for one number type, where each has its own."""
+    """The function `elmokit_{name}` of the running target; for one dtype, where each has its own."""
     running = target()
     assert running is not None, "ask dispatch which implementation runs"
     return _function(name, "" if dtype is None else TYPE_NAMES[dtype], running)

@@ -9,16 +9,16 @@ computed beforehand, for distinct rows or for a chunk of the stream.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from elmokit.ops.autograd import Tensors, differentiably
-from elmokit.ops.functional import Clips, LSTMState, LSTMWeights
+from elmokit.ops.autograd import Tensors, differentiable_lstm
+from elmokit.ops.functional import LSTMResult, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.native.gemm import (
     PANEL,
     PrepackedWeight,
@@ -30,7 +30,6 @@ from elmokit.ops.native.gemm import (
     value_dtype,
 )
 from elmokit.ops.native.library import native, require
-from elmokit.ops.packing import Packing
 from elmokit.ops.threads import num_threads, parallel_for, parallel_rows
 from elmokit.ops.workspace import allocate, allocate_like
 
@@ -47,49 +46,39 @@ def _row_ranges(rows: int, multiple: int = 1) -> list[tuple[int, int]]:
     return [(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
 
 
-def _stream(packing: Packing, clips: Clips) -> dict[str, Any]:
+def _stream(steps: LSTMSteps) -> dict[str, Any]:
     """The arguments that describe the stream, which both the forward and the backward function take."""
-    resets = None if packing.resets is None else packing.resets.contiguous()
-    require(resets is None or len(resets) == packing.num_slots, packing.num_slots)
+    packing, clips, _ = steps
     cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
-    batch_sizes = torch.tensor(packing.batch_sizes, dtype=torch.int64, device="cpu")
     return {
-        "steps": len(packing.batch_sizes), "batch_sizes": batch_sizes, "resets": resets,
-        "cell_clip": cell_clip, "projection_clip": projection_clip,
-    }  # fmt: skip
+        "steps": len(packing.batch_sizes),
+        "batch_sizes": torch.tensor(packing.batch_sizes, dtype=torch.int64, device="cpu"),
+        "resets": None if packing.resets is None else packing.resets.contiguous(),
+        "cell_clip": cell_clip,
+        "projection_clip": projection_clip,
+    }
 
 
 def _panels(weight: PrepackedWeight | None) -> Tensor | None:
     return None if weight is None else weight.panels
 
 
-def _contiguous(state: LSTMState) -> LSTMState:
-    """A contiguous copy in float32."""
-    return LSTMState(*(part.to(torch.float32, copy=True, memory_format=torch.contiguous_format) for part in state))
-
-
 def _forward_steps(
-    dtype: torch.dtype,
-    packing: Packing,
-    clips: Clips,
-    state: LSTMState,
-    start: LSTMState,
-    scratch: tuple[Tensor, Tensor] | None,
-    **arguments: Any,
+    dtype: torch.dtype, state: LSTMState, steps: LSTMSteps, scratch: tuple[Tensor, Tensor] | None, **arguments: Any
 ) -> None:
     """Run all steps of a layer, ranges of its rows on each thread; the state is updated in place.
 
     `scratch`, needed only without gradients, has a row for each row of the state: h as it is multiplied, and the hidden
     values.
     """
-    stream, ranges = _stream(packing, clips), _row_ranges(len(state.h))
+    stream, ranges = _stream(steps), _row_ranges(len(state.h))
 
     def run(number: int) -> None:
         first, end = ranges[number]
-        low_h, low_hidden = (None, None) if scratch is None else (part[first:end] for part in scratch)
+        low_h, low_units = (None, None) if scratch is None else (part[first:end] for part in scratch)
         native("lstm_forward", dtype)(
-            **stream, first_row=first, end_row=end, hidden_size=state.c.shape[1], width=state.h.shape[1], h=state.h,
-            c=state.c, start_h=start.h, start_c=start.c, low_h=low_h, low_hidden=low_hidden, **arguments,
+            **stream, first_row=first, end_row=end, hidden=state.c.shape[1], width=state.h.shape[1], h=state.h,
+            c=state.c, start_h=steps.start.h, start_c=steps.start.c, low_h=low_h, low_units=low_units, **arguments,
         )  # fmt: skip
 
     parallel_for(run, len(ranges))
@@ -100,7 +89,7 @@ def _forward_steps(
 
 @dataclass(frozen=True)
 class FusedLSTM:
-    """A layer with prepacked weights of one number type; see `functional.PrepackedLSTM`.
+    """A layer with prepacked weights of one dtype; see `functional.prepack_lstm`.
 
     The input weight's columns are in the order of the recurrent weight's panels, so that the products of 16 units lie
     side by side.
@@ -111,30 +100,22 @@ class FusedLSTM:
     recurrent: PrepackedWeight
     projection: PrepackedWeight | None
 
-    def __call__(
-        self,
-        x: Tensor,
-        packing: Packing,
-        state: LSTMState,
-        clips: Clips,
-        start: LSTMState,
-        index: Tensor | None = None,
-        out: Tensor | None = None,
-        chunk_slots: int = CHUNK_SLOTS,
-    ) -> tuple[Tensor, LSTMState]:
-        state, start, x = _contiguous(state), _contiguous(start), x.float()
-        if out is None:
-            out = allocate((packing.num_slots, state.h.shape[1]), torch.float32)
-        self._check(x, packing, state, start, index, out)
+    def __call__(self, x: Tensor, state: LSTMState, steps: LSTMSteps, index: Tensor | None) -> LSTMResult:
+        state, packing = state.copy(), steps.packing
+        out = allocate((packing.num_slots, state.h.shape[1]), torch.float32)
         if index is not None:
+            require(
+                len(index) == 0 or bool(0 <= index.min() <= index.max() < len(x)),
+                f"the index is not one of {len(x)} rows",
+            )
             products = self._input_products(x, self._products_of(len(x)))
-            self._run_steps(packing, clips, state, start, products, index.contiguous(), out)
+            self._run_steps(state, steps, products, index.contiguous(), out)
             return out, state
-        chunk_slots *= num_threads()
+        chunk_slots = CHUNK_SLOTS * num_threads()
         memory = self._products_of(min(packing.num_slots, chunk_slots + len(state.h)))
         for slots, chunk in packing.windows(chunk_slots):
             products = self._input_products(x[slots], memory)
-            self._run_steps(chunk, clips, state, start, products, None, out[slots])
+            self._run_steps(state, steps._replace(packing=chunk), products, None, out[slots])
         return out, state
 
     def _products_of(self, rows: int) -> Tensor:
@@ -150,14 +131,7 @@ class FusedLSTM:
         return out[: len(x)]
 
     def _run_steps(
-        self,
-        packing: Packing,
-        clips: Clips,
-        state: LSTMState,
-        start: LSTMState,
-        products: Tensor,
-        index: Tensor | None,
-        out: Tensor,
+        self, state: LSTMState, steps: LSTMSteps, products: Tensor, index: Tensor | None, out: Tensor
     ) -> None:
         dtype, (rows, width), hidden = self.input.panels.dtype, state.h.shape, state.c.shape[1]
         if dtype == torch.int8:
@@ -166,24 +140,11 @@ class FusedLSTM:
             low_h = torch.empty(rows, width, dtype=dtype, device="cpu")
         scratch = low_h, torch.empty(rows, hidden, dtype=value_dtype(dtype), device="cpu")
         _forward_steps(
-            dtype, packing, clips, state, start, scratch, input_width=0, recurrent=self.recurrent.panels,
+            dtype, state, steps, scratch, input_width=0, recurrent=self.recurrent.panels,
             projection=_panels(self.projection), inputs=products, index=index, row_stride=products.shape[1],
-            gate_stride=PANEL // 4, unit_stride=PANEL, outputs=out, gates=None, hidden=None, xh=None, cells=None,
+            gate_stride=PANEL // 4, unit_stride=PANEL, outputs=out, gates=None, units=None, xh=None, cells=None,
             previous_c=None,
         )  # fmt: skip
-
-    def _check(
-        self, x: Tensor, packing: Packing, state: LSTMState, start: LSTMState, index: Tensor | None, out: Tensor
-    ) -> None:
-        """AssertionError or IndexError unless the sizes fit: the compiled functions rely on them without a check."""
-        slots, (rows, width), hidden = packing.num_slots, state.h.shape, state.c.shape[1]
-        require(out.shape == (slots, width) and out.dtype == torch.float32, out.shape)
-        require(max(packing.batch_sizes, default=0) <= rows == len(state.c), (packing.batch_sizes[:1], rows))
-        require(start.h.shape == (1, width) and start.c.shape == (1, hidden), start.h.shape)
-        require((self.recurrent.columns, self.recurrent.depth) == (4 * hidden, width), (hidden, width))
-        require(x.shape[1] == self.input.depth and len(x if index is None else index) == slots, x.shape)
-        if index is not None and slots and not 0 <= index.min() <= index.max() < len(x):
-            raise IndexError(f"slots read rows {int(index.min())}..{int(index.max())} of {len(x)}")
 
 
 def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> FusedLSTM:
@@ -200,22 +161,10 @@ def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> FusedLSTM:
 
 
 def forward(
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    input: Tensor,
-    recurrent: Tensor,
-    bias: Tensor,
-    projection: Tensor | None,
-    *,
-    packing: Packing,
-    clips: Clips,
-    start: LSTMState,
-    dtype: torch.dtype,
-) -> tuple[tuple[Tensor, Tensor, Tensor], Tensors]:
-    (slots, input_width), (rows, width), hidden = x.shape, h.shape, c.shape[1]
-    require(slots == packing.num_slots and max(packing.batch_sizes, default=0) <= rows, (slots, rows))
-    state = _contiguous(LSTMState(h, c))
+    x: Tensor, h: Tensor, c: Tensor, *weights: Any, steps: LSTMSteps, dtype: torch.dtype
+) -> tuple[tuple[Tensor, ...], Tensors]:
+    (slots, input_width), width, hidden = x.shape, h.shape[1], c.shape[1]
+    (input, recurrent, bias, projection), state = weights, LSTMState(h, c).copy()
     prepacked = prepack(torch.cat([input.detach(), recurrent.detach()], dim=1), dtype, gates=4)
     prepacked_projection = None if projection is None else prepack(projection, dtype)
     gates, units, xh = (allocate((slots, size), dtype) for size in (4 * hidden, hidden, input_width + width))
@@ -223,27 +172,17 @@ def forward(
     outputs = allocate((slots, width), torch.float32)
     xh[:, :input_width] = x
     _forward_steps(
-        dtype, packing, clips, state, _contiguous(start), None, input_width=input_width, recurrent=prepacked.panels,
+        dtype, state, steps, None, input_width=input_width, recurrent=prepacked.panels,
         projection=_panels(prepacked_projection), inputs=bias.detach().to(dtype), index=None, row_stride=0,
-        gate_stride=hidden, unit_stride=PANEL // 4, outputs=outputs, gates=gates, hidden=units, xh=xh, cells=cells,
+        gate_stride=hidden, unit_stride=PANEL // 4, outputs=outputs, gates=gates, units=units, xh=xh, cells=cells,
         previous_c=previous_c,
     )  # fmt: skip
     saved = (gates, units, xh, cells, previous_c, outputs, input, recurrent, projection)
     return (outputs, state.h, state.c), saved
 
 
-def backward(
-    saved: Tensors,
-    gradients: Sequence[Tensor],
-    last: bool,
-    *,
-    packing: Packing,
-    clips: Clips,
-    start: LSTMState,
-    dtype: torch.dtype,
-) -> Tensors:
+def backward(saved: Any, gradients: Sequence[Tensor], last: bool, steps: LSTMSteps, dtype: torch.dtype) -> Tensors:
     gates, units, xh, cells, previous_c, outputs, input, recurrent, projection = saved
-    assert gates is not None and units is not None and xh is not None and input is not None and recurrent is not None
     grad_outputs, grad_h, grad_c = (
         part.to(torch.float32, copy=True, memory_format=torch.contiguous_format) for part in gradients
     )
@@ -253,18 +192,18 @@ def backward(
     grad_x = allocate((len(gates), input_width), torch.float32)
     grad_bias = torch.zeros(-(-rows // ROWS_OF_A_SUM), 4 * hidden, dtype=torch.float32, device="cpu")
     low = torch.empty(rows, width, dtype=dtype, device="cpu")
-    stream, ranges = _stream(packing, clips), _row_ranges(rows, ROWS_OF_A_SUM)
+    stream, ranges = _stream(steps), _row_ranges(rows, ROWS_OF_A_SUM)
 
-    def steps(number: int) -> None:
+    def run(number: int) -> None:
         begin, end = ranges[number]
         native("lstm_backward", dtype)(
-            **stream, first_row=begin, end_row=end, hidden_size=hidden, width=width, input_width=input_width,
+            **stream, first_row=begin, end_row=end, hidden=hidden, width=width, input_width=input_width,
             input=_panels(transposed[0]), recurrent=_panels(transposed[1]), projection=_panels(transposed[2]),
             outputs=outputs, gates=gates, cells=cells, previous_c=previous_c, grad_outputs=grad_outputs, grad_h=grad_h,
             grad_c=grad_c, grad_gates=grad_gates, low=low[begin:end], grad_x=grad_x, grad_bias=grad_bias,
         )  # fmt: skip
 
-    parallel_for(steps, len(ranges))
+    parallel_for(run, len(ranges))
     grad_input, grad_recurrent = allocate_like(input), allocate_like(recurrent)
     grad_projection = None if projection is None else allocate_like(projection)
     low_outputs = grad_outputs.to(dtype)
@@ -282,15 +221,4 @@ def backward(
     return grad_x, grad_h, grad_c, grad_input, grad_recurrent, grad_bias.sum(dim=0), grad_projection
 
 
-def lstm(
-    x: Tensor,
-    packing: Packing,
-    state: LSTMState,
-    weights: LSTMWeights,
-    clips: Clips,
-    start: LSTMState,
-    dtype: torch.dtype,
-) -> tuple[Tensor, LSTMState]:
-    settings = {"packing": packing, "clips": clips, "start": start, "dtype": dtype}
-    outputs, h, c = differentiably(sys.modules[__name__], x, *state, *weights, **settings)
-    return outputs, LSTMState(h, c)
+lstm = partial(differentiable_lstm, forward, backward)

@@ -5,18 +5,18 @@ The gradient of a weight is one product over all steps.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.ops.autograd import Tensors, differentiably
-from elmokit.ops.functional import Clips, LSTMState, LSTMWeights
+from elmokit.ops.autograd import Tensors, differentiable_lstm
+from elmokit.ops.functional import LSTMResult, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.packing import Packing
-from elmokit.ops.portable.prepacked import PrepackedProduct
+from elmokit.ops.portable.linear import PrepackedLinear
 from elmokit.ops.transfer import upload
 from elmokit.ops.workspace import allocate
 
@@ -107,16 +107,15 @@ class _Trace(NamedTuple):
 
 def _forward_steps(
     inputs: Tensor,
-    packing: Packing,
     state: LSTMState,
-    recurrent: PrepackedProduct,
-    projection: PrepackedProduct | None,
-    clips: Clips,
-    start: LSTMState,
+    recurrent: PrepackedLinear,
+    projection: PrepackedLinear | None,
+    steps: LSTMSteps,
     outputs: Tensor,
     trace: _Trace | None = None,
 ) -> None:
     """Fill `outputs`, and `trace` if there is one, from the products of the input; the state is updated in place."""
+    packing, clips, start = steps
     max_rows = max(packing.batch_sizes, default=0)
     scratch, scratch_hidden = (inputs.new_empty(max_rows, size) for size in (inputs.shape[1], state.c.shape[1]))
     for slots, rows, resets in _steps_with_resets(packing, inputs.device):
@@ -142,52 +141,34 @@ def _forward_steps(
 
 
 def forward(
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    *weights: Tensor,
-    packing: Packing,
-    clips: Clips,
-    start: LSTMState,
-    dtype: torch.dtype,
+    x: Tensor, h: Tensor, c: Tensor, *weights: Any, steps: LSTMSteps, dtype: torch.dtype
 ) -> tuple[tuple[Tensor, ...], Tensors]:
-    input, recurrent, bias = (weight.to(dtype) for weight in weights[:3])
-    projection = None if weights[3] is None else weights[3].to(dtype)
-    (slots, hidden, width), low_x = (len(x), c.shape[1], h.shape[1]), x.to(dtype)
-    state = LSTMState(*(part.clone(memory_format=torch.contiguous_format) for part in (h, c)))
+    low: Any = [weight if weight is None else weight.to(dtype) for weight in weights]
+    input, recurrent, bias, projection = low
+    (slots, hidden, width), low_x, state = (len(x), c.shape[1], h.shape[1]), x.to(dtype), LSTMState(h, c).copy()
     outputs = allocate((slots, width), h.dtype, x.device)
     sizes = (4 * hidden, dtype), (hidden, dtype), (hidden, c.dtype), (hidden, c.dtype), (width, dtype)
     trace = _Trace(*(allocate((slots, size), of_type, x.device) for size, of_type in sizes))
     inputs = torch.addmm(bias, low_x, input.T)
     products = (
-        PrepackedProduct(recurrent, dtype),
-        projection if projection is None else PrepackedProduct(projection, dtype),
+        PrepackedLinear(recurrent, None, dtype),
+        projection if projection is None else PrepackedLinear(projection, None, dtype),
     )
-    _forward_steps(inputs, packing, state, *products, clips, start, outputs, trace)
+    _forward_steps(inputs, state, *products, steps, outputs, trace)
     return (outputs, *state), (*trace, outputs, low_x, input, recurrent, projection)
 
 
-def backward(
-    saved: Tensors,
-    gradients: Sequence[Tensor],
-    last: bool,
-    *,
-    packing: Packing,
-    clips: Clips,
-    start: LSTMState,
-    dtype: torch.dtype,
-) -> Tensors:
+def backward(saved: Any, gradients: Sequence[Tensor], last: bool, steps: LSTMSteps, dtype: torch.dtype) -> Tensors:
     *of_trace, outputs, x, input, recurrent, projection = saved
-    assert outputs is not None and x is not None and input is not None and recurrent is not None
-    trace = _Trace(*of_trace)  # type: ignore[arg-type]
+    trace, clips = _Trace(*of_trace), steps.clips
     grad_outputs, grad_h, grad_c = (part.clone(memory_format=torch.contiguous_format) for part in gradients)
     grad_gates = torch.empty_like(trace.gates)
     proj_clip = clips.projection
     if proj_clip is not None:
         proj_clip = torch.tensor(proj_clip, dtype=dtype, device="cpu").item()  # rounded as in the clipped outputs
-    times_recurrent = PrepackedProduct(recurrent.T, dtype)
-    times_projection = projection if projection is None else PrepackedProduct(projection.T, dtype)
-    for slots, rows, resets in reversed(_steps_with_resets(packing, x.device)):
+    times_recurrent = PrepackedLinear(recurrent.T, None, dtype)
+    times_projection = projection if projection is None else PrepackedLinear(projection.T, None, dtype)
+    for slots, rows, resets in reversed(_steps_with_resets(steps.packing, x.device)):
         grad_hidden = grad_outputs[slots].add_(grad_h[:rows])
         if times_projection is not None:
             if proj_clip is not None:
@@ -205,50 +186,29 @@ def backward(
     )  # fmt: skip
 
 
-def lstm(
-    x: Tensor,
-    packing: Packing,
-    state: LSTMState,
-    weights: LSTMWeights,
-    clips: Clips,
-    start: LSTMState,
-    dtype: torch.dtype,
-) -> tuple[Tensor, LSTMState]:
-    settings = {"packing": packing, "clips": clips, "start": start, "dtype": dtype}
-    outputs, h, c = differentiably(sys.modules[__name__], x, *state, *weights, **settings)
-    return outputs, LSTMState(h, c)
+lstm = partial(differentiable_lstm, forward, backward)
 
 
 # --- Without gradients -----------------------------------------------------------------------------------------------
 
 
 class StepwiseLSTM:
-    """A layer with prepacked weights, step by step; see `functional.PrepackedLSTM`."""
+    """A layer with prepacked weights, step by step; see `functional.prepack_lstm`."""
 
     def __init__(self, weights: LSTMWeights, dtype: torch.dtype) -> None:
-        self._input = PrepackedProduct(weights.input, dtype, weights.bias)
-        self._recurrent = PrepackedProduct(weights.recurrent, dtype)
-        self._projection = None if weights.projection is None else PrepackedProduct(weights.projection, dtype)
+        self._input = PrepackedLinear(weights.input, weights.bias, dtype)
+        self._recurrent = PrepackedLinear(weights.recurrent, None, dtype)
+        self._projection = None if weights.projection is None else PrepackedLinear(weights.projection, None, dtype)
 
-    def __call__(
-        self,
-        x: Tensor,
-        packing: Packing,
-        state: LSTMState,
-        clips: Clips,
-        start: LSTMState,
-        index: Tensor | None = None,
-        out: Tensor | None = None,
-    ) -> tuple[Tensor, LSTMState]:
-        state = LSTMState(*(part.clone(memory_format=torch.contiguous_format) for part in state))
-        if out is None:
-            out = allocate((packing.num_slots, state.h.shape[1]), state.h.dtype, x.device)
+    def __call__(self, x: Tensor, state: LSTMState, steps: LSTMSteps, index: Tensor | None) -> LSTMResult:
+        state, packing = state.copy(), steps.packing
+        out = allocate((packing.num_slots, state.h.shape[1]), state.h.dtype, x.device)
         table = None if index is None else self._input(x)
         for slots, chunk in packing.windows(CHUNK_SLOTS if x.device.type == "cpu" else CHUNK_SLOTS_ON_GPU):
             inputs = self._input(x[slots]) if table is None or index is None else table[index[slots]]
-            _forward_steps(inputs, chunk, state, self._recurrent, self._projection, clips, start, out[slots])
+            chunk_steps = steps._replace(packing=chunk)
+            _forward_steps(inputs, state, self._recurrent, self._projection, chunk_steps, out[slots])
         return out, state
 
 
-def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> StepwiseLSTM:
-    return StepwiseLSTM(weights, dtype)
+prepack_lstm = StepwiseLSTM

@@ -8,7 +8,6 @@ a weight is one GEMM over all slots.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -18,9 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from elmokit.ops.autograd import Tensors, differentiably
-from elmokit.ops.functional import Clips, LSTMState, LSTMWeights
-from elmokit.ops.packing import Packing
+from elmokit.ops.autograd import Tensors, differentiable_lstm
+from elmokit.ops.functional import LSTMResult, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.triton import launch
 
 # --- Kernels ---------------------------------------------------------------------------------------------------------
@@ -176,8 +174,9 @@ def backward_kernel(
 # --- Launch ----------------------------------------------------------------------------------------------------------
 
 
-def _launch(kernel: Any, name: str, packing: Packing, clips: Clips, **tensors: Any) -> None:
-    """Run a kernel over all steps of a packing."""
+def _launch(kernel: Any, name: str, steps: LSTMSteps, **tensors: Any) -> None:
+    """Run a kernel over all steps."""
+    packing, clips, _ = steps
     if packing.num_slots == 0:
         return
     (width, hidden), weight = tensors["projection"].shape, tensors["recurrent"]
@@ -198,26 +197,15 @@ def _contiguous(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensor.contiguous() for tensor in tensors]
 
 
-def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
-
-
 # --- With gradients --------------------------------------------------------------------------------------------------
 
 
 def forward(
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    *weights: Tensor,
-    packing: Packing,
-    clips: Clips,
-    start: LSTMState,
-    dtype: torch.dtype,
+    x: Tensor, h: Tensor, c: Tensor, *weights: Tensor, steps: LSTMSteps, dtype: torch.dtype
 ) -> tuple[tuple[Tensor, ...], Tensors]:
     input, recurrent, bias, projection = _contiguous([weight.to(dtype) for weight in weights])
-    low_x, state = x.to(dtype), LSTMState(*_copies((h, c)))
-    (slots, hidden, width), rows = (len(x), c.shape[1], h.shape[1]), max(packing.batch_sizes, default=0)
+    low_x, state = x.to(dtype), LSTMState(h, c).copy()
+    (slots, hidden, width), rows = (len(x), c.shape[1], h.shape[1]), max(steps.packing.batch_sizes, default=0)
     outputs, cells = h.new_empty(slots, width), c.new_empty(rows + slots, hidden)
     cells[:rows] = c[:rows]
     trace = {
@@ -226,32 +214,24 @@ def forward(
         "cells": cells,
         "previous_h": low_x.new_empty(slots, width),
     }
-    start_h, start_c = _contiguous(start)
     _launch(
-        forward_kernel, "forward", packing, clips, inputs=torch.addmm(bias, low_x, input.T), index=None,
-        recurrent=recurrent, projection=projection, h=state.h, c=state.c, start_h=start_h, start_c=start_c,
-        outputs=outputs, **trace,
+        forward_kernel, "forward", steps, inputs=torch.addmm(bias, low_x, input.T), index=None, recurrent=recurrent,
+        projection=projection, h=state.h, c=state.c, start_h=steps.start.h, start_c=steps.start.c, outputs=outputs,
+        **trace,
     )  # fmt: skip
     return (outputs, *state), (*trace.values(), outputs, low_x, input, recurrent, projection)
 
 
 def backward(
-    saved: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    last: bool,
-    *,
-    packing: Packing,
-    clips: Clips,
-    start: LSTMState,
-    dtype: torch.dtype,
+    saved: Sequence[Tensor], gradients: Sequence[Tensor], last: bool, steps: LSTMSteps, dtype: torch.dtype
 ) -> Tensors:
     gates, hidden, cells, previous_h, outputs, x, input, recurrent, projection = saved
-    grad_h, grad_c = _copies(gradients[1:])
+    grad_h, grad_c = LSTMState(*gradients[1:]).copy()
     grad_gates, grad_projected = torch.empty_like(gates), torch.empty_like(previous_h)
     _launch(
-        backward_kernel, "backward", packing, clips, grad_outputs=gradients[0].contiguous(), grad_h=grad_h,
-        grad_c=grad_c, recurrent=recurrent, projection=projection, start_c=start.c.contiguous(), outputs=outputs,
-        gates=gates, cells=cells, grad_projected=grad_projected, grad_gates=grad_gates,
+        backward_kernel, "backward", steps, grad_outputs=gradients[0].contiguous(), grad_h=grad_h, grad_c=grad_c,
+        recurrent=recurrent, projection=projection, start_c=steps.start.c, outputs=outputs, gates=gates, cells=cells,
+        grad_projected=grad_projected, grad_gates=grad_gates,
     )  # fmt: skip
     return (
         grad_gates @ input, grad_h, grad_c, grad_gates.T @ x, grad_gates.T @ previous_h,
@@ -259,47 +239,26 @@ def backward(
     )  # fmt: skip
 
 
-def lstm(
-    x: Tensor,
-    packing: Packing,
-    state: LSTMState,
-    weights: LSTMWeights,
-    clips: Clips,
-    start: LSTMState,
-    dtype: torch.dtype,
-) -> tuple[Tensor, LSTMState]:
-    settings = {"packing": packing, "clips": clips, "start": start, "dtype": dtype}
-    outputs, h, c = differentiably(sys.modules[__name__], x, *state, *weights, **settings)
-    return outputs, LSTMState(h, c)
+lstm = partial(differentiable_lstm, forward, backward)
 
 
 # --- Without gradients -----------------------------------------------------------------------------------------------
 
 
 def _run(
-    x: Tensor,
-    packing: Packing,
-    state: LSTMState,
-    clips: Clips,
-    start: LSTMState,
-    index: Tensor | None = None,
-    out: Tensor | None = None,
-    *,
-    weights: Sequence[Tensor],
-) -> tuple[Tensor, LSTMState]:
-    input, recurrent, bias, projection = weights
-    state = LSTMState(*_copies(state))
-    out = state.h.new_empty(packing.num_slots, state.h.shape[1]) if out is None else out
-    assert out.is_contiguous() and (index is None or index.is_contiguous())
-    start_h, start_c = _contiguous(start)
+    x: Tensor, state: LSTMState, steps: LSTMSteps, index: Tensor | None, *, weights: Sequence[Tensor]
+) -> LSTMResult:
+    (input, recurrent, bias, projection), state = weights, state.copy()
+    outputs = state.h.new_empty(steps.packing.num_slots, state.h.shape[1])
+    assert index is None or index.is_contiguous()
     _launch(
-        forward_kernel, "forward", packing, clips, inputs=torch.addmm(bias, x.to(bias.dtype), input.T), index=index,
-        recurrent=recurrent, projection=projection, h=state.h, c=state.c, start_h=start_h, start_c=start_c,
-        outputs=out, gates=None, hidden=None, cells=None, previous_h=None,
+        forward_kernel, "forward", steps, inputs=torch.addmm(bias, x.to(bias.dtype), input.T), index=index,
+        recurrent=recurrent, projection=projection, h=state.h, c=state.c, start_h=steps.start.h,
+        start_c=steps.start.c, outputs=outputs, gates=None, hidden=None, cells=None, previous_h=None,
     )  # fmt: skip
-    return out, state
+    return outputs, state
 
 
-def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> Callable[..., tuple[Tensor, LSTMState]]:
+def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> Callable[..., LSTMResult]:
     copied = [weight.detach().to(dtype, copy=True) for weight in weights if weight is not None]
     return partial(_run, weights=_contiguous(copied))

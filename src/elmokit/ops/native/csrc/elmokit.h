@@ -1,7 +1,8 @@
-/* What every source shares: names, number types, sizes that Python has too.
+/* What every source shares: names, dtypes, sizes that Python has too.
  *
  * Files are compiled once for each TARGET, and once for each TYPE where their functions are TYPED (hatch_build.py), so
- * that names end in _TYPE_TARGET or _TARGET. library.py reads the arguments of a function from its definition.
+ * that names end in _TYPE_TARGET or _TARGET. library.py reads the arguments of a function from its definition, and
+ * where that takes a pointer to a struct, from the struct's.
  *
  * Sizes count values, not bytes. `rows` of a step are those of a packed stream (packing.py). A stride is the distance
  * in values from one row to the next. `panels` are prepacked weights, `bias` may be NULL.
@@ -19,7 +20,7 @@
 #define INLINE static inline __attribute__((always_inline))
 
 typedef uint16_t bfloat16, float16;
-typedef uint8_t int8; /* numbers of rows and panels, with their scales (number.h) */
+typedef int8_t int8; /* rows and panels, with their scales (dtype.h) */
 
 #define PANEL 64         /* columns of a panel: one gate's, or 32 units of two gates, or 16 units of four */
 #define ROWS_OF_A_SUM 32 /* in the gradient of a bias */

@@ -1,4 +1,4 @@
-/* Products with prepacked weights, and all that is computed on their sums, for one target and one number type: with
+/* GEMMs with prepacked weights, and all that is computed on their sums, for one target and one dtype: with
  * -DTARGET= the name of the target, and -DTYPE=float, bfloat16 or int8. */
 #include "microkernel.h"
 
@@ -16,7 +16,7 @@ INLINE void store_in_panel(TYPE *to, vector now, vector next) {
     (void)next;
     store_float(to, LANES, now);
 #else
-    words both = (rounded(now) >> 16) | (rounded(next) & 0xffff0000u);
+    uint32_vector both = (rounded(now) >> 16) | (rounded(next) & 0xffff0000u);
     memcpy(to, &both, sizeof both);
 #endif
 }
@@ -79,7 +79,7 @@ INLINE void store_tile(
     for (ptrdiff_t row = 0; row < rows; row++)
         for (ptrdiff_t column = 0; column < smaller(PANEL, columns); column += LANES) {
             ptrdiff_t place = row * out_stride + column, count = columns - column;
-            vector sum = of_tile(sums, row, column);
+            vector sum = load_from_tile(sums, row, column);
             if (more) sum += load_float((float *)out + place, count);
             else if (bias) sum += load_float(bias + column, count);
             if (wide) store_float((float *)out + place, count, sum);
@@ -126,8 +126,8 @@ void TYPED(highway)(
             for (ptrdiff_t r = 0; r < height; r++)
                 for (ptrdiff_t unit = first; unit < smaller(first + PANEL / 2, units); unit += LANES) {
                     ptrdiff_t place = (row + r) * units + unit, count = units - unit;
-                    vector transform = of_tile(&sums, r, unit - first) + load_float(bias + unit, count);
-                    vector carry = of_tile(&sums, r, unit - first + PANEL / 2) + load_float(bias + units + unit, count);
+                    vector transform = load_from_tile(&sums, r, unit - first) + load_float(bias + unit, count);
+                    vector carry = load_from_tile(&sums, r, unit - first + PANEL / 2) + load_float(bias + units + unit, count);
                     vector before = load_value(x + place, count), after = maximum(broadcast(0.0f), transform);
                     store_value(out + place, count, sigmoid(carry) * (after - before) + before);
                 }

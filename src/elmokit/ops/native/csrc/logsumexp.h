@@ -11,16 +11,8 @@
 _Static_assert(POSITIONS % KC == 0, "a tile of positions begins with a block of their depth");
 _Static_assert(MR % 2 == 0, "a tile's classes are multiplied in pairs");
 
-typedef struct {
-    ptrdiff_t positions, depth;
-    const TYPE *panels, *weight;
-    const float *bias;
-    const int32_t *excluded;
-    const float *result, *grad;
-} softmax;
-
-INLINE integers excluded_at(const int32_t *excluded, ptrdiff_t position, ptrdiff_t count) {
-    integers classes = broadcast_integer(-1);
+INLINE int32_vector excluded_at(const int32_t *excluded, ptrdiff_t position, ptrdiff_t count) {
+    int32_vector classes = broadcast_integer(-1);
     if (excluded && count > 0) memcpy(&classes, excluded + position, (size_t)smaller(count, LANES) * sizeof *excluded);
     return classes;
 }
@@ -28,19 +20,20 @@ INLINE integers excluded_at(const int32_t *excluded, ptrdiff_t position, ptrdiff
 /* Writes the logits of `rows` classes, from class `first` on. */
 INLINE void logits_tile(
     ptrdiff_t rows, ptrdiff_t first, ptrdiff_t depth, const TYPE *weight, const float *bias, const TYPE *panel,
-    const integers excluded[VECTORS], tile *logits) {
+    const int32_vector excluded[VECTORS], tile *logits) {
     multiply(rows, depth, weight + first * depth, depth, panel, &no_prefetch, logits);
     for (ptrdiff_t row = 0; row < rows; row++)
         for (int v = 0; v < VECTORS; v++) {
-            vector logit = of_tile(logits, row, v * LANES) * LOG2_E + bias[first + row] * LOG2_E;
-            integers out = excluded[v] == (int32_t)(first + row);
-            to_tile(logits, row, v * LANES, where(~out, logit) + where(out, broadcast(-FLT_MAX)));
+            vector logit = load_from_tile(logits, row, v * LANES) * LOG2_E + bias[first + row] * LOG2_E;
+            int32_vector out = excluded[v] == (int32_t)(first + row);
+            store_in_tile(logits, row, v * LANES, where(~out, logit) + where(out, broadcast(-FLT_MAX)));
         }
 }
 
 /* For each position the `max` of its logits, and the `total` of 2^(logit - max), both in units of log 2; NaN if a logit
- * overflows in these units, and -FLT_MAX of them if all are -infinity. There is at least one class. Terms are summed up for each tile, then for each block of classes, then
- * over blocks: one by one, tens of thousands of small ones would be lost in rounding after a large one. */
+ * overflows in these units, and -FLT_MAX of them if all are -infinity. There is at least one class. Terms are summed up for
+ * each tile, then for each block of classes, then over blocks: one by one, tens of thousands of small ones would be lost in
+ * rounding after a large one. */
 void TYPED(logsumexp)(
     ptrdiff_t positions, ptrdiff_t classes, ptrdiff_t depth, const TYPE *panels, const TYPE *weight, const float *bias,
     const int32_t *excluded, float *max, float *total) {
@@ -48,7 +41,7 @@ void TYPED(logsumexp)(
     for (ptrdiff_t begin = 0; begin < classes; begin += at_once)
         for (ptrdiff_t position = 0; position < positions; position += PANEL) {
             vector high[VECTORS], sum[VECTORS];
-            integers left_out[VECTORS];
+            int32_vector left_out[VECTORS];
             for (int v = 0; v < VECTORS; v++) {
                 ptrdiff_t at = position + v * LANES, count = positions - at;
                 left_out[v] = excluded_at(excluded, at, count);
@@ -62,10 +55,10 @@ void TYPED(logsumexp)(
                 for (int v = 0; v < VECTORS; v++) {
                     vector before = high[v];
                     for (ptrdiff_t row = 0; row < rows; row++) /* in this order of max a NaN is left to the sum */
-                        high[v] = maximum(of_tile(&logits, row, v * LANES), high[v]);
+                        high[v] = maximum(load_from_tile(&logits, row, v * LANES), high[v]);
                     vector of_rows = broadcast(0.0f);
                     for (ptrdiff_t row = 0; row < rows; row++)
-                        of_rows += exp2_of(of_tile(&logits, row, v * LANES) - high[v]);
+                        of_rows += exp2_of(load_from_tile(&logits, row, v * LANES) - high[v]);
                     sum[v] = sum[v] * exp2_of(before - high[v]) + of_rows;
                 }
             }
@@ -81,13 +74,23 @@ void TYPED(logsumexp)(
 
 /* --- Gradient ----------------------------------------------------------------------------------------------------- */
 
+typedef struct {
+    ptrdiff_t positions, classes, depth;
+    const TYPE *panels, *across, *weight;
+    const float *bias;
+    const int32_t *excluded;
+    const float *result, *grad;
+    float *grad_hidden, *grad_weight, *grad_bias; /* (depth, positions), (classes, depth), (classes), which are added to */
+    TYPE *scratch;                                /* 2 * CLASSES * POSITIONS + depth * CLASSES values */
+} softmax_gradient;
+
 /* The gradient of the logits of `classes` from `first` on at the 64 positions from `position` on: as rows of classes,
  * `by_class`, and as a panel of positions over the classes, `by_position`. Adds it up in `class_sums`, LANES of a class. */
 INLINE void grad_logits(
-    const softmax *pass, ptrdiff_t first, ptrdiff_t classes, ptrdiff_t position, TYPE *by_class,
+    const softmax_gradient *pass, ptrdiff_t first, ptrdiff_t classes, ptrdiff_t position, TYPE *by_class,
     TYPE *by_position, float *class_sums) {
     const TYPE *panel = pass->panels + position * pass->depth;
-    integers left_out[VECTORS];
+    int32_vector left_out[VECTORS];
     vector result[VECTORS], grad[VECTORS];
     for (int v = 0; v < VECTORS; v++) {
         ptrdiff_t at = position + v * LANES, count = pass->positions - at;
@@ -102,19 +105,19 @@ INLINE void grad_logits(
         for (ptrdiff_t row = 0; row < rows; row++) {
             vector sum = load_float(class_sums + (begin + row) * LANES, LANES);
             for (int v = 0; v < VECTORS; v++) {
-                integers in = left_out[v] != (int32_t)(first + begin + row);
-                vector part = where(in, exp2_of(of_tile(&logits, row, v * LANES) - result[v]) * grad[v]);
+                int32_vector in = left_out[v] != (int32_t)(first + begin + row);
+                vector part = where(in, exp2_of(load_from_tile(&logits, row, v * LANES) - result[v]) * grad[v]);
                 sum += part;
-                to_tile(&logits, row, v * LANES, part);
+                store_in_tile(&logits, row, v * LANES, part);
                 store_value(by_class + (begin + row) * POSITIONS + v * LANES, LANES, part);
             }
             store_float(class_sums + (begin + row) * LANES, LANES, sum);
         }
         for (ptrdiff_t row = 0; row < rows; row += STEP)
             for (ptrdiff_t column = 0; column < PANEL; column += LANES) {
-                vector next = row + 1 < rows ? of_tile(&logits, row + 1, column) : broadcast(0.0f);
+                vector next = row + 1 < rows ? load_from_tile(&logits, row + 1, column) : broadcast(0.0f);
                 store_in_panel(
-                    by_position + place_in_panel(classes, begin + row, column), of_tile(&logits, row, column), next);
+                    by_position + place_in_panel(classes, begin + row, column), load_from_tile(&logits, row, column), next);
             }
     }
 }
@@ -132,36 +135,33 @@ INLINE void add_product(
         }
 }
 
-/* Adds to grad_hidden (depth, positions), grad_weight (classes, depth) and grad_bias; scratch is of
- * 2 * CLASSES * POSITIONS + depth * CLASSES values. */
-void TYPED(logsumexp_backward)(
-    ptrdiff_t positions, ptrdiff_t classes, ptrdiff_t depth, const TYPE *panels, const TYPE *across, const TYPE *weight,
-    const float *bias, const int32_t *excluded, const float *result, const float *grad, float *grad_hidden,
-    float *grad_weight, float *grad_bias, TYPE *scratch) {
-    const softmax softmax = {positions, depth, panels, weight, bias, excluded, result, grad};
-    ptrdiff_t over_positions = (positions + 1) / 2 * 2;
-    TYPE *by_class = scratch, *by_position = by_class + CLASSES * POSITIONS;
+void TYPED(logsumexp_backward)(const softmax_gradient *arguments) {
+    const softmax_gradient pass = *arguments;
+    ptrdiff_t depth = pass.depth, over_positions = (pass.positions + 1) / 2 * 2;
+    TYPE *by_class = pass.scratch, *by_position = by_class + CLASSES * POSITIONS;
     TYPE *transposed = by_position + CLASSES * POSITIONS; /* weights (depth, CLASSES) */
-    for (ptrdiff_t first = 0; first < classes; first += CLASSES) {
-        ptrdiff_t count = smaller(classes - first, CLASSES), over_classes = in_steps(count);
+    for (ptrdiff_t first = 0; first < pass.classes; first += CLASSES) {
+        ptrdiff_t count = smaller(pass.classes - first, CLASSES), over_classes = in_steps(count);
         float class_sums[CLASSES * LANES];
         memset(class_sums, 0, sizeof class_sums);
         for (ptrdiff_t from = 0; from < over_classes; from += LINE_OF(float)) /* a block of lines that stay in cache */
             for (ptrdiff_t k = 0; k < depth; k++)
                 for (ptrdiff_t class = from; class < from + LINE_OF(float); class++)
-                    transposed[k * CLASSES + class] = class < count ? weight[(first + class) * depth + k] : 0;
-        for (ptrdiff_t begin = 0; begin < positions; begin += POSITIONS) {
-            ptrdiff_t deep = smaller(over_positions - begin, POSITIONS), here = smaller(positions - begin, POSITIONS);
+                    transposed[k * CLASSES + class] = class < count ? pass.weight[(first + class) * depth + k] : 0;
+        for (ptrdiff_t begin = 0; begin < pass.positions; begin += POSITIONS) {
+            ptrdiff_t deep = smaller(over_positions - begin, POSITIONS);
+            ptrdiff_t here = smaller(pass.positions - begin, POSITIONS);
             for (ptrdiff_t at = 0; at < here; at += PANEL)
-                grad_logits(&softmax, first, count, begin + at, by_class + at, by_position + at * over_classes, class_sums);
+                grad_logits(&pass, first, count, begin + at, by_class + at, by_position + at * over_classes, class_sums);
             add_product(
-                count, depth, deep, by_class, POSITIONS, across + begin * PANEL, over_positions * PANEL,
-                grad_weight + first * depth, depth);
+                count, depth, deep, by_class, POSITIONS, pass.across + begin * PANEL, over_positions * PANEL,
+                pass.grad_weight + first * depth, depth);
             add_product(
-                depth, here, over_classes, transposed, CLASSES, by_position, over_classes * PANEL, grad_hidden + begin,
-                positions);
+                depth, here, over_classes, transposed, CLASSES, by_position, over_classes * PANEL,
+                pass.grad_hidden + begin, pass.positions);
         }
         for (ptrdiff_t class = 0; class < count; class++)
-            for (int lane = 0; lane < LANES; lane++) grad_bias[first + class] += class_sums[class * LANES + lane];
+            for (int lane = 0; lane < LANES; lane++)
+                pass.grad_bias[first + class] += class_sums[class * LANES + lane];
     }
 }

@@ -1,19 +1,19 @@
 /* Included by kernels.c for float and bfloat16: the gradient of a layer of the LSTM. */
 
 typedef struct {
-    const TYPE *recurrent, *projection, *input; /* panels of the transposed weights */
+    const TYPE *recurrent, *projection, *input; /* panels of the transposed weights; no projection: NULL */
     const float *outputs;
     const TYPE *gates;
     const float *cells, *previous_c;
     float *grad_outputs, *grad_h, *grad_c;
-    TYPE *grad_gates, *low;
-    float *grad_x, *grad_bias;
+    TYPE *grad_gates, *low; /* may be `gates`; scratch for a step */
+    float *grad_x, *grad_bias; /* of the bias, one row for every ROWS_OF_A_SUM rows, which is added to */
 } backward_pass;
 
 /* From the gradient `from` of LANES hidden values of a row, computes that of their gates, which is also added to `total`,
  * and replaces the gradient in grad_c by that of the cell of the step before. */
 INLINE void backward_cell(
-    const steps_of_layer *layer, const backward_pass *pass, vector from, ptrdiff_t row, ptrdiff_t slot, ptrdiff_t unit,
+    const lstm_steps *layer, const backward_pass *pass, vector from, ptrdiff_t row, ptrdiff_t slot, ptrdiff_t unit,
     ptrdiff_t count, vector total[GATES]) {
     ptrdiff_t units = layer->hidden, at = slot + row;
     const TYPE *gates = pass->gates + at * GATES * units + unit;
@@ -36,7 +36,7 @@ INLINE void backward_cell(
 
 /* The rows of a tile, 64 units from `first` on: their gradients are a product with the projection, where there is one. */
 INLINE void backward_tile(
-    ptrdiff_t rows, const steps_of_layer *layer, const backward_pass *pass, ptrdiff_t slot, ptrdiff_t row,
+    ptrdiff_t rows, const lstm_steps *layer, const backward_pass *pass, ptrdiff_t slot, ptrdiff_t row,
     ptrdiff_t first, const float *grad_outputs, const TYPE *panel, prefetch_plan *plan) {
     float *grad_bias = pass->grad_bias + (layer->first_row + row) / ROWS_OF_A_SUM * GATES * layer->hidden;
     ptrdiff_t units = layer->hidden, width = layer->width;
@@ -58,7 +58,7 @@ INLINE void backward_tile(
         vector total[GATES] = {{0}};
         for (ptrdiff_t r = 0; r < rows; r++) {
             const float *of_row = grad_outputs + (row + r) * width + unit;
-            vector from = panel ? of_tile(&sums, r, unit - first) : load_float(of_row, count);
+            vector from = panel ? load_from_tile(&sums, r, unit - first) : load_float(of_row, count);
             if (count >= LANES) backward_cell(layer, pass, from, row + r, slot, unit, LANES, total);
             else backward_cell(layer, pass, from, row + r, slot, unit, count, total);
         }
@@ -71,7 +71,7 @@ INLINE void backward_tile(
 
 /* Adds to grad_outputs the gradient through h, and zeroes it outside the clip; the same as TYPE into pass->low. */
 INLINE void backward_outputs(
-    const steps_of_layer *layer, const backward_pass *pass, ptrdiff_t rows, const float *outputs, float *grad_outputs) {
+    const lstm_steps *layer, const backward_pass *pass, ptrdiff_t rows, const float *outputs, float *grad_outputs) {
     for (ptrdiff_t k = 0, count; (count = rows * layer->width - k) > 0; k += LANES) {
         vector grad = load_float(grad_outputs + k, count) + load_float(pass->grad_h + k, count);
         if (pass->projection) grad = where(magnitude(load_float(outputs + k, count)) < layer->projection_clip, grad);
@@ -80,30 +80,23 @@ INLINE void backward_outputs(
     }
 }
 
-/* The backward pass of lstm_forward's rows, from the last step to the first. The panels are those of transposed weights.
- * grad_h and grad_c become the gradient of the state before the first step, grad_outputs that of the projection before it
- * was clipped; grad_gates may be `gates`, low is scratch for a step; grad_bias, one row for every ROWS_OF_A_SUM rows, is
- * added to. first_row is a multiple of ROWS_OF_A_SUM, so that sums are the same however rows are split. */
-void TYPED(lstm_backward)(
-    ptrdiff_t steps, const int64_t *batch_sizes, const uint8_t *resets, ptrdiff_t first_row, ptrdiff_t end_row,
-    ptrdiff_t hidden_size, ptrdiff_t width, ptrdiff_t input_width, float cell_clip, float projection_clip,
-    const TYPE *recurrent, const TYPE *projection, const TYPE *input, const float *outputs, const TYPE *gates,
-    const float *cells, const float *previous_c, float *grad_outputs, float *grad_h, float *grad_c, TYPE *grad_gates,
-    TYPE *low, float *grad_x, float *grad_bias) {
-    const steps_of_layer layer = {steps,  first_row,   end_row,     hidden_size, width,
-                                  input_width, batch_sizes, resets, cell_clip,   projection_clip};
-    const backward_pass pass = {
-        recurrent, projection, input, outputs, gates, cells, previous_c, grad_outputs, grad_h + first_row * width,
-        grad_c + first_row * hidden_size, grad_gates, low, grad_x, grad_bias};
-    ptrdiff_t deep = GATES * hidden_size, size = panel_size(width), slot = first_row;
-    for (ptrdiff_t t = 0; t < steps; t++) slot += batch_sizes[t];
-    for (ptrdiff_t t = steps - 1; t >= 0; t--) {
+/* The backward pass of lstm_forward's rows, from the last step to the first. grad_h and grad_c become the gradient of the state
+ * before the first step, grad_outputs that of the projection before it was clipped. first_row is a multiple of ROWS_OF_A_SUM,
+ * so that sums are the same however rows are split. */
+void TYPED(lstm_backward)(const lstm_steps *stream, const backward_pass *arguments) {
+    const lstm_steps layer = *stream;
+    backward_pass pass = *arguments;
+    pass.grad_h += layer.first_row * layer.width;
+    pass.grad_c += layer.first_row * layer.hidden;
+    ptrdiff_t width = layer.width, deep = GATES * layer.hidden, size = panel_size(width), slot = layer.first_row;
+    for (ptrdiff_t t = 0; t < layer.steps; t++) slot += layer.batch_sizes[t];
+    for (ptrdiff_t t = layer.steps - 1; t >= 0; t--) {
         ptrdiff_t rows = rows_of_step(&layer, t);
-        slot -= batch_sizes[t];
-        float *grad = grad_outputs + slot * width;
-        backward_outputs(&layer, &pass, rows, outputs + slot * width, grad);
-        const TYPE *panel = projection;
-        for (ptrdiff_t unit = 0; unit < hidden_size; unit += PANEL) {
+        slot -= layer.batch_sizes[t];
+        float *grad = pass.grad_outputs + slot * width;
+        backward_outputs(&layer, &pass, rows, pass.outputs + slot * width, grad);
+        const TYPE *panel = pass.projection;
+        for (ptrdiff_t unit = 0; unit < layer.hidden; unit += PANEL) {
             const TYPE *next = panel ? panel + size : NULL;
             for (ptrdiff_t row = 0, height; row < rows; row += height) {
                 prefetch_plan plan;
@@ -113,16 +106,16 @@ void TYPED(lstm_backward)(
             }
             panel = next;
         }
-        const TYPE *now = grad_gates + slot * deep;
+        const TYPE *now = pass.grad_gates + slot * deep;
         TYPED(product)(
-            rows, width, deep, 0, (width + PANEL - 1) / PANEL, now, deep, recurrent, NULL, pass.grad_h, width, 1);
+            rows, width, deep, 0, (width + PANEL - 1) / PANEL, now, deep, pass.recurrent, NULL, pass.grad_h, width, 1);
         TYPED(product)(
-            rows, input_width, deep, 0, (input_width + PANEL - 1) / PANEL, now, deep, input, NULL,
-            grad_x + slot * input_width, input_width, 1);
-        for (ptrdiff_t row = 0; resets && row < rows; row++)
-            if (resets[slot + row]) {
-                memset(pass.grad_h + row * width, 0, width * sizeof *grad_h);
-                memset(pass.grad_c + row * hidden_size, 0, hidden_size * sizeof *grad_c);
+            rows, layer.input_width, deep, 0, (layer.input_width + PANEL - 1) / PANEL, now, deep, pass.input, NULL,
+            pass.grad_x + slot * layer.input_width, layer.input_width, 1);
+        for (ptrdiff_t row = 0; layer.resets && row < rows; row++)
+            if (layer.resets[slot + row]) {
+                memset(pass.grad_h + row * width, 0, width * sizeof *pass.grad_h);
+                memset(pass.grad_c + row * layer.hidden, 0, layer.hidden * sizeof *pass.grad_c);
             }
     }
 }

@@ -5,38 +5,40 @@ typedef struct {
     ptrdiff_t hidden, width, input_width; /* units of the cell; values of h; values of x that are multiplied with it */
     const int64_t *batch_sizes;           /* rows of each step, never rising */
     const uint8_t *resets;                /* of each slot, or NULL: the state is set to the start there */
-    float cell_clip, projection_clip;     /* infinity: none */
-} steps_of_layer;
+    float cell_clip, projection_clip; /* infinity: none */
+} lstm_steps;
 
 /* How many of a layer's rows are in a step. */
-INLINE ptrdiff_t rows_of_step(const steps_of_layer *layer, ptrdiff_t t) {
+INLINE ptrdiff_t rows_of_step(const lstm_steps *layer, ptrdiff_t t) {
     ptrdiff_t end = smaller(layer->batch_sizes[t], layer->end_row);
     return end > layer->first_row ? end - layer->first_row : 0;
 }
 
+/* With gradients, a step multiplies [x; h]: input_width columns of xh are filled already, and what the backward pass needs is
+ * stored. Without (gates NULL), x was multiplied before, and low_h and low_units are scratch for a step. */
 typedef struct {
-    const TYPE *recurrent, *projection; /* panels; no projection: NULL */
-    const RESULT *inputs;
-    const int64_t *index;
-    ptrdiff_t row_stride, gate_stride, unit_stride;
+    const TYPE *recurrent, *projection;             /* panels; no projection: NULL */
+    const RESULT *inputs;                           /* products of x and the bias, or the bias */
+    const int64_t *index;                           /* the row of `inputs` that each slot reads, or NULL: its own */
+    ptrdiff_t row_stride, gate_stride, unit_stride; /* of rows, gates and 16 units of `inputs` */
     float *outputs, *h, *c;
-    const float *start_h, *start_c;
-    VALUE *gates, *hidden;
+    const float *start_h, *start_c; /* what a reset sets */
+    VALUE *gates, *units;
     TYPE *xh;
     float *cells, *previous_c;
     TYPE *low_h;
-    VALUE *low_hidden;
+    VALUE *low_units;
 } forward_pass;
 
 /* c <- clip(sigmoid(i) tanh(g) + sigmoid(f) c), hidden <- sigmoid(o) tanh(c), for LANES units of a row from `unit` on. */
 INLINE void forward_cell(
-    const steps_of_layer *layer, const forward_pass *pass, const RESULT *inputs, const tile *sums, ptrdiff_t r,
+    const lstm_steps *layer, const forward_pass *pass, const RESULT *inputs, const tile *sums, ptrdiff_t r,
     ptrdiff_t row, ptrdiff_t slot, ptrdiff_t unit, ptrdiff_t count, VALUE *hidden) {
     ptrdiff_t units = layer->hidden, lane = unit % UNITS;
     float *cell = pass->c + row * units + unit;
     vector before = load_float(cell, count), gate[GATES];
     for (int k = 0; k < GATES; k++)
-        gate[k] = of_tile(sums, r, k * UNITS + lane) + load_result(inputs + k * pass->gate_stride + lane, count);
+        gate[k] = load_from_tile(sums, r, k * UNITS + lane) + load_result(inputs + k * pass->gate_stride + lane, count);
     vector i = sigmoid(gate[0]), g = hyperbolic_tangent(gate[1]), f = sigmoid(gate[2]), o = sigmoid(gate[3]);
     vector now = clipped(i * g + f * before, layer->cell_clip);
     store_float(cell, count, now);
@@ -54,7 +56,7 @@ INLINE void forward_cell(
 
 /* The rows of a tile, 16 units from `unit` on. */
 INLINE void forward_tile(
-    ptrdiff_t rows, const steps_of_layer *layer, const forward_pass *pass, ptrdiff_t slot, ptrdiff_t row, ptrdiff_t unit,
+    ptrdiff_t rows, const lstm_steps *layer, const forward_pass *pass, ptrdiff_t slot, ptrdiff_t row, ptrdiff_t unit,
     const TYPE *xh, const TYPE *panel, prefetch_plan *plan, VALUE *hidden) {
     ptrdiff_t units = layer->hidden, depth = layer->input_width + layer->width, stride = row_size(depth);
     const RESULT *inputs[MR];
@@ -82,7 +84,7 @@ INLINE void forward_tile(
 
 /* The outputs of a step from its hidden values: projected and clipped, or as they are. */
 INLINE void forward_outputs(
-    const steps_of_layer *layer, const forward_pass *pass, ptrdiff_t rows, const VALUE *hidden, float *outputs) {
+    const lstm_steps *layer, const forward_pass *pass, ptrdiff_t rows, const VALUE *hidden, float *outputs) {
     ptrdiff_t width = layer->width;
     if (pass->projection)
         TYPED(product)(
@@ -97,43 +99,34 @@ INLINE void forward_outputs(
     }
 }
 
-/* Rows first_row to end_row through all steps (portable/lstm.py has the same in PyTorch). A clip of infinity is none.
- * Without a trace (gates NULL) low_h and low_hidden are scratch for a step; with one, input_width columns of xh are filled
- * already. `index`: the row of `inputs` that each slot reads, NULL for its own; rows, gates and 16 units of `inputs` lie in
- * those strides. h and c become the state after the last step. */
-void TYPED(lstm_forward)(
-    ptrdiff_t steps, const int64_t *batch_sizes, const uint8_t *resets, ptrdiff_t first_row, ptrdiff_t end_row,
-    ptrdiff_t hidden_size, ptrdiff_t width, ptrdiff_t input_width, float cell_clip, float projection_clip,
-    const TYPE *recurrent, const TYPE *projection, const RESULT *inputs, const int64_t *index, ptrdiff_t row_stride,
-    ptrdiff_t gate_stride, ptrdiff_t unit_stride, float *outputs, float *h, float *c, const float *start_h,
-    const float *start_c, VALUE *gates, VALUE *hidden, TYPE *xh, float *cells, float *previous_c, TYPE *low_h,
-    VALUE *low_hidden) {
-    const steps_of_layer layer = {steps,  first_row,   end_row,     hidden_size, width,
-                                  input_width, batch_sizes, resets, cell_clip,   projection_clip};
-    const forward_pass pass = {
-        recurrent, projection, inputs, index,  row_stride, gate_stride, unit_stride, outputs,
-        h + first_row * width, c + first_row * hidden_size, start_h, start_c, gates, hidden, xh, cells, previous_c,
-        low_h, low_hidden};
-    ptrdiff_t depth = input_width + width, stride = row_size(depth), size = panel_size(depth), slot = first_row;
-    for (ptrdiff_t t = 0; t < steps; slot += batch_sizes[t], t++) {
+/* Rows first_row to end_row through all steps (portable/lstm.py has the same in PyTorch). h and c become the state after the
+ * last step. */
+void TYPED(lstm_forward)(const lstm_steps *stream, const forward_pass *arguments) {
+    const lstm_steps layer = *stream;
+    forward_pass pass = *arguments;
+    pass.h += layer.first_row * layer.width;
+    pass.c += layer.first_row * layer.hidden;
+    ptrdiff_t depth = layer.input_width + layer.width, stride = row_size(depth), size = panel_size(depth);
+    ptrdiff_t slot = layer.first_row;
+    for (ptrdiff_t t = 0; t < layer.steps; slot += layer.batch_sizes[t], t++) {
         ptrdiff_t rows = rows_of_step(&layer, t);
-        TYPE *now_xh = gates ? xh + slot * stride : low_h;
-        VALUE *now_hidden = gates ? pass.hidden + slot * hidden_size : pass.low_hidden;
+        TYPE *now_xh = pass.gates ? pass.xh + slot * stride : pass.low_h;
+        VALUE *now_hidden = pass.gates ? pass.units + slot * layer.hidden : pass.low_units;
         for (ptrdiff_t row = 0; row < rows; row++) {
-            if (resets && resets[slot + row]) {
-                memcpy(pass.h + row * width, start_h, width * sizeof *h);
-                memcpy(pass.c + row * hidden_size, start_c, hidden_size * sizeof *c);
+            if (layer.resets && layer.resets[slot + row]) {
+                memcpy(pass.h + row * layer.width, pass.start_h, layer.width * sizeof *pass.h);
+                memcpy(pass.c + row * layer.hidden, pass.start_c, layer.hidden * sizeof *pass.c);
             }
-            to_row(width, pass.h + row * width, now_xh + row * stride + input_width);
+            to_row(layer.width, pass.h + row * layer.width, now_xh + row * stride + layer.input_width);
         }
-        const TYPE *panel = recurrent;
-        for (ptrdiff_t unit = 0; unit < hidden_size; unit += UNITS, panel += size)
+        const TYPE *panel = pass.recurrent;
+        for (ptrdiff_t unit = 0; unit < layer.hidden; unit += UNITS, panel += size)
             for (ptrdiff_t row = 0, height; row < rows; row += height) {
                 prefetch_plan plan;
                 height = tile_rows(rows - row);
                 plan_panel(&plan, panel + size, size, row, row + height, rows);
                 forward_tile(height, &layer, &pass, slot, row, unit, now_xh, panel, &plan, now_hidden);
             }
-        forward_outputs(&layer, &pass, rows, now_hidden, outputs + slot * width);
+        forward_outputs(&layer, &pass, rows, now_hidden, pass.outputs + slot * layer.width);
     }
 }

@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "number.h"
+#include "dtype.h"
 
 #define MR 6
 #define NR (LANES * (REGISTERS == 32 ? 4 : 2))
@@ -85,10 +85,12 @@ INLINE void prefetch_some(prefetcher *left) {
  * registers, has to be compiled for each number of rows. */
 typedef struct { _Alignas(64) float values[MR][PANEL]; } tile;
 
-INLINE vector of_tile(const tile *sums, ptrdiff_t row, ptrdiff_t column) {
+INLINE vector load_from_tile(const tile *sums, ptrdiff_t row, ptrdiff_t column) {
     return load_float(sums->values[row] + column, LANES);
 }
-INLINE void to_tile(tile *sums, ptrdiff_t row, ptrdiff_t column, vector x) { store_float(&sums->values[row][column], LANES, x); }
+INLINE void store_in_tile(tile *sums, ptrdiff_t row, ptrdiff_t column, vector x) {
+    store_float(&sums->values[row][column], LANES, x);
+}
 
 /* How many rows the next tile takes, so that tiles are about equally high. */
 INLINE ptrdiff_t tile_rows(ptrdiff_t rows_left) {
@@ -110,7 +112,7 @@ INLINE void micro_kernel(
             prefetch_some(left);
             for (ptrdiff_t k = line, end = smaller(line + LINE_OF(TYPE), of_block); k < end; k += STEP)
                 UNROLL for (int part = 0; part < PARTS; part++) {
-                    integers weights[PANEL / LANES];
+                    int32_vector weights[PANEL / LANES];
                     UNROLL for (int v = 0; v < vectors; v++) {
                         ptrdiff_t place = v * LANES / NR * NR * of_block + k * NR + v * LANES % NR * STEP;
                         memcpy(&weights[v], block + place, sizeof weights[v]);
@@ -119,7 +121,7 @@ INLINE void micro_kernel(
                     UNROLL for (int row = 0; row < rows; row++) {
                         int32_t bits;
                         memcpy(&bits, a + row * stride + begin + k, sizeof bits);
-                        integers value = part_of(broadcast_integer(bits), part);
+                        int32_vector value = part_of(broadcast_integer(bits), part);
                         UNROLL for (int v = 0; v < vectors; v++) sum[row][v] = add_products(sum[row][v], value, weights[v]);
                     }
                 }
@@ -127,7 +129,9 @@ INLINE void micro_kernel(
     }
     UNROLL for (int row = 0; row < rows; row++)
         UNROLL for (int v = 0; v < vectors; v++)
-            to_tile(result, row, column + v * LANES, scaled(sum[row][v], depth, a + row * stride, panel, column + v * LANES));
+            store_in_tile(
+                result, row, column + v * LANES,
+                scaled(sum[row][v], depth, a + row * stride, panel, column + v * LANES));
 }
 
 /* One row alone has only NR sums, too few to hide the latency of an instruction: it takes several micro-panels at once. */

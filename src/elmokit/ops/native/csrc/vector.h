@@ -52,10 +52,10 @@
 
 #define BYTES (4 * LANES)
 typedef float vector __attribute__((vector_size(BYTES)));
-typedef int32_t integers __attribute__((vector_size(BYTES)));
-typedef uint32_t words __attribute__((vector_size(BYTES)));
-typedef uint16_t halves __attribute__((vector_size(BYTES / 2)));
-typedef uint8_t bytes __attribute__((vector_size(BYTES / 4)));
+typedef int32_t int32_vector __attribute__((vector_size(BYTES)));
+typedef uint32_t uint32_vector __attribute__((vector_size(BYTES)));
+typedef uint16_t uint16_vector __attribute__((vector_size(BYTES / 2)));
+typedef uint8_t uint8_vector __attribute__((vector_size(BYTES / 4)));
 
 /* An array of registers stays in registers only if every index is a constant: loops over it are unrolled whole. */
 #ifdef __clang__
@@ -66,9 +66,9 @@ typedef uint8_t bytes __attribute__((vector_size(BYTES / 4)));
 
 /* x - 0 is x, for -0 too, so that the compiler drops the operation; x + 0 would not be. */
 INLINE vector broadcast(float x) { return x - (vector){0}; }
-INLINE integers broadcast_integer(int32_t x) { return x - (integers){0}; }
-INLINE vector where(integers mask, vector x) { return (vector)(mask & (integers)x); } /* 0 elsewhere */
-INLINE vector magnitude(vector x) { return (vector)((integers)x & 0x7fffffff); }
+INLINE int32_vector broadcast_integer(int32_t x) { return x - (int32_vector){0}; }
+INLINE vector where(int32_vector mask, vector x) { return (vector)(mask & (int32_vector)x); } /* 0 elsewhere */
+INLINE vector magnitude(vector x) { return (vector)((int32_vector)x & 0x7fffffff); }
 
 /* --- From and to memory: the first `count` lanes, zeros beyond ------------------------------------------------------ */
 
@@ -92,23 +92,23 @@ INLINE vector load_strided(const float *from, ptrdiff_t stride, ptrdiff_t count)
 }
 
 /* In the upper half of each word the nearest bfloat16, ties to even, as torch rounds. */
-INLINE words rounded(vector x) {
-    words bits = (words)x, nearest = bits + 0x7fff + ((bits >> 16) & 1), is_nan = (words)(x != x);
+INLINE uint32_vector rounded(vector x) {
+    uint32_vector bits = (uint32_vector)x, nearest = bits + 0x7fff + ((bits >> 16) & 1), is_nan = (uint32_vector)(x != x);
     return (nearest & ~is_nan) | (0x7fc00000u & is_nan);
 }
 
 INLINE vector load_bfloat16(const bfloat16 *from, ptrdiff_t count) {
-    halves x = {0};
+    uint16_vector x = {0};
     if (count >= LANES) memcpy(&x, from, sizeof x);
     else if (count > 0) memcpy(&x, from, (size_t)count * sizeof *from);
-    return (vector)(__builtin_convertvector(x, words) << 16);
+    return (vector)(__builtin_convertvector(x, uint32_vector) << 16);
 }
 
 INLINE void store_bfloat16(bfloat16 *to, ptrdiff_t count, vector x) {
 #ifdef __AVX512BF16__
     __m256bh low = _mm512_cvtneps_pbh(x); /* turns subnormal numbers into 0, as `rounded` does not */
 #else
-    halves low = __builtin_convertvector(rounded(x) >> 16, halves);
+    uint16_vector low = __builtin_convertvector(rounded(x) >> 16, uint16_vector);
 #endif
     if (count >= LANES) memcpy(to, &low, sizeof low);
     else if (count > 0) memcpy(to, &low, (size_t)count * sizeof *to);
@@ -124,7 +124,7 @@ INLINE void store_bfloat16(bfloat16 *to, ptrdiff_t count, vector x) {
 INLINE vector exp2_of(vector x) {
     x = minimum(broadcast(126.0f), maximum(broadcast(-126.0f), x));
     vector n = x + ROUNDS, r = x - (n - ROUNDS);
-    vector power = (vector)(((integers)n << 23) + 0x3f800000);
+    vector power = (vector)(((int32_vector)n << 23) + 0x3f800000);
     vector p = r * 1.32647273e-3f + 9.67151299e-3f;
     p = p * r + 5.55073358e-2f;
     p = p * r + 2.40222424e-1f;

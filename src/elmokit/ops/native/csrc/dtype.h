@@ -1,4 +1,4 @@
-/* The numbers of a product. TYPE (float, bfloat16 or int8) is multiplied: STEP values that are neighbours in depth, in
+/* The dtypes of a GEMM. TYPE (float, bfloat16 or int8) is multiplied: STEP values that are neighbours in depth, in
  * four bytes, are multiplied at once into a lane of `accumulators`. Values between products are stored as VALUE,
  * products as RESULT unless the caller asks for float. What is named `low` is stored as the next product reads it, or as
  * VALUE.
@@ -40,31 +40,31 @@ INLINE void store_result(RESULT *to, ptrdiff_t count, vector x) { OF_RESULT(stor
 /* --- The products of one step: those of each of the PARTS into which values are widened first ------------------------ */
 
 #if STEP == 4
-typedef integers accumulators;
+typedef int32_vector accumulators;
 #else
 typedef vector accumulators;
 #endif
 
 #if STEP == 1
 #define PARTS 1
-INLINE accumulators add_products(accumulators sum, integers value, integers weights) {
+INLINE accumulators add_products(accumulators sum, int32_vector value, int32_vector weights) {
     return sum + (vector)value * (vector)weights;
 }
 #elif STEP == 2 && defined(__AVX512BF16__)
 #define PARTS 1
-INLINE accumulators add_products(accumulators sum, integers value, integers weights) {
+INLINE accumulators add_products(accumulators sum, int32_vector value, int32_vector weights) {
     return _mm512_dpbf16_ps(sum, (__m512bh)value, (__m512bh)weights);
 }
 #elif STEP == 2
 #define PARTS 2
-INLINE integers part_of(integers x, int part) { return part ? x & (int32_t)0xffff0000 : x << 16; }
-INLINE accumulators add_products(accumulators sum, integers value, integers weights) {
+INLINE int32_vector part_of(int32_vector x, int part) { return part ? x & (int32_t)0xffff0000 : x << 16; }
+INLINE accumulators add_products(accumulators sum, int32_vector value, int32_vector weights) {
     return sum + (vector)value * (vector)weights;
 }
 #elif defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 #define PARTS 1
 #define OFFSET 128
-INLINE accumulators add_products(accumulators sum, integers value, integers weights) {
+INLINE accumulators add_products(accumulators sum, int32_vector value, int32_vector weights) {
 #ifdef __AVX512VNNI__
     return (accumulators)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)value, (__m512i)weights);
 #else
@@ -73,14 +73,16 @@ INLINE accumulators add_products(accumulators sum, integers value, integers weig
 }
 #elif defined(__ARM_FEATURE_DOTPROD)
 #define PARTS 1
-INLINE accumulators add_products(accumulators sum, integers value, integers weights) {
+INLINE accumulators add_products(accumulators sum, int32_vector value, int32_vector weights) {
     return vdotq_s32(sum, (int8x16_t)value, (int8x16_t)weights);
 }
 #elif defined(__SSE2__) /* numbers 0 and 2, then 1 and 3, as integers of 16 bits */
 #define PARTS 2
-typedef int16_t shorts __attribute__((vector_size(BYTES)));
-INLINE integers part_of(integers x, int part) { return (integers)((part ? (shorts)x : (shorts)x << 8) >> 8); }
-INLINE accumulators add_products(accumulators sum, integers value, integers weights) {
+typedef int16_t int16_vector __attribute__((vector_size(BYTES)));
+INLINE int32_vector part_of(int32_vector x, int part) {
+    return (int32_vector)((part ? (int16_vector)x : (int16_vector)x << 8) >> 8);
+}
+INLINE accumulators add_products(accumulators sum, int32_vector value, int32_vector weights) {
 #if LANES == 16
     return sum + (accumulators)_mm512_madd_epi16((__m512i)value, (__m512i)weights);
 #elif LANES == 8
@@ -91,12 +93,12 @@ INLINE accumulators add_products(accumulators sum, integers value, integers weig
 }
 #else
 #define PARTS 4
-INLINE integers part_of(integers x, int part) { return x << (24 - 8 * part) >> 24; }
-INLINE accumulators add_products(accumulators sum, integers value, integers weights) { return sum + value * weights; }
+INLINE int32_vector part_of(int32_vector x, int part) { return x << (24 - 8 * part) >> 24; }
+INLINE accumulators add_products(accumulators sum, int32_vector value, int32_vector weights) { return sum + value * weights; }
 #endif
 
 #if PARTS == 1
-INLINE integers part_of(integers x, int part) { return (void)part, x; }
+INLINE int32_vector part_of(int32_vector x, int part) { return (void)part, x; }
 #endif
 #ifndef OFFSET
 #define OFFSET 0
@@ -147,9 +149,9 @@ INLINE vector scaled(accumulators sum, ptrdiff_t depth, const TYPE *row, const T
 
 /* A NaN among the values makes the scale NaN; values that are all nearly 0 become 0. */
 INLINE void to_row(ptrdiff_t count, const float *from, TYPE *to) {
-    integers max = {0}; /* magnitudes have the same order as integers, where a NaN is the largest */
+    int32_vector max = {0}; /* magnitudes have the same order as integers, where a NaN is the largest */
     for (ptrdiff_t k = 0; k < count; k += LANES) {
-        integers now = (integers)magnitude(load_float(from + k, count - k)), larger = now > max;
+        int32_vector now = (int32_vector)magnitude(load_float(from + k, count - k)), larger = now > max;
         max = (now & larger) | (max & ~larger);
     }
     int32_t largest_bits = 0;
@@ -159,7 +161,7 @@ INLINE void to_row(ptrdiff_t count, const float *from, TYPE *to) {
     float per_number = largest < 1e-30f ? 0.0f : 127.0f / largest, scale = largest / 127.0f;
     for (ptrdiff_t k = 0; k < in_steps(count); k += LANES) {
         vector x = clipped(load_float(from + k, count - k) * per_number, 127.0f) + ROUNDS;
-        bytes numbers = __builtin_convertvector((words)x + OFFSET, bytes);
+        uint8_vector numbers = __builtin_convertvector((uint32_vector)x + OFFSET, uint8_vector);
         if (in_steps(count) - k >= LANES) memcpy(to + k, &numbers, LANES);
         else memcpy(to + k, &numbers, in_steps(count) - k);
     }
