@@ -7,11 +7,9 @@ from typing import get_args
 
 import pytest
 from document_examples import blocks_of, run_command
-from hub_server import TOKEN, running_hub, take_for_the_hub
 
 from elmokit.cli import main
-from elmokit.cli.examples import EXAMPLES
-from elmokit.cli.verbs import Verb, name_of
+from elmokit.cli.verbs import EXAMPLES, Verb, name_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,11 +48,8 @@ def test_examples_run_in_their_order_in_a_checkout(tmp_path: Path, monkeypatch: 
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "cache"))
-    with running_hub() as hub:
-        take_for_the_hub(hub, monkeypatch, tmp_path / "hub")
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        for verb, commands in EXAMPLES.items():
-            for command in commands if verb != "serve" else ():  # which runs until it is stopped: tests/serve
-                run_command(command)
+    for verb, commands in EXAMPLES.items():
+        for command in commands if verb != "serve" else ():  # which runs until it is stopped: tests/serve
+            run_command(command)
     written = {path.name for path in (tmp_path / "runs").iterdir()}
     assert {"vectors", "layers.hdf5", "sentences.npy", "tiny", "speeches", "tagger", "tagged.conllu", "hdf5"} <= written

@@ -30,7 +30,7 @@ COMMANDS = [
     f"wsd {DATA}/coarse-wsd --model {MODEL}",
     f"fit tagging {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL} --output {OUT}/tagger --max-epochs 1",
     f"predict {OUT}/tagger {DATA}/test.conllu --output {OUT}/tagged.conllu",
-    f"evaluate-task {OUT}/tagger {DATA}/test.conllu",
+    f"evaluate {DATA}/test.conllu --model {OUT}/tagger",
     f"convert {MODEL} --output {OUT}/converted",
 ]
 LANGUAGE_MODEL_COMMANDS = [

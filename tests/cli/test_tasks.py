@@ -32,7 +32,7 @@ def test_fit_predict_and_evaluate_print_the_result_first(train: Path, capsys: py
     assert re.match(r"development set, in percent\nscore \d+\.\d\d  f1 ", capsys.readouterr().out)
     assert run("predict {0}/tagger {0}/train.txt --output {0}/out.txt", train) == 0
     assert "12 examples\n\nagainst the answers in the file, in percent\nscore " in capsys.readouterr().out
-    assert run("evaluate-task {0}/tagger {0}/train.txt", train) == 0
+    assert run("evaluate {0}/train.txt --model {0}/tagger", train) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("score ") and "PER" in printed
     assert run(FIT, train, "--max-epochs", "3") == 0  # finished before

@@ -91,9 +91,6 @@ class TestCluster:
         (["--ray", "--fasta"], "--fasta cannot be used with --ray"),
         (["--ray", "--state", "warm"], "--state cannot be used with --ray"),
         (["--ray", "--overwrite"], "--overwrite cannot be used with --ray"),
-        (["--column", "line"], "add --ray"),
-        (["--ray", "--device", "cuda:1"], "use --device cuda"),
-        (["--ray", "--output", "vectors.hdf5"], "name one without .hdf5"),
     ],
 )
 def test_the_command_refuses_options_without_a_meaning(

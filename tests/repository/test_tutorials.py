@@ -19,7 +19,7 @@ LIBRARIES = {
     "tables": ("pyarrow", "datasets"),
 }
 # These have a test of their own.
-ELSEWHERE = {"serve": "tests/serve/test_server_tutorial.py"}
+ELSEWHERE = {"serve": "tests/serve/test_server.py"}
 FILES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 TUTORIALS = [path for path in FILES if path.stem not in ELSEWHERE]
 

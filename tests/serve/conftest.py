@@ -1,19 +1,25 @@
-"""A server with everything in it, which most tests share, and the model that it serves."""
+"""A server with everything in it, which most tests share, the model that it serves, and a service without a socket."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    import httpx
     from running_server import RunningServer
 
     from elmokit.embed.embedder import Embedder
     from elmokit.tasks.fitting.model import TaskModel
+
+
+has_libraries = all(map(find_spec, ("fastapi", "uvicorn", "prometheus_client", "httpx")))  # elmokit's extra serve
+collect_ignore_glob = [] if has_libraries else ["test_*.py"]
 
 
 @pytest.fixture(scope="session")
@@ -64,8 +70,37 @@ def server_without_words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
         yield running
 
 
-@pytest.fixture
-def corpus() -> Path:
-    from running_server import CORPUS
+@pytest.fixture(scope="session")
+def locked_server() -> Iterator[RunningServer]:
+    """It needs the key "se cret", and its time limit is short."""
+    from running_server import RunningServer
 
-    return CORPUS
+    with RunningServer("--device", "cpu", "--timeout", 0.4, environment={"ELMOKIT_API_KEY": "se cret"}) as running:
+        yield running
+
+
+@pytest.fixture
+def ask() -> Callable[..., list[httpx.Response]]:
+    """Called with arguments of `Service` and requests, the answers, once all jobs of the service have ended."""
+    import httpx
+
+    from elmokit.serve.app import create_app
+    from elmokit.serve.service import Service
+
+    def ask_all(service_arguments: dict[str, Any], *requests: tuple[str, str, dict[str, Any]]) -> list[httpx.Response]:
+        service = Service(**service_arguments)
+        transport = httpx.ASGITransport(create_app(service), raise_app_exceptions=False)
+
+        async def answers() -> list[httpx.Response]:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
+                answers = [await client.request(method, path, **options) for method, path, options in requests]
+            while service.jobs.unfinished:
+                await asyncio.sleep(0.02)
+            return answers
+
+        try:
+            return asyncio.run(answers())
+        finally:
+            service.close()
+
+    return ask_all

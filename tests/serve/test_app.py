@@ -1,89 +1,249 @@
-"""The application as a whole: the schemas that it publishes, and its health."""
+"""The application: schemas, hosts, keys, a full queue, metrics; and bodies that are damaged, slow, endless or left."""
 
 from __future__ import annotations
 
-import asyncio
+import http.client
+import json
+import random
+import socket
+import struct
 import time
-from contextlib import closing
-
-import pytest
-
-pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit's extra serve)")
-pytest.importorskip("httpx", reason="no httpx to ask the server with")
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import httpx
+import pytest
 from running_server import RunningServer
 
 from elmokit.embed.embedder import Embedder
-from elmokit.serve.app import create_app
+from elmokit.serve.app import allowed_hosts
 from elmokit.serve.config import ServeConfig
-from elmokit.serve.engine import BatchMeter
-from elmokit.serve.metrics import Metrics
-from elmokit.serve.service import Service
+from elmokit.serve.engine import Engine
 
-REQUESTS = {
-    "/v1/embeddings": "EmbeddingsRequest",
-    "/embed": "EmbedRequest",
-    "/embed_all": "EmbedAllRequest",
-    "/similarity": "SimilarityRequest",
-    "/tokenize": "TokenizeRequest",
-    "/compare": "CompareRequest",
-    "/neighbors": "NeighborsRequest",
-    "/senses": "SensesRequest",
-    "/score": "ScoreRequest",
-    "/substitutes": "SubstitutesRequest",
-    "/next_words": "NextWordsRequest",
-    "/predict": "PredictRequest",
+BODIES = {
+    "/v1/embeddings": {"input": ["a b", "c"], "model": "en-small", "encoding_format": "float"},
+    "/embed": {"inputs": ["a b", ["c"]], "normalize": True, "layers": 1},
+    "/embed_all": {"inputs": "a b", "layers": "all"},
+    "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b", "c"]}},
+    "/tokenize": {"inputs": ["I don't.", ["a"]]},
+    "/compare": {"word": "a", "sentences": ["a b", "c a"]},
+    "/neighbors": {"word": "play", "sentence": "I play .", "sentences": ["a play"], "count": 3, "layers": 0},
+    "/senses": {"word": "a", "sentences": ["a b", "c a", "d a"], "clusters": 2, "max_uses": 5},
+    "/score": {"inputs": ["a b"]},
+    "/substitutes": {"sentence": "a b", "positions": [1], "top": 2, "direction": "both"},
+    "/next_words": {"sentence": "a b", "top": 2},
+    "/predict": {"inputs": ["Ann sees dogs", ["a", "b"]]},
 }
+# Values that stand anywhere in place of another one.
+VALUES = [
+    None, True, -1, 0, 10**30, 1.5, float("nan"), float("-inf"), "", "\x00", "\U0001f600" * 30, " ", "\u202e\u0301",
+    "a\nb", "<S>", "word " * 300, "x" * 5000, [], [[]], [""], [[""]], {}, {"a": 1}, [None], [["a", None]],
+    [[["a"]]], "mix", "all",
+]  # fmt: skip
+# Bodies that no JSON encoder writes.
+RAW = [
+    b"", b"{", b"null", b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xfe", b'{"inputs":"\\ud800"}',
+    b'{"inputs":"\xed\xa0\x80"}', b"9" * 5000, b'{"inputs":' + b"9" * 5000 + b"}", b'{"inputs":"a"}garbage',
+    b'\xef\xbb\xbf{"inputs":"a"}', b"NaN", b'{"inputs":"a","inputs":1}', b"\x00" * 100,
+]  # fmt: skip
+HEAD = b"POST /embed HTTP/1.1\r\nHost: localhost\r\n"
 
 
 def test_openapi_names_every_request_and_the_one_form_of_errors(server: RunningServer) -> None:
-    document = httpx.get(f"{server.url}/openapi.json").json()
-    bodies = {
-        path: methods["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-        for path, methods in document["paths"].items()
-        if "post" in methods
-    }
-    assert bodies == REQUESTS
-    assert {path for path, methods in document["paths"].items() if "get" in methods} == {
+    paths = httpx.get(f"{server.url}/openapi.json").json()["paths"]
+    assert {path for path, methods in paths.items() if "post" in methods} == BODIES.keys()
+    assert {path for path, methods in paths.items() if "get" in methods} == {
         "/v1/models", "/health", "/ready", "/info", "/metrics"
     }  # fmt: skip
-    for path in REQUESTS:
-        responses = document["paths"][path]["post"]["responses"]
-        assert {"200", "401", "413", "422", "429", "503"} <= set(responses)
-        schemas = {status: each["content"]["application/json"]["schema"] for status, each in responses.items()}
-        assert {schemas[status]["$ref"].rpartition("/")[2] for status in schemas if status != "200"} == {"ErrorAnswer"}
+    for path in BODIES:
+        body = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        assert body.endswith("Request")
+        responses = paths[path]["post"]["responses"]
+        assert {"200", "401", "413", "422", "429", "503"} <= responses.keys()
+        del responses["200"]
+        schemas = [each["content"]["application/json"]["schema"]["$ref"] for each in responses.values()]
+        assert all(schema.endswith("/ErrorAnswer") for schema in schemas)
 
 
-def test_method_that_is_not_allowed_says_which_are(server: RunningServer) -> None:
+def test_paths_and_methods_that_are_not_there(server: RunningServer) -> None:
     answer = httpx.get(f"{server.url}/embed")
     assert answer.status_code == 405 and answer.headers["allow"] == "POST"
+    assert answer.json()["error"]["code"] == "method_not_allowed"
+    for path in ("/docs", "/redoc", "/embed/"):  # the documentation pages load scripts from another host
+        assert httpx.get(server.url + path).json()["error"]["code"] == "not_found"
 
 
-def test_page_of_documentation_that_loads_scripts_of_another_host_is_not_there(server: RunningServer) -> None:
-    assert [httpx.get(server.url + path).status_code for path in ("/docs", "/redoc")] == [404, 404]
+def test_key_is_needed_for_all_but_the_page_and_health(locked_server: RunningServer) -> None:
+    for path in ("/", "/health", "/ready"):
+        assert (
+            httpx.get(locked_server.url + path).status_code == httpx.head(locked_server.url + path).status_code == 200
+        )
+    for headers in ({}, {"authorization": "Bearer se cre"}, {"authorization": "se cret"}):
+        for path in ("/embed", "/"):  # texts are posted there, too
+            answer = locked_server.post(path, BODIES["/embed"], headers=headers)
+            assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+            assert answer.json()["error"]["code"] == "missing_key"
+    for path in ("/metrics", "/info", "/openapi.json", "/v1/models", "/nothing"):
+        assert httpx.get(locked_server.url + path).status_code == 401
+    assert (
+        locked_server.post("/embed", BODIES["/embed"], headers={"authorization": "Bearer se cret"}).status_code == 200
+    )
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_health_is_an_error_once_the_thread_that_computes_has_ended(
-    embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+def test_server_on_loopback_answers_only_to_its_names(server: RunningServer) -> None:
+    for host in ("localhost", "LocalHost:1", "127.0.0.1", "127.0.0.1:8000", "[::1]", "[::1]:8000"):
+        assert httpx.get(f"{server.url}/health", headers={"host": host}).status_code == 200
+    evil = ("evil.example", f"evil.example:{server.port}", "127.0.0.1.evil.example", "localhost:80:80", "[::1", "")
+    for host in evil:
+        for path in ("/", "/health", "/ready", "/metrics", "/info", "/nothing"):
+            answer = httpx.get(server.url + path, headers={"host": host})
+            assert answer.status_code == 403 and answer.json()["error"]["code"] == "host_not_allowed"
+    assert server.post("/neighbors", {}, headers={"host": "evil.example"}).status_code == 403
+    for host in ("0.0.0.0", "::", "192.0.2.1", "2001:db8::1"):  # on a network, a server has names that it cannot know
+        assert allowed_hosts(host) is None
+    for host, name in (("127.0.0.2", b"127.0.0.2"), ("localhost", b"localhost"), ("::1", b"[::1]")):
+        assert allowed_hosts(host) == {b"localhost", b"127.0.0.1", b"[::1]", name}
+
+
+def test_full_queue_refuses_requests_for_vectors_before_their_bodies_are_read(
+    embedder: Embedder, ask: Callable[..., list[httpx.Response]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(words: int) -> None:
-        raise RuntimeError("a defect")
+    async def body() -> AsyncIterator[bytes]:
+        raise AssertionError("the body is read")
+        yield b""
 
-    monkeypatch.setattr(Metrics, "of_batches", BatchMeter(embedded=fail))
+    start = Engine.__init__
+    full = lambda engine, *options: (start(engine, *options), setattr(engine, "words_waiting", 65_536))[0]  # noqa: E731
+    monkeypatch.setattr(Engine, "__init__", full)
+    unread = {"content": body(), "headers": {"content-length": "9"}}
+    paths = ("/", "/v1/embeddings", "/embed", "/embed_all", "/similarity")
+    requests = [("POST", path, unread) for path in paths]
+    served = [("GET", "/", {}), ("POST", "/tokenize", {"json": {"inputs": "a"}})]  # which do not wait for vectors
+    *refused, page, tokens = ask({"embedder": embedder, "config": ServeConfig()}, *requests, *served)
+    for answer in refused:
+        assert answer.status_code == 429 and int(answer.headers["retry-after"]) >= 1
+        assert answer.json()["error"]["code"] == "overloaded"
+    assert page.status_code == tokens.status_code == 200
 
-    async def ask(service: Service) -> list[httpx.Response]:
-        transport = httpx.ASGITransport(create_app(service))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            answers = [await client.get("/health"), await client.post("/embed", json={"inputs": "a"})]
-            stop = time.monotonic() + 20
-            while service.engine.is_alive:
-                assert time.monotonic() < stop
-                await asyncio.sleep(0.001)
-            return [*answers, await client.get("/health")]
 
-    with closing(Service(embedder, ServeConfig())) as service:
-        answers = asyncio.run(asyncio.wait_for(ask(service), 60))
-    assert [answer.status_code for answer in answers] == [200, 200, 503]
-    assert answers[0].json() == {"status": "alive"} and answers[2].json()["error"]["code"] == "unhealthy"
+def test_overload_is_refused_with_429_and_loses_no_accepted_request() -> None:
+    sizes = ("--max-words", 300, "--queue-words", 300, "--batch-words", 300, "--max-jobs", 1)
+    with RunningServer("--device", "cpu", *sizes) as server:
+
+        def ask(number: int) -> httpx.Response:
+            return server.post("/embed", {"inputs": [f"word {number} " * 100]})
+
+        with ThreadPoolExecutor(32) as pool:
+            answers = list(pool.map(ask, range(100)))
+        counts = {status: sum(answer.status_code == status for answer in answers) for status in (200, 429)}
+        assert sum(counts.values()) == 100 and min(counts.values()) > 0
+        server.wait_until("elmokit_queue_words", 0)
+        assert ask(0).status_code == 200
+
+
+def test_metrics_count_requests_by_endpoint_and_status(server: RunningServer) -> None:
+    def count(endpoint: str, status: int) -> float:
+        text = httpx.get(f"{server.url}/metrics").text
+        name = f'elmokit_request_seconds_count{{endpoint="{endpoint}",status="{status}"}} '
+        return next((float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name)), 0.0)
+
+    cases = [("/embed", 200, {"inputs": "a"}), ("/embed", 422, {}), ("/tokenize", 200, {"inputs": "a"})]
+    before = [count(endpoint, status) for endpoint, status, _ in cases]
+    for endpoint, _, body in cases:
+        server.post(endpoint, body)
+    assert [count(endpoint, status) for endpoint, status, _ in cases] == [number + 1 for number in before]
+    for made_up in ("/embed/", "/%00", "/x" * 500):
+        httpx.get(server.url + made_up)
+    assert "/x/x" not in httpx.get(f"{server.url}/metrics").text and count("other", 404) >= 3
+    assert server.metric("elmokit_requests_in_progress") == 1  # the one that asks
+    assert server.metric("process_resident_memory_bytes") > 1e7
+
+
+# --- Bodies ----------------------------------------------------------------------------------------------------------
+
+
+def mutant(body: object, draw: random.Random) -> object:
+    """The body with one of its values, at any depth, replaced, repeated or removed."""
+    if draw.random() < 0.25 or not isinstance(body, dict | list) or not body:
+        return draw.choice(VALUES)
+    if isinstance(body, dict):
+        key = draw.choice(list(body))
+        if draw.random() < 0.15:
+            return {name: value for name, value in body.items() if name != key}
+        return body | {key: mutant(body[key], draw)}
+    number = draw.randrange(len(body))
+    return [*body[:number], mutant(body[number], draw), *body[number + draw.randrange(2) :]]
+
+
+def damaged(text: bytes, draw: random.Random) -> bytes:
+    """The bytes with some of them overwritten, cut off or inserted."""
+    start = draw.randrange(len(text) + 1)
+    end = start + draw.randrange(4)
+    return text[:start] + bytes(draw.choices(range(256), k=draw.randrange(4))) + text[end:]
+
+
+def test_a_thousand_damaged_bodies_are_never_an_error_of_the_server(server: RunningServer) -> None:
+    draw = random.Random(0)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    statuses = set()
+    for number in range(1000):
+        path = draw.choice(list(BODIES))
+        text = json.dumps(BODIES[path] if number % 3 else mutant(BODIES[path], draw)).encode()
+        body = draw.choice(RAW) if number % 20 == 0 else damaged(text, draw) if number % 3 else text
+        connection.request("POST", path, body, {"content-type": draw.choice(["application/json", "text/plain", "é"])})
+        response = connection.getresponse()
+        content = response.read()
+        statuses.add(response.status)
+        assert response.status < 500, (path, body[:200], content)
+        json.loads(content)
+    connection.close()
+    assert {200, 422} <= statuses <= {200, 413, 422}
+    assert server.post("/embed", BODIES["/embed"]).status_code == 200
+
+
+def test_body_that_is_too_large_is_refused_when_it_is_announced_or_has_come(server: RunningServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+        connection.sendall(HEAD + b"Content-Length: 99999999999\r\n\r\n{")
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))  # until the server closes the connection
+        assert answer.startswith(b"HTTP/1.1 413") and b"more than 2,097,152 bytes" in answer
+    with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        with suppress(OSError):  # the server closes the connection
+            for _ in range(160):
+                connection.sendall(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+        with suppress(ConnectionResetError):  # its answer was lost in what was still sent
+            assert connection.recv(12) == b"HTTP/1.1 413"
+    assert server.metric("elmokit_requests_in_progress") == 1
+
+
+def test_slow_body_and_slow_answer_end_at_the_time_limit(locked_server: RunningServer) -> None:
+    with socket.create_connection(("127.0.0.1", locked_server.port), 20) as connection:
+        connection.sendall(HEAD + b"Authorization: Bearer se cret\r\nContent-Length: 20\r\n\r\n{")
+        began = time.monotonic()
+        received = b"".join(iter(lambda: connection.recv(4096), b""))
+        assert received.startswith(b"HTTP/1.1 408") and 0.3 < time.monotonic() - began < 10
+    words = [f"word{number}" for number in range(12_000)]
+    late = locked_server.post("/score", {"inputs": [words]}, headers={"authorization": "Bearer se cret"})
+    assert late.status_code == 503 and "retry-after" in late.headers
+    assert late.json()["error"]["code"] == "timeout"
+
+
+def test_clients_that_are_killed_leave_nothing_behind(server: RunningServer) -> None:
+    body = json.dumps({"inputs": [f"some {number} words " * 30 for number in range(100)]}).encode()
+    request = HEAD.replace(b"embed", b"embed_all") + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    descriptors = server.metric("process_open_fds")
+
+    def leave(number: int) -> None:
+        with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+            # As where a process is killed: the connection is reset, not closed.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.sendall(request[: len(request) if number % 3 else number * 10])
+            time.sleep(0.02 * (number % 4))
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(leave, range(60)))
+    server.wait_until("elmokit_requests_in_progress", 1)
+    server.wait_until("elmokit_queue_words", 0)
+    server.wait_until("process_open_fds", descriptors)
+    assert server.post("/embed", BODIES["/embed"]).status_code == 200

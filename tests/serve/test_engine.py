@@ -1,4 +1,4 @@
-"""The engine: batches of what waits, bounded in words, and the vectors of a sentence whatever else is in its batch."""
+"""The engine: batches of what waits, bounded in words; and jobs: one at a time, bounded in number, ended in time."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit's extra serve)")
-
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.nn.bilm import BiLM
-from elmokit.serve.engine import BatchMeter, Engine, Output, cost
-from elmokit.serve.errors import RequestError
+from elmokit.serve.engine import Engine, Job, JobQueue
+from elmokit.serve.schemas import RequestError
 
-MEAN = Output(pooling=Pooling())
+MEAN = ("mix", Pooling())
 SENTENCES = [["a", "cat"], [], ["the", "dog", "sees", "the", "cat"], ["yes"]]
 
 
@@ -62,8 +61,8 @@ def make_engine(embedder: GatedEmbedder, batches: list[int]) -> Iterator[Callabl
     embedder.gate.set()
     engines: list[Engine] = []
 
-    def make(**options: Any) -> Engine:
-        engines.append(Engine(embedder, **{"meter": BatchMeter(embedded=batches.append), **options}))
+    def make(queue_words: int = 65_536, batch_words: int = 4_096) -> Engine:
+        engines.append(Engine(embedder, queue_words, batch_words, batches.append))
         return engines[-1]
 
     yield make
@@ -72,168 +71,144 @@ def make_engine(embedder: GatedEmbedder, batches: list[int]) -> Iterator[Callabl
         engine.close()
 
 
-def wait_until_taken(engine: Engine) -> None:
-    """Until the engine has taken what waits, so that what comes next waits for the next batch."""
+def block(engine: Engine) -> asyncio.Future[list[np.ndarray]]:
+    """Submit a request of two words, and wait until the engine has taken it: what comes next is the next batch."""
+    GatedEmbedder.gate.clear()
+    blocking = engine.submit([["a"]], MEAN)
     stop = time.monotonic() + 20
     while engine.words_waiting:
         assert time.monotonic() < stop
         time.sleep(0.001)
+    return blocking
 
 
 @pytest.mark.parametrize("layers", ["mix", "all", 0])
-def test_engine_gives_each_word_the_vectors_of_the_embedder(
+def test_engine_gives_the_vectors_of_the_embedder(
     layers: str | int, make_engine: Callable[..., Engine], embedder: GatedEmbedder
 ) -> None:
     engine = make_engine()
 
-    async def both() -> tuple[list[np.ndarray], list[np.ndarray]]:
-        first, second = engine.submit(SENTENCES, Output(layers)), engine.submit(SENTENCES[::-1], Output(layers))
-        return await first, await second
+    async def submit(*requests: Any) -> list[list[np.ndarray]]:
+        return await asyncio.gather(*(engine.submit(*request) for request in requests))
 
-    first, second = asyncio.run(both())
-    expected = embedder.embed(SENTENCES, layers)
-    for got in (first, second[::-1]):
-        for vectors, of_embedder in zip(got, expected, strict=True):
-            of_word = np.moveaxis(of_embedder, 0, 1) if layers == "all" else of_embedder
-            np.testing.assert_allclose(vectors, of_word, atol=1e-6)
-
-
-def test_engine_pools_as_the_embedder_does(make_engine: Callable[..., Engine], embedder: GatedEmbedder) -> None:
-    engine = make_engine()
-
-    async def pooled(pooling: Pooling) -> list[np.ndarray]:
-        return await engine.submit(SENTENCES, Output("top", pooling))
-
+    forth, back = asyncio.run(submit((SENTENCES, (layers, None)), (SENTENCES[::-1], (layers, None))))
+    for got in (forth, back[::-1]):
+        for vectors, expected in zip(got, embedder.embed(SENTENCES, layers), strict=True):
+            np.testing.assert_allclose(vectors, expected, atol=1e-6)
     for pooling in (Pooling(), Pooling("max"), Pooling("mean", normalize=True)):
+        (pooled,) = asyncio.run(submit((SENTENCES, ("top", pooling))))
         expected = embedder.encode(SENTENCES, pooling.name, pooling.normalize, "top")
-        np.testing.assert_allclose(asyncio.run(pooled(pooling)), expected, atol=1e-6)
+        np.testing.assert_allclose(pooled, expected, atol=1e-6)
 
 
-def test_engine_embeds_together_what_waits(
-    make_engine: Callable[..., Engine], embedder: GatedEmbedder, batches: list[int]
+@pytest.mark.parametrize(
+    ("batch_words", "lengths", "expected"),
+    [(4096, range(50), [2, sum(range(51))]), (10, (4, 4, 30, 2, 2), [2, 10, 31, 6])],
+)
+def test_engine_embeds_together_what_waits_up_to_its_limit_and_in_order(
+    batch_words: int, lengths: Any, expected: list[int], make_engine: Callable[..., Engine], batches: list[int]
 ) -> None:
-    engine = make_engine()
-
-    async def run() -> None:
-        embedder.gate.clear()
-        first = engine.submit([["a"]], MEAN)
-        wait_until_taken(engine)
-        others = [engine.submit([["word"] * length], MEAN) for length in range(50)]
-        embedder.gate.set()
-        await asyncio.gather(first, *others)
-
-    asyncio.run(run())
-    engine.close()
-    assert batches == [2, sum(range(51))]
-
-
-def test_engine_keeps_batches_below_their_limit_and_in_order(
-    make_engine: Callable[..., Engine], embedder: GatedEmbedder, batches: list[int]
-) -> None:
-    engine = make_engine(batch_words=10)
+    engine = make_engine(batch_words=batch_words)
     order: list[int] = []
 
     async def run() -> None:
-        embedder.gate.clear()
-        waiting = [engine.submit([["a"] * 9], MEAN)]
-        wait_until_taken(engine)
-        for number, length in enumerate((4, 4, 30, 2, 2)):
+        waiting = [block(engine)]
+        for number, length in enumerate(lengths):
             waiting.append(engine.submit([["word"] * length], MEAN))
             waiting[-1].add_done_callback(lambda _, number=number: order.append(number))
-        embedder.gate.set()
+        GatedEmbedder.gate.set()
         await asyncio.gather(*waiting)
 
     asyncio.run(run())
-    engine.close()
-    assert batches == [10, 10, 31, 6] and order == [0, 1, 2, 3, 4]
+    assert batches == expected and order == list(range(len(lengths)))
 
 
-def test_engine_refuses_what_does_not_fit_and_takes_it_later(
-    make_engine: Callable[..., Engine], embedder: GatedEmbedder
-) -> None:
+def test_engine_refuses_what_does_not_fit_and_takes_it_later(make_engine: Callable[..., Engine]) -> None:
     engine = make_engine(queue_words=20)
 
     async def run() -> None:
-        embedder.gate.clear()
-        running = engine.submit([["a"]], MEAN)
-        wait_until_taken(engine)
+        running = block(engine)
         large = engine.submit([["word"] * 40], MEAN)  # nothing waits yet
-        assert engine.is_full
         with pytest.raises(RequestError) as refused:
             engine.submit([["a"]], MEAN)
-        assert refused.value.code == "overloaded" and (refused.value.retry_after or 0) >= 1
-        embedder.gate.set()
+        assert refused.value.code == "overloaded" and refused.value.headers["retry-after"]
+        GatedEmbedder.gate.set()
         await asyncio.gather(running, large)
-        assert not engine.is_full and len(await engine.submit([["a"]], MEAN)) == 1
+        assert not engine.words_waiting and len(await engine.submit([["a"]], MEAN)) == 1
 
     asyncio.run(run())
 
 
-def test_cancelled_request_leaves_the_queue(
-    make_engine: Callable[..., Engine], embedder: GatedEmbedder, batches: list[int]
-) -> None:
-    engine = make_engine()
-
-    async def run() -> None:
-        embedder.gate.clear()
-        running = engine.submit([["a"]], MEAN)
-        wait_until_taken(engine)
-        given_up, kept = engine.submit([["b"] * 7], MEAN), engine.submit([["c"] * 3], MEAN)
-        given_up.cancel()
-        await asyncio.sleep(0)
-        assert engine.words_waiting == cost([["c"] * 3])
-        running.cancel()  # too late: it is embedded, and nobody gets it
-        embedder.gate.set()
-        assert len(await kept) == 1
-
-    asyncio.run(run())
-    engine.close()
-    assert batches == [2, 4]
-
-
-def test_failure_is_only_that_of_the_request_that_caused_it(
-    make_engine: Callable[..., Engine], embedder: GatedEmbedder
+def test_cancelled_request_is_skipped_and_a_failure_is_only_that_of_its_request(
+    make_engine: Callable[..., Engine], batches: list[int]
 ) -> None:
     engine = make_engine()
 
     async def run() -> list[object]:
-        embedder.gate.clear()
-        first = engine.submit([["a"]], MEAN)
-        wait_until_taken(engine)
+        running, cancelled = block(engine), engine.submit([["b"] * 7], MEAN)
         others = [engine.submit([[word]], MEAN) for word in ("b", "poison", "c")]
-        embedder.gate.set()
-        return await asyncio.gather(first, *others, return_exceptions=True)
+        cancelled.cancel()
+        running.cancel()  # too late: it is embedded, and nobody gets it
+        GatedEmbedder.gate.set()
+        return await asyncio.gather(*others, return_exceptions=True)
 
     results = asyncio.run(run())
-    assert [isinstance(result, ValueError) for result in results] == [False, False, True, False]
+    assert [isinstance(result, ValueError) for result in results] == [False, True, False]
+    assert batches == [2, 6] and not engine.words_waiting
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_engine_whose_thread_has_ended_says_so_before_it_is_closed(make_engine: Callable[..., Engine]) -> None:
-    def fail(words: int) -> None:
-        raise RuntimeError("a defect")
-
-    engine = make_engine(meter=BatchMeter(embedded=fail))
-    assert engine.is_alive
-
-    async def run() -> None:
-        await engine.submit([["a"]], MEAN)
-
-    asyncio.run(run())
-    stop = time.monotonic() + 20
-    while engine.is_alive:
-        assert time.monotonic() < stop
-        time.sleep(0.001)
-
-
-def test_close_answers_what_was_accepted(make_engine: Callable[..., Engine], embedder: GatedEmbedder) -> None:
+def test_close_answers_what_was_accepted(make_engine: Callable[..., Engine]) -> None:
     engine = make_engine()
 
     async def run() -> list[list[np.ndarray]]:
-        embedder.gate.clear()
-        waiting = [engine.submit([["a"], ["b"]], MEAN) for _ in range(5)]
-        threading.Timer(0.1, embedder.gate.set).start()
+        waiting = [block(engine), *(engine.submit([["a"], ["b"]], MEAN) for _ in range(5))]
+        threading.Timer(0.1, GatedEmbedder.gate.set).start()
         await asyncio.get_running_loop().run_in_executor(None, engine.close)
         return await asyncio.gather(*waiting)
 
-    assert [len(vectors) for vectors in asyncio.run(run())] == [2] * 5
+    assert [len(vectors) for vectors in asyncio.run(run())] == [1] + [2] * 5
+
+
+# --- Jobs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def jobs() -> Iterator[JobQueue]:
+    queue = JobQueue(max_waiting=2)
+    yield queue
+    queue.close()
+
+
+def test_queue_takes_so_many_jobs_and_more_when_one_has_ended(jobs: JobQueue) -> None:
+    async def run() -> None:
+        gate = threading.Event()
+        first, second = jobs.submit(lambda job: gate.wait(20)), jobs.submit(lambda job: "second")
+        with pytest.raises(RequestError) as refused:
+            jobs.submit(lambda job: None)
+        assert refused.value.code == "overloaded" and refused.value.headers["retry-after"]
+        gate.set()
+        assert (await first, await second) == (True, "second")
+        assert not jobs.unfinished and await jobs.submit(lambda job: 3) == 3
+
+    asyncio.run(run())
+
+
+def test_cancelled_job_ends_at_its_next_item_or_never_runs(jobs: JobQueue) -> None:
+    taken: list[int] = []
+
+    def endless(job: Job) -> None:
+        for number in job.while_wanted(count()):
+            taken.append(number)
+            time.sleep(0.001)
+
+    async def run() -> None:
+        running, waiting = jobs.submit(endless), jobs.submit(lambda job: taken.append(-1))
+        while not taken:
+            await asyncio.sleep(0.005)
+        waiting.cancel()
+        await asyncio.sleep(0)
+        running.cancel()
+        assert await asyncio.wait_for(jobs.submit(lambda job: "next"), 20) == "next"
+
+    asyncio.run(run())
+    assert -1 not in taken

@@ -1,39 +1,33 @@
-"""The process: what it prints, how it ends, and what it says where it cannot begin."""
+"""The process: how it ends, and what it says where it cannot begin; the tutorial and the benchmark's load."""
 
 from __future__ import annotations
 
-import builtins
 import json
+import shlex
 import socket
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("fastapi", reason="no FastAPI: pip install fastapi (elmokit's extra serve)")
-pytest.importorskip("httpx", reason="no httpx to ask the server with")
-
 import httpx
+import pytest
+from document_examples import blocks_of, run_python
 from running_server import RunningServer
 
 from elmokit.cli import main
-from elmokit.serve import server as module
-from elmokit.serve.config import ServeConfig
-from elmokit.serve.service import Service
+
+ROOT = Path(__file__).parents[2]
+TUTORIAL = ROOT / "docs" / "tutorials" / "serve.md"
+ADDRESS = "http://127.0.0.1:8000"
 
 
-@pytest.fixture
-def draining() -> RunningServer:
-    return RunningServer("--device", "cpu")
-
-
-def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(draining: RunningServer) -> None:
+def test_sigterm_answers_what_was_accepted_and_refuses_the_rest() -> None:
     words = [f"word{number}" for number in range(3_000)]
     answers: list[httpx.Response] = []
-    with draining as server, httpx.Client(base_url=server.url, timeout=60) as client:
+    with RunningServer("--device", "cpu") as server, httpx.Client(base_url=server.url, timeout=60) as client:
         client.get("/health")  # a connection that is there before
         accepted = [
             threading.Thread(target=lambda: answers.append(server.post("/score", {"inputs": [words]})))
@@ -53,53 +47,15 @@ def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(draining: Runnin
     assert [answer.status_code for answer in answers] == [200, 200]
 
 
-def test_idle_server_ends_at_once_with_status_0(draining: RunningServer) -> None:
-    with draining as server, socket.create_connection(("127.0.0.1", server.port)):  # of a client that says nothing
-        began = time.monotonic()
-        assert server.stop() == 0 and time.monotonic() - began < 10
-        assert server.process.stderr is not None and server.process.stderr.read() == ""
-
-
-def test_work_that_nobody_waits_for_does_not_keep_the_server(draining: RunningServer) -> None:
+def test_neither_silent_clients_nor_work_that_nobody_waits_for_keep_the_server() -> None:
     words = [f"word{number}" for number in range(12_000)]  # whose scores take many seconds
-    with draining as server:
+    with RunningServer("--device", "cpu") as server, socket.create_connection(("127.0.0.1", server.port)):
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(f"{server.url}/score", json={"inputs": [words]}, timeout=1)
         assert server.metric("elmokit_jobs") == 1
         began = time.monotonic()
         assert server.stop() == 0 and time.monotonic() - began < 10
         assert server.process.stderr is not None and server.process.stderr.read() == ""
-
-
-def test_port_in_use_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        assert main(["serve", "--port", str(other.getsockname()[1])]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "cannot listen on 127.0.0.1" in error and "--port" in error
-
-
-@pytest.mark.parametrize("host", ["nosuchhost.invalid", "192.0.2.1"])
-def test_host_that_is_not_of_this_machine_is_to_be_changed(host: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--host", host, "--port", "0"]) == 2
-    error = capsys.readouterr().err
-    assert f"cannot listen on {host}" in error and error.endswith("choose another with --host\n")
-
-
-def test_port_that_is_taken_while_the_model_loads_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Service.load
-    with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        other.bind(("127.0.0.1", 0))
-
-        def load_meanwhile(*arguments: Any) -> Service:
-            other.listen()
-            return load(*arguments)
-
-        monkeypatch.setattr(Service, "load", load_meanwhile)
-        with pytest.raises(OSError, match=r"cannot listen on 127\.0\.0\.1, port .*: choose another with --port"):
-            module.serve(None, ServeConfig(port=other.getsockname()[1]), "cpu")
 
 
 def test_client_that_stops_reading_does_not_keep_the_server() -> None:
@@ -113,28 +69,87 @@ def test_client_that_stops_reading_does_not_keep_the_server() -> None:
         assert server.stop() == 0 and time.monotonic() - began < 40
 
 
-def test_settings_that_make_no_sense_are_errors_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, message in (
-        (["--queue-words", "5"], "--queue-words must be at least max_words"),
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--host", "nosuchhost.invalid", "--port", "0"], "[Errno "),
         (["--port", "70000"], "port must be from 0 to 65535"),
-        (["--timeout", "0"], "timeout must be above 0"),
         (["--timeout", "inf"], "timeout must be a finite number"),
+        (["--api-key", "schlüssel"], "printable ASCII"),
         (["no-such-model", "--port", "0"], "no model 'no-such-model'"),
         (["--corpus", "/no/such/file", "--port", "0"], "/no/such/file"),
         (["--task-model", "/no/such/model", "--port", "0"], "is not a task model"),
-    ):
-        assert main(["serve", *arguments]) == 2
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1 and message in error
+    ],
+)
+def test_server_that_cannot_begin_says_why_in_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and message in error
 
 
-def test_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "uvicorn" else builtins.object())
-    with pytest.raises(ValueError, match=r"the server needs uvicorn: pip install .*elmokit's extra serve"):
-        module.require_libraries()
+def test_port_in_use_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        assert main(["serve", "--port", str(port := other.getsockname()[1])]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "in use" in error and str(port) in error
+
+
+def test_missing_library_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "elmokit.serve.server", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve", "--port", "0"]) == 2
+    assert "elmokit's extra serve" in capsys.readouterr().err
 
 
 def test_help_loads_no_library_of_the_server() -> None:
     program = "import sys, elmokit.cli.verbs; print({'fastapi', 'pydantic', 'uvicorn', 'torch'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+# --- The tutorial ----------------------------------------------------------------------------------------------------
+
+
+def test_commands_of_the_tutorial_are_answered(server: RunningServer) -> None:
+    start, *blocks = blocks_of(TUTORIAL, "sh")
+    assert start == "elmokit serve --corpus examples/data/sentences.txt\n"  # as the tests start it
+    commands = [line for block in blocks for line in block.splitlines()]
+    assert len(commands) > 8
+    for command in commands:
+        words = shlex.split(command.replace(ADDRESS, server.url))
+        assert words[0] == "curl"
+        done = subprocess.run([*words, "-s", "-S", "--fail"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        json.loads(done.stdout)
+
+
+@pytest.mark.filterwarnings("default")  # as a reader sees them
+def test_python_of_the_tutorial_gives_what_it_says(server: RunningServer, tmp_path: Path) -> None:
+    pytest.importorskip("openai", reason="no OpenAI client: pip install openai")
+    document = tmp_path / TUTORIAL.name
+    document.write_text(TUTORIAL.read_text(encoding="utf-8").replace(ADDRESS, server.url), encoding="utf-8")
+    assert run_python(document) == 2
+
+
+# --- The load of the server's benchmark ------------------------------------------------------------------------------
+
+
+def test_every_request_of_the_load_has_an_outcome(server: RunningServer) -> None:
+    def load(bodies: list[Any], port: int = server.port, **job: float) -> dict[str, Any]:
+        request = {"host": "127.0.0.1", "port": port, "path": "/embed", "bodies": bodies, **job}
+        command = [sys.executable, str(ROOT / "benchmarks" / "speed" / "http_load.py")]
+        done = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    answer = load([{"inputs": f"word {number}"} for number in range(50)] + [{"inputs": 1}] * 3, clients=4)
+    assert sorted(status for status, _ in answer["outcomes"]) == [200] * 50 + [422] * 3
+    assert 0 < max(seconds for _, seconds in answer["outcomes"]) <= answer["seconds"]
+    answer = load([{"inputs": "a"}], rate=40, seconds=1)
+    assert [status for status, _ in answer["outcomes"]] == [200] * 40 and answer["seconds"] >= 0.9
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    assert [status for status, _ in load([{"inputs": "a"}], port, rate=40, seconds=0.1)["outcomes"]] == [0] * 4

@@ -7,6 +7,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from elmokit.analysis.config import ChangeConfig, MapConfig
+from elmokit.cli.console import check_report, show, show_report
 from elmokit.cli.options import (
     UNSET,
     ComputeDtype,
@@ -18,7 +19,6 @@ from elmokit.cli.options import (
     Tokenize,
     state_defaults_in_text,
 )
-from elmokit.cli.show import check_outputs, show, write_report
 from elmokit.tasks.config import ColumnsConfig
 
 state_defaults_in_text(ColumnsConfig)
@@ -52,11 +52,10 @@ class Probe:
         from elmokit.analysis.probe import probe_files
         from elmokit.embed.embedder import Embedder
 
-        check_outputs([self.output], [self.train, self.dev, self.test], self.overwrite)
+        check_report(self.output, [self.train, self.dev, self.test], self.overwrite)
         embedder = Embedder(self.model, self.device, self.dtype)
         report = probe_files(self.train, self.dev, self.test, embedder, self.state, **vars(self.columns))
-        show(report)
-        write_report(report, self.output, self.overwrite)
+        show_report(report, self.output, self.overwrite)
 
 
 @dataclass(frozen=True)
@@ -86,11 +85,10 @@ class Wsd:
         from elmokit.analysis.wsd import wsd
         from elmokit.embed.embedder import Embedder
 
-        check_outputs([self.output], [*self.data, self.train, self.first_senses], self.overwrite)
+        check_report(self.output, [*self.data, self.train, self.first_senses], self.overwrite)
         embedder = Embedder(self.model, self.device, self.dtype)
         report = wsd(self.data, self.train, self.first_senses, embedder, self.state, self.neighbors)
-        show(report)
-        write_report(report, self.output, self.overwrite)
+        show_report(report, self.output, self.overwrite)
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,6 @@ class Change:
     config: Annotated[ChangeConfig, arg(name="")] = ChangeConfig()  # noqa: RUF009 (frozen)
     model: Model = None
     layers: OneLayer = "top"
-    """Representation: the model's mix, the average, the sum, the top layer, or the number of a layer."""
     device: Device = None
     tokenize: Tokenize = True
     overwrite: Overwrite = False
@@ -116,11 +113,10 @@ class Change:
         from elmokit.analysis.change import semantic_change
         from elmokit.embed.embedder import Embedder
 
-        check_outputs([self.output], [self.first, self.second], self.overwrite)
+        check_report(self.output, [self.first, self.second], self.overwrite)
         embedder, corpora = Embedder(self.model, self.device), (self.first, self.second)
         report = semantic_change(self.words, *corpora, embedder, self.layers, self.config, self.tokenize)
-        show(report)
-        write_report(report, self.output, self.overwrite)
+        show_report(report, self.output, self.overwrite)
 
 
 @dataclass(frozen=True)
@@ -136,7 +132,6 @@ class Senses:
     config: Annotated[MapConfig, arg(name="")] = MapConfig()  # noqa: RUF009 (frozen)
     model: Model = None
     layers: OneLayer = "top"
-    """Representation to cluster: the model's mix, the average, the sum, the top layer, or the number of a layer."""
     device: Device = None
     tokenize: Tokenize = True
     overwrite: Overwrite = False

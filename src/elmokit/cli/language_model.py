@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar, Literal
 
 from tyro.conf import Positional, arg
 
-from elmokit.cli.options import UNSET, Device, Language, Model, Overwrite, State, Tokenize, state_defaults_in_text
-from elmokit.cli.show import show
-from elmokit.cli.standard_output import output_file
+from elmokit.cli.console import output_file, show
+from elmokit.cli.options import UNSET, Device, Language, Model, Overwrite, Tokenize, state_defaults_in_text
+from elmokit.settings import StatePolicy
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 
 state_defaults_in_text(PretrainConfig)
@@ -109,28 +109,39 @@ class Finetune:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Compute the exact perplexity of text under a model: forward, backward and their mean.
+    """Compute the exact perplexity of text under a model, forward, backward and their mean; or score a task model.
 
     A model that merges the two directions has a pseudo-perplexity instead (each word given all others of its
     sentence), which is another quantity and cannot be compared with a perplexity. It reads sentences of more than
-    1,024 words in windows of at most that length.
+    1,024 words in windows of at most that length. A task model, a directory that `elmokit fit` wrote, is scored on a
+    file of examples with answers; only --task and --device apply to it.
     """
 
     files: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILE [FILE ...]", help_behavior_hint="(required)")]
-    """Text (plain, .gz or .zst), whose lines are split into sentences; or directories written by `elmokit prepare`."""
+    """Text (plain, .gz or .zst), whose lines are split into sentences; or directories written by `elmokit prepare`. Of
+    a task model: a file in the task's format."""
     model: Model = None
-    state: Annotated[State | None, arg(help=EVALUATE_STATE), UNSET] = None
+    state: Annotated[StatePolicy | None, arg(help=EVALUATE_STATE), UNSET] = None
     batch_size: int = 1
     """Rows of carried state: sentence i starts from the final state of sentence i - batch size. Other states ignore
     it."""
     device: Device = None
     tokenize: Tokenize = True
     language: Language = None
+    task: Annotated[str | None, UNSET] = None
+    """FILE.py:CLASS of a task of your own, for a task model."""
 
     def run(self) -> None:
         from elmokit.lm.evaluate import evaluate
+        from elmokit.tasks.fitting.model import WEIGHTS, score_file
 
-        show(evaluate(**vars(self)))
+        options = dict(vars(self))
+        task = options.pop("task")
+        if self.model is None or not (Path(self.model).expanduser() / WEIGHTS).is_file():
+            show(evaluate(**options))
+        else:
+            for file in self.files:
+                show(score_file(self.model, file, device=self.device, task=task))
 
 
 @dataclass(frozen=True)
@@ -151,7 +162,7 @@ class Score:
     """Use logarithms to base 2 instead of natural ones."""
     overwrite: Overwrite = False
     model: Model = None
-    state: State = "zeros"
+    state: StatePolicy = "zeros"
     """Initial state of a sentence: zeros, the model's warm state, or the final state of the sentence before."""
     batch_size: int = 1
     """Rows of carried state: sentence i starts from the final state of sentence i - batch size. Other states ignore
@@ -191,8 +202,6 @@ class Substitutes:
 
         model = load(self.model)
         words = words_of(model, self.sentence, self.tokenize)
-        if not words:
-            raise ValueError("the sentence has no word to replace")
         positions = self.positions or tuple(range(len(words)))
         candidates = substitutes(
             words, model, positions=positions, top=self.top, direction=self.direction, state=self.state

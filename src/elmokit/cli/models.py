@@ -1,4 +1,4 @@
-"""Verbs that convert and describe models."""
+"""Verbs that convert, publish, describe and serve models."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,56 +6,43 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from elmokit.cli.options import UNSET, Model, Overwrite, StorageDtype
-from elmokit.cli.show import show
+from elmokit.cli.console import show
+from elmokit.cli.options import UNSET, ComputeDtype, Device, Model, Overwrite, state_defaults_in_text
+from elmokit.serve.config import ServeConfig
+
+state_defaults_in_text(ServeConfig)
 
 
 @dataclass(frozen=True)
 class Convert:
-    """Convert a model to another format: elmokit's own, the HDF5 files of AllenNLP and bilm-tf, or ONNX."""
+    """Convert a model to another format: elmokit's own, the HDF5 files of AllenNLP and bilm-tf, or ONNX; or publish it.
+
+    To publish a model on the Hugging Face Hub needs huggingface_hub, and a token: log in with `hf auth login`. The
+    function `elmokit.push_to_hub` has more options.
+    """
 
     input: Positional[str]
     """Model to convert, in any format that `elmokit.load` reads."""
     output: Path
-    """Directory for the model, or file for onnx and token-embeddings."""
-    to: Literal["native", "hdf5", "onnx", "token-embeddings"] = "native"
-    """elmokit's directory, options.json and weights.hdf5, an ONNX file, or bilm-tf's context-independent vectors."""
+    """Directory for the model, or file for onnx and token-embeddings; for hub, OWNER/NAME of a repository, which is
+    created if it does not exist. Its model is replaced in one commit; other files stay."""
+    to: Literal["native", "hdf5", "onnx", "token-embeddings", "hub"] = "native"
+    """elmokit's directory, options.json and weights.hdf5, an ONNX file, bilm-tf's context-independent vectors, or
+    elmokit's directory on the Hugging Face Hub."""
     vocab: Annotated[Path | None, UNSET] = None
     """Words for token-embeddings, one per line (default: the model's vocabulary)."""
+    private: bool = False
+    """Create the repository on the Hub as private."""
     overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.checkpoints.convert import convert
-
-        show(convert(**vars(self)))
-
-
-@dataclass(frozen=True)
-class Push:
-    """Put a model on the Hugging Face Hub. Needs huggingface_hub, and a token: log in with `hf auth login`."""
-
-    model: Positional[str]
-    """Model, in any format that `elmokit.load` reads."""
-    repo_id: Annotated[Positional[str], arg(metavar="OWNER/NAME")]
-    """Repository, created if it does not exist. Its model is replaced in one commit; other files stay."""
-    private: Annotated[bool | None, UNSET] = None
-    """Create the repository as private (default: the Hub's default for its owner)."""
-    revision: Annotated[str | None, UNSET] = None
-    """Branch to commit to, created if it does not exist (default: main)."""
-    commit_message: str = "Upload a model of elmokit"
-    """Subject of the commit."""
-    create_pr: bool = False
-    """Open a pull request instead of committing to the branch."""
-    license: Annotated[str | None, UNSET] = None
-    """License for the card, by the Hub's identifier, such as cc-by-sa-4.0 (default: what the card says)."""
-    language: Annotated[str | None, UNSET] = None
-    """Language code for the card (default: what the card says)."""
-    storage_dtype: StorageDtype = "float32"
-
-    def run(self) -> None:
         from elmokit.checkpoints.push import push_to_hub
 
-        print(push_to_hub(**vars(self)))
+        if self.to == "hub":
+            show(push_to_hub(self.input, str(self.output), private=self.private or None))
+        else:
+            show(convert(self.input, self.output, self.to, self.vocab, overwrite=self.overwrite))
 
 
 @dataclass(frozen=True)
@@ -75,3 +62,25 @@ class Info:
         show({**description, **backends, "instruction set": describe_target()})
         if card:
             print("", *card, sep="\n")
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Serve a model over HTTP, with a web page to explore it, until the process is stopped.
+
+    It serves vectors in the formats of OpenAI's API and of text-embeddings-inference; neighbors, senses, scores and
+    substitutes of words; and predictions of a task model. docs/tutorials/serve.md describes the requests.
+    """
+
+    model: Positional[Model] = None
+    config: Annotated[ServeConfig, arg(name="")] = ServeConfig()  # noqa: RUF009 (frozen)
+    dtype: ComputeDtype = "float32"
+    device: Device = None
+
+    def run(self) -> None:
+        try:
+            from elmokit.serve.server import serve
+        except ModuleNotFoundError as error:
+            libraries = "fastapi uvicorn httptools uvloop prometheus-client"
+            raise ValueError(f"{error}: pip install {libraries} (elmokit's extra serve)") from error
+        serve(self.model, self.config, self.device, self.dtype)

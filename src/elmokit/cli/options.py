@@ -1,10 +1,9 @@
-"""Options shared by several verbs, each with its help text, and the names of all options of a verb."""
+"""Options shared by several verbs, each with its help text."""
 
-from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
-from typing import Annotated, Any, Literal, get_type_hints
+from dataclasses import fields
+from typing import Annotated, Literal, get_type_hints
 
-from tyro.conf import DisallowNone, Positional, PositionalMetavarFromFieldName, arg
+from tyro.conf import DisallowNone, PositionalMetavarFromFieldName, arg
 
 from elmokit import settings
 
@@ -20,24 +19,6 @@ def state_defaults_in_text(settings: type) -> None:
             settings.__annotations__[field.name] = Annotated[types[field.name], UNSET]
 
 
-def option_names(verb: Any) -> dict[str, str]:
-    """The options of a verb by their names in Python, such as --text-field by text_field, where the two differ."""
-    names: dict[str, str] = {}
-    types = get_type_hints(type(verb), include_extras=True)
-    for field in fields(verb):
-        if is_dataclass(value := getattr(verb, field.name)):
-            names |= option_names(value)
-        elif "_" in field.name and Positional not in getattr(types[field.name], "__metadata__", ()):
-            names[field.name] = "--" + field.name.replace("_", "-")
-    return names
-
-
-def typed_options(arguments: Iterable[str]) -> dict[str, str]:
-    """As `option_names`, for the options in a command line."""
-    options = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
-    return {option[2:].replace("-", "_"): option for option in options if "-" in option[2:]}
-
-
 Model = Annotated[
     str | None,
     arg(
@@ -47,16 +28,21 @@ Model = Annotated[
     UNSET,
 ]
 Device = Annotated[str | None, arg(help="Device: cpu, cuda or cuda:N (default: a GPU if there is one)."), UNSET]
-State = Literal["zeros", "warm", "carry"]
 OptionalState = Annotated[
-    State | None,
+    settings.StatePolicy | None,
     arg(
         help="Initial state of a sentence: zeros, the model's warm state, or the final state of the sentence "
         "before (default: the model's policy)."
     ),
     UNSET,
 ]
-OneLayer = Literal["mix", "average", "sum", "top"] | int
+Layers = Literal["mix", "average", "sum", "top", "all"] | int
+OneLayer = Annotated[
+    Literal["mix", "average", "sum", "top"] | int,
+    arg(
+        help="Representation: the model's mix, the average, the sum, the top, or the number of a layer (0: the tokens)."
+    ),
+]
 Overwrite = Annotated[bool, arg(help="Replace an existing output.")]
 # Every verb reads text by this rule.
 Tokenize = Annotated[

@@ -6,9 +6,8 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from tyro.conf import Positional, arg
 
+from elmokit.cli.console import output_file, show
 from elmokit.cli.options import UNSET, Device, Model, Overwrite, state_defaults_in_text
-from elmokit.cli.show import show
-from elmokit.cli.standard_output import output_file
 from elmokit.tasks.config import TASKS, FitConfig, WordsConfig
 
 TaskConfig = TypeVar("TaskConfig")
@@ -52,21 +51,15 @@ class Fit(Generic[TaskConfig]):
 
     def run(self) -> None:
         from elmokit.tasks.fitting.fit import fit
+        from elmokit.tasks.fitting.task import find_task
 
-        task = _configured(self.task, self.settings)
+        if isinstance(self.settings, NoTask):
+            raise ValueError(f"name the task first: elmokit fit {self.task} ...")
+        task = find_task(self.task)(self.settings)
         options = {name: getattr(self, name) for name in ("model", "output", "words", "config", "cache", "overwrite")}
         _, report = fit(task, self.train, self.dev, self.test, **options)
         show(report)
         print(f"{self.output}: the model and its report.json")
-
-
-def _configured(name: str, settings: object) -> Any:
-    """The task called `name`, with its settings. ValueError if they are `NoTask`."""
-    from elmokit.tasks.fitting.task import find_task
-
-    if isinstance(settings, NoTask):
-        raise ValueError(f"name the task first: elmokit fit {name} ...")
-    return find_task(name)(settings)
 
 
 def with_settings_of(verb: Any, name: str) -> type[Any]:
@@ -110,21 +103,3 @@ class Predict:
         options = {"text": self.text, "device": self.device, "task": self.task, "overwrite": self.overwrite}
         with output_file(self.output) as output:
             print(f"{self.output}: {predict_file(self.task_model, self.file, output, **options)}")
-
-
-@dataclass(frozen=True)
-class EvaluateTask:
-    """Score a task model on a file of examples with answers."""
-
-    task_model: Positional[Path]
-    """Directory that fit wrote."""
-    file: Positional[Path]
-    """Examples in the task's format (plain, .gz or .zst)."""
-    task: Annotated[str | None, UNSET] = None
-    """FILE.py:CLASS of a task of your own."""
-    device: Device = None
-
-    def run(self) -> None:
-        from elmokit.tasks.fitting.model import score_file
-
-        show(score_file(self.task_model, self.file, device=self.device, task=self.task))

@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from elmokit.cli.console import show
 from elmokit.cli.options import (
     UNSET,
     ComputeDtype,
     Device,
+    Layers,
     Model,
     OneLayer,
     OptionalState,
@@ -17,7 +19,6 @@ from elmokit.cli.options import (
     StorageDtype,
     Tokenize,
 )
-from elmokit.cli.show import show
 
 EMBED_OUTPUT = (
     "Directory for the vectors, or a file name ending in .hdf5 or .h5 for AllenNLP's layout, or in .parquet for a "
@@ -32,7 +33,6 @@ LAYERS = (
     "Representation: the model's mix, the average, the sum, the top, all layers, or the number of a layer, 0 for the "
     "tokens, -1 for the top"
 )
-ONE_LAYER = "Representation: the model's mix, the average, the sum, the top, or the number of a layer (0: the tokens)."
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,7 @@ class Embed:
     """Text, one sentence per line, or with --fasta protein sequences (plain, .gz or .zst); with --ray a table."""
     output: Annotated[Path, arg(help=EMBED_OUTPUT)]
     model: Model = None
-    layers: Annotated[
-        OneLayer | Literal["all"] | None, arg(help=f"{LAYERS} (default: mix; with --fasta sum)."), UNSET
-    ] = None
+    layers: Annotated[Layers | None, arg(help=f"{LAYERS} (default: mix; with --fasta sum)."), UNSET] = None
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     storage_dtype: StorageDtype = "float32"
@@ -88,15 +86,12 @@ class Embed:
         if self.cluster.ray:
             self._run_on_cluster()
             return
-        if self.cluster != RayOptions():
-            raise ValueError("--column and --num-actors are for tables on a cluster: add --ray")
         options, sequences = dict(vars(self)), dict(vars(self.sequences))
         del options["sequences"], options["cluster"]
         if self.layers is None:
             del options["layers"]
         if sequences.pop("fasta"):
-            if not options.pop("tokenize"):
-                raise ValueError("--no-tokenize cannot be used with --fasta, where each residue is a word: omit it")
+            del options["tokenize"]  # each residue is a word
             show(embed_fasta(**options, **sequences))
         elif self.sequences != FastaOptions():
             raise ValueError("--protein, --id and --split-char are for protein sequences: add --fasta")
@@ -113,30 +108,12 @@ class Embed:
         }
         if names := [name for name, is_given in unsupported.items() if is_given]:
             raise ValueError(f"{names[0]} cannot be used with --ray: omit one of them")
-        if self.output.suffix:
-            raise ValueError(
-                f"with --ray the output is a directory of Parquet files: name one without {self.output.suffix}"
-            )
-        if self.device not in (None, "cpu", "cuda"):
-            raise ValueError(f"with --ray, Ray assigns the GPUs: use --device cuda, not {self.device}")
-        embed = EmbedWords(
-            self.cluster.column,
-            self.model,
-            layers="mix" if self.layers is None else self.layers,
-            storage_dtype=self.storage_dtype,
-            tokenize=self.tokenize,
-            device=self.device,
-            dtype=self.dtype,
-        )
-        report = embed_parquet(
-            self.file,
-            self.output,
-            embed,
-            num_actors=self.cluster.num_actors,
-            sentences_per_part=self.sentences_per_part,
-            num_gpus=1 if self.device == "cuda" else None,  # Ray hides GPUs from processes that ask for none
-        )
-        show(report)
+        options: Any = {"storage_dtype": self.storage_dtype, "tokenize": self.tokenize, "device": self.device}
+        options |= {"dtype": self.dtype, "layers": "mix" if self.layers is None else self.layers}
+        embed = EmbedWords(self.cluster.column, self.model, **options)
+        options = {"num_actors": self.cluster.num_actors, "sentences_per_part": self.sentences_per_part}
+        num_gpus = int(self.device == "cuda")  # Ray hides GPUs from processes that ask for none
+        show(embed_parquet(self.file, self.output, embed, num_gpus=num_gpus, **options))
 
 
 @dataclass(frozen=True)
@@ -152,7 +129,7 @@ class Encode:
     """Pooling over the words of a line."""
     normalize_embeddings: bool = False
     """Scale every vector to unit length."""
-    layers: Annotated[OneLayer, arg(help=ONE_LAYER)] = "mix"
+    layers: OneLayer = "mix"
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     device: Device = None
@@ -180,7 +157,7 @@ class Compare:
     other: Annotated[tuple[str, ...], UNSET] = ()
     """Sentences in which the word has another sense; a summary then contrasts the two senses."""
     model: Model = None
-    layers: Annotated[OneLayer | Literal["all"], arg(help=f"{LAYERS}.")] = "all"
+    layers: Annotated[Layers, arg(help=f"{LAYERS}.")] = "all"
     device: Device = None
     tokenize: Tokenize = True
 
@@ -205,7 +182,7 @@ class Neighbors:
     count: int = 10
     """Number of neighbors to print."""
     model: Model = None
-    layers: Annotated[OneLayer, arg(help=ONE_LAYER)] = "top"
+    layers: OneLayer = "top"
     device: Device = None
     any_word: bool = False
     """Search the occurrences of all words, not only of this one."""

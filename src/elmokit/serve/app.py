@@ -1,76 +1,203 @@
-"""The application: endpoints, errors, and the gate before them."""
+"""The application: the gate before every request, the page, the endpoints of the server itself, and errors."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import re
+import socket
+import time
+from functools import cache
+from importlib import resources
+from ipaddress import ip_address
 from typing import Any
 
+from anyio import fail_after
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import elmokit
-from elmokit.serve import language, vectors
-from elmokit.serve.errors import STATUSES, RequestError, error_response
-from elmokit.serve.exchange import json_response
-from elmokit.serve.gate import Gate
-from elmokit.serve.metrics import CONTENT_TYPE
-from elmokit.serve.page import page_response
-from elmokit.serve.schemas import ErrorAnswer
+from elmokit.analysis.word_map import page_part
+from elmokit.serve import endpoints
+from elmokit.serve.engine import overloaded
+from elmokit.serve.schemas import ErrorAnswer, RequestError, error_response
 from elmokit.serve.service import Service
+
+READING = {"GET", "HEAD"}
+READ_WITHOUT_KEY = {"/", "/health", "/ready"}
+WHILE_DRAINING = {"/health", "/metrics"}
+OF_VECTORS = {"/", "/v1/embeddings", "/embed", "/embed_all", "/similarity"}  # endpoints that need the engine
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that left; only logs and metrics see it
+
+
+# --- The gate --------------------------------------------------------------------------------------------------------
+
+
+def allowed_hosts(host: str) -> frozenset[bytes] | None:
+    """Names in the header Host that a server listening on an address accepts; None: every name.
+
+    A web page can let its own name point to 127.0.0.1 (DNS rebinding): a browser then takes a server on its user's
+    machine for the page's own, and lets the page read its answers. The header still has the page's name.
+    """
+    address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][4][0]
+    if not ip_address(str(address).partition("%")[0]).is_loopback:
+        return None
+    named = f"[{host}]" if ":" in host else host
+    return frozenset({b"localhost", b"127.0.0.1", b"[::1]", named.lower().encode()})
+
+
+class Gate:
+    """ASGI middleware: records metrics, and refuses a request that cannot be served before its body is read."""
+
+    def __init__(self, app: ASGIApp, service: Service, paths: set[str]) -> None:
+        """Wrap an application; metrics are labeled with its `paths`, and "other" for all other paths."""
+        self._app, self._service, self._paths = app, service, paths
+        self._hosts = allowed_hosts(service.config.host)
+        key = service.config.api_key
+        self._authorization = None if key is None else f"Bearer {key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service, began, status = self._service, time.perf_counter(), 500
+
+        async def send_in_time(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            try:
+                with fail_after(service.config.timeout):
+                    await send(message)
+            except TimeoutError as error:  # the client no longer reads
+                raise ClientDisconnect from error
+
+        service.in_progress += 1
+        try:
+            if refusal := self._refusal(scope):
+                await error_response(refusal)(scope, receive, send_in_time)
+            else:
+                await self._app(scope, receive, send_in_time)
+        except ClientDisconnect:
+            status = CLIENT_CLOSED_REQUEST
+        finally:
+            service.in_progress -= 1
+            endpoint = scope["path"] if scope["path"] in self._paths else "other"
+            service.metrics.requests.labels(endpoint, status).observe(time.perf_counter() - began)
+
+    def _refusal(self, scope: Scope) -> RequestError | None:
+        """The reason to refuse a request, from its headers alone; None if there is none."""
+        service, path, headers = self._service, scope["path"], dict(scope["headers"])
+        name = re.sub(rb":\d*$", b"", headers.get(b"host", b""))  # with any port
+        if self._hosts is not None and name.lower() not in self._hosts:
+            message = "this server is for this machine: ask for localhost, or start it with another --host"
+            return RequestError(403, "host_not_allowed", message)
+        reads, key = scope["method"] in READING, self._authorization
+        has_key = key is None or hmac.compare_digest(headers.get(b"authorization", b""), key)
+        if not has_key and not (reads and path in READ_WITHOUT_KEY):
+            message = "this server needs its API key: Authorization: Bearer KEY"
+            return RequestError(401, "missing_key", message, {"www-authenticate": "Bearer"})
+        if service.is_draining and path not in WHILE_DRAINING:
+            return RequestError(503, "draining", "this server is shutting down: ask another", {"retry-after": "1"})
+        if not reads and path in OF_VECTORS and service.engine.words_waiting >= service.config.queue_words:
+            return overloaded()
+        return None
+
+
+# --- The page --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def page() -> Response:
+    """The page, one document that shares the map of a word with the pages of `elmokit senses`.
+
+    Its policy allows its own style and script, by their hashes, its empty icon, and requests to this server.
+    """
+    text = resources.files("elmokit.serve").joinpath("page.html").read_text(encoding="utf-8")
+    text = text.replace("{map style}", page_part("word_map.css")).replace("{map script}", page_part("word_map.js"))
+
+    def source(element: str) -> str:
+        (content,) = re.findall(rf"<{element}>(.*?)</{element}>", text, flags=re.DOTALL)
+        return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+    policy = (
+        f"default-src 'none'; script-src {source('script')}; style-src {source('style')}; img-src data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    headers = {
+        "content-security-policy": policy,
+        "referrer-policy": "no-referrer",
+        "x-content-type-options": "nosniff",
+        "cache-control": "no-cache",
+    }
+    return Response(text, headers=headers, media_type="text/html")
+
+
+# --- Endpoints of the server itself ----------------------------------------------------------------------------------
 
 router = APIRouter(tags=["server"])
 
 
-@router.head("/", include_in_schema=False)
-@router.get("/", include_in_schema=False)
-async def page() -> Response:
+@router.api_route("/", methods=READING, include_in_schema=False)
+async def get_page() -> Response:
     """The page."""
-    return page_response()
-
-
-@router.head("/health", include_in_schema=False)
-@router.get("/health")
-async def health(request: Request) -> Any:
-    """Whether the process is alive and can compute; status 503 if it needs a restart."""
-    if not request.app.state.service.engine.is_alive:
-        raise RequestError("unhealthy", "the thread that computes has ended: restart the server")
-    return {"status": "alive"}
+    return page()
 
 
 @router.head("/ready", include_in_schema=False)
+@router.head("/health", include_in_schema=False)
 @router.get("/ready")
-async def ready(request: Request) -> Response:
-    """Whether requests are accepted; status 503 while the server drains."""
-    if request.app.state.service.is_draining:
-        raise RequestError("draining", "this server is shutting down")
-    return json_response({"status": "ready"})
+@router.get("/health")
+async def health() -> Any:
+    """Whether the process is alive; with /ready, whether it accepts requests, which it does until it drains."""
+    return {"status": "ok"}
 
 
 @router.get("/info")
 async def info(request: Request) -> Any:
     """The model, what it can do, and the limits of requests."""
-    return request.app.state.service.describe()
+    service: Service = request.app.state.service
+    embedder, limits = service.embedder, ("max_words", "queue_words", "max_body", "timeout")
+    return {
+        "version": elmokit.__version__,
+        "model": service.name,
+        "fingerprint": service.fingerprint,
+        "dim": embedder.dim,
+        "layers": embedder.num_layers,
+        "tokenizer": embedder.model.tokenizer,
+        "vocabulary": None if embedder.model.vocab is None else len(embedder.model.vocab),
+        "predicts_words": service.predicts_words,
+        "task": None if service.task_model is None else service.task_model.task.name,
+        "has_corpus": service.config.corpus is not None,
+        "limits": {name: getattr(service.config, name) for name in limits},
+    }
 
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """Metrics for Prometheus."""
-    return Response(request.app.state.service.metrics.text(), headers={"content-type": CONTENT_TYPE})
+    registry = request.app.state.service.metrics.registry
+    return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> Any:
+    """The one model of this server, in the form of OpenAI's API."""
+    model = {"id": request.app.state.service.name, "object": "model", "created": 0, "owned_by": "elmokit"}
+    return {"object": "list", "data": [model]}
+
+
+# --- The application -------------------------------------------------------------------------------------------------
 
 
 async def _refused(request: Request, error: Any) -> Response:
     return error_response(error)
 
 
-async def _not_found(request: Request, error: Any) -> Response:
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-    response = error_response(RequestError(code, f"{request.method} {request.url.path}: {error.detail}"))
-    response.headers.update(error.headers or {})  # such as Allow, if the method is not allowed
-    return response
-
-
 async def _failed(request: Request, error: Exception) -> Response:
-    return error_response(RequestError("internal_error", "the request failed; the server's log says why"))
+    return error_response(RequestError(500, "internal_error", "the request failed; the server's log says why"))
 
 
 def create_app(service: Service) -> FastAPI:
@@ -80,15 +207,12 @@ def create_app(service: Service) -> FastAPI:
     """
     app = FastAPI(
         title="elmokit", version=elmokit.__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
-        responses={status: {"model": ErrorAnswer} for status in sorted(set(STATUSES.values()))},
+        responses={status: {"model": ErrorAnswer} for status in (401, 403, 404, 405, 408, 413, 422, 429, 500, 503)},
+        exception_handlers={HTTPException: _refused, Exception: _failed},
     )  # fmt: skip
     app.state.service = service
-    endpoints = set()
-    for each in (vectors.router, language.router, router):  # tried in this order
-        app.include_router(each)
-        endpoints |= {route.path for route in each.routes if isinstance(route, APIRoute)}
-    app.add_exception_handler(RequestError, _refused)
-    app.add_exception_handler(HTTPException, _not_found)
-    app.add_exception_handler(Exception, _failed)
-    app.add_middleware(Gate, service=service, endpoints=frozenset(endpoints))
+    app.include_router(endpoints.router)
+    app.include_router(router)
+    paths = {route.path for route in (*endpoints.router.routes, *router.routes) if isinstance(route, APIRoute)}
+    app.add_middleware(Gate, service=service, paths=paths)
     return app

@@ -46,7 +46,5 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.queue_words < self.max_words:
-            raise ValueError("queue_words must be at least max_words, or the largest request would never be accepted")
         if self.api_key is not None and not (self.api_key and self.api_key.isascii() and self.api_key.isprintable()):
             raise ValueError("the API key must consist of printable ASCII characters")

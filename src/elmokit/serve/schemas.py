@@ -1,4 +1,4 @@
-"""Bodies of requests, as pydantic models. Answers are plain JSON values, which docs/tutorials/serve.md shows.
+"""Bodies of requests, as pydantic models, and errors; other answers are plain JSON values (docs/tutorials/serve.md).
 
 Requests of other servers' clients (OpenAI, text-embeddings-inference) may have fields that mean nothing here; they are
 ignored, as by those servers. In elmokit's own requests an unknown field is an error.
@@ -6,123 +6,133 @@ ignored, as by those servers. In elmokit's own requests an unknown field is an e
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, Field, StrictInt, ValidationError
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+# --- Errors ----------------------------------------------------------------------------------------------------------
+
+CLOSE = {"connection": "close"}  # headers of an error after which the rest of the body is not read
+
+
+class ErrorAnswer(BaseModel):
+    """The body of every error answer, in the format of OpenAI's API: message, type, param and code."""
+
+    error: dict[str, str | None]
+
+
+class RequestError(HTTPException):
+    """A request that is answered with an error: an HTTP status, a code for programs, a message, and headers."""
+
+    def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(status, message, headers)
+        self.code = code
+
+
+def error_response(error: HTTPException) -> Response:
+    """The answer to a request that is refused, also by the router, whose codes are not_found, method_not_allowed."""
+    status = error.status_code
+    code = getattr(error, "code", HTTPStatus(status).name.lower())
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    body = {"error": {"message": error.detail, "type": kind, "param": None, "code": code}}
+    return Response(to_json(body), status, error.headers, "application/json")
+
+
+def invalid_request(message: str) -> RequestError:
+    """The error for a body with values that cannot be."""
+    return RequestError(422, "invalid_request", message)
+
+
+def invalid_body(error: ValidationError) -> RequestError:
+    """The error for a body that is not valid: its first reasons in one line, without the body itself."""
+    details = error.errors(include_url=False, include_context=False, include_input=False)[:3]
+    reasons = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}".removeprefix(": ") for detail in details]
+    return invalid_request("; ".join(reasons))
+
+
+# --- Texts and numbers -----------------------------------------------------------------------------------------------
 
 MAX_TEXTS = 2048  # as in OpenAI's API
 MAX_COUNT = 100  # candidates, neighbors, sentences to compare, positions
-MAX_USES = 1000
 
 
-def _no_token_ids(texts: Any) -> Any:
-    """An error of its own for token ids, which some clients of OpenAI's API send by default in place of text."""
+def _as_list(texts: Any) -> Any:
+    """A text in a list; an error of its own for token ids, which some clients of OpenAI's API send by default."""
     first = texts
     while isinstance(first, list) and first:
         first = first[0]
     if isinstance(first, int):
-        raise PydanticCustomError(
-            "token_ids",
+        raise ValueError(
             "token ids mean nothing to this model: send strings, or lists of words (with LangChain, set "
-            "check_embedding_ctx_length=False)",
+            "check_embedding_ctx_length=False)"
         )
-    return texts
+    return [texts] if isinstance(texts, str) else texts
 
 
 Text = str | list[str]  # a string, which is split like the model's training text; or a list of words
-Texts = Annotated[
-    str | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)], BeforeValidator(_no_token_ids)
-]
 Sentences = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
+Texts = Annotated[str | Sentences, BeforeValidator(_as_list)]  # a list, once it is validated
 Word = Annotated[str, Field(min_length=1, max_length=1000)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
-Layers = Literal["mix", "average", "sum", "top", "all"] | StrictInt  # strict: JSON's true does not mean layer 1
-OneLayer = Literal["mix", "average", "sum", "top"] | StrictInt
+OneLayer = Literal["mix", "average", "sum", "top"] | StrictInt  # strict: JSON's true does not mean layer 1
+
+# --- OpenAI and text-embeddings-inference ----------------------------------------------------------------------------
 
 
-class Compatible(BaseModel):
-    """A request in the format of another server."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class Own(BaseModel):
-    """A request of elmokit's own."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class ErrorDetails(BaseModel):
-    """Why a request was not answered; `code` is a key of `elmokit.serve.errors.STATUSES`."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str
-
-
-class ErrorAnswer(BaseModel):
-    """The body of every error answer, in the format of OpenAI's API."""
-
-    error: ErrorDetails
-
-
-# --- OpenAI ----------------------------------------------------------------------------------------------------------
-
-
-class EmbeddingsRequest(Compatible):
+class EmbeddingsRequest(BaseModel):
     """POST /v1/embeddings."""
 
     input: Texts
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
-    user: str | None = None
 
 
-# --- text-embeddings-inference ---------------------------------------------------------------------------------------
-
-
-class EmbedRequest(Compatible):
-    """POST /embed: a vector for each text. `truncate` changes nothing, since texts of any length are read."""
+class EmbedRequest(BaseModel):
+    """POST /embed: a vector for each text."""
 
     inputs: Texts
     normalize: bool | None = None  # null means True, like a missing value
-    truncate: bool | None = None
     dimensions: int | None = None
     pooling: Literal["mean", "max"] = "mean"
     layers: OneLayer = "mix"
 
 
-class EmbedAllRequest(Compatible):
+class EmbedAllRequest(BaseModel):
     """POST /embed_all: a vector for each word; with layers "all", L+1 vectors."""
 
     inputs: Texts
-    truncate: bool | None = None
-    layers: Layers = "mix"
+    layers: Literal["all"] | OneLayer = "mix"
 
 
-class SimilarityInputs(Compatible):
+class SimilarityInputs(BaseModel):
     """A sentence, and those to compare it with."""
 
     source_sentence: Text
     sentences: Sentences
 
 
-class SimilarityRequest(Compatible):
+class SimilarityRequest(BaseModel):
     """POST /similarity: the cosine similarity of a sentence's vector and that of each other sentence."""
 
     inputs: SimilarityInputs
 
 
-class TokenizeRequest(Compatible):
+class TokenizeRequest(BaseModel):
     """POST /tokenize: the words of texts."""
 
     inputs: Texts
 
 
 # --- elmokit ---------------------------------------------------------------------------------------------------------
+
+
+class Own(BaseModel, extra="forbid"):
+    """A request of elmokit's own."""
 
 
 class CompareRequest(Own):
@@ -148,7 +158,7 @@ class SensesRequest(Own):
     word: Word
     sentences: Sentences | None = None
     clusters: Annotated[int, Field(ge=1, le=8)] | None = None
-    max_uses: Annotated[int, Field(ge=3, le=MAX_USES)] = 300
+    max_uses: Annotated[int, Field(ge=3, le=1000)] = 300
     layers: OneLayer = "top"
 
 

@@ -3,30 +3,55 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
+from types import FrameType
 
+import uvicorn
+
+from elmokit.checkpoints.loading import DEFAULT_MODEL, model_of
+from elmokit.embed.embedder import Embedder, TruncationWarning
+from elmokit.serve.app import create_app
 from elmokit.serve.config import ServeConfig
-from elmokit.serve.listening import bound_socket
+from elmokit.serve.service import Service
+from elmokit.tasks.fitting.model import load_task_model
 
-NEEDED = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prometheus-client"}
-SWITCH_INTERVAL = 0.0005  # seconds
+# Seconds between switches of threads. Those that compute need the interpreter only briefly, but often: with Python's
+# default they would wait 5 ms each time for a busy event loop.
+SWITCH_INTERVAL = 0.0005
 KEEP_ALIVE = 65  # seconds until an idle connection is closed: longer than clients and proxies keep it open
 
 
-def require_libraries() -> None:
-    """ValueError if a library that the server needs is not installed."""
-    if missing := [package for module, package in NEEDED.items() if find_spec(module) is None]:
-        raise ValueError(
-            f"the server needs {' and '.join(missing)}: pip install fastapi uvicorn httptools uvloop prometheus-client "
-            "(elmokit's extra serve)"
-        )
+class DrainingServer(uvicorn.Server):
+    """Refuses new work at the first signal, and ends when the last request is answered, or at a second signal.
+
+    Args:
+        config: uvicorn's settings.
+        service: Answers the requests, and counts those in progress.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections on the one socket in `sockets`, and print its address."""
+        await super().startup(sockets)
+        host, port = (sockets or [])[0].getsockname()[:2]
+        print(f"elmokit: {self._service.name} at http://{f'[{host}]' if ':' in host else host}:{port}/", flush=True)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drain at the first signal; stop at the second."""
+        self.should_exit = self.force_exit = self._service.is_draining
+        self._service.is_draining = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to stop; asked ten times a second."""
+        return await super().on_tick(counter) or (self._service.is_draining and not self._service.in_progress)
 
 
 def serve(
@@ -47,46 +72,28 @@ def serve(
         dtype: As in `Embedder`.
 
     Raises:
-        ValueError: A library is missing, or an argument is invalid.
+        ValueError: An argument is invalid, or the corpus is not text.
         FileNotFoundError: There is no such model, task model or corpus.
         OSError: The address cannot be listened on.
     """
-    require_libraries()
-    import uvicorn
-
-    from elmokit.embed.embedder import TruncationWarning
-    from elmokit.serve.app import create_app
-    from elmokit.serve.draining import DrainingServer
-    from elmokit.serve.service import Service
-
-    chosen = config or ServeConfig()
-    key = chosen.api_key or os.environ.get("ELMOKIT_API_KEY") or None
-    with bound_socket(chosen.host, chosen.port) as bound:
-        service = Service.load(model, replace(chosen, api_key=key), device, dtype)
+    config = config or ServeConfig()
+    config = replace(config, api_key=config.api_key or os.environ.get("ELMOKIT_API_KEY") or None)
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    with socket.create_server((config.host, config.port), family=family) as listening, warnings.catch_warnings():
+        embedder = Embedder(model, device, dtype, softmax=True)
+        embedder.embed([["a"]])  # the first sentence takes longer: let it not be a client's
+        name = DEFAULT_MODEL if model is None else model_of(Path(model).expanduser()).resolve().name
+        task_model = load_task_model(config.task_model, device) if config.task_model is not None else None
+        service = Service(embedder, config, name, task_model)
         settings = uvicorn.Config(
             create_app(service), log_level="warning", access_log=False, lifespan="off", ws="none", server_header=False,
-            timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=ceil(chosen.timeout),
+            timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=ceil(config.timeout),
         )  # fmt: skip
+        warnings.simplefilter("ignore", TruncationWarning)  # counted in the metrics
+        sys.setswitchinterval(SWITCH_INTERVAL)
         try:
-            with _short_switch_interval(), warnings.catch_warnings():
-                warnings.simplefilter("ignore", TruncationWarning)  # counted in the metrics
-                DrainingServer(settings, service).run([bound])
+            DrainingServer(settings, service).run([listening])
         finally:
             has_ended = service.close()
-    if not has_ended:  # Python would crash if it ended while a thread computes
+    if not has_ended:  # Python would wait for the job
         os._exit(0)
-
-
-@contextmanager
-def _short_switch_interval() -> Iterator[None]:
-    """Let Python switch between threads more often.
-
-    Threads that compute need the interpreter only briefly, but often: with Python's default interval they would wait
-    5 ms each time for a busy event loop.
-    """
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)

@@ -1,0 +1,394 @@
+"""Endpoints over a socket, against the functions of the package; OpenAI's client is among the callers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from bundled_model import WIDTH
+from running_server import CORPUS, RunningServer
+from safetensors.numpy import load as from_safetensors
+from toy_encoders import CONFIGS
+
+from elmokit.analysis import word_map as module
+from elmokit.analysis.similarity import compare, neighbors
+from elmokit.analysis.word_map import word_map
+from elmokit.checkpoints.loading import save
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.embed.embedder import Embedder
+from elmokit.lm.candidates import next_words, substitutes
+from elmokit.lm.scoring import MaskedScore, score
+from elmokit.nn.bilm import BiLM
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.serve.config import ServeConfig
+from elmokit.serve.engine import Job
+from elmokit.serve.service import Service
+from elmokit.tasks.fitting.model import TaskModel
+from elmokit.text.vocab import Vocab
+
+TEXTS = ["The old man sat near the fire.", "", "He said: \u201cI don't know, 小王!\u201d \x00\u0301", "play"]
+NEAR = {"rtol": 0, "atol": 1e-5}
+VERB, NOUN = "They play in the garden.", "The play was long."
+VOCAB = Vocab(["<S>", "</S>", "<UNK>", "the", "play"])
+Ask = Callable[..., list[httpx.Response]]
+
+# --- Vectors ---------------------------------------------------------------------------------------------------------
+
+
+def test_openai_client_gets_the_vectors_of_the_embedder(server: RunningServer, embedder: Embedder) -> None:
+    openai = pytest.importorskip("openai", reason="no OpenAI client: pip install openai")
+    expected = embedder.encode(TEXTS, normalize_embeddings=True)
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        assert [model.id for model in client.models.list()] == ["en-small"]
+        for encoding in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
+            answer = client.embeddings.create(model="en-small", input=TEXTS, **encoding)
+            got = [each.embedding for each in answer.data]
+            if encoding.get("encoding_format") == "base64":  # which the client decodes only where it chose it
+                got = [np.frombuffer(base64.b64decode(each), "<f4") for each in got]
+            np.testing.assert_allclose(got, expected, **NEAR)
+            assert [each.index for each in answer.data] == [0, 1, 2, 3] and answer.model == "en-small"
+            assert answer.usage.prompt_tokens == sum(len(embedder.tokenize(text)) for text in TEXTS)
+        with pytest.raises(openai.NotFoundError, match="there is no model 'gpt'"):
+            client.embeddings.create(model="gpt", input="a")
+        with pytest.raises(openai.UnprocessableEntityError, match=f"vectors have {WIDTH}"):
+            client.embeddings.create(model="en-small", input="a", dimensions=100)
+
+
+def test_embed_takes_a_string_strings_and_words(server: RunningServer, embedder: Embedder) -> None:
+    expected = embedder.encode(TEXTS, normalize_embeddings=True)
+    np.testing.assert_allclose(server.post("/embed", {"inputs": TEXTS[0]}).json(), expected[:1], **NEAR)
+    for inputs in (TEXTS, [embedder.tokenize(text) for text in TEXTS]):
+        answer = server.post("/embed", {"inputs": inputs, "truncate": True, "unknown": 1})
+        np.testing.assert_allclose(answer.json(), expected, **NEAR)
+    plain = server.post("/embed", {"inputs": TEXTS, "normalize": False, "pooling": "max", "layers": 0}).json()
+    np.testing.assert_allclose(plain, embedder.encode(TEXTS, "max", layers=0), **NEAR)
+
+
+def test_large_answers_in_chunks_are_those_of_small_ones(server: RunningServer, embedder: Embedder) -> None:
+    texts = [f"text {number}" for number in range(600)]  # more numbers than go into one chunk
+    answer = server.post("/v1/embeddings", {"input": texts})
+    assert answer.headers.get("transfer-encoding") == "chunked"
+    data = answer.json()["data"]
+    assert [each["index"] for each in data] == list(range(600)) and answer.json()["usage"]["total_tokens"] == 1200
+    expected = embedder.encode(texts, normalize_embeddings=True)
+    np.testing.assert_allclose([each["embedding"] for each in data], expected, **NEAR)
+    np.testing.assert_allclose(server.post("/embed", {"inputs": texts}).json(), expected, **NEAR)
+    small = server.post("/v1/embeddings", {"input": texts[255:265]})
+    assert "transfer-encoding" not in small.headers
+    np.testing.assert_allclose([each["embedding"] for each in small.json()["data"]], expected[255:265], **NEAR)
+
+
+def test_embed_all_gives_every_word_and_every_layer(server: RunningServer, embedder: Embedder) -> None:
+    for texts in (TEXTS, ["one two three " * 200, "", "a b"]):  # the latter are more numbers than go into one chunk
+        for layers in ("mix", "top", "all"):
+            body = {"inputs": texts, "layers": layers}
+            answer = server.post("/embed_all", body)
+            assert (answer.headers.get("transfer-encoding") == "chunked") == (texts is not TEXTS)
+            content = server.post("/embed_all", body, headers={"accept": "application/octet-stream"}).content
+            arrays, expected = from_safetensors(content), embedder.embed(texts, layers)
+            header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+            assert json.loads(header["__metadata__"]["tokens"]) == expected.tokens
+            for number, (vectors, of_embedder) in enumerate(zip(answer.json(), expected, strict=True)):
+                of_words = np.moveaxis(of_embedder, 0, 1) if layers == "all" else of_embedder
+                np.testing.assert_allclose(arrays[str(number)], of_words, **NEAR)
+                np.testing.assert_allclose(np.array(vectors).reshape(of_words.shape), of_words, **NEAR)
+
+
+def test_vectors_are_those_of_a_lone_request_when_many_come_at_once(server: RunningServer, embedder: Embedder) -> None:
+    def lines_of(number: int) -> list[str]:
+        return [f"Text {number} of many, {word} and {number * 7}." for word in ("apples", "the sea", "nothing")]
+
+    batches = server.metric("elmokit_batch_words_count")
+    with ThreadPoolExecutor(30) as pool:
+        answers = list(pool.map(lambda number: server.post("/embed", {"inputs": lines_of(number)}).json(), range(60)))
+    for number, vectors in enumerate(answers):
+        np.testing.assert_allclose(vectors, embedder.encode(lines_of(number), normalize_embeddings=True), **NEAR)
+    assert server.metric("elmokit_batch_words_count") - batches < 60  # some were embedded together
+
+
+def test_similarity_is_the_cosine_of_the_texts_and_never_above_one(server: RunningServer, embedder: Embedder) -> None:
+    vectors = embedder.encode(TEXTS, normalize_embeddings=True)
+    answer = server.post("/similarity", {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS}}).json()
+    np.testing.assert_allclose(answer, vectors @ vectors[0], **NEAR)
+    for number in range(20):
+        text = f"The play {number} was long."
+        (same,) = server.post("/similarity", {"inputs": {"source_sentence": text, "sentences": [text]}}).json()
+        assert 1 - 1e-6 < same <= 1
+
+
+def test_tokenize_says_where_words_are_and_which_are_known(server: RunningServer, embedder: Embedder) -> None:
+    texts, vocab = ["I don't  like xqzt.", ["a", "b"], "An ex\u00adample of it."], embedder.model.vocab
+    assert vocab is not None
+    first, second, third = server.post("/tokenize", {"inputs": texts}).json()
+    assert [token["text"] for token in first] == ["I", "do", "n't", "like", "xqzt", "."]
+    assert [texts[0][token["start"] : token["stop"]] for token in first] == [token["text"] for token in first]
+    assert [vocab.words[token["id"]] for token in first] == ["I", "do", "n't", "like", "<UNK>", "."]
+    assert [token["start"] for token in second] == [None, None]
+    assert [texts[2][token["start"] : token["stop"]] for token in third] == ["An", "ex\u00adample", "of", "it", "."]
+
+
+def test_long_text_is_tokenized_while_others_are_answered(server: RunningServer) -> None:
+    text = "q\u00adz " * 4_000 + "q" * 1_900_000
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(server.post, "/tokenize", {"inputs": text})
+        slowest = 0.0
+        while not late.done():
+            began = time.monotonic()
+            assert httpx.get(f"{server.url}/health").status_code == 200
+            slowest = max(slowest, time.monotonic() - began)
+        (tokens,) = late.result().json()
+    assert slowest < 5  # searching the whole text for every word took half a minute
+    assert [tokens[0][end] for end in ("start", "stop")] == [0, 3] and tokens[-1]["stop"] == len(text)
+
+
+def test_clients_of_text_embeddings_inference_may_post_to_the_address_itself(
+    server: RunningServer, embedder: Embedder
+) -> None:
+    answer = server.post("/", {"inputs": TEXTS, "normalize": None, "truncate": None})
+    assert answer.json() == server.post("/embed", {"inputs": TEXTS}).json()
+    hub = pytest.importorskip("huggingface_hub", reason="no huggingface_hub: pip install huggingface_hub")
+    (vector,) = hub.InferenceClient(server.url).feature_extraction(TEXTS[0])
+    np.testing.assert_allclose(vector, embedder.encode(TEXTS[0], normalize_embeddings=True), **NEAR)
+
+
+def test_words_that_are_cut_are_counted(server: RunningServer) -> None:
+    before = server.metric("elmokit_truncated_words_total")
+    answer = server.post("/embed", {"inputs": ["short " + "long" * 30, "x" * 49]})
+    assert answer.headers["x-truncated-words"] == "2"
+    assert server.metric("elmokit_truncated_words_total") == before + 2
+
+
+# --- Words in context ------------------------------------------------------------------------------------------------
+
+
+def test_compare_gives_the_similarity_of_each_layer(server: RunningServer, embedder: Embedder) -> None:
+    answer = server.post("/compare", {"word": "play", "sentences": [VERB, NOUN]}).json()
+    expected = compare("play", [VERB, NOUN], embedder)
+    assert [layer["name"] for layer in answer["layers"]] == list(expected.similarities)
+    for layer in answer["layers"]:
+        np.testing.assert_allclose(layer["similarities"], expected.similarities[layer["name"]], atol=1e-4)
+    assert [(tuple(use["words"]), use["position"]) for use in answer["uses"]] == expected.uses
+    assert answer["layers"][0]["similarities"][0][1] == pytest.approx(1)  # layer 0 knows no context
+
+
+def test_neighbors_are_those_of_the_corpus_or_of_given_sentences(server: RunningServer, embedder: Embedder) -> None:
+    expected = neighbors("play", NOUN, CORPUS, embedder)
+    for sentences in ({}, {"sentences": CORPUS.read_text(encoding="utf-8").splitlines()}):
+        answer = server.post("/neighbors", {"word": "play", "sentence": NOUN, **sentences}).json()
+        uses = [(tuple(use["words"]), use["position"]) for use in answer["neighbors"]]
+        assert uses == [use for _, use in expected.nearest]
+        similarities = [use["similarity"] for use in answer["neighbors"]]
+        np.testing.assert_allclose(similarities, [similarity for similarity, _ in expected.nearest], atol=1e-4)
+        assert answer["sentences_searched"] == expected.sentences_searched
+
+
+def test_senses_are_the_map_of_the_word(server: RunningServer, embedder: Embedder) -> None:
+    expected = word_map("bank", CORPUS, embedder).to_json()
+    for sentences in ({}, {"sentences": CORPUS.read_text(encoding="utf-8").splitlines()}):
+        answer = server.post("/senses", {"word": "bank", **sentences}).json()
+        assert all(answer[name] == expected[name] for name in ("uses", "clusters", "fingerprint"))
+        np.testing.assert_allclose(answer["planes"], expected["planes"], rtol=0, atol=2e-3)
+    assert np.ptp(answer["planes"][0], axis=0).max() < 1e-3  # layer 0: one point
+    before = server.metric("process_cpu_seconds_total")
+    answer = server.post("/senses", {"word": "a", "sentences": ["a b c d " * 400], "clusters": 2}).json()
+    assert answer["uses_in_corpus"] == 400 and len(answer["uses"]) == 300
+    assert server.metric("process_cpu_seconds_total") - before < 15  # each use by itself: half a million words
+
+
+def test_senses_beyond_their_time_end_before_the_next_run_of_the_language_model(
+    embedder: Embedder, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+
+    def slow_substitutes(sentence: tuple[str, ...], *arguments: Any, **options: Any) -> Any:
+        runs.append(len(sentence))
+        time.sleep(0.5)
+        return substitutes(sentence, *arguments, **options)
+
+    monkeypatch.setattr(module, "substitutes", slow_substitutes)
+    sentences = [[*["word"] * 200, f"left{number}", "play", f"right{number}", *["word"] * 200] for number in range(16)]
+    body = {"word": "play", "sentences": sentences, "clusters": 1}
+    (answer,) = ask({"embedder": embedder, "config": ServeConfig(timeout=3)}, ("POST", "/senses", {"json": body}))
+    assert answer.status_code == 503 and answer.json()["error"]["code"] == "timeout"
+    assert len(runs) < 16 and set(runs) <= {101}  # contexts of 50 words on each side, one a use
+
+
+def test_corpus_is_split_as_it_is_said_to_be_and_must_be_text(embedder: Embedder, tmp_path: Path) -> None:
+    corpus = tmp_path / "tokenized.txt"
+    corpus.write_text("They do n't play -well , he said .\nThey play , too .\n" * 20)
+    found = {}
+    for tokenize in (True, False):
+        service = Service(embedder, ServeConfig(corpus=corpus, tokenize=tokenize))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a client's search finds nothing new
+            found[tokenize] = next(iter(service.uses("play", None, Job())))[0].sentence
+        service.close()
+    assert found[False] == ("They", "do", "n't", "play", "-well", ",", "he", "said", ".") != found[True]
+    corpus.write_bytes("Ein Stück.\n".encode("latin-1"))
+    with pytest.raises(ValueError, match="line 1"):
+        Service(embedder, ServeConfig(corpus=corpus))
+
+
+# --- The language model ----------------------------------------------------------------------------------------------
+
+
+def test_score_gives_the_log_probabilities_of_both_directions(server: RunningServer, embedder: Embedder) -> None:
+    texts = [VERB, NOUN, "xqzt " + "long" * 30]
+    answer = server.post("/score", {"inputs": texts}).json()
+    for got, expected in zip(answer, score(texts, embedder.model), strict=True):
+        assert got["words"] == list(expected.words)
+        assert (got["unknown"], got["truncated"]) == (expected.unknown, expected.truncated)
+        np.testing.assert_allclose(got["forward"], expected.forward, atol=1e-4)
+        np.testing.assert_allclose(got["backward"], expected.backward, atol=1e-4)
+        assert got["perplexity"]["mean"] == pytest.approx(expected.perplexity.mean, rel=1e-4)
+
+
+def test_a_model_that_merges_directions_scores_masked_words_and_names_the_measure(ask: Ask) -> None:
+    torch.manual_seed(4)
+    model = Pretrained(BiLM(CONFIGS["interleaved"]), softmax=FullSoftmax(len(VOCAB), 16), vocab=VOCAB)
+    words = ["the", "play", "ended"]
+    bodies = {
+        "/score": {"inputs": [words]},
+        "/substitutes": {"sentence": words, "positions": [1], "top": 2},
+        "/next_words": {"sentence": words},
+    }
+    requests = [("POST", path, {"json": body}) for path, body in bodies.items()]
+    scored, replaced, refused = ask({"embedder": Embedder(model, "cpu"), "config": ServeConfig()}, *requests)
+    (got,), (expected,) = scored.json(), score([words], model)
+    assert isinstance(expected, MaskedScore)
+    np.testing.assert_allclose(got["masked"], expected.masked, atol=1e-4)
+    assert got["pseudo_perplexity"] == pytest.approx(expected.pseudo_perplexity.value, rel=1e-4)
+    assert got["unknown"] == 1 and not got.keys() & {"perplexity", "forward", "backward"}
+    assert {each["word"] for each in replaced.json()[0]["candidates"]} == {"the", "play"}
+    assert refused.status_code == 422 and "use substitutes" in refused.text
+
+
+@pytest.mark.parametrize(
+    ("encoder", "path", "body"),
+    [
+        ("interleaved", "/score", {"inputs": "the play ended " * 200}),
+        ("interleaved", "/substitutes", {"sentence": "the play ended " * 200, "positions": list(range(100))}),
+        ("lstm", "/score", {"inputs": ["the play ended " * 10] * 200}),
+    ],
+)
+def test_language_model_ends_soon_after_the_time_of_its_request(
+    encoder: str, path: str, body: dict[str, Any], ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, runs = BiLM.run, []
+
+    def slow_run(*arguments: Any, **options: Any) -> Any:
+        runs.append(1)
+        time.sleep(0.5)
+        return run(*arguments, **options)
+
+    model = Pretrained(BiLM(CONFIGS[encoder]), softmax=FullSoftmax(len(VOCAB), 16), vocab=VOCAB)
+    embedder = Embedder(model, "cpu")
+    monkeypatch.setattr(BiLM, "run", slow_run)
+    (answer,) = ask({"embedder": embedder, "config": ServeConfig(timeout=1)}, ("POST", path, {"json": body}))
+    assert answer.status_code == 503 and answer.json()["error"]["code"] == "timeout"
+    assert 1 <= len(runs) <= 3  # of four or more
+
+
+def test_substitutes_and_next_words_are_those_of_the_language_model(server: RunningServer, embedder: Embedder) -> None:
+    answer = server.post("/substitutes", {"sentence": NOUN, "positions": [1, 3], "top": 5}).json()
+    expected = substitutes(NOUN, embedder.model, positions=[1, 3], top=5)
+    assert [(each["word"], each["position"]) for each in answer] == [("play", 1), ("long", 3)]
+    for got, candidates in zip(answer, expected, strict=True):
+        assert [each["word"] for each in got["candidates"]] == [candidate.word for candidate in candidates]
+    answer = server.post("/next_words", {"sentence": "Once upon a", "top": 4, "direction": "backward"}).json()
+    expected = next_words("Once upon a", embedder.model, top=4, direction="backward")
+    assert answer["words"] == ["Once", "upon", "a"]
+    assert [each["word"] for each in answer["candidates"]] == [candidate.word for candidate in expected]
+    got = [each["log_probability"] for each in answer["candidates"]]
+    np.testing.assert_allclose(got, [candidate.log_probability for candidate in expected], atol=1e-4)
+
+
+# --- Tasks, and models without words ---------------------------------------------------------------------------------
+
+
+def test_predict_is_the_answer_of_the_task_model_outside_of_the_event_loop(
+    embedder: Embedder, tagger: TaskModel, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["Ann sees red dogs", ["Bob", "likes", "green", "owls"]]  # as long as a body may be
+    expected, example, threads = tagger.predict(texts), tagger.example, []
+
+    def example_of(text: Any) -> Any:
+        threads.append(threading.current_thread())
+        return example(text)
+
+    monkeypatch.setattr(tagger, "example", example_of)
+    service = {"embedder": embedder, "config": ServeConfig(), "task_model": tagger}
+    (answer,) = ask(service, ("POST", "/predict", {"json": {"inputs": texts}}))
+    assert [each["words"] for each in answer.json()] == [list(each.words) for each in expected]
+    assert [each["tags"] for each in answer.json()] == [list(each.tags) for each in expected]
+    assert len(threads) == 2 and threading.main_thread() not in threads
+
+
+def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_none(
+    server_without_words: RunningServer,
+) -> None:
+    ask = server_without_words.post
+    info = httpx.get(f"{server_without_words.url}/info").json()
+    assert (info["model"], info["predicts_words"], info["vocabulary"]) == ("wordless", False, None)
+    for path, body in (
+        ("/score", {"inputs": VERB}),
+        ("/substitutes", {"sentence": VERB}),
+        ("/predict", {"inputs": ["a"]}),
+    ):
+        assert ask(path, body).json()["error"]["code"] == "not_found"
+    tokens = ask("/tokenize", {"inputs": VERB}).json()[0]
+    assert [(token["id"], token["text"]) for token in tokens][-1] == (None, "garden.")  # its tokenizer is not known
+    sentences = ["a play", "they play", "we play", "you play"]
+    clusters = ask("/senses", {"word": "play", "sentences": sentences}).json()["clusters"]
+    assert clusters and not any(cluster["substitutes"] for cluster in clusters)
+    assert ask("/senses", {"word": "play"}).status_code == 422  # it has no corpus
+
+
+# --- What is wrong with a request ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/embed", {"inputs": "word " * 16_400}, 413, "too many: send at most 16,384"),
+        ("/embed", {"inputs": []}, 422, "inputs"),
+        ("/embed", {"inputs": ["a"] * 2049}, 422, "at most 2048"),
+        ("/embed", {"inputs": "a", "layers": 3}, 422, "this model has the layers 0 to 2"),
+        ("/embed", {"inputs": "a", "layers": "all"}, 422, "layers"),
+        ("/embed", {"inputs": "a", "layers": True}, 422, "layers"),
+        ("/v1/embeddings", {"input": [1, 2, 3]}, 422, "token ids mean nothing to this model: send strings"),
+        ("/v1/embeddings", {"input": [[1, 2], [3]]}, 422, "token ids mean nothing"),
+        ("/similarity", {"inputs": {"sentences": ["a"]}}, 422, "inputs.source_sentence: Field required"),
+        ("/compare", {"word": "zebra", "sentences": [VERB, NOUN]}, 422, "sentence 1 has no word 'zebra'"),
+        ("/compare", {"word": "a", "sentences": ["a " * 101]}, 422, "more than 100 uses of 'a'"),
+        ("/substitutes", {"sentence": "a " * 101}, 422, "name at most 100 words"),
+        ("/senses", {"word": "zebra"}, 422, "a map needs 3"),
+        ("/substitutes", {"sentence": VERB, "positions": [9]}, 422, "there is no word 9 in a sentence of 6 words"),
+        ("/next_words", {"sentense": VERB}, 422, "sentense: Extra inputs are not permitted"),
+        ("/predict", {"inputs": [[["a"], "b"]]}, 422, "is not an input of tagging"),
+    ],
+)
+def test_bad_request_says_what_is_wrong(
+    path: str, body: dict[str, object], status: int, message: str, server: RunningServer
+) -> None:
+    answer = server.post(path, body)
+    assert answer.status_code == status and message in answer.json()["error"]["message"]
+    assert "\n" not in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("given", ["wordless", "wordless/config.json"])
+def test_model_is_served_by_the_name_of_its_directory(given: str, tmp_path: Path) -> None:
+    save(Pretrained(BiLM(CONFIGS["lstm"])), tmp_path / "wordless")
+    with RunningServer(tmp_path / given, "--device", "cpu") as server:
+        assert httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"] == "wordless"
