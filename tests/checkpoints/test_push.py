@@ -155,11 +155,11 @@ def test_command_pushes_any_model(
 ) -> None:
     save(model, tmp_path / "model")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    arguments = ["push", str(tmp_path / "model"), "owner/name", "--license", "mit"]
-    assert main([*arguments, "--private", "--commit-message", "Mine"]) == 0
+    arguments = ["convert", str(tmp_path / "model"), "--to", "hub", "--output", "owner/name"]
+    assert main([*arguments, "--private"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"{hub.address}/owner/name/commit/")
     repository = hub.repositories["owner/name"]
-    assert repository.private and repository.subjects == ["Mine"]
+    assert repository.private
     monkeypatch.setenv("HF_TOKEN", "hf_of_someone_else")
     assert main(arguments) == 2
     failed = capsys.readouterr().err

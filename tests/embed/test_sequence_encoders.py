@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+import torch
 from layers_alone import layers_alone
 from sequence_encoders import CARRYING, CONFIGS, STATELESS, random_bilm
 
@@ -11,6 +12,7 @@ from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import OutputSpec
 from elmokit.embed.pipeline import Sizes
+from elmokit.nn.bidirectional import BiLMState
 from elmokit.nn.elmo import Elmo, batch_to_ids
 
 WORDS = ["I", "like", "apple", "naïve", "词向量", "the", "of", ",", "play", "unbelievable"]
@@ -70,11 +72,12 @@ def test_a_warm_state_is_where_every_sentence_starts(name: str) -> None:
 def test_an_encoder_without_state_says_so(name: str) -> None:
     model = model_of(name)
     embedder, zeros = Embedder(model, "cpu"), model.bilm.initial_state(1)
+    full = BiLMState(torch.zeros(2, 2, 1, 4), torch.zeros(2, 2, 1, 4))
     for embed in (
         lambda: embedder.embed(TEXTS, state="carry"),
         lambda: Pretrained(model.bilm, warm_state=zeros),
-        lambda: embedder.embed(TEXTS, state=zeros),
-        lambda: Elmo(model.bilm)(batch_to_ids(TEXTS), zeros),
+        lambda: embedder.embed(TEXTS, state=full),
+        lambda: Elmo(model.bilm)(batch_to_ids(TEXTS), full),
     ):
         with pytest.raises(ValueError, match=r"carries no state|has no state"):
             embed()
