@@ -71,11 +71,11 @@ def test_a_warm_state_is_where_every_sentence_starts(name: str) -> None:
 @pytest.mark.parametrize("name", STATELESS)
 def test_an_encoder_without_state_says_so(name: str) -> None:
     model = model_of(name)
-    embedder, zeros = Embedder(model, "cpu"), model.bilm.initial_state(1)
+    embedder = Embedder(model, "cpu")
     full = BiLMState(torch.zeros(2, 2, 1, 4), torch.zeros(2, 2, 1, 4))
     for embed in (
         lambda: embedder.embed(TEXTS, state="carry"),
-        lambda: Pretrained(model.bilm, warm_state=zeros),
+        lambda: Pretrained(model.bilm, warm_state=full),
         lambda: embedder.embed(TEXTS, state=full),
         lambda: Elmo(model.bilm)(batch_to_ids(TEXTS), full),
     ):
