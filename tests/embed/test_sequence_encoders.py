@@ -79,7 +79,7 @@ def test_an_encoder_without_state_says_so(name: str) -> None:
         lambda: embedder.embed(TEXTS, state=full),
         lambda: Elmo(model.bilm)(batch_to_ids(TEXTS), full),
     ):
-        with pytest.raises(ValueError, match=r"carries no state|has no state"):
+        with pytest.raises(ValueError, match="state"):
             embed()
 
 
