@@ -5,10 +5,10 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 INSTALLED_FROM := pyproject.toml constraints.txt hatch_build.py $(wildcard src/elmokit/ops/native/csrc/*.[ch])
 
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
-# The tests whose results another backend can change: of the packages that call the operations, without the files that
-# say that theirs are the same on any. All others read, write and split text, or learn from vectors. The slow ones kill
-# processes and learn for a while, on the fastest backend.
-OF_BACKENDS := -m "not slow and not native and not any_backend" $(addprefix tests/,golden ops nn embed lm train compat)
+# The tests whose results another backend can change: of the operations and modules, and of one user of each kind,
+# without the files that say that theirs are the same on any.
+OF_BACKENDS := -m "not slow and not native and not any_backend" \
+	$(addprefix tests/,golden ops nn embed/test_embedder.py train/test_trainer.py)
 
 .PHONY: demo dist docs test test-integrations test-portable test-reference test-kernels test-sanitized check clean
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,9 @@ from elmokit.nn.token_encoders import token_encoder
 from elmokit.nn.transformer import BidirectionalTransformer
 from elmokit.ops.packing import Packing, pack_sentences
 from elmokit.ops.transfer import upload
-from elmokit.text.vocab import Vocab
+
+if TYPE_CHECKING:
+    from elmokit.text.vocab import Vocab
 
 __all__ = ["BiLM", "BiLMOutput", "BiLMState"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +27,9 @@ from elmokit.config import (
 from elmokit.ops.functional import CharFilters, char_conv, highway, linear
 from elmokit.text.characters import count_truncated, encode_words
 from elmokit.text.efml import boundary_ids, count_truncated_efml, encode_efml
-from elmokit.text.vocab import Vocab
+
+if TYPE_CHECKING:
+    from elmokit.text.vocab import Vocab
 
 ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_}
 WORDS_MULTIPLE, CHARACTERS_MULTIPLE = 128, 8

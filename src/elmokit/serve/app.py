@@ -29,7 +29,7 @@ from elmokit.serve.engine import overloaded
 from elmokit.serve.schemas import ErrorAnswer, RequestError, error_response
 from elmokit.serve.service import Service
 
-READING = {"GET", "HEAD"}
+READING = ["GET", "HEAD"]
 READ_WITHOUT_KEY = {"/", "/health", "/ready"}
 WHILE_DRAINING = {"/health", "/metrics"}
 OF_VECTORS = {"/", "/v1/embeddings", "/embed", "/embed_all", "/similarity"}  # endpoints that need the engine
