@@ -31,7 +31,7 @@ VERBS = [
 # A command, the function that it calls, and the function's arguments by name.
 CALLS: list[tuple[str, str, dict[str, Any]]] = [
     (
-        "prepare raw.txt more.txt --output shards --language de --tokenizer words-1 --text-field body "
+        "prepare raw.txt more.txt --output shards --language de --tokenizer words-1 --column body "
         "--drop-duplicates exact --similarity 0.7 --no-drop-paragraphs --exclude heldout.txt --num-shards 3 "
         "--processes 2 --seed 5 --overwrite",
         "elmokit.data.prepare.prepare",
@@ -40,7 +40,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
             "output": Path("shards"),
             "language": "de",
             "tokenizer": "words-1",
-            "text_field": "body",
+            "column": "body",
             "drop_duplicates": "exact",
             "similarity": 0.7,
             "drop_paragraphs": False,

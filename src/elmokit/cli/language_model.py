@@ -15,8 +15,8 @@ state_defaults_in_text(PretrainConfig)
 state_defaults_in_text(FinetuneConfig)
 
 PREPARE_INPUTS = (
-    "Raw text: text files with one paragraph per line and blank lines between documents (plain, .gz or .zst); JSON "
-    "lines (.jsonl, .jsonl.gz, .jsonl.zst) or Parquet files (.parquet) with one document per record; or protein "
+    "Raw text: text files with one paragraph per line and blank lines between documents (plain, .gz or .zst); "
+    "tables (.csv, .tsv, .jsonl, also .gz or .zst, or .parquet) with one document per row; or protein "
     "sequences (.fasta, .fa or .faa, also .gz or .zst), whose words are their residues."
 )
 PREPARE_LANGUAGE = (
@@ -54,8 +54,8 @@ class Prepare:
     """Directory for the shards, their summary (corpus.json) and the list of dropped documents (dropped.jsonl)."""
     language: Annotated[str | None, arg(help=PREPARE_LANGUAGE), UNSET] = None
     tokenizer: Annotated[str | None, arg(help=PREPARE_TOKENIZER), UNSET] = None
-    text_field: str = "text"
-    """Field of a JSON object, or column of a Parquet file, with the text."""
+    column: str = "text"
+    """Column of a table (CSV, TSV, JSON lines, Parquet) with the text."""
     drop_duplicates: Literal["near", "exact", "none"] = "near"
     """Drop documents that repeat an earlier one, up to white space (exact), or nearly (near)."""
     similarity: float = 0.8

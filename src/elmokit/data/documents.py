@@ -1,19 +1,15 @@
-"""Streaming readers of documents from plain text, JSON lines, Parquet files and FASTA."""
+"""Streaming readers of documents from plain text, tables and FASTA."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from elmokit.data.fasta import read_fasta
 from elmokit.data.readers import is_conllu
-from elmokit.fs.arrow import require_pyarrow
-from elmokit.fs.reading import open_regular, read_lines, suffixes_of
+from elmokit.data.tables import is_table, read_records
+from elmokit.fs.reading import read_lines, suffixes_of
 
-JSON_LINES = (".jsonl", ".ndjson", ".json")
-PARQUET = ".parquet"
 FASTA = (".fasta", ".fa", ".faa")
 
 # Longer documents, such as books or texts without blank lines, are split into several.
@@ -41,41 +37,21 @@ def is_fasta(path: str | Path) -> bool:
     return suffixes_of(path).kind in FASTA
 
 
-def _json_texts(path: str, field: str) -> Iterator[tuple[int, object]]:
-    for number, line in enumerate(read_lines(path), start=1):
-        if line.strip():
-            try:
-                yield number, json.loads(line)[field]
-            except (ValueError, TypeError, LookupError, RecursionError) as error:
-                place = f"{path}, line {number}"
-                raise ValueError(f"{place} is no JSON object with the field {field!r}: set text_field") from error
-
-
-def _parquet_texts(path: str, field: str) -> Iterator[tuple[int, object]]:
-    """The rows and values of one column; memory holds one row group."""
-    require_pyarrow()
-    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
-
-    open_regular(path).close()
-    with parquet.ParquetFile(path) as table:
-        if field not in table.schema_arrow.names:
-            raise ValueError(f"{path} has no column {field!r} ({', '.join(table.schema_arrow.names)}): set text_field")
-        batches = table.iter_batches(batch_size=1_000, columns=[field])
-        yield from enumerate(chain.from_iterable(batch.column(0).to_pylist() for batch in batches), start=1)
-
-
 def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:
     """Yield the position and text of each line that is not blank; a text of None marks the end of a document."""
-    kind = suffixes_of(path).kind
-    if kind in (*JSON_LINES, PARQUET):
-        for position, text in (_parquet_texts if kind == PARQUET else _json_texts)(path, field):
+    if is_table(path):
+        for position, record in read_records(path, [field]):
+            text = record.get(field, 0)
             if not isinstance(text, str | None):
-                raise ValueError(f"{path}: {field!r} is {type(text).__name__}, not text: set text_field")
+                raise ValueError(
+                    f"{path}, row {position}: there is no text in the column {field!r} of {', '.join(record)}: set "
+                    "column"
+                )
             for line in (text or "").split("\n"):
                 if line.strip():
                     yield position, line.rstrip("\r")
             yield position, None
-    elif kind in FASTA:
+    elif is_fasta(path):
         for record in read_fasta(path):
             if record.sequence:
                 yield record.line, " ".join(record.sequence)
@@ -93,9 +69,9 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
     """Stream the documents of a file.
 
     Args:
-        path: Text file (plain, .gz or .zst) with blank lines between documents; JSON lines (.jsonl, .ndjson or
-            .json; plain, .gz or .zst) or Parquet (.parquet) with one document per record; or FASTA (.fasta, .fa or
-            .faa; plain, .gz or .zst), each sequence a document of one line, with spaces between its residues.
+        path: Text file (plain, .gz or .zst) with blank lines between documents; a table as in `read_records`, with
+            one document per row; or FASTA (.fasta, .fa or .faa; plain, .gz or .zst), each sequence a document of one
+            line, with spaces between its residues.
         field: Field or column with the text.
         file: Index of the file, which each document records.
 

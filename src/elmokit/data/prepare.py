@@ -50,7 +50,7 @@ class PrepareOptions:
 
     input_bytes: dict[str, int]  # path -> size on disk
     exclude_bytes: dict[str, int]
-    text_field: str
+    column: str
     tokenizer: str
     language: str | None  # whose rules split sentences; None: the tokenizer's own
     drop_duplicates: DropDuplicates
@@ -258,7 +258,7 @@ def prepare(
     seed: int = 0,
     *,
     language: str | None = None,
-    text_field: str = "text",
+    column: str = "text",
     drop_duplicates: DropDuplicates = "near",
     similarity: float = SIMILARITY,
     drop_paragraphs: bool = True,
@@ -273,7 +273,7 @@ def prepare(
 
     Args:
         inputs: UTF-8 text files (plain, .gz or .zst) with one paragraph per line and blank lines between documents;
-            JSON lines (.jsonl, plain, .gz or .zst) or Parquet files (.parquet) with one document per record; or protein
+            tables (.csv, .tsv, .jsonl, plain, .gz or .zst, or .parquet) with one document per row; or protein
             sequences (.fasta, .fa or .faa, plain, .gz or .zst), each a sentence whose words are its residues. A
             document of more than 1,000 lines or 250,000 characters is cut into several, at the ends of lines: a file
             that is one line is one document, and must fit in memory.
@@ -289,7 +289,7 @@ def prepare(
         seed: Seed of the shuffling. Documents are shuffled; the sentences of a document stay together and in order.
         language: Language code, such as "de", whose rules split the text into sentences; English by default, unless a
             tokenizer is given.
-        text_field: Field or column of a record with the text.
+        column: The column of a table with the text.
         drop_duplicates: Drop documents that equal an earlier one up to white space ("exact"), those and near duplicates
             ("near"), or no documents ("none").
         similarity: Threshold for near duplicates: Jaccard similarity of the sets of five-word shingles.
@@ -316,7 +316,7 @@ def prepare(
     if num_shards is None:
         num_shards = min(1 + sum(input_bytes.values()) // SHARD_BYTES, MAX_DEFAULT_SHARDS)
     options = PrepareOptions(
-        input_bytes, _sizes(exclude), text_field, chosen.name, language, drop_duplicates, similarity, drop_paragraphs,
+        input_bytes, _sizes(exclude), column, chosen.name, language, drop_duplicates, similarity, drop_paragraphs,
         num_shards, seed,
     )  # fmt: skip
     if (output / REPORT_NAME).is_file() and not overwrite:
@@ -328,13 +328,13 @@ def prepare(
     files = [*options.exclude_bytes, *options.input_bytes]
     check_output(output, files, overwrite=overwrite, directory_of=REPORT_NAME, own_files=OWN_FILES)
     for path in input_bytes:
-        first = [document.lines for document in islice(read_documents(path, text_field), FIRST_DOCUMENTS)]
+        first = [document.lines for document in islice(read_documents(path, column), FIRST_DOCUMENTS)]
         if doubt := unknown_script(chain.from_iterable(first), chosen):
             warnings.warn(f"{path} {doubt}", stacklevel=2)
 
     near = bool(exclude) or drop_duplicates == "near"
     work = Work(chosen.name, language, len(exclude), near)
-    documents = chain.from_iterable(read_documents(path, text_field, number) for number, path in enumerate(files))
+    documents = chain.from_iterable(read_documents(path, column, number) for number, path in enumerate(files))
     tokenized = tokenize_documents(documents, work, processes or _usable_cores())
     report = PrepareReport(options, words_per_input=dict.fromkeys(input_bytes, 0))
     with atomic_directory(output, overwrite) as partial:

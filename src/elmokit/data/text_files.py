@@ -12,12 +12,13 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
-from elmokit.data.documents import FASTA, JSON_LINES, PARQUET
+from elmokit.data.documents import is_fasta
 from elmokit.data.readers import is_conllu, is_tagged
+from elmokit.data.tables import is_table
 from elmokit.data.text_checks import attached_mark, beginning, unknown_script
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.json_files import read_json
-from elmokit.fs.reading import read_lines, suffixes_of
+from elmokit.fs.reading import read_lines
 from elmokit.progress import ProgressBar
 from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import TOKENIZED, get_tokenizer, missing_rules, tokenizer_for
@@ -35,14 +36,12 @@ def tokenizer_of_shard(file: Path) -> str | None:
 
 def _refuse_records(file: Path) -> None:
     """ValueError for a file whose lines are not text, but records of another format."""
-    kind = suffixes_of(file).kind
     # The suffix .fa is also used for text in Persian.
-    are_proteins = kind in FASTA and next(beginning(file), "").startswith(">")
-    if kind in (PARQUET, *JSON_LINES, ".csv", ".tsv") or are_proteins or is_conllu(file) or is_tagged(file):
+    are_proteins = is_fasta(file) and next(beginning(file), "").startswith(">")
+    if is_table(file) or are_proteins or is_conllu(file) or is_tagged(file):
         raise ValueError(
             f"{file} holds records (a table, JSON, Parquet, annotated words or FASTA), not lines of text: write its "
-            "sentences to a text file, one per line (embed proteins with --fasta; `elmokit prepare` reads JSON and "
-            "Parquet)"
+            "sentences to a text file, one per line (embed proteins with --fasta; `elmokit prepare` reads tables)"
         )
 
 

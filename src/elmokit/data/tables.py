@@ -1,0 +1,94 @@
+"""Rows of tables: CSV, TSV, JSON lines and Parquet."""
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from elmokit.fs.arrow import require_pyarrow
+from elmokit.fs.reading import open_regular, read_lines, suffixes_of
+
+CSV, TSV = ".csv", ".tsv"
+JSON_LINES = (".jsonl", ".ndjson", ".json")
+PARQUET = ".parquet"
+TABLES = (CSV, TSV, *JSON_LINES, PARQUET)
+
+Record = tuple[int, dict[str, Any]]  # the number of a row's last line, or in Parquet of the row, from 1; its columns
+
+
+def is_table(path: str | Path) -> bool:
+    """Whether the name of a file says that it is a table."""
+    return suffixes_of(path).kind in TABLES
+
+
+def _json_records(path: str | Path) -> Iterator[Record]:
+    for number, line in enumerate(read_lines(path), start=1):
+        if line.strip():
+            try:
+                yield number, {**json.loads(line)}
+            except (ValueError, TypeError, RecursionError) as error:
+                raise ValueError(f"{path}, line {number} is no JSON object: one is expected in each line") from error
+
+
+def _unquoted(cell: str) -> str:
+    """The content of a cell of a TSV file, in which a quotation mark may also be text."""
+    inner = cell[1:-1].replace('""', "")
+    is_quoted = len(cell) > 1 and cell[0] == cell[-1] == '"' and '"' not in inner
+    return cell[1:-1].replace('""', '"') if is_quoted else cell
+
+
+def _delimited_records(path: str | Path, kind: str) -> Iterator[Record]:
+    csv.field_size_limit(1 << 30)
+    lines = read_lines(path)
+    if kind == CSV:
+        reader = csv.reader((f"{line}\n" for line in lines), strict=True)
+        rows = ((reader.line_num, row) for row in reader)
+    else:
+        rows = enumerate(([_unquoted(cell) for cell in line.split("\t")] for line in lines), start=1)
+    names: list[str] = []
+    try:
+        for number, row in rows:
+            if not names:
+                names = row
+            elif len(row) == len(names):
+                yield number, dict(zip(names, row, strict=True))
+            elif row not in ([], [""]):
+                raise ValueError(f"{path}, line {number}: {len(row)} columns, but {len(names)} names in the first line")
+    except csv.Error as error:
+        raise ValueError(f"{path} is no CSV: {error} (is a quotation mark never closed?)") from error
+
+
+def _parquet_records(path: str | Path, columns: Sequence[str] | None) -> Iterator[Record]:
+    """Memory holds one row group."""
+    require_pyarrow()
+    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
+
+    open_regular(path).close()
+    with parquet.ParquetFile(path) as table:
+        has_all = columns is not None and set(columns) <= {*table.schema_arrow.names}
+        batches = table.iter_batches(batch_size=1_000, columns=columns if has_all else None)
+        yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1)
+
+
+def read_records(path: str | Path, columns: Sequence[str] | None = None) -> Iterator[Record]:
+    """Stream the rows of a table.
+
+    Args:
+        path: CSV (.csv) or TSV (.tsv, or another suffix) with names of columns in the first line, JSON lines (.jsonl,
+            .ndjson or .json); plain, .gz or .zst; or Parquet.
+        columns: The columns that are needed; None: all.
+
+    Yields:
+        The number of each row and its values by column.
+
+    Raises:
+        ValueError: The file is malformed, not UTF-8, or needs a library that is not installed; the message names the
+            line.
+        FileNotFoundError: The file does not exist.
+    """
+    kind = suffixes_of(path).kind
+    if kind == PARQUET:
+        return _parquet_records(path, columns)
+    return _json_records(path) if kind in JSON_LINES else _delimited_records(path, kind)
