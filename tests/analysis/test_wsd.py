@@ -88,8 +88,7 @@ def test_a_use_votes_for_each_of_its_senses(embedder: Embedder) -> None:
     assert alone_first.nearest(alone(embedder, ("the", "bank"))[:, 1]) == ["money"] * 3
 
 
-def test_instance_vectors_carry_state_across_batches(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmokit.analysis.uses.CARRIED_BATCH_SENTENCES", 2)  # so that it crosses batches
+def test_instance_vectors_carry_state_across_batches(embedder: Embedder) -> None:
     result = [vectors for _, vectors in instance_vectors(TRAIN, embedder, "carry")]
     whole = embedder.embed([list(text.words) for text in TRAIN], "all", "carry", batch_size=1)
     expected = [

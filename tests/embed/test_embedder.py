@@ -145,13 +145,14 @@ def test_batches_of_sentences_without_end_are_those_of_embed() -> None:
         np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
 
 
-def test_streams_count_long_words_and_carry_no_state(embedder: Embedder) -> None:
+def test_streams_count_long_words_and_carry_the_state(embedder: Embedder) -> None:
     (found,) = embedder.embed_stream([["x" * 48, "y" * 49], ["ü" * 25]])
     assert found.truncated_words == 2
     assert list(embedder.embed_stream([])) == []
-    for state in ("carry", embedder.embed(SENTENCES, state="carry").state):
-        with pytest.raises(ValueError, match="carries no state"):
-            embedder.embed_stream([["a"]], state=state)  # type: ignore[arg-type]
+    embedder = Embedder(embedder.model, "cpu", sizes=Sizes(batch_words=1, min_batch_words=1))
+    carried = [vectors for batch in embedder.embed_stream(SENTENCES, state="carry") for vectors in batch]
+    for vectors, expected in zip(carried, embedder.embed(SENTENCES, state="carry"), strict=True):
+        np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)
 
 
 def test_empty_sentences_no_sentences_and_arrays_of_words(embedder: Embedder) -> None:

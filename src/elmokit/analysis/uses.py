@@ -4,17 +4,15 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from elmokit.data.text_files import file_tokenizers
-from elmokit.embed.embedder import Embedder, Embeddings
+from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import layer_weights
 from elmokit.fs.reading import read_lines
-from elmokit.nn.bilm import BiLMState
 from elmokit.progress import ProgressBar
 from elmokit.settings import StatePolicy
 from elmokit.text.characters import TruncationWarning, truncation_in
@@ -194,19 +192,6 @@ def sample_uses(uses: Iterable[Use], size: int, seed: int) -> tuple[list[Use], i
 # --- All layers of annotated sentences -------------------------------------------------------------------------------
 
 Item = TypeVar("Item")
-CARRIED_BATCH_SENTENCES = 256  # without carried state, the embedder chooses the batches
-
-
-def _embed_carrying(sentences: Iterable[Sequence[str]], embedder: Embedder) -> Iterator[Embeddings]:
-    """Embed with state carried over in a single row, so that each sentence starts where the one before it ended."""
-    remaining = iter(sentences)
-    state: StatePolicy | BiLMState | None = "carry"
-    while batch := list(islice(remaining, CARRIED_BATCH_SENTENCES)):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TruncationWarning)  # issued for the whole text
-            embeddings = embedder.embed(batch, "all", state, batch_size=1)
-        state = embeddings.state
-        yield embeddings
 
 
 def all_layers(
@@ -228,7 +213,6 @@ def all_layers(
         The items in order, each with its layers, (L+1, T, 2D) float32. Words longer than the model reads are counted in
         a TruncationWarning at the end.
     """
-    state = state or embedder.model.state_policy
     pending: deque[Item] = deque()
     truncated = 0
 
@@ -237,8 +221,7 @@ def all_layers(
             pending.append(item)
             yield words_of(item)
 
-    carrying = _embed_carrying(sentences(), embedder) if state == "carry" else None
-    for batch in carrying or embedder.embed_stream(sentences(), "all", state):
+    for batch in embedder.embed_stream(sentences(), "all", state):
         truncated += batch.truncated_words
         for layers in batch:
             yield pending.popleft(), layers

@@ -14,6 +14,7 @@ from elmokit.compat.bilm_tf import Batcher
 from elmokit.compat.shared import warn_of_strings, warn_once
 from elmokit.data.streams import scoring_batch, sentence_batches
 from elmokit.embed.embedder import Embedder
+from elmokit.lm.losses import final_outputs
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.settings import StatePolicy
@@ -135,9 +136,7 @@ class ElmoModel:
         bilm, words, substitutes = self._embedder.model.bilm, self.vocab.words, []
         for sentences in sentence_batches((text.split() for text in data), BATCH_WORDS):
             batch = scoring_batch(sentences, np.arange(len(sentences)), len(sentences), reset=False)
-            vectors, tokens = bilm.word_vectors(batch.words, self.vocab), batch.tokens.to(bilm.device)
-            layers, _ = bilm.run(vectors, tokens, batch.text.packing)
-            forward, backward = batch.text.unpack(layers[-1]).chunk(2, dim=-1)
+            (forward, backward), _ = final_outputs(bilm, self.vocab, batch)
             # Position k predicts word k forward and word k - 1 backward; the last and the first predict boundaries.
             is_word = torch.ones(len(forward), dtype=torch.bool)
             is_word[np.cumsum([len(sentence) + 1 for sentence in sentences]) - 1] = False

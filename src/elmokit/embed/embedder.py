@@ -213,7 +213,7 @@ class Embedder:
         Args:
             sentences: See `embed`.
             layers: See `embed`.
-            state: See `embed`; state is not carried.
+            state: "zeros", "warm", or "carry", in one row, as for `embed`.
             tokenize: See `embed`.
 
         Returns:
@@ -221,10 +221,8 @@ class Embedder:
             as `.truncated_words`, without a warning.
 
         Raises:
-            ValueError: As `embed`, and if the state should be carried.
+            ValueError: As `embed`.
         """
-        if isinstance(state, BiLMState) or self.pipeline.carried(state) is not None:
-            raise ValueError("a stream carries no state: use `embed`, which returns it, or another state policy")
         batches, again = tee(sentence_batches(self._split(sentences, tokenize), self.pipeline.sizes.batch_words))
         results = self.pipeline.embed_all(batches, OutputSpec.of(self.model, layers), state)
         pairs = zip(results, again, strict=False)  # the results first, whose batches are taken ahead

@@ -146,7 +146,7 @@ def scores(
     check: Callable[[], None] | None = None,
     batch_words: int | None = None,
 ) -> Iterator[Score]:
-    """Yield the score of each tokenized sentence, from batches computed ahead; arguments as in `log_losses`."""
+    """Yield the score of each tokenized sentence, batch by batch; arguments as in `log_losses`."""
     bilm, _, vocab = parts_of(model)
     merged = model.config.sequence_encoder.merges_directions
     kind = cast(Callable[..., Score], MaskedScore if merged else SentenceScore)
@@ -266,7 +266,7 @@ def score_file(
     parts_of(pretrained)
     (tokenizer,) = file_tokenizers([Path(file)], pretrained.tokenizer, tokenize)
     numbered = enumerate(map(tokenizer.tokenize, read_lines(file)), start=1)
-    lines, texts = tee((number, words) for number, words in numbered if words)  # scores are computed a batch ahead
+    lines, texts = tee((number, words) for number, words in numbered if words)
     contexts = ("masked",) if pretrained.config.sequence_encoder.merges_directions else ("forward", "backward")
     surprisals = [f"{context}_{'bits' if bits else 'nats'}" for context in contexts]
     total: Measure | None = None

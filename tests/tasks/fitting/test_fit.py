@@ -101,9 +101,9 @@ def test_a_finished_run_is_loaded_and_another_one_refused(
         refused("seed", config=seed)
         refused("model", model=Pretrained(BiLM(BiLMConfig.preset("tiny"))))
         refused("elmo", words=LEARNED)
-        for name in ("vectors.txt", "dev"):
+        for name, message in (("vectors.txt", "vectors"), ("dev", "examples")):
             (tmp_path / name).write_text((tmp_path / name).read_text().replace("Ann", "Eve"))
-            refused("files")
+            refused(message)
     _, report = run(overwrite=True, config=seed)
     assert report.settings["fit"]["seed"] == 7
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "dev", "model", "train", "vectors.txt"]

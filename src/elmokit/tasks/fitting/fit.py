@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -281,6 +283,11 @@ def _read(task: Task, name: str, examples: Examples) -> list[Any]:
     return checked
 
 
+def _digest(examples: Iterable[Any]) -> int:
+    """A checksum of examples, by which a run that is repeated is told from one on others."""
+    return reduce(lambda digest, example: crc32(repr(example).encode("utf-8", "surrogatepass"), digest), examples, 0)
+
+
 def _word_table(sentences: Iterable[Sequence[str]], config: WordsConfig) -> WordTable:
     """The words of the training set, with their pretrained vectors if the network reads any."""
     table = WordTable.from_sentences(sentences)
@@ -339,8 +346,8 @@ def fit(
         config: Settings of the training; None: the task's own defaults.
         output: Directory for the model and report.json; None: nothing is written. During training, a hidden directory
             next to it holds the state of the run: the same call resumes an interrupted run, which ends with the same
-            weights, and loads the model of a finished one. Runs are the same if their settings, their encoders, their
-            numbers of examples and of words, and the times at which their files were changed are.
+            weights, and loads the model of a finished one. Runs are the same if their settings, their encoders and
+            their examples, as `repr` shows them, are.
         overwrite: Replace an earlier task model there, even one of the same run.
         cache: Directory for the vectors of frozen encoders, shared by all runs; None: `default_cache()`.
 
@@ -370,7 +377,7 @@ def fit(
     sets["development"] = _read(task, "development", dev_examples)
     if test_examples is not None:
         sets["test"] = _read(task, "test", test_examples)
-    sizes = [sum(len(words) for each in examples for words in task.sentences(each)) for examples in sets.values()]
+    num_words = sum(len(words) for each in sets["training"] for words in task.sentences(each))
     device = pick_device(config.device)
     pretrained = None if words.elmo == "none" else loading.resolve_model(model)
     if pretrained is model and pretrained is not None:  # the network freezes, moves and trains its biLM
@@ -378,13 +385,12 @@ def fit(
     encoder = None
     if words.encoder is not None:
         encoder = TransformerEncoder.load(words.encoder, words.encoder_pooling, str(device))
-    files = {"training": train_examples, "dev": dev_examples, "test": test_examples, "vectors": words.vectors}
     read = {
         "task": task.name,
         "model": None if pretrained is None else fingerprint(pretrained),
         "encoder": encoder and encoder.name,
-        "sizes": {name: [len(examples), size] for (name, examples), size in zip(sets.items(), sizes, strict=True)},
-        "files": {name: Path(file).stat().st_mtime_ns for name, file in files.items() if isinstance(file, str | Path)},
+        "examples": {name: _digest(examples) for name, examples in sets.items()},
+        "vectors": words.vectors and Path(words.vectors).stat().st_mtime_ns,
     }
     settings = {"task": asdict(task.config), "words": asdict(words), "fit": asdict(config), "read": read}
     del settings["fit"]["device"]
@@ -435,8 +441,8 @@ def fit(
             encoder_mix=None if encoder_mix is None else _learned_mix(encoder_mix),
             parameters=sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad),
             examples=len(sets["training"]),
-            words=sizes[0],
-            words_per_second=sizes[0] * len(epochs) / max(in_epochs, 1e-9),
+            words=num_words,
+            words_per_second=num_words * len(epochs) / max(in_epochs, 1e-9),
             settings=settings,
             epochs=epochs,
             seconds=in_epochs + (resumed - start) + (time.perf_counter() - trained),
