@@ -133,23 +133,6 @@ def test_the_bundled_model_on_real_text(dtype: torch.dtype) -> None:
         assert torch.cosine_similarity(*(part.flatten() for part in both), dim=0) > 0.9995
 
 
-@pytest.mark.native(torch.float32)
-def test_what_another_type_or_order_of_memory_holds_is_read_right() -> None:
-    bilm, text = draw_bilm(CONFIGS["as published"]), block(3, reset=True)
-    ready, packing = prepack(bilm, torch.float32), text.text.packing
-    vectors, state, start = torch.randn(len(text.words), 6).bfloat16(), random_state(bilm, 3), random_state(bilm, 1)
-    before = copy.deepcopy(state)
-    expected = ready.run(vectors.float(), text.tokens, packing, state, start)
-    assert torch.equal(state.h, before.h) and torch.equal(state.c, before.c)
-
-    def double(state: BiLMState) -> BiLMState:
-        return BiLMState(*(part.double().transpose(1, 3).contiguous().transpose(1, 3) for part in (state.h, state.c)))
-
-    tokens = text.tokens.T.contiguous().T
-    found = ready.run(vectors.T.contiguous().T, tokens, packing, double(state), double(start))
-    assert torch.equal(found[0], expected[0]) and torch.equal(found[1].c, expected[1].c)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("backend_name", ["reference", *FAST_BACKENDS])
 def test_every_backend_and_type_prepacks(backend_name: str, dtype: torch.dtype, backend: Callable[[str], None]) -> None:
@@ -333,14 +316,3 @@ def test_it_is_no_part_of_a_module_and_takes_many_threads() -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: elmo(ids).representations[0], range(16)))
     assert all(torch.equal(one, expected) for one in found)
-
-
-@pytest.mark.native(torch.float32)
-def test_a_model_that_is_tuned_between_evaluations() -> None:
-    elmo, ids = Elmo(frozen(), freeze=False, dropout=0.0), batch_to_ids([["a", "naïve"], ["bc"]])
-    optimizer = torch.optim.SGD(elmo.parameters(), lr=0.05)
-    for _ in range(2):
-        elmo(ids).representations[0].square().sum().backward()
-        optimizer.step()
-        assert_layers(elmo._prepacked, elmo.bilm.requires_grad_(False))
-        elmo.bilm.requires_grad_(True)

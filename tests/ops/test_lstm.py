@@ -11,8 +11,7 @@ import torch
 from backends import FAST_BACKENDS, each_native_dtype
 from torch import Tensor
 
-from elmokit.config import LSTMConfig
-from elmokit.nn.lstm import LSTMLayer, LSTMStack
+from elmokit.nn.lstm import LSTMLayer
 from elmokit.ops import reference
 from elmokit.ops.functional import Clips, LSTMState, LSTMSteps, LSTMWeights, lstm, prepack_lstm
 from elmokit.ops.native import lstm as native_lstm
@@ -136,6 +135,26 @@ def test_lstm_in_bfloat16_is_as_close_as_rounding_lets_it(
     assert max(errors[3:]) < (0.04 if clipped == "none" else 0.4), errors
 
 
+def dequantised(weight: Tensor) -> Tensor:
+    """(columns, depth) -> the nearest that int8 holds, float64."""
+    scales = weight.abs().amax(dim=1, keepdim=True) / 127
+    return (weight / scales).round().double() * scales.double()
+
+
+@pytest.mark.native(torch.int8)
+@pytest.mark.parametrize("sizes", [*SIZES, *UNPROJECTED, *ODD_SIZES, (128, 260)])
+@pytest.mark.parametrize("clipped", ["none", "both"])
+@pytest.mark.parametrize("start", STARTS)
+def test_lstm_in_int8_is_that_of_the_quantised_weights(sizes: tuple[int, int], clipped: str, start: str) -> None:
+    case = Case(sizes, clipped, start, torch.float32)
+    x, h, c, *weights = case.leaves
+    own = LSTMWeights(*weights, *([None] if len(weights) == 3 else []))
+    outputs, state = prepack_lstm(own, torch.int8)(x, LSTMState(h, c), case.steps())
+    case.leaves[3:] = [dequantised(weight) if weight.dim() == 2 else weight for weight in weights]
+    errors = distance([outputs, *state], case.by_reference()[:3])
+    assert max(errors) < 0.03, errors
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lstm_gives_its_gradients_again_when_the_graph_is_retained(each_backend: str, dtype: torch.dtype) -> None:
     """A last pass writes over what it no longer needs."""
@@ -184,28 +203,6 @@ def test_the_caller_keeps_its_state(each_backend: str) -> None:
 
 
 # --- Threads ---------------------------------------------------------------------------------------------------------
-
-
-@each_native_dtype
-@pytest.mark.parametrize("rows", [9, 130])
-def test_prepacked_lstm_gives_the_same_bits_on_any_number_of_threads(
-    num_threads: Callable[[int], None], dtype: torch.dtype, rows: int
-) -> None:
-    case = Case((6, 20), "both", "reset", dtype)
-    if rows > 9:
-        case.packing, generator = Packing.rectangle(3, rows), torch.Generator().manual_seed(1)
-        for leaf, count in ((0, 3 * rows), (1, rows), (2, rows)):
-            case.leaves[leaf] = torch.randn(count, case.leaves[leaf].shape[1], generator=generator)
-        case.upstream = [
-            torch.randn(count, part.shape[1]) for count, part in zip((3 * rows, rows, rows), case.upstream, strict=True)
-        ]
-    num_threads(1)
-    expected, untraced = case.values_and_gradients(), case.run(case.leaves)
-    for threads in (2, 3, 4, 8):
-        num_threads(threads)
-        assert all(map(torch.equal, case.values_and_gradients(), expected)), threads
-        assert all(map(torch.equal, case.run(case.leaves), untraced)), threads
-        assert torch.get_num_threads() == threads
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -260,8 +257,11 @@ def test_an_index_reads_shared_rows(
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
 
 
-@each_native_dtype
-@pytest.mark.parametrize("rows", [*range(1, 14), 64, 130])
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param(each, marks=pytest.mark.native(each)) for each in (torch.float32, torch.bfloat16, torch.int8)],
+)
+@pytest.mark.parametrize("rows", [1, 2, 5, 6, 7, 13, 64, 130])
 def test_each_row_is_computed_as_it_would_be_alone(dtype: torch.dtype, rows: int) -> None:
     """To the last bit."""
     generator = torch.Generator().manual_seed(rows)
@@ -356,28 +356,11 @@ def test_nothing_to_do(each_backend: str, steps: int, rows: int) -> None:
     assert all((gradient == (1 if number in (1, 2) else 0)).all() for number, gradient in enumerate(gradients))
 
 
-# --- Which backend runs ----------------------------------------------------------------------------------------------
-
-
 # --- The layer and the stack -----------------------------------------------------------------------------------------
 
 
-def layer_of(input_dim: int, cell_dim: int, dim: int, **settings: float | None) -> LSTMLayer:
-    torch.manual_seed(1)
-    clips = Clips(settings.get("cell_clip"), settings.get("proj_clip"))
-    return LSTMLayer(input_dim, cell_dim, dim, clips, settings.get("forget_bias") or 0.0)
-
-
-def test_the_forget_bias_is_added_at_run_time_and_never_stored() -> None:
-    layer = layer_of(3, 4, 3, forget_bias=1.5)
-    assert not layer.bias.any()
-    expected = torch.zeros(4, 4)
-    expected[2] = 1.5  # gates: i, g, f, o
-    assert torch.equal(layer.weights().bias, expected.flatten())
-
-
 def test_initialisation_is_glorot_uniform_on_the_stacked_kernel() -> None:
-    layer = layer_of(64, 128, 64)
+    layer = LSTMLayer(64, 128, 64, Clips(None, None), 0.0)
     bound = (6 / (2 * 64 + 4 * 128)) ** 0.5
     for weight in (layer.input_weight, layer.recurrent_weight):
         assert 0.99 * bound < weight.abs().max() <= bound
@@ -385,49 +368,10 @@ def test_initialisation_is_glorot_uniform_on_the_stacked_kernel() -> None:
     assert 0.99 * (6 / 192) ** 0.5 < layer.projection_weight.abs().max() <= (6 / 192) ** 0.5
 
 
-@pytest.mark.parametrize("cell_dim", [3, 4])
-def test_torch_without_clips_agrees(cell_dim: int) -> None:
-    """torch.nn.LSTM has the same projected cell, less the clips: rows i, f, g, o, two biases."""
-    layer = layer_of(3, cell_dim, 3, forget_bias=1.0).double()
-    theirs = torch.nn.LSTM(3, cell_dim, proj_size=3 if cell_dim != 3 else 0).double()
-    x = torch.randn(5, 3, dtype=torch.float64)
-    state = LSTMState(torch.zeros(1, 3, dtype=torch.float64), torch.zeros(1, cell_dim, dtype=torch.float64))
-    outputs, _ = layer(x, Packing.rectangle(5, 1), state)
-    with torch.no_grad():
-        theirs.weight_ih_l0.copy_(_torch_order(layer.input_weight))
-        theirs.weight_hh_l0.copy_(_torch_order(layer.recurrent_weight))
-        theirs.bias_ih_l0.copy_(_torch_order(layer.weights().bias))
-        theirs.bias_hh_l0.zero_()
-        if layer.projection_weight is not None:
-            theirs.weight_hr_l0.copy_(layer.projection_weight)
-    torch.testing.assert_close(outputs, theirs(x.unsqueeze(1))[0][:, 0], atol=1e-12, rtol=0)
-
-
-def _torch_order(rows: Tensor) -> Tensor:
-    i, g, f, o = rows.chunk(4)
-    return torch.cat([i, f, g, o])
-
-
-@pytest.mark.parametrize("skips", [True, False])
-def test_a_stack_adds_skips_above_the_first_layer(skips: bool) -> None:
-    torch.manual_seed(0)
-    stack = LSTMStack(LSTMConfig(3, 20, 6, use_skip_connections=skips))
-    words, tokens, packing = torch.randn(4, 6), torch.tensor([0, 3, 1, 1, 2, 0]), Packing.rectangle(3, 2)
-    states = [LSTMState(torch.randn(2, 6), torch.randn(2, 20)) for _ in range(3)]
-    layers, finals = stack(words, tokens, packing, states, [None] * 3)
-    assert torch.equal(layers[0], words[tokens])
-    for index, layer in enumerate(stack.layers):
-        outputs, final = layer(layers[index], packing, states[index])
-        expected = outputs + layers[index] if skips and index else outputs
-        torch.testing.assert_close(layers[index + 1], expected, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(finals[index].c, final.c, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     "changed",
     [
-        {"x": (5, 8)}, {"x": (4, 10)}, {"h": (2, 7)}, {"c": (2, 40)}, {"c": (3, 20)}, {"h": (1, 6), "c": (1, 20)},
-        {"start h": (1, 5)}, {"resets": (2,)},
+        {"x": (5, 8)}, {"x": (4, 10)}, {"h": (2, 7)}, {"c": (3, 20)}, {"start h": (1, 5)}, {"resets": (2,)},
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("learns", [True, False])
@@ -441,13 +385,3 @@ def test_sizes_that_do_not_fit_are_refused(
     packing = Packing((2, 2, 1), torch.arange(2), resets.bool())
     with pytest.raises(ValueError, match="do not fit"):
         layer(x, packing, LSTMState(h, c), LSTMState(start_h, start_c))
-
-
-def test_autocast_leaves_float64_as_it_is(each_backend: str) -> None:
-    layer = LSTMLayer(10, 20, 6, Clips(None, None), 1.0).double()
-    x, state = torch.randn(3, 10).double(), LSTMState(torch.zeros(1, 6).double(), torch.zeros(1, 20).double())
-    expected, _ = layer(x, Packing.rectangle(3, 1), state)
-    with torch.autocast("cpu", torch.bfloat16):
-        outputs, _ = layer(x, Packing.rectangle(3, 1), state)
-    assert outputs.dtype == torch.float64
-    torch.testing.assert_close(outputs, expected, rtol=0, atol=1e-12)

@@ -1,6 +1,5 @@
 """Work on any number of threads: in order, in the caller's modes, and over whatever becomes of the caller."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -138,17 +137,6 @@ def random_sentences(count: int) -> list[list[str]]:
     return [list(rng.choice(words, length)) for length in rng.integers(0, 30, count)]
 
 
-def test_an_error_while_another_batch_is_under_way_leaves_the_others_right(num_threads: Callable[[int], None]) -> None:
-    num_threads(2)
-    embedder = elmokit.Embedder(elmokit.load(), "cpu", sizes=Sizes(batch_words=60))
-    sentences = [["apple", "play"] * 20, ["bank"] * 50, ["river", "of"] * 25]  # each a batch
-    expected = [embedder.embed([sentence])[0] for sentence in sentences]
-    with pytest.raises(ValueError, match="sentence 3 is neither"):
-        list(embedder.embed_stream([*sentences, 7]))  # type: ignore[list-item]
-    for ours, alone in zip(embedder.embed(sentences), expected, strict=True):
-        np.testing.assert_allclose(ours, alone, rtol=0, atol=1e-5)
-
-
 def vectors_by_threads(num_threads: Callable[[int], None], dtype: str, batch_words: int) -> list[np.ndarray]:
     """The vectors of the same sentences, one after the other, for each number of threads."""
     model, found, truncated = elmokit.load(), [], set()
@@ -173,16 +161,6 @@ def test_compiled_kernels_give_the_same_bits_on_any_number_of_threads(
     first, *others = vectors_by_threads(num_threads, str(dtype)[6:], batch_words)
     for vectors in others:
         np.testing.assert_array_equal(vectors, first)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_pytorch_products_give_the_same_vectors_but_for_rounding_on_any_number_of_threads(
-    num_threads: Callable[[int], None], dtype: str, without_native: None
-) -> None:
-    first, *others = vectors_by_threads(num_threads, dtype, 2000)
-    tolerance = 1e-6 if dtype == "float32" else 0.02
-    for vectors in others:
-        assert np.linalg.norm(vectors - first) <= tolerance * np.linalg.norm(first)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -213,50 +191,6 @@ def test_gradients_of_a_training_step_are_the_same_bits_on_any_number_of_threads
         assert all(map(torch.equal, gradients(), expected))
 
 
-def test_a_pool_that_begins_on_a_thread_of_another_leaves_the_number_for_later_threads(
-    num_threads: Callable[[int], None],
-) -> None:
-    num_threads(7)  # no other test has a pool of this size
-    assert list(overlapped(lambda item: parallel_for(lambda _: None, item), [2, 2, 2], ahead=2)) == [None] * 3
-    found: list[int] = []
-    later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
-    later.start()
-    later.join()
-    assert [torch.get_num_threads(), *found] == [7, 7]
-
-
-@pytest.mark.slow
-def test_a_call_that_is_interrupted_leaves_the_next_one_right() -> None:
-    """Ctrl-C at random moments, in a process that goes on; for longer in benchmarks/reliability/interruptions.py."""
-    code = """
-import random, signal, threading, warnings, numpy as np, torch, elmokit, _thread, time
-warnings.simplefilter("ignore")
-signal.signal(signal.SIGINT, signal.default_int_handler)
-torch.set_num_threads(4)
-embedder = elmokit.Embedder.load()
-sentences = [["apple", "play", "bank"] * random.Random(n).randint(1, 30) for n in range(200)]
-expected = embedder.embed(sentences)
-stopped = 0
-for turn in range(12):
-    embedder.clear_word_cache()
-    timer = threading.Timer(random.Random(turn).uniform(0, 0.15), _thread.interrupt_main)
-    timer.start()
-    try:
-        if turn % 2:
-            embedder.embed(sentences)
-        else:
-            next(embedder.embed_stream(sentences))
-        timer.join()
-        time.sleep(0.01)
-    except KeyboardInterrupt:
-        stopped += 1
-for found, vectors in zip(embedder.embed(sentences), expected, strict=True):
-    assert np.array_equal(found, vectors) or np.allclose(found, vectors, atol=1e-5)
-assert stopped > 3, stopped
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=200)
-
-
 def test_a_process_that_ends_after_an_interruption_waits_for_what_is_running() -> None:
     """Python would stop threads within PyTorch, which aborts the process."""
     code = """
@@ -281,52 +215,3 @@ except KeyboardInterrupt:
 """
     found = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
     assert found.stdout.startswith("interrupted") and found.stdout.count("ended") == 2, found
-
-
-def test_a_failing_task_on_a_thread_of_the_pool_waits_for_the_others() -> None:
-    """They may write to the same arrays as what follows."""
-    code = """
-import threading, time, torch
-from elmokit.ops.threads import run_on_own_thread, run_side_by_side
-torch.set_num_threads(2)
-begun = threading.Event()
-def late():
-    begun.set()
-    time.sleep(0.3)
-    print("ended", flush=True)
-def fail():
-    assert begun.wait(60)
-    raise ValueError
-try:
-    run_on_own_thread(lambda: run_side_by_side([fail, late]))
-except ValueError:
-    print("raised", flush=True)
-"""
-    found = subprocess.run([sys.executable, "-c", code], check=True, timeout=200, capture_output=True, text=True)
-    assert found.stdout == "ended\nraised\n", found
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_child_that_is_forked_while_a_thread_embeds_does_not_hang() -> None:
-    code = """
-import os, signal, threading, elmokit, torch
-torch.set_num_threads(2)
-embedder, stop = elmokit.Embedder.load(), threading.Event()
-def work():
-    while not stop.is_set():
-        embedder.clear_word_cache()
-        embedder.embed([["apple", "play", "bank"] * 20] * 5)
-thread = threading.Thread(target=work)
-thread.start()
-for _ in range(10):
-    child = os.fork()
-    if not child:
-        signal.alarm(30)
-        assert embedder.embed([["apple", "pie"]])[0].shape == (2, embedder.dim)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-stop.set()
-thread.join()
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=200)

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.ops.autograd import retains_graph
 from elmokit.ops.workspace import HUGE_PAGE, MAX_KEPT, MIN_CACHED, CachingAllocator, allocate
 
 LARGE = (MIN_CACHED // 4,)
@@ -52,14 +51,6 @@ def test_a_numpy_array_keeps_its_memory_too() -> None:
     assert (values == 1).all()
 
 
-@pytest.mark.parametrize(("share", "is_the_same"), [(1.0, True), (0.75, True), (0.5, True), (0.4, False)])
-def test_a_free_block_is_given_to_an_array_of_at_least_half_its_size(share: float, is_the_same: bool) -> None:
-    blocks = CachingAllocator()
-    blocks.allocate((8 * MIN_CACHED,), torch.uint8)
-    _array = blocks.allocate((int(share * 8 * MIN_CACHED),), torch.uint8)
-    assert (blocks._allocated == 8 * MIN_CACHED) == is_the_same
-
-
 def test_little_more_is_kept_than_was_ever_in_use() -> None:
     blocks, generator = CachingAllocator(), np.random.default_rng(0)
     most = 0
@@ -80,20 +71,6 @@ def test_a_peak_is_forgotten() -> None:
     for _ in range(9000):
         blocks.allocate((MIN_CACHED,), torch.uint8)
     assert kept(blocks) <= 2 * MIN_CACHED
-
-
-def test_memory_of_a_repeated_step_is_not_released_within_it() -> None:
-    """The peak comes once in a step, and decays until the next one."""
-    blocks = CachingAllocator()
-
-    def step() -> set[int]:
-        arrays = [blocks.allocate((20 * MIN_CACHED,), torch.uint8) for _ in range(3)]
-        addresses = {array.data_ptr() for array in arrays}
-        del arrays
-        return addresses | {blocks.allocate((MIN_CACHED,), torch.uint8).data_ptr() for _ in range(100)}
-
-    first = step()
-    assert all(step() == first for _ in range(20))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -123,13 +100,3 @@ def test_threads_never_share_an_array() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(use, range(8)))
-
-
-def test_a_pass_knows_whether_its_retains_graph() -> None:
-    seen = []
-    x = torch.ones(1, requires_grad=True)
-    y = x * 2
-    y.register_hook(lambda _: seen.append(retains_graph()))
-    y.backward(retain_graph=True)
-    y.backward()
-    assert seen == [True, False]

@@ -14,8 +14,11 @@ FAST_BACKENDS = [
     pytest.param("native", marks=pytest.mark.native),
 ]
 
-each_native_dtype = pytest.mark.parametrize(
-    "dtype", [pytest.param(dtype, marks=pytest.mark.native(dtype), id=str(dtype)[6:]) for dtype in FLOAT_DTYPES]
+each_native_dtype, each_native_or_int8_dtype = (
+    pytest.mark.parametrize(
+        "dtype", [pytest.param(each, marks=pytest.mark.native(each), id=str(each)[6:]) for each in dtypes]
+    )
+    for dtypes in (FLOAT_DTYPES, (*FLOAT_DTYPES, torch.int8))
 )
 
 

@@ -11,10 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from elmokit.config import BiLMConfig
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.inference import prepack
-from elmokit.nn.softmax import FullSoftmax
 from elmokit.ops.dispatch import available_backends, explain
 from elmokit.ops.native import char_conv, gemm, library, logsumexp, lstm
 
@@ -131,41 +127,6 @@ def test_python_has_the_sizes_of_the_sources() -> None:
     assert f"\n#define BLOCK {char_conv.BLOCK}\n" in characters
 
 
-def test_the_sources_say_what_python_calls() -> None:
-    declared = library._definitions()
-    result, is_typed, parameters = declared["unpack"]
-    assert result == "int" and is_typed and parameters[0] == library.Parameter("layers", "ptrdiff_t", False)
-    assert parameters[4] == library.Parameter("streams", "float", True)
-    stream, _ = declared["lstm_forward"].parameters
-    assert [each.name for each in stream.fields][:3] == ["steps", "first_row", "end_row"]
-    assert stream.fields[-2:] == tuple(
-        library.Parameter(f"{name}_clip", "float", False) for name in ("cell", "projection")
-    )
-
-
-@pytest.mark.native(torch.float32)
-def test_results_and_gradients_are_the_same_whatever_pytorchs_default_dtype() -> None:
-    torch.manual_seed(0)
-    bilm, softmax = BiLM(BiLMConfig.preset("tiny")), FullSoftmax(70, 16)
-    ids = bilm.token_encoder.ids(["a", "naïve", "bc"])[None]
-
-    def numbers() -> list[torch.Tensor]:
-        layers = bilm(ids).layers
-        losses = softmax.log_losses(layers[-1, 0, :, :16], torch.tensor([3, 1, 69]))
-        gradients = torch.autograd.grad(losses.sum(), [*bilm.parameters(), *softmax.parameters()], allow_unused=True)
-        with torch.no_grad():
-            found = [losses, prepack(bilm, torch.float32)(ids).layers, *gradients]
-        return [number for number in found if number is not None]
-
-    expected = numbers()
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert all(map(library.multiplies_correctly, library.targets()))
-        assert all(map(torch.equal, numbers(), expected))
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 @pytest.mark.native
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("wrong", ["panels", "out"])
@@ -196,16 +157,3 @@ def test_a_library_that_multiplies_wrongly_on_every_target_is_left_alone(monkeyp
     reasons = explain("prepacked linear", "cpu", torch.float32, 4)
     assert reasons == {"native": "its products are wrong", "portable": None}
     assert library.describe_target() == "none: its products are wrong"
-
-
-@pytest.mark.native
-def test_a_function_refuses_what_it_would_misread() -> None:
-    call = library.native("quantize", torch.int8)
-    sizes, tensors = {"rows": 2, "depth": 4}, {"values": torch.zeros(2, 4)}
-    tensors["quantized"] = torch.zeros(2, 8, dtype=torch.uint8)
-    call(**sizes, **tensors)
-    for wrong in (torch.zeros(2, 4).double(), torch.zeros(4, 2).T, torch.zeros(2, 4).bfloat16()):
-        with pytest.raises(AssertionError):
-            call(**sizes, **{**tensors, "values": wrong})
-    with pytest.raises(AssertionError):
-        call(**tensors)

@@ -12,7 +12,6 @@ import torch
 from oracle import sigmoid
 from torch import Tensor
 
-from elmokit.embed.embedder import Embedder
 from elmokit.ops.functional import Clips, LSTMState, LSTMSteps, LSTMWeights, linear_logsumexp, lstm
 from elmokit.ops.native import library
 from elmokit.ops.native.gemm import prepack, prepacked_highway, product
@@ -89,15 +88,6 @@ def test_a_softmax_and_its_gradient_are_those_of_float64_on_each_target(target: 
         )
 
 
-def test_vectors_of_words_agree_across_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {}
-    for name in library.targets():
-        monkeypatch.setattr(library, "target", lambda name=name: name)
-        found[name] = np.concatenate(Embedder.load().embed(SENTENCES, layers="all"), axis=1)
-    for name, vectors in found.items():
-        np.testing.assert_allclose(vectors, found["baseline"], rtol=2e-6, atol=2e-6, err_msg=name)
-
-
 def test_prepacked_weights_are_refused_where_another_target_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The order within a panel is that of the target's registers."""
     weight, a = draw(70, 6), draw(3, 6)
@@ -128,14 +118,3 @@ def in_a_new_process(isa: str) -> subprocess.CompletedProcess[str]:
 def test_the_best_target_runs_unless_the_environment_names_another() -> None:
     assert in_a_new_process("").stdout.strip() == library.targets()[0]
     assert in_a_new_process("baseline").stdout.strip() == "baseline"
-
-
-def test_a_target_that_is_not_there_is_refused() -> None:
-    assert "ELMOKIT_ISA must be one of" in in_a_new_process("avx1024").stderr
-
-
-def test_a_target_that_multiplies_wrongly_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    best, *others = library.targets()
-    monkeypatch.setattr(library, "multiplies_correctly", lambda name: name != best)
-    with pytest.warns(UserWarning, match=f"computes wrong products with {best}"):
-        assert library.targets.__wrapped__() == tuple(others)
