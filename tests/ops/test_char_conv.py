@@ -12,7 +12,6 @@ from elmokit.ops.functional import CharFilters, char_conv, prepack_char_conv
 from elmokit.ops.native import char_conv as kernel
 from elmokit.text.characters import encode_words
 
-both_ways = pytest.mark.parametrize("way", [pytest.param("native", marks=pytest.mark.native), "reference"])
 WORDS = [
     "<S>",
     "</S>",
@@ -55,10 +54,9 @@ def characters_of(words: list[str], widest: int | None = None) -> Tensor:
     return torch.from_numpy(encode_words(words, widest_filter=widest)) - CHARACTER_SHIFT
 
 
-@pytest.fixture
-def go(backend: Callable[[str], None]) -> Callable[[str], None]:
-    """Called with the name of a backend, lets nothing above it run."""
-    return backend
+@pytest.fixture(params=[pytest.param("native", marks=pytest.mark.native), "reference"])
+def both_ways(request: pytest.FixtureRequest, backend: Callable[[str], None]) -> None:
+    backend(request.param)
 
 
 def assert_equal_to_plain(ids: Tensor, weights: CharFilters) -> None:
@@ -73,18 +71,14 @@ def assert_equal_to_plain(ids: Tensor, weights: CharFilters) -> None:
         torch.testing.assert_close(left.double(), right, atol=1e-5 * float(right.abs().max()), rtol=1e-5)
 
 
-@both_ways
 @pytest.mark.parametrize("widest", [None, 9])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_words_of_every_length(go: Callable[[str], None], way: str, widest: int | None, dtype: torch.dtype) -> None:
-    go(way)
+def test_words_of_every_length(both_ways: None, widest: int | None, dtype: torch.dtype) -> None:
     assert_equal_to_plain(characters_of(WORDS, widest).to(dtype), draw())
 
 
-@both_ways
 @pytest.mark.parametrize("length", [1, 2, 255, 256, 257])
-def test_characters_without_padding(go: Callable[[str], None], way: str, length: int) -> None:
-    go(way)
+def test_characters_without_padding(both_ways: None, length: int) -> None:
     generator = torch.Generator().manual_seed(length)
     widths = tuple((width, 3) for width in (1, 2, 255) if width <= length)
     weights = draw(widths, num_characters=20)
@@ -96,54 +90,33 @@ def test_characters_without_padding(go: Callable[[str], None], way: str, length:
 
 
 @pytest.mark.native
-def test_two_threads_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    ids, weights = characters_of(WORDS), draw()
-
-    def results(words_worth_threads: int) -> list[Tensor]:
-        monkeypatch.setattr(kernel, "WORDS_WORTH_THREADS", words_worth_threads)
-        found = char_conv(ids, weights)
-        return [found, *torch.autograd.grad(found.square().sum(), leaves(weights))]
-
-    alone = results(10_000)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        together = results(0)
-    finally:
-        torch.set_num_threads(threads)
-    for left, right in zip(alone, together, strict=True):
-        torch.testing.assert_close(left, right, atol=1e-5, rtol=1e-5)
+def test_two_threads_give_the_same(num_threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "WORDS_WORTH_THREADS", 0)
+    num_threads(2)
+    assert_equal_to_plain(characters_of(WORDS), draw())
 
 
-@both_ways
-def test_no_words_give_no_rows_and_gradients_of_zero(go: Callable[[str], None], way: str) -> None:
-    go(way)
+def test_no_words_give_no_rows_and_gradients_of_zero(both_ways: None) -> None:
     weights = draw()
     found = char_conv(torch.zeros(0, 50, dtype=torch.int32), weights)
     assert found.shape == (0, sum(number for _, number in FILTERS))
     assert not any(grad.any() for grad in torch.autograd.grad(found.sum(), leaves(weights)))
 
 
-@both_ways
 @pytest.mark.parametrize("wrong", [-1, 261, 2**31 - 1])
-def test_a_character_without_a_row_is_refused(go: Callable[[str], None], way: str, wrong: int) -> None:
-    go(way)
+def test_a_character_without_a_row_is_refused(both_ways: None, wrong: int) -> None:
     ids = characters_of(["some", "words"])
     ids[1, 3] = wrong
     with pytest.raises(IndexError):
         char_conv(ids, draw())
 
 
-@both_ways
-def test_words_narrower_than_a_filter_are_refused(go: Callable[[str], None], way: str) -> None:
-    go(way)
+def test_words_narrower_than_a_filter_are_refused(both_ways: None) -> None:
     with pytest.raises(ValueError, match="rows of 8 characters are too short for filters 9 wide"):
         char_conv(torch.zeros(2, 8, dtype=torch.int32), draw())
 
 
-@both_ways
-def test_what_is_not_a_number_stays_so(go: Callable[[str], None], way: str) -> None:
-    go(way)
+def test_what_is_not_a_number_stays_so(both_ways: None) -> None:
     weights, ids = draw(), characters_of(["nap", "map", "pan", "ant", "oak"], 9)
     with torch.no_grad():
         weights.embedding[ord("n")] = torch.nan
@@ -152,10 +125,8 @@ def test_what_is_not_a_number_stays_so(go: Callable[[str], None], way: str) -> N
     assert found.isnan().any(dim=1).tolist() == [True, False, True, True, False]
 
 
-@both_ways
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_other_number_types(go: Callable[[str], None], way: str, dtype: torch.dtype) -> None:
-    go(way)
+def test_other_number_types(both_ways: None, dtype: torch.dtype) -> None:
     ids, weights = characters_of(WORDS), draw()
     exact = plainly(ids, weights)
     tolerance = 0.2 if dtype == torch.bfloat16 else 1e-5
@@ -180,15 +151,14 @@ def test_too_many_distinct_characters_become_products(monkeypatch: pytest.Monkey
 
 @pytest.mark.native
 @pytest.mark.parametrize("threads", [1, 2])
-def test_tables_made_once_give_each_word_the_same_to_the_last_bit(threads: int) -> None:
-    ids, weights, before = characters_of(WORDS), draw(), torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        pooled = prepack_char_conv(weights, torch.float32)
-        together, alone = pooled(ids), [pooled(word[None].long()) for word in ids]
-        trimmed = [pooled(characters_of([word], 9)) for word in WORDS]
-    finally:
-        torch.set_num_threads(before)
+def test_tables_made_once_give_each_word_the_same_to_the_last_bit(
+    threads: int, num_threads: Callable[[int], None]
+) -> None:
+    num_threads(threads)
+    ids, weights = characters_of(WORDS), draw()
+    pooled = prepack_char_conv(weights, torch.float32)
+    together, alone = pooled(ids), [pooled(word[None].long()) for word in ids]
+    trimmed = [pooled(characters_of([word], 9)) for word in WORDS]
     torch.testing.assert_close(together.double(), plainly(ids, in_dtype(weights, torch.float64)), atol=1e-5, rtol=1e-6)
     assert not together.requires_grad and pooled(ids[:0]).shape == (0, together.shape[1])
     assert torch.equal(torch.cat(alone), together) and torch.equal(torch.cat(trimmed), together)

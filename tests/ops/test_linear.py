@@ -95,7 +95,7 @@ def test_the_number_of_threads_does_not_change_a_bit(
     found = []
     for number in (1, threads):
         num_threads(number)
-        found.append(values_and_gradients(linear, leaves(linear, (1030, 200, 90), torch.float32)))
+        found.append(values_and_gradients(linear, leaves(linear, (1030, 200, 90), torch.float32), torch.float32))
     assert all(map(torch.equal, *found))
 
 
@@ -104,7 +104,7 @@ def test_memory_may_lie_in_any_order(operation: Callable) -> None:
     ours = [leaf.detach() for leaf in leaves(operation, (130, 70, 33), torch.float32)]
     turned = [leaf.mT.contiguous().mT.requires_grad_() if leaf.dim() == 2 else leaf.requires_grad_() for leaf in ours]
     straight = [leaf.detach().contiguous().requires_grad_() for leaf in ours]
-    pairs = zip(*(values_and_gradients(operation, leaves) for leaves in (turned, straight)), strict=True)
+    pairs = zip(*(values_and_gradients(operation, leaves, torch.float32) for leaves in (turned, straight)), strict=True)
     for left, right in pairs:
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)
 

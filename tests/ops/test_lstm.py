@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from backends import FAST_BACKENDS, each_native_dtype
+from backends import FAST_BACKENDS, each_native_dtype, each_native_or_int8_dtype
 from torch import Tensor
 
 from elmokit.nn.lstm import LSTMLayer
@@ -257,10 +257,7 @@ def test_an_index_reads_shared_rows(
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [pytest.param(each, marks=pytest.mark.native(each)) for each in (torch.float32, torch.bfloat16, torch.int8)],
-)
+@each_native_or_int8_dtype
 @pytest.mark.parametrize("rows", [1, 2, 5, 6, 7, 13, 64, 130])
 def test_each_row_is_computed_as_it_would_be_alone(dtype: torch.dtype, rows: int) -> None:
     """To the last bit."""

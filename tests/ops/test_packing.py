@@ -7,9 +7,15 @@ from hypothesis import strategies as st
 
 from elmokit.ops.packing import PackedText, Segments, pack_sentences
 
-TEXTS = st.integers(1, 5).flatmap(
-    lambda rows: st.tuples(st.lists(st.tuples(st.integers(0, 6), st.integers(0, rows - 1)), max_size=12), st.just(rows))
-)
+Text = tuple[list[int], list[int], int]
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> Text:
+    """The lengths of sentences, the row of each, and the number of rows."""
+    num_rows = draw(st.integers(1, 5))
+    sentences = draw(st.lists(st.tuples(st.integers(0, 6), st.integers(0, num_rows - 1)), max_size=12))
+    return [length for length, _ in sentences], [row for _, row in sentences], num_rows
 
 
 def laid_out(lengths: list[int], rows: list[int], num_rows: int) -> tuple[list[list[int]], list[list[int]]]:
@@ -34,12 +40,9 @@ def read_rows(text: PackedText, stream: torch.Tensor) -> list[list[int]]:
 
 
 @settings(max_examples=150)
-@given(TEXTS)
-def test_rows_hold_their_sentences_in_order_and_each_one_mirrored_backward(
-    case: tuple[list[tuple[int, int]], int],
-) -> None:
-    sentences, num_rows = case
-    lengths, rows = [s[0] for s in sentences], [s[1] for s in sentences]
+@given(texts())
+def test_rows_hold_their_sentences_in_order_and_each_one_mirrored_backward(case: Text) -> None:
+    lengths, rows, num_rows = case
     text = pack_sentences(lengths, rows, num_rows, reset=False)
     streams = text.to_streams(torch.arange(sum(lengths)).expand(2, -1))
     forward, backward = laid_out(lengths, rows, num_rows)
@@ -49,12 +52,9 @@ def test_rows_hold_their_sentences_in_order_and_each_one_mirrored_backward(
 
 
 @settings(max_examples=100)
-@given(TEXTS)
-def test_resets_mark_the_first_slot_of_every_sentence_in_both_directions(
-    case: tuple[list[tuple[int, int]], int],
-) -> None:
-    sentences, num_rows = case
-    lengths, rows = [s[0] for s in sentences], [s[1] for s in sentences]
+@given(texts())
+def test_resets_mark_the_first_slot_of_every_sentence_in_both_directions(case: Text) -> None:
+    lengths, rows, num_rows = case
     text = pack_sentences(lengths, rows, num_rows, reset=True)
     ends = np.cumsum(lengths, dtype=int)
     firsts = [int(end - length) for end, length in zip(ends, lengths, strict=True) if length]
@@ -65,20 +65,18 @@ def test_resets_mark_the_first_slot_of_every_sentence_in_both_directions(
 
 
 @settings(max_examples=50)
-@given(TEXTS)
-def test_streams_come_back_in_text_order_side_by_side(case: tuple[list[tuple[int, int]], int]) -> None:
-    sentences, num_rows = case
-    text = pack_sentences([s[0] for s in sentences], [s[1] for s in sentences], num_rows, reset=False)
-    tokens = torch.arange(sum(s[0] for s in sentences))
+@given(texts())
+def test_streams_come_back_in_text_order_side_by_side(case: Text) -> None:
+    text = pack_sentences(*case, reset=False)
+    tokens = torch.arange(sum(case[0]))
     streams = text.to_streams(torch.stack([tokens, tokens + 1000])).unsqueeze(2)
     assert torch.equal(text.unpack(streams), torch.stack([tokens, tokens + 1000], dim=1))
 
 
 @settings(max_examples=100)
-@given(TEXTS, st.integers(1, 9))
-def test_windows_cover_every_step_once(case: tuple[list[tuple[int, int]], int], slots: int) -> None:
-    sentences, num_rows = case
-    packing = pack_sentences([s[0] for s in sentences], [s[1] for s in sentences], num_rows, reset=True).packing
+@given(texts(), st.integers(1, 9))
+def test_windows_cover_every_step_once(case: Text, slots: int) -> None:
+    packing = pack_sentences(*case, reset=True).packing
     pieces = list(packing.windows(slots))
     assert sum((piece.batch_sizes for _, piece in pieces), ()) == packing.batch_sizes
     assert packing.resets is not None
@@ -89,10 +87,9 @@ def test_windows_cover_every_step_once(case: tuple[list[tuple[int, int]], int], 
 
 
 @settings(max_examples=100)
-@given(TEXTS, st.booleans())
-def test_segments_are_the_sentences_of_a_row_or_all_of_it(case: tuple[list[tuple[int, int]], int], reset: bool) -> None:
-    sentences, num_rows = case
-    lengths, rows = [s[0] for s in sentences], [s[1] for s in sentences]
+@given(texts(), st.booleans())
+def test_segments_are_the_sentences_of_a_row_or_all_of_it(case: Text, reset: bool) -> None:
+    lengths, rows, num_rows = case
     text = pack_sentences(lengths, rows, num_rows, reset)
     forward = text.to_streams(torch.arange(sum(lengths)).expand(2, -1))[0].numpy()
     segments = Segments.of(text.packing)
@@ -110,10 +107,9 @@ def test_segments_are_the_sentences_of_a_row_or_all_of_it(case: tuple[list[tuple
 
 
 @settings(max_examples=100)
-@given(TEXTS)
-def test_mirrored_slots_have_the_same_token_in_the_other_direction(case: tuple[list[tuple[int, int]], int]) -> None:
-    sentences, num_rows = case
-    text = pack_sentences([s[0] for s in sentences], [s[1] for s in sentences], num_rows, reset=True)
+@given(texts())
+def test_mirrored_slots_have_the_same_token_in_the_other_direction(case: Text) -> None:
+    text = pack_sentences(*case, reset=True)
     fwd, bwd = text.to_streams(torch.arange(text.packing.num_slots).expand(2, -1))
     mirrored = torch.from_numpy(Segments.of(text.packing).mirrored())
     assert torch.equal(bwd[mirrored], fwd)

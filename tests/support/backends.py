@@ -14,12 +14,11 @@ FAST_BACKENDS = [
     pytest.param("native", marks=pytest.mark.native),
 ]
 
-each_native_dtype, each_native_or_int8_dtype = (
-    pytest.mark.parametrize(
-        "dtype", [pytest.param(each, marks=pytest.mark.native(each), id=str(each)[6:]) for each in dtypes]
-    )
-    for dtypes in (FLOAT_DTYPES, (*FLOAT_DTYPES, torch.int8))
-)
+NATIVE_DTYPES = [
+    pytest.param(each, marks=pytest.mark.native(each), id=str(each)[6:]) for each in (*FLOAT_DTYPES, torch.int8)
+]
+each_native_dtype = pytest.mark.parametrize("dtype", NATIVE_DTYPES[:2])
+each_native_or_int8_dtype = pytest.mark.parametrize("dtype", NATIVE_DTYPES)
 
 
 def has_native(dtype: torch.dtype, *depths: int) -> bool:
