@@ -9,17 +9,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from backends import has_native
+from backends import each_native_dtype, each_native_or_int8_dtype
 
 import elmokit
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.embed import embedder as embedding
 from elmokit.embed.pipeline import Sizes
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
 from elmokit.ops.packing import Packing
 from elmokit.ops.threads import num_threads as threads_here
 from elmokit.ops.threads import overlapped, parallel_for, parallel_rows, run_side_by_side
+from elmokit.text.characters import TruncationWarning
 
 pytestmark = pytest.mark.any_backend
 
@@ -137,38 +137,25 @@ def random_sentences(count: int) -> list[list[str]]:
     return [list(rng.choice(words, length)) for length in rng.integers(0, 30, count)]
 
 
-def vectors_by_threads(num_threads: Callable[[int], None], dtype: str, batch_words: int) -> list[np.ndarray]:
-    """The vectors of the same sentences, one after the other, for each number of threads."""
-    model, found, truncated = elmokit.load(), [], set()
-    for threads in THREADS:
-        num_threads(threads)
-        embedder = elmokit.Embedder(model, "cpu", dtype, sizes=Sizes(batch_words=batch_words))
-        with pytest.warns(embedding.TruncationWarning):
-            vectors = embedder.embed(random_sentences(100), layers="all")
-        found.append(np.concatenate(list(vectors), axis=1))
-        truncated.add(vectors.truncated_words)
-    assert len(truncated) == 1
-    return found
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@each_native_or_int8_dtype
 @pytest.mark.parametrize("batch_words", [200, 2000])  # some batches of a few rows; one of so many that threads share it
 def test_compiled_kernels_give_the_same_bits_on_any_number_of_threads(
     num_threads: Callable[[int], None], dtype: torch.dtype, batch_words: int
 ) -> None:
-    if not has_native(dtype):
-        pytest.skip(f"no compiled {dtype} products on this machine")
-    first, *others = vectors_by_threads(num_threads, str(dtype)[6:], batch_words)
-    for vectors in others:
-        np.testing.assert_array_equal(vectors, first)
+    model, found = elmokit.load(), []
+    for threads in THREADS:
+        num_threads(threads)
+        embedder = elmokit.Embedder(model, "cpu", str(dtype)[6:], sizes=Sizes(batch_words=batch_words))
+        with pytest.warns(TruncationWarning):
+            found.append(np.concatenate(list(embedder.embed(random_sentences(60), layers="all")), axis=1))
+    for vectors in found[1:]:
+        np.testing.assert_array_equal(vectors, found[0])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@each_native_dtype
 def test_gradients_of_a_training_step_are_the_same_bits_on_any_number_of_threads(
     num_threads: Callable[[int], None], dtype: torch.dtype
 ) -> None:
-    if not has_native(dtype):
-        pytest.skip(f"no compiled {dtype} products on this machine")
     torch.manual_seed(0)
     config = BiLMConfig(LSTMConfig(cell_dim=70, projection_dim=36), CharCNNConfig(8, ((1, 30), (3, 90)), num_highway=1))
     bilm, softmax, packing = BiLM(config), FullSoftmax(700, 36), Packing.rectangle(6, 130)

@@ -28,8 +28,6 @@ from elmokit.ops.autograd import differentiable_lstm
 from elmokit.ops.dispatch import choose, explain
 from elmokit.ops.functional import Clips, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.packing import Packing, pack_sentences
-from elmokit.ops.triton import launch
-from elmokit.ops.triton.launch import Launch
 
 triton = pytest.importorskip("triton", reason="NO TRITON: its kernels are not tested (pip install triton)")
 from elmokit.ops.triton import lstm as kernels  # noqa: E402
@@ -165,14 +163,6 @@ def test_any_packing(sentences: list[tuple[int, int]], reset: bool, clips: str) 
         pytest.skip("compiled, not interpreted, where there is a GPU")
     packing = pack_sentences([n for n, _ in sentences], [row for _, row in sentences], 19, reset).packing
     assert_equal_to_reference(Case(packing, CLIPS[clips], 32, 16), torch.float32, torch.device("cpu"))
-
-
-@pytest.mark.parametrize("settings", [Launch(32, 16, 4, 1), Launch(16, 64, 8, 3)])
-def test_other_launches_compute_the_same(
-    device: torch.device, settings: Launch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch, "LAUNCHES", {"forward": settings, "backward": settings})
-    assert_equal_to_reference(Case(PACKINGS["a window"], CLIPS["clipped"]), torch.float32, device)
 
 
 @pytest.mark.gpu
