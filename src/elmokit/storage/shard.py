@@ -79,20 +79,20 @@ class Shard:
         try:
             with safe_open(path, framework="numpy"):  # refuses a file whose length does not match its header
                 pass
-        except SafetensorError as error:
+            data = np.memmap(path, np.uint8, "r")
+            begin = 8 + int.from_bytes(data[:8].tobytes(), "little")
+            described = json.loads(data[8:begin].tobytes())
+
+            def tensor(name: str) -> np.ndarray:
+                first, last = described[name]["data_offsets"]
+                dtype = DTYPES[described[name]["dtype"]]
+                return np.asarray(data[begin + first : begin + last]).view(dtype).reshape(described[name]["shape"])
+
+            self.offsets = tensor("offsets").copy()
+            self._token_offsets, self._token_bytes = tensor("token_offsets"), tensor("token_bytes")
+            self._vectors = tensor("vectors")
+        except (SafetensorError, KeyError, ValueError) as error:
             raise ValueError(f"{path} is not a shard of a store, or damaged: {error}") from error
-        data = np.memmap(path, np.uint8, "r")
-        begin = 8 + int.from_bytes(data[:8].tobytes(), "little")
-        described = json.loads(data[8:begin].tobytes())
-
-        def tensor(name: str) -> np.ndarray:
-            first, last = described[name]["data_offsets"]
-            dtype = DTYPES[described[name]["dtype"]]
-            return np.asarray(data[begin + first : begin + last]).view(dtype).reshape(described[name]["shape"])
-
-        self.offsets = tensor("offsets").copy()
-        self._token_offsets, self._token_bytes = tensor("token_offsets"), tensor("token_bytes")
-        self._vectors = tensor("vectors")
 
     def words(self, begin: int, end: int) -> list[str]:
         """Read the words begin : end."""
