@@ -56,16 +56,6 @@ def test_semantic_change_compares_the_sampled_uses(embedder: Embedder, tmp_path:
     assert change.pairwise.distance == pytest.approx(float(np.mean(1 - vectors[0] @ vectors[1].T)), abs=1e-5)
 
 
-def test_semantic_change_needs_words_with_two_uses(embedder: Embedder, tmp_path: Path) -> None:
-    (tmp_path / "old.txt").write_text("a well-known dog sat there\n" * 3)
-    for word, found in (
-        ("dog", "1 distinct uses of 'dog'"),
-        ("well-known", r"0 distinct uses of 'well \| - \| known'"),
-    ):
-        with pytest.raises(ValueError, match=found):
-            semantic_change([word], tmp_path / "old.txt", tmp_path / "old.txt", embedder)
-
-
 def test_changes_of_several_words_equal_those_of_each(embedder: Embedder, tmp_path: Path) -> None:
     (tmp_path / "old.txt").write_text(OLD + "The dog barks .\n")
     (tmp_path / "new.txt").write_text(NEW + "Play with the dog .\nMy Dog !\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmokit.analysis.probe import PENALTIES, probe, probe_files, softmax_regressions, standardization
+from elmokit.analysis.probe import PENALTIES, probe, probe_files, softmax_regressions
 from elmokit.data.readers import TaggedSentence
 from elmokit.embed.embedder import Embedder
 
@@ -53,11 +53,6 @@ def test_softmax_regression_reaches_zero_gradient_for_every_chunk_size(examples,
         scores = features.astype(np.float64) @ weight.T + bias
         agree = result.predict(features) == scores.argmax(axis=1)
         assert agree.mean() > 0.99  # all but ties in float32
-
-
-def test_standardization_keeps_the_scale_of_constant_features() -> None:
-    features = np.array([[1, 5], [3, 5]], dtype=np.float16)
-    assert [each.tolist() for each in standardization(features)] == [[2, 5], [1, 1]]
 
 
 # --- Probe ---------------------------------------------------------------------------------------------------------
@@ -108,14 +103,6 @@ def test_probe_counts_unseen_test_tags_as_wrong(embedder: Embedder) -> None:
     assert probe(train, tagged(10, 2, False), test, embedder, "zeros").scores["layer 0"].test == 50
 
 
-def test_probe_reports_the_requested_state(embedder: Embedder) -> None:
-    train, dev = tagged(60, 1, True), tagged(30, 2, True)
-    reports = {state: probe(train, dev, None, embedder, state) for state in ("zeros", "carry")}
-    assert [report.state for report in reports.values()] == ["zeros", "carry"]
-    assert reports["zeros"].scores["layer 0"] == reports["carry"].scores["layer 0"]  # independent of the state
-    assert reports["zeros"].scores["layer 1"] != reports["carry"].scores["layer 1"]
-
-
 def test_probe_files_scores_conllu_and_columns_alike(embedder: Embedder, tmp_path: Path) -> None:
     for name, seed in (("train", 1), ("dev", 2)):
         conllu, columns = [], []
@@ -131,10 +118,3 @@ def test_probe_files_scores_conllu_and_columns_alike(embedder: Embedder, tmp_pat
     from_conllu = probe_files(*files[:2], None, embedder, "zeros", tag_column="xpos")
     assert probe_files(*files[2:], None, embedder, "zeros", word_column=1, tag_column="0") == from_conllu
     assert re.search(r"^layer 0 +\S+ +100\.00$", str(from_conllu), flags=re.MULTILINE)
-
-
-def test_probe_needs_tagged_words(embedder: Embedder, tmp_path: Path) -> None:
-    (tmp_path / "empty.conllu").write_text("\n")
-    (tmp_path / "train.conllu").write_text("1\tx\t_\tA" + "\t_" * 6 + "\n")
-    with pytest.raises(ValueError, match="the dev sentences have no tagged word"):
-        probe_files(tmp_path / "train.conllu", tmp_path / "empty.conllu", None, embedder)

@@ -1,6 +1,5 @@
 """Uses of a word: the search for them, their similarities against cosines, the nearest ones against brute force."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +8,8 @@ from oracle import cosine
 
 from elmokit.analysis.config import SearchConfig
 from elmokit.analysis.similarity import compare, neighbors
-from elmokit.analysis.uses import Use, uses_in_files, uses_of, vectors_of_uses
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig, InterleavedConfig
+from elmokit.analysis.uses import Use, uses_in_files, uses_of
 from elmokit.embed.embedder import Embedder
-from elmokit.nn.bilm import BiLM
 
 FRUIT, FIRM, BOTH = "I eat an apple.", "The apple phone is new.", "Apple sells no apple, and no apple tree."
 
@@ -41,24 +37,6 @@ def test_compare_gives_cosines_of_the_vectors(embedder: Embedder) -> None:
         np.testing.assert_allclose(matrix, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(next(iter(result.similarities.values())), 1, rtol=0, atol=1e-5)
     assert all(matrix.max() <= 1 for matrix in result.similarities.values())
-
-
-def test_comparison_prints_sentences_and_tables(embedder: Embedder) -> None:
-    printed = str(compare("apple", [FRUIT, FIRM, FRUIT], embedder))
-    assert printed.startswith("1  I eat an [apple] .\n2  The [apple] phone is new .\n3  I eat an [apple] .\n\nlayer 0")
-    assert "\n      1     2     3\n1  1.00  1.00  1.00\n2  1.00  1.00  1.00\n3  1.00" in printed
-    assert str(compare("apple", [FRUIT, FIRM], embedder, layers="top")).count("\n\n") == 1
-
-
-def test_compare_calls_the_layer_of_a_model_with_one_contextual() -> None:
-    config = BiLMConfig.preset("tiny")
-    top = InterleavedConfig(2, 32, config.sequence_encoder.projection_dim, projects_layers=False)
-    model = Pretrained(BiLM(replace(config, lstm=None, interleaved=top)), tokenizer="english-1")
-    one = Embedder(model, device="cpu")
-    similarities = compare("apple", [FRUIT, FIRM], one).similarities
-    assert list(similarities) == ["top layer (contextual)"]
-    expected = compare("apple", [FRUIT, FIRM], one, layers="top").similarities["top"]
-    np.testing.assert_allclose(similarities["top layer (contextual)"], expected, atol=1e-6)
 
 
 def test_compare_contrasts_two_senses(embedder: Embedder) -> None:
@@ -140,28 +118,10 @@ def test_neighbors_excludes_the_query_sentence(corpus: Path, embedder: Embedder)
     assert result.sentences_searched == 3
 
 
-@pytest.mark.parametrize("batch", [1, 2, 512])
-def test_neighbors_of_equal_similarity_keep_the_order_of_the_corpus(
-    batch: int, corpus: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("elmokit.analysis.similarity.BATCH_SENTENCES", batch)
-    result = neighbors("play", "I saw a play .", corpus, embedder, layers=0, config=SearchConfig(3))  # no context
-    assert [use for _, use in result.nearest] == [
-        Use(tuple(CORPUS[line].split()), position) for line, position in ((0, 1), (2, 1), (6, 5))
-    ]
-
-
 def test_neighbors_raises_when_the_word_is_missing(corpus: Path, embedder: Embedder) -> None:
     for word, sentence in (("play", "Nothing"), ("zebra", "A zebra")):
         with pytest.raises(ValueError, match=f"no .* '{word}'"):
             neighbors(word, sentence, corpus, embedder)
-
-
-def test_a_search_for_a_word_that_does_not_occur_can_be_ended(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("a b\n" * 10)
-    lines = [""] * 4
-    with pytest.raises(IndexError):  # from the caller, at the fifth line
-        list(uses_in_files("c", [tmp_path / "text.txt"], Embedder(), progress=False, on_line=lines.pop))
 
 
 def test_a_search_finds_words_in_which_the_tokenizer_removes_invisible_characters(tmp_path: Path) -> None:
@@ -171,10 +131,3 @@ def test_a_search_finds_words_in_which_the_tokenizer_removes_invisible_character
         ("The", "children", "play", "."),
         ("The", "children", "sleep", "."),
     ]
-
-
-def test_vectors_of_uses_are_those_of_the_embedder() -> None:
-    sentence = tuple(f"word{number}" for number in range(50))
-    embedder = Embedder(Pretrained(BiLM(BiLMConfig.preset("tiny"))), device="cpu")
-    vectors = vectors_of_uses([Use(sentence, position) for position in range(50)], embedder, "top")
-    np.testing.assert_allclose(vectors, embedder.embed([list(sentence)], "top")[0], atol=1e-5)

@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -271,10 +270,3 @@ def test_write_word_map_overwrites_nothing_but_maps(corpus: Path, embedder: Embe
         with pytest.raises(FileExistsError):
             write_word_map(result, directory, overwrite)
     write_word_map(result, output, overwrite=True)
-
-
-def test_files_hold_the_surroundings_of_a_use_in_a_long_document(hostile: WordMap) -> None:
-    document = ("before",) * 100_000 + ("play",) + ("after",) * 7
-    uses = [Use(document, 100_000), *hostile.uses[1:]]
-    first = replace(hostile, uses=uses).to_json()["uses"][0]
-    assert first["words"] == ["before"] * 200 + ["play"] + ["after"] * 7 and first["position"] == 200

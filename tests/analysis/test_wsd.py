@@ -228,15 +228,3 @@ def test_wsd_scores_coarse_words_and_their_mean(tmp_path: Path, embedder: Embedd
     assert report.f1["mean"] == {"layer 0": 25, "layer 1": 75, "layer 2": 75, "most frequent": 25}
     assert report.instances == {"mean": 4, "bank": 2, "mole": 2}
     assert list(wsd([tmp_path / "bank"], model=embedder).f1) == ["bank"]
-
-
-def test_wsd_needs_data_and_a_training_text(data: Path, tmp_path: Path, embedder: Embedder) -> None:
-    (tmp_path / "empty").mkdir(), (tmp_path / "nothing").mkdir()
-    other, one = write_xml(tmp_path / "empty", "other", [[("pear", "pear", PEAR)]]), data / "one.data.xml"
-    for test, training, message in (
-        (one, None, "training text"),
-        (tmp_path / "nothing", other, "no lemma"),
-        (one, other, "no lemma"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            wsd([test], training, model=embedder)

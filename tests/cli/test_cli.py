@@ -1,6 +1,5 @@
 """The command line: help, exit codes, one-line errors, and the arguments of the functions that verbs call."""
 
-import re
 import subprocess
 import sys
 import warnings
@@ -9,18 +8,14 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-import torch
 
 import elmokit.tasks.fitting.model  # noqa: F401  (it takes Embedder, before a test replaces that)
 from elmokit import cli
 from elmokit.analysis.config import ChangeConfig, MapConfig, SearchConfig
 from elmokit.cli import verbs
-from elmokit.config import PRESETS
-from elmokit.nn.bilm import BiLM
 from elmokit.ops.dispatch import available_backends, get_backend
 from elmokit.ops.native.library import describe_target
 from elmokit.serve.config import ServeConfig
-from elmokit.tasks.fitting.task import TASKS
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 
 VERBS = [
@@ -340,44 +335,6 @@ def test_info_prints_one_value_per_line(capsys: pytest.CaptureFixture[str]) -> N
         f"available backends: {', '.join(available_backends())}\ninstruction set: {describe_target()}\n"
         "\n# A model\n\nof something\n"
     )
-
-
-def test_main_exits_2_for_an_unknown_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _exit_code(["embedd"]) == 2
-    assert "embedd" in capsys.readouterr().err
-
-
-def test_main_prints_one_line_for_contradictory_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    command = "fit tagging train.conllu dev.conllu --output tagger --word-dim 0 --elmo none"
-    assert _exit_code(command.split()) == 2
-    assert "the network has no input" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("verb", ["prepare", "evaluate", "compare"])
-def test_help_shows_several_inputs_as_required(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _exit_code([verb, "--help"]) == 0
-    printed = capsys.readouterr().out
-    usage = printed.split("\n\n")[0]
-    assert " ...]" in usage and "(default: )" not in printed
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_help_of_a_task_says_in_words_what_is_done_without_an_option(
-    task: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert _exit_code(["fit", task, "--help"]) == 0
-    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "None" not in printed and "(default: )" not in printed and "(default: a GPU if there is one)" in printed
-
-
-def test_help_of_pretrain_has_the_size_of_every_preset(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _exit_code(["pretrain", "--help"]) == 0
-    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for name, config in PRESETS.items():
-        with torch.device("meta"):
-            millions = sum(parameter.numel() for parameter in BiLM(config).parameters()) / 1e6
-        dim, stated = re.findall(rf"{name} \((\d+)(?: dimensions)?; ([\d.]+)", printed)[0]
-        assert int(dim) == config.output_dim and float(stated) == pytest.approx(millions, rel=0.15)
 
 
 def test_fit_has_the_options_of_the_named_task(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,6 @@ from typing import get_args
 import pytest
 from document_examples import blocks_of, run_command
 
-from elmokit.cli import main
 from elmokit.cli.verbs import EXAMPLES, Verb, name_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,20 +17,6 @@ def test_every_verb_has_one_or_two_examples() -> None:
     assert sorted(EXAMPLES) == sorted(map(name_of, get_args(Verb)))
     for verb, commands in EXAMPLES.items():
         assert 1 <= len(commands) <= 2 and all(command.startswith(f"elmokit {verb}") for command in commands)
-
-
-@pytest.mark.parametrize("verb", EXAMPLES)
-def test_help_of_a_verb_shows_its_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main([verb, "--help"])
-    printed = capsys.readouterr().out
-    assert all(f"\n    {command}\n" in printed for command in EXAMPLES[verb])
-
-
-def test_list_of_verbs_shows_no_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    assert "elmokit embed" not in capsys.readouterr().out
 
 
 def test_examples_and_the_readme_write_each_file_by_the_same_command() -> None:

@@ -72,14 +72,6 @@ def test_score_writes_to_standard_output_what_it_writes_to_a_file(
     assert captured.out == Path("scores").read_bytes() and b"perplexity" in captured.err
 
 
-def test_nothing_is_written_to_standard_output_when_a_verb_fails(
-    model: Path, run: Callable[[str, bytes], int], capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    assert run("score - --output - --model model", b"\n\n") == 2
-    captured = capsysbinary.readouterr()
-    assert captured.out == b"" and b"has no sentence to score" in captured.err
-
-
 @pytest.mark.parametrize(
     ("command", "function"),
     [
@@ -155,19 +147,3 @@ def test_errors_name_standard_input_and_not_its_copy(
     assert error.startswith("elmokit: error: standard input, line 1: ")
     assert run("embed - --output vectors", b"") == 2
     assert capsys.readouterr().err.startswith("elmokit: error: standard input is empty")
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("evaluate - -", "closed file"),
-        ("embed text.txt --output -", "output must be a file, not -"),
-        ("embed - --output vectors", "is empty: there is nothing to embed"),
-    ],
-)
-def test_misuse_of_standard_input_is_one_line(
-    command: str, message: str, run: Callable[[str, bytes], int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(command, b"") == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1

@@ -72,11 +72,6 @@ def test_check_corpus_counts_words_like_the_reader(tmp_path: Path) -> None:
     assert Counter(result) == Counter(" ".join(words) for words in read)
 
 
-def test_check_corpus_counts_long_words(tmp_path: Path) -> None:
-    file = write(tmp_path / "text.txt", f"{'x' * 48} {'x' * 49} {'ö' * 24} {'ö' * 25}".encode())
-    assert check_corpus([file]).long_words == 2
-
-
 @pytest.mark.parametrize("name", COMPRESS)
 def test_check_corpus_names_the_line_of_invalid_utf8(tmp_path: Path, name: str) -> None:
     lines = [b"fine"] * 30_000 + [b"not \xff fine", b"fine"]  # more than one block of bytes

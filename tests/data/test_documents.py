@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from elmokit.data import documents as module
-from elmokit.data.documents import Place, read_documents
+from elmokit.data.documents import read_documents
 
 DOCUMENTS = [
     ["One line.", "Two  lines\tof it."],
@@ -70,19 +69,3 @@ def test_a_json_line_without_a_text_is_an_error(tmp_path: Path, line: str) -> No
     (tmp_path / "a.jsonl").write_text('{"text": "good"}\n' + line + "\n")
     with pytest.raises(ValueError, match=r"a\.jsonl, (line|row) 2"):
         lines_of(tmp_path / "a.jsonl")
-
-
-def test_long_documents_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_LINES", 2)
-    monkeypatch.setattr(module, "MAX_DOCUMENT_CHARACTERS", 20)
-    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a\nb\nc"}) + "\n" + json.dumps({"text": "x" * 30 + "\ny"}))
-    assert lines_of(tmp_path / "a.jsonl") == [["a", "b"], ["c"], ["x" * 30], ["y"]]
-
-
-def test_documents_know_their_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_LINES", 2)
-    (tmp_path / "a.txt").write_text("\n\na\nb\nc\n \nd")
-    (tmp_path / "a.jsonl").write_text('\n{"text": null}\n{"text": "a\\nb\\nc"}\n\n{"text": "\\nd"}')
-    for name, lines in (("a.txt", [3, 5, 7]), ("a.jsonl", [3, 3, 5])):
-        places = [document.place for document in read_documents(str(tmp_path / name), file=4)]
-        assert places == [Place(4, line) for line in lines]

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from elmokit.data.documents import Place
-from elmokit.data.duplicates import CANDIDATES, Fingerprint, SeenDocuments, fingerprints, shingles, text_key
+from elmokit.data.duplicates import Fingerprint, SeenDocuments, fingerprints, shingles
 
 WORDS = [f"word{number}" for number in range(400)]
 
@@ -48,11 +48,6 @@ def test_shingles_ignore_case_punctuation_and_white_space() -> None:
     assert shingles("-- ... !") == []
 
 
-def test_each_letter_of_an_unspaced_script_is_a_word() -> None:
-    assert shingles("我喜欢吃苹果") == ["我 喜 欢 吃 苹", "喜 欢 吃 苹 果"]
-    assert shingles("我like苹果") == ["我 like 苹 果"]
-
-
 def test_signatures_estimate_jaccard_similarity_whatever_the_other_texts_are() -> None:
     texts = variants(random.Random(1), 60)
     signatures = [each.signature for each in of_texts(texts)]
@@ -62,15 +57,6 @@ def test_signatures_estimate_jaccard_similarity_whatever_the_other_texts_are() -
     assert abs(sum(errors) / len(errors)) < 0.02 and max(map(abs, errors)) < 0.16
     (alone,) = of_texts(texts[7:8])
     assert alone.signature is not None and alone.signature.jaccard(signatures[7]) == 1
-
-
-def test_fingerprints_have_keys_of_long_paragraphs_alone() -> None:
-    long = "A long paragraph. " * 9
-    (fingerprint,) = fingerprints([["short", long, "  " + long, long.upper()]], near=False)
-    none, first, second, other = fingerprint.paragraphs
-    assert none is None and first == second != other and fingerprint.signature is None
-    assert fingerprint.document != text_key(long)
-    assert of_texts(["..."])[0].signature is None
 
 
 def test_documents_match_as_by_comparison_with_all_earlier_ones() -> None:
@@ -99,14 +85,3 @@ def test_documents_match_as_by_comparison_with_all_earlier_ones() -> None:
             assert match.exact == bool(equal)
             assert match.similarity == pytest.approx(jaccard(texts[match.place.line], text), abs=0.1)
     assert 100 < len(kept) < 140
-
-
-def test_a_document_is_compared_with_a_bounded_number_of_a_template() -> None:
-    common = " ".join(WORDS[:150])
-    pages = of_texts([f"{common} page{number} {number * ' more'} it" for number in range(10)])
-    seen = SeenDocuments(similarity=1.0)
-    copies = [Fingerprint(bytes([number]), [], pages[0].signature) for number in range(2)]
-    for number in range(CANDIDATES):
-        seen.add(pages[1 + number % 9], Place(0, number))
-    seen.add(copies[0], Place(0, CANDIDATES))
-    assert seen.match(copies[1]) is None  # the thousand before it agree in a band, and are less similar

@@ -62,14 +62,3 @@ def test_read_identifiers_takes_the_field_or_the_whole_header(
 def test_read_identifiers_names_the_line_that_is_wrong(tmp_path: Path, text: str, line: int) -> None:
     with pytest.raises(ValueError, match=f"line {line}:"):
         read_identifiers(write(tmp_path / "a.fasta", text))
-
-
-@pytest.mark.parametrize(("group", "places"), [(1, [0, 1, 2]), (2, [1, 0, 2]), (3, [2, 1, 0])])
-def test_sequences_are_read_by_length_within_groups_and_names_tell_the_place(
-    tmp_path: Path, group: int, places: list[int]
-) -> None:
-    file = write(tmp_path / "a.fasta", UNIPROT)
-    lines = read_identifiers(file, group=group)
-    assert lines == dict(zip(("P69905", "A0A000", "Q00000"), places, strict=True))
-    sequences, in_order = list(read_sequences(file, group)), list(read_sequences(file))
-    assert [sequences[line] for line in lines.values()] == in_order

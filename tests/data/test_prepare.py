@@ -17,7 +17,7 @@ from directories import contents
 from elmokit.cli import main
 from elmokit.data import prepare as module
 from elmokit.data import workers
-from elmokit.data.prepare import DropCount, PrepareReport, ShuffledShards, prepare, read_report, sort_key
+from elmokit.data.prepare import DropCount, PrepareReport, prepare, read_report, sort_key
 from elmokit.fs.reading import read_lines
 from elmokit.text.tokenizers import get_tokenizer
 
@@ -88,18 +88,6 @@ def test_prepare_does_not_depend_on_the_number_of_processes(
     prepare(raw, tmp_path / "one", num_shards=4, processes=1)
     prepare(raw, tmp_path / "two", num_shards=4, processes=2)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
-
-
-def test_prepare_writes_more_shards_than_files_may_be_open(tmp_path: Path, raw: list[Path]) -> None:
-    resource = pytest.importorskip("resource")  # missing on Windows
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (100, limits[1]))
-    try:
-        report = prepare(raw, tmp_path / "out", num_shards=150, processes=1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    shards = [sentences(tmp_path / "out", number) for number in range(150)]
-    assert report.words == sum(len(line.split()) for shard in shards for line in shard)
 
 
 def test_prepare_writes_the_residues_of_proteins_as_words(tmp_path: Path) -> None:
@@ -201,12 +189,6 @@ def test_prepare_options_turn_off_each_reason(tmp_path: Path, options: dict[str,
     assert counts(excluding) == {**counts(report), "excluded": excluded}
 
 
-def test_prepare_keeps_the_order_of_others_when_excluding(tmp_path: Path, raw: list[Path]) -> None:
-    prepare(raw, tmp_path / "a", num_shards=1, processes=1)
-    prepare(raw, tmp_path / "b", num_shards=1, processes=1, exclude=[written(tmp_path / "held.txt", [[ONE], [TWO]])])
-    assert sentences(tmp_path / "a") == sentences(tmp_path / "b")
-
-
 # --- An output that is there -----------------------------------------------------------------------------------------
 
 
@@ -263,21 +245,6 @@ def test_prepare_refuses_what_it_cannot_use_and_writes_nothing(
 
 
 # --- Interrupted -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", ["add", "finish"])
-def test_prepare_interrupted_leaves_nothing_and_starts_over(
-    method: str, tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = set(tmp_path.iterdir())
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(ShuffledShards, method, interrupt)
-        prepare(raw, tmp_path / "out", processes=1)
-    assert set(tmp_path.iterdir()) == before
-    assert prepare(raw, tmp_path / "out", processes=1).documents == len(DOCUMENTS)
 
 
 PREPARE = "import sys; from elmokit.cli import main; sys.exit(main(sys.argv[1:]))"

@@ -120,11 +120,6 @@ def test_read_tagged_names_file_and_line_of_malformed_input(tmp_path, name, text
         read(write(tmp_path, name, text), **options)
 
 
-def test_sentences_that_are_not_separated_are_reported(tmp_path):
-    with pytest.warns(UserWarning, match="empty lines"):
-        assert len(read(write(tmp_path, "a.txt", "w O\nv O\n" * 400))) == 1
-
-
 def test_write_predictions_replaces_only_the_tag_column_of_conllu(tmp_path):
     source, target = write(tmp_path, "a.conllu", CONLLU), tmp_path / "out.conllu"
     layout = Layout.of(source)
@@ -141,14 +136,6 @@ def test_write_predictions_appends_a_column(tmp_path):
     assert [sentence.tags for sentence in read(target, tag_column=-2)] == [s.tags for s in read(source)]
 
 
-@pytest.mark.parametrize("predictions", [[["O"]], [["O", "X"], ["Y"], ["Z", "O"]]])
-def test_write_predictions_of_another_file_writes_nothing(tmp_path, predictions):
-    source = write(tmp_path, "a.txt", CONLL)
-    with pytest.raises(ValueError, match="predicted"):
-        write_predictions(source, predictions, tmp_path / "out.txt", Layout.of(source))
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -161,34 +148,3 @@ def test_read_tagged_refuses_raw_text_where_it_reads_no_tags(tmp_path, text):
     (tmp_path / "raw.txt").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"raw\.txt should have one word per line, but looks like raw text.*--text"):
         list(read_tagged(tmp_path / "raw.txt", Layout.of("raw.txt"), with_tags=False))
-
-
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        ("Mr. NNP O\nU.S. NNP O\n, , O\n\nWhat?! WP O\n", [("Mr.", "U.S.", ","), ("What?!",)]),
-        ("Mr.\nVinken\nof\nCorp.\n,\na\ndirector\nof\nAcme\nInc.\n", None),  # as in the Wall Street Journal
-    ],
-)
-def test_abbreviations_are_no_raw_text(tmp_path, text, words):
-    (tmp_path / "a.txt").write_text(text)
-    sentences = list(read_tagged(tmp_path / "a.txt", Layout.of("a.txt", with_tags=False), with_tags=False))
-    assert [sentence.words for sentence in sentences] == (words or [tuple(text.split())])
-
-
-def test_underscores_are_missing_tags_where_all_parts_of_speech_are_underscores(tmp_path):
-    rows = "1\tAnd\tand\t_\tX\t_\t0\troot\t_\t_\n2\t!\t!\t_\t_\t_\t1\tpunct\t_\t_\n"
-    (tmp_path / "a.conllu").write_text(rows)
-    for column, tags in (("feats", ("_", "_")), ("upos", ()), ("xpos", ("X", "_"))):
-        (sentence,) = read_tagged(tmp_path / "a.conllu", Layout.of("a.conllu", tag_column=column))
-        assert sentence.tags == tags
-
-
-def test_predictions_of_documents_have_the_columns_that_conlleval_counts(tmp_path):
-    source = write(
-        tmp_path, "a.txt", "-DOCSTART- -X- -X- O\n\nEU NNP I-NP B-ORG\n\n-DOCSTART-\n\nBonn NNP I-NP B-LOC\n"
-    )
-    write_predictions(source, [["B-ORG"], ["O"]], tmp_path / "out.txt", Layout.of(source))
-    lines = [line.split() for line in (tmp_path / "out.txt").read_text().splitlines() if line]
-    assert [len(line) for line in lines] == [5, 5, 1, 5] and lines[0][-1] == "O"
-    assert [sentence.words for sentence in read_tagged(tmp_path / "out.txt", Layout.of(source))] == [("EU",), ("Bonn",)]

@@ -5,13 +5,10 @@ from dataclasses import asdict
 from itertools import chain, islice
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.config import BiLMConfig
-from elmokit.data import streams
 from elmokit.data.streams import (
     PackedBatch,
     PendingText,
@@ -24,7 +21,6 @@ from elmokit.data.streams import (
     scoring_batch,
     sentence_batches,
 )
-from elmokit.nn.token_encoders import token_encoder as encoder_of
 from elmokit.text.vocab import Vocab
 
 VOCAB = Vocab(["<S>", "</S>", "<UNK>", *"abcdefgh"])
@@ -92,39 +88,6 @@ def test_training_stream_resumes_from_its_rows() -> None:
         resumed, expected = next(second), next(whole)
         assert resumed.words == expected.words
         assert torch.equal(resumed.tokens, expected.tokens) and torch.equal(resumed.targets, expected.targets)
-
-
-def test_training_stream_rows_contain_only_unread_words() -> None:
-    """This keeps snapshots small, and independent of when the row was filled."""
-    stream = TrainingStream(endless([[*"abcdefgh"], ["a"]]), VOCAB, 1, 3)
-    next(stream)
-    fwd, fwd_targets, bwd, bwd_targets = stream.pending.to_words()[0]
-    assert (fwd, fwd_targets) == ([*"cdefgh"], [*"defgh", "</S>"])
-    assert (bwd, bwd_targets) == ([*"fedcba"], [*"edcba", "<S>"])
-    rows = stream.pending.to_words()
-    assert TrainingStream(endless([["b"]]), VOCAB, 1, 3, rows=rows).pending.to_words() == rows
-
-
-def test_training_stream_forgets_the_numbers_of_unknown_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    sentences = [[f"w{number + place}" for place in range(5)] for number in range(0, 100, 5)]
-    whole, forgetful = (TrainingStream(endless(sentences), VOCAB, 2, 3) for _ in range(2))
-    expected = [next(whole) for _ in range(40)]
-    monkeypatch.setattr(streams, "MAX_UNKNOWN", 7)
-    for window in expected:
-        before = forgetful.pending
-        words, found = before.to_words(), next(forgetful)
-        assert before.to_words() == words  # what was pending is not changed by going on
-        assert len(forgetful._numbers) <= len(VOCAB) + 7 + 40
-        assert found.words == window.words and torch.equal(found.tokens, window.tokens)
-
-
-def test_training_stream_treats_literal_boundary_words_as_boundaries() -> None:
-    window = next(TrainingStream(endless([["a", "</S>", "b"]]), VOCAB, 1, 4))
-    words, targets = rows_of(window, 1)
-    assert words[0, 0].tolist() == ["<S>", "a", "</S>", "b"]
-    assert targets[0, 0].tolist() == [VOCAB.ids(["a"])[0], VOCAB.eos, VOCAB.ids(["b"])[0], VOCAB.eos]
-    ids = encoder_of(BiLMConfig.preset("tiny")).ids(window.words, VOCAB)
-    assert ids[window.words.index("</S>")].tolist()[:4] == [259, 258, 260, 261]  # begin-word, </S>, end-word, padding
 
 
 def inputs_of(batch: PackedBatch, number: int) -> tuple[list[str], list[str]]:
@@ -205,15 +168,6 @@ def test_sentence_stream_continues_from_what_is_pending(sentences: list[list[str
     assert resumed.pending == whole.pending
 
 
-def test_sentence_stream_cuts_sentences_longer_than_a_batch() -> None:
-    text = [list("abcdefgh"), ["x"], list("abc")]
-    stream = SentenceStream(iter(text), 4)
-    found = list(chain.from_iterable(next(stream) for _ in range(4)))
-    assert found == [["a", "b", "c"], ["d", "e", "f"], ["g", "h"], ["x"], ["a", "b", "c"]]
-    with pytest.raises(ValueError, match="needs 2 positions"):
-        SentenceStream(iter(text), 1)
-
-
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=20), st.floats(0, 1), st.integers(0, 99))
 def test_draw_hidden_draws_the_share_of_each_sentence_and_at_least_one(
     lengths: list[int], share: float, seed: int
@@ -222,11 +176,3 @@ def test_draw_hidden_draws_the_share_of_each_sentence_and_at_least_one(
     assert [len(own) for own in hidden] == [max(1, round(share * length)) for length in lengths]
     for own, length in zip(hidden, lengths, strict=True):
         assert (np.diff(own) > 0).all() and own[0] >= 0 and own[-1] < length
-
-
-def test_draw_hidden_draws_every_position_equally_often() -> None:
-    generator, length, repeats = torch.Generator().manual_seed(0), 20, 2000
-    hidden = np.concatenate(draw_hidden([length] * repeats, 0.15, generator))
-    counts = np.bincount(hidden, minlength=length)
-    assert len(hidden) == 3 * repeats
-    assert abs(counts - 300).max() < 5 * (repeats * 0.15 * 0.85) ** 0.5

@@ -13,7 +13,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.documents import read_documents
 from elmokit.data.prepare import prepare
-from elmokit.data.text_files import check_language, file_tokenizers, line_tokenizer, read_sentences, tokenized_files
+from elmokit.data.text_files import file_tokenizers, line_tokenizer, read_sentences, tokenized_files
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.fs.reading import read_lines
@@ -102,12 +102,6 @@ def test_verbs_by_line_tokenize_raw_text_and_leave_tokenized_text(
     assert sorted(words_of(shard, model, True)) == sorted(expected)
 
 
-def test_text_is_tokenized_for_a_model_that_records_no_tokenizer() -> None:
-    assert line_tokenizer(None).name == "whitespace-1"
-    assert line_tokenizer("english-1").name == "english-1"
-    assert line_tokenizer("english-1", tokenize=False).name == "whitespace-1"
-
-
 def test_language_chooses_the_rules_for_sentences(tmp_path: Path) -> None:
     german = write(tmp_path / "de.txt", ["Er kam am 3. Oktober um ca. 12 Uhr. Sie ging."])
     words = list(read_sentences(german, line_tokenizer("words-1", language="de")))
@@ -170,18 +164,6 @@ def test_text_without_rules_is_reported(model: Pretrained, tmp_path: Path) -> No
     Embedder(model, "cpu").embed(["The Greek letter π is read as pi."])  # a quotation is none of that
 
 
-def test_shards_of_another_tokenizer_are_reported(shard: Path) -> None:
-    with pytest.warns(UserWarning, match="was tokenized with english-1, the model's training text with words-1"):
-        file_tokenizers([shard], "words-1")
-
-
-def test_shards_need_no_library_of_their_tokenizer(shard: Path) -> None:
-    report = shard.parent / "corpus.json"
-    report.write_text(report.read_text().replace("english-1", "spacy:xx_none==9"))
-    (tokenizer,) = file_tokenizers([shard], "spacy:xx_none==9")
-    assert tokenizer.name == "whitespace-1"
-
-
 # --- No text ---------------------------------------------------------------------------------------------------------
 
 CONLLU = "# sent_id = 1\n# text = The cat.\n1-2\tThe cat" + "\t_" * 8 + "\n1\tThe\t_\tDET" + "\t_" * 6 + "\n"
@@ -207,17 +189,3 @@ def test_records_are_refused_in_place_of_lines_of_text(name: str, content: str, 
     if content == CONLLU:
         with pytest.raises(ValueError, match="CoNLL-U"):
             list(read_documents(str(tmp_path / name)))
-
-
-def test_text_in_persian_is_no_protein(tmp_path: Path) -> None:
-    (tmp_path / "text.fa").write_text("گربه روی فرش نشست .\n", encoding="utf-8")
-    assert len(file_tokenizers([tmp_path / "text.fa"], "whitespace-1")) == 1
-
-
-def test_language_is_refused_where_all_text_is_split(shard: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="omit the language"):
-        check_language("de", [shard])
-    check_language("de", [shard, write(tmp_path / "raw.txt", ["A line."])])
-    for name, tokenize in (("english-1", False), (None, True)):
-        with pytest.raises(ValueError, match="language"):
-            line_tokenizer(name, tokenize, language="de")

@@ -120,15 +120,6 @@ def test_the_warm_state_is_where_each_sentence_starts_when_the_model_says_so() -
             assert_close(vectors, layers_alone(embedder.model.bilm, sentence, state)[0])
 
 
-def test_an_embedder_of_inference_mode_is_used_outside_it() -> None:
-    model = tiny(mix=MIX)
-    with torch.inference_mode():
-        embedder = Embedder(model, "cpu")
-        embedder.embed(SENTENCES[:3])
-    for ours, expected in zip(embedder.embed(SENTENCES), Embedder(model, "cpu").embed(SENTENCES), strict=True):
-        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-6)
-
-
 def test_batches_of_sentences_without_end_are_those_of_embed() -> None:
     embedder = Embedder(tiny(mix=MIX), device="cpu", sizes=Sizes(batch_words=20))
     asked = 0
@@ -315,22 +306,3 @@ def test_long_sentences_are_run_by_length_and_returned_in_order(monkeypatch: pyt
     embedder.embed(sentences, state="carry")
     embedder.embed([sentence[:6] for sentence in sentences])  # short ones fill their rows evenly
     assert run == [*lengths, *(min(6, length) for length in lengths)]
-
-
-def test_a_batch_of_a_wide_model_has_fewer_words() -> None:
-    cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    narrow, wide = (BiLMConfig.preset(name) for name in ("small", "original"))
-    assert Sizes.of(narrow, cpu).batch_words == 8192
-    assert Sizes.of(wide, cpu).batch_words == 6144  # three layers of 1,024 numbers a word, in 72 MiB
-    given = Sizes(batch_words=100, rows=2, min_batch_words=1)
-    assert Sizes.of(wide, gpu, given) == Sizes.of(wide, cpu, given) == given
-    on_gpu = Sizes.of(wide, gpu)
-    assert on_gpu.batch_words / Sizes.of(wide, cpu).batch_words == on_gpu.rows / Sizes.of(wide, cpu).rows > 1
-
-
-def test_an_embedder_and_its_vectors_say_in_a_line_what_they_are(embedder: Embedder) -> None:
-    assert repr(embedder).startswith("Embedder(3 layers of 32 dimensions, state zeros, tokenizer ")
-    assert "float32 on cpu" in repr(embedder)
-    assert repr(embedder.embed([["a", "b"], ["c"]])) == "Embeddings(2 sentences, 3 words, 32 dimensions in float32)"
-    assert "3 layers of 32 dimensions" in repr(embedder.embed([["a"]], "all"))
-    assert repr(embedder.embed([])) == "Embeddings(no sentences)"

@@ -249,30 +249,6 @@ def test_a_finished_run_that_lost_parts_computes_them_again(
     assert contents(tmp_path / "out") == whole
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_part_is_there_while_the_next_but_one_is_read(
-    tmp_path: Path,
-    embedder: Embedder,
-    threads: int,
-    monkeypatch: pytest.MonkeyPatch,
-    num_threads: Callable[[int], None],
-) -> None:
-    """Whoever stops a run loses what was under way, not what was made long ago."""
-    (tmp_path / "text.txt").write_text("one two\n\nthree\n\n\n\nfour\n\n", encoding="utf-8")
-    counted, expected = FileJob._counted, ["part-00000.safetensors", "part-00001.safetensors"]
-
-    def counted_when_the_parts_are_there(job: FileJob, line: str) -> list[str]:
-        end = time.monotonic() + 20
-        while line == "four" and sorted(path.name for path in (tmp_path / "out").glob("part-*"))[:2] != expected:
-            assert time.monotonic() < end, "the parts are not written"
-            time.sleep(0.01)
-        return counted(job, line)
-
-    monkeypatch.setattr(FileJob, "_counted", counted_when_the_parts_are_there)
-    num_threads(threads)
-    embed_file(tmp_path / "text.txt", tmp_path / "out", embedder, sentences_per_part=2)
-
-
 def test_a_finished_directory_that_is_written_again_stays_as_it_is(tmp_path: Path, write: Write) -> None:
     write("out")
     paths = [tmp_path, *tmp_path.rglob("*")]

@@ -15,7 +15,6 @@ from elmokit.embed.embedder import Embedder
 from elmokit.embed.pipeline import Sizes
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import PrepackedCharCNN
-from elmokit.text.vocab import Vocab
 
 SENTENCES = [
     ["Results", "do", "not", "depend", "on", "what", "else", "is", "in", "the", "batch", "."],
@@ -93,15 +92,6 @@ def test_a_small_cache_changes_nothing(dtype: torch.dtype, words: int) -> None:
         assert_equal(small.embed(SENTENCES, layers="all"), expected)
 
 
-@pytest.mark.native(torch.float32)
-def test_words_of_any_length_do_not_fill_the_cache() -> None:
-    made, long = embedder(), "x" * 100_000
-    with pytest.warns(UserWarning, match="1 word is too long"):
-        found = [made.embed([["a", long, "b"]])[0] for _ in range(2)]
-    assert made.pipeline.cache is not None and list(made.pipeline.cache._rows)[-2:] == ["a", "b"]
-    np.testing.assert_array_equal(*found)
-
-
 def test_products_that_float16_cannot_hold_are_refused() -> None:
     model = tiny()
     assert model.bilm.token_encoder.projection is not None
@@ -162,15 +152,6 @@ def test_only_words_are_computed_and_the_first_boundaries_once(
     assert lengths == [1, words, words]
 
 
-def test_an_embedder_keeps_the_weights_that_it_was_given() -> None:
-    model = tiny()
-    made = Embedder(model, device="cpu")
-    before = made.embed(SENTENCES)
-    random_weights(model.bilm, seed=2, scale=0.4)
-    assert_equal(made.embed(SENTENCES), before)
-    assert np.abs(Embedder(model, device="cpu").embed(SENTENCES)[0] - before[0]).max() > 0.1
-
-
 @pytest.mark.native(torch.float32)
 def test_threads_may_share_an_embedder() -> None:
     made = embedder(cached_words=12)  # so that it is emptied all the time
@@ -179,12 +160,3 @@ def test_threads_may_share_an_embedder() -> None:
     with ThreadPoolExecutor(4) as pool:
         found = pool.map(lambda number: made.embed([SENTENCES[number]])[0], order)
         assert_equal(list(found), [expected[number] for number in order])
-
-
-def test_words_without_characters_are_not_cached() -> None:
-    """Their vectors are a table already."""
-    vocab = Vocab.from_counts({"a": 3, "b": 2})
-    config = BiLMConfig(BiLMConfig.preset("tiny").lstm, None, num_words=len(vocab))
-    made = Embedder(Pretrained(BiLM(config), vocab=vocab), device="cpu")
-    assert made.pipeline.cache is None
-    np.testing.assert_array_equal(made.embed([["a", "unknown", "b"]])[0], made.embed([["a", "c", "b"]])[0])

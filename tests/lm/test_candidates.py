@@ -85,12 +85,6 @@ def test_next_words_equal_the_full_distribution(model: Pretrained, direction: st
     assert next_words(words, model, top=1, direction=direction) == result[:1]
 
 
-def test_next_words_start_from_the_warm_state_on_request(model: Pretrained) -> None:
-    (result,) = next_words(["a", "c"], model, top=1, state="warm")
-    assert result.log_probability == pytest.approx(brute_force(model, ["a", "c"], warm=True)[0, -1].max(), abs=1e-5)
-    assert result != next_words(["a", "c"], model, top=1)[0]
-
-
 def test_what_is_no_sentence_or_position_is_refused(model: Pretrained) -> None:
     with pytest.raises(ValueError, match="no word -1"):
         substitutes(["a", "b"], model, positions=[-1])

@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,15 +89,6 @@ def test_perplexity_does_not_depend_on_internal_batches(
     assert three(result) == pytest.approx(brute_force(SENTENCES, state, rows=2), rel=1e-9)
 
 
-@pytest.mark.parametrize("batch_size", [1, 256])
-def test_perplexity_of_one_sentence_equals_brute_force(batch_size: int) -> None:
-    """bilm-tf reports NaN if there are fewer sentences than rows."""
-    model = small()
-    result = measure(model, [["a", "b"]], batch_size=batch_size)
-    assert three(result) == pytest.approx(brute_force([["a", "b"]]), rel=1e-9)
-    assert all(parameter.grad is None for parameter in model.bilm.parameters())
-
-
 def test_a_text_without_words_has_no_perplexity() -> None:
     with pytest.raises(ValueError, match="empty"):
         measure(small(), [])
@@ -162,15 +152,6 @@ def test_evaluate_reports_each_file_and_the_total(tmp_path: Path) -> None:
     assert len(str(evaluate(names[:1], small())).splitlines()) == 2
 
 
-def test_evaluate_counts_truncated_words(tmp_path: Path) -> None:
-    long = "b" * 49
-    for name, text in (("one.txt", f"a {long}\n{long} c\n"), ("two.txt", f"{long}\n"), ("three.txt", "a b c\n")):
-        (tmp_path / name).write_text(text)
-    result = evaluate([tmp_path], small(), state="zeros")
-    counts = {Path(name).name: measured.truncated for name, measured in result.files.items()}
-    assert counts == {"one.txt": 2, "two.txt": 1, "three.txt": 0} and result.total.truncated == 3
-
-
 def test_evaluate_names_a_file_without_sentences(tmp_path: Path) -> None:
     model, (empty, full) = small(), (tmp_path / "empty.txt", tmp_path / "a.txt")
     empty.write_text("\n\n")
@@ -180,13 +161,6 @@ def test_evaluate_names_a_file_without_sentences(tmp_path: Path) -> None:
     alone = evaluate([full], model)
     with pytest.warns(UserWarning, match=r"empty\.txt has no sentences"):
         assert evaluate([empty, full], model) == alone
-
-
-def test_evaluate_checks_model_and_state_before_it_reads(tmp_path: Path) -> None:
-    (tmp_path / "latin.txt").write_bytes(b"\xff\n")
-    for word, model in {"softmax": Pretrained(small().bilm), "warm": replace(small(), warm_state=None)}.items():
-        with pytest.raises(ValueError, match=word):
-            evaluate([tmp_path / "latin.txt"], model, state="warm")
 
 
 def test_perplexity_beyond_the_largest_float_is_infinite() -> None:

@@ -166,17 +166,6 @@ def test_evaluate_and_score_name_their_measure(
     assert len(rows) == 11 and {len(row) for row in rows} == {len(header)}
 
 
-def test_the_total_of_several_files_is_that_of_their_words(model: Pretrained, text: Path, tmp_path: Path) -> None:
-    long = "b" * 49
-    (tmp_path / "more.txt").write_text(f"b {long} c\n")
-    result = evaluate([text, tmp_path / "more.txt"], model, tokenize=False)
-    together = measure(model, [*SENTENCES, ["b", long, "c"]])
-    assert isinstance(result.total, PseudoPerplexity)
-    assert result.total.value == pytest.approx(together.value, rel=1e-9)
-    assert result.total.predictions == together.predictions
-    assert result.total.truncated == together.truncated == 1
-
-
 def test_what_a_model_does_not_predict_is_refused(model: Pretrained) -> None:
     with pytest.raises(ValueError, match="use substitutes"):
         next_words(["a"], model)
@@ -187,17 +176,3 @@ def test_what_a_model_does_not_predict_is_refused(model: Pretrained) -> None:
     for call in (measure, score, lambda sentences, model: substitutes(sentences[0], model)):
         with pytest.raises(ValueError, match="cannot predict words"):
             call(*((model, SENTENCES) if call is measure else (SENTENCES, model)))
-
-
-@pytest.mark.parametrize("encoder", ["interleaved", "transformer"])
-@pytest.mark.parametrize("state", ["carry", "warm"])
-def test_an_encoder_that_carries_no_state_refuses_one(encoder: str, state: str, text: Path) -> None:
-    model = model_of(encoder)
-    calls = [
-        lambda: evaluate([text], model, state=state),  # pyright: ignore[reportArgumentType]
-        lambda: score(SENTENCES, model, state=state),  # pyright: ignore[reportArgumentType]
-        lambda: substitutes(["a"], model, state=state),  # pyright: ignore[reportArgumentType]
-    ]
-    for call in calls:
-        with pytest.raises(ValueError, match="use state='zeros'"):
-            call()

@@ -127,21 +127,6 @@ def test_full_queue_refuses_requests_for_vectors_before_their_bodies_are_read(
     assert page.status_code == tokens.status_code == 200
 
 
-def test_overload_is_refused_with_429_and_loses_no_accepted_request() -> None:
-    sizes = ("--max-words", 300, "--queue-words", 300, "--batch-words", 300, "--max-jobs", 1)
-    with RunningServer("--device", "cpu", *sizes) as server:
-
-        def ask(number: int) -> httpx.Response:
-            return server.post("/embed", {"inputs": [f"word {number} " * 100]})
-
-        with ThreadPoolExecutor(32) as pool:
-            answers = list(pool.map(ask, range(100)))
-        counts = {status: sum(answer.status_code == status for answer in answers) for status in (200, 429)}
-        assert sum(counts.values()) == 100 and min(counts.values()) > 0
-        server.wait_until("elmokit_queue_words", 0)
-        assert ask(0).status_code == 200
-
-
 def test_metrics_count_requests_by_endpoint_and_status(server: RunningServer) -> None:
     def count(endpoint: str, status: int) -> float:
         text = httpx.get(f"{server.url}/metrics").text

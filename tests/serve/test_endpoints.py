@@ -6,10 +6,8 @@ import base64
 import json
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,10 +19,8 @@ from running_server import CORPUS, RunningServer
 from safetensors.numpy import load as from_safetensors
 from toy_encoders import CONFIGS
 
-from elmokit.analysis import word_map as module
 from elmokit.analysis.similarity import compare, neighbors
 from elmokit.analysis.word_map import word_map
-from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.embed.embedder import Embedder
 from elmokit.lm.candidates import next_words, substitutes
@@ -32,8 +28,6 @@ from elmokit.lm.scoring import MaskedScore, score
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.serve.config import ServeConfig
-from elmokit.serve.engine import Job
-from elmokit.serve.service import Service
 from elmokit.tasks.fitting.model import TaskModel
 from elmokit.text.vocab import Vocab
 
@@ -138,20 +132,6 @@ def test_tokenize_says_where_words_are_and_which_are_known(server: RunningServer
     assert [texts[2][token["start"] : token["stop"]] for token in third] == ["An", "ex\u00adample", "of", "it", "."]
 
 
-def test_long_text_is_tokenized_while_others_are_answered(server: RunningServer) -> None:
-    text = "q\u00adz " * 4_000 + "q" * 1_900_000
-    with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(server.post, "/tokenize", {"inputs": text})
-        slowest = 0.0
-        while not late.done():
-            began = time.monotonic()
-            assert httpx.get(f"{server.url}/health").status_code == 200
-            slowest = max(slowest, time.monotonic() - began)
-        (tokens,) = late.result().json()
-    assert slowest < 5  # searching the whole text for every word took half a minute
-    assert [tokens[0][end] for end in ("start", "stop")] == [0, 3] and tokens[-1]["stop"] == len(text)
-
-
 def test_clients_of_text_embeddings_inference_may_post_to_the_address_itself(
     server: RunningServer, embedder: Embedder
 ) -> None:
@@ -204,40 +184,6 @@ def test_senses_are_the_map_of_the_word(server: RunningServer, embedder: Embedde
     answer = server.post("/senses", {"word": "a", "sentences": ["a b c d " * 400], "clusters": 2}).json()
     assert answer["uses_in_corpus"] == 400 and len(answer["uses"]) == 300
     assert server.metric("process_cpu_seconds_total") - before < 15  # each use by itself: half a million words
-
-
-def test_senses_beyond_their_time_end_before_the_next_run_of_the_language_model(
-    embedder: Embedder, ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs: list[int] = []
-
-    def slow_substitutes(sentence: tuple[str, ...], *arguments: Any, **options: Any) -> Any:
-        runs.append(len(sentence))
-        time.sleep(0.5)
-        return substitutes(sentence, *arguments, **options)
-
-    monkeypatch.setattr(module, "substitutes", slow_substitutes)
-    sentences = [[*["word"] * 200, f"left{number}", "play", f"right{number}", *["word"] * 200] for number in range(16)]
-    body = {"word": "play", "sentences": sentences, "clusters": 1}
-    (answer,) = ask({"embedder": embedder, "config": ServeConfig(timeout=3)}, ("POST", "/senses", {"json": body}))
-    assert answer.status_code == 503 and answer.json()["error"]["code"] == "timeout"
-    assert len(runs) < 16 and set(runs) <= {101}  # contexts of 50 words on each side, one a use
-
-
-def test_corpus_is_split_as_it_is_said_to_be_and_must_be_text(embedder: Embedder, tmp_path: Path) -> None:
-    corpus = tmp_path / "tokenized.txt"
-    corpus.write_text("They do n't play -well , he said .\nThey play , too .\n" * 20)
-    found = {}
-    for tokenize in (True, False):
-        service = Service(embedder, ServeConfig(corpus=corpus, tokenize=tokenize))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # a client's search finds nothing new
-            found[tokenize] = next(iter(service.uses("play", None, Job())))[0].sentence
-        service.close()
-    assert found[False] == ("They", "do", "n't", "play", "-well", ",", "he", "said", ".") != found[True]
-    corpus.write_bytes("Ein Stück.\n".encode("latin-1"))
-    with pytest.raises(ValueError, match="line 1"):
-        Service(embedder, ServeConfig(corpus=corpus))
 
 
 # --- The language model ----------------------------------------------------------------------------------------------
@@ -385,10 +331,3 @@ def test_bad_request_says_what_is_wrong(
     answer = server.post(path, body)
     assert answer.status_code == status and message in answer.json()["error"]["message"]
     assert "\n" not in answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("given", ["wordless", "wordless/config.json"])
-def test_model_is_served_by_the_name_of_its_directory(given: str, tmp_path: Path) -> None:
-    save(Pretrained(BiLM(CONFIGS["lstm"])), tmp_path / "wordless")
-    with RunningServer(tmp_path / given, "--device", "cpu") as server:
-        assert httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"] == "wordless"

@@ -219,17 +219,3 @@ def test_contrast_labels_and_structure_pass_axe(scheme: str, open_page: Callable
     results = axe.Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"]})
     violations = [(each["id"], [node["html"] for node in each["nodes"]]) for each in results.response["violations"]]
     assert violations == [] and len(results.response["passes"]) > 20
-
-
-def test_page_fits_a_narrow_screen(open_page: Callable[..., Page]) -> None:
-    page = open_page(viewport={"width": 360, "height": 700})
-    for view in VIEWS:
-        result_of(page, view)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    long = "long" * 60
-    page.locator("#senses textarea").fill("\n".join(f"a {long} play {number} b" for number in range(5)))
-    for view in ("senses", "neighbors"):
-        submit(page, view, word="play")
-    submit(page, "substitutes", sentence=f"a {long} b")
-    submit(page, "task", text=f"a {long} b")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360

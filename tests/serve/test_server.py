@@ -6,11 +6,9 @@ import json
 import shlex
 import socket
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -89,28 +87,6 @@ def test_server_that_cannot_begin_says_why_in_one_line(
     assert error.count("\n") == 1 and message in error
 
 
-def test_port_in_use_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        assert main(["serve", "--port", str(port := other.getsockname()[1])]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "in use" in error and str(port) in error
-
-
-def test_missing_library_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delitem(sys.modules, "elmokit.serve.server", raising=False)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert main(["serve", "--port", "0"]) == 2
-    assert "elmokit's extra serve" in capsys.readouterr().err
-
-
-def test_help_loads_no_library_of_the_server() -> None:
-    program = "import sys, elmokit.cli.verbs; print({'fastapi', 'pydantic', 'uvicorn', 'torch'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
-
-
 # --- The tutorial ----------------------------------------------------------------------------------------------------
 
 
@@ -136,20 +112,3 @@ def test_python_of_the_tutorial_gives_what_it_says(server: RunningServer, tmp_pa
 
 
 # --- The load of the server's benchmark ------------------------------------------------------------------------------
-
-
-def test_every_request_of_the_load_has_an_outcome(server: RunningServer) -> None:
-    def load(bodies: list[Any], port: int = server.port, **job: float) -> dict[str, Any]:
-        request = {"host": "127.0.0.1", "port": port, "path": "/embed", "bodies": bodies, **job}
-        command = [sys.executable, str(ROOT / "benchmarks" / "speed" / "http_load.py")]
-        done = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, check=True)
-        return json.loads(done.stdout)
-
-    answer = load([{"inputs": f"word {number}"} for number in range(50)] + [{"inputs": 1}] * 3, clients=4)
-    assert sorted(status for status, _ in answer["outcomes"]) == [200] * 50 + [422] * 3
-    assert 0 < max(seconds for _, seconds in answer["outcomes"]) <= answer["seconds"]
-    answer = load([{"inputs": "a"}], rate=40, seconds=1)
-    assert [status for status, _ in answer["outcomes"]] == [200] * 40 and answer["seconds"] >= 0.9
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    assert [status for status, _ in load([{"inputs": "a"}], port, rate=40, seconds=0.1)["outcomes"]] == [0] * 4

@@ -64,16 +64,6 @@ def test_balanced_losses_give_every_label_the_same_weight_in_total() -> None:
     assert (weights * torch.tensor([54, 6])).tolist() == pytest.approx([30, 30])
 
 
-def test_raw_text_in_place_of_labelled_text_is_refused(tmp_path: Path) -> None:
-    task = ClassificationTask(labels={"labels": ["neg", "pos"], "counts": [1, 1]})
-    for text in ("wonderful cast and story\nboring mess\n", "wonderful cast and story\n"):
-        (tmp_path / "raw.txt").write_text(text)
-        with pytest.raises(ValueError, match="--text"):
-            task.read(tmp_path / "raw.txt", with_answers=False)
-    (tmp_path / "raw.txt").write_text("? wonderful cast and story\n? boring mess\n")  # a mark for what is not known
-    assert len(list(task.read(tmp_path / "raw.txt", with_answers=False))) == 2
-
-
 @pytest.mark.parametrize("make, oracle_of", [(BiattentiveNetwork, BiattentiveOracle), (PooledNetwork, PooledOracle)])
 def test_network_and_loss_equal_the_formulas(make: type, oracle_of: type) -> None:
     weights, labels = torch.tensor([0.5, 1.0, 2.0]), torch.tensor([2, 0, -1, 2])

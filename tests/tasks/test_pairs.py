@@ -36,16 +36,6 @@ def test_read_accepts_the_columns_of_published_files(tmp_path: Path) -> None:
     assert [pair.label for pair in task.read(tmp_path / "snli.jsonl")] == ["neutral"]
 
 
-def test_read_splits_at_tabs_alone(tmp_path: Path) -> None:
-    """Quotes, and a field longer than Python's csv module reads."""
-    long = "word " * 30_000
-    text = f'first\tsecond\tlabel\r\nOne two "three\tfour\tyes\r\n\r\n{long}\tfour\tno\n'
-    (tmp_path / "a.tsv").write_bytes(text.encode())
-    first, second = PairsTask(PairsConfig(tokenizer="whitespace-1")).read(tmp_path / "a.tsv")
-    assert first == SentencePair(("One", "two", '"three'), ("four",), "yes")
-    assert (len(second.first), second.label) == (30_000, "no")
-
-
 def test_score_of_paraphrases_includes_f1_of_the_positive_class() -> None:
     task = PairsTask(labels={"labels": ["0", "1"]})
     gold = [SentencePair(("a",), ("b",), label) for label in "1100"]

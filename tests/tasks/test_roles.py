@@ -9,7 +9,6 @@ from oracle import log_softmax
 from task_oracles import GivenWords, RolesOracle, random_network, random_words, sentences_of
 
 from elmokit.tasks.roles import (
-    Argument,
     Frame,
     PredicateFrame,
     RolesBatch,
@@ -54,13 +53,6 @@ def test_read_leaves_out_the_column_of_coreference_in_conll_2012(tmp_path: Path)
     assert second.tags == ("O", "O", "B-ARG0", "I-ARG0", "O", "B-V")
 
 
-def test_a_predicate_of_two_phrases_is_no_argument() -> None:
-    tags = ["B-A1", "B-C-V", "B-V", "O"]
-    task = RolesTask(labels={"tags": tags})
-    (frame,) = task.predictions([PredicateFrame(("they", "gave", "it", "up"), 1)], [[3, 2, 0, 1]])
-    assert frame.arguments == (Argument(2, 3, "A1"),)
-
-
 @pytest.mark.parametrize(
     "gold, predicted, correct, excess, missed",
     [
@@ -99,14 +91,3 @@ def test_network_and_loss_equal_the_formulas() -> None:
         np.testing.assert_allclose(row[: len(expected)], expected, rtol=1e-9)
         losses += [-scores[int(word == place)] for word, scores in enumerate(log_softmax(expected))]
     assert network.loss(batch).item() == pytest.approx(np.mean(losses))
-
-
-def test_read_keeps_number_signs_that_are_words(tmp_path: Path) -> None:
-    """In the layout of CoNLL-2005, whose first column has the words."""
-    first = ["# a comment of five", "# - *", "5 - (A1*)", "was - *", "#paid pay (V*)"]
-    rows = [*first, "", "# another comment", "", "Go go (V*V)", "very - (AM*", "fast - *AM)"]  # as in CoNLL-2004
-    (tmp_path / "srl.txt").write_text("\n".join(rows))
-    task = RolesTask(RolesConfig(word_column=0, predicate_column=1, role_column=2))
-    one, two = task.read(tmp_path / "srl.txt")
-    assert one.words == ("#", "5", "was", "#paid") and one.predicate == 3 and two.words == ("Go", "very", "fast")
-    assert two.tags == ("B-V", "B-AM", "I-AM")

@@ -165,12 +165,6 @@ def test_span_scheme_recognizes_iob1_iob2_and_bioes(tags, scheme):
     assert span_scheme([tags.split()]) == scheme
 
 
-@pytest.mark.parametrize("scheme, odd", [("IOB2", "O I-X"), ("IOB1", "O B-X"), ("IOB2", "S-X"), ("BIOES", "I-X O")])
-def test_span_scheme_is_kept_when_one_sentence_has_another(scheme: str, odd: str) -> None:
-    tags = {"IOB1": "I-X I-X O I-Y", "IOB2": "B-X I-X O B-Y", "BIOES": "B-X E-X O S-Y"}[scheme]
-    assert span_scheme([*[tags.split()] * 100, odd.split()]) == scheme
-
-
 @pytest.mark.parametrize(
     "tags",
     [
@@ -205,15 +199,6 @@ def test_span_score_equals_seqeval_on_any_sequence(prefixes: str) -> None:
     assert {type: score.f1 for type, score in by_type.items()} == pytest.approx(
         {type: report[type]["f1-score"] for type in ("X", "Y")}
     )
-
-
-def test_spans_of_one_kind_have_tags_without_a_type() -> None:
-    tags = ["B", "I", "O", "B"]
-    assert to_bioes(tags) == ["B", "E", "O", "S"]
-    assert from_spans(spans(tags), 4, "IOB2") == tags
-    assert span_scores([tags], [["B", "O", "O", "B"]])[0].f1 == 0.5
-    f1 = pytest.importorskip("seqeval.metrics").f1_score
-    assert f1([tags], [["B", "O", "O", "B"]]) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES"])

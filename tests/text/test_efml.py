@@ -40,12 +40,6 @@ def test_encode_efml_equals_a_reference_encoder(config: EfmlEncoderConfig) -> No
     assert encode_efml(TOKENS, config).tolist() == [reference_encode(word, config) for word in TOKENS]
 
 
-def test_encode_efml_is_as_narrow_as_the_words_allow() -> None:
-    ids = encode_efml(["a", ""], BOTH)
-    assert ids.shape == (2, 1 + 1 + 2 + 3)  # the word, its character, begin-word and end-word, a window of padding
-    assert encode_efml([], BOTH).shape[0] == 0
-
-
 def test_encode_efml_without_a_limit_truncates_nothing() -> None:
     words = ("<oov>", "<pad>", "a" * 100)
     config = EfmlEncoderConfig(words, 1, max_characters=None)

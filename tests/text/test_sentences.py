@@ -60,14 +60,6 @@ def cut(text: str, pieces: list[str]) -> list[str]:
     return [text[begin:end] for begin, end in pairwise([0, *ends])]
 
 
-def test_segments_splits_at_white_space_without_sentence_ends() -> None:
-    text = "word " * 100
-    pieces = list(segments("en", text, window=52))
-    assert "".join(pieces) == text and set("".join(pieces).split()) == {"word"}
-    assert all(len(piece) <= 52 for piece in pieces) and all(piece.endswith(" ") for piece in pieces)
-    assert [len(piece) for piece in segments("en", "x" * 100, window=30)] == [30, 30, 30, 10]
-
-
 @pytest.mark.parametrize("mark", ["'", '"', "(", "«", "“", "a.", "'a ", "A" * 76 + "\t"])
 def test_segments_takes_linear_time(mark: str) -> None:
     start = time.process_time()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.text import tokenizer
-from elmokit.text.tokenizer import ChunkCache, ChunkRules, token_offsets
+from elmokit.text.tokenizer import ChunkCache, token_offsets
 from elmokit.text.tokenizers import get_tokenizer
 
 
@@ -58,8 +58,3 @@ def test_chunk_cache_equals_no_cache_for_every_size(texts: list[str], size: int)
     finally:
         tokenizer.CACHED_CHUNKS = before
     assert cached["x." * 10_000] == ("x", ".") * 10_000 and "x." * 10_000 not in cached
-
-
-def test_chunk_rules_treat_the_last_chunk_separately() -> None:
-    rules = ChunkRules(inside=[r"\w+\.", r"\S"], last=[r"\w+", r"\S"])
-    assert rules("etc. etc.") == ["etc.", "etc", "."] and rules(" \n") == []

@@ -4,7 +4,6 @@ import io
 import re
 import tarfile
 import time
-import unicodedata
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -16,15 +15,12 @@ from hypothesis import strategies as st
 
 from elmokit.data.prepare import prepare, read_report
 from elmokit.fs.reading import read_lines
-from elmokit.text import tokenizers
 from elmokit.text.tokenizer import INVISIBLE
 from elmokit.text.tokenizers import (
     SEGMENTERS,
     TOKENIZER_OF,
     TOKENIZERS,
-    UNSPACED_LETTER,
     get_tokenizer,
-    missing_rules,
     tokenizer_for,
 )
 
@@ -95,13 +91,6 @@ WORDS_EXAMPLES = [
 def test_rules_follow_treebank_conventions_and_keep_tokenized_text(name: str, text: str, tokens: str) -> None:
     tokenize = get_tokenizer(name).tokenize
     assert tokenize(text) == tokenize(tokens) == tokens.split()
-
-
-def test_words_1_keeps_combining_marks_in_words() -> None:
-    marks = [chr(point) for point in range(0x1100) if unicodedata.category(chr(point)) in ("Mn", "Mc")]
-    spaced = [mark for mark in marks if not UNSPACED_LETTER.match(mark)]
-    split = [f"U+{ord(mark):04X}" for mark in spaced if WORDS.tokenize(f"a{mark}b") != [f"a{mark}b"]]
-    assert len(spaced) > 400 and not split
 
 
 @given(st.text(max_size=80), st.sampled_from(["english-1", "words-1"]))
@@ -189,20 +178,6 @@ def test_tokenizer_for_raises_for_mismatched_languages(name: str, language: str 
         tokenizer_for(name, language)
 
 
-def test_missing_rules_warns_of_unsupported_languages() -> None:
-    for name, language, has_rules in [
-        (None, "de", True),
-        (None, "sv", False),
-        ("english-1", "xx", False),
-        (None, "zh", True),
-        ("characters-1", "ko", False),
-        ("english-1", None, True),
-    ]:
-        warning = missing_rules(tokenizer_for(name, language), language)
-        assert (warning is None) == has_rules
-        assert warning is None or f"no rules for sentences of '{language}'" in warning
-
-
 @pytest.mark.parametrize(
     ("text", "options", "share"),
     [
@@ -217,38 +192,7 @@ def test_prepare_warns_of_unknown_scripts(tmp_path: Path, text: str, options: di
         prepared(tmp_path, text, **options)
 
 
-@pytest.mark.parametrize(
-    ("text", "options"),
-    [
-        ("Naïve œuvre, “café” – 5 € 😀 and a word of Greek: λόγος. " + "And English. " * 50, {}),
-        ("Он живёт в Москве.", {"language": "ru"}),
-        ("我 喜欢 吃 苹果 。", {"tokenizer": "whitespace-1"}),
-    ],
-)
-def test_prepare_does_not_warn_of_known_scripts(tmp_path: Path, text: str, options: dict[str, str]) -> None:
-    prepared(tmp_path, text, **options)  # a warning would be an error
-
-
-def test_prepare_splits_chinese_by_character(tmp_path: Path) -> None:
-    assert prepared(tmp_path, "他说：“好！”我走了。", language="zh") == ["他 说 ： “ 好 ！ ”", "我 走 了 。"]
-
-
 # --- Tokenizers of other libraries -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "extra"),
-    [("rjieba", "chinese"), ("unidic-lite", "japanese"), ("pythainlp", "thai"), ("spacy:en_core_web_sm", "spacy")],
-)
-def test_segmenter_names_the_extra_of_a_missing_library(name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(module: str) -> None:
-        raise ImportError(f"No module named {module!r}")
-
-    for loader in (*SEGMENTERS.values(), tokenizers._spacy):
-        loader.cache_clear()
-    monkeypatch.setattr(tokenizers, "import_module", missing)
-    with pytest.raises(ValueError, match=f"extra {extra}"):
-        get_tokenizer(name)
 
 
 def needs(*modules: str) -> None:

@@ -30,12 +30,6 @@ def test_ids_of_unknown_words_are_unk() -> None:
     assert len(vocab) == 5 and "b" in vocab and "c" not in vocab
 
 
-def test_vocab_round_trips_through_a_file(tmp_path: Path) -> None:
-    vocab = Vocab.from_counts({"naïve": 3, "中文": 2, "\u2028": 1, "\x85": 1})
-    vocab.write(tmp_path / "vocab.txt")
-    assert Vocab.read(tmp_path / "vocab.txt") == vocab
-
-
 @given(
     st.lists(st.text(alphabet=st.characters(codec="utf-8")) | st.sampled_from(["!!!MAXTERMID", "\ufeff", "a\r", "\r"]))
 )
@@ -84,13 +78,6 @@ def test_count_words_counts_those_of_all_files(tmp_path: Path) -> None:
 
 
 # --- With a model ---------------------------------------------------------------------------------------------
-
-
-def test_an_invalid_vocabulary_of_a_character_model_is_left_out(tmp_path: Path) -> None:
-    write_bilm_hdf5(BiLM(BiLMConfig.preset("tiny")), tmp_path)
-    (tmp_path / "vocab.txt").write_text("<S>\n</S>\nthe\n")
-    with pytest.warns(UserWarning, match=r"vocab\.txt.*; the model is loaded without its vocabulary"):
-        assert load(tmp_path).vocab is None
 
 
 def test_an_invalid_vocabulary_of_a_word_model_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,15 +73,6 @@ def test_finetune_improves_the_domain_and_reports_both_texts(settings: FinetuneC
     assert written[str(folder / "heldout.txt")]["after"]["mean"] == domain.after.mean
 
 
-def test_finetune_keeps_mix_tokenizer_vocabulary_card_and_threads(settings: FinetuneConfig, folder: Path) -> None:
-    threads = torch.get_num_threads()
-    report = finetune(replace(settings, max_words=20, threads=threads + 1))
-    assert torch.get_num_threads() == threads
-    start, tuned = load(folder / "model"), load(report.model)
-    assert (tuned.mix, tuned.tokenizer, tuned.vocab) == (start.mix, start.tokenizer, start.vocab)
-    assert "fine-tuned" in tuned.card and "heldout.txt" in tuned.card and start.card.rstrip() in tuned.card
-
-
 @pytest.mark.slow
 def test_finetune_trains_a_missing_softmax_with_frozen_bilm(settings: FinetuneConfig, folder: Path) -> None:
     settings = replace(settings, model=str(folder / "headless"), softmax_epochs=15.0)
@@ -143,19 +133,6 @@ def test_finetune_refuses_another_model_a_new_vocabulary_of_word_ids_and_other_s
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             finetune(replace(settings, model=str(tmp_path / model), **changes))
-
-
-def test_finetune_keeps_the_vocabulary_of_a_word_id_model(settings: FinetuneConfig, tmp_path: Path) -> None:
-    vocab = Vocab(["<S>", "</S>", "<UNK>", "a", "the", "cat", "bird"])
-    save(Pretrained(BiLM(BiLMConfig(LSTMConfig(1, 8, 4), None, 7)), vocab=vocab), tmp_path / "words")
-    tuned = load(finetune(replace(settings, model=str(tmp_path / "words"), max_words=40, others=())).model)
-    assert tuned.vocab == vocab and tuned.softmax is not None
-
-
-def test_finetune_accepts_a_published_model(settings: FinetuneConfig, goldens: Callable[[str], Path]) -> None:
-    model = str(goldens("char-2layer"))
-    report = finetune(replace(settings, model=model, max_words=40, others=()))
-    assert load(report.model).bilm.config == load(model).bilm.config
 
 
 def test_finetune_with_a_new_vocabulary_knows_the_words_of_the_corpus(

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from elmokit.ops.packing import Packing
 from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import PretrainConfig
-from elmokit.train.optim import Optimizer, Schedule, make_optimizer, orthogonalized
+from elmokit.train.optim import Optimizer, Schedule, make_optimizer
 from elmokit.train.trainer import Trainer
 
 
@@ -162,13 +161,6 @@ def test_muon_takes_the_steps_of_pytorchs(dtype: torch.dtype, tolerance: float, 
     assert (ours.detach() - theirs.detach()).norm() <= tolerance * (theirs.detach() - 1).norm()
 
 
-@pytest.mark.parametrize("shape", [(4, 12, 5), (4, 5, 12)])
-def test_matrices_are_orthogonalized_together_as_each_by_itself(shape: tuple[int, ...]) -> None:
-    matrices, settings = torch.randn(shape, generator=torch.Generator().manual_seed(0)), ((3.4, -4.8, 2.0), 5, 1e-7)
-    each = torch.stack([orthogonalized(matrix, *settings) for matrix in matrices])
-    torch.testing.assert_close(orthogonalized(matrices, *settings), each, atol=1e-5, rtol=0)
-
-
 def test_muon_updates_only_hidden_matrices(settings: PretrainConfig) -> None:
     run = trainer(settings, recipe="muon")
     muon, adamw = run.optimizer.optimizers
@@ -203,11 +195,3 @@ def test_bfloat16_training_is_close_to_float32(settings: PretrainConfig, monkeyp
         assert {parameter.dtype for parameter in run.parameters} == {torch.float32}
     torch.testing.assert_close(losses[0], losses[1], atol=0.02, rtol=0)
     assert not torch.equal(losses[0], losses[1])
-
-
-def test_held_out_words_are_read_from_all_files(settings: PretrainConfig, tmp_path: Path) -> None:
-    files = [tmp_path / "one.txt", tmp_path / "two.txt"]
-    for file in files:
-        file.write_text("the cat sees .\nthe dog sees .\nthe fox sees .\n")
-    measured = trainer(settings).measure_heldout(files, words=10)
-    assert (measured.sentences, measured.predictions) == (4, 14)  # of each file 5 words, in two sentences

@@ -1,6 +1,5 @@
 """Training: resumed after a kill, finished runs, early stopping, fine-tuning, pretrained vectors."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from toy_tasks import toy_tasks
 
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
-from elmokit.data.readers import TaggedSentence
 from elmokit.nn.bilm import BiLM
 from elmokit.tasks.config import TASKS, WordsConfig
 from elmokit.tasks.fitting import fit as fit_module
@@ -159,21 +157,6 @@ def test_the_rate_is_halved_and_training_stops_where_the_score_no_longer_rises(
     assert report.best_epoch == 5
 
 
-def test_the_seed_alone_decides_and_the_global_generator_is_left_alone() -> None:
-    torch.manual_seed(1)
-    before = torch.get_rng_state()
-    one, same, other = (fit_quick(config=replace(QUICK, seed=seed))[0] for seed in (0, 0, 1))
-    assert torch.equal(before, torch.get_rng_state())
-    assert_equal_weights(one, same)
-    assert not torch.equal(one.network.output.weight, other.network.output.weight)
-
-
-def test_a_score_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TaggingTask, "score", lambda *_: {"score": 0.5, "rare": math.nan})
-    with pytest.raises(ValueError, match="rare"):
-        fit_quick()
-
-
 @pytest.mark.parametrize("finetune_after", [0, 1, 2])
 def test_finetuning_trains_a_copy_of_the_callers_bilm_from_its_epoch_on(
     finetune_after: int, bilm: Pretrained, monkeypatch: pytest.MonkeyPatch
@@ -190,15 +173,3 @@ def test_finetuning_trains_a_copy_of_the_callers_bilm_from_its_epoch_on(
     is_trained = [not torch.equal(tensor, before[name]) for name, tensor in fitted.model.bilm.state_dict().items()]
     assert any(is_trained) == (finetune_after < 2)
     assert report.parameters > sum(parameter.numel() for parameter in bilm.bilm.parameters())
-
-
-@pytest.mark.parametrize("number, name", [(0, "training"), (1, "development"), (2, "test")])
-def test_an_invalid_example_is_named_by_its_set_and_number(number: int, name: str) -> None:
-    strings, unequal = TaggedSentence("Ann", ("O",) * 3), TaggedSentence(("Ann", "sees"), ("O",))  # type: ignore
-    first = TOY.examples[0]
-    for examples, message in (([first, strings], "example 2 of"), ([first, unequal], "example 2 of"), ([], "no words")):
-        sets = [TOY.examples] * 3
-        sets[number] = examples
-        with pytest.raises(ValueError, match=rf"{message}|{name} set") as refused:
-            fit(TOY.task, *sets, words=LEARNED, config=QUICK)
-        assert message in str(refused.value) and f"{name} set" in str(refused.value)

@@ -12,7 +12,7 @@ from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM
 from elmokit.tasks.fitting import frozen as cache_module
-from elmokit.tasks.fitting.frozen import BiLMLayers, VectorCache, sentence_digest
+from elmokit.tasks.fitting.frozen import BiLMLayers, VectorCache
 
 SENTENCES = [["the", "cat"], [], ["a", "naïve", "\u2028", "词"], ["the", "cat"], ["x"] * 40]
 
@@ -90,7 +90,3 @@ def test_layers_of_a_bilm_equal_those_of_the_embedder_and_are_kept_apart_from_ot
     np.testing.assert_allclose(read(cache, SENTENCES[:3]), expected, atol=1e-6)
     names = {BiLMLayers(each).name for each in (embedder, Embedder(other, "cpu"), Embedder(model, "cpu", "bfloat16"))}
     assert len(names) == 3
-
-
-def test_the_digest_of_a_sentence_depends_on_its_words() -> None:
-    assert len({sentence_digest(words) for words in (["ab", "c"], ["a", "bc"], ["abc"], ["abc", ""])}) == 4

@@ -15,7 +15,6 @@ from toy_tasks import ToyTask, toy_tasks
 from elmokit.checkpoints.pretrained import CheckpointError, Pretrained
 from elmokit.data.readers import Layout, read_tagged
 from elmokit.tasks.config import TASKS, WordsConfig
-from elmokit.tasks.fitting import model as model_module
 from elmokit.tasks.fitting.fit import FitReport, fit, shuffled_batches
 from elmokit.tasks.fitting.model import (
     PADDED_WORDS,
@@ -145,19 +144,6 @@ def test_batches_hold_every_example_with_words_once_within_both_limits() -> None
     assert not one & two
 
 
-def test_a_long_stream_is_not_held_in_memory(tagger: TaskModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    examples = toy_tasks()["tagging"].examples
-    whole = list(tagger.predict_examples(examples))
-    monkeypatch.setattr(model_module, "WORDS_AT_ONCE", 5)  # sentences have three or four words
-    read: list[int] = []
-    stream = tagger.predict_examples(read.append(number) or each for number, each in enumerate(examples))
-    predictions = [next(stream)]
-    assert read == [0, 1]
-    predictions += stream
-    for one, other in zip(predictions, whole, strict=True):
-        assert_close(tagger, one, other)
-
-
 # --- Input -----------------------------------------------------------------------------------------------------------
 
 
@@ -170,20 +156,6 @@ def test_a_long_text_is_read_unless_attention_to_it_would_fill_the_memory(name: 
         text = "Ann " * 5001
         with pytest.raises(ValueError, match="at most 5,000 words"):
             model.predict([{"pairs": (text, "Ann"), "reading": ("Who?", text)}.get(name, text)])
-
-
-@pytest.mark.parametrize("name", ["tagging", "classification", "pairs", "roles"])
-def test_labels_that_the_training_set_lacks_count_as_errors(name: str) -> None:
-    toy = toy_tasks()[name]
-    changes = [
-        {"tags": ("B-NEW", *["O"] * (len(example.words) - 1))} if hasattr(example, "tags") else {"label": "NEW"}
-        for example in toy.examples[:4]
-    ]
-    test = [replace(example, **change) for example, change in zip(toy.examples, changes, strict=False)]
-    words, config = replace(NO_DROPOUT, elmo="none"), replace(toy.config, max_epochs=2)
-    _, report = fit(toy.task, toy.examples, toy.examples, test, words=words, config=config)
-    assert report.test is not None and report.test[toy.task.metric] == 0 and report.by_label is not None
-    assert (report.by_label["NEW"].recall, report.by_label["NEW"].support) == (0, 4)
 
 
 WRONG = {

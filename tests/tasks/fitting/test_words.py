@@ -1,7 +1,6 @@
 """The words of a training set, and vectors of each kind that a network reads, against their definitions."""
 
 import gzip
-import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -34,17 +33,6 @@ from elmokit.text.characters import encode_words
 
 TABLE = WordTable.from_sentences([["a", "b"], ["a", "b", "c"], ["a", "d"]])  # rows 2 to 5; c and d occur once
 SENTENCES = [["a", "c", "d"], ["b", "new"]]
-
-
-def test_a_sentence_that_examples_share_counts_once() -> None:
-    passage, question = ["a", "rare", "passage"], ["a", "question"]
-    table = WordTable.from_sentences([passage, question, passage, question])
-    assert (table.words[: table.num_frequent], len(table.words)) == (("a",), 4)
-
-
-def test_a_batch_of_empty_sentences_is_wide_enough_for_the_filters() -> None:
-    characters = Sentences([[], ["word"]], TABLE, character_cnns=[CHARACTERS]).batch([[]]).characters
-    assert characters is not None and characters.shape == (0, CHARACTERS.widest_filter)
 
 
 def test_words_that_occur_once_are_unknown_in_training_alone() -> None:
@@ -146,16 +134,3 @@ def test_other_and_truncated_files_are_refused(name: str, content: bytes, tmp_pa
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError):
         read_word_vectors(tmp_path / name, {"a", "b", "the"})
-
-
-def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    numbers = " 0.25" * 50
-    (tmp_path / "glove.txt").write_text("".join(f"word{n}{numbers}\n" for n in range(20_000)))
-    tracemalloc.start()
-    try:
-        found = read_word_vectors(tmp_path / "glove.txt", {"word7", "word19999"})
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert (tmp_path / "glove.txt").stat().st_size > 5_000_000 and peak < 2_500_000
-    assert found.words == ("word7", "word19999")
