@@ -24,7 +24,7 @@ from elmokit.text.tokenizers import (
     tokenizer_for,
 )
 
-ENGLISH, WORDS = get_tokenizer("english-1"), get_tokenizer("words-1")
+ENGLISH = get_tokenizer("english-1")
 
 # Raw text and its tokens in the treebanks.
 ENGLISH_EXAMPLES = [

@@ -69,10 +69,7 @@ def assert_same_model(left: Path, right: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "recipe, encoder",
-    [("original", None), ("modern", None), ("modern", "interleaved"), ("muon", "transformer"), ("muon", "gated_cnn")],
-)
+@pytest.mark.parametrize("recipe, encoder", [("original", None), ("muon", "interleaved")])
 def test_pretrain_killed_at_any_step_ends_with_the_same_bytes(
     settings: PretrainConfig, tmp_path: Path, recipe: Any, encoder: str | None
 ) -> None:
