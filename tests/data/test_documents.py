@@ -58,12 +58,6 @@ def test_a_row_of_parquet_is_a_document(tmp_path: Path, kind: str) -> None:
             lines_of(tmp_path / "a.parquet", field)
 
 
-def test_a_protein_is_a_document(tmp_path: Path) -> None:
-    (tmp_path / "a.FAA.gz").write_bytes(gzip.compress(b">sp|A1|ONE\nMVL\nsp\n\n>empty\n>sp|B2|TWO\nAC\n"))
-    documents = list(read_documents(str(tmp_path / "a.FAA.gz")))
-    assert [(document.lines, document.place.line) for document in documents] == [(["M V L S P"], 1), (["A C"], 6)]
-
-
 @pytest.mark.parametrize("line", ["{", "[" * 100_000, '["text"]', '{"body": "a"}', '{"text": 3}'])
 def test_a_json_line_without_a_text_is_an_error(tmp_path: Path, line: str) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "good"}\n' + line + "\n")

@@ -13,8 +13,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.documents import read_documents
 from elmokit.data.prepare import prepare
-from elmokit.data.text_files import file_tokenizers, line_tokenizer, read_sentences, tokenized_files
-from elmokit.embed.embedder import Embedder
+from elmokit.data.text_files import file_tokenizers, tokenized_files
 from elmokit.embed.files import embed_file
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import evaluate
@@ -102,12 +101,6 @@ def test_verbs_by_line_tokenize_raw_text_and_leave_tokenized_text(
     assert sorted(words_of(shard, model, True)) == sorted(expected)
 
 
-def test_language_chooses_the_rules_for_sentences(tmp_path: Path) -> None:
-    german = write(tmp_path / "de.txt", ["Er kam am 3. Oktober um ca. 12 Uhr. Sie ging."])
-    words = list(read_sentences(german, line_tokenizer("words-1", language="de")))
-    assert [" ".join(each) for each in words] == ["Er kam am 3. Oktober um ca. 12 Uhr .", "Sie ging ."]
-
-
 def test_tokenized_files_copies_raw_text_once_and_leaves_the_rest(shard: Path, tmp_path: Path) -> None:
     raw = write(tmp_path / "raw.txt", PARAGRAPHS)
     copy, same = tokenized_files([raw, shard], tmp_path / "copies", "english-1")
@@ -154,14 +147,6 @@ def test_text_that_is_what_it_is_taken_for_is_not_reported(
     lines: list[str], tokenizer: str, language: str | None, tmp_path: Path
 ) -> None:
     assert doubts(tmp_path, lines, tokenizer, language) == []
-
-
-def test_text_without_rules_is_reported(model: Pretrained, tmp_path: Path) -> None:
-    assert "no rules" in doubts(tmp_path, CHINESE, "english-1")[0]
-    assert "no rules for sentences of 'sv'" in doubts(tmp_path, GERMAN, "words-1", "sv")[0]
-    with pytest.warns(UserWarning, match="script for which english-1 has no rules"):
-        Embedder(model, "cpu").embed(CHINESE[:1])
-    Embedder(model, "cpu").embed(["The Greek letter π is read as pi."])  # a quotation is none of that
 
 
 # --- No text ---------------------------------------------------------------------------------------------------------

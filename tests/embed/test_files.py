@@ -30,7 +30,6 @@ from elmokit.fs.atomic import write_json
 from elmokit.fs.lock import only_one_in
 from elmokit.nn.bilm import BiLM
 from elmokit.storage.store import EmbeddingStore, read_index
-from elmokit.text.characters import TruncationWarning
 
 # Lines of random words look neither raw nor English.
 pytestmark = [
@@ -116,15 +115,6 @@ def test_half_precision_compressed_and_tokenized_here(tmp_path: Path, embedder: 
     assert (words, last) == (["I", "do", "n't", "."], ["Well", ",", "yes", "!"])
     assert (vectors.dtype, blank.shape) == (np.float16, (0, embedder.dim))
     np.testing.assert_array_equal(vectors, embedder.embed([words])[0].astype(np.float16))
-
-
-def test_long_words_are_counted_over_the_whole_file(tmp_path: Path, embedder: Embedder) -> None:
-    (tmp_path / "text.txt").write_text(f"short {'x' * 60}\n{'y' * 60}\n{'x' * 60} {'z' * 48}\n")
-    for kept in (0, 2):
-        with pytest.warns(TruncationWarning, match="3 words .* 48 bytes, as in .*text.txt: '[xy]{60}'"):
-            report = embed_file(tmp_path / "text.txt", tmp_path / "out", embedder, sentences_per_part=1)
-        assert (report.truncated_words, report.parts_kept) == (3, kept)
-        (tmp_path / "out" / "part-00002.safetensors").unlink()
 
 
 def test_a_sentence_of_100_000_words(tmp_path: Path) -> None:

@@ -148,18 +148,6 @@ def test_finetune_with_a_new_vocabulary_knows_the_words_of_the_corpus(
     assert tuned.bilm.config == load(folder / "model").bilm.config
 
 
-def test_finetune_splits_raw_text_with_the_tokenizer_of_the_model(
-    settings: FinetuneConfig, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = load(folder / "model")
-    model.tokenizer = "english-1"
-    save(model, tmp_path / "english")
-    (tmp_path / "raw.txt").write_text("The cat sees a dog. A hen, it sees a fox!\n" * 20)
-    raw = replace(settings, corpus=(tmp_path / "raw.txt",), heldout=(), others=(), tokenize=True, max_words=40)
-    finetune(replace(raw, model=str(tmp_path / "english")))
-    assert "40 sentences, 280 words" in capsys.readouterr().out  # words and marks: 6 and 8 of the two sentences
-
-
 @pytest.mark.parametrize("encoder", ["interleaved", "gated_cnn"])
 def test_finetune_of_each_encoder_improves_its_own_measure(
     settings: FinetuneConfig, folder: Path, tmp_path: Path, encoder: str

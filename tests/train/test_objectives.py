@@ -88,17 +88,6 @@ def test_train_step_applies_the_dropout_of_the_settings(settings: PretrainConfig
 # --- Hidden words ----------------------------------------------------------------------------------------------------
 
 
-def test_masked_words_are_hidden_in_both_directions_and_predicted(settings: PretrainConfig) -> None:
-    run = trainer(settings, "interleaved")
-    sentences = next(trainer(settings, "interleaved").objective.stream)
-    part = run.objective.next_part(run.draws)
-    assert part.hidden is not None
-    assert part.hidden.shape[1] == part.targets.shape[1] == sum(max(1, round(0.15 * len(s))) for s in sentences)
-    for direction in range(2):
-        hidden = [part.words[number] for number in part.tokens[direction, part.hidden[direction]]]
-        assert run.vocab.ids(hidden).tolist() == part.targets[0].tolist()
-
-
 def test_masked_words_do_not_leak_into_the_outputs(settings: PretrainConfig) -> None:
     """Another word in the place of a hidden one changes nothing; another visible word does."""
     run = trainer(settings, "interleaved")
