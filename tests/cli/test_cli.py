@@ -422,9 +422,8 @@ def test_interrupt_exits_130_and_says_where_a_run_resumes(
     assert capsys.readouterr().err == f"elmokit: interrupted{message and '; '}{message}\n"
 
 
-@pytest.mark.parametrize("command", ["--version", "info"])
-def test_output_whose_reader_has_left_ends_a_command_quietly(command: str) -> None:
-    program = f"import sys, time; time.sleep(1); from elmokit.cli import main; sys.exit(main(['{command}']))"
+def test_output_whose_reader_has_left_ends_a_command_quietly() -> None:
+    program = "import sys, time; time.sleep(1); from elmokit.cli import main; sys.exit(main(['--version']))"
     shell = f'"{sys.executable}" -c "{program}" | true; exit ${{PIPESTATUS[0]}}'
     run = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (141, "")

@@ -11,6 +11,12 @@ from document_examples import blocks_of, run_command
 from elmokit.cli.verbs import EXAMPLES, Verb, name_of
 
 ROOT = Path(__file__).resolve().parents[2]
+# Options of examples that train for long, and what is enough to see that they run.
+SHORTENED = {
+    "--epochs 10": "--epochs 1",
+    "--max-words 10000": "--max-words 500",
+    "fit tagging": "fit tagging --max-epochs 1",
+}
 
 
 def test_every_verb_has_one_or_two_examples() -> None:
@@ -35,6 +41,8 @@ def test_examples_run_in_their_order_in_a_checkout(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "cache"))
     for verb, commands in EXAMPLES.items():
         for command in commands if verb != "serve" else ():  # which runs until it is stopped: tests/serve
+            for long, short in SHORTENED.items():
+                command = command.replace(long, short)
             run_command(command)
     written = {path.name for path in (tmp_path / "runs").iterdir()}
     assert {"vectors", "layers.hdf5", "sentences.npy", "tiny", "speeches", "tagger", "tagged.conllu", "hdf5"} <= written

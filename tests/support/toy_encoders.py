@@ -21,7 +21,6 @@ CONFIGS = {
     "gated_cnn": BiLMConfig(None, CHAR_CNN, gated_cnn=GatedCNNConfig(2, 16, 32, width=3)),
 }
 ENCODERS = tuple(CONFIGS)
-WHOLE_SENTENCES = ("interleaved", "transformer")  # those that carry no state
 
 
 def write_config(encoder: str, path: Path) -> Path:

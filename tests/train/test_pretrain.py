@@ -74,7 +74,7 @@ def test_pretrain_killed_at_any_step_ends_with_the_same_bytes(
     settings: PretrainConfig, tmp_path: Path, recipe: Any, encoder: str | None
 ) -> None:
     config = None if encoder is None else write_config(encoder, tmp_path / "config.json")
-    settings = replace(settings, config=config, recipe=recipe, heldout=settings.corpus, evaluate_every=10)
+    settings = replace(settings, config=config, recipe=recipe, heldout=settings.corpus, evaluate_every=30)
     whole = pretrained(replace(settings, output=tmp_path / "whole"))
     kill_at_step(settings, random.SystemRandom().randrange(12, 45))
     assert not (settings.output / "model").exists()

@@ -11,7 +11,7 @@ from toy_tasks import toy_tasks
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM
-from elmokit.tasks.config import TASKS, WordsConfig
+from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.fitting import fit as fit_module
 from elmokit.tasks.fitting.fit import Epoch, FitReport, fit, train_epoch, unimproved
 from elmokit.tasks.fitting.model import TaskModel
@@ -51,13 +51,13 @@ def assert_equal_weights(one: TaskModel, other: TaskModel) -> None:
 # --- Resuming --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", ["tagging", "reading"])
 @pytest.mark.slow
 def test_a_killed_run_ends_with_the_same_weights(
     name: str, bilm: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toy = toy_tasks()[name]
-    words = WordsConfig(word_dim=8, elmo_dropout=0.3, word_dropout=0.3, finetune=name in ("tagging", "pairs"))
+    words = WordsConfig(word_dim=8, elmo_dropout=0.3, word_dropout=0.3, finetune=name == "tagging")
     options = {"words": words, "config": replace(toy.config, max_epochs=4), "model": bilm, "cache": tmp_path / "cache"}
     whole, report = fit_quick(toy, output=tmp_path / "whole", **options)
     kill_after(2, monkeypatch, toy, output=tmp_path / "killed", **options)
