@@ -215,7 +215,7 @@ def test_slow_body_and_slow_answer_end_at_the_time_limit(locked_server: RunningS
 
 
 def test_clients_that_are_killed_leave_nothing_behind(server: RunningServer) -> None:
-    body = json.dumps({"inputs": [f"some {number} words " * 30 for number in range(100)]}).encode()
+    body = json.dumps({"inputs": [f"some {number} words " * 10 for number in range(100)]}).encode()
     request = HEAD.replace(b"embed", b"embed_all") + b"Content-Length: %d\r\n\r\n" % len(body) + body
     descriptors = server.metric("process_open_fds")
 
