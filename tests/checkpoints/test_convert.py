@@ -70,20 +70,6 @@ def test_hdf5_to_native_and_back_is_exact(goldens: Callable[[str], Path], tmp_pa
     assert again["char_cnn"]["n_characters"] == 262  # AllenNLP and bilm-tf refuse 261 at inference
 
 
-def test_tensorflow_checkpoint_converts_to_its_hdf5_export(goldens: Callable[[str], Path], tmp_path: Path) -> None:
-    folder = goldens("bilm_tf_training")
-    convert(folder / "tf_checkpoint", tmp_path / "native", to="native")
-    native = load(tmp_path / "native")
-    assert native.softmax is not None and native.vocab is not None
-    with pytest.warns(UserWarning, match="cannot hold the softmax: left out"):
-        convert(tmp_path / "native", tmp_path / "hdf5", to="hdf5")
-    before, after = datasets(folder / "weights.hdf5"), datasets(tmp_path / "hdf5/weights.hdf5")
-    assert {name: array.tobytes() for name, array in before.items()} == {
-        name: array.tobytes() for name, array in after.items()
-    }
-    assert (tmp_path / "hdf5/vocab.txt").read_bytes() == (folder / "vocab.txt").read_bytes()
-
-
 def test_every_part_that_a_format_cannot_hold_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bilm, vocab = BiLM(BiLMConfig.preset("tiny")), Vocab(["<S>", "</S>", "<UNK>", "the"])
     zeros = bilm.initial_state(1)
@@ -188,24 +174,3 @@ def test_impossible_conversions_are_refused(
     save(Pretrained(bilm, vocab=vocab), tmp_path / model)
     with pytest.raises(ValueError, match=message):
         convert(tmp_path / model, tmp_path / output, **arguments)
-
-
-@pytest.mark.parametrize(("to", "name"), [("native", "out"), ("hdf5", "out"), ("token-embeddings", "out.hdf5")])
-def test_conversion_to_an_output_that_exists_needs_overwrite(tmp_path: Path, to: Any, name: str) -> None:
-    vocab = Vocab(["<S>", "</S>", "<UNK>", "the"])
-    for model in ("one", "other"):
-        save(Pretrained(BiLM(BiLMConfig.preset("tiny")), vocab=vocab), tmp_path / model)
-    output = tmp_path / "new" / name
-
-    def made() -> dict[str, bytes]:
-        files = output.iterdir() if output.is_dir() else [output]
-        return {file.name: file.read_bytes() for file in files}
-
-    convert(tmp_path / "one", output, to=to)
-    first = made()
-    with pytest.raises(FileExistsError, match="ask to overwrite it"):
-        convert(tmp_path / "other", output, to=to)
-    assert made() == first
-    convert(tmp_path / "other", output, to=to, overwrite=True)
-    assert made() != first
-    assert [path.name for path in output.parent.iterdir()] == [name]

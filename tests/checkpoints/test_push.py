@@ -1,30 +1,27 @@
-"""Models pushed to the Hugging Face Hub and loaded from there, by the real huggingface_hub.
+"""Models pushed to the Hugging Face Hub and loaded from there: the Hub is a directory, its client records calls."""
 
-The Hub is a stand-in on this machine (tests/support/hub_server.py): the real one was not reached.
-"""
-
-import sys
-from collections.abc import Iterator
+import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 import yaml
-from hub_server import TOKEN, Hub, running_hub, take_for_the_hub
-from huggingface_hub import constants
-from safetensors.torch import load_file
+from huggingface_hub import CommitOperationAdd, constants
 
-from elmokit.checkpoints.loading import describe, fingerprint, load, locate, save
+from elmokit.checkpoints.loading import fingerprint, load, save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.checkpoints.push import card_with_metadata, push_to_hub
 from elmokit.cli import main
 from elmokit.config import BiLMConfig
-from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
+
+FILES = {"config.json", "model.safetensors", "softmax.safetensors", "vocab.txt", "README.md"}
 
 
 @pytest.fixture(scope="module")
@@ -36,68 +33,66 @@ def model() -> Pretrained:
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A stand-in for the Hub, which huggingface_hub takes for the real one, and an empty cache."""
-    with running_hub() as hub:
-        take_for_the_hub(hub, monkeypatch, tmp_path)
-        yield hub
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """The calls that change the Hub, in which the branch BRANCH of OWNER/NAME is the directory hub/BRANCH."""
+    calls: list[tuple[str, Any]] = []
+
+    class Api:
+        def __init__(self, token: str | None, **library: str) -> None:
+            self.token = token or os.environ.get("HF_TOKEN")
+
+        def create_repo(self, name: str, private: bool | None, exist_ok: bool) -> None:
+            if self.token != "good":
+                raise RuntimeError("401: invalid\ntoken")
+            calls.append(("repository", (name, private)))
+            (tmp_path / "hub" / "main").mkdir(parents=True, exist_ok=exist_ok)
+
+        def create_branch(self, name: str, branch: str, exist_ok: bool) -> None:
+            (tmp_path / "hub" / branch).mkdir(exist_ok=exist_ok)
+
+        def list_repo_files(self, name: str, revision: str | None) -> list[str]:
+            return [path.name for path in (tmp_path / "hub" / (revision or "main")).iterdir()]
+
+        def create_commit(self, name: str, changes: list[Any], revision: str | None, **options: Any) -> Any:
+            calls.append(("commit", options))
+            for change in changes if not options["create_pr"] else []:
+                path = tmp_path / "hub" / (revision or "main") / change.path_in_repo
+                if isinstance(change, CommitOperationAdd):
+                    path.write_bytes(Path(change.path_or_fileobj).read_bytes())
+                else:
+                    path.unlink()
+            return SimpleNamespace(pr_url="its page" if options["create_pr"] else None, commit_url="its commit")
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    snapshot = lambda name, revision, **options: str(tmp_path / "hub" / (revision or "main"))  # noqa: E731
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    return calls
+
+
+def test_pushed_model_is_loaded_from_the_hub_and_a_second_push_replaces_it(
+    calls: list[tuple[str, Any]], model: Pretrained, tmp_path: Path
+) -> None:
+    assert push_to_hub(model, "owner/name", token="good", private=True) == "its commit"
+    assert {path.name for path in (tmp_path / "hub" / "main").iterdir()} == FILES
+    found = load("owner/name")
+    assert fingerprint(found) == fingerprint(model) and found.vocab == model.vocab
+    assert "# Tiny" in found.card and found.softmax is not None
+    (tmp_path / "hub" / "main" / "figure.png").write_bytes(b"mine")
+    push_to_hub(replace(model, softmax=None), "hf:owner/name", token="good", commit_message="Second")
+    assert {path.name for path in (tmp_path / "hub" / "main").iterdir()} == {*FILES, "figure.png"} - {
+        "softmax.safetensors"
+    }
+    other = replace(model, state_policy="carry")
+    push_to_hub(other, "owner/name", token="good", revision="v2")
+    assert [load("owner/name", revision=name).state_policy for name in ("main", "v2")] == ["zeros", "carry"]
+    assert push_to_hub(other, "owner/name", token="good", create_pr=True) == "its page"
+    assert load("owner/name").state_policy == "zeros" and calls[0] == ("repository", ("owner/name", True))
+    assert ("commit", {"commit_message": "Second", "create_pr": False}) in calls
 
 
 def metadata_of(card: str) -> dict[str, object]:
     _, metadata, _ = card.split("---\n", 2)
     return yaml.safe_load(metadata)
-
-
-def test_pushed_model_is_loaded_from_the_hub_and_a_second_push_replaces_it(hub: Hub, model: Pretrained) -> None:
-    address = push_to_hub(model, "owner/name", token=TOKEN, commit_message="First")
-    assert address.startswith(f"{hub.address}/owner/name/commit/")
-    files = {"config.json", "model.safetensors", "softmax.safetensors", "vocab.txt", "README.md"}
-    assert set(hub.files("owner/name")) == files
-    found = load("owner/name")
-    assert fingerprint(found) == fingerprint(model) and found.vocab == model.vocab
-    assert found.softmax is not None and model.softmax is not None
-    assert torch.equal(found.softmax.weight, model.softmax.weight)
-    assert describe("owner/name")["card"] == ["# Tiny", "", "Small."]
-    hub.files("owner/name")["figure.png"] = b"mine"
-    push_to_hub(replace(model, softmax=None), "hf:owner/name", token=TOKEN, storage_dtype="float16")
-    assert hub.repositories["owner/name"].subjects == ["First", "Upload a model of elmokit"]  # one commit
-    assert set(hub.files("owner/name")) == {*files, "figure.png"} - {"softmax.safetensors"}
-    stored = load_file(locate("owner/name").path / "model.safetensors")
-    assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
-
-
-def test_revision_is_a_branch_and_create_pr_a_pull_request(hub: Hub, model: Pretrained) -> None:
-    push_to_hub(model, "owner/name", token=TOKEN)
-    other = replace(model, state_policy="carry")
-    push_to_hub(other, "owner/name", token=TOKEN, revision="v2")
-    assert [load("owner/name", revision=name).state_policy for name in ("main", "v2")] == ["zeros", "carry"]
-    push_to_hub(other, "owner/name", token=TOKEN, revision="v2")  # the branch exists
-    assert push_to_hub(other, "owner/name", token=TOKEN, create_pr=True) == f"{hub.address}/owner/name/discussions/1"
-    assert load("owner/name").state_policy == "zeros"
-
-
-def test_private_model_needs_the_token(hub: Hub, model: Pretrained) -> None:
-    push_to_hub(model, "owner/name", token=TOKEN, private=True)
-    assert hub.repositories["owner/name"].private
-    with pytest.raises(FileNotFoundError, match="log in with `hf auth login` if it is private"):
-        load("owner/name")
-    assert Embedder.load("owner/name", "cpu", token=TOKEN).fingerprint() == fingerprint(model)
-    assert fingerprint(load("owner/name", local_files_only=True)) == fingerprint(model)
-
-
-def test_cache_dir_and_force_download_are_those_of_huggingface_hub(hub: Hub, model: Pretrained, tmp_path: Path) -> None:
-    push_to_hub(model, "owner/name", token=TOKEN)
-
-    def fetched(force: bool) -> int:
-        before = len(hub.requests)
-        load("owner/name", cache_dir=tmp_path / "here", force_download=force)
-        return sum(request.startswith("GET /owner/name/resolve/") for request in hub.requests[before:])
-
-    assert (fetched(False), fetched(False), fetched(True)) == (5, 0, 5)
-    assert (tmp_path / "here" / "models--owner--name").is_dir() and not (tmp_path / "cache").exists()
-
-
-# --- The card --------------------------------------------------------------------------------------------------------
 
 
 def test_card_gets_the_metadata_that_it_lacks(model: Pretrained) -> None:
@@ -119,48 +114,43 @@ def test_card_gets_the_metadata_that_it_lacks(model: Pretrained) -> None:
     assert "# owner/name" in card and 'Embedder.load("owner/name")' in card and "32 dimensions in 3 layers" in card
 
 
-# --- Trouble ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("name", "card", "options", "error", "message"),
+    ("name", "card", "token", "error", "message"),
     [
-        ("owner/name", "# Other", {"token": "hf_of_someone_else"}, OSError, "log in with `hf auth login`"),
-        ("owner/name", "# Other", {}, OSError, "log in with `hf auth login`"),
-        ("owner/name", "---\na: [\n---\n# Mine\n", {"token": TOKEN}, ValueError, "not valid YAML"),
-        ("name", "# Other", {"token": TOKEN}, ValueError, "write OWNER/NAME"),
-        ("../name", "# Other", {"token": TOKEN}, ValueError, "write OWNER/NAME"),
+        ("owner/name", "# Other", "bad", OSError, "log in with `hf auth login`"),
+        ("owner/name", "---\na: [\n---\n# Mine\n", "good", ValueError, "not valid YAML"),
+        ("../name", "# Other", "good", ValueError, "write OWNER/NAME"),
     ],
 )
+@pytest.mark.usefixtures("calls")
 def test_push_that_fails_says_what_to_do_and_changes_nothing(
-    name: str, card: str, options: dict[str, Any], error: type[Exception], message: str, hub: Hub, model: Pretrained
+    name: str, card: str, token: str, error: type[Exception], message: str, model: Pretrained
 ) -> None:
-    push_to_hub(model, "owner/name", token=TOKEN)
+    push_to_hub(model, "owner/name", token="good")
     with pytest.raises(error, match=message):
-        push_to_hub(replace(model, card=card), name, **options)
-    assert b"# Tiny" in hub.files("owner/name")["README.md"]
+        push_to_hub(replace(model, card=card), name, token=token)
+    assert "# Tiny" in load("owner/name").card
 
 
-def test_push_without_a_hub_or_without_its_package_says_so(model: Pretrained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_push_without_a_hub_is_an_error_of_the_system(model: Pretrained, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # the port that discards
     with pytest.raises(OSError, match="owner/name cannot be written on the Hugging Face Hub"):
-        push_to_hub(model, "owner/name", token=TOKEN)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ValueError, match="pip install huggingface_hub"):
-        push_to_hub(model, "owner/name")
+        push_to_hub(model, "owner/name", token="good")
 
 
 def test_command_pushes_any_model(
-    hub: Hub, model: Pretrained, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    calls: list[tuple[str, Any]],
+    model: Pretrained,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     save(model, tmp_path / "model")
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    arguments = ["convert", str(tmp_path / "model"), "--to", "hub", "--output", "owner/name"]
-    assert main([*arguments, "--private"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{hub.address}/owner/name/commit/")
-    repository = hub.repositories["owner/name"]
-    assert repository.private
-    monkeypatch.setenv("HF_TOKEN", "hf_of_someone_else")
+    arguments = ["convert", str(tmp_path / "model"), "--to", "hub", "--output", "owner/name", "--private"]
+    monkeypatch.setenv("HF_TOKEN", "good")
+    assert main(arguments) == 0 and capsys.readouterr().out.endswith("its commit\n")
+    assert calls[0] == ("repository", ("owner/name", True))
+    monkeypatch.setenv("HF_TOKEN", "bad")
     assert main(arguments) == 2
     failed = capsys.readouterr().err
     assert "log in with `hf auth login`" in failed and failed.count("\n") == 1

@@ -40,15 +40,6 @@ def test_sents2elmo_equals_elmoformanylangs(goldens: Callable[[str], Path], name
     check(folder / name / "golden.npz", result)
 
 
-def test_models_of_its_encoder_lstm_are_read_by_elmokit(goldens: Callable[[str], Path]) -> None:
-    folder = goldens("elmoformanylangs")
-    sentences = json.loads((folder / "sentences.json").read_text(encoding="utf-8"))
-    vectors = elmokit.Embedder(str(folder / "lstm_cnn")).embed(sentences[:2])
-    check(folder / "lstm_cnn" / "golden.npz", {"b1_L-2": list(vectors)})
-    with pytest.raises(ValueError, match=r"use elmokit\.Embedder"):
-        Embedder(folder / "lstm_cnn")
-
-
 def test_sents2elmo_carries_state_in_the_order_of_lengths(tmp_path: Path) -> None:
     """Five calls, beside the original's sorting and rows of state, written out a sentence at a time."""
     model = write_efml(tmp_path / "model")

@@ -128,23 +128,6 @@ after = model.elmo.scalar_mix_0.gamma.item()
     assert result["before"] == 1 and result["after"] != 1
 
 
-def test_allennlp_elmo_with_a_cached_vocabulary(run: Run) -> None:
-    result = run("""
-import torch
-from allennlp.modules.elmo import Elmo, batch_to_ids
-
-vocabulary = ["@@PADDING@@", "the", "cat", "is", "on"]
-elmo = Elmo("model/options.json", "model/model.hdf5", 1, dropout=0, vocab_to_cache=vocabulary)
-elmo._elmo_lstm._elmo_lstm.stateful = False
-sentences = [["the", "cat"], ["is", "on", "the"]]
-word_ids = torch.tensor([[1, 2, 0], [3, 4, 1]])
-by_words = elmo(batch_to_ids(sentences), word_ids)["elmo_representations"][0]
-by_characters = elmo(batch_to_ids(sentences))["elmo_representations"][0]
-""")
-    assert result["by_words"].shape == (2, 3, 32)
-    assert (result["by_words"] == result["by_characters"]).all()
-
-
 def test_allennlp_embedder_with_the_default_model(run: Run) -> None:
     with pytest.warns(UserWarning, match="each of its characters is read as a token"):
         result = run("""
@@ -214,37 +197,6 @@ embedded = embedder(batch_to_ids([["the", "cat", "is"], ["dogs"]]))
     assert result["embedded"].shape == (2, 3, 7) and result["embedder"].get_output_dim() == 7
 
 
-def test_allennlp_without_state(run: Run) -> None:
-    result = run("""
-from allennlp.modules.elmo import Elmo, batch_to_ids
-
-elmo = Elmo("model/options.json", "model/model.hdf5", 1, dropout=0.0)
-ids = batch_to_ids([["the", "cat", "is", "on", "the", "mat"]])
-first = elmo(ids)["elmo_representations"][0]
-carried = elmo(ids)["elmo_representations"][0]
-elmo._elmo_lstm._elmo_lstm.reset_states()
-again = elmo(ids)["elmo_representations"][0]
-elmo._elmo_lstm._elmo_lstm.stateful = False
-stateless = [elmo(ids)["elmo_representations"][0] for _ in range(2)]
-""")
-    assert (result["first"] == result["again"]).all() and (result["first"] != result["carried"]).any()
-    assert all((result["first"] == vectors).all() for vectors in result["stateless"])
-
-
-def test_allennlp_the_top_layer_by_fixed_mix(run: Run) -> None:
-    result = run("""
-from allennlp.modules.elmo import Elmo, batch_to_ids
-
-elmo = Elmo("model/options.json", "model/model.hdf5", 1, dropout=0, scalar_mix_parameters=[-9e10, -9e10, 1])
-elmo._elmo_lstm._elmo_lstm.stateful = False
-ids = batch_to_ids([["the", "cat"]])
-top = elmo(ids)["elmo_representations"][0]
-expected = elmo._elmo_lstm(ids)["activations"][2][:, 1:-1]
-""")
-    assert (result["top"] - result["expected"]).abs().max() < 1e-6
-    assert not result["top"].requires_grad
-
-
 def test_allennlp_proteins_as_seqvec_embeds_them(run: Run) -> None:
     result = run("""
 from allennlp.commands.elmo import ElmoEmbedder
@@ -265,26 +217,6 @@ protein_embd = torch.tensor(embedding).sum(dim=0).mean(dim=0) # Vector with shap
     assert abs(result["protein_embd"].numpy() - result["embedding"].sum(0).mean(0)).max() < 1e-5
 
 
-def test_allennlp_indexer_in_place_of_batch_to_ids(run: Run) -> None:
-    result = run("""
-import torch
-from allennlp.data.token_indexers.elmo_indexer import ELMoTokenCharactersIndexer, ELMoCharacterMapper
-from allennlp.modules.elmo import Elmo, batch_to_ids
-
-sentences = [["First", "sentence", "."], ["Another", "."]]
-indexer = ELMoTokenCharactersIndexer()
-rows = []
-for sentence in sentences:
-    indices = indexer.tokens_to_indices(sentence, None)
-    rows.append(indexer.as_padded_tensor_dict(indices, {"elmo_tokens": 3})["elmo_tokens"])
-character_ids = torch.stack(rows)
-mapper = ELMoCharacterMapper()
-by_mapper = [[mapper.convert_word_to_char_ids(word) for word in sentence] for sentence in sentences]
-same = (character_ids == batch_to_ids(sentences)).all().item()
-""")
-    assert result["same"] and result["character_ids"][1, :2].tolist() == result["by_mapper"][1]
-
-
 def test_allennlp_layers_of_the_bilm_without_boundaries(run: Run) -> None:
     result = run("""
 import torch
@@ -300,36 +232,6 @@ for activation in output["activations"]:
 stacked = torch.stack(layers, dim=1)
 """)
     assert result["stacked"].shape == (2, 3, 3, 32) and result["mask"].tolist() == [[True] * 3, [True, False, False]]
-
-
-def test_allennlp_context_free_word_vectors(run: Run) -> None:
-    result = run("""
-from allennlp.modules.elmo import Elmo, _ElmoCharacterEncoder, batch_to_ids
-
-encoder = _ElmoCharacterEncoder("model/options.json", "model/model.hdf5")
-words = ["the", "cat", "mat"]
-vectors = encoder(batch_to_ids([[word] for word in words]))["token_embedding"][:, 1]
-elmo = Elmo("model/options.json", "model/model.hdf5", 1)
-again = elmo._elmo_lstm._token_embedder(batch_to_ids([words]))["token_embedding"][0, 1:-1]
-""")
-    assert result["vectors"].shape == (3, 16) and (result["vectors"] - result["again"]).abs().max() < 1e-6
-
-
-def test_allennlp_state_is_kept_aside_for_other_text(run: Run) -> None:
-    result = run("""
-from allennlp.modules.elmo import Elmo, batch_to_ids
-
-elmo = Elmo("model/options.json", "model/model.hdf5", 1, dropout=0)
-first, second = batch_to_ids([["the", "cat", "is"]]), batch_to_ids([["on", "the", "mat"]])
-elmo(first)
-lstm = elmo._elmo_lstm._elmo_lstm
-kept = tuple(state.clone() for state in lstm._states)
-in_order = elmo(second)["elmo_representations"][0]
-elmo(batch_to_ids([["dogs", "are", "in"]]))  # for instance, the development set
-lstm._states = kept
-resumed = elmo(second)["elmo_representations"][0]
-""")
-    assert (result["in_order"] == result["resumed"]).all() and result["kept"][0].shape == (2, 1, 32)
 
 
 def test_allennlp_weights_of_a_trained_model_are_saved_and_loaded(run: Run) -> None:
@@ -359,20 +261,6 @@ def vectors(each):
 trained, loaded, fresh = vectors(model), vectors(restored), vectors(make())
 """)
     assert (result["trained"] == result["loaded"]).all() and (result["trained"] != result["fresh"]).any()
-
-
-def test_allennlp_token_embedder_from_a_configuration(run: Run) -> None:
-    result = run("""
-from allennlp.modules.elmo import batch_to_ids
-from allennlp.common import Params
-from allennlp.modules.token_embedders import ElmoTokenEmbedder
-
-params = Params({"options_file": "model/options.json", "weight_file": "model/model.hdf5", "do_layer_norm": False,
-                 "dropout": 0.0, "projection_dim": 20})
-embedder = ElmoTokenEmbedder.from_params(vocab=None, params=params)
-embedded = embedder(batch_to_ids([["the", "cat"], ["dogs", "are"]]))
-""")
-    assert result["embedded"].shape == (2, 2, 20)
 
 
 def test_allennlp_scalar_mix_of_layers_of_ones_own(run: Run) -> None:
@@ -456,77 +344,6 @@ by_characters = BidirectionalLanguageModel(options_file, weight_file)(
     by_words, by_characters = result["context_embeddings_op"], result["by_characters"]
     assert (by_words["lm_embeddings"] - by_characters["lm_embeddings"]).abs().max() < 1e-5
     assert (by_words["mask"] == by_characters["mask"]).all()
-
-
-def test_bilm_tf_dumps_a_dataset(run: Run) -> None:
-    result = run(f"""
-import h5py
-from bilm import dump_bilm_embeddings
-{DATA}
-with open('dataset_file.txt', 'w') as fout:
-    for sentence in tokenized_context + tokenized_question:
-        fout.write(' '.join(sentence) + '\\n')
-
-dump_bilm_embeddings('model/vocab.txt', 'dataset_file.txt', options_file, weight_file, 'elmo_embeddings.hdf5')
-
-with h5py.File('elmo_embeddings.hdf5', 'r') as fin:
-    second_sentence_embeddings = fin['1'][...]
-
-from bilm import Batcher, BidirectionalLanguageModel
-batcher, bilm = Batcher('model/vocab.txt', 50), BidirectionalLanguageModel(options_file, weight_file)
-one_by_one = [bilm(batcher.batch_sentences([sentence]))['lm_embeddings'][0] for sentence in tokenized_context]
-""")
-    assert result["second_sentence_embeddings"].shape == (3, 11, 32)
-    assert abs(result["second_sentence_embeddings"] - result["one_by_one"][1].numpy()).max() < 1e-5
-
-
-def test_bilm_tf_trains_tests_and_dumps(run: Run) -> None:
-    Path("vocab.txt").write_text("\n".join(["<S>", "</S>", "<UNK>", "the", "cat", "is", "on", "mat"]))
-    Path("train.txt").write_text("the cat is on the mat\nthe mat is on the cat\n" * 5)
-    result = run("""
-from bilm.training import train, test, dump_weights as dw, load_options_latest_checkpoint, load_vocab
-from bilm.data import BidirectionalLMDataset
-
-vocab = load_vocab('vocab.txt', 50)
-options = {
- 'bidirectional': True,
- 'char_cnn': {'activation': 'relu', 'embedding': {'dim': 4}, 'filters': [[1, 8], [2, 8]],
-  'max_characters_per_token': 50, 'n_characters': 261, 'n_highway': 1},
- 'dropout': 0.1,
- 'lstm': {'cell_clip': 3, 'dim': 8, 'n_layers': 2, 'proj_clip': 3, 'projection_dim': 8, 'use_skip_connections': True},
- 'all_clip_norm_val': 10.0,
- 'n_epochs': 2,
- 'n_train_tokens': 60,
- 'batch_size': 2,
- 'n_tokens_vocab': vocab.size,
- 'unroll_steps': 5,
- 'n_negative_samples_batch': 4,
-}
-data = BidirectionalLMDataset('train.txt', vocab, test=False, shuffle_on_load=True)
-train(options, data, 1, 'checkpoints', 'checkpoints')
-
-options, ckpt_file = load_options_latest_checkpoint('checkpoints')
-heldout = BidirectionalLMDataset('train.txt', vocab, test=True, shuffle_on_load=False)
-perplexity = test(options, ckpt_file, heldout, batch_size=2)
-dw('checkpoints', 'weights.hdf5')
-
-import h5py
-with h5py.File('weights.hdf5') as fin:
-    table = fin['char_embed'].shape
-""")
-    assert 1 < result["perplexity"] < 10 and result["table"] == (261, 4)
-
-
-def test_bilm_tf_vocabularies(run: Run) -> None:
-    result = run("""
-from bilm.data import UnicodeCharsVocabulary, Vocabulary
-
-vocab = Vocabulary('model/vocab.txt', validate_file=True)
-ids = vocab.encode('the cat is here')
-text = vocab.decode(ids[1:-1])
-chars = UnicodeCharsVocabulary('model/vocab.txt', 50).encode_chars('the cat is here')
-""")
-    assert result["text"] == "the cat is <UNK>" and result["chars"].shape == (6, 50)
 
 
 # --- bio_embeddings ----------------------------------------------------------------------------------------------
@@ -747,16 +564,3 @@ for sent in lex_substitutes:
     ]
     (substitutes,) = result["target_substitutes"]["cat"]
     assert all(len(substitutes[direction]["candidate_words"]) == 2 for direction in ("forward", "backward"))
-
-
-def test_simple_elmo_batcher_and_top_layer(run: Run) -> None:
-    result = run("""
-from simple_elmo import ElmoModel
-
-model = ElmoModel()
-model.load("model", max_batch_size=2)
-sentences = [["the", "cat", "is"], ["dogs"], ["in", "the", "fog"]]
-ids = model.batcher.batch_sentences(sentences)
-top = model.get_elmo_vectors(sentences, layers="top", warmup=False)
-""")
-    assert result["ids"].shape == (3, 5, 50) and result["top"].shape == (3, 3, 32)

@@ -100,24 +100,6 @@ def test_options_are_those_archived_or_those_of_the_published_models(files: Path
         assert_same(load(folder).bilm, bilm)
 
 
-BIAS = f"{EMBEDDER}_elmo_lstm._elmo_lstm.forward_layer_1.state_linearity.bias"
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ({"other._elmo_lstm._token_embedder._char_embedding_weights": torch.ones(262, 4)}, "has 2: .*other"),
-        ({BIAS: torch.ones(3)}, r"wrong shape: sequence_encoder\.stacks\.0\.layers\.1\.bias is \(3,\)"),
-        ({BIAS: torch.ones(128, dtype=torch.int64)}, r"layers\.1\.bias is no weight"),
-        ({BIAS: torch.ones(1).expand(128)}, r"layers\.1\.bias is no weight"),
-        ({BIAS: "text"}, r"layers\.1\.bias is no weight"),
-    ],
-)
-def test_weights_that_do_not_fit_are_named(weights: dict[str, Any], message: str, files: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=message):
-        load(write_model(tmp_path / "model", files, **weights))
-
-
 @pytest.mark.parametrize("content", [print, [torch.ones(2)], {"weight": torch.ones(2)}, "a text"])
 def test_files_without_an_elmo_are_refused(content: Any, files: Path, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", files)

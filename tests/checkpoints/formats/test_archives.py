@@ -71,17 +71,6 @@ def test_archive_loads_as_its_directory(name: str, prefix: str, model: Path) -> 
     assert (told["format"], told["vocabulary"], list(told["files"])) == ("archive", 4, [name])
 
 
-@pytest.mark.parametrize(
-    ("options", "weights"),
-    [("options.json", "model.hdf5"), ("elmo_options.json", "elmo_weights.hdf5"), ("options_file", "weights_file")],
-)
-def test_options_and_weights_may_have_other_names(options: str, weights: str, model: Path) -> None:
-    known = load(model).bilm
-    (model / "options.json").rename(model / options)
-    (model / "weights.hdf5").rename(model / weights)
-    assert_same_bilm(load(pack(model, "model.zip", "uniref/")).bilm, known)
-
-
 @pytest.mark.parametrize("name", ["model.tar.gz", "model.zip"])
 def test_archives_of_other_formats_load(name: str, model: Path, tmp_path: Path) -> None:
     save(Pretrained(load(model).bilm), tmp_path / "native")
@@ -132,10 +121,6 @@ def without_options(model: Path) -> Path:
     return pack(model, "model.zip")
 
 
-def empty(model: Path) -> Path:
-    return write(model.parent / "model.tar.gz", {})
-
-
 def cut(model: Path) -> Path:
     path = pack(model, "model.tar.gz")
     path.write_bytes(path.read_bytes()[:-1000])
@@ -150,23 +135,13 @@ def of_false_size(model: Path) -> Path:
     return path
 
 
-def of_false_offset(model: Path) -> Path:
-    path = pack(model, "model.zip")
-    content = bytearray(path.read_bytes())
-    content[-6] ^= 0xFF  # where the directory begins
-    path.write_bytes(content)
-    return path
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (several, r"holds elmo/weights\.hdf5, elmo/another/weights\.hdf5: unpack it"),
         (without_options, r"model\.zip: options\.json is missing"),
-        (empty, r"model\.tar\.gz: .* holds none"),
         (cut, r"model\.tar\.gz"),
         (of_false_size, "claims to unpack to more"),
-        (of_false_offset, r"model\.zip"),
         (lambda model: write(model.parent / "m.zip", {"x": b"x"}, zipfile.ZIP_LZMA), "unusual method"),
         (lambda model: write(model.parent / "m.tar", {"a/weights.hdf5": b"", "a/options.json": b"[]"}), r"m\.tar: a/"),
         (lambda model: (model / "weights.hdf5").rename(model / "model.zip"), r"model\.zip"),

@@ -1,7 +1,6 @@
 """ELMoForManyLangs' directories: loaded as published, saved in the native format, refused if damaged."""
 
 import json
-import tarfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -78,13 +77,6 @@ def test_truncated_words_are_counted(tmp_path: Path) -> None:
         assert embedder.embed([["a" * 11, "今" * 10], ["a" * 11]]).truncated_words == 2
 
 
-def test_interleaved_model_refuses_carried_state(tmp_path: Path) -> None:
-    embedder = Embedder(load(write_efml(tmp_path / "model", VARIANTS["lstm"])))
-    assert embedder.num_layers == 1
-    with pytest.raises(ValueError, match="carries no state"):
-        embedder.embed(SENTENCES, state="carry")
-
-
 # --- Formats -------------------------------------------------------------------------------------------------------
 
 
@@ -131,9 +123,7 @@ def test_describe_gives_the_sizes_of_dictionaries(tmp_path: Path) -> None:
     ("named", "lies_at"),
     [
         ("cnn.json", "cnn.json"),
-        ("/users/someone/who/left/cnn.json", "cnn.json"),
         ("..\\..\\configs\\cnn.json", "cnn.json"),
-        ("configs/cnn.json", "configs/cnn.json"),
         ("/data/cnn.json", "configs/cnn.json"),
     ],
 )
@@ -163,26 +153,15 @@ def with_entries(*entries: str) -> Damage:
     return lambda model: write_dictionary(model / "word.dic", list(entries))
 
 
-def in_a_tar_archive(model: Path) -> None:
-    with tarfile.open(model / "encoder.pkl", "w") as archive:  # as PyTorch wrote before 0.1.12
-        for name in ("sys_info", "pickle", "storages", "tensors"):
-            archive.addfile(tarfile.TarInfo(name))
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (rewritten(token_embedder={"name": "lstm"}), "token_embedder 'lstm' over characters is not known"),
         (rewritten(encoder={"name": "gru"}), "neither lstm nor elmo"),
-        (rewritten(encoder={"dim": 16}), "neither lstm nor elmo with dim and projection_dim that differ"),
         (rewritten(encoder={"dim": 48}), r"wrong shape: sequence_encoder\.stacks\.0\.layers\.0\.input_weight"),
-        (rewritten(token_embedder={"word_dim": 0, "char_dim": 0}), "needs a dictionary"),
-        (rewritten(token_embedder={"max_characters_per_token": 2}), "max_characters must be from 3"),
-        (lambda model: (model / "cnn.json").write_text('{"encoder": {}}'), "'token_embedder' is missing"),
         (with_entries(), r"word\.dic .* does not number its 0 entries"),
         (with_entries(*WORDS, "more"), r"wrong shape: token_encoder\.word_embedding"),
         (lambda model: (model / "word.dic").write_text("the\n"), r"word\.dic"),
-        (in_a_tar_archive, r"encoder\.pkl"),
         *((lambda model, name=name: (model / name).unlink(), name) for name in ("encoder.pkl", "char.dic", "cnn.json")),
     ],
 )
