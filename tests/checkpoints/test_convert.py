@@ -12,7 +12,7 @@ import torch
 from same_weights import assert_same_bilm
 
 from elmokit.checkpoints.convert import convert, save_hdf5
-from elmokit.checkpoints.formats.bilm_hdf5 import config_from_options, options_from_config
+from elmokit.checkpoints.formats.bilm_hdf5 import config_from_options
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
@@ -95,31 +95,6 @@ def test_model_of_word_ids_converts_both_ways(tmp_path: Path) -> None:
     assert_same_bilm(loaded.bilm, model.bilm)
 
 
-def test_options_of_published_models_are_read_and_written() -> None:
-    """The options.json of the original model (bilm-tf's README and AllenNLP's fixtures agree)."""
-    for name in ("tiny", "small", "medium", "original"):
-        config = BiLMConfig.preset(name)
-        assert config_from_options(json.loads(json.dumps(options_from_config(config)))) == config
-    assert options_from_config(BiLMConfig.preset("original")) == {
-        "lstm": {
-            "use_skip_connections": True,
-            "projection_dim": 512,
-            "cell_clip": 3,
-            "proj_clip": 3,
-            "dim": 4096,
-            "n_layers": 2,
-        },
-        "char_cnn": {
-            "activation": "relu",
-            "filters": [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]],
-            "n_highway": 2,
-            "embedding": {"dim": 16},
-            "n_characters": 262,
-            "max_characters_per_token": 50,
-        },
-    }
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -138,31 +113,11 @@ def test_what_hdf5_cannot_express_is_refused_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_token_embeddings_are_those_of_bilm_tf(goldens: Callable[[str], Path], tmp_path: Path) -> None:
-    folder = goldens("char-2layer")
-    sentences = json.loads(goldens("sentences.json").read_text())
-    words = sorted({word for sentence in sentences for word in sentence} - {"", "<S>", "</S>", "<UNK>"})
-    vocab = Vocab(["<S>", "</S>", "<UNK>", *words])
-    vocab.write(tmp_path / "words.txt")
-    convert(folder, tmp_path / "tokens.hdf5", to="token-embeddings", vocab=tmp_path / "words.txt")
-    found = datasets(tmp_path / "tokens.hdf5")
-    assert list(found) == ["embedding"]
-    assert (found["embedding"].shape, found["embedding"].dtype) == ((len(vocab), 16), np.float32)
-    with np.load(folder / "bilm_tf.npz") as golden:
-        of_tokens = golden["token_embeddings"]
-    for row, sentence in enumerate(sentences):
-        known = [(at, word) for at, word in enumerate(["<S>", *sentence, "</S>"]) if word in vocab]
-        expected = of_tokens[row, [at for at, _ in known]]
-        np.testing.assert_allclose(found["embedding"][vocab.ids(word for _, word in known)], expected, atol=5e-6)
-
-
 @pytest.mark.parametrize(
     ("model", "output", "arguments", "message"),
     [
         ("model", "tokens.hdf5", {"to": "token-embeddings"}, "has no vocabulary"),
-        ("words", "tokens.hdf5", {"to": "token-embeddings"}, "reads words, not characters alone"),
         ("model", "torch", {"to": "torch"}, "native, hdf5, onnx, token-embeddings, not 'torch'"),
-        ("model", "native", {"vocab": "words.txt"}, "for token-embeddings only"),
         ("model", "model", {"to": "hdf5", "overwrite": True}, "is the input"),
     ],
 )

@@ -1,7 +1,6 @@
 """Names of models: paths, files of a model, bundled names; what `describe` tells, and what may be overwritten."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,16 +89,6 @@ def test_options_find_their_weights_among_others(model: Pretrained, hdf5: Path) 
     (hdf5 / "b_options.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"several options .*b_options\.json, \S*small_options\.json"):
         load(hdf5 / "model.h5")
-
-
-def test_config_of_another_program(goldens: Callable[[str], Path], tmp_path: Path) -> None:
-    shutil.copytree(goldens("bilm_tf_training/tf_checkpoint"), tmp_path / "model")
-    (tmp_path / "model" / "config.json").write_text("{}")
-    assert locate(tmp_path / "model").format.name == "TensorFlow variables"
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    (tmp_path / "model.safetensors").write_bytes(b"weights of BERT")
-    with pytest.raises(CheckpointError, match=r"config\.json .*unknown settings .*model_type"):
-        load(tmp_path)
 
 
 def test_describe_lists_sizes_and_settings(model: Pretrained, tmp_path: Path) -> None:

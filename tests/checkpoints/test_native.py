@@ -11,17 +11,16 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file, save_model
+from safetensors.torch import save_file
 from same_weights import assert_same_bilm, assert_same_weights
 from sequence_encoders import CARRYING, CONFIGS, random_bilm
 from tensor_files import read_tensors
 
-from elmokit.checkpoints.loading import describe, fingerprint, load, save
+from elmokit.checkpoints.loading import fingerprint, load, save
 from elmokit.checkpoints.pretrained import CheckpointError, MixWeights, Pretrained, on_device
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.elmo import Elmo
 from elmokit.nn.inference import PrepackedBiLM, prepack
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
@@ -120,14 +119,6 @@ def test_float16_weights_load_as_float32(model: Pretrained, tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["half"]
 
 
-@pytest.mark.parametrize("card", ["na\udcefve", "naïve"])
-def test_cards_that_utf8_cannot_hold_are_saved_and_read(card: str, model: Pretrained, tmp_path: Path) -> None:
-    save(replace(model, card=card), tmp_path / "model")
-    assert load(tmp_path / "model").card == card.replace("\udcef", "\\udcef")
-    (tmp_path / "model" / "README.md").write_bytes(b"na\xefve")
-    assert load(tmp_path / "model").card == "na\ufffdve" and describe(tmp_path / "model")["card"] == ["na\ufffdve"]
-
-
 # --- Weights and files -------------------------------------------------------------------------------------------
 
 
@@ -142,16 +133,6 @@ def test_loaded_model_and_its_file_do_not_need_each_other(model: Pretrained, sav
     save(sent, tmp_path / "copy")
     assert fingerprint(load(tmp_path / "copy")) == fingerprint(sent) == fingerprint(model)
     assert_same_weights(load(tmp_path / "copy").softmax, model.softmax)
-
-
-def test_a_loaded_model_as_a_part_of_another_is_written_by_safetensors(saved: Path, tmp_path: Path) -> None:
-    bilm = load(saved).bilm
-    save_model(torch.nn.Sequential(Elmo(bilm)), str(tmp_path / "own.safetensors"))
-    stored = {f"0.bilm.{name}": tensor for name, tensor in bilm.state_dict().items()}
-    written = load_file(tmp_path / "own.safetensors")
-    assert all(torch.equal(tensor, written[name]) for name, tensor in stored.items())
-    shared = {weight.untyped_storage().data_ptr() for weight in bilm.parameters()}
-    assert len(shared) == len(list(bilm.parameters()))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The lock that lets one process at a time write in a directory."""
 
-import errno
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,12 +18,3 @@ def test_directory_is_locked_by_one_process_at_a_time(tmp_path: Path) -> None:
         assert is_locked and "another process is writing in" in other.stderr
     with only_one_in(tmp_path / "run") as is_locked:
         assert is_locked  # free again
-
-
-def test_file_system_without_locks_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def flock(*_: object) -> None:
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-
-    monkeypatch.setattr("fcntl.flock", flock)
-    with only_one_in(tmp_path / "run") as is_locked:
-        assert not is_locked

@@ -8,7 +8,7 @@ import pytest
 import zstandard
 
 from elmokit.fs import reading
-from elmokit.fs.reading import read_blocks, read_lines, suffixes_of
+from elmokit.fs.reading import read_blocks, read_lines
 
 TEXT = "\ufeffone\r\n\n\ufeff zwei \u2028 drei\x0bvier\nlast, without a line end"
 LINES = ["one", "", "\ufeff zwei \u2028 drei\x0bvier", "last, without a line end"]
@@ -60,21 +60,6 @@ def test_damaged_compression_is_refused(
     (tmp_path / name).write_bytes(text if damage == "plain" else whole[: len(whole) // 2])
     with pytest.raises(ValueError, match="cannot be decompressed"):
         list(read_lines(tmp_path / name))
-
-
-@pytest.mark.parametrize(
-    ("name", "suffixes"),
-    [
-        ("a.jsonl", (".jsonl", "")),
-        ("Dir.GZ/A.Conllu.GZ", (".conllu", ".gz")),
-        ("a.gz.zst", (".gz", ".zst")),
-        ("a.gz", ("", ".gz")),
-        (".gz", ("", "")),
-        ("a", ("", "")),
-    ],
-)
-def test_suffixes_of_are_those_of_the_last_part_in_lower_case(name: str, suffixes: tuple[str, str]) -> None:
-    assert suffixes_of(name) == suffixes
 
 
 def test_blocks_of_a_repetitive_zstd_file_are_small(tmp_path: Path) -> None:

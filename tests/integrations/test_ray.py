@@ -14,7 +14,6 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: make test-integ
 import pyarrow as pa
 from pyarrow import parquet
 
-from elmokit.cli import main
 from elmokit.embed.embedder import Embedder
 from elmokit.integrations.ray import EmbedWords, embed_parquet
 
@@ -83,19 +82,3 @@ class TestCluster:
         with pytest.raises(RayError):
             embed_parquet(tmp_path / "source.parquet", tmp_path / "target", num_actors=1)
         assert [path.name for path in tmp_path.iterdir()] == ["source.parquet"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--ray", "--fasta"], "--fasta cannot be used with --ray"),
-        (["--ray", "--state", "warm"], "--state cannot be used with --ray"),
-        (["--ray", "--overwrite"], "--overwrite cannot be used with --ray"),
-    ],
-)
-def test_the_command_refuses_options_without_a_meaning(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_source(tmp_path / "source")
-    assert main(["embed", str(tmp_path / "source"), "--output", str(tmp_path / "target"), *arguments]) == 2
-    assert message in capsys.readouterr().err

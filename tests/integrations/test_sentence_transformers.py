@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ import torch
 pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed: make test-integrations")
 from bundled_model import WIDTH
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 
 from elmokit.checkpoints.loading import load as load_model
@@ -25,7 +22,6 @@ from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.integrations.sentence_transformers import ElmoModule, load
 from elmokit.nn.bilm import BiLM
-from elmokit.text.characters import TruncationWarning
 from elmokit.text.vocab import Vocab
 
 TEXTS = ["The children play in the garden.", "Shakespeare wrote the play.", "", "  ", "Hä? 中文 🙂", "The play."]
@@ -108,11 +104,6 @@ def test_a_prompt_is_read_and_left_out_of_the_mean_if_asked(embedder: Embedder, 
     np.testing.assert_allclose(model.encode("The play.", prompt=prompt), expected[words:].mean(0), atol=1e-5)
 
 
-def test_a_word_that_is_too_long_is_reported(model: SentenceTransformer) -> None:
-    with pytest.warns(TruncationWarning, match="48 bytes"):
-        model.encode(["x" * 60])
-
-
 # --- Files, copies and processes -------------------------------------------------------------------------------------
 
 
@@ -150,23 +141,6 @@ def test_loading_runs_no_class_of_a_stranger(model: SentenceTransformer, tmp_pat
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ValueError, match="third-party code"):
         load(tmp_path)
-
-
-def test_copies_and_pickles_compute_the_same(model: SentenceTransformer) -> None:
-    vectors = model.encode(TEXTS)
-    for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        np.testing.assert_array_equal(again.encode(TEXTS), vectors)
-
-
-@pytest.mark.slow
-def test_a_process_of_a_pool_computes_the_same(model: SentenceTransformer) -> None:
-    shared = copy.deepcopy(model)
-    pool = shared.start_multi_process_pool(["cpu"])
-    try:
-        vectors = shared.encode(TEXTS, pool=pool, chunk_size=3)
-    finally:
-        shared.stop_multi_process_pool(pool)
-    np.testing.assert_allclose(vectors, model.encode(TEXTS), atol=1e-5)
 
 
 # --- Training and evaluation -----------------------------------------------------------------------------------------
@@ -213,11 +187,3 @@ def test_the_trainer_learns_the_mix_or_the_bilm_and_saves_it(
     assert learned.mix is not None and len(set(learned.mix.weights)) > 1
     np.testing.assert_array_equal(load(tmp_path / "saved", device="cpu").encode(TEXTS), vectors)
     np.testing.assert_allclose(Embedder(learned).encode(TEXTS), vectors, atol=1e-5)
-
-
-def test_an_evaluator_gives_the_correlation_of_cosines(model: SentenceTransformer, embedder: Embedder) -> None:
-    scores = [1.0, 0.2, 0.8, 0.1]
-    evaluator = EmbeddingSimilarityEvaluator(PAIRS["sentence1"], PAIRS["sentence2"], scores)
-    first, second = (embedder.encode(PAIRS[name], normalize_embeddings=True) for name in ("sentence1", "sentence2"))
-    ranks = [np.argsort(np.argsort(values)) for values in ((first * second).sum(1), scores)]
-    assert evaluator(model)["spearman_cosine"] == pytest.approx(np.corrcoef(ranks)[0, 1])

@@ -118,19 +118,6 @@ def test_hooks_put_elmo_before_static_vectors(hooks: bool) -> None:
     assert doc[1].vector.shape == doc.vector.shape == doc[:1].vector.shape == (WIDTH if hooks else 4,)
 
 
-def test_similarity_goes_by_the_vectors_as_they_are_now(nlp: Any) -> None:
-    doc = nlp.make_doc("They play a play")
-    doc.tensor = np.ones((4, 3), np.float32)
-    assert doc.vector_norm > 0  # which spaCy keeps
-    doc = nlp(doc)
-    assert doc.similarity(doc) == pytest.approx(1, abs=1e-5)
-    assert doc.vector_norm == pytest.approx(np.linalg.norm(doc.vector), rel=1e-5)
-    with doc.retokenize() as retokenizer:
-        retokenizer.merge(doc[0:2])
-    assert doc.similarity(doc) == pytest.approx(1, abs=1e-5)
-    assert doc[1:].similarity(doc[1:]) == pytest.approx(1, abs=1e-5)
-
-
 # --- Files, copies and processes -------------------------------------------------------------------------------------
 
 
@@ -153,13 +140,6 @@ def test_a_pipeline_refuses_another_model_than_it_was_saved_with(nlp: Any, tmp_p
     nlp.to_disk(tmp_path / "saved")
     with pytest.raises(ValueError, match="saved with"):
         spacy.load(tmp_path / "saved", config={"components.elmo.model.model": str(tmp_path / "model")})
-
-
-@pytest.mark.filterwarnings("ignore:.*W109")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_two_processes_compute_what_one_computes(nlp: Any) -> None:
-    for doc, expected in zip(nlp.pipe(TEXTS, n_process=2, batch_size=2), nlp.pipe(TEXTS), strict=True):
-        np.testing.assert_allclose(doc.tensor, expected.tensor, atol=1e-5)
 
 
 def test_spacy_finds_the_architecture_and_the_component_by_entry_points() -> None:
@@ -236,23 +216,3 @@ def test_spacy_train_learns_with_the_configuration_of_the_examples(tmp_path: Pat
     nlp = spacy.load(tmp_path / "run" / "model-best")
     examples = [Example.from_dict(nlp.make_doc(text), entities) for text, entities in SENTENCES]
     assert nlp.evaluate(examples)["ents_f"] > 0.9
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_a_tagger_learns_from_the_frozen_component() -> None:
-    nlp = spacy.blank("en")
-    nlp.add_pipe("elmo")
-    listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": WIDTH, "upstream": "*"}
-    nlp.add_pipe("tagger", config={"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": listener}})
-    sentences = {"They play chess": ["P", "V", "N"], "The play ended": ["D", "N", "V"], "We watch": ["P", "V"]}
-    examples = [Example.from_dict(nlp.make_doc(text), {"tags": tags}) for text, tags in sentences.items()]
-    optimizer = nlp.initialize(lambda: examples)
-    weights = nlp.get_pipe("elmo").model.layers[0].get_param("weights").copy()
-    losses = []
-    for _ in range(15):
-        fresh = [Example(nlp.make_doc(example.reference.text), example.reference) for example in examples]
-        losses.append(nlp.update(fresh, sgd=optimizer, annotates=["elmo"], exclude=["elmo"])["tagger"])
-    assert losses[-1] < losses[0] / 2
-    assert [token.tag_ for token in nlp("They play chess")] == ["P", "V", "N"]
-    np.testing.assert_array_equal(nlp.get_pipe("elmo").model.layers[0].get_param("weights"), weights)

@@ -1,7 +1,5 @@
-"""The speed benchmarks: their count of operations, and the workers of the sides that need no other environment."""
+"""What the benchmarks count: operations of a word, and GAP's decisions."""
 
-import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -11,29 +9,19 @@ from torch.nn.functional import conv1d, linear
 from torch.utils.flop_counter import FlopCounterMode
 
 from elmokit.config import BiLMConfig
-from elmokit.embed.embedder import Embedder
+from elmokit.tasks.coreference import CorefClusters
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-TEXT = "The cat sat .\nYes\nA dog and a cat sat on the mat .\n"
 
 
 @pytest.fixture(autouse=True)
-def scripts(monkeypatch):
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scripts' directories on the path, as where one of them is run."""
-    folders = (BENCHMARKS / "speed", BENCHMARKS, BENCHMARKS / "peers")
+    folders = (BENCHMARKS / "speed", BENCHMARKS, BENCHMARKS / "quality")
     monkeypatch.setattr(sys, "path", [*map(str, folders), *sys.path])
 
 
-@pytest.fixture
-def arguments(tmp_path):
-    from make_models import make_models
-
-    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    make_models(tmp_path / "models", ["tiny"])
-    return argparse.Namespace(text=tmp_path / "text.txt", models=tmp_path / "models", environments=None, sentences=None)
-
-
-def test_operations_of_a_long_word_are_those_that_pytorch_counts():
+def test_operations_of_a_long_word_are_those_that_pytorch_counts() -> None:
     from roofline import word_operations
 
     config = BiLMConfig.preset("small").char_cnn
@@ -48,31 +36,24 @@ def test_operations_of_a_long_word_are_those_that_pytorch_counts():
     assert word_operations(config, 128, "x") < counter.get_total_flops()
 
 
-@pytest.mark.slow
-def test_workers_answer_with_what_the_embedder_makes(arguments):
-    from measuring import ELMOKIT, PEERS, Worker
-    from worker import checksum
+def test_gap_counts_decisions_about_both_names() -> None:
+    from task_sets import gap_document, gap_f1
 
-    text = TEXT + "Only line feeds\u2028end a sentence .\n"
-    arguments.text.write_text(text, encoding="utf-8")
-    expected = checksum(Embedder.load(arguments.models / "tiny").embed(text.strip().split("\n"), layers="all"))
-    for side in (ELMOKIT, PEERS["torch-lstm"]):  # no clip binds in the random models
-        with Worker(side, "tiny", arguments) as started:
-            answer = started.ask(job="embed", batch=2, order="sorted")
-            assert answer["words"] == len(text.split())
-            assert answer["checksum"] == pytest.approx(expected, rel=1e-5)
-            assert started.ask(job="one_sentence", length=4, calls=2)["seconds"] > 0
-
-
-@pytest.mark.slow
-def test_memory_is_that_of_a_process_of_its_own(arguments, monkeypatch):
-    import embed_memory
-
-    output, size = arguments.text.with_name("report.json"), (2 * len(TEXT) + 1) / 1e6
-    options = [f"--model={arguments.models / 'tiny'}", f"--output={output}", f"--megabytes={size}"]
-    monkeypatch.setattr(sys, "argv", [embed_memory.__file__, str(arguments.text), *options])
-    embed_memory.main()
-    report = json.loads(output.read_text(encoding="utf-8"))
-    assert report["text_megabytes"] == 2 * len(TEXT) / 1e6 and report["words"] == 2 * len(TEXT.split())
-    assert (report["layers"], report["dtype"], report["sentences"]) == ("mix", "float32", 6)
-    assert 50 < report["peak_megabytes"] < 2000 and "output" not in report
+    text = "Ann Lee met Eve Ray. She left."
+    row = {
+        "ID": "test-1", "Text": text, "Pronoun": "She", "Pronoun-offset": "21",
+        "A": "Ann Lee", "A-offset": "0", "A-coref": "TRUE", "B": "Eve Ray", "B-offset": "12", "B-coref": "FALSE",
+    }  # fmt: skip
+    document, spans = gap_document(row)
+    words = [word for sentence in document.sentences for word in sentence]
+    assert {name: words[start:end] for name, (start, end) in spans.items()} == {
+        "Pronoun": ["She"], "A": ["Ann", "Lee"], "B": ["Eve", "Ray"]
+    }  # fmt: skip
+    for clusters, expected in (
+        ((((0, 2), (6, 7)),), 1.0),
+        ((((1, 2), (6, 7)),), 1.0),  # an overlapping mention of the name
+        ((((3, 5), (6, 7)),), 0.0),
+        ((((0, 2), (3, 5), (6, 7)),), 2 / 3),
+        ((), 0.0),
+    ):
+        assert gap_f1([(row, CorefClusters("", tuple(words), clusters), spans)]) == pytest.approx(expected)

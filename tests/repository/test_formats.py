@@ -158,6 +158,3 @@ def test_index_names_the_model_and_the_text_by_the_documented_digests(store: Pat
     digest = hashlib.blake2b("".join(f"{line}\n" for line in LINES).encode(), digest_size=16)
     assert index["arguments"].endswith(digest.hexdigest())
     assert index["source_bytes"] == (store.parent / "text.txt").stat().st_size
-
-
-# --- A snapshot ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import sys
 import tarfile
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import zstandard
@@ -54,23 +53,16 @@ def test_recipe_makes_a_model_with_its_card_from_raw_text(corpus: Path, tmp_path
         "HELDOUT_WORDS": 200, "MODEL": model, "RESULTS": tmp_path / "results", "PYTHON": sys.executable,
     }  # fmt: skip
 
-    def make(runs: str, **more: Any) -> float:
-        """Run the recipe; return the held-out perplexity."""
-        environment = os.environ | {name: str(value) for name, value in (settings | more).items()}
-        command = ["bash", str(RECIPES / "en_small" / "train.sh"), str(corpus), str(tmp_path / runs)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return json.loads((tmp_path / "results" / "heldout_perplexity.json").read_text())["carry"]["all"]["mean"]
-
-    perplexity = make("runs")
+    environment = os.environ | {name: str(value) for name, value in settings.items()}
+    command = ["bash", str(RECIPES / "en_small" / "train.sh"), str(corpus), str(tmp_path / "runs")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "results" / "heldout_perplexity.json").read_text())
     loaded = load(model)
     assert loaded.tokenizer == "english-1" and loaded.vocab is not None and len(loaded.vocab) == 60
     assert "float32 products" in loaded.card or "bfloat16 products" in loaded.card  # auto, as it was resolved
     assert "| alpha |" in loaded.card and "| all |" in loaded.card
-    assert perplexity < 30  # of 60 words: some was learnt
-    model.rename(tmp_path / "before")
-    assert make("more_runs", INITIAL_MODEL=tmp_path / "before", WORDS_BEFORE=9000, SEED=1) < perplexity
-    assert "began with the weights of a model that had read 9,000 words" in load(model).card
+    assert found["carry"]["all"]["mean"] < 30  # of 60 words: some was learnt
 
 
 @pytest.mark.slow
@@ -106,7 +98,7 @@ def test_numbered_text_is_the_same_text(sentences: list[list[str]], frequent: se
 
 
 @pytest.mark.slow
-def test_every_phase_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
+def test_training_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
     draw, corpus, heldout = random.Random(0), tmp_path / "corpus", tmp_path / "heldout.txt"
     corpus.mkdir()
     (corpus / "corpus.json").write_text(json.dumps({"options": {"tokenizer": "english-1"}}))
@@ -118,10 +110,9 @@ def test_every_phase_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
     vocab, config = Vocab.from_counts(Counter(" ".join(lines).split())), BiLMConfig.preset("tiny").to_dict()
     vocab.write(tmp_path / "vocab.txt")
     (tmp_path / "config.json").write_text(json.dumps(config))
-    parts, size = [tmp_path / "first", tmp_path / "second"], 4_700  # of two shards each
     import pack_for_gpu
 
-    pack = ["--heldout", heldout, "--parts", *parts, "--mib", size / pack_for_gpu.MIB, "--no-libraries"]
+    pack = ["--heldout", heldout, "--parts", tmp_path / "packed", "--mib", 1, "--no-libraries"]
     pack_for_gpu.main(list(map(str, [corpus, *pack])))
     options = {
         "--work": tmp_path / "work", "--output": tmp_path / "output", "--config": tmp_path / "config.json",
@@ -129,22 +120,11 @@ def test_every_phase_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
         "--seconds": 4, "--evaluate-every": 2, "--learning-rate": 0.06,
     }  # fmt: skip
 
-    def run(part: Path, *phases: str) -> dict[str, Any]:
-        command = [sys.executable, RECIPES / "en_small" / "on_gpu.py", *phases, "--packed", part, "--rows", 4, 8]
-        command += [value for item in options.items() for value in item]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return json.loads((tmp_path / "output" / "gpu.json").read_text())
-
-    without = ("ceilings", "tests", "tuning")
-    found = run(parts[0], "unpack", *without, "compare", "embedding", "steps")
-    assert all(found[name]["skipped"] == "no CUDA device" for name in without)
-    assert len(found["compare"]["differences"]) == 6  # outputs, and gradients of the input and four weights
-    rates = found["embedding"]["recipe, torch.float32"]
-    assert all(rates[name] > 0 for name in ("elmokit", "torch.nn.LSTM", "elmokit, to NumPy"))
-    assert found["steps"]["8"]["positions_per_second"] > 0
-    assert found["unpack"]["files"] == 2
-    found = run(parts[1], "unpack", "train")
+    command = [sys.executable, RECIPES / "en_small" / "on_gpu.py", "unpack", "train", "--packed", tmp_path / "packed"]
+    command += ["--rows", 4, 8, *(value for item in options.items() for value in item)]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "output" / "gpu.json").read_text())
     shards = sorted((tmp_path / "work" / "corpus").iterdir())
     assert [line for number in range(4) for line in lines[number::4]] == "".join(
         map(Path.read_text, shards)

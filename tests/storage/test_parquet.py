@@ -1,6 +1,5 @@
 """Parquet files of embeddings, as pyarrow reads them."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -52,11 +51,3 @@ def test_rows_hold_the_words_and_vectors_of_lines(
     for of_row, (_, vectors) in zip(table["vectors"].to_pylist(), EmbeddingStore(tmp_path / "store"), strict=True):
         np.testing.assert_array_equal(np.array(of_row, storage_dtype).reshape(vectors.shape), vectors)
     assert arrow.ParquetFile(tmp_path / "out.parquet").num_row_groups == 3
-
-
-def test_a_missing_pyarrow_is_named_before_anything_is_computed(
-    text: Path, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ValueError, match=r"pip install pyarrow \(elmokit's extra parquet\)"):
-        embed_file("absent.txt", tmp_path / "out.parquet", embedder)

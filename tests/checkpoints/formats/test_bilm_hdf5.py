@@ -130,14 +130,6 @@ def test_model_of_word_ids_is_read(tmp_path: Path) -> None:
     BiLM(config).load_state_dict(state)
 
 
-def test_projections_that_keep_the_size_are_not_expected(tmp_path: Path) -> None:
-    options = changed(lstm={"dim": 8, "projection_dim": 8}, char_cnn={"n_highway": 0})
-    shapes = {name: shape for name, shape in SHAPES.items() if not name.startswith(("RNN", "CNN_"))}
-    shapes |= {f"{cell}/W_0": (16, 32) for cell in CELLS} | {f"{cell}/B": (32,) for cell in CELLS}
-    config, state = read_bilm_hdf5(*write_pair(tmp_path, random_arrays(shapes), options))
-    BiLM(config).load_state_dict(state)
-
-
 def test_every_offending_key_is_named_at_once(tmp_path: Path) -> None:
     arrays = random_arrays(SHAPES)
     del arrays["CNN_proj/b_proj"], arrays[f"{CELLS[1]}/B"]

@@ -17,7 +17,7 @@ from elmokit.checkpoints.convert import convert
 from elmokit.checkpoints.formats.efml import settings_path
 from elmokit.checkpoints.loading import describe, fingerprint, load
 from elmokit.checkpoints.pretrained import CheckpointError, Pretrained
-from elmokit.embed.embedder import Embedder, TruncationWarning
+from elmokit.embed.embedder import Embedder
 from elmokit.nn.elmo import Elmo
 
 Damage = Callable[[Path], object]
@@ -69,12 +69,6 @@ def test_padded_batches_give_the_vectors_of_the_embedder(settings: dict[str, Any
     (mixed,) = Elmo(model.bilm).eval()(padded_ids(model, SENTENCES)).representations  # it adds the boundaries
     for row, vectors in zip(mixed, Embedder(model).embed(SENTENCES), strict=True):
         torch.testing.assert_close(row[: len(vectors)], torch.from_numpy(vectors))
-
-
-def test_truncated_words_are_counted(tmp_path: Path) -> None:
-    embedder = Embedder(load(write_efml(tmp_path / "model")))
-    with pytest.warns(TruncationWarning, match="2 words"):
-        assert embedder.embed([["a" * 11, "今" * 10], ["a" * 11]]).truncated_words == 2
 
 
 # --- Formats -------------------------------------------------------------------------------------------------------
@@ -149,18 +143,12 @@ def rewritten(**parts: dict[str, Any]) -> Damage:
     return lambda model: (model / "cnn.json").write_text(json.dumps(changed(**parts)))
 
 
-def with_entries(*entries: str) -> Damage:
-    return lambda model: write_dictionary(model / "word.dic", list(entries))
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (rewritten(token_embedder={"name": "lstm"}), "token_embedder 'lstm' over characters is not known"),
         (rewritten(encoder={"name": "gru"}), "neither lstm nor elmo"),
         (rewritten(encoder={"dim": 48}), r"wrong shape: sequence_encoder\.stacks\.0\.layers\.0\.input_weight"),
-        (with_entries(), r"word\.dic .* does not number its 0 entries"),
-        (with_entries(*WORDS, "more"), r"wrong shape: token_encoder\.word_embedding"),
         (lambda model: (model / "word.dic").write_text("the\n"), r"word\.dic"),
         *((lambda model, name=name: (model / name).unlink(), name) for name in ("encoder.pkl", "char.dic", "cnn.json")),
     ],
