@@ -26,7 +26,7 @@ MUTANTS = Path(__file__).parents[2] / "benchmarks" / "reliability" / "mutants.py
 @pytest.mark.parametrize("format", WRITERS)
 def test_mutants_are_refused_or_loaded(format: str) -> None:
     """Processes of their own load the mutants, where a crash is seen, and time and memory are bounded."""
-    command = [sys.executable, MUTANTS, "--mutants", "100", "--kinds", format]
+    command = [sys.executable, MUTANTS, "--mutants", "30", "--kinds", format]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0 and "'refused': " in run.stdout, run.stdout + run.stderr[-2000:]
 

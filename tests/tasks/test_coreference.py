@@ -7,7 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from task_oracles import CoreferenceOracle, GivenWords, cross, random_network, random_words, sentences_of
+from oracle import relu
+from task_oracles import (
+    GivenWords,
+    Sentence,
+    TaskOracle,
+    concat,
+    random_network,
+    random_words,
+    sentences_of,
+    softmax,
+)
+from torch import nn
 
 from elmokit.tasks.coreference import (
     CorefBatch,
@@ -21,6 +32,98 @@ from elmokit.tasks.coreference import (
     coreference_scores,
     non_crossing,
 )
+
+Span = tuple[int, int]  # first and last word, counted over the document
+
+
+def cross(one: Span, two: Span) -> bool:
+    """Whether two spans overlap and neither holds the other."""
+    (a, b), (c, d) = sorted([one, two])
+    return a < c <= b < d
+
+
+class CoreferenceOracle(TaskOracle):
+    """Lee et al. 2017, section 4, for one document: all candidates, the mentions that are kept, scores of pairs."""
+
+    def __init__(self, network: nn.Module, sentences: list[Sentence]) -> None:
+        super().__init__(network)
+        self.config: Any = network.config
+        encoded = [concat(self.bilstm("lstm", each.vectors), each.at_output) for each in sentences]
+        self.words = np.concatenate(encoded)
+        self.vectors: dict[Span, np.ndarray] = {}
+        start = 0
+        for sentence in encoded:
+            end = start + len(sentence)
+            for first in range(start, end):
+                for last in range(first, min(first + self.config.max_span_words, end)):
+                    self.vectors[first, last] = self._vector(first, last)
+            start = end
+        self.mention_scores = {
+            span: self._feedforward("mention.1", self.affine("mention.0", vector))
+            for span, vector in self.vectors.items()
+        }
+        self.mentions = self._mentions()
+
+    def _vector(self, first: int, last: int) -> np.ndarray:
+        """From [first word; last word; head; width], with the head found by attention."""
+        inside = self.words[first : last + 1]
+        head = softmax(self.affine("head", inside)[:, 0]) @ inside
+        width = self.weights["width.weight"][last - first]
+        weight = concat(*np.split(self.weights["span_words.weight"], 3), self.weights["span_width.weight"])
+        features = concat(self.words[first], self.words[last], head, width)
+        return relu(weight @ features + self.weights["span_width.bias"])
+
+    def _feedforward(self, name: str, first_layer: np.ndarray) -> float:
+        """The score from the outputs of a network's first linear layer."""
+        return self.affine(f"{name}.5", relu(self.affine(f"{name}.2", relu(first_layer)))).item()
+
+    def _mentions(self) -> list[Span]:
+        """The best spans that do not cross better ones, in the order of the text."""
+        kept: list[Span] = []
+        for span in sorted(self.mention_scores, key=lambda span: -self.mention_scores[span]):
+            if len(kept) < int(self.config.mentions_per_word * len(self.words)):
+                kept += [] if any(cross(span, other) for other in kept) else [span]
+        return sorted(kept)
+
+    def pair_score(self, number: int, before: int) -> float:
+        """The score of mention `before` as the antecedent of mention `number`, which includes their own scores."""
+        mention, antecedent = self.mentions[number], self.mentions[before]
+        a, b = self.vectors[mention], self.vectors[antecedent]
+        bin_of_distance = sum(number - before >= bound for bound in (1, 2, 3, 4, 5, 8, 16, 32, 64))
+        weight = concat(
+            *np.split(self.weights["pair_spans.weight"], 2),
+            self.weights["pair_product.weight"],
+            self.weights["pair_distance.weight"],
+        )
+        features = concat(a, b, a * b, self.weights["distance.weight"][bin_of_distance])
+        score = self._feedforward("pair", weight @ features + self.weights["pair_distance.bias"])
+        return score + self.mention_scores[mention] + self.mention_scores[antecedent]
+
+    def antecedent_scores(self) -> list[dict[int | None, float]]:
+        """For each mention the scores of its antecedents, by their number; None, no antecedent, has 0."""
+        reach = self.config.max_antecedents
+        return [
+            {None: 0.0, **{before: self.pair_score(number, before) for before in range(max(0, number - reach), number)}}
+            for number in range(len(self.mentions))
+        ]
+
+    def loss(self, cluster_of: dict[Span, int]) -> float:
+        """Of the correct antecedents, all of equal right, and of all candidates as mentions or not."""
+        losses = []
+        for mention, scores in zip(self.mentions, self.antecedent_scores(), strict=True):
+            correct = [
+                before
+                for before in scores
+                if before is not None
+                and mention in cluster_of
+                and cluster_of.get(self.mentions[before]) == cluster_of[mention]
+            ]
+            total = sum(np.exp(score) for score in scores.values())
+            losses.append(-np.log(sum(np.exp(scores[before]) for before in correct or [None]) / total))
+        signs = {span: 1 if span in cluster_of else -1 for span in self.mention_scores}
+        missed = sum(np.log1p(np.exp(-signs[span] * score)) for span, score in self.mention_scores.items())
+        return float(np.mean(losses) + self.config.mention_loss * missed / len(cluster_of))
+
 
 pytest.importorskip("scipy")
 
