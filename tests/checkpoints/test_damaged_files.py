@@ -14,7 +14,7 @@ import pytest
 import torch
 from mutants_of_files import WRITERS, enlarge_numbers
 from safetensors.torch import save_file
-from tensor_files import read_tensors
+from same_weights import read_tensors
 
 from elmokit.checkpoints.loading import describe, load
 from elmokit.checkpoints.pretrained import CheckpointError

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from same_weights import assert_same_bilm, assert_same_weights
+from same_weights import assert_same_bilm, assert_same_weights, read_tensors
 from sequence_encoders import CARRYING, CONFIGS, random_bilm
-from tensor_files import read_tensors
 
 from elmokit.checkpoints.loading import fingerprint, load, save
 from elmokit.checkpoints.pretrained import CheckpointError, MixWeights, Pretrained, on_device

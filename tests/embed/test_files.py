@@ -2,8 +2,11 @@
 
 import errno
 import gzip
+import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -16,7 +19,6 @@ import pytest
 import torch
 from directories import contents
 from own_process import kill, start_process
-from peak_memory import needs_peak_memory, peak_megabytes
 
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
@@ -154,6 +156,21 @@ import sys
 from elmokit.embed.files import embed_file
 embed_file(*sys.argv[1:4], layers="top", device="cpu")
 """
+
+
+# Not what getrusage says, which includes the process that started this one.
+STATUS = Path("/proc/self/status")
+
+needs_peak_memory = pytest.mark.skipif(not STATUS.is_file(), reason="only Linux tells a process's own peak memory")
+
+
+def peak_megabytes(program: str, *arguments: object) -> float:
+    """Run a Python program on one thread; its arguments are `sys.argv[1:]`."""
+    command = [sys.executable, "-c", f"{program}\nprint(open({str(STATUS)!r}).read())", *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    printed = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+    (peak,) = (line.split()[1] for line in printed.splitlines() if line.startswith("VmHWM"))
+    return int(peak) * 1024 / 1e6
 
 
 @pytest.mark.slow

@@ -1,7 +1,10 @@
-"""Models that must be the same to the last bit."""
+"""Weights that must be the same to the last bit, and weights of files that a test changes."""
+
+from pathlib import Path
 
 import torch
-from torch import nn
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from elmokit.nn.bilm import BiLM
 
@@ -18,3 +21,8 @@ def assert_same_bilm(found: BiLM, expected: BiLM) -> None:
     """Configuration and weights are equal."""
     assert found.config == expected.config
     assert_same_weights(found, expected)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Copies of a file's tensors: older versions of safetensors map the file, which then cannot be written."""
+    return {name: tensor.clone() for name, tensor in load_file(path).items()}
