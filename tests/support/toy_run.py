@@ -9,7 +9,6 @@ from elmokit.train.config import PretrainConfig
 
 NUM_SENTENCES, WORDS_PER_SENTENCE = 100, 6
 POSSIBLE_SENTENCES = 4 * 3 * 4
-NUM_WORDS = 13  # with <S>, </S> and <UNK>
 
 
 def write_text(path: Path) -> Path:
