@@ -9,6 +9,7 @@ import sys
 import tarfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -98,7 +99,7 @@ def test_numbered_text_is_the_same_text(sentences: list[list[str]], frequent: se
 
 
 @pytest.mark.slow
-def test_training_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
+def test_every_phase_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
     draw, corpus, heldout = random.Random(0), tmp_path / "corpus", tmp_path / "heldout.txt"
     corpus.mkdir()
     (corpus / "corpus.json").write_text(json.dumps({"options": {"tokenizer": "english-1"}}))
@@ -110,9 +111,10 @@ def test_training_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
     vocab, config = Vocab.from_counts(Counter(" ".join(lines).split())), BiLMConfig.preset("tiny").to_dict()
     vocab.write(tmp_path / "vocab.txt")
     (tmp_path / "config.json").write_text(json.dumps(config))
+    parts, size = [tmp_path / "first", tmp_path / "second"], 4_700  # of two shards each
     import pack_for_gpu
 
-    pack = ["--heldout", heldout, "--parts", tmp_path / "packed", "--mib", 1, "--no-libraries"]
+    pack = ["--heldout", heldout, "--parts", *parts, "--mib", size / pack_for_gpu.MIB, "--no-libraries"]
     pack_for_gpu.main(list(map(str, [corpus, *pack])))
     options = {
         "--work": tmp_path / "work", "--output": tmp_path / "output", "--config": tmp_path / "config.json",
@@ -120,11 +122,22 @@ def test_training_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
         "--seconds": 4, "--evaluate-every": 2, "--learning-rate": 0.06,
     }  # fmt: skip
 
-    command = [sys.executable, RECIPES / "en_small" / "on_gpu.py", "unpack", "train", "--packed", tmp_path / "packed"]
-    command += ["--rows", 4, 8, *(value for item in options.items() for value in item)]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "output" / "gpu.json").read_text())
+    def run(part: Path, *phases: str) -> dict[str, Any]:
+        command = [sys.executable, RECIPES / "en_small" / "on_gpu.py", *phases, "--packed", part, "--rows", 4, 8]
+        command += [value for item in options.items() for value in item]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads((tmp_path / "output" / "gpu.json").read_text())
+
+    without = ("ceilings", "tests", "tuning")
+    found = run(parts[0], "unpack", *without, "compare", "embedding", "steps")
+    assert all(found[name]["skipped"] == "no CUDA device" for name in without)
+    assert len(found["compare"]["differences"]) == 6  # outputs, and gradients of the input and four weights
+    rates = found["embedding"]["recipe, torch.float32"]
+    assert all(rates[name] > 0 for name in ("elmokit", "torch.nn.LSTM", "elmokit, to NumPy"))
+    assert found["steps"]["8"]["positions_per_second"] > 0
+    assert found["unpack"]["files"] == 2
+    found = run(parts[1], "unpack", "train")
     shards = sorted((tmp_path / "work" / "corpus").iterdir())
     assert [line for number in range(4) for line in lines[number::4]] == "".join(
         map(Path.read_text, shards)
