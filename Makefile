@@ -17,12 +17,13 @@ demo: .venv/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
 test: .venv/installed-dev
-	$(PYTEST) --ignore=tests/integrations --ignore=tests/serve
+	$(PYTEST) -m "not integrations" --ignore=tests/integrations --ignore=tests/serve
 
-# With the libraries that elmokit.integrations and elmokit.serve are for, and what their tests need. Once they are
-# installed, `make test` runs the tutorials about them too.
+# With the libraries that elmokit.integrations and elmokit.serve are for, and what their tests need; and the tutorials
+# about them.
 test-integrations: .venv/installed-integrations
 	$(PYTEST) tests/integrations tests/serve
+	$(PYTEST) -m integrations tests/repository
 
 # As where there was no C compiler: on a copy of the package without its library.
 test-portable: .venv/installed-dev

@@ -74,7 +74,7 @@ def test_recipe_of_wikitext2_measures_the_test_part(tmp_path: Path) -> None:
         lines = [" \n = Title = \n \n", *(f" The {draw.choice(NOUNS)} {draw.choice(VERBS)} . \n" for _ in range(40))]
         (source / f"wiki.{part}.tokens").write_text("".join(lines) * 2)
     (tmp_path / "config.json").write_text(json.dumps(BiLMConfig.preset("tiny").to_dict()))
-    settings = {"CONFIG": tmp_path / "config.json", "RESULTS": tmp_path, "EPOCHS": 60, "DTYPE": "float32", "THREADS": 1}
+    settings = {"CONFIG": tmp_path / "config.json", "RESULTS": tmp_path, "EPOCHS": 10, "DTYPE": "float32", "THREADS": 1}
     environment = os.environ | {name: str(value) for name, value in settings.items()} | {"PYTHON": sys.executable}
     command = ["bash", str(RECIPES / "wikitext2" / "train.sh"), str(source), str(tmp_path / "runs")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

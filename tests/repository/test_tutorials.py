@@ -8,9 +8,8 @@ import pytest
 from document_examples import run_tutorial, same_output
 
 ROOT = Path(__file__).parents[2]
-# The libraries that the code of a tutorial needs besides elmokit.
+# The libraries of elmokit.integrations that the code of a tutorial needs.
 LIBRARIES = {
-    "classification": ("sklearn",),
     "onnx": ("onnx", "onnxruntime"),
     "scale-out": ("pyarrow", "ray"),
     "scikit-learn": ("sklearn", "pandas"),
@@ -21,12 +20,16 @@ LIBRARIES = {
 # These have a test of their own.
 ELSEWHERE = {"serve": "tests/serve/test_server.py"}
 FILES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
-TUTORIALS = [path for path in FILES if path.stem not in ELSEWHERE]
+TUTORIALS = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.integrations] if path.stem in LIBRARIES else [])
+    for path in FILES
+    if path.stem not in ELSEWHERE
+]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # as a reader sees them
-@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("tutorial", TUTORIALS)
 def test_tutorial_runs(tutorial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for library in LIBRARIES.get(tutorial.stem, ()):
         pytest.importorskip(library, reason=f"{library} is not installed: make test-integrations")
