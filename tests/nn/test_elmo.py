@@ -126,7 +126,10 @@ def test_elmo_in_another_number_type_gives_representations_of_that_type(
 def test_a_compiled_elmo_takes_batches_of_any_shape_and_leaves_the_bilm_as_it_is() -> None:
     """Traced into the kernels, the biLM would be compiled in many pieces, and anew for each shape."""
     elmo, pieces = Elmo(tiny()).eval(), []
-    compiled, bilm = torch.compile(elmo, backend="aot_eager"), torch.compile(elmo.bilm, backend=lambda piece, _: pieces.append(piece))
+    compiled, bilm = (
+        torch.compile(elmo, backend="aot_eager"),
+        torch.compile(elmo.bilm, backend=lambda piece, _: pieces.append(piece)),
+    )
     for sentences in SHAPES:
         batch = batch_to_ids(sentences)
         torch.testing.assert_close(compiled(batch).representations[0], elmo(batch).representations[0])
