@@ -9,7 +9,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, StrictInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -131,8 +131,10 @@ class TokenizeRequest(BaseModel):
 # --- elmokit ---------------------------------------------------------------------------------------------------------
 
 
-class Own(BaseModel, extra="forbid"):
+class Own(BaseModel):
     """A request of elmokit's own."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 class CompareRequest(Own):
