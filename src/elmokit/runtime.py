@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 
@@ -62,6 +63,14 @@ def pick_dtype(name: str | None, device: torch.device, dtypes: dict[str, torch.d
     if (name or "float32") not in dtypes:
         raise ValueError(f"dtype must be auto or one of {', '.join(dtypes)}, not {name!r}")
     return dtypes[name or "float32"]
+
+
+def check_list(sentences: Any) -> None:
+    """ValueError for a string, whose characters, or a mapping or table, whose keys, would be read as sentences."""
+    if isinstance(sentences, str | Mapping) or hasattr(sentences, "columns"):
+        raise ValueError(
+            f"give a list of sentences or a column of texts, not a {type(sentences).__name__}; of one text [text]"
+        )
 
 
 def check_length(words: int, name: str) -> None:

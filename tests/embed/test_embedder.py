@@ -216,7 +216,8 @@ def test_embeddings_hold_the_words_of_their_rows(embedder: Embedder) -> None:
 @pytest.mark.parametrize(
     ("sentences", "options", "message"),
     [
-        ("I like apple", {}, "not a single string"),
+        ("I like apple", {}, "a list"),
+        ({"text": ["I like apple"]}, {}, "a list"),
         ([["I"], 7], {}, "sentence 1 is neither"),
         ([["I", 7]], {}, "sentence 0 is neither"),
         ([["a"], ["a"] * 100_001], {}, "sentence 1 has 100,001 words"),

@@ -82,8 +82,9 @@ def test_score_splits_strings_with_the_models_tokenizer(model: Pretrained) -> No
     (result,) = score(["a can't."], model)
     assert result.words == ("a", "ca", "n't", ".")
     assert score([], model) == []
-    with pytest.raises(ValueError, match="list of"):
-        score("a b", model)
+    for wrong in ("a b", {"text": ["a b"]}):
+        with pytest.raises(ValueError, match="a list"):
+            score(wrong, model)  # type: ignore[arg-type]
 
 
 def test_surprisal_is_that_of_brute_force_in_bits(model: Pretrained) -> None:

@@ -21,7 +21,7 @@ from elmokit.embed.outputs import OutputSpec, Pooling
 from elmokit.embed.pipeline import Pipeline, Sizes
 from elmokit.nn.bilm import BiLMState
 from elmokit.progress import ProgressBar
-from elmokit.runtime import INFERENCE_DTYPES, check_length, pick_device, pick_dtype, release_freed_memory
+from elmokit.runtime import INFERENCE_DTYPES, check_length, check_list, pick_device, pick_dtype, release_freed_memory
 from elmokit.settings import Count, StatePolicy, conform
 from elmokit.text.characters import TruncationWarning, truncation_in
 from elmokit.text.tokenizer import Sentence
@@ -270,8 +270,7 @@ class Embedder:
 
     def _split(self, sentences: Iterable[Sentence], tokenize: bool) -> Iterator[Sequence[str]]:
         """The tokens of each sentence, split lazily. ValueError for what is no list of sentences."""
-        if isinstance(sentences, str):
-            raise ValueError("give a list of sentences, not a single string: write embed([text])")
+        check_list(sentences)
         split = self._split_raw if tokenize else str.split
 
         def words_of(number: int, sentence: Sentence) -> Sequence[str]:

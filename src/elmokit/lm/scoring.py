@@ -26,6 +26,7 @@ from elmokit.fs.reading import read_lines
 from elmokit.lm.losses import log_losses, parts_of, resolve_language_model
 from elmokit.lm.measures import Measure, Perplexity, PseudoPerplexity, warn_of_unknown
 from elmokit.progress import ProgressBar
+from elmokit.runtime import check_list
 from elmokit.settings import StatePolicy
 from elmokit.text.tokenizer import Sentence
 
@@ -188,10 +189,9 @@ def score(
 
     Raises:
         ValueError: The model has no softmax, vocabulary, or state of this kind, an argument is invalid, or `sentences`
-            is a single string, or has something other than sentences.
+            is a single string, or a table.
     """
-    if isinstance(sentences, str):
-        raise ValueError("score takes a list of sentences, not a single string: write score([text])")
+    check_list(sentences)
     pretrained = resolve_language_model(model, device)
     tokenized = [words_of(pretrained, sentence, tokenize) for sentence in sentences]
     return cast(list[SentenceScore] | list[MaskedScore], list(scores(pretrained, tokenized, state, batch_size)))
