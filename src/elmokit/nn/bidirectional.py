@@ -19,6 +19,7 @@ from elmokit.ops.workspace import allocate
 
 Result = TypeVar("Result")
 States = Sequence[LSTMState | None]  # of each layer; also the state of a gated CNN
+Keep = Callable[[int, Tensor], Tensor]  # see Stack.forward
 
 
 @dataclass(frozen=True)
@@ -79,16 +80,17 @@ def has_hooks(modules: Iterable[nn.Module]) -> bool:
     return any(module._forward_hooks or module._forward_pre_hooks for module in modules)
 
 
-def run_directions(
-    encoder: nn.Module, tasks: Sequence[Callable[[], Result]], inputs: Sequence[Tensor], dropout: float = 0.0
-) -> list[Result]:
-    """Run a task for each direction, on threads of their own where the caller's thread is not needed.
+def learns(encoder: nn.Module, *inputs: Tensor) -> bool:
+    """Whether autograd records what an encoder computes, or a hook may use it."""
+    return has_hooks(encoder.modules()) or records_gradients(*inputs, *encoder.parameters())
 
-    It is needed for gradients, for dropout, which draws random numbers in order, and for hooks, which may learn.
+
+def run_directions(tasks: Sequence[Callable[[], Result]], device: torch.device, *, in_order: bool) -> list[Result]:
+    """Run a task for each direction, on threads of their own unless they must run in order on the caller's.
+
+    Gradients and hooks need the thread, and dropout, which draws random numbers, the order.
     """
-    if dropout > 0 or has_hooks(encoder.modules()) or records_gradients(*inputs, *encoder.parameters()):
-        return [task() for task in tasks]
-    return run_side_by_side([*tasks], inputs[0].device)
+    return [task() for task in tasks] if in_order else run_side_by_side([*tasks], device)
 
 
 class Stack(nn.Module):
@@ -101,7 +103,7 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(type(self).layer_type(config) for _ in range(config.num_layers))
 
     def forward(
-        self, words: Tensor, tokens: Tensor, layout: Any, states: States, starts: States, dropout: float
+        self, words: Tensor, tokens: Tensor, layout: Any, states: States, starts: States, dropout: float, keep: Keep
     ) -> tuple[list[Tensor], list[LSTMState | None]]:
         """Run over a packed stream.
 
@@ -112,17 +114,23 @@ class Stack(nn.Module):
             states: The state that the rows of each layer start from, by rank; None: it carries none.
             starts: For each layer the state that a reset sets; None: zeros.
             dropout: The probability.
+            keep: Called with the number and the values of each layer; returns the values where they are to be read.
 
         Returns:
             The token vectors, without dropout, and the outputs of each layer, (N, D) each, and their final states.
         """
-        layers, finals = [F.embedding(tokens, words)], []
+        layers, finals = [keep(0, F.embedding(tokens, words))], []
         x = apply_dropout(layers[0], dropout)
-        for layer, state, start in zip(self.layers, states, starts, strict=True):
+        for number, (layer, state, start) in enumerate(zip(self.layers, states, starts, strict=True), start=1):
             x, final = layer(x, layout, state, start, dropout)
-            layers.append(x)
+            layers.append(keep(number, x))
             finals.append(final)
         return layers, finals
+
+
+def _keep(out: Tensor | None, direction: int, number: int, layer: Tensor) -> Tensor:
+    """The layer itself, or copied to its place in `out` (L+1, 2, N, D), so that its memory is free for the next."""
+    return layer if out is None else out[number, direction].copy_(layer)
 
 
 class Bidirectional(nn.Module):
@@ -146,18 +154,19 @@ class Bidirectional(nn.Module):
         """See `BiLM.run`."""
         config, rows = self.config, packing.on(words.device).row_order
         tokens = tokens.contiguous()
+        is_learning = learns(self, words, state.h, state.c)
+        shape = (config.num_layers + 1, 2, tokens.shape[1], words.shape[1])
+        out = None if is_learning else allocate(shape, words.dtype, words.device)
         layout, tasks = self.layout(packing, words), []
         for d, stack in enumerate(self.stacks):
             states = state.of_direction(d, rows) or [None] * config.num_layers
             starts = start.of_direction(d) if start and start.h.numel() else [None] * config.num_layers
-            tasks.append(partial(stack, words, tokens[d], layout, states, starts, dropout))
+            tasks.append(partial(stack, words, tokens[d], layout, states, starts, dropout, partial(_keep, out, d)))
         if words.is_cuda and self.runs_on_streams:  # all that they share is in the arguments, and made before they part
             results = run_on_streams(tasks, words.device)
         else:
-            results = run_directions(self, tasks, [words, state.h, state.c], dropout)
+            results = run_directions(tasks, words.device, in_order=is_learning or dropout > 0)
         (fwd, fwd_states), (bwd, bwd_states) = results
-        layers = [layer for pair in zip(fwd, bwd, strict=True) for layer in pair]
-        shape = (len(layers), *fwd[0].shape)
-        out = None if records_gradients(*layers) else allocate(shape, fwd[0].dtype, words.device)
-        after = BiLMState.of_ranks([fwd_states, bwd_states], rows) if config.carries_state else state
-        return torch.stack(layers, out=out).unflatten(0, (-1, 2)), after
+        if out is None:
+            out = torch.stack([layer for pair in zip(fwd, bwd, strict=True) for layer in pair]).unflatten(0, (-1, 2))
+        return out, BiLMState.of_ranks([fwd_states, bwd_states], rows) if config.carries_state else state

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import InterleavedConfig
-from elmokit.nn.bidirectional import BiLMState, run_directions
+from elmokit.nn.bidirectional import BiLMState, learns, run_directions
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.token_encoders import Projection
 from elmokit.ops.functional import Clips, LSTMState, apply_dropout
@@ -54,7 +54,7 @@ class InterleavedLSTM(nn.Module):
             zeros = x.new_zeros(len(packing.row_order), config.cell_dim)
             inputs = zip(pair, (read, read.index_select(0, mirrored)), strict=True)
             tasks = [partial(layer, each, packing, LSTMState(zeros, zeros)) for layer, each in inputs]
-            (fwd, _), (bwd, _) = run_directions(self, tasks, [read])
+            (fwd, _), (bwd, _) = run_directions(tasks, read.device, in_order=learns(self, read))
             both = torch.cat([fwd, bwd.index_select(0, mirrored)], dim=1)
             if config.projects_layers:
                 x = x + apply_dropout(self.projections[number](both), dropout)

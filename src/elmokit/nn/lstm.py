@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import LSTMConfig
-from elmokit.nn.bidirectional import Bidirectional, Stack, States
+from elmokit.nn.bidirectional import Bidirectional, Keep, Stack, States
 from elmokit.ops.functional import Clips, LSTMState, LSTMSteps, LSTMWeights, apply_dropout, lstm
 from elmokit.ops.packing import Packing
 
@@ -78,18 +78,25 @@ class LSTMStack(Stack):
         )
 
     def forward(
-        self, words: Tensor, tokens: Tensor, packing: Packing, states: States, starts: States, dropout: float = 0.0
+        self,
+        words: Tensor,
+        tokens: Tensor,
+        packing: Packing,
+        states: States,
+        starts: States,
+        dropout: float,
+        keep: Keep,
     ) -> tuple[list[Tensor], list[LSTMState]]:
         """See `Stack.forward`."""
-        layers, finals = [F.embedding(tokens, words)], []
-        for number, (layer, state, start) in enumerate(zip(self.layers, states, starts, strict=True)):
+        layers, finals = [keep(0, F.embedding(tokens, words))], []
+        for number, (layer, state, start) in enumerate(zip(self.layers, states, starts, strict=True), start=1):
             x = apply_dropout(layers[-1], dropout)
             # Without dropout the first layer multiplies each distinct word once.
-            source, index = (words, tokens) if number == 0 and not dropout else (x, None)
+            source, index = (words, tokens) if number == 1 and not dropout else (x, None)
             outputs, final = layer(source, packing, state, start, index)
-            layers.append(outputs + x if number > 0 and self.use_skip_connections else outputs)
+            layers.append(keep(number, outputs + x if number > 1 and self.use_skip_connections else outputs))
             finals.append(final)
-        return [*layers[:-1], apply_dropout(layers[-1], dropout)], finals
+        return [*layers[:-1], keep(-1, apply_dropout(layers[-1], dropout))], finals
 
 
 class BidirectionalLSTM(Bidirectional):

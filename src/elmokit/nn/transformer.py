@@ -148,7 +148,8 @@ class TransformerStack(Stack):
     def forward(self, *inputs: Any) -> tuple[list[Tensor], Any]:
         """See `Stack.forward`."""
         layers, finals = super().forward(*inputs)
-        return [*layers[:-1], _normalized(layers[-1])], finals
+        *_, keep = inputs
+        return [*layers[:-1], keep(-1, _normalized(layers[-1]))], finals
 
 
 class BidirectionalTransformer(Bidirectional):
