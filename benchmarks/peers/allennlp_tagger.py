@@ -1,6 +1,6 @@
 """Train the same BiLSTM-CRF on AllenNLP's `Elmo` and on elmokit's; compare scores and time for the same epochs.
 
-    elmokit convert en-small --output exported --to hdf5
+    elmokit convert --model en-small --output exported --to hdf5
     DIRECTORY/allennlp/bin/python benchmarks/peers/allennlp_tagger.py --data CONLL2003 --model exported --side allennlp
     DIRECTORY/allennlp/bin/python benchmarks/peers/allennlp_tagger.py --data CONLL2003 --model exported --side elmokit
 

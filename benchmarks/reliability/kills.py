@@ -66,9 +66,9 @@ VERBS = {
     "encode": Verb("encode text.txt --output out.npy --model model --sentences-per-part 20"),
     "fit": Verb(f"fit tagging tagged.conllu tagged.conllu {MODEL} --cache cache --max-epochs 3"),
     "score": Verb("score text.txt --output out.jsonl --model model", False),
-    "predict": Verb("predict tagger tagged.conllu --output out.conllu", False),
-    "convert": Verb("convert model --output out"),
-    "convert hdf5": Verb("convert model --output out --to hdf5"),
+    "predict": Verb("predict tagged.conllu --model tagger --output out.conllu", False),
+    "convert": Verb("convert --model model --output out"),
+    "convert hdf5": Verb("convert --model model --output out --to hdf5"),
     "senses": Verb("senses the --corpus text.txt --output out --model model --max-uses 50", False),
 }  # fmt: skip
 
@@ -94,7 +94,7 @@ def write_inputs(folder: Path) -> None:
     (folder / "tagged.conllu").write_text(tagged)
     save(tiny(), folder / "model")
     for command in (
-        "convert model --output old --to hdf5",
+        "convert --model model --output old --to hdf5",
         "fit tagging tagged.conllu tagged.conllu --output tagger --model model --cache cache --max-epochs 1",
     ):
         if (done := run(command.split(), folder)).returncode:

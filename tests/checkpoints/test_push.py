@@ -136,7 +136,7 @@ def test_command_pushes_any_model(
     calls: list[tuple[str, Any]], model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(model, tmp_path / "model")
-    arguments = ["convert", str(tmp_path / "model"), "--to", "hub", "--output", "owner/name", "--private"]
+    arguments = ["convert", "--model", str(tmp_path / "model"), "--to", "hub", "--output", "owner/name", "--private"]
     monkeypatch.setenv("HF_TOKEN", "good")
     assert main(arguments) == 0 and calls[0] == ("repository", ("owner/name", True))
     monkeypatch.setenv("HF_TOKEN", "bad")

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -207,7 +208,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "predict tagger test.txt --output tagged.jsonl --text --task own.py:Own --device cpu --overwrite",
+        "predict test.txt --model tagger --output tagged.jsonl --text --task own.py:Own --device cpu --overwrite",
         "elmokit.tasks.fitting.model.predict_file",
         {
             "model": Path("tagger"),
@@ -219,7 +220,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
             "overwrite": True,
         },
     ),
-    ("info model", "elmokit.checkpoints.loading.describe", {"model": "model"}),
+    ("info --model model", "elmokit.checkpoints.loading.describe", {"model": "model"}),
     (
         "finetune --corpus domain.txt --output run --heldout heldout.txt --model model --new-vocab --epochs 3",
         "elmokit.train.finetune.finetune",
@@ -252,7 +253,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "serve model --port 0 --task-model tagger --max-jobs 3 --dtype bfloat16 --device cpu",
+        "serve --model model --port 0 --task-model tagger --max-jobs 3 --dtype bfloat16 --device cpu",
         "elmokit.serve.server.serve",
         {
             "model": "model",
@@ -262,7 +263,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "convert model --output vectors.hdf5 --to token-embeddings --vocab words.txt --overwrite",
+        "convert --model model --output vectors.hdf5 --to token-embeddings --vocab words.txt --overwrite",
         "elmokit.checkpoints.convert.convert",
         {
             "input": "model",
@@ -273,14 +274,14 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "convert en-small --to hub --output owner/name --private",
+        "convert --model en-small --to hub --output owner/name --private",
         "elmokit.checkpoints.push.push_to_hub",
         {"model": "en-small", "repo_id": "owner/name", "private": True},
     ),
 ]
 
 
-def _exit_code(arguments: list[str]) -> int:
+def _exit_code(arguments: Sequence[str]) -> int:
     """The exit code of a command, whether it returns or raises SystemExit."""
     try:
         return cli.main(arguments)
@@ -303,6 +304,36 @@ def test_help_of_a_verb_shows_no_undocumented_choices(verb: str, capsys: pytest.
     assert "None" not in printed and "(default: )" not in printed
     description = printed.partition("\n\n")[2].partition("\n\n")[0]
     assert description.strip().endswith("."), "no sentence says what it does"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("embd raw.txt --output a", "did you mean embed?"),
+        ("nextwords text", "did you mean next-words?"),
+        ("xyz", "elmokit --help"),
+        ("embed raw.txt --outpt a", "--outpt: did you mean --output?"),
+        ("embed raw.txt --output a --layer=top", "--layer: did you mean --layers?"),
+        ("serve --prt 4", "--prt: did you mean --port?"),
+        ("embed raw.txt --output a --layers tpo", "{mix,average,sum,top,all}|INT cannot be 'tpo'"),
+        ("embed raw.txt --output a --dtype flot32", "('float32', 'bfloat16', 'int8', 'auto')"),
+        ("substitutes text --positions b", "[INT [INT ...]] cannot be 'b'"),
+        ("probe train.conllu", "elmokit probe: DEV"),
+        ("embed a b --output c", "unexpected: b (see elmokit embed --help)"),
+        ("fit pairs a b --output c --taget score", "--taget: did you mean --target?"),
+    ],
+)
+def test_typing_error_is_one_line_with_the_remedy(command: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _exit_code(command.split()) == 2
+    printed = capsys.readouterr()
+    assert printed.err.count("\n") == 1 and words in printed.err and not printed.out
+
+
+def test_word_help_does_what_the_option_does(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("embed --help", "help embed", "--help", ""):
+        assert _exit_code(command.split()) == 0
+    of_option, of_word, *of_all = capsys.readouterr().out.split("usage: ")[1:]
+    assert of_option == of_word != of_all[0] == of_all[1]
 
 
 @pytest.mark.parametrize(("command", "function", "arguments"), CALLS)

@@ -18,7 +18,7 @@ MODEL, OUT = "MODEL", "OUT"
 
 # In this order: some read what one before them wrote.
 COMMANDS = [
-    f"info {MODEL}",
+    f"info --model {MODEL}",
     f"embed {DATA}/sentences.txt --output {OUT}/vectors --model {MODEL}",
     f"embed {DATA}/sentences.txt --output {OUT}/layers.hdf5 --layers all --model {MODEL}",
     f"encode {DATA}/sentences.txt --output {OUT}/sentences.npy --model {MODEL}",
@@ -29,9 +29,9 @@ COMMANDS = [
     f"probe {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL}",
     f"wsd {DATA}/coarse-wsd --model {MODEL}",
     f"fit tagging {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL} --output {OUT}/tagger --max-epochs 1",
-    f"predict {OUT}/tagger {DATA}/test.conllu --output {OUT}/tagged.conllu",
+    f"predict {DATA}/test.conllu --model {OUT}/tagger --output {OUT}/tagged.conllu",
     f"evaluate {DATA}/test.conllu --model {OUT}/tagger",
-    f"convert {MODEL} --output {OUT}/converted",
+    f"convert --model {MODEL} --output {OUT}/converted",
 ]
 LANGUAGE_MODEL_COMMANDS = [
     f"evaluate {DATA}/heldout.txt --model {MODEL}",
@@ -42,7 +42,7 @@ LANGUAGE_MODEL_COMMANDS = [
     f"--no-tokenize --model {MODEL}",
     f"pretrain --corpus {DATA}/heldout.txt --max-words 300 --batch-size 4 --unroll-steps 5 --min-count 1 "
     f"--no-tokenize --config {MODEL}/config.json --output {OUT}/run",
-    f"info {OUT}/run/model",
+    f"info --model {OUT}/run/model",
 ]
 NEXT_WORDS = f"next-words the --model {MODEL}"
 
@@ -109,7 +109,7 @@ def test_formats_of_lstms_alone_refuse_others(model: Path, tmp_path: Path, capsy
         pytest.skip("which they hold")
     for to in ("hdf5", *(["onnx"] if model.name in ("transformer", "gated_cnn") else [])):
         assert_refused_in_a_line(
-            f"convert {MODEL} --to {to} --output {OUT}/model", "LSTMs only", model, tmp_path, capsys
+            f"convert --model {MODEL} --to {to} --output {OUT}/model", "LSTMs only", model, tmp_path, capsys
         )
     assert not any(tmp_path.iterdir())
 

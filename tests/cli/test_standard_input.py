@@ -78,7 +78,7 @@ def test_score_writes_to_standard_output_what_it_writes_to_a_file(
         ("finetune --output run --corpus -", "elmokit.train.finetune.finetune"),
         ("prepare --output run -", "elmokit.data.prepare.prepare"),
         ("senses cat --corpus -", "elmokit.analysis.word_map.word_map"),
-        ("predict tagger - --output tags.jsonl", "elmokit.tasks.fitting.model.predict_file"),
+        ("predict - --model tagger --output tags.jsonl", "elmokit.tasks.fitting.model.predict_file"),
     ],
 )
 def test_verbs_are_given_a_file_with_the_text_of_standard_input(
@@ -135,7 +135,7 @@ def test_prepare_reads_json_lines_from_standard_input(
 def test_the_format_of_standard_input_is_recognized(text: str, suffix: str, run: Callable[[str, bytes], int]) -> None:
     given: list[Path] = []
     with patch("elmokit.tasks.fitting.model.predict_file", lambda _, file, *__, **___: given.append(file)):
-        assert run("predict tagger - --output tags.jsonl", text.encode()) == 0
+        assert run("predict - --model tagger --output tags.jsonl", text.encode()) == 0
     assert [path.suffix for path in given] == [suffix]
 
 

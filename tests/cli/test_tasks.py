@@ -30,7 +30,7 @@ def run(command: str, directory: Path, *more: str) -> int:
 def test_fit_predict_and_evaluate_print_the_result_first(train: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(FIT, train, "--max-epochs", "3") == 0
     assert re.match(r"development set, in percent\nscore \d+\.\d\d  f1 ", capsys.readouterr().out)
-    assert run("predict {0}/tagger {0}/train.txt --output {0}/out.txt", train) == 0
+    assert run("predict {0}/train.txt --model {0}/tagger --output {0}/out.txt", train) == 0
     assert "12 examples\n\nagainst the answers in the file, in percent\nscore " in capsys.readouterr().out
     assert run("evaluate {0}/train.txt --model {0}/tagger", train) == 0
     printed = capsys.readouterr().out
@@ -40,9 +40,9 @@ def test_fit_predict_and_evaluate_print_the_result_first(train: Path, capsys: py
 
 def test_predict_writes_json_lines_to_standard_output(train: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     assert run(FIT, train, "--max-epochs", "1") == 0
-    assert run("predict {0}/tagger {0}/train.txt --output {0}/out.jsonl", train) == 0
+    assert run("predict {0}/train.txt --model {0}/tagger --output {0}/out.jsonl", train) == 0
     capsysbinary.readouterr()
-    assert run("predict {0}/tagger {0}/train.txt --output -", train) == 0
+    assert run("predict {0}/train.txt --model {0}/tagger --output -", train) == 0
     captured = capsysbinary.readouterr()
     assert captured.out == (train / "out.jsonl").read_bytes()
     assert b"12 examples" in captured.err

@@ -66,7 +66,7 @@ def server_without_words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     torch.manual_seed(3)
     directory = tmp_path_factory.mktemp("serve") / "wordless"
     save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), directory)
-    with RunningServer(directory, "--device", "cpu") as running:
+    with RunningServer("--model", directory, "--device", "cpu") as running:
         yield running
 
 

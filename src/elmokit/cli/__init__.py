@@ -6,17 +6,9 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-import tyro
-
 import elmokit
 from elmokit.cli.console import one_line, show_warning, spool_standard_input
-from elmokit.cli.options import TYRO_CONFIG
-from elmokit.cli.verbs import verbs_for
-
-DESCRIPTION = (
-    "Pretrain, load and use ELMo, deep contextual word vectors. `elmokit COMMAND --help` lists the options of a "
-    "command, `elmokit --version` prints the version. As the name of a text file, - means standard input."
-)
+from elmokit.cli.verbs import parse
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 on success, 2 on bad input, 130 if interrupted, and 141 if the output was closed.
 
     Raises:
-        SystemExit: After help, and after an error in the options.
+        SystemExit: After help.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     # Idle OpenMP threads would otherwise spin on the cores that compute the two directions.
@@ -42,9 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if arguments == ["--version"]:
             print(f"elmokit {elmokit.__version__}")
         else:
-            verb = tyro.cli(
-                verbs_for(arguments), prog="elmokit", description=DESCRIPTION, args=arguments, config=TYRO_CONFIG
-            )
+            verb = parse(arguments)
             with warnings.catch_warnings(), spool_standard_input(verb) as with_files:
                 warnings.showwarning = warnings.showwarning if is_debugging else show_warning
                 with_files.run()

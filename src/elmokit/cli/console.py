@@ -8,9 +8,10 @@ output too.
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, fields, is_dataclass, replace
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -168,6 +169,35 @@ def one_line(message: Warning | Exception | str) -> str:
     lines = (line.strip() for line in str(message).splitlines())
     text = "; ".join(filter(None, lines)).replace(":; ", ": ") or type(message).__name__
     return re.sub(r"\S*/elmokit-\w+/standard-input[.\w]*\w", "standard input", text)
+
+
+def did_you_mean(word: str, choices: Iterable[str], otherwise: str) -> str:
+    """The end of a message about a word that is not among the choices."""
+    nearest = get_close_matches(word, choices, n=1)
+    return f": did you mean {nearest[0]}?" if nearest else f": {otherwise}"
+
+
+def usage_error(box: str, arguments: Sequence[str], options: Collection[str]) -> str:
+    """One line about an error in the options of a verb.
+
+    Args:
+        box: What tyro prints about the error in ASCII: a title, a message, details and where to find help, with
+            horizontal lines between them.
+        arguments: The command line, from the verb on.
+        options: The options that the verb has.
+    """
+    see = f"see elmokit {arguments[0]} --help"
+    names = (argument.partition("=")[0].replace("_", "-") for argument in arguments if re.match(r"--\w", argument))
+    if unknown := next((name for name in names if name not in options), None):
+        return f"there is no option {unknown}{did_you_mean(unknown, options, see)}"
+    _, *sections, _ = re.split(r"^ +-+ *$", box, flags=re.MULTILINE)
+    message = " ".join(re.findall(r"^ +(\S.*?) *$", sections[0], re.MULTILINE))
+    usages = re.findall(r"^ {6}(\S.*?) *$", "".join(sections), re.MULTILINE)  # such as --layers {mix,top}|INT
+    if message.startswith("Missing from"):
+        message = f"{message.partition(':')[0]}: {', '.join(usages)}"
+    elif value := re.match(r"Error parsing .*?('[^']*')\]?(?: Got errors|$)", message):
+        message = f"{usages[0]} cannot be {value[1]}"
+    return f"{message.replace('Unrecognized options', 'unexpected')} ({see})"
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:

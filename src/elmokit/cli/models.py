@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
 from elmokit.cli.console import show
 from elmokit.cli.options import UNSET, ComputeDtype, Device, Model, Overwrite, state_defaults_in_text
@@ -21,7 +21,7 @@ class Convert:
     function `elmokit.push_to_hub` has more options.
     """
 
-    input: Positional[str]
+    model: str
     """Model to convert, in any format that `elmokit.load` reads."""
     output: Path
     """Directory for the model, or file for onnx and token-embeddings; for hub, OWNER/NAME of a repository, which is
@@ -40,16 +40,16 @@ class Convert:
         from elmokit.checkpoints.push import push_to_hub
 
         if self.to == "hub":
-            show(push_to_hub(self.input, str(self.output), private=self.private or None))
+            show(push_to_hub(self.model, str(self.output), private=self.private or None))
         else:
-            show(convert(self.input, self.output, self.to, self.vocab, overwrite=self.overwrite))
+            show(convert(self.model, self.output, self.to, self.vocab, overwrite=self.overwrite))
 
 
 @dataclass(frozen=True)
 class Info:
     """Describe a model (format, sizes, vocabulary, tokenizer, card) and the available backends."""
 
-    model: Positional[Model] = None
+    model: Model = None
 
     def run(self) -> None:
         from elmokit.checkpoints.loading import describe
@@ -72,7 +72,7 @@ class Serve:
     substitutes of words; and predictions of a task model. docs/tutorials/serve.md describes the requests.
     """
 
-    model: Positional[Model] = None
+    model: Model = None
     config: Annotated[ServeConfig, arg(name="")] = ServeConfig()  # noqa: RUF009 (frozen)
     dtype: ComputeDtype = "float32"
     device: Device = None

@@ -1,6 +1,7 @@
 """Verbs that train a model for a downstream task on the vectors, and that use it."""
 
 from dataclasses import dataclass
+from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
@@ -71,7 +72,7 @@ def with_settings_of(verb: Any, name: str) -> type[Any]:
 
     @dataclass(frozen=True)
     class OfTask(verb[task.Config]):  # pyright: ignore[reportInvalidTypeForm, reportUntypedBaseClass]  (known at run time)
-        __doc__ = f"{verb.__doc__}\n\n{task.__doc__}"
+        __doc__ = f"{cleandoc(verb.__doc__)}\n\n{cleandoc(task.__doc__ or '')}"
         settings: Annotated[task.Config, arg(name="")] = task.Config()  # pyright: ignore[reportInvalidTypeForm]  # noqa: RUF009
         config: Annotated[FitConfig, arg(name="")] = task.fit_config
 
@@ -83,10 +84,10 @@ class Predict:
     """Predict with a task model that `fit` trained; a file with correct answers is scored."""
 
     WRITES_STANDARD_OUTPUT: ClassVar[bool] = True
-    task_model: Positional[Path]
-    """Directory that fit wrote."""
     file: Positional[Path]
     """Examples in the task's format, or raw text with --text (plain, .gz or .zst)."""
+    model: Path
+    """Directory that fit wrote."""
     output: Path
     """JSON lines (- is standard output); with a tagger and a suffix other than .jsonl, the words with predicted tags in
     columns."""
@@ -102,4 +103,4 @@ class Predict:
 
         options = {"text": self.text, "device": self.device, "task": self.task, "overwrite": self.overwrite}
         with output_file(self.output) as output:
-            print(f"{self.output}: {predict_file(self.task_model, self.file, output, **options)}")
+            print(f"{self.output}: {predict_file(self.model, self.file, output, **options)}")

@@ -5,14 +5,20 @@ A verb imports the function that does its work when it runs, so that `--help` do
 
 import re
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from functools import partial
 from inspect import cleandoc
+from io import StringIO
 from typing import Annotated, Any, Union, cast, get_args, get_origin
 
+import tyro
 from tyro.conf import subcommand
 
 from elmokit.cli.analysis import Change, Probe, Senses, Wsd
+from elmokit.cli.console import did_you_mean, usage_error
 from elmokit.cli.language_model import Evaluate, Finetune, NextWords, Prepare, Pretrain, Score, Substitutes
 from elmokit.cli.models import Convert, Info, Serve
+from elmokit.cli.options import TYRO_CONFIG
 from elmokit.cli.tasks import Fit, NoTask, Predict, with_settings_of
 from elmokit.cli.vectors import Compare, Embed, Encode, Neighbors
 
@@ -21,6 +27,10 @@ Verb = (
     | Probe | Wsd | Senses | Change | Fit | Predict | Convert | Info | Serve
 )  # fmt: skip
 
+DESCRIPTION = (
+    "Pretrain, load and use ELMo, deep contextual word vectors. `elmokit COMMAND --help` lists the options of a "
+    "command, `elmokit --version` prints the version. As the name of a text file, - means standard input."
+)
 EXAMPLES_HEADING = "Examples, in a checkout of elmokit:"
 # They run in a checkout as they are, also after those of the README, which are the same where they write the same
 # files. Tests run them in this order, since some read the output of an earlier one.
@@ -58,8 +68,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "wsd": (f"elmokit wsd {DATA}/coarse-wsd",),
     "fit": (f"elmokit fit tagging {DATA}/train.conllu {DATA}/dev.conllu --batch-size 4 --output runs/tagger",),
     "predict": (
-        f"elmokit predict runs/tagger {DATA}/test.conllu --output runs/tagged.conllu",
-        f"elmokit predict runs/tagger {DATA}/sentences.txt --text --output runs/tagged.jsonl",
+        f"elmokit predict {DATA}/test.conllu --model runs/tagger --output runs/tagged.conllu",
+        f"elmokit predict {DATA}/sentences.txt --model runs/tagger --text --output runs/tagged.jsonl",
     ),
     "evaluate": (
         f"elmokit evaluate {DATA}/heldout.txt --model runs/tiny/model",
@@ -67,9 +77,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "serve": (
         f"elmokit serve --corpus {DATA}/sentences.txt",
-        "elmokit serve en-small --task-model runs/tagger --port 8080",
+        "elmokit serve --model en-small --task-model runs/tagger --port 8080",
     ),
-    "convert": ("elmokit convert en-small --to hdf5 --output runs/hdf5",),
+    "convert": ("elmokit convert --model en-small --to hdf5 --output runs/hdf5",),
 }
 
 
@@ -78,22 +88,53 @@ def name_of(verb: type) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "-", verb.__name__).lower()
 
 
-def verbs_for(arguments: Sequence[str]) -> Any:
-    """The union of the verbs, as tyro parses a command line with it.
+HELP = {"-h", "--help"}
+VERBS = {name_of(verb): verb for verb in get_args(Verb)}
 
-    The verb that the command line names has its full help and examples, the others one paragraph for the list of
-    verbs; `fit` has the options of the task that is named.
+
+def _help(verb: Any) -> str:
+    """The text of a verb's help; it is that of the origin of a generic class, such as Fit."""
+    return cleandoc((get_origin(verb) or verb).__doc__ or "")
+
+
+def _parser(arguments: Sequence[str]) -> partial[Any]:
+    """The parser of a command line, which is that of the verb that it names, or else of the list of all verbs."""
+    options: dict[str, Any] = {"config": TYRO_CONFIG}
+    name, *rest = arguments
+    verb: Any = VERBS.get(name)
+    if name in HELP:
+        # The first paragraph of each verb. Fit has the options of a task, which is not named here.
+        each = ((name, Fit[NoTask] if verb is Fit else verb) for name, verb in VERBS.items())
+        verbs = (Annotated[verb, subcommand(name, description=_help(verb).partition("\n\n")[0])] for name, verb in each)
+        every: Any = Union[tuple(verbs)]  # noqa: UP007 (made at run time)
+        return partial(tyro.cli, every, prog="elmokit", description=DESCRIPTION, args=arguments, **options)
+    if verb is None:
+        raise ValueError(f"there is no command {name}{did_you_mean(name, VERBS, 'elmokit --help lists them')}")
+    if verb is Fit:
+        has_task = rest and not rest[0].startswith("-")
+        verb = with_settings_of(verb, rest[0]) if has_task else cast(Any, verb)[NoTask]
+    if HELP & {*rest}:
+        rest = ["--help"]  # alone, since what was given is left out of the usage
+    text = "\n    ".join([f"{_help(verb)}\n\n{EXAMPLES_HEADING}", *EXAMPLES[name]])
+    return partial(tyro.cli, verb, prog=f"elmokit {name}", description=text, args=rest, **options)
+
+
+def parse(arguments: Sequence[str]) -> Any:
+    """The verb that a command line names, with its options.
+
+    Raises:
+        SystemExit: After help, which `elmokit help VERB`, and no argument at all, ask for too.
+        ValueError: There is no such verb, or an option is wrong.
     """
-    named, verbs = next(iter(arguments), ""), []
-    for verb in get_args(Verb):
-        name = name_of(verb)
-        if verb is Fit:  # whose options depend on the task that is named first
-            has_task = named == name and len(arguments) > 1 and not arguments[1].startswith("-")
-            verb = with_settings_of(verb, arguments[1]) if has_task else cast(Any, verb)[NoTask]
-        text = cleandoc((get_origin(verb) or verb).__doc__ or "")  # the origin of a generic class, which has the text
-        if named == name:
-            text = "\n    ".join([f"{text}\n\n{EXAMPLES_HEADING}", *EXAMPLES[name]])
-        else:
-            text = text.partition("\n\n")[0]
-        verbs.append(Annotated[verb, subcommand(name, description=text)])
-    return Union[tuple(verbs)]  # noqa: UP007 (made at run time)
+    if not arguments or arguments[0] == "help":
+        arguments = [*arguments[1:], "--help"]
+    parser = _parser(arguments)
+    if HELP & {*arguments}:
+        return parser()
+    with redirect_stdout(StringIO()) as text, redirect_stderr(StringIO()) as box:
+        with suppress(SystemExit):
+            return parser()
+        with suppress(SystemExit):
+            parser(args=["--help"])
+    options = re.findall(r"--[a-z][a-z-]*", text.getvalue())
+    raise ValueError(usage_error(box.getvalue(), arguments, options))
