@@ -72,7 +72,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (
         "embed sentences.txt --output vectors --model model --layers 1 --state carry --dtype bfloat16 "
-        "--storage-dtype float16 --device cpu --no-tokenize --sentences-per-part 7 --overwrite",
+        "--storage-dtype float16 --device cpu --no-tokenize --sentences-per-part 7 --column body --overwrite",
         "elmokit.embed.files.embed_file",
         {
             "file": Path("sentences.txt"),
@@ -86,6 +86,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
             "tokenize": False,
             "sentences_per_part": 7,
             "overwrite": True,
+            "column": "body",
         },
     ),
     (
@@ -109,7 +110,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (
         "encode sentences.txt --output encoded.npy --model model --pooling max --normalize-embeddings --layers top "
-        "--state warm --dtype bfloat16 --device cpu --no-tokenize --sentences-per-part 7 --overwrite",
+        "--state warm --dtype bfloat16 --device cpu --no-tokenize --sentences-per-part 7 --column body --overwrite",
         "elmokit.embed.files.encode_file",
         {
             "file": Path("sentences.txt"),
@@ -124,6 +125,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
             "tokenize": False,
             "sentences_per_part": 7,
             "overwrite": True,
+            "column": "body",
         },
     ),
     (
@@ -208,7 +210,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "predict test.txt --model tagger --output tagged.jsonl --text --task own.py:Own --device cpu --overwrite",
+        "predict test.txt --model tagger --output tagged.jsonl --text --task own.py:Own --device cpu --column body "
+        "--overwrite",
         "elmokit.tasks.fitting.model.predict_file",
         {
             "model": Path("tagger"),
@@ -218,6 +221,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
             "task": "own.py:Own",
             "device": "cpu",
             "overwrite": True,
+            "column": "body",
         },
     ),
     ("info --model model", "elmokit.checkpoints.loading.describe", {"model": "model"}),
@@ -237,6 +241,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (
         "score sentences.txt --output scores.tsv --tsv --bits --overwrite --model model --state carry --batch-size 2 "
+        "--column body "
         "--device cpu --no-tokenize",
         "elmokit.lm.scoring.score_file",
         {
@@ -245,6 +250,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
             "tsv": True,
             "bits": True,
             "overwrite": True,
+            "column": "body",
             "model": "model",
             "state": "carry",
             "batch_size": 2,

@@ -1,6 +1,7 @@
 """Raw and tokenized text files: the one rule by which verbs read them, and warnings where it seems to be wrong."""
 
 import json
+import unicodedata
 import warnings
 from collections.abc import Callable
 from itertools import chain
@@ -14,6 +15,7 @@ from elmokit.config import BiLMConfig
 from elmokit.data.documents import read_documents
 from elmokit.data.prepare import prepare
 from elmokit.data.text_files import file_tokenizers, tokenized_files
+from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.fs.reading import read_lines
 from elmokit.lm.evaluate import evaluate
@@ -147,6 +149,25 @@ def test_text_that_is_what_it_is_taken_for_is_not_reported(
     lines: list[str], tokenizer: str, language: str | None, tmp_path: Path
 ) -> None:
     assert doubts(tmp_path, lines, tokenizer, language) == []
+
+
+DECOMPOSED = [unicodedata.normalize("NFD", f"The café number {n} in Zürich is open.") for n in range(3)]
+
+
+def test_decomposed_letters_are_reported_once_and_composed_by_prepare(model: Pretrained, tmp_path: Path) -> None:
+    composed = [unicodedata.normalize("NFC", line) for line in DECOMPOSED]
+    (message,) = doubts(tmp_path, DECOMPOSED, "english-1")
+    assert "NFC" in message and not doubts(tmp_path, composed, "english-1")
+    embedder = Embedder(model, "cpu")
+    with pytest.warns(UserWarning, match="NFC") as caught:
+        embedder.encode(DECOMPOSED)
+    assert len({(each.filename, each.lineno, str(each.message)) for each in caught}) == 1
+    embedder.encode([*composed, "\u212bngström sign: no marks"])  # without a warning
+    raw = write(tmp_path / "raw.txt", [line for pair in zip(DECOMPOSED, composed, strict=True) for line in (*pair, "")])
+    with pytest.warns(UserWarning, match="composed here"):
+        prepare([raw], tmp_path / "composed", drop_duplicates="none", processes=1)
+    (shard,) = (tmp_path / "composed").glob("shard-*")
+    assert sorted(read_lines(shard)) == sorted(2 * [" ".join(ENGLISH.tokenize(line)) for line in composed])
 
 
 # --- No text ---------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def roles(cells: str) -> str:
         (CoreferenceTask(), "a.conll", f"{DOCUMENT}{WORD}\t-\n{DOCUMENT}{WORD}\t-\n{END}"),
         (PAIRS, "a.tsv", "first\tsecond\nx\ty\n"),
         (PAIRS, "a.tsv", "first\tsecond\tlabel\nx\ty\n"),
-        (PAIRS, "a.jsonl", '{"first": ["x"], "second": "y", "label": "z"}\n'),
+        (PAIRS, "a.jsonl", '{"first": 3, "second": "y", "label": "z"}\n'),
         (PAIRS, "a.jsonl", "{\n"),
         *((ReadingTask(), "a.json", content) for content in (
             "[]", "{", '{"data": 3}', '{"data": [{"paragraphs": [{"context": "a"}]}]}',

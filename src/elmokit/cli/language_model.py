@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from tyro.conf import Positional, arg
 
 from elmokit.cli.console import output_file, show
-from elmokit.cli.options import UNSET, Device, Language, Model, Overwrite, Tokenize, state_defaults_in_text
+from elmokit.cli.options import UNSET, Column, Device, Language, Model, Overwrite, Tokenize, state_defaults_in_text
 from elmokit.settings import StatePolicy
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 
@@ -153,7 +153,8 @@ class Score:
 
     WRITES_STANDARD_OUTPUT: ClassVar[bool] = True
     file: Positional[Path]
-    """Text (plain, .gz or .zst), one sentence per line. Blank lines are skipped."""
+    """Text, one sentence per line, or a table (.csv, .tsv, .jsonl or .parquet); plain, .gz or .zst. Blank lines are
+    skipped."""
     output: Path
     """File for the scores, one JSON object per sentence (.jsonl, .jsonl.gz or .jsonl.zst), or with --tsv a table; - is
     standard output."""
@@ -169,6 +170,7 @@ class Score:
     it."""
     device: Device = None
     tokenize: Tokenize = True
+    column: Column = None
 
     def run(self) -> None:
         from elmokit.lm.scoring import score_file

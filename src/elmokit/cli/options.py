@@ -52,6 +52,11 @@ Tokenize = Annotated[
         "words are separated by spaces. Output of `elmokit prepare` is recognized as such."
     ),
 ]
+Column = Annotated[
+    str | None,
+    arg(help="Column of the texts if the file is a table: CSV, TSV, JSON lines or Parquet (default: text)."),
+    UNSET,
+]
 Language = Annotated[
     str | None,
     arg(help="Code of the language whose rules split raw lines into sentences (default: the tokenizer's rules)."),

@@ -35,7 +35,8 @@ class Fit(Generic[TaskConfig]):
 
     task: Task
     train: Positional[Path]
-    """Examples to train on, in the task's format (plain, .gz or .zst)."""
+    """Examples to train on, in the task's format, or for classification, tagging and pairs a table (.csv, .tsv, .jsonl,
+    .parquet); plain, .gz or .zst."""
     dev: Positional[Path]
     """Examples that determine when to stop, and which weights are kept."""
     output: Path
@@ -85,7 +86,7 @@ class Predict:
 
     WRITES_STANDARD_OUTPUT: ClassVar[bool] = True
     file: Positional[Path]
-    """Examples in the task's format, or raw text with --text (plain, .gz or .zst)."""
+    """Examples in the task's format or a table as for fit, or with --text raw text or a table; plain, .gz or .zst."""
     model: Path
     """Directory that fit wrote."""
     output: Path
@@ -93,6 +94,8 @@ class Predict:
     columns."""
     text: bool = False
     """The file is raw text, one input per line."""
+    column: Annotated[str | None, UNSET] = None
+    """Column of the inputs if the file is a table (default: that of the training; with --text, text)."""
     task: Annotated[str | None, UNSET] = None
     """FILE.py:CLASS of a task of your own."""
     device: Device = None
@@ -102,5 +105,6 @@ class Predict:
         from elmokit.tasks.fitting.model import predict_file
 
         options = {"text": self.text, "device": self.device, "task": self.task, "overwrite": self.overwrite}
+        options["column"] = self.column
         with output_file(self.output) as output:
             print(f"{self.output}: {predict_file(self.model, self.file, output, **options)}")

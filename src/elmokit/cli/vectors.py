@@ -9,6 +9,7 @@ from tyro.conf import Positional, arg
 from elmokit.cli.console import show
 from elmokit.cli.options import (
     UNSET,
+    Column,
     ComputeDtype,
     Device,
     Layers,
@@ -54,8 +55,6 @@ class RayOptions:
     """Options for a table on a cluster, in place of text on this machine."""
 
     ray: Annotated[bool, arg(help=RAY)] = False
-    column: str = "text"
-    """Column of the texts."""
     num_actors: Annotated[int | None, UNSET] = None
     """Processes that embed (default: as many as the cluster has processors)."""
 
@@ -65,7 +64,8 @@ class Embed:
     """Write the contextual vectors of every word of a file. Rerun the command to resume an interrupted run."""
 
     file: Positional[Path]
-    """Text, one sentence per line, or with --fasta protein sequences (plain, .gz or .zst); with --ray a table."""
+    """Text, one sentence per line, or a table (.csv, .tsv, .jsonl or .parquet); with --fasta protein sequences. Plain,
+    .gz or .zst."""
     output: Annotated[Path, arg(help=EMBED_OUTPUT)]
     model: Model = None
     layers: Annotated[Layers | None, arg(help=f"{LAYERS} (default: mix; with --fasta sum)."), UNSET] = None
@@ -74,6 +74,7 @@ class Embed:
     storage_dtype: StorageDtype = "float32"
     device: Device = None
     tokenize: Tokenize = True
+    column: Column = None
     sentences_per_part: int = 1000
     """Sentences in a file of the output directory; an interrupted run recomputes the unfinished ones."""
     overwrite: Overwrite = False
@@ -91,7 +92,7 @@ class Embed:
         if self.layers is None:
             del options["layers"]
         if sequences.pop("fasta"):
-            del options["tokenize"]  # each residue is a word
+            del options["tokenize"], options["column"]  # each residue is a word
             show(embed_fasta(**options, **sequences))
         elif self.sequences != FastaOptions():
             raise ValueError("--protein, --id and --split-char are for protein sequences: add --fasta")
@@ -110,7 +111,7 @@ class Embed:
             raise ValueError(f"{names[0]} cannot be used with --ray: omit one of them")
         options: Any = {"storage_dtype": self.storage_dtype, "tokenize": self.tokenize, "device": self.device}
         options |= {"dtype": self.dtype, "layers": "mix" if self.layers is None else self.layers}
-        embed = EmbedWords(self.cluster.column, self.model, **options)
+        embed = EmbedWords(self.column or "text", self.model, **options)
         options = {"num_actors": self.cluster.num_actors, "sentences_per_part": self.sentences_per_part}
         num_gpus = int(self.device == "cuda")  # Ray hides GPUs from processes that ask for none
         show(embed_parquet(self.file, self.output, embed, num_gpus=num_gpus, **options))
@@ -118,12 +119,12 @@ class Embed:
 
 @dataclass(frozen=True)
 class Encode:
-    """Write one pooled vector for each line of a file. Rerun the command to resume an interrupted run."""
+    """Write one pooled vector for each line or row of a file. Rerun the command to resume an interrupted run."""
 
     file: Positional[Path]
-    """Text (plain, .gz or .zst), one text per line."""
+    """Text, one text per line, or a table (.csv, .tsv, .jsonl or .parquet). Plain, .gz or .zst."""
     output: Path
-    """NumPy file (.npy) for the vectors, one row per line."""
+    """NumPy file (.npy) for the vectors, one row per text."""
     model: Model = None
     pooling: Literal["mean", "max"] = "mean"
     """Pooling over the words of a line."""
@@ -134,6 +135,7 @@ class Encode:
     dtype: ComputeDtype = "float32"
     device: Device = None
     tokenize: Tokenize = True
+    column: Column = None
     sentences_per_part: int = 1000
     """Lines computed between two checkpoints; an interrupted run recomputes the unfinished ones."""
     overwrite: Overwrite = False

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from elmokit.data.fasta import read_fasta
 from elmokit.data.readers import is_conllu
-from elmokit.data.tables import is_table, read_records
+from elmokit.data.tables import is_table, read_column
 from elmokit.fs.reading import read_lines, suffixes_of
 
 FASTA = (".fasta", ".fa", ".faa")
@@ -40,14 +40,8 @@ def is_fasta(path: str | Path) -> bool:
 def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:
     """Yield the position and text of each line that is not blank; a text of None marks the end of a document."""
     if is_table(path):
-        for position, record in read_records(path, [field]):
-            text = record.get(field, 0)
-            if not isinstance(text, str | None):
-                raise ValueError(
-                    f"{path}, row {position}: there is no text in the column {field!r} of {', '.join(record)}: set "
-                    "column"
-                )
-            for line in (text or "").split("\n"):
+        for position, text in read_column(path, field):
+            for line in text.split("\n"):
                 if line.strip():
                     yield position, line.rstrip("\r")
             yield position, None

@@ -21,7 +21,7 @@ import zstandard
 
 from elmokit.data.documents import Document, is_fasta, read_documents
 from elmokit.data.duplicates import SIMILARITY, Fingerprint, SeenDocuments
-from elmokit.data.text_checks import unknown_script
+from elmokit.data.text_checks import doubt_of
 from elmokit.data.text_files import REPORT_NAME, SHARD
 from elmokit.data.workers import Work, tokenize_documents
 from elmokit.fs.atomic import OVERWRITE, atomic_directory, check_output, create_bytes, write_json
@@ -29,7 +29,7 @@ from elmokit.fs.json_files import read_json
 from elmokit.fs.reading import read_blocks
 from elmokit.progress import ProgressBar
 from elmokit.settings import Above, Between, Count, check, conform
-from elmokit.text.tokenizer import Tokenizer
+from elmokit.text.tokenizer import DECOMPOSED, Tokenizer
 from elmokit.text.tokenizers import TOKENIZED, missing_rules, tokenizer_for
 
 SHARD_BYTES, MAX_DEFAULT_SHARDS = 16_000_000, 256  # if the number of shards is not given
@@ -267,6 +267,8 @@ def prepare(
 ) -> PrepareReport:
     """Split raw text into sentences and tokens, drop duplicates, and write shuffled shards of one sentence a line.
 
+    Letters whose accents are characters of their own are composed (Unicode's NFC).
+
     As with any function that starts processes, call it below `if __name__ == "__main__":` in scripts. The index of
     duplicates is in memory: about 2.6 KB for each document that is kept, or 0.2 KB where `drop_duplicates` is not
     "near", and 0.1 KB for each paragraph of at least 100 characters.
@@ -329,8 +331,9 @@ def prepare(
     check_output(output, files, overwrite=overwrite, directory_of=REPORT_NAME, own_files=OWN_FILES)
     for path in input_bytes:
         first = [document.lines for document in islice(read_documents(path, column), FIRST_DOCUMENTS)]
-        if doubt := unknown_script(chain.from_iterable(first), chosen):
-            warnings.warn(f"{path} {doubt}", stacklevel=2)
+        if doubt := doubt_of(list(chain.from_iterable(first)), chosen):
+            composed = " (it is composed here)" if doubt == DECOMPOSED else ""
+            warnings.warn(f"{path} {doubt}{composed}", stacklevel=2)
 
     near = bool(exclude) or drop_duplicates == "near"
     work = Work(chosen.name, language, len(exclude), near)

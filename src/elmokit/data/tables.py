@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -55,7 +56,10 @@ def _delimited_records(path: str | Path, kind: str) -> Iterator[Record]:
             elif len(row) == len(names):
                 yield number, dict(zip(names, row, strict=True))
             elif row not in ([], [""]):
-                raise ValueError(f"{path}, line {number}: {len(row)} columns, but {len(names)} names in the first line")
+                hint = "" if kind == CSV else " (a tab or a line break in a cell needs .csv)"
+                raise ValueError(
+                    f"{path}, line {number}: {len(row)} columns, but {len(names)} names in the first line{hint}"
+                )
     except csv.Error as error:
         raise ValueError(f"{path} is no CSV: {error} (is a quotation mark never closed?)") from error
 
@@ -92,3 +96,36 @@ def read_records(path: str | Path, columns: Sequence[str] | None = None) -> Iter
     if kind == PARQUET:
         return _parquet_records(path, columns)
     return _json_records(path) if kind in JSON_LINES else _delimited_records(path, kind)
+
+
+def is_empty(value: object) -> bool:
+    """Whether a cell has no value: it is None, NaN, or a string of white space."""
+    return (
+        value is None
+        or (isinstance(value, float) and math.isnan(value))
+        or (isinstance(value, str) and not value.strip())
+    )
+
+
+def read_column(path: str | Path, column: str) -> Iterator[tuple[int, str]]:
+    """Stream the texts in a column of a table.
+
+    Args:
+        path: As in `read_records`.
+        column: The name of the column.
+
+    Yields:
+        The number of each row, as in `read_records`, and its text; "" where the cell is empty, or has no value.
+
+    Raises:
+        ValueError: There is no such column, or a cell is not text; and as `read_records`.
+        FileNotFoundError: The file does not exist.
+    """
+    for number, record in read_records(path, [column]):
+        if column not in record:
+            names = ", ".join(map(repr, record))
+            raise ValueError(f"{path}, row {number}: there is no column {column!r}: choose one of {names} (--column)")
+        text = "" if is_empty(record[column]) else record[column]
+        if not isinstance(text, str):
+            raise ValueError(f"{path}, row {number}: the column {column!r} has {text!r:.60}, which is no text")
+        yield number, text

@@ -3,10 +3,8 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 
-from elmokit.fs.reading import read_lines
-from elmokit.text.tokenizer import Tokenizer
+from elmokit.text.tokenizer import DECOMPOSED, Tokenizer, is_decomposed
 
 SAMPLE_LINES, SAMPLE_CHARACTERS = 1_000, 1 << 20
 # A comma, period, ... that is attached to a word, or between the words of a script without spaces: raw text.
@@ -15,13 +13,13 @@ ATTACHED = re.compile(
 )
 ATTACHED_AT_END = re.compile(r".*[^\W\d_]{2}[.!?\u3002\uff01\uff1f][\"'\u201d\u2019)]*")
 MARK_SHARE = 0.02
-UNKNOWN_SHARE = 0.01  # of letters of scripts without rules
+DOUBTFUL_SHARE = 0.01  # of letters of scripts without rules; of decomposed lines
 
 
-def beginning(file: Path) -> Iterator[str]:
-    """The first lines of a file, without blank ones."""
+def beginning(lines: Iterable[str]) -> Iterator[str]:
+    """The first of some lines, without blank ones."""
     characters = 0
-    for line in islice(filter(str.strip, read_lines(file)), SAMPLE_LINES):
+    for line in islice(filter(str.strip, lines), SAMPLE_LINES):
         yield line[:SAMPLE_CHARACTERS]
         characters += len(line)
         if characters >= SAMPLE_CHARACTERS:
@@ -48,13 +46,23 @@ def attached_mark(lines: Iterable[Sequence[str]]) -> str | None:
     return marked[0][:60] if len(marked) >= max(2, MARK_SHARE * total) else None
 
 
-def unknown_script(lines: Iterable[str], tokenizer: Tokenizer) -> str | None:
-    """A warning, to follow the name of a file, if 1 % of the text are letters for which the tokenizer has no rules."""
+def doubt_of(lines: Sequence[str], tokenizer: Tokenizer) -> str | None:
+    """A warning, to follow the name of a file, if much of its text may be read wrongly.
+
+    Args:
+        lines: The beginning of the text.
+        tokenizer: Its tokenizer.
+
+    Returns:
+        The warning if 1 % of the characters are letters for which the tokenizer has no rules, or 1 % of the lines have
+        decomposed letters.
+    """
     text = "\n".join(lines)
     unknown = tokenizer.count_unknown(text)
-    if unknown < max(2, UNKNOWN_SHARE * len(text)):
-        return None
-    return (
-        f"has letters of scripts for which {tokenizer.name} has no rules ({unknown / len(text):.0%} of its "
-        "characters): use a model of its language, or to prepare or train, choose --language or --tokenizer"
-    )
+    if unknown >= max(2, DOUBTFUL_SHARE * len(text)):
+        return (
+            f"has letters of scripts for which {tokenizer.name} has no rules ({unknown / len(text):.0%} of its "
+            "characters): use a model of its language, or to prepare or train, choose --language or --tokenizer"
+        )
+    decomposed = sum(map(is_decomposed, lines))
+    return DECOMPOSED if decomposed > DOUBTFUL_SHARE * len(lines) else None

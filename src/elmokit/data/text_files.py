@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
 from elmokit.data.documents import is_fasta
 from elmokit.data.readers import is_conllu, is_tagged
-from elmokit.data.tables import is_table
-from elmokit.data.text_checks import attached_mark, beginning, unknown_script
+from elmokit.data.tables import is_table, read_column
+from elmokit.data.text_checks import attached_mark, beginning, doubt_of
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.json_files import read_json
 from elmokit.fs.reading import read_lines
@@ -24,6 +24,7 @@ from elmokit.text.tokenizer import Tokenizer
 from elmokit.text.tokenizers import TOKENIZED, get_tokenizer, missing_rules, tokenizer_for
 
 REPORT_NAME = "corpus.json"  # beside the shards of `elmokit prepare`
+COLUMN = "text"  # of a table, unless another is named
 SHARD = re.compile(r"shard-\d{5}\.txt(?:\.gz|\.zst)?")
 
 
@@ -34,14 +35,44 @@ def tokenizer_of_shard(file: Path) -> str | None:
     return read_json(report)["options"]["tokenizer"] if is_shard else None
 
 
+def read_texts(file: Path, column: str | None = None) -> Iterator[str]:
+    """Stream the lines of a text file, or the texts in a column of a table: one for each line or row, in order.
+
+    Args:
+        file: Text (plain, .gz or .zst), or a table as in `read_records`.
+        column: The column of a table; None: "text". If one is given, a file with another suffix than a table's is TSV.
+
+    Yields:
+        The texts, without line breaks; an empty one for a blank line, and for a row whose cell is empty.
+
+    Raises:
+        ValueError, FileNotFoundError: As `read_lines` and `read_column`.
+
+    Warns:
+        UserWarning: Cells are empty.
+    """
+    if column is None and not is_table(file):
+        yield from read_lines(file)
+        return
+    empty = []
+    for number, text in read_column(file, column or COLUMN):
+        if not text:
+            empty.append(number)
+        yield text.replace("\n", " ")
+    if empty:
+        rows = f"{len(empty)} rows have no text in the column {column or COLUMN!r}, the first is row {empty[0]}"
+        warnings.warn(f"{file}: {rows}: they are read as empty texts", stacklevel=1)
+
+
 def _refuse_records(file: Path) -> None:
     """ValueError for a file whose lines are not text, but records of another format."""
     # The suffix .fa is also used for text in Persian.
-    are_proteins = is_fasta(file) and next(beginning(file), "").startswith(">")
+    are_proteins = is_fasta(file) and next(beginning(read_lines(file)), "").startswith(">")
     if is_table(file) or are_proteins or is_conllu(file) or is_tagged(file):
         raise ValueError(
             f"{file} holds records (a table, JSON, Parquet, annotated words or FASTA), not lines of text: write its "
-            "sentences to a text file, one per line (embed proteins with --fasta; `elmokit prepare` reads tables)"
+            "sentences to a text file, one per line (embed, encode, predict, score and prepare read tables; embed "
+            "proteins with --fasta)"
         )
 
 
@@ -76,7 +107,11 @@ def check_language(language: str | None, files: Sequence[Path]) -> None:
 
 
 def file_tokenizers(
-    files: Sequence[Path], name: str | None, tokenize: bool = True, language: str | None = None
+    files: Sequence[Path],
+    name: str | None,
+    tokenize: bool = True,
+    language: str | None = None,
+    read: Callable[[Path], Iterator[str]] | None = None,
 ) -> list[Tokenizer]:
     """The tokenizer for the lines of each file: `line_tokenizer`, or for files of `elmokit prepare` whitespace-1.
 
@@ -85,6 +120,7 @@ def file_tokenizers(
         name: As in `line_tokenizer`.
         tokenize: As in `line_tokenizer`.
         language: As in `line_tokenizer`.
+        read: Reads the texts of a file; None: its lines, and tables and other records are refused.
 
     Returns:
         A tokenizer for each file.
@@ -96,7 +132,7 @@ def file_tokenizers(
 
     Warns:
         UserWarning: There are no rules for sentences of the language; a file looks raw but is read as tokenized text,
-            is in a script without rules, or is a shard of another tokenizer.
+            is in a script without rules or decomposed, or is a shard of another tokenizer.
     """
     shards = [tokenizer_of_shard(file) for file in files]
     tokenized = get_tokenizer(TOKENIZED)
@@ -107,9 +143,10 @@ def file_tokenizers(
     for file, shard in zip(files, shards, strict=True):
         doubt = None
         if shard is None:
-            _refuse_records(file)
-            lines = list(beginning(file))
-            doubt = unknown_script(lines, raw)
+            if read is None or not is_table(file):
+                _refuse_records(file)
+            lines = list(beginning((read or read_lines)(file)))
+            doubt = doubt_of(lines, raw)
             if raw is tokenized and (example := attached_mark(map(str.split, lines))):
                 doubt = (
                     f"is read as tokenized text, but looks raw, as in {example!r}: tokenize it (--tokenize, "

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import unicodedata
 import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
@@ -19,7 +20,7 @@ CHUNK_CHARACTERS = 1_000_000  # of documents that are sent to a process at a tim
 
 
 class Work(NamedTuple):
-    """The work of a process: tokenization, and with `near` signatures by which near duplicates are found.
+    """The work of a process: normalization (NFC), tokenization, and with `near` signatures to find near duplicates.
 
     Documents of the first `num_excluded` files, which are excluded ones, are not tokenized.
     """
@@ -31,6 +32,8 @@ class Work(NamedTuple):
 
     def __call__(self, documents: list[Document]) -> list[tuple[Document, Fingerprint]]:
         tokenizer = tokenizer_for(self.tokenizer, self.language)
+        for document in documents:
+            document.lines[:] = [unicodedata.normalize("NFC", line) for line in document.lines]
         hashes = fingerprints([document.lines for document in documents], self.near)
         for document in documents:
             if document.place.file >= self.num_excluded:

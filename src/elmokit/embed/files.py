@@ -26,13 +26,13 @@ from safetensors.torch import load_file, save_file
 
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.data.fasta import read_identifiers, read_sequences
-from elmokit.data.text_files import file_tokenizers
+from elmokit.data.text_files import file_tokenizers, read_texts
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import OutputSpec, Pooling
 from elmokit.fs.arrow import require_pyarrow
 from elmokit.fs.atomic import atomic_path, check_output, publish_directory
 from elmokit.fs.lock import only_one_in
-from elmokit.fs.reading import read_lines, suffixes_of
+from elmokit.fs.reading import suffixes_of
 from elmokit.nn.bilm import BiLMState
 from elmokit.progress import ProgressBar
 from elmokit.runtime import MAX_SENTENCE_WORDS, check_length
@@ -76,15 +76,17 @@ def embed_file(
     storage_dtype: StorageDtype = "float32",
     sentences_per_part: int = SENTENCES_PER_PART,
     overwrite: bool = False,
+    column: str | None = None,
 ) -> FileReport:
-    """Write the vector of every word of a text file with one sentence per line, of any size.
+    """Write the vector of every word of a text file with one sentence per line, or of a table, of any size.
 
     The same call resumes an interrupted run: it repeats the parts that were in progress, one to three, or with more
     cores one per core. After a finished run it leaves a directory as it is. Memory holds the text of a part, and the
     vectors of some sentences.
 
     Args:
-        file: Text, plain, .gz or .zst. A blank line is a sentence of length zero.
+        file: Text, or a table (.csv, .tsv or .jsonl), plain, .gz or .zst; or Parquet. A blank line or an empty cell is
+            a sentence of length zero.
         output: A directory, which `EmbeddingStore` reads, an .hdf5 file in AllenNLP's layout, or a .parquet file with
             a row for each line (extra parquet).
         model: An embedder, a loaded model, or whatever `Embedder.load` takes.
@@ -97,14 +99,15 @@ def embed_file(
         storage_dtype: The number type of the written vectors, "float32" or "float16"; HDF5 is float32.
         sentences_per_part: Lines in each file of a directory.
         overwrite: Replace an output that holds other vectors, once the new ones are complete.
+        column: The column of a table with the texts; None: "text".
 
     Returns:
         The number of sentences and words, and the speed.
 
     Raises:
         ValueError: Invalid UTF-8 or a line that is too long (before anything is written), an empty file, CoNLL-U or
-            another format in place of text, a directory that holds other vectors, an output that is the input, or
-            numbers too large for float16.
+            another format in place of text, a table without the column, a directory that holds other vectors, an output
+            that is the input, or numbers too large for float16.
         FileExistsError: A file exists, or a directory without embeddings.
         OSError: The output cannot be written.
     """
@@ -125,8 +128,9 @@ def embed_file(
         require_pyarrow()
     _check_output(output, file, write, overwrite)
     embedder = resolve_embedder(model, device, dtype)
-    (tokenizer,) = file_tokenizers([file], embedder.model.tokenizer, tokenize)
-    job = FileJob(file, embedder, layers, state, tokenizer, sentences_per_part, storage_dtype)
+    read = partial(read_texts, column=column)
+    (tokenizer,) = file_tokenizers([file], embedder.model.tokenizer, tokenize, read=read)
+    job = FileJob(file, embedder, layers, state, tokenizer, sentences_per_part, storage_dtype, read=read)
     return job.write(output, write, overwrite)
 
 
@@ -144,17 +148,18 @@ def encode_file(
     dtype: str | None = None,
     sentences_per_part: int = SENTENCES_PER_PART,
     overwrite: bool = False,
+    column: str | None = None,
 ) -> FileReport:
-    """Write one vector for each line of a text file, as `Embedder.encode` computes it.
+    """Write one vector for each line of a text file, or row of a table, as `Embedder.encode` computes it.
 
     Args:
-        file: Text, plain, .gz or .zst, one text a line.
-        output: A NumPy file (.npy) for the vectors (N, 2D) float32; zeros where a line is blank.
+        file: Text, one text a line, or a table, as for `embed_file`.
+        output: A NumPy file (.npy) for the vectors (N, 2D) float32; zeros where a line or a cell is empty.
         model: An embedder, a loaded model, or whatever `Embedder.load` takes.
         pooling: "mean" or "max" over the words of a line.
         normalize_embeddings: Scale every vector to length one.
-        layers, state, tokenize, device, dtype, sentences_per_part, overwrite: As for `embed_file`; layers="all" is
-            refused, as it is not one vector.
+        layers, state, tokenize, device, dtype, sentences_per_part, overwrite, column: As for `embed_file`; layers="all"
+            is refused, as it is not one vector.
 
     Returns:
         The number of lines and words, and the speed.
@@ -169,8 +174,9 @@ def encode_file(
     pooled = Pooling(pooling, normalize_embeddings)
     _check_output(output, file, write_npy, overwrite)
     embedder = resolve_embedder(model, device, dtype)
-    (tokenizer,) = file_tokenizers([file], embedder.model.tokenizer, tokenize)
-    job = FileJob(file, embedder, layers, state, tokenizer, sentences_per_part, pooling=pooled)
+    read = partial(read_texts, column=column)
+    (tokenizer,) = file_tokenizers([file], embedder.model.tokenizer, tokenize, read=read)
+    job = FileJob(file, embedder, layers, state, tokenizer, sentences_per_part, pooling=pooled, read=read)
     return job.write(output, write_npy, overwrite)
 
 
@@ -296,7 +302,7 @@ class FileJob:
     lines_per_part: int
     storage_dtype: StorageDtype = "float32"
     pooling: Pooling | None = None  # None: a vector for every word
-    read: Callable[[Path], Iterator[str]] = read_lines  # the lines of the file, or the sequences in it
+    read: Callable[[Path], Iterator[str]] = read_texts  # the texts of the file, or the sequences in it
     names: Sequence[str] = ()  # of the lines, where the output has them
 
     lines: int = field(default=0, init=False)

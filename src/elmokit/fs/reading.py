@@ -10,6 +10,7 @@ from typing import BinaryIO, NamedTuple
 import zstandard
 
 COMPRESSIONS = (".gz", ".zst")
+PARQUET_START = b"PAR1\x15"  # and the first byte of a page's header
 READ_SIZE = 1 << 18
 ZSTD_READ_SIZE = 1 << 10  # small, since four bytes may become 128 KiB, and a whole read is decompressed at once
 ZSTD_WINDOW = 1 << 31  # the largest window that is accepted; a file's own, chosen by `zstd --long`, is held in memory
@@ -132,6 +133,8 @@ def read_lines(path: str | Path) -> Iterator[str]:
             decompressed.
     """
     for number, line in enumerate(chain.from_iterable(read_line_blocks(path)), start=1):
+        if number == 1 and line.startswith(PARQUET_START):
+            raise ValueError(f"{path} is Parquet: name it .parquet, and the column of its texts (--column)")
         try:
             text = line.decode("utf-8").rstrip("\r")
         except UnicodeDecodeError as error:

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import tee
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -20,9 +21,8 @@ import numpy as np
 
 from elmokit.checkpoints.loading import ModelSource
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.data.text_files import file_tokenizers, line_tokenizer
+from elmokit.data.text_files import file_tokenizers, line_tokenizer, read_texts
 from elmokit.fs.atomic import atomic_path, check_output, create_bytes
-from elmokit.fs.reading import read_lines
 from elmokit.lm.losses import log_losses, parts_of, resolve_language_model
 from elmokit.lm.measures import Measure, Perplexity, PseudoPerplexity, warn_of_unknown
 from elmokit.progress import ProgressBar
@@ -233,13 +233,15 @@ def score_file(
     tsv: bool = False,
     bits: bool = False,
     overwrite: bool = False,
+    column: str | None = None,
 ) -> Measure:
-    """Score the sentences of a text file, and write the scores as JSON lines or as a table.
+    """Score the sentences of a text file or a table, and write the scores as JSON lines or as a table.
 
     Args:
-        file: Text (plain, .gz or .zst) with one sentence per line; lines without words are skipped.
-        output: File for the scores (also .gz or .zst). By default JSON lines, one object per sentence with its line
-            number from 1, perplexity, number of unknown words, unit, words, and the log-probabilities as in
+        file: Text (plain, .gz or .zst) with one sentence per line, or a table, as for `embed_file`; lines and rows
+            without words are skipped.
+        output: File for the scores (also .gz or .zst). By default JSON lines, one object per sentence with the number
+            of its line or row from 1, perplexity, number of unknown words, unit, words, and the log-probabilities as in
             `SentenceScore`; of a model that merges the directions pseudo-perplexity, and those of `MaskedScore`.
         model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by default.
         state: As in `score`.
@@ -252,6 +254,7 @@ def score_file(
             of <UNK>. Boundaries are in the context of the words, and have no rows.
         bits: Use logarithms to base 2.
         overwrite: Replace an output that exists.
+        column: The column of a table with the sentences; None: "text".
 
     Returns:
         The perplexity of the whole file, or where directions are merged its pseudo-perplexity.
@@ -264,8 +267,9 @@ def score_file(
     check_output(output, [file], overwrite=overwrite)
     pretrained = resolve_language_model(model, device)
     parts_of(pretrained)
-    (tokenizer,) = file_tokenizers([Path(file)], pretrained.tokenizer, tokenize)
-    numbered = enumerate(map(tokenizer.tokenize, read_lines(file)), start=1)
+    read = partial(read_texts, column=column)
+    (tokenizer,) = file_tokenizers([Path(file)], pretrained.tokenizer, tokenize, read=read)
+    numbered = enumerate(map(tokenizer.tokenize, read(Path(file))), start=1)
     lines, texts = tee((number, words) for number, words in numbered if words)
     contexts = ("masked",) if pretrained.config.sequence_encoder.merges_directions else ("forward", "backward")
     surprisals = [f"{context}_{'bits' if bits else 'nats'}" for context in contexts]

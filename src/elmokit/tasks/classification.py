@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from elmokit.data.tables import TABLES
 from elmokit.fs.reading import read_rows, suffixes_of
 from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
@@ -29,13 +30,14 @@ from elmokit.tasks.fitting.task import (
     check_label,
     confusion_counts,
     label_numbers,
+    label_of,
     most_probable,
     words_of,
 )
 from elmokit.tasks.fitting.words import BiLSTM, WordBatch, WordEncoder, Words, masked_max, masked_mean, masked_softmax
 
 TREE_TOKEN = re.compile(r"\(|\)|[^\s()]+")
-OTHER_FORMATS = (".conllu", ".csv", ".json", ".jsonl", ".parquet", ".tsv")
+OTHER_FORMATS = (".conllu", *TABLES)  # tables are read by `fit`, and what predicts
 COLUMN_NAMES = {"label", "labels", "class", "category", "target", "text", "texts", "sentence", "review", "title"}
 FASTTEXT = "__label__"
 LINES_LOOKED_AT = 100  # of a file to predict, to see whether its lines begin with labels
@@ -62,6 +64,10 @@ class ClassificationConfig:
     Development and test sets are always whole sentences."""
     balanced: bool = False
     """Weight the loss of a text by the inverse frequency of its label, so that rare labels count as much as others."""
+    column: str = "text"
+    """Column of the texts in tables, which are raw: the tokenizer of the model splits them."""
+    label_column: str = "label"
+    """Column of the labels in tables."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -197,7 +203,7 @@ class BiattentiveNetwork(TextClassifier):
 
 
 class ClassificationTask(Task[LabelledText, Classification]):
-    """A label for a text. Files have one text per line, with spaces between its words.
+    """A label for a text. Files are tables, or have one text per line, with spaces between its words.
 
     A line begins with the label, as in "positive A fine film .", or is a tree of the Stanford Sentiment Treebank, as in
     "(3 (2 It) (4 works))". If the first line has a tab, a tab separates label and text in every line.
@@ -206,6 +212,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
     name = "classification"
     metric = "accuracy"
     Config = ClassificationConfig
+    tables = TABLES
     fit_config = FitConfig(max_epochs=15, learning_rate=1e-3)
     config: ClassificationConfig
 
@@ -262,6 +269,15 @@ class ClassificationTask(Task[LabelledText, Classification]):
         """From a string, which is tokenized, or a list of words."""
         words = words_of(text, tokenize)
         return LabelledText(tuple(word.lower() for word in words) if self.config.lowercase else words)
+
+    @property
+    def columns(self) -> Sequence[Sequence[str]]:
+        return [self.config.column], [self.config.label_column]
+
+    def from_values(self, values: Sequence[Any], tokenize: Callable[[str], list[str]]) -> LabelledText:
+        """From a text, as in `from_text`, and its label."""
+        text, label = values
+        return replace(self.from_text(text, tokenize), label=label_of(label))
 
     def sentences(self, example: LabelledText) -> Iterable[Words]:
         return (example.words,)

@@ -6,10 +6,9 @@ second BiLSTM composes the comparisons, and a classifier, or a regression for si
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.correlation import pearson, spearman
-from elmokit.fs.reading import read_rows, suffixes_of
 from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import (
@@ -30,7 +28,9 @@ from elmokit.tasks.fitting.task import (
     check_label,
     confusion_counts,
     label_numbers,
+    label_of,
     most_probable,
+    read_table,
     words_of,
 )
 from elmokit.tasks.fitting.words import (
@@ -164,25 +164,20 @@ class PairsTask(Task[SentencePair, PairPrediction]):
     # --- Examples ---------------------------------------------------------------------------------------------------
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[SentencePair]:
-        is_json, names = suffixes_of(path).kind == ".jsonl", list[str]()
-        for number, line in enumerate(read_rows(path), start=1):
-            if number == 1 and not is_json:
-                names = line.split("\t")
-                continue
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line) if is_json else dict(zip(names, line.split("\t"), strict=True))
-                first, second = (words_of(_column(row, names), self._tokenize) for names in (FIRST, SECOND))
-                if not with_answers:
-                    yield SentencePair(first, second)
-                elif self.config.target == "score":
-                    yield SentencePair(first, second, score=float(_column(row, SCORE)))
-                elif (label := _column(row, LABEL)) != NO_LABEL:
-                    yield SentencePair(first, second, label)
-            except ValueError as error:
-                expected = "an object of JSON" if is_json else f"{len(names)} columns, named in the first line"
-                raise ValueError(f"{path}, line {number}: expected {expected}: {error}") from error
+        pairs = read_table(self, path, self._tokenize, with_answers)
+        return (pair for pair in pairs if pair.label != NO_LABEL)
+
+    @property
+    def columns(self) -> Sequence[Sequence[str]]:
+        return FIRST, SECOND, SCORE if self.config.target == "score" else LABEL
+
+    def from_values(self, values: Sequence[Any], tokenize: Callable[[str], list[str]]) -> SentencePair:
+        """From two sentences, as in `from_text`, and their label or score."""
+        *pair, answer = values
+        example = self.from_text(pair, tokenize)
+        if self.config.target == "label":
+            return replace(example, label=label_of(answer))
+        return example if answer is None else replace(example, score=float(answer))
 
     def _tokenize(self, text: str) -> list[str]:
         return get_tokenizer(self.config.tokenizer).tokenize(text)
@@ -256,11 +251,3 @@ class PairsTask(Task[SentencePair, PairPrediction]):
 
     def to_json(self, prediction: PairPrediction) -> dict[str, Any]:
         return {name: value for name, value in vars(prediction).items() if value is not None}
-
-
-def _column(row: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The text of the first of these columns that a row has."""
-    for name in names:
-        if isinstance(value := row.get(name), str | float | int):
-            return str(value)
-    raise ValueError(f"there is no text in a column {' or '.join(names)}, in {row!s:.60}")

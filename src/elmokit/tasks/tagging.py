@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from math import nan
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.data.readers import Layout, TaggedSentence, conllu_lines, read_tagged, write_predictions
+from elmokit.data.tables import CSV, JSON_LINES, PARQUET
 from elmokit.fs.reading import suffixes_of
 from elmokit.nn.crf import CRF, span_transitions
 from elmokit.settings import Count, DropoutRate
@@ -179,6 +180,10 @@ class TaggingConfig(ColumnsConfig):
     """Dropout of the LSTM's output, and between its layers."""
     decoder: Literal["auto", "crf", "softmax"] = "auto"
     """Score whole tag sequences (crf) or each tag by itself (softmax); auto: crf if the tags mark spans."""
+    column: str = "words"
+    """Column of the words in tables (.csv, .jsonl, .parquet): lists of words, or texts."""
+    label_column: str = "tags"
+    """Column of the tags in tables: lists of as many tags."""
 
 
 @dataclass(frozen=True)
@@ -247,12 +252,14 @@ class TaggingNetwork(TaskNetwork):
 class TaggingTask(Task[TaggedSentence, Tagging]):
     """A tag for each word; the score is the F1 of spans if tags mark spans, otherwise accuracy.
 
-    Files have one word a line, with blank lines between sentences: columns, the last one of tags, or CoNLL-U.
+    Files have one word a line, with blank lines between sentences: columns, the last one of tags, or CoNLL-U. JSON
+    lines and Parquet have a sentence in each row, with columns of lists.
     """
 
     name = "tagging"
     metric = "score"
     Config = TaggingConfig
+    tables = (CSV, *JSON_LINES, PARQUET)  # files of columns are .tsv, too
     config: TaggingConfig
 
     # --- Examples ---------------------------------------------------------------------------------------------------
@@ -269,12 +276,23 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         """From a string, which is tokenized, or a list of words."""
         return TaggedSentence(words_of(text, tokenize))
 
+    @property
+    def columns(self) -> Sequence[Sequence[str]]:
+        return [self.config.column], [self.config.label_column]
+
+    def from_values(self, values: Sequence[Any], tokenize: Callable[[str], list[str]]) -> TaggedSentence:
+        """From the words, as in `from_text`, and their tags."""
+        words, tags = values
+        return replace(self.from_text(words, tokenize), tags=tuple(() if tags is None else tags))
+
     def sentences(self, example: TaggedSentence) -> Iterable[Words]:
         return (example.words,)
 
     def check(self, example: TaggedSentence) -> None:
         if len(example.words) != len(example.tags):
             raise ValueError(f"{len(example.words)} words and {len(example.tags)} tags: give one tag for each word")
+        if others := [tag for tag in example.tags if not isinstance(tag, str)]:
+            raise ValueError(f"the tag {others[0]!r} is no string: give the names of tags, not their numbers")
         if self.labels.get("scheme"):
             check_scheme(example.tags)
 

@@ -1,6 +1,7 @@
 """The interface of tokenizers, rules for chunks of text between white spaces, and the positions of tokens in a text."""
 
 import re
+import unicodedata
 import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,19 @@ INVISIBLE = re.compile(r"[\u00ad\u200b\u200e\u200f\u2060\ufeff]")
 NOT_SPACE = re.compile(r"\S")
 VISIBLE = re.compile(rf"(?!{INVISIBLE.pattern})\S")
 LOOK_AHEAD = 100  # characters in which to look for the next token if the tokenizer has changed the text
+
+
+DECOMPOSED = (
+    "has letters whose accents are characters of their own (NFD), which a model reads as other words: compose them, "
+    "as by unicodedata.normalize('NFC', text)"
+)
+
+
+def is_decomposed(text: str) -> bool:
+    """Whether there are letters with combining marks in a text that have a composed form."""
+    if text.isascii() or unicodedata.is_normalized("NFC", text):
+        return False
+    return len(unicodedata.normalize("NFC", text)) < len(text)
 
 
 @dataclass(frozen=True)
@@ -38,10 +52,12 @@ class Tokenizer:
     language: str | None = None
 
     def split(self, text: str) -> list[str]:
-        """The tokens of a text by itself; warns if most of it is in a script without rules."""
+        """The tokens of a text by itself; warns if most of it is in a script without rules, or if it is decomposed."""
         if self.count_unknown(text) > max(1, len(text) // 2):
             message = f"text is in a script for which {self.name} has no rules: use a model of its language"
             warnings.warn(message, stacklevel=4)
+        if is_decomposed(text):
+            warnings.warn(f"text {DECOMPOSED}", stacklevel=4)
         return self.tokenize(text)
 
     def split_paragraph(self, paragraph: str) -> Iterator[list[str]]:

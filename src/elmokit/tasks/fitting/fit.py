@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
@@ -41,11 +41,20 @@ from elmokit.tasks.fitting.model import (
     make_network,
     predict,
     split_by_length,
+    text_tokenizer,
 )
-from elmokit.tasks.fitting.task import Confusion, F1Score, Task, TaskNetwork, TaskScores, find_task
+from elmokit.tasks.fitting.task import (
+    Confusion,
+    F1Score,
+    Task,
+    TaskNetwork,
+    TaskScores,
+    find_task,
+    read_examples,
+)
 from elmokit.tasks.fitting.words import WordTable, read_word_vectors
 
-Examples = str | Path | Iterable[Any]  # a file of the task's format, or the examples themselves
+Examples = str | Path | Iterable[Any]  # whatever `read_examples` reads
 
 # Examples are shuffled into pools of this many batches, and sorted by length within: little padding, random order.
 POOL = 32
@@ -274,10 +283,10 @@ def train(
 # --- From examples to a model on disk --------------------------------------------------------------------------------
 
 
-def _read(task: Task, name: str, examples: Examples) -> list[Any]:
+def _read(task: Task, name: str, source: Examples, tokenize: Callable[[str], list[str]]) -> list[Any]:
     """The examples of a set, checked."""
-    read = task.read_training if name == "training" else task.read
-    checked = list(task.checked(read(Path(examples)) if isinstance(examples, str | Path) else examples, name))
+    examples = read_examples(task, source, tokenize, task.read_training if name == "training" else task.read)
+    checked = list(task.checked(examples, name))
     if not any(map(task.length, checked)):
         raise ValueError(f"the {name} set holds no words: check the file and its format")
     return checked
@@ -331,15 +340,18 @@ def fit(
     output: str | Path | None = None,
     overwrite: bool = False,
     cache: str | Path | None = None,
+    **settings: Any,
 ) -> tuple[TaskModel, FitReport]:
     """Train a task's network until the development score stops improving, and keep the best weights.
 
     Args:
-        task: The task with its settings, e.g. `TaggingTask(TaggingConfig(hidden_dim=100))`, or the name of a task with
-            its default settings, e.g. "tagging".
-        train_examples: File in the task's format, or examples.
-        dev_examples: File or examples that determine when to stop.
-        test_examples: File or examples for the final score.
+        task: The name of a task, e.g. "tagging", or a task with its settings, e.g.
+            `TaggingTask(TaggingConfig(hidden_dim=100))`.
+        train_examples: Examples to train on: a file in the task's format; for classification, tagging and pairs also a
+            table (.csv, .tsv, .jsonl or .parquet), a DataFrame of pandas, or a list of tuples such as (text, label),
+            (words, tags) or (first, second, label); or a list of the task's examples.
+        dev_examples: Examples that determine when to stop, in any of these forms.
+        test_examples: Examples for the final score.
         model: The biLM whose layers the network reads: a name, a path, or a loaded model (not
             changed: a copy is used); None: the bundled English model. Not read with elmo "none".
         words: Which vectors the network reads for each word; None: the defaults of `WordsConfig`.
@@ -350,6 +362,8 @@ def fit(
             their examples, as `repr` shows them, are.
         overwrite: Replace an earlier task model there, even one of the same run.
         cache: Directory for the vectors of frozen encoders, shared by all runs; None: `default_cache()`.
+        settings: Settings of a task that is given by its name, as on the command line: `network="pooled"`, or the
+            columns of tables, `column="review", label_column="stars"`.
 
     Returns:
         The model and the report of its training.
@@ -361,7 +375,11 @@ def fit(
             trains with this output; or a library that the task or its score needs is not installed.
     """
     start = time.perf_counter()
-    task = find_task(task)() if isinstance(task, str) else task
+    if isinstance(task, str):
+        kind = find_task(task)
+        task = kind(kind.Config(**settings))
+    elif settings:
+        raise TypeError(f"{', '.join(settings)}: give settings either here, with the name of a task, or to the task")
     words, config = words or WordsConfig(), config or task.fit_config
     directory, state = None, None  # of the output, and of the state of the unfinished run
     if output is not None:
@@ -372,14 +390,15 @@ def fit(
             check_overwritable(directory, LAYOUT)
 
     # Read, and learn the labels.
-    sets = {"training": _read(task, "training", train_examples)}
+    pretrained = None if words.elmo == "none" else loading.resolve_model(model)
+    tokenize = text_tokenizer(pretrained)
+    sets = {"training": _read(task, "training", train_examples, tokenize)}
     task = type(task)(task.config, task.learn(sets["training"]))  # the given task is not changed
-    sets["development"] = _read(task, "development", dev_examples)
+    sets["development"] = _read(task, "development", dev_examples, tokenize)
     if test_examples is not None:
-        sets["test"] = _read(task, "test", test_examples)
+        sets["test"] = _read(task, "test", test_examples, tokenize)
     num_words = sum(len(words) for each in sets["training"] for words in task.sentences(each))
     device = pick_device(config.device)
-    pretrained = None if words.elmo == "none" else loading.resolve_model(model)
     if pretrained is model and pretrained is not None:  # the network freezes, moves and trains its biLM
         pretrained = replace(pretrained, bilm=copy.deepcopy(pretrained.bilm))
     encoder = None
@@ -392,24 +411,24 @@ def fit(
         "examples": {name: _digest(examples) for name, examples in sets.items()},
         "vectors": words.vectors and Path(words.vectors).stat().st_mtime_ns,
     }
-    settings = {"task": asdict(task.config), "words": asdict(words), "fit": asdict(config), "read": read}
-    del settings["fit"]["device"]
-    settings = json.loads(json.dumps(settings))
+    run = {"task": asdict(task.config), "words": asdict(words), "fit": asdict(config), "read": read}
+    del run["fit"]["device"]
+    run = json.loads(json.dumps(run))
 
     with nullcontext() if state is None else only_one_in(state):
         # Is there a finished run, or an unfinished one?
         if directory is not None and state is not None:
             if (directory / CONFIG).is_file() and not overwrite:
                 report = FitReport.read(directory / REPORT)
-                _refuse_others(settings, report.settings, directory)
+                _refuse_others(run, report.settings, directory)
                 shutil.rmtree(state)
                 return load_task_model(directory, config.device, type(task)), report
             if (state / SETTINGS).is_file():
-                if overwrite and read_json(state / SETTINGS) != settings:
+                if overwrite and read_json(state / SETTINGS) != run:
                     (state / STATE).unlink(missing_ok=True)
                 else:
-                    _refuse_others(settings, read_json(state / SETTINGS), state)
-            write_json(state / SETTINGS, settings)
+                    _refuse_others(run, read_json(state / SETTINGS), state)
+            write_json(state / SETTINGS, run)
 
         # Train, and keep the best weights.
         table = _word_table(task.counted_sentences(sets["training"]), words)
@@ -443,7 +462,7 @@ def fit(
             examples=len(sets["training"]),
             words=num_words,
             words_per_second=num_words * len(epochs) / max(in_epochs, 1e-9),
-            settings=settings,
+            settings=run,
             epochs=epochs,
             seconds=in_epochs + (resumed - start) + (time.perf_counter() - trained),
         )

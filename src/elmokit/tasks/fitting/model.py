@@ -12,9 +12,10 @@ report.json           the report of the training
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,10 +31,11 @@ from elmokit.checkpoints import loading
 from elmokit.checkpoints.loading import Layout, check_overwritable
 from elmokit.checkpoints.pretrained import CheckpointError, Pretrained, check_shapes
 from elmokit.config import CharCNNConfig
+from elmokit.data.text_files import read_texts
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_directory, check_output
 from elmokit.fs.json_files import read_json
-from elmokit.fs.reading import read_lines
+from elmokit.fs.reading import suffixes_of
 from elmokit.nn.bilm import shapes_only
 from elmokit.nn.elmo import Elmo
 from elmokit.progress import ProgressBar
@@ -41,7 +43,7 @@ from elmokit.runtime import pick_device
 from elmokit.settings import conform
 from elmokit.tasks.config import TASKS, WordsConfig
 from elmokit.tasks.fitting.frozen import BiLMLayers, TransformerEncoder, VectorCache, chunks
-from elmokit.tasks.fitting.task import Task, TaskNetwork, TaskScores, find_task
+from elmokit.tasks.fitting.task import Task, TaskNetwork, TaskScores, find_task, read_examples, read_table
 from elmokit.tasks.fitting.words import CHARACTERS, Sentences, WordEncoder, WordTable, WordVectors, mix_weights
 from elmokit.text.tokenizers import get_tokenizer
 
@@ -159,6 +161,15 @@ def make_network(
     return task.network(WordEncoder(config, table, elmo, start, None if encoder is None else encoder.shape))
 
 
+def _split(tokenizer: str, text: str) -> list[str]:
+    return get_tokenizer(tokenizer).split(text)  # whose library is needed only now
+
+
+def text_tokenizer(model: Pretrained | None) -> Callable[[str], list[str]]:
+    """Splits strings as the training text of the biLM was, or by english-1 if there is none, or it records none."""
+    return partial(_split, (model and model.tokenizer) or "english-1")
+
+
 class TaskModel:
     """A task's trained network, with its vocabulary and the encoders whose vectors it reads.
 
@@ -171,7 +182,7 @@ class TaskModel:
         model: The biLM; None if the network does not read ELMo.
         encoder: Another pretrained encoder; None if the network reads none.
         config: Which vectors the network reads.
-        tokenizer: Name of the tokenizer that splits strings: that of the biLM, or english-1 if that records none.
+        tokenize: Splits strings, see `text_tokenizer`.
     """
 
     def __init__(
@@ -185,7 +196,7 @@ class TaskModel:
         self.task, self.network, self.table = task, network.eval(), table
         self.model, self.encoder = model, encoder
         self.config = config = network.words.config
-        self.tokenizer = model.tokenizer if model is not None and model.tokenizer else "english-1"
+        self.tokenize = text_tokenizer(model)
         self._cnns: list[CharCNNConfig] = [CHARACTERS] if config.character_dim else []  # the first truncates words
         self._layers = None
         if model is not None and config.finetune:
@@ -249,7 +260,7 @@ class TaskModel:
         if isinstance(text, Mapping) or (isinstance(text, str) and not self.task.reads_text):
             raise ValueError(f"{text!r:.60} is not an input of {self.task.name}: see its from_text")
         try:
-            example = self.task.from_text(text, get_tokenizer(self.tokenizer).tokenize)
+            example = self.task.from_text(text, self.tokenize)
             self.task.check_sentences(example)
         except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"{text!r:.60} is not an input of {self.task.name} ({error})") from error
@@ -353,7 +364,10 @@ def load_task_model(directory: str | Path, device: str | None = None, task: type
         raise FileNotFoundError(f"{directory} is not a task model: it holds no {CONFIG}")
     picked = pick_device(device)
     try:
-        described: Description = conform(Description, read_json(directory / CONFIG))
+        content = read_json(directory / CONFIG)
+        if "task" not in content:
+            raise ValueError("it is that of a language model, from which `elmokit fit` trains a task model")
+        described: Description = conform(Description, content)
         task_class = find_task(described.task) if task is None and described.task in TASKS else task
         if task_class is None or task_class.name != described.task:
             raise ValueError(f"it is of the task {described.task!r}: give its class if it is not one of elmokit's")
@@ -411,6 +425,7 @@ def predict_file(
     device: str | None = None,
     task: str | None = None,
     overwrite: bool = False,
+    column: str | None = None,
 ) -> PredictedFile:
     """Predict for a file of any size, and write the output atomically.
 
@@ -418,14 +433,16 @@ def predict_file(
 
     Args:
         model: The task model, or its directory.
-        file: A file in the task's format, or with `text` raw text, one input per line.
+        file: A file in the task's format, or a table as for `fit`, whose answers may be missing; or with `text` raw
+            text, one input per line, or a table.
         output: JSON lines, one for each example; with a tagger and a suffix other than .jsonl, a copy of the file
-            with the predicted tags: in the tag column of CoNLL-U, in a new last column of other files. For raw text,
-            each line has a word and its tag.
+            with the predicted tags: in the tag column of CoNLL-U, in a new last column of other files. For raw text
+            and tables, each line has a word and its tag.
         text: The file is raw text, to be tokenized with the model's tokenizer.
         device: Device of a model that is loaded here.
         task: FILE.py:CLASS of a task of your own, for a model that is loaded here.
         overwrite: Replace an output that exists.
+        column: The column of a table with the inputs; None: that of the training, or with `text` "text".
 
     Returns:
         The number of examples, and their scores if the file holds a valid answer to each.
@@ -439,11 +456,18 @@ def predict_file(
     file, output = Path(file), Path(output)
     check_output(output, [file], overwrite=overwrite)
     model = _loaded(model, device, task)
-    examples = map(model.example, read_lines(file)) if text else model.task.read(file, with_answers=False)
+    is_table = column is not None or suffixes_of(file).kind in model.task.tables
+    if text:
+        examples = map(model.example, read_texts(file, column))
+    elif is_table:
+        examples = read_table(model.task, file, model.tokenize, False, column)
+    else:
+        examples = model.task.read(file, with_answers=False)
     gold, kept, count = [], [], 0
     if not text:
         with suppress(ValueError):  # it has no answers
-            gold = list(model.task.checked(model.task.read(file)))
+            read = read_table(model.task, file, model.tokenize, True, column) if is_table else model.task.read(file)
+            gold = list(model.task.checked(read))
 
     def predictions() -> Iterator[Any]:
         nonlocal count
@@ -454,7 +478,7 @@ def predict_file(
             yield prediction
 
     with ProgressBar(examples, desc="predict", unit=" examples", unit_scale=True) as bar:
-        model.task.write(predictions(), output, None if text else file, overwrite)
+        model.task.write(predictions(), output, None if text or is_table else file, overwrite)
     return PredictedFile(count, model.task.all_scores(gold, kept) if gold and len(gold) == count else None)
 
 
@@ -465,7 +489,7 @@ def score_file(
 
     Args:
         model: The task model, or its directory.
-        file: A file in the task's format.
+        file: A file in the task's format, or a table as for `fit`.
         device: Device of a model that is loaded here.
         task: FILE.py:CLASS of a task of your own, for a model that is loaded here.
 
@@ -477,4 +501,4 @@ def score_file(
         ValueError: The file is not in the task's format, or an example has no answer.
     """
     model = _loaded(model, device, task)
-    return model.score(model.task.read(Path(file)))
+    return model.score(read_examples(model.task, file, model.tokenize))

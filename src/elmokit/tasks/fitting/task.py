@@ -22,7 +22,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from elmokit.data.tables import is_empty, read_records
 from elmokit.fs.atomic import atomic_path, create_bytes
+from elmokit.fs.reading import suffixes_of
 from elmokit.tasks.config import TASKS, FitConfig
 from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
 
@@ -137,6 +139,7 @@ class Task(ABC, Generic[Example, Prediction]):
         metric: The name of the score, among those of `score`, on which training stops early.
         Config: A frozen dataclass: the settings of the network and of the files.
         fit_config: Default settings of the training.
+        tables: Suffixes of files whose rows are examples, of which `columns` are read.
         prediction_batch_size: Examples per batch when predicting; predictions do not depend on it.
         reads_text: Whether `from_text` takes a string, so that a line of raw text is an input (`predict --text`).
         max_words: Maximum number of words of a sentence; None: no limit.
@@ -148,6 +151,7 @@ class Task(ABC, Generic[Example, Prediction]):
     metric: ClassVar[str]
     Config: ClassVar[type]
     fit_config: ClassVar[FitConfig] = FitConfig()
+    tables: ClassVar[Sequence[str]] = ()
     prediction_batch_size: ClassVar[int] = 64
     reads_text: ClassVar[bool] = True
     max_words: int | None = None
@@ -169,6 +173,15 @@ class Task(ABC, Generic[Example, Prediction]):
     @abstractmethod
     def from_text(self, text: Any, tokenize: Callable[[str], list[str]]) -> Example:
         """Convert an input of `predict`, which each task documents, to an example without an answer."""
+
+    @property
+    def columns(self) -> Sequence[Sequence[str]]:
+        """The columns of examples in tables and tuples, that of the answer last, each with the names it may have."""
+        return ()
+
+    def from_values(self, values: Sequence[Any], tokenize: Callable[[str], list[str]]) -> Example:
+        """Convert the values of `columns` to an example: inputs as of `from_text`, and the answer, None without one."""
+        raise NotImplementedError
 
     @abstractmethod
     def sentences(self, example: Example) -> Iterable[Words]:
@@ -273,9 +286,105 @@ def write_lines(lines: Iterable[str], output: Path, overwrite: bool = False) -> 
             stream.write(line.encode())
 
 
+def _value(row: Mapping[str, Any], names: Sequence[str], is_filled: bool) -> Any:
+    """The value in the column that has one of the names; "" where it is empty, unless it must be filled."""
+    name = next((name for name in names if name in row), None)
+    if name is None:
+        listed = ", ".join(map(repr, row))
+        raise ValueError(f"there is no column {names[0]!r} among {listed}: choose others by --column, --label-column")
+    if not is_empty(row[name]):
+        return row[name]
+    if is_filled:
+        raise ValueError(f"the column {name!r} is empty: fill it in, or remove the row")
+    return ""
+
+
+def _from_rows(
+    task: Task,
+    rows: Iterable[tuple[int, Any]],
+    where: str,
+    tokenize: Callable[[str], list[str]],
+    with_answers: bool = True,
+    column: str | None = None,
+) -> Iterator[Any]:
+    """The examples of numbered rows, which are dictionaries, tuples, or examples already."""
+    columns = ([column], *task.columns[1:]) if column else task.columns
+    for number, row in rows:
+        values = row
+        try:
+            if columns and isinstance(row, Mapping):
+                values = [_value(row, names, with_answers) for names in columns[: None if with_answers else -1]]
+                values += [] if with_answers else [None]
+            yield task.from_values(values, tokenize) if columns and type(values) in (tuple, list) else row
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{where} {number}: {error}, in {values!r:.80}") from error
+
+
+def read_table(
+    task: Task,
+    path: str | Path,
+    tokenize: Callable[[str], list[str]],
+    with_answers: bool = True,
+    column: str | None = None,
+) -> Iterator[Any]:
+    """Stream the examples of a task in a table.
+
+    Args:
+        task: The task.
+        path: A table, as in `read_records`.
+        tokenize: Splits the texts.
+        with_answers: Whether answers are read. If not, an empty input is one without words.
+        column: The column of the input; None: that of the task.
+
+    Yields:
+        The examples.
+
+    Raises:
+        ValueError: A column or a value is missing, or a row does not fit the task; the message names it.
+        FileNotFoundError: The file does not exist.
+    """
+    rows = read_records(path, [column or task.columns[0][0], *(names[0] for names in task.columns[1:])])
+    return _from_rows(task, rows, f"{path}, row", tokenize, with_answers, column)
+
+
+def read_examples(
+    task: Task,
+    source: str | Path | Iterable[Any],
+    tokenize: Callable[[str], list[str]],
+    read: Callable[[Path], Iterator[Any]] | None = None,
+) -> Iterator[Any]:
+    """Stream examples with answers, wherever they come from.
+
+    Args:
+        task: The task.
+        source: A file of the task's format, or a table; a DataFrame of pandas, or rows as dictionaries; tuples of
+            values in the order of `Task.columns`; or examples.
+        tokenize: Splits the texts of tables, rows and tuples.
+        read: Reads a file of the task's format; None: `Task.read`.
+
+    Yields:
+        The examples.
+
+    Raises:
+        ValueError, FileNotFoundError: As `read_table` and `Task.read`.
+    """
+    if isinstance(source, str | Path):
+        is_table = suffixes_of(source).kind in task.tables
+        return read_table(task, source, tokenize) if is_table else (read or task.read)(Path(source))
+    rows: Any = source
+    if hasattr(rows, "notna"):  # a DataFrame
+        rows = rows.astype(object).where(rows.notna(), None).to_dict("records")
+    return _from_rows(task, enumerate(rows, start=1), "example", tokenize)
+
+
 def words_of(text: str | Words, tokenize: Callable[[str], Words]) -> tuple[str, ...]:
     """The words of a text, which is split if it is a string."""
     return tuple(tokenize(text) if isinstance(text, str) else text)
+
+
+def label_of(value: Any) -> str | None:
+    """A label from the value of a column, which may be a number."""
+    return None if is_empty(value) else str(value)
 
 
 def check_label(label: object) -> None:
