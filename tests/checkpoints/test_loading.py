@@ -78,6 +78,19 @@ def test_files_under_other_names_are_a_model(options: str, weights: str, model: 
     assert set(describe(hdf5)["files"]) == {options, weights}
 
 
+def test_byte_order_marks_are_skipped_and_a_damaged_description_is_left_out(model: Pretrained, hdf5: Path) -> None:
+    mark = b"\xef\xbb\xbf"
+    (hdf5 / "options.json").write_bytes(mark + (hdf5 / "options.json").read_bytes())
+    (hdf5 / "meta.json").write_bytes(mark + '{"creator": "Åse"}'.encode())
+    assert '"creator": "Åse"' in load(hdf5).card
+    for damaged in ('{"creator": "Åse"}'.encode("latin1"), b'{"creator":'):
+        (hdf5 / "meta.json").write_bytes(damaged)
+        with pytest.warns(UserWarning, match=r"meta\.json is damaged"):
+            found = load(hdf5)
+        assert_same_bilm(found.bilm, model.bilm)
+        assert found.card == ""
+
+
 def test_options_find_their_weights_among_others(model: Pretrained, hdf5: Path) -> None:
     for name in ("options.json", "weights.hdf5"):
         (hdf5 / name).rename(hdf5 / f"small_{name}")

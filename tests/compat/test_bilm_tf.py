@@ -1,5 +1,6 @@
 """bilm-tf's vocabularies, batchers, datasets, mixes and dumps, on words whose ids are known."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from elmokit.checkpoints.convert import save_hdf5
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.compat.bilm_tf import (
     Batcher,
     BidirectionalLanguageModel,
@@ -17,7 +20,10 @@ from elmokit.compat.bilm_tf import (
     weight_layers,
 )
 from elmokit.compat.bilm_tf.data import BidirectionalLMDataset, LMDataset, UnicodeCharsVocabulary, Vocabulary
+from elmokit.config import BiLMConfig, LSTMConfig
+from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM
+from elmokit.text.vocab import Vocab
 
 WORDS = ["a", "</S>", "<UNK>", "bb", "<S>", "\u00e9"]
 SENTENCES = [["a", "bb", "x"], ["bb"], ["\u00e9", "a"]]
@@ -161,6 +167,19 @@ def test_dump_token_embeddings_equals_the_character_encoder(old_model: Path, tmp
         by_words(np.array([[1, 5, 4]]))
     with pytest.raises(ValueError, match="is the input"):
         dump_token_embeddings(words, *files, words)
+
+
+def test_dump_bilm_embeddings_of_a_model_of_word_ids(tmp_path: Path) -> None:
+    model = Pretrained(BiLM(BiLMConfig(LSTMConfig(1, 6, 4), None, num_words=4, boundary_words=(3, 2))))
+    save_hdf5(replace(model, vocab=Vocab(["<UNK>", "cat", "</S>", "<S>"])), tmp_path / "model")
+    (tmp_path / "text.txt").write_text("the cat\ncat\n")
+    files = (tmp_path / "model" / name for name in ("options.json", "weights.hdf5"))
+    dump_bilm_embeddings(tmp_path / "model" / "vocab.txt", tmp_path / "text.txt", *files, tmp_path / "out.hdf5")
+    sentences = [["the", "cat"], ["cat"]]
+    expected = Embedder(tmp_path / "model").embed(sentences, "all", "carry")
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        for line, vectors in enumerate(expected):
+            np.testing.assert_allclose(file[str(line)], vectors, atol=1e-6)
 
 
 @pytest.mark.parametrize("batch_words", [2, 100])

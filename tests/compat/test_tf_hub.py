@@ -46,6 +46,11 @@ def test_module_accepts_strings_in_lists_arrays_and_bytes(module: hub.Module, wr
     torch.testing.assert_close(by_tokens["default"], by_text["default"])
 
 
+def test_tokens_that_are_padded_at_the_left_are_read_with_a_warning(module: hub.Module) -> None:
+    with pytest.warns(UserWarning, match="pad them at the right"):
+        module({"tokens": [["", "", "cat"], ["the", "cat", "is"]], "sequence_len": [1, 3]}, signature="tokens")
+
+
 def test_module_trains_the_mix_when_trainable(language_model: Path) -> None:
     for trainable in (False, True):
         module = hub.Module(language_model, trainable=trainable)

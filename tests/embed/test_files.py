@@ -444,6 +444,19 @@ def test_names_with_a_slash_are_groups_and_an_output_that_exists_needs_overwrite
 
 
 @pytest.mark.parametrize(
+    ("suffix", "names"),
+    [(".npz", ["x", "x.npy"]), (".npz", ["a" * 66_000]), (".h5", ["a/b", "a"]), (".h5", ["/a", "a"]), (".h5", ["."])],
+    ids=lambda value: str(value)[:20],
+)
+def test_names_that_the_file_would_lose_or_confuse_are_refused_before_the_work(
+    tmp_path: Path, suffix: str, names: list[str]
+) -> None:
+    file = write_fasta(tmp_path / "in.fasta", dict.fromkeys(names, "MVLS"))
+    with pytest.raises(ValueError, match="cannot have an array"):
+        embed_fasta(file, tmp_path / f"out{suffix}", "no such model")
+
+
+@pytest.mark.parametrize(
     ("name", "options", "message"),
     [
         ("out.pt", {}, r"name the output out\.pt\.npz"),

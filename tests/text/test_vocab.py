@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
 from elmokit.checkpoints.loading import load
+from elmokit.compat.bilm_tf.data import Vocabulary
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab, count_words
@@ -30,13 +31,16 @@ def test_ids_of_unknown_words_are_unk() -> None:
     assert len(vocab) == 5 and "b" in vocab and "c" not in vocab
 
 
+@pytest.mark.filterwarnings("ignore:.* of the vocabulary are blank")
 @given(
-    st.lists(st.text(alphabet=st.characters(codec="utf-8")) | st.sampled_from(["!!!MAXTERMID", "\ufeff", "a\r", "\r"]))
+    st.lists(
+        st.text(alphabet=st.characters(codec="utf-8"))
+        | st.sampled_from(["!!!MAXTERMID", "\ufeff", "a\r", "\r", "", "a", "\u3000"])
+    )
 )
 def test_vocab_is_read_back_or_names_the_word_that_would_not_be(tmp_path_factory: Any, words: list[str]) -> None:
-    distinct = dict.fromkeys([*words, "<S>", "</S>", "<UNK>"])
     try:
-        vocab = Vocab(distinct)
+        vocab = Vocab([*words, "<S>", "</S>", "<UNK>"])
     except ValueError as error:
         assert any(f"{word!r} cannot be a word" in str(error) for word in words)
         return
@@ -56,17 +60,22 @@ def test_read_accepts_a_published_vocabulary(goldens: Callable[[str], Path]) -> 
     assert list(vocab.words) == path.read_text(encoding="utf-8").split()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("<S>\na\n", r"vocab\.txt: .*lacks </S> <UNK>"),
-        ("<S>\n</S>\n<UNK>\na\nb\na\n", "1 words are repeated .*'a'"),
-        ("<S>\n</S>\n<UNK>\n\na\n", "'' cannot be a word"),
-    ],
-)
-def test_read_raises_for_files_that_are_not_vocabularies(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "vocab.txt").write_text(text)
-    with pytest.raises(ValueError, match=message):
+def test_blank_and_repeated_words_keep_their_rows_in_every_reader(tmp_path: Path) -> None:
+    lines = ["<S>", "</S>", "<UNK>", "a", "", "\u3000", "b", "a", ""]
+    (tmp_path / "vocab.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    bilm = BiLM(BiLMConfig(LSTMConfig(1, 6, 4), None, num_words=len(lines)))
+    write_bilm_hdf5(bilm, tmp_path)
+    with pytest.warns(UserWarning, match="3 words of the vocabulary are blank or repeated"):
+        vocab = load(tmp_path).vocab
+    assert vocab is not None and list(vocab.words) == lines == Vocabulary(tmp_path / "vocab.txt").words
+    known = ["a", "\u3000", "b", "unknown"]
+    assert vocab.ids(known).tolist() == [7, 5, 6, 2]  # as in bilm-tf, the last of the rows of "a"
+    assert list(map(Vocabulary(tmp_path / "vocab.txt").word_to_id, known)) == [7, 5, 6, 2]
+
+
+def test_read_raises_for_files_that_are_not_vocabularies(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("<S>\na\n")
+    with pytest.raises(ValueError, match=r"vocab\.txt: .*lacks </S> <UNK>"):
         Vocab.read(tmp_path / "vocab.txt")
 
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 # The files that loaders read: no code, and no pickles but those of ELMoForManyLangs and AllenNLP, from which nothing is
 # executed.
 FILES = (
-    "*.json", "README.md", "vocab.txt", "vocab.txt.gz", "*.dic",
+    "*.json", "README.md", "*vocab*.txt", "vocab.txt.gz", "*.dic",
     "model.safetensors", "softmax.safetensors", "state.safetensors",
     "*.hdf5", "*weights*.h5", "weights_file", "weight_file", "weights", "options_file", "options",
     "checkpoint", "*.index", "*.data-?????-of-?????",

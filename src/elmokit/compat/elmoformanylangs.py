@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.compat.shared import warn_of_strings, warn_once
+from elmokit.compat.shared import warn_once, word_lists
 from elmokit.embed import embedder
 from elmokit.nn.bilm import BiLMState
 from elmokit.settings import StatePolicy
@@ -50,12 +50,11 @@ class Embedder:
         Returns:
             For each sentence (T, 2D) float32, or (L+1, T, 2D) for all layers.
         """
-        warn_of_strings(sents)
+        sents = word_lists(sents)
         if len(sents) > self.batch_size:
             warn_once("batches are processed longest first; ELMoForManyLangs shuffles them, so that its vectors vary")
         order = sorted(range(len(sents)), key=lambda number: -len(sents[number]))
-        sentences = [list(sents[number]) for number in order]
-        embeddings = self._embedder.embed(sentences, "all", self._state, self.batch_size)
+        embeddings = self._embedder.embed([sents[number] for number in order], "all", self._state, self.batch_size)
         self._state = embeddings.state or "carry"
         vectors = [embeddings[place] for place in np.argsort(order)]
         if output_layer == ALL:

@@ -6,11 +6,11 @@ import hashlib
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -142,17 +142,20 @@ def warn_once(message: str) -> None:
     warnings.warn(message, UserWarning, stacklevel=3)
 
 
-def encode_with_notices(sentences: Sequence[Sequence[str]], max_characters: int, library: str) -> np.ndarray:
+def encode_with_notices(sentences: Iterable[Iterable[str]], max_characters: int, library: str) -> np.ndarray:
     """Tokenized sentences -> character ids (B, T, `max_characters`) int64, with the two warnings below."""
-    warn_of_strings(sentences)
-    warn_of_truncated(chain.from_iterable(sentences), max_characters, library)
-    return encode_sentences(sentences, max_characters).astype(np.int64)
+    lists = word_lists(sentences)
+    warn_of_truncated(chain.from_iterable(lists), max_characters, library)
+    return encode_sentences(lists, max_characters).astype(np.int64)
 
 
-def warn_of_strings(sentences: Iterable[Any]) -> None:
-    """Warn if a sentence is a string instead of a list of tokens: the libraries read its characters as tokens."""
+def word_lists(sentences: Iterable[Iterable[str]]) -> list[list[str]]:
+    """The words of sentences, any of which may be an iterator; those of a string are its characters, as the libraries
+    read it, with a warning."""
+    sentences = list(sentences)
     if any(isinstance(sentence, str) for sentence in sentences):
         warn_once("a sentence is a string instead of a list of tokens: each of its characters is read as a token")
+    return list(map(list, sentences))
 
 
 def warn_of_truncated(words: Iterable[str], max_characters: int, library: str) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from elmokit.checkpoints.formats.tf_checkpoint import find_prefix
 from elmokit.compat.bilm_tf import Batcher
-from elmokit.compat.shared import warn_of_strings, warn_once
+from elmokit.compat.shared import warn_once, word_lists
 from elmokit.data.streams import scoring_batch, sentence_batches
 from elmokit.embed.embedder import Embedder
 from elmokit.lm.losses import final_outputs
@@ -84,6 +84,7 @@ class ElmoModel:
             layers: "average", "top" or "all".
             session: Anything but None to start from the final state of the previous call.
         """
+        texts = word_lists(texts)
         embeddings = self._embed(texts, warmup, layers, session)
         width = max(map(len, texts), default=0)
         shape = (len(texts), self.n_layers, width) if layers == "all" else (len(texts), width)
@@ -104,6 +105,7 @@ class ElmoModel:
             "averages exclude padding and are taken per layer, unlike simple_elmo's, which depend on the batch, and "
             "with layers='all' confuse layers and words"
         )
+        texts = word_lists(texts)
         shape = (self.n_layers, self.vector_size) if layers == "all" else (self.vector_size,)
         averages = np.zeros((len(texts), *shape))
         for row, array in zip(averages, self._embed(texts, warmup, layers, session), strict=True):
@@ -153,17 +155,15 @@ class ElmoModel:
 
     def warmup(self, sess: Any, texts: Sentences) -> None:
         """Run the first batch of `texts`; calls with a session start from its final state."""
-        first = list(map(list, texts[: self.batch_size]))
+        first = word_lists(texts)[: self.batch_size]
         self._state = self._embedder.embed(first, state=self._state, batch_size=self.batch_size).state or "carry"
 
-    def _embed(self, texts: Sentences, warmup: bool, layers: str, session: Any) -> Sequence[np.ndarray]:
-        warn_of_strings(texts)
+    def _embed(self, texts: list[list[str]], warmup: bool, layers: str, session: Any) -> Sequence[np.ndarray]:
         if session is None:
             self._state = "carry"
         if warmup:
             self.warmup(session, texts)
-        # As in simple_elmo, the tokens of a string are its characters.
-        embeddings = self._embedder.embed(list(map(list, texts)), layers, self._state, self.batch_size)
+        embeddings = self._embedder.embed(texts, layers, self._state, self.batch_size)
         self._state = embeddings.state or "carry"
         return embeddings
 

@@ -111,6 +111,8 @@ class Module(nn.Module):
     def _tokens(self, tokens: Any, sequence_len: Any) -> dict[str, Tensor]:
         rows, lengths = _strings(tokens, 2), np.asarray(sequence_len).reshape(-1)
         sentences = [row[:length] for row, length in zip(rows, lengths, strict=True)]
+        if any(sentence and not sentence[0] and any(row) for sentence, row in zip(sentences, rows, strict=True)):
+            warn_once("tokens are padded at the left, where their first sequence_len are read: pad them at the right")
         return self._outputs(sentences, max(map(len, rows), default=0))
 
     def _outputs(self, sentences: list[list[str]], width: int) -> dict[str, Tensor]:

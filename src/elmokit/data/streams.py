@@ -160,8 +160,8 @@ class TrainingStream:
     def _window(self, rows: np.ndarray) -> TrainingWindow:
         columns = rows.transpose(1, 2, 0).reshape(4, -1)
         inputs = columns[[0, 2]].ravel()
-        if len(self._first) < len(self._numbers):
-            self._first = np.empty(2 * len(self._numbers), dtype=np.int32)
+        if len(self._first) < len(self._numbers.words):
+            self._first = np.empty(2 * len(self._numbers.words), dtype=np.int32)
         positions = np.arange(len(inputs), dtype=np.int32)
         self._first[inputs[::-1]] = positions[::-1]  # with repeated indices, the last assignment remains
         first = self._first[inputs]

@@ -13,7 +13,8 @@ from __future__ import annotations
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -230,6 +231,7 @@ def embed_fasta(
     # Long sentences are run by length, so that the rows of a batch end together.
     group = conform(Count, sentences_per_part, "sentences_per_part")
     lines = read_identifiers(file, split_char, id_field, group)
+    _check_names(lines, output)
     write = partial(write_named_hdf5 if kind in HDF5_SUFFIXES else write_npz, lines=lines, pooled=protein)
     _check_output(output, file, write, overwrite)
     embedder = resolve_embedder(model, device, dtype)
@@ -238,6 +240,20 @@ def embed_fasta(
     if job.state == "carry":
         raise ValueError("a protein does not continue the one before it: choose the state zeros or warm")
     return job.write(output, write, overwrite)
+
+
+def _check_names(names: Collection[str], output: Path) -> None:
+    """ValueError for a name that the file cannot hold, or could not tell from another one."""
+    # HDF5 reads a name as a path; NumPy drops .npy, and a name in its archive has at most 65,535 bytes.
+    is_hdf5 = suffixes_of(output).kind in HDF5_SUFFIXES
+    parts = ([part for part in name.split("/") if part not in ("", ".")] for name in names)
+    places = [*map(tuple, parts)] if is_hdf5 else [(name.removesuffix(".npy"),) for name in names]
+    counts = Counter(places)
+    for name, place in zip(names, places, strict=True):
+        is_long = not is_hdf5 and len(name.encode()) > 65_000
+        is_within = any(place[:end] in counts for end in range(1, len(place)))
+        if not place or counts[place] > 1 or "\0" in name or is_long or is_within:
+            raise ValueError(f"{output} cannot have an array {name[:60]!r} beside the others: choose another id_field")
 
 
 def _check_output(output: Path, file: Path, write: Write | None, overwrite: bool) -> None:

@@ -49,6 +49,11 @@ def check_predicts(config: BiLMConfig) -> None:
 
 def parts_of(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
     """The biLM, softmax and vocabulary. ValueError if one is missing, or they cannot predict words."""
+    if model.softmax is not None and model.vocab is None:
+        raise ValueError(
+            f"the vocabulary is missing: put the file of the {len(model.softmax.weight):,} words of the softmax, one a "
+            "line, next to the model, and name it vocab.txt"
+        )
     if model.softmax is None or model.vocab is None:
         raise ValueError(
             "this needs a model with a softmax and a vocabulary, and this one lacks them: load it with "

@@ -1,6 +1,7 @@
 """The word vocabulary: the output classes of the softmax, and the input of a biLM with word ids."""
 
 import hashlib
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -24,6 +25,14 @@ def is_mark(word: str) -> bool:
     return not any(map(str.isalnum, word))
 
 
+def read_words(path: str | Path) -> list[str]:
+    """The words of a file, one a line, in the order of their rows, without spaces and tabs around them.
+
+    No other white space is removed, such as the ideographic space, which is a word of published vocabularies.
+    """
+    return [word for line in read_lines(path) if (word := line.strip(SPACES)) != OLD_MARK]
+
+
 class Vocab:
     """Words in a fixed order. The id of a word is its index; unknown words have the id of <UNK>."""
 
@@ -31,21 +40,24 @@ class Vocab:
         """Create a vocabulary.
 
         Args:
-            words: Distinct words, including <S>, </S> and <UNK>.
+            words: Words, including <S>, </S> and <UNK>. A blank or repeated one, as published vocabularies have, keeps
+                its row; as in bilm-tf, the last row of a repeated word counts.
 
         Raises:
-            ValueError: One of these three is missing, a word is repeated, or a word could not be read back from a file.
+            ValueError: One of these three is missing, or a word could not be read back from a file.
+
+        Warns:
+            UserWarning: Words are blank or repeated.
         """
         self.words: tuple[str, ...] = tuple(words)
         self._id_of = {word: index for index, word in enumerate(self.words)}
         missing = [special for special in SPECIALS if special not in self._id_of]
         if missing:
             raise ValueError(f"the vocabulary lacks {' '.join(missing)}: put <S>, </S> and <UNK> on its first lines")
-        if len(self._id_of) < len(self.words):
-            repeated = [word for word, count in Counter(self.words).items() if count > 1]
-            raise ValueError(f"{len(repeated)} words are repeated in the vocabulary, such as {repeated[0]!r}")
+        if unused := len(self.words) - len(self._id_of) + ("" in self._id_of):
+            warnings.warn(f"{unused} words of the vocabulary are blank or repeated: no text reaches them", stacklevel=3)
         bad = [word for word in self.words if word != word.strip(SPACES) or "\n" in word or word.endswith("\r")]
-        bad += [word for word in self.words if word in ("", OLD_MARK)]
+        bad += [word for word in self.words if word == OLD_MARK]
         bad += [word for word in self.words[:1] if word.startswith("\ufeff")]  # there it is a byte order mark
         if bad:
             raise ValueError(f"{bad[0]!r} cannot be a word of a vocabulary, a file with one word per line: remove it")
@@ -95,12 +107,9 @@ class Vocab:
 
     @classmethod
     def read(cls, path: str | Path) -> "Vocab":
-        """Read a vocabulary from a file with one word per line. ValueError names the file if it is invalid.
-
-        Spaces and tabs around a word are removed, as in bilm-tf (bilm/data.py).
-        """
+        """Read a vocabulary from a file, as `read_words`. ValueError names the file if it is invalid."""
         try:
-            return cls(word for line in read_lines(path) if (word := line.strip(SPACES)) != OLD_MARK)
+            return cls(read_words(path))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 

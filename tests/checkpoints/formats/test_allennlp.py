@@ -78,11 +78,11 @@ def test_model_of_allennlp_loads_with_its_mix(form: str, files: Path, bilm: BiLM
         assert set(describe(path)["files"]) == {"weights.th", "config.json"}
 
 
-@pytest.mark.parametrize("archived", [False, True])
+@pytest.mark.parametrize(("archived", "setting"), [(False, True), (True, "true")])  # Jsonnet's variables are strings
 def test_mix_of_normalized_layers_is_left_out_with_a_warning(
-    archived: bool, files: Path, bilm: BiLM, tmp_path: Path
+    archived: bool, setting: bool | str, files: Path, bilm: BiLM, tmp_path: Path
 ) -> None:
-    folder = write_model(tmp_path / "model", files, elmo={"do_layer_norm": True})
+    folder = write_model(tmp_path / "model", files, elmo={"do_layer_norm": setting})
     with pytest.warns(UserWarning, match="its mix normalizes the layers"):
         model = load(archive(folder) if archived else folder)
     assert_same(model.bilm, bilm)

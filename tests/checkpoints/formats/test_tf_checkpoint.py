@@ -1,6 +1,7 @@
 """TensorFlow checkpoints: read exactly as TensorFlow wrote them, with every mismatch named."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,9 @@ import torch
 from elmokit.checkpoints.formats.bilm_hdf5 import arrays_of, options_from_config
 from elmokit.checkpoints.formats.tf_checkpoint import crc32c, dataset_name, find_prefix, read_index
 from elmokit.checkpoints.loading import describe, load
-from elmokit.checkpoints.pretrained import CheckpointError
+from elmokit.checkpoints.pretrained import CheckpointError, MixWeights
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.lm.scoring import score
 from elmokit.nn.bilm import BiLM
 
 TESTS = Path(__file__).parents[2]
@@ -123,6 +125,39 @@ def test_softmax_may_share_the_word_table(tmp_path: Path) -> None:
     assert model.softmax is not None and model.bilm.config.num_words == 3
     np.testing.assert_array_equal(model.bilm.token_encoder.weight.detach(), table)
     np.testing.assert_array_equal(model.softmax.weight.detach(), table)
+
+
+@pytest.mark.parametrize("folder", [".", ".."])
+def test_vocabulary_under_another_name_is_the_only_one_that_fits(folder: str, tmp_path: Path) -> None:
+    place = tmp_path / "run" / "checkpoint"
+    place.mkdir(parents=True)
+    tiny_checkpoint(place, **{"lm/softmax/W": np.ones((4, 16), np.float32), "lm/softmax/b": np.zeros(4, np.float32)})
+    words = ["<S>", "</S>", "<UNK>", "cat"]
+    for name, lines in (("vocab-2016-09-10.txt", words), ("small_vocab.txt", words[:3]), ("vocab-b.txt", ["\xe9"])):
+        (place / folder / name).write_bytes("".join(f"{word}\n" for word in lines).encode("latin1"))
+    model = load(place)
+    assert model.vocab is not None and list(model.vocab.words) == words
+    assert len(score(["the cat"], model)) == 1
+    shutil.copy(place / folder / "vocab-2016-09-10.txt", place / folder / "my_vocab.txt")
+    model = load(place)
+    assert model.softmax is not None and model.vocab is None
+    with pytest.raises(ValueError, match=r"4 words of the softmax.*vocab\.txt"):
+        score(["the cat"], model)
+
+
+@pytest.mark.parametrize("scope", ["aggregation/", "module/aggregation/", ""])
+def test_module_of_deeppavlov_is_read(scope: str, tmp_path: Path) -> None:
+    """Its mix was made by bilm-tf's `weight_layers`, and the carried states are saved."""
+    mix = {
+        "elmo_output_ELMo_W": np.array([0.5, -1, 2], np.float32),
+        "elmo_output_ELMo_gamma": np.array([1.5], np.float32),
+    }
+    changed = {f"{scope}{name}": array for name, array in mix.items()}
+    changed |= {f"bilm/Variable{suffix}": np.ones((4, 16), np.float32) for suffix in ("", "_1", "_12")}
+    arrays = tiny_checkpoint(tmp_path, **changed)
+    model = load(tmp_path)
+    assert model.mix == MixWeights((0.5, -1.0, 2.0), 1.5)
+    np.testing.assert_array_equal(model.bilm.state_dict()["token_encoder.char_embedding"], arrays["lm/char_embed"])
 
 
 def test_checkpoint_of_one_layer_is_read(tmp_path: Path) -> None:

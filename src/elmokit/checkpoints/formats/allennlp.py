@@ -199,7 +199,7 @@ def load_allennlp(path: Path, softmax: bool = True) -> Pretrained:
     mix = _mix({name.removeprefix(own): each for name, each in tensors.items()}, config.num_representations)
     # The same key in a language model's char_cnn does not count.
     normalizes = any(
-        settings.get("do_layer_norm") is True
+        settings.get("do_layer_norm") in (True, "true")  # a string where it is an external variable of Jsonnet
         and (settings.get("type") == "elmo_token_embedder" or "options_file" in settings)
         for settings in _settings(folder)
     )

@@ -8,6 +8,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import EllipsisType
@@ -24,7 +25,7 @@ from elmokit.config import NUM_CHARACTERS, BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs.atomic import atomic_path
 from elmokit.fs.json_files import read_json
 from elmokit.nn.bilm import BiLM
-from elmokit.text.vocab import Vocab
+from elmokit.text.vocab import Vocab, read_words
 
 # Weights hardly compress, so a small file that claims to hold large ones is damaged or malicious.
 MAX_EXPANSION, ALWAYS_ALLOWED = 64, 1 << 26
@@ -80,6 +81,25 @@ def options_of(weights: Path) -> Path:
         listed = ", ".join(map(str, others))
         raise CheckpointError(f"{weights} has several options next to it ({listed}): rename the right one options.json")
     return others[0] if others else weights.with_name("options.json")
+
+
+def find_vocabulary(folders: Sequence[Path], rows: int | None) -> Path | None:
+    """The vocabulary in the first of the folders that has one; None if there is none.
+
+    It is called vocab.txt or vocab.txt.gz; or, as vocab-2016-09-10.txt of the published checkpoint, it is the only
+    *vocab*.txt with a word for each of the rows of the softmax or of the word table.
+    """
+    named = (folder / name for folder in folders for name in VOCABULARIES)
+    if words := next(filter(Path.is_file, named), None):
+        return words
+
+    def fits(path: Path) -> bool:
+        with suppress(ValueError):  # no text
+            return len(read_words(path)) == rows
+        return False
+
+    fitting = (list(filter(fits, folder.glob("*vocab*.txt"))) for folder in folders if rows)
+    return next((paths[0] for paths in fitting if len(paths) == 1), None)
 
 
 def read_vocabulary(words: Path | None, config: BiLMConfig) -> tuple[Vocab | None, BiLMConfig]:
@@ -302,11 +322,15 @@ def read_bilm_hdf5(options_path: str | Path, weights_path: str | Path) -> tuple[
 def load_bilm_hdf5(weights: Path, softmax: bool = True) -> Pretrained:
     """Load a model from its HDF5 file, with the options, vocabulary and card (NLPL: meta.json) next to it."""
     config, state_dict = read_bilm_hdf5(options_of(weights), weights)
-    vocabularies = (weights.with_name(name) for name in VOCABULARIES)
-    vocab, config = read_vocabulary(next(filter(Path.is_file, vocabularies), None), config)
+    vocab, config = read_vocabulary(find_vocabulary([weights.parent], config.num_words), config)
     card, metadata = read_card(weights.parent), weights.with_name("meta.json")
     if not card and metadata.is_file():
-        card = f"```json\n{metadata.read_text(encoding='utf-8', errors='replace').strip()}\n```\n"
+        try:
+            card = f"```json\n{json.dumps(read_json(metadata), ensure_ascii=False, indent=4)}\n```\n"
+        except ValueError as error:
+            warnings.warn(
+                f"{metadata} is damaged ({error}): the model is loaded without this description", stacklevel=4
+            )
     return Pretrained(filled(lambda: BiLM(config), state_dict), vocab=vocab, card=card)
 
 

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from elmokit.checkpoints.formats.bilm_hdf5 import (
-    VOCABULARIES,
     fill_state_dict,
+    find_vocabulary,
     read_options,
     read_vocabulary,
     table_of,
@@ -44,14 +44,17 @@ PLAIN = re.compile(
     r"(?:.*/)?(char_embed|embedding|CNN/[Wb]_cnn_\d+|CNN_high_\d+/[Wb]_(?:carry|transform)|CNN_proj/[Wb]_proj"
     r"|softmax/[Wb]|aggregation/(?:weights|scaling))"
 )
+# The mix in modules of DeepPavlov, which bilm-tf's `weight_layers` made.
+OF_MIX = {"W": "aggregation/weights", "gamma": "aggregation/scaling"}
+MIX = re.compile(r"(?:.*/)?\w+_ELMo_(W|gamma)")
 # TensorFlow before 1.2 called the weights W_0, B and W_P_0.
 LSTM = re.compile(r"(?:.*/)?(RNN_[01])/(.*/)?(?:lstm_cell|LSTMCell)/(kernel|bias|projection/kernel|W_0|B|W_P_0)")
 # Absent where there is one layer, which is not wrapped in a MultiRNNCell.
 LAYER = re.compile(r"(?:^|/)(?:cell_|Cell)(\d+)/")
 LSTM_WEIGHTS = {"kernel": "W_0", "bias": "B", "projection/kernel": "W_P_0"}
-OF_TRAINING = re.compile(
+NOT_WEIGHTS = re.compile(  # of training, and the states that bilm-tf's models carry, which have no name of their own
     r"(?:.+/(?:Adagrad|Adam|Adam_1|Momentum|RMSProp|RMSProp_1)"
-    r"|(?:.*/)?(?:global_step|train_perplexity|beta[12]_power))(?:_\d+)?"
+    r"|(?:.*/)?(?:global_step|train_perplexity|beta[12]_power|Variable))(?:_\d+)?"
 )
 
 
@@ -286,6 +289,8 @@ def dataset_name(variable: str) -> str | None:
     """The name of a variable in the HDF5 format (which lacks softmax and mix); None for any other variable."""
     if match := PLAIN.fullmatch(variable):
         return match[1]
+    if match := MIX.fullmatch(variable):
+        return OF_MIX[match[1]]
     if match := LSTM.fullmatch(variable):
         direction, path, weight = match.groups()
         layer = LAYER.search(path or "")
@@ -295,11 +300,11 @@ def dataset_name(variable: str) -> str | None:
 
 
 def _by_dataset(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """The variables of the model by their names in the HDF5 format, or by their own if they are unknown or there twice;
-    without those of training."""
+    """The weights of the model by their names in the HDF5 format, or by their own if they are unknown or there
+    twice."""
     named: dict[str, StoredTensor] = {}
     for variable, tensor in tensors.items():
-        if not OF_TRAINING.fullmatch(variable):
+        if not NOT_WEIGHTS.fullmatch(variable):
             dataset = dataset_name(variable)
             named[variable if dataset is None or dataset in named else dataset] = tensor
     return named
@@ -356,7 +361,8 @@ def load_tf_checkpoint(prefix: Path, softmax: bool = True) -> Pretrained:
         weight = "embedding" if "softmax/W" not in shapes and "embedding" in shapes else "softmax/W"  # a shared table
         expected |= {weight: (output_bias[0], config.sequence_encoder.projection_dim), "softmax/b": output_bias[:1]}
     if "aggregation/weights" in shapes:
-        expected |= {"aggregation/weights": (config.num_representations,), "aggregation/scaling": ()}
+        scaling = (1,) if shapes.get("aggregation/scaling") == (1,) else ()  # in modules of DeepPavlov and of Google
+        expected |= {"aggregation/weights": (config.num_representations,), "aggregation/scaling": scaling}
     check_shapes(prefix, expected, shapes)
 
     parts = {}
@@ -366,7 +372,8 @@ def load_tf_checkpoint(prefix: Path, softmax: bool = True) -> Pretrained:
         parts["softmax"] = filled(lambda: FullSoftmax(*expected[weight]), weights)
     if "aggregation/weights" in shapes:  # stored as they are before the softmax
         mix, scaling = (read_tensor(tensors[f"aggregation/{name}"]) for name in ("weights", "scaling"))
-        parts["mix"] = MixWeights(tuple(map(float, mix)), float(scaling))
+        parts["mix"] = MixWeights(tuple(mix.tolist()), scaling.item())
     state = fill_state_dict(config, {name: read_tensor(tensors[name]) for name in encoder})
-    vocab, config = read_vocabulary(_find_companion(prefix, VOCABULARIES), config)
+    words = find_vocabulary([prefix.parent, prefix.parent.parent], output_bias[0] if output_bias else config.num_words)
+    vocab, config = read_vocabulary(words, config)
     return Pretrained(filled(lambda: BiLM(config), state), vocab=vocab, card=read_card(prefix.parent), **parts)

@@ -23,6 +23,7 @@ from elmokit.compat.shared import (
     encode_with_notices,
     warn_once,
     without_boundaries,
+    word_lists,
 )
 from elmokit.fs.atomic import atomic_path, check_output
 from elmokit.fs.reading import read_lines
@@ -67,7 +68,8 @@ class ElmoEmbedder:
 
     def embed_batch(self, batch: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """Tokenized sentences -> the layers of each, (L+1, T, 2D) float32."""
-        if not any(map(len, batch)):  # as in AllenNLP, the state is not updated
+        batch = word_lists(batch)
+        if not any(batch):  # as in AllenNLP, the state is not updated
             return [np.zeros((self.elmo_bilm.num_layers, 0, self.elmo_bilm.get_output_dim()), np.float32)] * len(batch)
         layers, mask = self.batch_to_embeddings(batch)
         lengths = mask.sum(dim=1).tolist()

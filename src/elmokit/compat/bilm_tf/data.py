@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.compat.shared import encode_with_notices, warn_of_strings, warn_of_truncated
+from elmokit.compat.shared import encode_with_notices, warn_of_truncated, word_lists
 from elmokit.config import BEGIN_SENTENCE, BEGIN_WORD, CHARACTER_SHIFT, END_SENTENCE, END_WORD, PAD_CHARACTER
 from elmokit.fs.reading import read_lines
 from elmokit.text.characters import BOS, EOS, UNK, encode_words
-from elmokit.text.vocab import OLD_MARK
+from elmokit.text.vocab import read_words
 
 # --- Vocabularies ------------------------------------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ class Vocabulary:
             ValueError: With `validate_file`, one of them is missing.
         """
         self.filename = Path(filename)
-        self.words = [word for line in read_lines(filename) if (word := line.strip()) != OLD_MARK]
+        self.words = read_words(filename)
         self._word_to_id = {word: number for number, word in enumerate(self.words)}
         self.bos, self.eos, self.unk = (self._word_to_id.get(mark, -1) for mark in (BOS, EOS, UNK))
         self.size = len(self.words)
@@ -115,8 +115,8 @@ class Batcher:
 
     def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
         """Ids (B, T+2, `max_token_length`) int64, zeros for padding."""
-        warn_of_strings(sentences)
-        return encode_with_notices([(BOS, *sentence, EOS) for sentence in sentences], self._max_token_length, "bilm-tf")
+        bounded = [(BOS, *sentence, EOS) for sentence in word_lists(sentences)]
+        return encode_with_notices(bounded, self._max_token_length, "bilm-tf")
 
 
 class TokenBatcher:
@@ -127,9 +127,9 @@ class TokenBatcher:
 
     def batch_sentences(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
         """Ids (B, T+2) int64, zeros for padding. Unknown words become <UNK>."""
-        warn_of_strings(sentences)
-        ids = np.zeros((len(sentences), max(map(len, sentences), default=0) + 2), dtype=np.int64)
-        for row, sentence in zip(ids, sentences, strict=True):
+        lists = word_lists(sentences)
+        ids = np.zeros((len(lists), max(map(len, lists), default=0) + 2), dtype=np.int64)
+        for row, sentence in zip(ids, lists, strict=True):
             numbers = self._lm_vocab.encode(sentence, split=False)
             if (numbers < 0).any():  # bilm-tf used the id of padding, which shortened the sentence
                 raise ValueError(f"{self._lm_vocab.filename} lacks <S>, </S>, or a word of {sentence} and <UNK>")

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmokit.checkpoints.formats.bilm_hdf5 import write_token_embeddings
+from elmokit.checkpoints.formats.bilm_hdf5 import read_vocabulary, write_token_embeddings
 from elmokit.checkpoints.native import filled
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.compat.bilm_tf.data import Vocabulary
@@ -168,7 +168,7 @@ def dump_bilm_embeddings(
     Lines are split at white space. As in bilm-tf, state is carried from line to line, and blank lines have length 0.
 
     Args:
-        vocab_file: Ignored; only a cache in bilm-tf.
+        vocab_file: Only for a model of word ids, whose words they are.
         dataset_file: One tokenized sentence per line.
         options_file: options.json of the model.
         weight_file: HDF5 weights of the model.
@@ -176,7 +176,11 @@ def dump_bilm_embeddings(
     """
     inputs = [dataset_file, options_file, weight_file, *([] if vocab_file is None else [vocab_file])]
     check_output(outfile, inputs, overwrite=True)
-    embedder = Embedder(Pretrained(open_bilm(options_file, weight_file)))
+    bilm, vocab = open_bilm(options_file, weight_file), None
+    if bilm.config.char_cnn is None:
+        vocab, config = read_vocabulary(None if vocab_file is None else Path(vocab_file), bilm.config)
+        bilm = filled(lambda: BiLM(config), bilm.state_dict())
+    embedder = Embedder(Pretrained(bilm, vocab=vocab))
     lines, state, number = (line.split() for line in read_lines(dataset_file)), "carry", 0
     with atomic_path(outfile) as partial, h5py.File(partial, "w") as file:
         for batch in sentence_batches(lines, BATCH_WORDS):
