@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import os
 import pickle
 from pathlib import Path
 
@@ -9,8 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.checkpoints.loading import load, save
+from elmokit.checkpoints.loading import BUNDLED_MODELS, save
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import BiLMConfig
+from elmokit.embed.embedder import Embedder
 from elmokit.integrations.lazy_embedder import LazyEmbedder
+from elmokit.nn.bilm import BiLM
+
+TEXTS = ["a text"]
 
 
 def test_the_model_is_loaded_at_first_use_and_kept() -> None:
@@ -35,17 +42,31 @@ def test_copies_share_the_weights_and_pickles_leave_them_out() -> None:
     np.testing.assert_array_equal(pickle.loads(pickled).get().encode(["a text"]), vectors)
 
 
-def test_a_model_that_is_written_again_is_another(tmp_path: Path) -> None:
-    model, texts = load(softmax=False), ["a text"]
+def test_all_names_of_a_model_share_one_embedder() -> None:
+    embedder = LazyEmbedder("en-small").get()
+    names = [None, str(BUNDLED_MODELS / "en-small"), BUNDLED_MODELS / "en-small" / "config.json"]
+    assert all(LazyEmbedder(name, "cpu", "float32").get() is embedder for name in names)
+    assert LazyEmbedder("en-small", dtype="bfloat16").get() is not embedder
+
+
+def test_no_copy_keeps_the_vectors_of_files_that_were_replaced(tmp_path: Path) -> None:
+    """In place, of the same size and with the times of the old ones: only their content tells them apart."""
+    model, path = Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "model" / "model.safetensors"
     save(model, tmp_path / "model")
     lazy = LazyEmbedder(str(tmp_path / "model"))
-    first, pickled = lazy.get().encode(texts), pickle.dumps(lazy)
+    first, pickled, status = lazy.get().encode(TEXTS), pickle.dumps(lazy), path.stat()
+    assert pickle.dumps(lazy) == pickled
     with torch.no_grad():
         next(model.bilm.parameters()).add_(0.1)
-    save(model, tmp_path / "model", overwrite=True)
-    again = LazyEmbedder(tmp_path / "model")
-    for fresh in (again, pickle.loads(pickled)):
-        assert np.abs(fresh.get().encode(texts) - first).max() > 1e-3
-    np.testing.assert_array_equal(lazy.get().encode(texts), first)
-    assert pickle.dumps(lazy) == pickled  # a cache must not take its vectors for those of the new weights
-    assert pickle.dumps(again) != pickled
+    save(model, tmp_path / "other")
+    path.write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    for each in (lazy, LazyEmbedder(tmp_path / "model"), pickle.loads(pickled)):
+        vectors = each.get().encode(TEXTS)
+        assert np.abs(vectors - first).max() > 1e-3
+        np.testing.assert_array_equal(vectors, Embedder(tmp_path / "other").encode(TEXTS))
+    assert pickle.dumps(lazy) != pickled  # by which caches know the vectors
+
+
+def test_pickle_of_a_model_that_only_another_machine_has() -> None:
+    assert pickle.loads(pickle.dumps(LazyEmbedder("of/another/machine"))).arguments[0] == "of/another/machine"

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed: make test-integrations")
+import joblib
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.utils.estimator_checks import check_estimator
 
-from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.loading import load, save
+from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.integrations.sklearn import ElmoVectorizer
+from elmokit.nn.bilm import BiLM
 
 TEXTS = ["The children play in the garden.", "Shakespeare wrote the play.", "", "  ", "Hä? 中文 🙂", "The play."]
 
@@ -51,10 +56,40 @@ def test_a_text_does_not_depend_on_those_before_it_where_the_model_carries_its_s
     )
 
 
-@pytest.mark.parametrize("texts", ["a text", np.array([["a", "b"], ["c", "d"]]), ["a", None], [["a", "list"]]], ids=str)
-def test_other_input_is_refused(vectorizer: ElmoVectorizer, texts: Any) -> None:
-    with pytest.raises(ValueError, match=r"text|string"):
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        ("a text", "list of texts"),
+        (np.array([["a", "b"], ["c", "d"]]), "one column"),
+        (["a", None], "missing values"),
+        (["a", b"bytes"], "decode"),
+        ([["a", "list"]], "join"),
+    ],
+    ids=str,
+)
+def test_other_input_is_refused(vectorizer: ElmoVectorizer, texts: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         vectorizer.fit_transform(texts)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [({"pooling": "median"}, ValueError), ({"layers": 3}, ValueError), ({"model": "/no/such"}, FileNotFoundError)],
+    ids=str,
+)
+def test_fit_checks_the_settings(settings: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        ElmoVectorizer(**settings).fit(TEXTS)
+
+
+def test_all_vectorizers_share_one_model_whose_content_joblib_hashes(tmp_path: Path) -> None:
+    save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "model")
+    one, other = ElmoVectorizer(tmp_path / "model"), ElmoVectorizer(str(tmp_path / "model"), pooling="max")
+    assert one.fit(TEXTS)._embedder.get() is other.fit(TEXTS)._embedder.get()
+    before = joblib.hash(ElmoVectorizer(tmp_path / "model"))
+    assert before == joblib.hash(clone(one)) == joblib.hash(one)
+    save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "model", overwrite=True)
+    assert joblib.hash(one) == joblib.hash(ElmoVectorizer(tmp_path / "model")) != before
 
 
 def test_clones_and_pickles_are_small_and_compute_the_same(vectorizer: ElmoVectorizer) -> None:

@@ -1,8 +1,9 @@
-"""`EmbedWords` on tables and mappings, against `Embedder`."""
+"""`EmbedWords` and `EmbedTexts` on tables, data frames and mappings, against `Embedder`."""
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import numpy as np
 import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: make test-integrations")
+import pandas as pd
 import pyarrow as pa
 
 import elmokit
 from elmokit.checkpoints.pretrained import MixWeights
 from elmokit.embed.embedder import Embedder
-from elmokit.integrations.tables import EmbedWords
+from elmokit.integrations.tables import EmbedTexts, EmbedWords
 
 TEXTS = ["The children play in the garden.", "Shakespeare wrote the play.", "", "Hä? 中文 🙂"]
 
@@ -50,6 +52,41 @@ def test_a_mapping_of_columns_gets_lists_of_words_and_arrays(embedder: Embedder)
     assert embedded["tokens"] == [["a", "b."], ["c"]]
 
 
+KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "mapping": dict,
+    "frame": lambda columns: pd.DataFrame(columns, index=range(5, 5 + len(TEXTS))),
+    "table": pa.table,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "settings", [{}, {"pooling": "max", "normalize": True, "layers": 1, "storage_dtype": "float16"}], ids=str
+)
+def test_one_vector_for_each_text_is_that_of_the_embedder(
+    embedder: Embedder, kind: str, settings: dict[str, Any]
+) -> None:
+    batch = KINDS[kind]({"id": [3, 1, 2, 0], "text": TEXTS})
+    embedded = EmbedTexts(vector_column="v", **settings)(batch)
+    assert type(embedded) is type(batch)
+    columns = embedded.to_pydict() if kind == "table" else embedded
+    assert list(columns) == ["id", "text", "v"] and list(columns["id"]) == [3, 1, 2, 0]
+    assert "v" not in (batch.column_names if kind == "table" else batch)  # the batch itself is not changed
+    options = {"normalize_embeddings" if name == "normalize" else name: value for name, value in settings.items()}
+    dtype = options.pop("storage_dtype", "float32")
+    expected = embedder.encode(TEXTS, **options)
+    found = np.array(list(columns["v"]), dtype=dtype)
+    np.testing.assert_allclose(found, expected, atol=1e-5 if dtype == "float32" else 2e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_have_the_names_that_are_chosen(embedder: Embedder, kind: str) -> None:
+    both = EmbedWords(tokens_column="w", vectors_column="v")(EmbedWords()(KINDS[kind]({"text": TEXTS})))
+    columns = both.to_pydict() if kind == "table" else both
+    assert list(columns) == ["text", "tokens", "vectors", "w", "v"]
+    check({"tokens": columns["w"], "vectors": columns["v"]}, embedder, TEXTS)
+
+
 def test_use_leaves_the_pickle_small_and_as_it_was() -> None:
     embed = EmbedWords()
     before = pickle.dumps(embed)
@@ -79,8 +116,8 @@ def test_a_model_named_by_a_relative_path_is_found_from_another_directory(
 @pytest.mark.parametrize(
     ("batch", "reason"),
     [
-        ({"text": ["a"], "tokens": [1]}, "rename"),
-        (pa.table({"text": ["a"], "vectors": [1]}), "rename"),
+        ({"text": ["a"], "tokens": [1]}, "choose other names"),
+        (pa.table({"text": ["a"], "vectors": [1]}), "choose other names"),
         ({"text": "the cat"}, "batched=True"),
         *(({"text": ["a", row]}, "sentence 1") for row in (None, 3, float("nan"), b"abc", {"en": "the cat"})),
         (pa.table({"text": ["a", None]}), "sentence 1"),
@@ -99,9 +136,16 @@ def test_vectors_that_float16_cannot_hold_are_refused() -> None:
     assert np.abs(EmbedWords(model=large)({"text": ["the cat"]})["vectors"][0]).max() > 65_504
 
 
-def test_datasets_map_takes_it(embedder: Embedder) -> None:
+@pytest.mark.parametrize("form", [None, "numpy"])
+def test_datasets_map_takes_both_and_removes_columns(embedder: Embedder, form: str | None) -> None:
     datasets = pytest.importorskip("datasets", reason="datasets is not installed: make test-integrations")
     datasets.disable_caching()
     texts = ["", " ", *TEXTS]  # the first batch has no words that would show their type
-    dataset = datasets.Dataset.from_dict({"text": texts})
-    check(dataset.map(EmbedWords(), batched=True, batch_size=2), embedder, texts)
+    dataset = datasets.Dataset.from_dict({"id": range(len(texts)), "text": texts}).with_format(form)
+    words = dataset.map(EmbedWords(), batched=True, batch_size=2)
+    assert words.column_names == ["id", "text", "tokens", "vectors"]
+    check(words.with_format(None), embedder, texts)
+    plain = dataset.with_format(None)  # of one with a format, `datasets` removes nothing that a function returns
+    vectors = plain.map(EmbedTexts(), batched=True, batch_size=2, remove_columns=["text"])
+    assert vectors.column_names == ["id", "vector"]
+    np.testing.assert_allclose(np.array(vectors["vector"][:]), embedder.encode(texts), atol=1e-5)

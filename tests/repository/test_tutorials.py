@@ -15,7 +15,7 @@ LIBRARIES = {
     "scikit-learn": ("sklearn", "pandas"),
     "sentence-transformers": ("sentence_transformers", "datasets", "accelerate"),
     "spacy": ("spacy",),
-    "tables": ("pyarrow", "datasets"),
+    "tables": ("pandas", "pyarrow", "datasets"),
 }
 # These have a test of their own.
 ELSEWHERE = {"serve": "tests/serve/test_server.py"}

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.fs.atomic import atomic_directory
-from elmokit.integrations.tables import EmbedWords
+from elmokit.integrations.tables import EmbedTexts, EmbedWords
 
-__all__ = ["EmbedWords", "TablesReport", "embed_parquet"]
+__all__ = ["EmbedTexts", "EmbedWords", "TablesReport", "embed_parquet"]
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class TablesReport:
 
 
 class _Actor:
-    """A copy of an `EmbedWords` in a process of the cluster: Ray makes one actor for each instance of a class."""
+    """A copy of `EmbedWords` or `EmbedTexts` in a process of the cluster: Ray makes an actor for each instance."""
 
-    def __init__(self, embed: EmbedWords) -> None:
+    def __init__(self, embed: EmbedWords | EmbedTexts) -> None:
         self._embed = embed
 
     def __call__(self, batch: Any) -> Any:
@@ -36,7 +36,7 @@ class _Actor:
 def embed_parquet(
     source: str | Path,
     target: str | Path,
-    embed: EmbedWords | None = None,
+    embed: EmbedWords | EmbedTexts | None = None,
     *,
     num_actors: int | None = None,
     sentences_per_part: int = 1000,
@@ -50,7 +50,7 @@ def embed_parquet(
     Args:
         source: A Parquet file, or a directory of them, at a path that exists on every machine.
         target: The directory to write, on a file system that all machines share.
-        embed: The column to embed, and how; `EmbedWords()` by default.
+        embed: The column to embed, and how; `EmbedWords()` by default, or `EmbedTexts` for a vector for each text.
         num_actors: Number of processes, each with its own copy of the model; by default Ray chooses it.
         sentences_per_part: Rows in each file of the output.
         batch_size: Rows that a process holds in memory at a time.

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from elmokit.checkpoints.loading import ModelSource
+from elmokit.embed.outputs import OutputSpec, Pooling
 from elmokit.integrations.lazy_embedder import LazyEmbedder
 
 try:
@@ -21,8 +22,8 @@ except ImportError as error:
 class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Texts -> one ELMo vector each, as `Embedder.encode` computes it: a stateless transformer of scikit-learn.
 
-    The model is loaded when it is first used. Given a name or a path, clones share one loaded model, and a pickle
-    contains only the name; given a loaded model, each clone and each pickle contains a copy of it. A text that occurs
+    All vectorizers of a process share one loaded model, and a pickle contains only its name; given a loaded model, each
+    clone and each pickle contains a copy of it. A text that occurs
     repeatedly in a call is embedded once. If the same texts are transformed again and again, as in a grid search over
     the settings of a classifier, give the pipeline a `memory`.
 
@@ -56,7 +57,8 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.dtype = dtype
 
     def fit(self, X: Any, y: Any = None) -> ElmoVectorizer:
-        """Learn nothing, and return the vectorizer."""
+        """Load the model and check the parameters, with the errors of `transform`; nothing is learned."""
+        OutputSpec.of(self._embedder.get().model, self.layers, Pooling(self.pooling, self.normalize))
         return self
 
     def transform(self, X: Iterable[str]) -> np.ndarray:
@@ -81,7 +83,10 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             X = array[:, 0]
         texts = list(X)
         if others := [text for text in texts if not isinstance(text, str)]:
-            raise ValueError(f"{others[0]!r:.60} is not a string: replace missing values, for example by ''")
+            raise ValueError(
+                f"{others[0]!r:.60} is not a string: join lists of words by spaces, with tokenize=False, decode bytes, "
+                "and replace missing values by ''"
+            )
         distinct = list(dict.fromkeys(texts))
         place = {text: number for number, text in enumerate(distinct)}
         embedder = self._embedder.get()
@@ -91,11 +96,14 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     @property
     def _embedder(self) -> LazyEmbedder:
-        """The embedder, kept until one of the parameters that it is loaded from, or the model, changes."""
+        """The embedder, kept until one of the parameters that it is loaded from changes."""
         lazy_embedder = LazyEmbedder(self.model, self.device, self.dtype)
-        if "_lazy_embedder" not in vars(self) or self._lazy_embedder.key != lazy_embedder.key:
+        if "_lazy_embedder" not in vars(self) or self._lazy_embedder.arguments != lazy_embedder.arguments:
             self._lazy_embedder = lazy_embedder
         return self._lazy_embedder
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_lazy_embedder": self._embedder}  # by whose pickle caches know the model
 
     @property
     def _n_features_out(self) -> int:

@@ -23,6 +23,15 @@ GROUP_BYTES = 1 << 26  # of a row group, which memory holds; a larger line is a 
 ROW_BYTES = 64  # of a row besides its words and vectors
 
 
+def vector_column(vectors: np.ndarray) -> Any:
+    """An Arrow array with a list of fixed size, of one or more levels, for each of the vectors (N, ...)."""
+    arrow = require_pyarrow()
+    column: Any = arrow.array(vectors.reshape(-1))
+    for width in reversed(vectors.shape[1:]):
+        column = arrow.FixedSizeListArray.from_arrays(column, width)
+    return column
+
+
 def embedding_columns(tokens: Sequence[Sequence[str]], vectors: Sequence[np.ndarray]) -> dict[str, Any]:
     """Arrow arrays of the words of lines and of their vectors.
 
@@ -35,11 +44,8 @@ def embedding_columns(tokens: Sequence[Sequence[str]], vectors: Sequence[np.ndar
     """
     arrow = require_pyarrow()
     offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int32)
-    of_words: Any = arrow.array(np.concatenate(vectors).reshape(-1))
-    for width in reversed(vectors[0].shape[1:]):
-        of_words = arrow.FixedSizeListArray.from_arrays(of_words, width)
     words = arrow.array(list(chain.from_iterable(tokens)), arrow.string())
-    columns = {"tokens": words, "vectors": of_words}
+    columns = {"tokens": words, "vectors": vector_column(np.concatenate(vectors))}
     return {name: arrow.ListArray.from_arrays(offsets, values) for name, values in columns.items()}
 
 
