@@ -129,10 +129,14 @@ def platform_tag() -> str:
 
 
 class KernelBuilder(BuildHookInterface):
-    """Adds the library to a wheel, and names the wheel's platform."""
+    """Adds the library and top_level.txt to a wheel, and names the wheel's platform."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before it builds a wheel, or installs a checkout to be edited."""
+        if self.target_name == "wheel":  # spaCy's packaging finds the distribution of a module by this file alone
+            kind = "force_include_editable" if version == "editable" else "force_include"
+            metadata = f"elmokit-{self.metadata.version}.dist-info/top_level.txt"
+            build_data[kind][str(Path(self.root) / "top_level.txt")] = metadata
         library = Path(self.root) / LIBRARY
         if self.target_name == "wheel" and version == "editable":
             library.unlink(missing_ok=True)  # that of an earlier installation would be used where none is built

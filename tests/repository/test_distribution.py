@@ -113,6 +113,7 @@ def test_wheel_of_the_sdist_runs_its_kernels_without_a_compiler(source: Path, tm
     assert (python, abi) == ("py3", "none") and platform.startswith(("linux_", "macosx_"))
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
+        assert archive.read(f"elmokit-{elmokit.__version__}.dist-info/top_level.txt").split() == [b"elmokit"]
     assert LIBRARY in names and "elmokit/models/en-small/model.safetensors" in names
     backends, vectors = run_installed(wheel, tmp_path)
     assert "native" in backends
