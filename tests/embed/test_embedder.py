@@ -211,6 +211,10 @@ def test_embeddings_hold_the_words_of_their_rows(embedder: Embedder) -> None:
     small = Embedder(tiny(), device="cpu", sizes=Sizes(batch_words=4))
     streamed = list(small.embed_stream(3 * texts))
     assert len(streamed) > 3 and list(chain.from_iterable(batch.tokens for batch in streamed)) == 3 * expected
+    assert list(chain.from_iterable(batch.offsets for batch in streamed)) == 3 * embeddings.offsets
+    for text, words, offsets in zip(texts, expected, embeddings.offsets, strict=True):
+        text = text if isinstance(text, str) else " ".join(text)
+        assert [text[start:end] for start, end in offsets] == words
 
 
 @pytest.mark.parametrize(

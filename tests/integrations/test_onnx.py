@@ -153,7 +153,10 @@ def test_export_takes_whatever_load_takes_and_writes_the_same_bytes_again(tmp_pa
 def test_command_converts_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bilm = BiLM(BiLMConfig.preset("tiny"))
     save(Pretrained(bilm, tokenizer="english-1"), tmp_path / "model")
-    assert main(["convert", "--model", str(tmp_path / "model"), "--to", "onnx", "--output", str(tmp_path / "model.onnx")]) == 0
+    assert (
+        main(["convert", "--model", str(tmp_path / "model"), "--to", "onnx", "--output", str(tmp_path / "model.onnx")])
+        == 0
+    )
     printed = capsys.readouterr()
     assert "format: onnx" in printed.out and "ONNX cannot hold the name of the tokenizer" in printed.err
     assert_equal(bilm, tmp_path / "model.onnx", random_ids(bilm, [3, 2]), bilm.initial_state(2))

@@ -2,12 +2,16 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from small_language_model import SENTENCES, SPECIALS, brute_force, small_language_model, three, vocab_of
 
 from elmokit.checkpoints.loading import load
@@ -15,9 +19,10 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.lm.candidates import next_words
 from elmokit.lm.evaluate import evaluate, measure
-from elmokit.lm.scoring import SentenceScore, score, score_file, scores
+from elmokit.lm.scoring import MaskedScore, SentenceScore, Unit, score, score_file, scores
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.text.tokenizers import get_tokenizer
 from elmokit.text.vocab import Vocab
 
 # The vocabularies of tests have a handful of words.
@@ -96,6 +101,34 @@ def test_surprisal_is_that_of_brute_force_in_bits(model: Pretrained) -> None:
         assert each.is_unknown.tolist() == [word == "zebra" for word in each.words]
 
 
+@given(
+    st.lists(st.sampled_from(["can't", "a", "zebra.", "b,c", "(a)", "U.S.", "\u00ada\u200b", " ", "|"]), max_size=9),
+    st.sampled_from(["sentence", "masked"]),
+)
+def test_parts_add_up_the_surprisals_of_their_words(chunks: list[str], kind: str) -> None:
+    """The words of english-1, joined, are the visible characters of the text: counting characters aligns both."""
+    text = "  ".join(chunks)
+    words = get_tokenizer("english-1").tokenize(text)
+    values, unknown = np.arange(1, len(words) + 2, dtype=np.float32), np.arange(len(words)) % 2 == 1
+    shared: dict[str, Any] = {"words": tuple(words), "is_unknown": unknown, "text": text}
+    score = SentenceScore(**shared, forward=-values, backward=-2 * values)
+    rows = 2
+    if kind == "masked":
+        score, rows = MaskedScore(**shared, masked=-values[:-1]), 1
+    numbers = [number for number, word in enumerate(words) for _ in word]  # of each visible character
+    parts = score.parts()
+    assert [part.text for part in parts] == text.split() and all(
+        text[part.start : part.end] == part.text for part in parts
+    )
+    for part in parts:
+        visible = len(re.sub("[\u00ad\u200b]", "", part.text))
+        inside, numbers = list(dict.fromkeys(numbers[:visible])), numbers[visible:]
+        assert part.bits == pytest.approx(np.atleast_2d(score.surprisal)[:, inside].sum(axis=1), rel=1e-5)
+        assert part.unknown == unknown[inside].sum() and len(part.bits) == rows
+    with pytest.raises(ValueError, match="follow"):
+        score.parts(["zzz"])
+
+
 def test_score_accepts_a_word_id_model() -> None:
     vocab = Vocab([*SPECIALS, "a", "b"])
     bilm, softmax = BiLM(BiLMConfig(LSTMConfig(1, 4, 4), None, 5)), FullSoftmax(5, 4)
@@ -166,14 +199,32 @@ def test_score_file_writes_a_row_per_word_without_boundaries(model: Pretrained, 
     total = score_file(text, output, model, tsv=True, bits=bits)
     header, *rows = [line.split("\t") for line in output.read_text().splitlines()]
     unit, scale = ("bits", 1) if bits else ("nats", np.log(2))
-    assert header == ["line", "position", "word", f"forward_{unit}", f"backward_{unit}", "unknown"]
+    assert header[:6] == ["line", "position", "word", "start", "end", "text_word"]
+    assert header[6:] == [f"forward_{unit}", f"backward_{unit}", "unknown"]
     expected = score([["a", '"b', "zebra"], ["c"]], model)
-    assert [row[:3] + row[5:] for row in rows] == [
-        ["1", "1", "a", "0"], ["1", "2", '"b', "1"], ["1", "3", "zebra", "1"], ["4", "1", "c", "0"],
+    assert [" ".join(row[:6] + row[8:]) for row in rows] == [
+        "1 1 a 0 1 1 0", '1 2 "b 2 4 2 1', "1 3 zebra 5 10 3 1", "4 1 c 0 1 1 0"
     ]  # fmt: skip
     surprisal = np.concatenate([each.surprisal for each in expected], axis=1) * scale
-    np.testing.assert_allclose(np.array([row[3:5] for row in rows], float).T, surprisal, atol=1e-5)
+    np.testing.assert_allclose(np.array([row[6:8] for row in rows], float).T, surprisal, atol=1e-5)
     assert (total.sentences, total.unknown) == (2, 2)
+
+
+@pytest.mark.parametrize("per", ["word", "region"])
+def test_score_file_adds_up_words_and_regions_of_the_given_text(model: Pretrained, tmp_path: Path, per: Unit) -> None:
+    model.tokenizer = "english-1"
+    text, output = tmp_path / "text.txt", tmp_path / "surprisal.tsv"
+    text.write_text("a  can't |b.||\n" if per == "region" else "a  can't  b.\n")
+    score_file(text, output, model, per=per, bits=True)
+    header, *rows = [line.split("\t") for line in output.read_text().splitlines()]
+    assert header == ["line", "position", per, "start", "end", "forward_bits", "backward_bits", "unknown"]
+    (tokens,) = score([["a", "ca", "n't", "b", "."]], model)
+    groups = [[0], [1, 2], [3, 4]] if per == "word" else [[0, 1, 2], [3, 4], [], []]
+    words = ["a 0 1", "can't 3 8", "b. 10 12"] if per == "word" else ["a can't 0 8", "b. 10 12", " 12 12", " 12 12"]
+    assert [" ".join(row[2:5]) for row in rows] == words
+    for row, group in zip(rows, groups, strict=True):
+        assert [float(cell) for cell in row[5:7]] == pytest.approx(tokens.surprisal[:, group].sum(axis=1), abs=2e-6)
+        assert int(row[7]) == tokens.is_unknown[group].sum()
 
 
 def test_score_file_skips_lines_without_words_as_evaluate_does(model: Pretrained, tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from elmokit.tasks.config import FitConfig
 from elmokit.tasks.coreference import CorefDocument, CoreferenceConfig, CoreferenceTask
 from elmokit.tasks.fitting.task import Task, find_task
 from elmokit.tasks.pairs import PairsConfig, PairsTask, SentencePair
-from elmokit.tasks.reading import Question, ReadingConfig, ReadingTask, word_offsets, words_of_answer
+from elmokit.tasks.reading import Question, ReadingConfig, ReadingTask, words_of_answer
 from elmokit.tasks.roles import PredicateFrame, RolesConfig, RolesTask
 from elmokit.tasks.tagging import TaggingConfig, TaggingTask
+from elmokit.text.tokenizer import word_offsets
 
 TranslationTask = find_task(f"{Path(__file__).parents[2] / 'examples/tasks/translation.py'}:TranslationTask")
 translation = sys.modules[TranslationTask.__module__]

@@ -82,6 +82,12 @@ def test_predictions_are_in_the_scheme_of_the_training_set(scheme: str) -> None:
     assert found.tags == tags and task.score(data, [found])["f1"] == 1.0
     assert [(span.start, span.end, span.type) for span in found.spans] == sorted(spans(tags))
     assert [span.score for span in found.spans] == [0.8, 0.7, 0.5]  # the lowest of each
+    assert [(span.text, span.start_char, span.end_char) for span in found.spans] == [
+        ("a b", 0, 3), ("c", 4, 5), ("e", 8, 9),
+    ]  # fmt: skip
+    of_text = task.from_text("a b,c (d)e", lambda text: ["a", "b", "c", "d", "e"])
+    (found,) = task.predictions([of_text], [(numbers, [1.0] * 5)])
+    assert [(span.text, span.start_char) for span in found.spans] == [("a b", 0), ("c", 4), ("e", 9)]
 
 
 # --- Files -----------------------------------------------------------------------------------------------------------

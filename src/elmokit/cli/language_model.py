@@ -36,9 +36,14 @@ EVALUATE_STATE = (
     "carry; zeros for a model that carries no state)."
 )
 SCORE_TSV = (
-    "Write a table with a row per word: line, position, word, surprisal given the words before it (forward) and "
+    "Write a table with a row per word: line, position, word, its first character in the line and the one after its "
+    "last, the number of the word between white space that it is in, surprisal given the words before it (forward) and "
     "given the words after it (backward), and 1 for a word outside the vocabulary, which is scored as <UNK>. A model "
     "that merges the directions has one surprisal, given all other words (masked)."
+)
+SCORE_PER = (
+    "Rows of the table: words as the model reads them (token); or, with their surprisals added up, words between white "
+    "space (word), or regions of the text, which | separates (region). The last two need no --tsv."
 )
 
 
@@ -159,6 +164,7 @@ class Score:
     """File for the scores, one JSON object per sentence (.jsonl, .jsonl.gz or .jsonl.zst), or with --tsv a table; - is
     standard output."""
     tsv: Annotated[bool, arg(help=SCORE_TSV)] = False
+    per: Annotated[Literal["token", "word", "region"], arg(help=SCORE_PER)] = "token"
     bits: bool = False
     """Use logarithms to base 2 instead of natural ones."""
     overwrite: Overwrite = False
@@ -175,7 +181,7 @@ class Score:
     def run(self) -> None:
         from elmokit.lm.scoring import score_file
 
-        with output_file(self.output, ".tsv" if self.tsv else ".jsonl") as output:
+        with output_file(self.output, ".tsv" if self.tsv or self.per != "token" else ".jsonl") as output:
             show(score_file(**{**vars(self), "output": output}))
             show(f"{self.output}: the scores")
 

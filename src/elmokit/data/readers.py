@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +29,7 @@ class TaggedSentence:
 
     words: tuple[str, ...]
     tags: tuple[str, ...] = ()
+    text: str | None = field(default=None, compare=False)  # of which these are the words, if it was one string
 
 
 class Line(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import count, tee
+from itertools import count, islice, tee
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from elmokit.progress import ProgressBar
 from elmokit.runtime import INFERENCE_DTYPES, check_length, check_list, pick_device, pick_dtype, release_freed_memory
 from elmokit.settings import Count, StatePolicy, conform
 from elmokit.text.characters import TruncationWarning, truncation_in
-from elmokit.text.tokenizer import Sentence
+from elmokit.text.tokenizer import Sentence, word_offsets
 from elmokit.text.tokenizers import TOKENIZED, get_tokenizer
 
 
@@ -33,17 +33,31 @@ class Embeddings(list[np.ndarray]):
 
     Attributes:
         tokens: The words of each sentence, in the order of their vectors.
+        sentences: The sentences as they were given, strings or lists of words.
         state: The state after the last sentence, where state was carried; else None.
         truncated_words: How many words were longer than the model reads.
     """
 
     def __init__(
-        self, vectors: Iterable[np.ndarray] = (), tokens: Iterable[Sequence[str]] = (), truncated_words: int = 0
+        self,
+        vectors: Iterable[np.ndarray] = (),
+        tokens: Iterable[Sequence[str]] = (),
+        sentences: Iterable[Sentence] = (),
+        truncated_words: int = 0,
     ) -> None:
         super().__init__(vectors)
         self.tokens = list(map(list, tokens))
+        self.sentences = list(sentences)
         self.state: BiLMState | None = None
         self.truncated_words = truncated_words
+
+    @property
+    def offsets(self) -> list[tuple[tuple[int, int], ...]]:
+        """The start and end in characters of each word in its sentence as given, or in its words joined by spaces.
+
+        A word that the tokenizer changed has length 0.
+        """
+        return list(map(word_offsets, self.sentences, self.tokens))
 
     def __repr__(self) -> str:
         if not self:
@@ -199,7 +213,9 @@ class Embedder:
             ValueError: If a sentence, `layers`, `state` or `batch_size` is not as described.
         """
         spec = OutputSpec.of(self.model, layers)
-        return self._embed(list(self._split(sentences, tokenize)), spec, state, batch_size)
+        embeddings = self._embed(list(self._split(sentences, tokenize)), spec, state, batch_size)
+        embeddings.sentences = list(sentences)
+        return embeddings
 
     def embed_stream(
         self,
@@ -223,10 +239,15 @@ class Embedder:
         Raises:
             ValueError: As `embed`.
         """
+        check_list(sentences)
+        sentences, given = tee(sentences)
         batches, again = tee(sentence_batches(self._split(sentences, tokenize), self.pipeline.sizes.batch_words))
         results = self.pipeline.embed_all(batches, OutputSpec.of(self.model, layers), state)
         pairs = zip(results, again, strict=False)  # the results first, whose batches are taken ahead
-        return (Embeddings(result.vectors, tokens, result.truncated_words) for result, tokens in pairs)
+        return (
+            Embeddings(result.vectors, tokens, islice(given, len(tokens)), result.truncated_words)
+            for result, tokens in pairs
+        )
 
     def encode(
         self,

@@ -10,12 +10,13 @@ from __future__ import annotations
 import io
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import tee
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -28,13 +29,90 @@ from elmokit.lm.measures import Measure, Perplexity, PseudoPerplexity, warn_of_u
 from elmokit.progress import ProgressBar
 from elmokit.runtime import check_list
 from elmokit.settings import StatePolicy
-from elmokit.text.tokenizer import Sentence
+from elmokit.text.tokenizer import Sentence, word_offsets
 
 BIT = np.float32(math.log(2))  # in nats
+Unit: TypeAlias = Literal["token", "word", "region"]  # of a row of a table
 
 
-@dataclass(frozen=True, eq=False)
-class SentenceScore:
+@dataclass(frozen=True)
+class TextSurprisal:
+    """Surprisal of a stretch of a text, summed over the words that begin in it.
+
+    Attributes:
+        text: The stretch, without white space around it.
+        start: Its first character in the text that was given, from 0.
+        end: The character after its last one.
+        bits: Its surprisal given the words before, and given the words after; a single one where directions are merged.
+        unknown: Number of its words scored as <UNK>.
+    """
+
+    text: str
+    start: int
+    end: int
+    bits: tuple[float, ...]
+    unknown: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Score(ABC):
+    """What the scores of both kinds of models share."""
+
+    words: tuple[str, ...]
+    is_unknown: np.ndarray
+    truncated: int = 0
+    text: str | None = None
+
+    @property
+    def unknown(self) -> int:
+        """Number of words scored as <UNK>."""
+        return int(self.is_unknown.sum())
+
+    @property
+    @abstractmethod
+    def surprisal(self) -> np.ndarray:
+        """Surprisal -log2 p of the words in bits. Where `is_unknown` is True, it is the surprisal of <UNK>."""
+
+    @property
+    def offsets(self) -> tuple[tuple[int, int], ...]:
+        """The start and end of each word in characters of the text that was given, or of the words joined by spaces.
+
+        A word that the tokenizer changed has length 0.
+        """
+        return word_offsets(self.words if self.text is None else self.text, self.words)
+
+    def numbers(self, places: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The number of the place in which each word begins, (T,); -1 for a word outside of all."""
+        starts, ends = np.array(self.offsets, dtype=np.int64).reshape(-1, 2).T
+        starts = starts - (starts == ends)  # a word that does not occur belongs to the one before
+        numbers = np.searchsorted([start for start, _ in places], starts, side="right") - 1
+        return np.where(starts < np.array([*(end for _, end in places), 0])[numbers], numbers, -1)
+
+    def parts(self, parts: Sequence[str] | None = None) -> list[TextSurprisal]:
+        """Surprisal of the words of the text that was given, which white space separates; or of other parts of it.
+
+        Args:
+            parts: Parts of the text, in its order, such as the regions of a reading experiment.
+
+        Raises:
+            ValueError: A part does not follow the one before in the text.
+        """
+        text = " ".join(self.words) if self.text is None else self.text
+        parts = text.split() if parts is None else parts
+        places = word_offsets(text, ["".join(part.split()) for part in parts])
+        for part, (start, end) in zip(parts, places, strict=True):
+            if start == end and part.strip():
+                raise ValueError(f"{part!r} does not follow the part before it in the text")
+        numbers, surprisal = self.numbers(places), np.atleast_2d(self.surprisal)
+        sums, unknown = np.zeros((len(parts) + 1, len(surprisal))), np.zeros(len(parts) + 1, dtype=np.int64)
+        np.add.at(sums, numbers, surprisal.T)  # the last row is that of words outside of all parts
+        np.add.at(unknown, numbers, self.is_unknown)
+        rows = zip(places, sums.tolist(), unknown.tolist(), strict=False)
+        return [TextSurprisal(text[start:end], start, end, tuple(bits), count) for (start, end), bits, count in rows]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SentenceScore(_Score):
     """Log-probabilities of a sentence of T words.
 
     Attributes:
@@ -43,18 +121,11 @@ class SentenceScore:
         backward: Log-probabilities in nats of <S> and then the words, each given the words after it, (T+1,) float32.
         is_unknown: Whether each word is scored as <UNK>, (T,) bool.
         truncated: Number of words with more characters than the model reads.
+        text: The sentence that was given; None: it was given as words.
     """
 
-    words: tuple[str, ...]
     forward: np.ndarray
     backward: np.ndarray
-    is_unknown: np.ndarray
-    truncated: int = 0
-
-    @property
-    def unknown(self) -> int:
-        """Number of words scored as <UNK>."""
-        return int(self.is_unknown.sum())
 
     @property
     def log_probabilities(self) -> dict[str, np.ndarray]:
@@ -62,17 +133,12 @@ class SentenceScore:
         return {"forward": self.forward, "backward": self.backward}
 
     @property
-    def nats(self) -> np.ndarray:
-        """`surprisal` in nats."""
-        return -np.stack([self.forward[:-1], self.backward[1:]])
-
-    @property
     def surprisal(self) -> np.ndarray:
         """Surprisal -log2 p of the words in bits, given the words before and given the words after, (2, T) float32.
 
         Boundaries are left out. Where `is_unknown` is True, it is the surprisal of <UNK>.
         """
-        return self.nats / BIT
+        return -np.stack([self.forward[:-1], self.backward[1:]]) / BIT
 
     @property
     def perplexity(self) -> Perplexity:
@@ -83,8 +149,8 @@ class SentenceScore:
     measure = perplexity
 
 
-@dataclass(frozen=True, eq=False)
-class MaskedScore:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MaskedScore(_Score):
     """Log-probabilities of a sentence of T words under a model that merges the two directions.
 
     Attributes:
@@ -93,17 +159,10 @@ class MaskedScore:
             most 1,024 words, (T,) float32.
         is_unknown: Whether each word is scored as <UNK>, (T,) bool.
         truncated: Number of words with more characters than the model reads.
+        text: The sentence that was given; None: it was given as words.
     """
 
-    words: tuple[str, ...]
     masked: np.ndarray
-    is_unknown: np.ndarray
-    truncated: int = 0
-
-    @property
-    def unknown(self) -> int:
-        """Number of words scored as <UNK>."""
-        return int(self.is_unknown.sum())
 
     @property
     def log_probabilities(self) -> dict[str, np.ndarray]:
@@ -111,14 +170,9 @@ class MaskedScore:
         return {"masked": self.masked}
 
     @property
-    def nats(self) -> np.ndarray:
-        """`surprisal` in nats."""
-        return -self.masked
-
-    @property
     def surprisal(self) -> np.ndarray:
         """Surprisal -log2 p of the words in bits, each given all others, (T,) float32."""
-        return self.nats / BIT
+        return -self.masked / BIT
 
     @property
     def pseudo_perplexity(self) -> PseudoPerplexity:
@@ -139,6 +193,11 @@ def words_of(model: Pretrained, sentence: Sentence, tokenize: bool = True) -> Se
     return list(sentence)
 
 
+def _directions(model: Pretrained) -> tuple[str, ...]:
+    """The names of the log-probabilities of a word."""
+    return ("masked",) if model.config.sequence_encoder.merges_directions else ("forward", "backward")
+
+
 def scores(
     model: Pretrained,
     sentences: Iterable[Sequence[str]],
@@ -151,6 +210,7 @@ def scores(
     bilm, _, vocab = parts_of(model)
     merged = model.config.sequence_encoder.merges_directions
     kind = cast(Callable[..., Score], MaskedScore if merged else SentenceScore)
+    directions = _directions(model)
     for batch, targets, losses in log_losses(model, sentences, state, batch_size, check, batch_words):
         ends = np.cumsum([len(sentence) + (not merged) for sentence in batch])[:-1]
         log_p = np.split(-losses.cpu().numpy(), ends, axis=1)
@@ -158,7 +218,8 @@ def scores(
         for sentence, of_sentence, is_unknown in zip(batch, log_p, unknown, strict=True):
             truncated = bilm.token_encoder.count_truncated(sentence)
             # The last target of the forward direction is </S>.
-            yield kind(tuple(sentence), *of_sentence, is_unknown[: len(sentence)], truncated)
+            known = {"words": tuple(sentence), "is_unknown": is_unknown[: len(sentence)], "truncated": truncated}
+            yield kind(**known, **dict(zip(directions, of_sentence, strict=True)))
 
 
 def score(
@@ -194,7 +255,9 @@ def score(
     check_list(sentences)
     pretrained = resolve_language_model(model, device)
     tokenized = [words_of(pretrained, sentence, tokenize) for sentence in sentences]
-    return cast(list[SentenceScore] | list[MaskedScore], list(scores(pretrained, tokenized, state, batch_size)))
+    scored = zip(sentences, scores(pretrained, tokenized, state, batch_size), strict=True)
+    result = [replace(each, text=text) if isinstance(text, str) else each for text, each in scored]
+    return cast(list[SentenceScore] | list[MaskedScore], result)
 
 
 # --- Files -----------------------------------------------------------------------------------------------------------
@@ -208,17 +271,22 @@ def _to_json(number: int, score: Score, bits: bool) -> str:
         of_text = {"perplexity": {name: getattr(measure, name) for name in ("forward", "backward", "mean")}}
     unit, scale = ("bits", BIT) if bits else ("nats", np.float32(1))
     log_p = {name: (values / scale).tolist() for name, values in score.log_probabilities.items()}
-    values = {"line": number, **of_text, "unknown": score.unknown, "unit": unit, "words": score.words, **log_p}
-    return json.dumps(values, ensure_ascii=False) + "\n"
+    values = {"line": number, **of_text, "unknown": score.unknown, "unit": unit, "words": score.words}
+    return json.dumps(values | {"offsets": score.offsets} | log_p, ensure_ascii=False) + "\n"
 
 
-def _to_tsv(number: int, score: Score, bits: bool) -> str:
-    surprisals = np.atleast_2d(score.surprisal if bits else score.nats)
-    rows = zip(score.words, surprisals.T, score.is_unknown, strict=True)
-    return "".join(
-        "\t".join((str(number), str(position), word, *(f"{value:.6f}" for value in of_word), f"{is_unknown:d}")) + "\n"
-        for position, (word, of_word, is_unknown) in enumerate(rows, start=1)
+def _to_tsv(line: int, score: Score, bits: bool, per: Unit, regions: Sequence[str] | None) -> str:
+    parts, scale = score.parts(regions), 1 if bits else BIT
+    rows = [(" ".join(part.text.split()), part.start, part.end, part.bits, part.unknown) for part in parts]
+    if per == "token":
+        numbers = score.numbers([(part.start, part.end) for part in parts]) + 1
+        tokens = score.words, score.offsets, numbers, np.atleast_2d(score.surprisal).T, score.is_unknown
+        rows = [(word, *place, number, values, unk) for word, place, number, values, unk in zip(*tokens, strict=True)]
+    cells = (
+        (line, position, *row, *(f"{value * scale:.6f}" for value in values), int(unknown))
+        for position, (*row, values, unknown) in enumerate(rows, start=1)
     )
+    return "".join("\t".join(map(str, row)) + "\n" for row in cells)
 
 
 def score_file(
@@ -232,6 +300,7 @@ def score_file(
     *,
     tsv: bool = False,
     bits: bool = False,
+    per: Unit = "token",
     overwrite: bool = False,
     column: str | None = None,
 ) -> Measure:
@@ -248,10 +317,14 @@ def score_file(
         batch_size: As in `score`.
         device: As in `score`.
         tokenize: Split raw lines with the model's tokenizer; else, and for text of `elmokit prepare`, at white space.
-        tsv: Write a table with a row per word instead, separated by tabs without quotes: the line number, the position
-            from 1, the word, its surprisal -log p given the words before and given the words after (of a model that
-            merges the directions: given all others), and 1 if it is unknown, else 0. An unknown word has the surprisal
-            of <UNK>. Boundaries are in the context of the words, and have no rows.
+        tsv: Write a table instead, separated by tabs without quotes: the line number, the position from 1, the word,
+            its first character in the line, from 0, and the one after its last, the number from 1 of the word between
+            white space that it belongs to, its surprisal -log p given the words before and given the words after (of a
+            model that merges the directions: given all others), and 1 if it is unknown, else 0. An unknown word has
+            the surprisal of <UNK>. Boundaries are in the context of the words, and have no rows.
+        per: The rows of the table: the words as the model reads them ("token"), or, also without `tsv`, with their
+            surprisals added up, the words between white space ("word"), or the regions of each line, which | separates
+            ("region"; the model does not read the |). The last column then counts unknown words.
         bits: Use logarithms to base 2.
         overwrite: Replace an output that exists.
         column: The column of a table with the sentences; None: "text".
@@ -265,23 +338,34 @@ def score_file(
         FileExistsError: The output exists, or appears meanwhile, and `overwrite` is not set.
     """
     check_output(output, [file], overwrite=overwrite)
+    tsv = tsv or per != "token"
     pretrained = resolve_language_model(model, device)
     parts_of(pretrained)
-    read = partial(read_texts, column=column)
-    (tokenizer,) = file_tokenizers([Path(file)], pretrained.tokenizer, tokenize, read=read)
-    numbered = enumerate(map(tokenizer.tokenize, read(Path(file))), start=1)
-    lines, texts = tee((number, words) for number, words in numbered if words)
-    contexts = ("masked",) if pretrained.config.sequence_encoder.merges_directions else ("forward", "backward")
-    surprisals = [f"{context}_{'bits' if bits else 'nats'}" for context in contexts]
+    read_lines_of = partial(read_texts, column=column)
+    (tokenizer,) = file_tokenizers([Path(file)], pretrained.tokenizer, tokenize, read=read_lines_of)
+
+    def read() -> Iterator[tuple[int, str, list[str] | None, list[str]]]:
+        for number, line in enumerate(read_lines_of(Path(file)), start=1):
+            text, regions = (line.replace("|", " "), line.split("|")) if per == "region" else (line, None)
+            if words := tokenizer.tokenize(text):
+                yield number, text, regions, words
+
+    lines, again = tee(read())
+    surprisals = [f"{context}_{'bits' if bits else 'nats'}" for context in _directions(pretrained)]
+    columns = ["line", "position", per if per == "region" else "word", "start", "end"]
+    columns += ["text_word"] * (per == "token")
     total: Measure | None = None
     with (
         atomic_path(output, overwrite) as path,
         io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream,
     ):
-        stream.write("\t".join(("line", "position", "word", *surprisals, "unknown")) + "\n" if tsv else "")
-        scored = scores(pretrained, (words for _, words in texts), state, batch_size)
-        for (number, _), score in ProgressBar(zip(lines, scored, strict=True), "score", unit=" sentences"):
-            stream.write((_to_tsv if tsv else _to_json)(number, score, bits))
+        stream.write("\t".join((*columns, *surprisals, "unknown")) + "\n" if tsv else "")
+        scored = scores(pretrained, (words for *_, words in again), state, batch_size)
+        for (number, text, regions, _), each in ProgressBar(
+            zip(lines, scored, strict=True), "score", unit=" sentences"
+        ):
+            score = replace(each, text=text)
+            stream.write(_to_tsv(number, score, bits, per, regions) if tsv else _to_json(number, score, bits))
             total = score.measure if total is None else total + score.measure
         if total is None:
             raise ValueError(f"{file} has no sentence to score")

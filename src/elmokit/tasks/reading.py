@@ -26,7 +26,7 @@ from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork
 from elmokit.tasks.fitting.words import BiLSTM, EncodedWords, WordBatch, WordEncoder, Words, masked_softmax
-from elmokit.text.tokenizer import token_offsets
+from elmokit.text.tokenizer import word_offsets
 from elmokit.text.tokenizers import get_tokenizer
 
 
@@ -171,16 +171,7 @@ class BiDAF(TaskNetwork):
         ]
 
 
-# --- Offsets of words --------------------------------------------------------------------------------------------
-
-
-def word_offsets(text: str, words: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """Positions of words in a text, (begin, end) in characters; one that does not occur as written has length 0."""
-    offsets, position = [], 0
-    for place in token_offsets(text, words):
-        offsets.append(place or (position, position))
-        position = offsets[-1][1]
-    return tuple(offsets)
+# --- Words of an answer --------------------------------------------------------------------------------------------
 
 
 def words_of_answer(offsets: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[int, int] | None:

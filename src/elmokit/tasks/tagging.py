@@ -36,6 +36,7 @@ from elmokit.tasks.fitting.task import (
     write_lines,
 )
 from elmokit.tasks.fitting.words import BiLSTM, WordBatch, WordEncoder, Words
+from elmokit.text.tokenizer import word_offsets
 
 # --- Spans in tag sequences: IOB1, IOB2, BIOES -----------------------------------------------------------------------
 
@@ -188,12 +189,18 @@ class TaggingConfig(ColumnsConfig):
 
 @dataclass(frozen=True)
 class ScoredSpan:
-    """A span: the words `start : end`, their type, and the lowest probability of a tag in it."""
+    """A span: the words `start : end`, their type, and the lowest probability of a tag in it.
+
+    In characters it is `start_char : end_char` of the text that was given, or of the words joined by spaces.
+    """
 
     start: int
     end: int
     type: str
     score: float
+    text: str
+    start_char: int
+    end_char: int
 
 
 @dataclass(frozen=True)
@@ -274,7 +281,7 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
 
     def from_text(self, text: str | Words, tokenize: Callable[[str], list[str]]) -> TaggedSentence:
         """From a string, which is tokenized, or a list of words."""
-        return TaggedSentence(words_of(text, tokenize))
+        return TaggedSentence(words_of(text, tokenize), text=text if isinstance(text, str) else None)
 
     @property
     def columns(self) -> Sequence[Sequence[str]]:
@@ -326,8 +333,12 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
             if scheme := self.labels["scheme"]:
                 of_tags = sorted(spans(tags))
                 tags = from_spans(of_tags, len(tags), scheme)
-                lowest = (min(scores[span.start : span.end], default=nan) for span in of_tags)
-                marked = [ScoredSpan(*span, score=score) for span, score in zip(of_tags, lowest, strict=True)]
+                text = " ".join(example.words) if example.text is None else example.text
+                offsets = of_tags and word_offsets(text, example.words)
+                for span in of_tags:
+                    begin, end = offsets[span.start][0], offsets[span.end - 1][1]
+                    lowest = min(scores[span.start : span.end], default=nan)
+                    marked.append(ScoredSpan(*span, lowest, text[begin:end], begin, end))
             taggings.append(Tagging(example.words, tuple(tags), tuple(scores), tuple(marked)))
         return taggings
 

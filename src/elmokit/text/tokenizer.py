@@ -6,7 +6,7 @@ import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 
 Sentence = str | Sequence[str]  # which a tokenizer splits, or its words
 
@@ -126,3 +126,19 @@ def token_offsets(text: str, tokens: Sequence[str]) -> list[tuple[int, int] | No
         position = start + len(token)
         offsets.append((places[start], places[position - 1] + 1))
     return offsets
+
+
+def word_offsets(text: Sentence, words: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """The start and end in characters of each of N words in the text that was given.
+
+    A word that does not occur as written has length 0, after the word before. Of a text given as words, the offsets are
+    those in its words joined by spaces.
+    """
+    if not isinstance(text, str):
+        ends = list(accumulate(len(word) + 1 for word in words))
+        return tuple((end - len(word) - 1, end - 1) for word, end in zip(words, ends, strict=True))
+    offsets, position = [], 0
+    for place in token_offsets(text, words):
+        offsets.append(place or (position, position))
+        position = offsets[-1][1]
+    return tuple(offsets)
