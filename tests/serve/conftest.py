@@ -75,7 +75,9 @@ def locked_server() -> Iterator[RunningServer]:
     """It needs the key "se cret", and its time limit is short."""
     from running_server import RunningServer
 
-    with RunningServer("--device", "cpu", "--timeout", 0.4, environment={"ELMOKIT_API_KEY": "se cret"}) as running:
+    key = {"ELMOKIT_API_KEY": "se cret"}
+    with RunningServer("--device", "cpu", "--timeout", 0.4, "--name", "other", environment=key) as running:
+        assert running.name == "other"
         yield running
 
 

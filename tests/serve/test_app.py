@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import random
@@ -11,15 +12,19 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from running_server import RunningServer
+from uvicorn.server import ServerState
 
 from elmokit.embed.embedder import Embedder
 from elmokit.serve.app import allowed_hosts
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.engine import Engine
+from elmokit.serve.server import Connection
 
 BODIES = {
     "/v1/embeddings": {"input": ["a b", "c"], "model": "en-small", "encoding_format": "float"},
@@ -54,7 +59,7 @@ def test_openapi_names_every_request_and_the_one_form_of_errors(server: RunningS
     paths = httpx.get(f"{server.url}/openapi.json").json()["paths"]
     assert {path for path, methods in paths.items() if "post" in methods} == BODIES.keys()
     assert {path for path, methods in paths.items() if "get" in methods} == {
-        "/v1/models", "/health", "/ready", "/info", "/metrics"
+        "/v1/models", "/v1/models/{name}", "/health", "/ready", "/info", "/metrics"
     }  # fmt: skip
     for path in BODIES:
         body = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
@@ -79,11 +84,12 @@ def test_key_is_needed_for_all_but_the_page_and_health(locked_server: RunningSer
         assert (
             httpx.get(locked_server.url + path).status_code == httpx.head(locked_server.url + path).status_code == 200
         )
-    for headers in ({}, {"authorization": "Bearer se cre"}, {"authorization": "se cret"}):
+    wrong = [({"authorization": given}, "wrong_key") for given in ("Bearer se cre", "se cret")]
+    for headers, code in [({}, "missing_key"), *wrong]:
         for path in ("/embed", "/"):  # texts are posted there, too
             answer = locked_server.post(path, BODIES["/embed"], headers=headers)
             assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
-            assert answer.json()["error"]["code"] == "missing_key"
+            assert answer.json()["error"]["code"] == code
     for path in ("/metrics", "/info", "/openapi.json", "/v1/models", "/nothing"):
         assert httpx.get(locked_server.url + path).status_code == 401
     assert (
@@ -104,6 +110,42 @@ def test_server_on_loopback_answers_only_to_its_names(server: RunningServer) -> 
         assert allowed_hosts(host) is None
     for host, name in (("127.0.0.2", b"127.0.0.2"), ("localhost", b"localhost"), ("::1", b"[::1]")):
         assert allowed_hosts(host) == {b"localhost", b"127.0.0.1", b"[::1]", name}
+
+
+@pytest.mark.parametrize(
+    ("headers", "cors", "is_allowed"),
+    [
+        ({}, (), True),
+        ({"origin": "http://localhost"}, (), True),  # the host of the test's client
+        ({"origin": "http://localhost:81"}, (), False),
+        ({"origin": "null"}, (), False),
+        ({"origin": "https://a.example"}, ("https://b.example",), False),
+        ({"origin": "https://b.example", "sec-fetch-site": "cross-site"}, ("https://b.example",), True),
+        ({"origin": "https://b.example"}, ("*",), True),
+        ({"sec-fetch-site": "cross-site"}, (), False),
+        ({"origin": "https://proxy.example", "sec-fetch-site": "same-origin"}, (), True),
+    ],
+)
+def test_pages_of_other_sites_are_refused_unless_they_are_named(
+    headers: dict[str, str], cors: tuple[str, ...], is_allowed: bool, embedder: Embedder, ask: Callable[..., Any]
+) -> None:
+    service = {"embedder": embedder, "config": ServeConfig(cors=cors)}
+    requests = [("POST", "/tokenize", {"json": {"inputs": "a"}}), ("GET", "/info", {}), ("GET", "/", {})]
+    *answers, page = ask(service, *((method, path, {"headers": headers, **body}) for method, path, body in requests))
+    assert [answer.status_code for answer in answers] == [200 if is_allowed else 403] * 2 and page.status_code == 200
+    if not is_allowed:
+        assert answers[0].json()["error"]["code"] == "origin_not_allowed"
+    if cors:  # whether the browser lets its page read the answer, and asks in its name at all
+        asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+        (preflight,) = ask(service, ("OPTIONS", "/embed", {"headers": {**headers, **asks}}))
+        assert preflight.is_success == is_allowed
+        for answer in (answers[0], preflight) if is_allowed else ():
+            assert answer.headers["access-control-allow-origin"] in (headers["origin"], "*")
+
+
+def test_compressed_body_is_refused(server: RunningServer) -> None:
+    answer = httpx.post(f"{server.url}/embed", content=b"\x1f\x8b", headers={"content-encoding": "gzip"})
+    assert answer.status_code == 415 and "compressed" in answer.json()["error"]["message"]
 
 
 def test_full_queue_refuses_requests_for_vectors_before_their_bodies_are_read(
@@ -143,6 +185,62 @@ def test_metrics_count_requests_by_endpoint_and_status(server: RunningServer) ->
     assert "/x/x" not in httpx.get(f"{server.url}/metrics").text and count("other", 404) >= 3
     assert server.metric("elmokit_requests_in_progress") == 1  # the one that asks
     assert server.metric("process_resident_memory_bytes") > 1e7
+
+
+# --- Heads -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "head", [b"GET /", b"GET / HTTP/1.1\r\nX: ", HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: "]
+)
+def test_head_or_trailer_that_is_too_large_is_refused_before_it_ends(head: bytes, server: RunningServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+        connection.sendall(head)
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):  # the server closes the connection
+            for _ in range(1000):
+                connection.sendall(b"a" * 0x10000)
+
+
+def test_whole_head_that_is_too_large_is_refused(server: RunningServer) -> None:
+    for size, status in ((60_000, 200), (70_000, 431)):
+        with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * size + b"\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 %d" % status
+
+
+def test_connections_without_a_whole_head_are_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elmokit.serve.server.HEAD_SECONDS", 0.3)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    async def seconds_until_closed(port: int, begin: bytes, drip: bytes) -> float:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        began, answer = time.monotonic(), asyncio.ensure_future(reader.read())
+        writer.write(begin)
+        while not answer.done():
+            writer.write(drip)
+            await asyncio.sleep(0.02)
+            assert time.monotonic() - began < 20
+        with suppress(ConnectionError):
+            assert (await answer).startswith(b"HTTP/1.1 200" if begin.endswith(b"\r\n\r\n") else b"")
+        writer.close()
+        return time.monotonic() - began
+
+    async def run() -> list[float]:
+        config = uvicorn.Config(app, http=Connection, ws="none", lifespan="off", timeout_keep_alive=1)
+        config.load()
+        listening = await asyncio.get_running_loop().create_server(
+            lambda: Connection(config, ServerState(), {}), "127.0.0.1", 0
+        )
+        port, whole = listening.sockets[0].getsockname()[1], b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        ways = [(b"", b""), (b"GET /", b"x"), (whole, b""), (whole + b"GET /", b"x")]
+        async with listening:
+            return await asyncio.gather(*(seconds_until_closed(port, *way) for way in ways))
+
+    *_, idle, half_later = asyncio.run(run())
+    assert min(idle, half_later) > 0.9
 
 
 # --- Bodies ----------------------------------------------------------------------------------------------------------

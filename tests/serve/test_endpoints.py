@@ -28,6 +28,7 @@ from elmokit.lm.scoring import MaskedScore, score
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.serve.config import ServeConfig
+from elmokit.serve.endpoints import labels_of
 from elmokit.tasks.fitting.model import TaskModel
 from elmokit.text.vocab import Vocab
 
@@ -44,7 +45,9 @@ def test_openai_client_gets_the_vectors_of_the_embedder(server: RunningServer, e
     openai = pytest.importorskip("openai", reason="no OpenAI client: pip install openai")
     expected = embedder.encode(TEXTS, normalize_embeddings=True)
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
-        assert [model.id for model in client.models.list()] == ["en-small"]
+        assert [model.id for model in client.models.list()] == [client.models.retrieve("en-small").id] == ["en-small"]
+        with pytest.raises(openai.NotFoundError):
+            client.models.retrieve("gpt")
         for encoding in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
             answer = client.embeddings.create(model="en-small", input=TEXTS, **encoding)
             got = [each.embedding for each in answer.data]
@@ -281,6 +284,32 @@ def test_predict_is_the_answer_of_the_task_model_outside_of_the_event_loop(
     assert len(threads) == 2 and threading.main_thread() not in threads
 
 
+def test_predict_answers_one_string_in_the_form_of_hugging_face(server: RunningServer) -> None:
+    text = "Ann sees  red dogs"
+    (answer,) = server.post("/predict", {"inputs": [text]}).json()
+    spans = server.post("/predict", {"inputs": text, "parameters": {"ignore_labels": ["O"]}}).json()
+    assert [(span["entity_group"], span["word"], span["start"], span["end"]) for span in spans] == [
+        ("PER", "Ann", 0, 3), ("THING", "red dogs", 10, 18)
+    ]  # fmt: skip
+    assert [span["score"] for span in spans] == pytest.approx([span["score"] for span in answer["spans"]], abs=1e-4)
+    hub = pytest.importorskip("huggingface_hub", reason="no huggingface_hub: pip install huggingface_hub")
+    entities = hub.InferenceClient(f"{server.url}/predict").token_classification(text)
+    assert [entity.entity_group for entity in entities] == ["PER", "THING"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({"words": ["a"], "label": "x", "scores": {"y": 0.4, "x": 0.6}}, [("x", 0.6), ("y", 0.4)]),
+        ({"words": ["a", "b"], "tags": ["DET", "N"], "scores": [0.9, 0.8]}, [("DET", 0.9), ("N", 0.8)]),
+        ({"answer": "b"}, [(None, None)]),
+    ],
+)
+def test_labels_of_tasks_without_spans(answer: dict[str, Any], expected: list[Any]) -> None:
+    labels = labels_of("a b", answer)
+    assert [(each.get("label", each.get("entity_group")), each.get("score")) for each in labels] == expected
+
+
 def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_none(
     server_without_words: RunningServer,
 ) -> None:
@@ -308,7 +337,8 @@ def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_non
     ("path", "body", "status", "message"),
     [
         ("/embed", {"inputs": "word " * 16_400}, 413, "too many: send at most 16,384"),
-        ("/embed", {"inputs": []}, 422, "inputs"),
+        ("/embed", {"inputs": []}, 422, "inputs: List should have at least 1 item, not 0"),
+        ("/embed", {"inputs": [None, ["a", 1]]}, 422, "inputs.0: Input should be a valid string or a valid array; in"),
         ("/embed", {"inputs": ["a"] * 2049}, 422, "at most 2048"),
         ("/embed", {"inputs": "a", "layers": 3}, 422, "this model has the layers 0 to 2"),
         ("/embed", {"inputs": "a", "layers": "all"}, 422, "layers"),

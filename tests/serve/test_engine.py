@@ -18,6 +18,7 @@ from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.nn.bilm import BiLM
+from elmokit.ops.threads import num_threads
 from elmokit.serve.engine import Engine, Job, JobQueue
 from elmokit.serve.schemas import RequestError
 
@@ -173,10 +174,8 @@ def test_close_answers_what_was_accepted(make_engine: Callable[..., Engine]) -> 
 
 
 @pytest.fixture
-def jobs() -> Iterator[JobQueue]:
-    queue = JobQueue(max_waiting=2)
-    yield queue
-    queue.close()
+def jobs() -> JobQueue:
+    return JobQueue("tests", max_waiting=2, threads=1)
 
 
 def test_queue_takes_so_many_jobs_and_more_when_one_has_ended(jobs: JobQueue) -> None:
@@ -189,6 +188,27 @@ def test_queue_takes_so_many_jobs_and_more_when_one_has_ended(jobs: JobQueue) ->
         gate.set()
         assert (await first, await second) == (True, "second")
         assert not jobs.unfinished and await jobs.submit(lambda job: 3) == 3
+
+    asyncio.run(run())
+
+
+def test_jobs_run_side_by_side_and_short_ones_do_not_wait_for_long_ones() -> None:
+    jobs, gate, threads = JobQueue("side by side", max_waiting=9, threads=2), threading.Event(), []
+
+    def wait(job: Job) -> int:
+        threads.append(num_threads())
+        gate.wait(20)
+        return num_threads()
+
+    async def run() -> None:
+        long = [jobs.submit(wait, is_long=True)]
+        while not threads:
+            await asyncio.sleep(0.005)
+        long += [jobs.submit(wait, is_long=True) for _ in range(2)]
+        assert [await jobs.submit(lambda job: num_threads()) for _ in range(3)] == [1, 1, 1]
+        gate.set()
+        assert await asyncio.gather(*long) == [2, 1, 1]  # the first began alone
+        assert await jobs.submit(lambda job: num_threads(), is_long=True) == 2
 
     asyncio.run(run())
 

@@ -16,6 +16,8 @@ from document_examples import blocks_of, run_python
 from running_server import RunningServer
 
 from elmokit.cli import main
+from elmokit.serve.config import ServeConfig
+from elmokit.serve.server import serve
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = ROOT / "docs" / "tutorials" / "serve.md"
@@ -85,6 +87,11 @@ def test_server_that_cannot_begin_says_why_in_one_line(
     assert main(["serve", *arguments]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and message in error
+
+
+def test_server_that_is_open_to_the_network_without_a_key_warns() -> None:
+    with pytest.warns(UserWarning, match="--api-key"), pytest.raises(FileNotFoundError):
+        serve("no-such-model", ServeConfig("0.0.0.0", port=0))
 
 
 # --- The tutorial ----------------------------------------------------------------------------------------------------

@@ -28,7 +28,8 @@ class RunningServer:
         line = self.process.stdout.readline()
         if " at http" not in line:
             raise RuntimeError(f"the server did not start: {self.process.communicate()[1]}")
-        self.url = line.split()[-1].rstrip("/")
+        _, self.name, _, url = line.split()
+        self.url = url.rstrip("/")
         self.port = int(self.url.rsplit(":", 1)[1])
 
     def __enter__(self) -> RunningServer:

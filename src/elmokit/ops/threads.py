@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -25,11 +25,12 @@ CPU = torch.device("cpu")
 
 class _OfThread(threading.local):
     threads: int | None = None  # how many the work of this thread may use; None: as many as PyTorch would
+    group = ""  # of pools: those of a group wait for no work of others
     pool_size: int | None = None  # that of the pool for computing to which this thread belongs, if any
 
 
 _of_thread = _OfThread()
-_pools: dict[tuple[str, int], ThreadPoolExecutor] = {}
+_pools: dict[tuple[str, str, int], ThreadPoolExecutor] = {}
 _pools_lock = threading.Lock()
 
 
@@ -44,18 +45,19 @@ def _on_new_thread(function: Callable[..., Result], *arguments: int) -> Result:
         return pool.submit(function, *arguments).result()
 
 
-def _pool(kind: str, size: int) -> ThreadPoolExecutor:
-    """The pool of that many threads for "work", or for "items" that wait for work."""
+def thread_pool(kind: str, size: int) -> ThreadPoolExecutor:
+    """The pool of that many threads for "work", for "items" that wait for work, or for work of another kind."""
+    key = (_of_thread.group, kind, size)
     with _pools_lock:
-        if (kind, size) not in _pools:
+        if key not in _pools:
             # PyTorch remembers the last setting for threads that begin later: all threads of the pool begin now, and
             # then the setting is restored. That of the caller may be another one, on a thread of a pool.
             remembered, ready = _on_new_thread(torch.get_num_threads), threading.Barrier(size)
             pool = ThreadPoolExecutor(size, "elmokit", _begin, (size if kind == "work" else None,))
             wait([pool.submit(ready.wait) for _ in range(size)])
             _on_new_thread(torch.set_num_threads, remembered)
-            _pools[kind, size] = pool
-        return _pools[kind, size]
+            _pools[key] = pool
+        return _pools[key]
 
 
 def _after_fork() -> None:
@@ -76,24 +78,31 @@ def num_threads() -> int:
     return _of_thread.threads or torch.get_num_threads()
 
 
+@contextmanager
+def limited_threads(number: int, group: str) -> Iterator[None]:
+    """Let work that this thread starts use that many threads, those of a group, within the `with` block."""
+    before = _of_thread.threads, _of_thread.group
+    _of_thread.threads, _of_thread.group = number, group
+    try:
+        yield
+    finally:
+        _of_thread.threads, _of_thread.group = before
+
+
 def _in_the_same_mode(
     task: Callable[[], Result], threads: int, records_gradients: bool = False
 ) -> Callable[[], Result]:
     """The task, to run with the caller's modes of PyTorch (except for gradients) and this number of threads."""
-    inference = torch.is_inference_mode_enabled()
+    group, inference = _of_thread.group, torch.is_inference_mode_enabled()
     autocast = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
     modes = [(device, torch.get_autocast_dtype(device)) for device in autocast]
 
     def run() -> Result:
-        before = _of_thread.threads
-        _of_thread.threads = threads
-        try:
-            with torch.inference_mode(inference), torch.set_grad_enabled(records_gradients), ExitStack() as stack:
-                for mode in modes:
-                    stack.enter_context(torch.autocast(*mode))
-                return task()
-        finally:
-            _of_thread.threads = before
+        with torch.inference_mode(inference), torch.set_grad_enabled(records_gradients), ExitStack() as stack:
+            stack.enter_context(limited_threads(threads, group))
+            for mode in modes:
+                stack.enter_context(torch.autocast(*mode))
+            return task()
 
     return run
 
@@ -131,8 +140,8 @@ def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = C
     share = -(-threads // len(tasks))
     own = [_in_the_same_mode(task, share) for task in tasks]
     if (size := _of_thread.pool_size) is None:
-        return _finished([_pool("work", threads).submit(task) for task in own])
-    others = [_pool("work", size).submit(task) for task in own[1:]]
+        return _finished([thread_pool("work", threads).submit(task) for task in own])
+    others = [thread_pool("work", size).submit(task) for task in own[1:]]
     try:
         results = [own[0]()]
         for future, task in zip(others, own[1:], strict=True):
@@ -193,7 +202,7 @@ def run_on_own_thread(task: Callable[[], Result], device: torch.device = CPU) ->
     if device.type != "cpu" or num_threads() < 2 or _of_thread.pool_size is not None or _is_observed():
         return task()
     own = _in_the_same_mode(task, num_threads(), torch.is_grad_enabled())
-    return _finished([_pool("work", num_threads()).submit(own)])[0]
+    return _finished([thread_pool("work", num_threads()).submit(own)])[0]
 
 
 def parallel_for(work: Callable[[int], None], chunks: int) -> None:
@@ -216,7 +225,7 @@ def parallel_rows(work: Callable[[slice], None], rows: int, size: int, device: t
 
 def run_ahead(task: Callable[[], Result]) -> Future[Result]:
     """Begin a task, such as preparing the next batch, on a thread beside the caller's; one such task runs at a time."""
-    return _pool("items", 1).submit(_in_the_same_mode(task, 1))
+    return thread_pool("items", 1).submit(_in_the_same_mode(task, 1))
 
 
 def overlapped(process: Callable[[Item], Result], items: Iterable[Item], ahead: int) -> Generator[Result, None, None]:
@@ -228,7 +237,7 @@ def overlapped(process: Callable[[Item], Result], items: Iterable[Item], ahead: 
     if ahead < 2:
         yield from map(process, items)
         return
-    pool, threads, waiting = _pool("items", ahead), num_threads(), deque[Future[Result]]()
+    pool, threads, waiting = thread_pool("items", ahead), num_threads(), deque[Future[Result]]()
     try:
         for item in items:
             waiting.append(pool.submit(_in_the_same_mode(partial(process, item), threads)))

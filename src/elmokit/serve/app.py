@@ -11,6 +11,7 @@ import time
 from functools import cache
 from importlib import resources
 from ipaddress import ip_address
+from itertools import chain
 from typing import Any
 
 from anyio import fail_after
@@ -19,6 +20,7 @@ from fastapi.routing import APIRoute
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,13 +28,14 @@ import elmokit
 from elmokit.analysis.word_map import page_part
 from elmokit.serve import endpoints
 from elmokit.serve.engine import overloaded
-from elmokit.serve.schemas import ErrorAnswer, RequestError, error_response
+from elmokit.serve.schemas import CLOSE, ErrorAnswer, RequestError, error_response
 from elmokit.serve.service import Service
 
 READING = ["GET", "HEAD"]
-READ_WITHOUT_KEY = {"/", "/health", "/ready"}
+OPEN = {"/", "/health", "/ready"}  # may be read without the key, and by links on other sites
 WHILE_DRAINING = {"/health", "/metrics"}
 OF_VECTORS = {"/", "/v1/embeddings", "/embed", "/embed_all", "/similarity"}  # endpoints that need the engine
+MAX_HEAD = 1 << 16  # bytes of a request before its body
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that left; only logs and metrics see it
 
 
@@ -94,16 +97,33 @@ class Gate:
         if self._hosts is not None and name.lower() not in self._hosts:
             message = "this server is for this machine: ask for localhost, or start it with another --host"
             return RequestError(403, "host_not_allowed", message)
-        reads, key = scope["method"] in READING, self._authorization
-        has_key = key is None or hmac.compare_digest(headers.get(b"authorization", b""), key)
-        if not has_key and not (reads and path in READ_WITHOUT_KEY):
-            message = "this server needs its API key: Authorization: Bearer KEY"
-            return RequestError(401, "missing_key", message, {"www-authenticate": "Bearer"})
+        if sum(map(len, chain.from_iterable(scope["headers"]))) > MAX_HEAD:
+            return RequestError(431, "too_large", f"the headers have more than {MAX_HEAD:,} bytes", CLOSE)
+        reads, given = scope["method"] in READING, headers.get(b"authorization", b"")
+        is_open = reads and path in OPEN
+        if not is_open and self._is_foreign(headers):
+            message = "a page of another site asks: the server must be started with --cors and that page's origin"
+            return RequestError(403, "origin_not_allowed", message)
+        if not (is_open or self._authorization is None or hmac.compare_digest(given, self._authorization)):
+            message = "this is not the API key of this server" if given else "this server needs its API key"
+            code, bearer = "wrong_key" if given else "missing_key", {"www-authenticate": "Bearer"}
+            return RequestError(401, code, f"{message}: Authorization: Bearer KEY", bearer)
+        if headers.get(b"content-encoding", b"identity") != b"identity":
+            return RequestError(415, "unsupported_media_type", "the body is compressed: send it as it is")
         if service.is_draining and path not in WHILE_DRAINING:
             return RequestError(503, "draining", "this server is shutting down: ask another", {"retry-after": "1"})
         if not reads and path in OF_VECTORS and service.engine.words_waiting >= service.config.queue_words:
             return overloaded()
         return None
+
+    def _is_foreign(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether a browser asks for a page of another site, which might use a server that only its user can reach."""
+        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
+        if {"*", (origin or b"").decode("latin-1")} & set(self._service.config.cors):
+            return False
+        if site is not None:
+            return site not in (b"same-origin", b"none")
+        return origin is not None and origin.partition(b"://")[2] != headers.get(b"host")
 
 
 # --- The page --------------------------------------------------------------------------------------------------------
@@ -185,8 +205,14 @@ async def metrics(request: Request) -> Response:
 @router.get("/v1/models")
 async def models(request: Request) -> Any:
     """The one model of this server, in the form of OpenAI's API."""
-    model = {"id": request.app.state.service.name, "object": "model", "created": 0, "owned_by": "elmokit"}
-    return {"object": "list", "data": [model]}
+    return {"object": "list", "data": [await model(request, request.app.state.service.name)]}
+
+
+@router.get("/v1/models/{name:path}")
+async def model(request: Request, name: str) -> Any:
+    """The model of this name, in the form of OpenAI's API."""
+    request.app.state.service.check_name(name)
+    return {"id": name, "object": "model", "created": 0, "owned_by": "elmokit"}
 
 
 # --- The application -------------------------------------------------------------------------------------------------
@@ -215,4 +241,9 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(router)
     paths = {route.path for route in (*endpoints.router.routes, *router.routes) if isinstance(route, APIRoute)}
     app.add_middleware(Gate, service=service, paths=paths)
+    if origins := service.config.cors:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"],
+            expose_headers=["retry-after", "x-truncated-words"],
+        )  # fmt: skip
     return app

@@ -15,6 +15,8 @@ class ServeConfig:
     """Address to listen on: 0.0.0.0 for every network of the machine."""
     port: Annotated[int, Between(0, 65_535)] = 8000
     """Port to listen on; 0: any free one."""
+    name: str | None = None
+    """Name of the model in requests and answers (default: that of its directory)."""
     corpus: Path | None = None
     """Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`, in which uses of
     words are searched (default: none; requests must then contain the sentences)."""
@@ -26,6 +28,9 @@ class ServeConfig:
     api_key: str | None = None
     """Key that requests must send as a bearer token (default: the value of the environment variable ELMOKIT_API_KEY,
     or none). The page, /health and /ready need no key."""
+    cors: tuple[str, ...] = ()
+    """Origins of web pages on other sites that may use the server, such as https://example.org, or * for all (default:
+    none)."""
     max_words: Count = 16_384
     """Maximum number of words in a request, counting one more for each text; larger requests are refused with status
     413."""

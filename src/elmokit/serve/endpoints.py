@@ -74,8 +74,7 @@ def _response(parts: Iterable[bytes], vectors: list[np.ndarray], request: Servic
 async def embeddings(request: ServiceRequest, body: schemas.EmbeddingsRequest) -> Any:
     """A vector of length one for each input, in the form of OpenAI's API."""
     service = request.service
-    if body.model not in (None, service.name):
-        raise RequestError(404, "not_found", f"there is no model {body.model!r}: this server has {service.name!r}")
+    service.check_name(body.model)
     sentences, vectors = await request.embed(body.input, "mix", OF_UNIT_LENGTH, body.dimensions)
     encode = _base64 if body.encoding_format == "base64" else np.ndarray.tolist
     words = sum(map(len, sentences))
@@ -175,7 +174,7 @@ async def neighbors(request: ServiceRequest, body: schemas.NeighborsRequest) -> 
         uses = request.service.uses(body.word, sentences, job)
         return nearest_uses(query, uses, request.service.embedder, body.layers, SearchConfig(body.count))
 
-    result = await request.run(search)
+    result = await request.run(search, is_long=sentences is None)
     nearest = [{"similarity": similarity, **use.to_json()} for similarity, use in result.nearest]
     return {"query": result.query.to_json(), "neighbors": nearest, "sentences_searched": result.sentences_searched}
 
@@ -193,7 +192,7 @@ async def senses(request: ServiceRequest, body: schemas.SensesRequest) -> Any:
         options = {"uses_in_corpus": count, "fingerprint": service.fingerprint, "check": job.check}
         return map_uses(body.word, sample, service.embedder, body.layers, config, **options).to_json()
 
-    return await request.run(draw)
+    return await request.run(draw, is_long=sentences is None)
 
 
 # --- The language model ----------------------------------------------------------------------------------------------
@@ -250,13 +249,37 @@ async def next_words(request: ServiceRequest, body: schemas.NextWordsRequest) ->
 
 @router.post("/predict")
 async def predict(request: ServiceRequest, body: schemas.PredictRequest) -> Any:
-    """The task model's answer to each input."""
+    """The task model's answer to each input; for one string the labels or spans in it, as Hugging Face has them."""
     if (model := request.service.task_model) is None:
         raise RequestError(404, "not_found", "this server has no task model: start it with --task-model")
+    inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
 
     def predict_all(job: Job) -> list[Any]:
-        examples = [model.example(text) for text in job.while_wanted(body.inputs)]
+        examples = [model.example(text) for text in job.while_wanted(inputs)]
         request.service.check_words(words for example in examples for words in model.task.sentences(example))
-        return list(model.predict_examples(job.while_wanted(examples)))
+        return list(map(model.task.to_json, model.predict_examples(job.while_wanted(examples))))
 
-    return list(map(model.task.to_json, await request.run(predict_all)))
+    answers = await request.run(predict_all)
+    return labels_of(body.inputs, *answers) if isinstance(body.inputs, str) else answers
+
+
+def labels_of(text: str, answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """An answer in the form of Hugging Face's text classification, with all labels, or of its token classification."""
+    if isinstance(scores := answer.get("scores"), dict):
+        ranked = sorted(scores.items(), key=lambda item: -item[1])
+        return [{"label": label, "score": score} for label, score in ranked]
+    if "tags" not in answer:
+        return [answer]
+    words = zip(answer["tags"], answer["scores"], strict=True)  # each is a span where tags mark none
+    tagged = [{"start": n, "end": n + 1, "type": tag, "score": score} for n, (tag, score) in enumerate(words)]
+    places = [place or (None, None) for place in token_offsets(text, answer["words"])]
+    return [
+        {
+            "entity_group": span["type"],
+            "score": span["score"],
+            "word": " ".join(answer["words"][span["start"] : span["end"]]),
+            "start": places[span["start"]][0],
+            "end": places[span["end"] - 1][1],
+        }
+        for span in answer.get("spans", tagged)
+    ]

@@ -1,4 +1,4 @@
-"""The two threads that compute: an engine that embeds requests of many clients in batches, and a queue of other jobs.
+"""What computes: a thread that embeds requests of many clients in batches, and threads for other jobs.
 
 The engine's queue is bounded in words, which is what the time of a batch depends on. A batch takes whatever has come in
 while the one before it was computed, so that batches grow with the load and a lone request never waits for others.
@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ import numpy as np
 
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
+from elmokit.ops.threads import limited_threads, thread_pool
 from elmokit.runtime import release_freed_memory
 from elmokit.serve.schemas import RequestError
 from elmokit.settings import StatePolicy
@@ -187,22 +188,26 @@ class Job(threading.Event):
 
 
 class JobQueue:
-    """A thread for work that may take seconds, one job at a time: no request for vectors waits behind it.
+    """Threads for work that may take seconds: no request for vectors waits behind it, nor a short job behind long ones.
+
+    A job that begins while there is no other may use all threads for computing; others compute on their own.
 
     Args:
+        kind: The name of the threads.
         max_waiting: Jobs are refused while so many of them wait or run.
+        threads: How many short jobs run at a time, and besides them long ones.
     """
 
-    def __init__(self, max_waiting: int) -> None:
-        self._max_waiting = max_waiting
+    def __init__(self, kind: str, max_waiting: int, threads: int) -> None:
+        self._kind, self._max_waiting, self._threads = kind, max_waiting, threads
         self.unfinished: set[Future[Any]] = set()  # jobs that wait or run
-        self._thread = ThreadPoolExecutor(1, "elmokit-jobs")
 
-    def submit(self, function: Callable[[Job], Any]) -> asyncio.Future[Any]:
+    def submit(self, function: Callable[[Job], Any], is_long: bool = False) -> asyncio.Future[Any]:
         """Queue a job.
 
         Args:
             function: The job, called with its `Job`.
+            is_long: It waits for other long jobs only.
 
         Returns:
             A future of its result. Cancelling it removes the job from the queue or, if it runs already, ends it at the
@@ -214,14 +219,14 @@ class JobQueue:
         if len(self.unfinished) >= self._max_waiting:
             raise overloaded()
         job = Job()
-        submitted = self._thread.submit(function, job)
+        pool = thread_pool(f"{'long' if is_long else 'short'} {self._kind}", self._threads)
+        submitted = pool.submit(self._run, function, job)
         self.unfinished.add(submitted)
         submitted.add_done_callback(self.unfinished.discard)
         result = asyncio.wrap_future(submitted)
         result.add_done_callback(lambda _: job.set())
         return result
 
-    def close(self) -> bool:
-        """Accept no more jobs; returns whether all have ended, as an abandoned one may go on for a long time."""
-        self._thread.shutdown(wait=False)
-        return not self.unfinished
+    def _run(self, function: Callable[[Job], Any], job: Job) -> Any:
+        with limited_threads(self._threads if len(self.unfinished) == 1 else 1, self._kind):
+            return function(job)

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 # --- Errors ----------------------------------------------------------------------------------------------------------
 
+TYPES = ("str", "int")  # which pydantic adds to the place of an error, as it does "list[str]"
 CLOSE = {"connection": "close"}  # headers of an error after which the rest of the body is not read
 
 
@@ -49,9 +50,14 @@ def invalid_request(message: str) -> RequestError:
 
 def invalid_body(error: ValidationError) -> RequestError:
     """The error for a body that is not valid: its first reasons in one line, without the body itself."""
-    details = error.errors(include_url=False, include_context=False, include_input=False)[:3]
-    reasons = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}".removeprefix(": ") for detail in details]
-    return invalid_request("; ".join(reasons))
+    reasons: dict[str, str] = {}  # by the place; where there is a choice between types, each has one
+    for detail in error.errors(include_url=False, include_context=False, include_input=False):
+        place = ".".join(str(part) for part in detail["loc"] if part not in TYPES and "[" not in str(part))
+        text = detail["msg"].removeprefix("Value error, ").replace(" after validation", "")
+        more = text.removeprefix("Input should be ")
+        reasons[place] = f"{reasons[place]} or {more}" if place in reasons else text
+    lines = [f"{place}: {reason}".removeprefix(": ") for place, reason in reasons.items()]
+    return invalid_request("; ".join(lines[:3]))
 
 
 # --- Texts and numbers -----------------------------------------------------------------------------------------------
@@ -75,7 +81,7 @@ def _as_list(texts: Any) -> Any:
 
 Text = str | list[str]  # a string, which is split like the model's training text; or a list of words
 Sentences = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
-Texts = Annotated[str | Sentences, BeforeValidator(_as_list)]  # a list, once it is validated
+Texts = Annotated[Sentences, BeforeValidator(_as_list, json_schema_input_type=str | Sentences)]
 Word = Annotated[str, Field(min_length=1, max_length=1000)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 OneLayer = Literal["mix", "average", "sum", "top"] | StrictInt  # strict: JSON's true does not mean layer 1
@@ -188,6 +194,10 @@ class NextWordsRequest(Own):
 
 
 class PredictRequest(Own):
-    """POST /predict: answers of the task model. The inputs are those of its task, for most tasks texts."""
+    """POST /predict: answers of the task model. The inputs are those of its task, for most tasks texts.
 
-    inputs: Annotated[list[str | list[str | StrictInt | list[str]]], Field(min_length=1, max_length=MAX_TEXTS)]
+    One string is answered in the form of Hugging Face's clients; their parameters are ignored.
+    """
+
+    inputs: str | Annotated[list[str | list[str | StrictInt | list[str]]], Field(min_length=1, max_length=MAX_TEXTS)]
+    parameters: dict[str, Any] | None = None

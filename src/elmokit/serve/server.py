@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import sys
@@ -12,10 +13,11 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from elmokit.checkpoints.loading import DEFAULT_MODEL, model_of
 from elmokit.embed.embedder import Embedder, TruncationWarning
-from elmokit.serve.app import create_app
+from elmokit.serve.app import MAX_HEAD, allowed_hosts, create_app
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.service import Service
 from elmokit.tasks.fitting.model import load_task_model
@@ -23,7 +25,39 @@ from elmokit.tasks.fitting.model import load_task_model
 # Seconds between switches of threads. Those that compute need the interpreter only briefly, but often: with Python's
 # default they would wait 5 ms each time for a busy event loop.
 SWITCH_INTERVAL = 0.0005
-KEEP_ALIVE = 65  # seconds until an idle connection is closed: longer than clients and proxies keep it open
+KEEP_ALIVE = 65  # seconds until a connection is closed that is idle again: longer than clients and proxies keep it open
+HEAD_SECONDS = 30  # until a connection is closed on which no request has come
+TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class Connection(HttpToolsProtocol):
+    """A connection to a client, which is closed if the head of a request is too large, or does not come in time."""
+
+    _unparsed = 0  # bytes received since the last head, or part of a body, was complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(HEAD_SECONDS, self.timeout_keep_alive_handler)
+
+    def data_received(self, data: bytes) -> None:
+        timer, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None  # uvicorn ends it at the first byte
+        self._unparsed += len(data)
+        super().data_received(data)
+        if self._unparsed > MAX_HEAD and not self.transport.is_closing():
+            self.transport.write(TOO_LARGE)
+            self.transport.close()
+        if timer is not None and (self.cycle is None or self.cycle.response_complete):
+            self.timeout_keep_alive_task = timer
+        elif timer is not None:
+            timer.cancel()
+
+    def on_headers_complete(self) -> None:
+        self._unparsed = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        super().on_body(body)
 
 
 class DrainingServer(uvicorn.Server):
@@ -78,15 +112,19 @@ def serve(
     """
     config = config or ServeConfig()
     config = replace(config, api_key=config.api_key or os.environ.get("ELMOKIT_API_KEY") or None)
+    if config.api_key is None and allowed_hosts(config.host) is None:
+        warnings.warn(f"anyone who reaches {config.host} may use this server: set a key with --api-key", stacklevel=2)
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     with socket.create_server((config.host, config.port), family=family) as listening, warnings.catch_warnings():
         embedder = Embedder(model, device, dtype, softmax=True)
         embedder.embed([["a"]])  # the first sentence takes longer: let it not be a client's
         name = DEFAULT_MODEL if model is None else model_of(Path(model).expanduser()).resolve().name
+        name = config.name or name
         task_model = load_task_model(config.task_model, device) if config.task_model is not None else None
         service = Service(embedder, config, name, task_model)
         settings = uvicorn.Config(
-            create_app(service), log_level="warning", access_log=False, lifespan="off", ws="none", server_header=False,
+            create_app(service), log_level="warning", access_log=False, lifespan="off", ws="none", http=Connection,
+            server_header=False,
             timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=ceil(config.timeout),
         )  # fmt: skip
         warnings.simplefilter("ignore", TruncationWarning)  # counted in the metrics

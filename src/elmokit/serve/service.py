@@ -21,6 +21,7 @@ from elmokit.data.corpus import find_files
 from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
+from elmokit.ops.threads import num_threads
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.engine import Engine, Job, JobQueue, cost
 from elmokit.serve.schemas import CLOSE, RequestError, Text, invalid_body, invalid_request
@@ -29,6 +30,7 @@ from elmokit.text.tokenizers import TOKENIZED, get_tokenizer
 
 Result = TypeVar("Result")
 Words = Sequence[str]
+SHORT_BODY = 2_000  # bytes, some hundred words, whose job takes a second at most
 INLINE_CHARACTERS = 4_000  # tokenized on the event loop, in a millisecond or two; longer texts go to a thread
 WORDS = (16, 64, 256, 1024, 4096, 16_384, 65_536)
 
@@ -78,12 +80,18 @@ class Service:
         self.is_draining = False
         self.metrics = Metrics(self)
         self.engine = Engine(embedder, config.queue_words, config.batch_words, self.metrics.batch_words.observe)
-        self.jobs, self.tokenizing = JobQueue(config.max_jobs), JobQueue(config.max_jobs)
+        self.jobs = JobQueue("jobs", config.max_jobs, num_threads())
+        self.tokenizing = JobQueue("tokenizing", config.max_jobs, 1)
 
     def close(self) -> bool:
-        """Answer the requests that wait, and end the threads; False if one still runs an abandoned job."""
+        """Answer the requests for vectors that wait; returns whether no thread still runs an abandoned job."""
         self.engine.close()
-        return all([self.tokenizing.close(), self.jobs.close()])  # a list, so that both are closed
+        return not (self.tokenizing.unfinished or self.jobs.unfinished)
+
+    def check_name(self, name: str | None) -> None:
+        """RequestError if a request names another model."""
+        if name not in (None, self.name):
+            raise RequestError(404, "not_found", f"there is no model {name!r}: this server has {self.name!r}")
 
     @property
     def language_model(self) -> Pretrained:
@@ -123,6 +131,7 @@ class ServiceRequest(Request):
     Its methods raise RequestError for what the client is told, and ClientDisconnect if the client has gone.
     """
 
+    size = 0  # bytes of the body, once it was read
     truncated = 0  # words of the request that are longer than the model reads, once it was split into words
 
     @property
@@ -142,6 +151,7 @@ class ServiceRequest(Request):
                         raise RequestError(413, "too_large", f"the body has more than {config.max_body:,} bytes", CLOSE)
         except TimeoutError as error:
             raise RequestError(408, "body_timeout", f"no body within {config.timeout:g} seconds", CLOSE) from error
+        self.size = len(body)
         return bytes(body)
 
     async def wait_for(self, result: asyncio.Future[Result]) -> Result:
@@ -190,10 +200,10 @@ class ServiceRequest(Request):
         sentences = await self.words_of(texts)
         return sentences, await self.wait_for(self.service.engine.submit(sentences, (layers, pooling)))
 
-    async def run(self, function: Callable[[Job], Result]) -> Result:
-        """Run a job, and return its result. A ValueError becomes an error for the client."""
+    async def run(self, function: Callable[[Job], Result], is_long: bool = False) -> Result:
+        """Run a job, which is long also if its body is, and return its result; ValueError is an error of the client."""
         try:
-            return await self.wait_for(self.service.jobs.submit(function))
+            return await self.wait_for(self.service.jobs.submit(function, is_long or self.size > SHORT_BODY))
         except ValueError as error:
             raise invalid_request(str(error)) from error
 
