@@ -86,6 +86,16 @@ def test_large_answers_in_chunks_are_those_of_small_ones(server: RunningServer, 
     np.testing.assert_allclose([each["embedding"] for each in small.json()["data"]], expected[255:265], **NEAR)
 
 
+def test_texts_of_more_words_than_other_requests_may_have_are_embedded_in_parts(embedder: Embedder, ask: Ask) -> None:
+    texts = [f"text {number} of many" for number in range(25)]
+    service = {"embedder": embedder, "config": ServeConfig(max_words=20, batch_words=20, queue_words=20)}
+    bodies = [("/embed", texts), ("/embed_all", texts), ("/embed", texts * 2)]
+    requests = [("POST", path, {"json": {"inputs": inputs}}) for path, inputs in bodies]
+    whole, *refused = ask(service, *requests)
+    np.testing.assert_allclose(whole.json(), embedder.encode(texts, normalize_embeddings=True), **NEAR)
+    assert [answer.status_code for answer in refused] == [413, 413] and "at most 160" in refused[1].text
+
+
 def test_embed_all_gives_every_word_and_every_layer(server: RunningServer, embedder: Embedder) -> None:
     for texts in (TEXTS, ["one two three " * 200, "", "a b"]):  # the latter are more numbers than go into one chunk
         for layers in ("mix", "top", "all"):
@@ -336,7 +346,7 @@ def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_non
 @pytest.mark.parametrize(
     ("path", "body", "status", "message"),
     [
-        ("/embed", {"inputs": "word " * 16_400}, 413, "too many: send at most 16,384"),
+        ("/embed_all", {"inputs": "word " * 16_400}, 413, "too many: send at most 16,384"),
         ("/embed", {"inputs": []}, 422, "inputs: List should have at least 1 item, not 0"),
         ("/embed", {"inputs": [None, ["a", 1]]}, 422, "inputs.0: Input should be a valid string or a valid array; in"),
         ("/embed", {"inputs": ["a"] * 2049}, 422, "at most 2048"),

@@ -124,6 +124,27 @@ def test_engine_embeds_together_what_waits_up_to_its_limit_and_in_order(
     assert batches == expected and order == list(range(len(lengths)))
 
 
+def test_large_request_is_embedded_in_parts_between_others(
+    make_engine: Callable[..., Engine], batches: list[int], embedder: GatedEmbedder
+) -> None:
+    engine = make_engine(batch_words=10)
+    sentences = [[f"word{number}", "b", "c"] for number in range(9)]  # two in a part
+
+    async def run() -> list[list[np.ndarray]]:
+        running, large = block(engine), engine.submit(sentences, ("mix", None))
+        small = engine.submit([["a"]], ("mix", None))
+        GatedEmbedder.gate.set()
+        results = await asyncio.gather(running, large, small)
+        with pytest.raises(ValueError, match="poison"):
+            await engine.submit([["poison"] * 9, *sentences], MEAN)
+        return results
+
+    _, large, small = asyncio.run(run())
+    assert batches[:6] == [2, 8 + 2, 8, 8, 8, 4] and len(small) == 1
+    for vectors, expected in zip(large, embedder.embed(sentences), strict=True):
+        np.testing.assert_allclose(vectors, expected, atol=1e-6)
+
+
 def test_engine_refuses_what_does_not_fit_and_takes_it_later(make_engine: Callable[..., Engine]) -> None:
     engine = make_engine(queue_words=20)
 
@@ -193,7 +214,7 @@ def test_queue_takes_so_many_jobs_and_more_when_one_has_ended(jobs: JobQueue) ->
 
 
 def test_jobs_run_side_by_side_and_short_ones_do_not_wait_for_long_ones() -> None:
-    jobs, gate, threads = JobQueue("side by side", max_waiting=9, threads=2), threading.Event(), []
+    jobs, gate, threads = JobQueue("side by side", max_waiting=9, threads=3), threading.Event(), []
 
     def wait(job: Job) -> int:
         threads.append(num_threads())
@@ -201,14 +222,14 @@ def test_jobs_run_side_by_side_and_short_ones_do_not_wait_for_long_ones() -> Non
         return num_threads()
 
     async def run() -> None:
-        long = [jobs.submit(wait, is_long=True)]
-        while not threads:
-            await asyncio.sleep(0.005)
-        long += [jobs.submit(wait, is_long=True) for _ in range(2)]
+        long = []
+        for number in range(1, 4):
+            long.append(jobs.submit(wait, is_long=True))
+            while len(threads) < number:
+                await asyncio.sleep(0.005)
         assert [await jobs.submit(lambda job: num_threads()) for _ in range(3)] == [1, 1, 1]
         gate.set()
-        assert await asyncio.gather(*long) == [2, 1, 1]  # the first began alone
-        assert await jobs.submit(lambda job: num_threads(), is_long=True) == 2
+        assert await asyncio.gather(*long) == [3, 1, 1]  # the first began alone
 
     asyncio.run(run())
 

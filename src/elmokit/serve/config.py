@@ -32,13 +32,13 @@ class ServeConfig:
     """Origins of web pages on other sites that may use the server, such as https://example.org, or * for all (default:
     none)."""
     max_words: Count = 16_384
-    """Maximum number of words in a request, counting one more for each text; larger requests are refused with status
-    413."""
+    """Maximum number of words in a request, counting one more for each text, or 8 times as many where a text gets one
+    vector; larger requests are refused with status 413."""
     queue_words: Count = 65_536
-    """Maximum number of words, counted likewise, that wait to be embedded; further requests are refused with status
+    """Number of words, counted likewise, that wait to be embedded, from which on requests are refused with status
     429."""
     batch_words: Count = 4_096
-    """Words, counted likewise, that are embedded together."""
+    """Words, counted likewise, that are embedded together; larger requests are embedded in turn with others."""
     max_jobs: Count = 32
     """Maximum number of requests that wait or run, not counting requests for vectors. The same limit holds separately
     for requests whose long texts are being split into words. Further requests are refused with status 429."""

@@ -14,11 +14,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 
+from elmokit.data.streams import sentence_batches
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.ops.threads import limited_threads, thread_pool
@@ -52,12 +53,16 @@ def cost(sentences: Iterable[Sequence[str]]) -> int:
 
 @dataclass(eq=False)
 class Waiting:
-    """A request in the queue, and the future of its vectors: an array for each sentence."""
+    """A request in the queue in parts, each at most a batch; and the future of its vectors, one for each sentence."""
 
-    sentences: list[Sequence[str]]
+    parts: deque[list[Sequence[str]]]
+    count: int  # of its sentences
     output: Output
-    words: int
     vectors: asyncio.Future[list[np.ndarray]]
+    results: list[np.ndarray] = field(default_factory=list)  # of the parts that were embedded
+
+
+Part = tuple[Waiting, list[Sequence[str]]]
 
 
 class Engine:
@@ -65,8 +70,9 @@ class Engine:
 
     Args:
         embedder: The model. Results do not depend on the other requests in a batch.
-        queue_words: Maximum `cost` of the queue; a request that does not fit is refused, unless nothing waits.
-        batch_words: Maximum `cost` of a batch; a larger request is a batch of its own.
+        queue_words: `cost` of the queue from which on requests are refused.
+        batch_words: About the maximum `cost` of a batch. A larger request is embedded in parts, one after each turn of
+            the others.
         observe: Called with the `cost` of each batch.
     """
 
@@ -97,12 +103,13 @@ class Engine:
         Raises:
             RequestError: The queue is full.
         """
-        request = Waiting(sentences, output, cost(sentences), asyncio.get_running_loop().create_future())
-        if self.words_waiting and self.words_waiting + request.words > self._queue_words:
+        if self.words_waiting >= self._queue_words:
             raise overloaded()
+        parts = deque(sentence_batches(sentences, self._batch_words))
+        request = Waiting(parts, len(sentences), output, asyncio.get_running_loop().create_future())
         with self._changed:
             self._waiting.append(request)
-            self.words_waiting += request.words
+            self.words_waiting += cost(sentences)
             self._changed.notify()
         return request.vectors
 
@@ -113,60 +120,71 @@ class Engine:
             self._changed.notify()
         self._thread.join()
 
-    def _next_batch(self) -> list[Waiting]:
-        """Wait for requests, and take the oldest that fit into a batch, at least one."""
-        batch: list[Waiting] = []
+    def _next_batch(self) -> list[Part]:
+        """Wait for requests, and take the oldest that fit into a batch, at least one part of one."""
+        batch: list[Part] = []
         words = 0
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closed)
-            while self._waiting and (not batch or words + self._waiting[0].words <= self._batch_words):
+            while self._waiting and (not batch or words + cost(self._waiting[0].parts[0]) <= self._batch_words):
                 request = self._waiting.popleft()
-                self.words_waiting -= request.words
-                if not request.vectors.done():  # cancelled
-                    batch.append(request)
-                    words += request.words
+                part = request.parts.popleft()
+                self.words_waiting -= cost(part)
+                if request.vectors.done():  # cancelled, or failed
+                    self.words_waiting -= sum(map(cost, request.parts))
+                    continue
+                batch.append((request, part))
+                words += cost(part)
+                if request.parts:
+                    self._waiting.append(request)
         return batch
 
     def _work(self) -> None:
         released = time.monotonic()
         while self._waiting or not self._is_closed:
-            by_output: dict[Output, list[Waiting]] = {}
-            for request in self._next_batch():
-                by_output.setdefault(request.output, []).append(request)
-            for requests in by_output.values():
-                self._observe(sum(request.words for request in requests))
-                self._answer(requests)
+            by_output: dict[Output, list[Part]] = {}
+            for request, part in self._next_batch():
+                by_output.setdefault(request.output, []).append((request, part))
+            for parts in by_output.values():
+                self._observe(sum(cost(part) for _, part in parts))
+                self._answer(parts)
             if time.monotonic() - released > SECONDS_TO_RELEASE:
                 release_freed_memory()
                 released = time.monotonic()
 
-    def _answer(self, requests: list[Waiting]) -> None:
-        """Embed requests for the same output, and resolve their futures; an error affects only its own request."""
-        sentences = [sentence for request in requests for sentence in request.sentences]
+    def _answer(self, parts: list[Part]) -> None:
+        """Embed parts of requests for the same output, and resolve futures; an error affects only its own request."""
+        sentences = [sentence for _, part in parts for sentence in part]
         results: list[Any]
+        first, _ = parts[0]
         try:
-            layers, pooling = requests[0].output
+            layers, pooling = first.output
             if pooling is None:
                 vectors = iter(self._embedder.embed(sentences, layers, self._state))
             else:
                 vectors = iter(self._embedder.encode(sentences, pooling.name, pooling.normalize, layers, self._state))
-            results = [[next(vectors) for _ in request.sentences] for request in requests]
+            results = [[next(vectors) for _ in part] for _, part in parts]
         except Exception as error:
-            if len(requests) > 1:
-                for request in requests:
-                    self._answer([request])
+            if len(parts) > 1:
+                for each in parts:
+                    self._answer([each])
                 return
             logger.exception("a request could not be embedded")
             results = [error]
 
         def resolve() -> None:  # all at once: waking the event loop costs more than an answer
-            for request, result in zip(requests, results, strict=True):
-                if not request.vectors.done():  # cancelled
-                    is_error = isinstance(result, Exception)
-                    (request.vectors.set_exception if is_error else request.vectors.set_result)(result)
+            for (request, _), result in zip(parts, results, strict=True):
+                if request.vectors.done():  # cancelled, or failed
+                    continue
+                if isinstance(result, Exception):
+                    request.vectors.set_exception(result)
+                    continue
+                request.results += result
+                if len(request.results) == request.count:
+                    request.vectors.set_result(request.results)
 
         with suppress(RuntimeError):  # the server was stopped by a second signal, and the loop is closed
-            requests[0].vectors.get_loop().call_soon_threadsafe(resolve)
+            first.vectors.get_loop().call_soon_threadsafe(resolve)
 
 
 # --- Other work ------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from elmokit.text.tokenizers import TOKENIZED, get_tokenizer
 Result = TypeVar("Result")
 Words = Sequence[str]
 SHORT_BODY = 2_000  # bytes, some hundred words, whose job takes a second at most
+POOLED_FACTOR = 8  # times as many words where a text gets one vector
 INLINE_CHARACTERS = 4_000  # tokenized on the event loop, in a millisecond or two; longer texts go to a thread
 WORDS = (16, 64, 256, 1024, 4096, 16_384, 65_536)
 
@@ -104,9 +105,9 @@ class Service:
         """The words of a text; a string is split like the model's training text."""
         return self._tokenize(text) if isinstance(text, str) else text
 
-    def check_words(self, sentences: Iterable[Words]) -> None:
-        """RequestError if sentences have more words than a request may have."""
-        if (words := cost(sentences)) > (most := self.config.max_words):
+    def check_words(self, sentences: Iterable[Words], factor: int = 1) -> None:
+        """RequestError if sentences have more words than a request may have, or so many times as many."""
+        if (words := cost(sentences)) > (most := self.config.max_words * factor):
             message = f"{words:,} words (counting one more for each text) are too many: send at most {most:,}"
             raise RequestError(413, "too_large", message)
 
@@ -179,11 +180,11 @@ class ServiceRequest(Request):
         work = self.service.tokenizing.submit(lambda job: list(map(convert, job.while_wanted(texts), *more)))
         return await self.wait_for(work)
 
-    async def words_of(self, texts: Sequence[Text]) -> list[Words]:
-        """The words of each text, if there are not too many; those that are too long for the model are counted."""
+    async def words_of(self, texts: Sequence[Text], factor: int = 1) -> list[Words]:
+        """The words of each text, as `check_words` allows; those that are too long for the model are counted."""
         service = self.service
         sentences = await self.map_texts(service.split, texts)
-        service.check_words(sentences)
+        service.check_words(sentences, factor)
         self.truncated = sum(map(service.embedder.count_truncated, sentences))
         service.metrics.truncated.inc(self.truncated)
         return sentences
@@ -197,7 +198,7 @@ class ServiceRequest(Request):
             raise invalid_request(f"dimensions: vectors have {embedder.dim}, and cannot be shortened")
         if isinstance(layers, int) and not -embedder.num_layers <= layers < embedder.num_layers:
             raise invalid_request(f"layers: this model has the layers 0 to {embedder.num_layers - 1}")
-        sentences = await self.words_of(texts)
+        sentences = await self.words_of(texts, 1 if pooling is None else POOLED_FACTOR)
         return sentences, await self.wait_for(self.service.engine.submit(sentences, (layers, pooling)))
 
     async def run(self, function: Callable[[Job], Result], is_long: bool = False) -> Result:
