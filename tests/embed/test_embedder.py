@@ -22,6 +22,7 @@ from elmokit.embed.outputs import OutputSpec
 from elmokit.embed.pipeline import Pipeline, Plan, Sizes
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
+from elmokit.settings import StatePolicy
 from elmokit.text.vocab import Vocab
 
 LONGER = "The quick brown fox jumps over the lazy dog , twice and thrice and more often than that ."
@@ -81,6 +82,17 @@ def test_a_prepacked_model_is_used_again_in_its_own_type_only(tmp_path: Path) ->
         Embedder(first.model, device="cpu", dtype="bfloat16")
     (tmp_path / "model" / "notes.txt").write_text("my notes")  # which changes no fingerprint
     assert first.fingerprint() == Embedder(tmp_path / "model", device="cpu").fingerprint()
+
+
+@pytest.mark.parametrize("policy", ["zeros", "carry"])
+def test_vectors_of_documents_and_queries_are_those_of_encode(policy: StatePolicy) -> None:
+    """LangChain's interface: lists of numbers, and no text depends on those before it."""
+    texts = ["I like", "", "I like"]
+    embedder = Embedder(replace(tiny(), state_policy=policy), device="cpu")
+    found = embedder.embed_documents(texts)
+    assert all(isinstance(number, float) for vector in found for number in vector)
+    np.testing.assert_allclose(found, embedder.encode(texts, state="zeros"), atol=1e-6)
+    np.testing.assert_allclose(embedder.embed_query(texts[2]), found[0], atol=1e-6)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 64])

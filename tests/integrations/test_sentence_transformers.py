@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,6 +143,39 @@ def test_loading_runs_no_class_of_a_stranger(model: SentenceTransformer, tmp_pat
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ValueError, match="third-party code"):
         load(tmp_path)
+
+
+def test_a_pushed_model_says_what_it_needs_and_is_loaded_by_its_name(
+    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Hub is a directory, from which the files that are asked for are linked."""
+    import huggingface_hub
+    from huggingface_hub.utils import filter_repo_objects
+
+    elmo = ElmoModule()
+    model = SentenceTransformer(modules=[elmo, Pooling(WIDTH), Dense(WIDTH, 8)], device="cpu")
+    model.model_card_data.set_model_id("owner/name")
+    model.save_pretrained(tmp_path / "hub")
+
+    def snapshot_download(name: str, revision: str | None, **options: Any) -> str:
+        assert (name, revision) == ("owner/name", None)
+        patterns = {name: options[name] for name in ("allow_patterns", "ignore_patterns")}
+        names = [str(path.relative_to(tmp_path / "hub")) for path in (tmp_path / "hub").rglob("*") if path.is_file()]
+        for file in filter_repo_objects(names, **patterns):
+            (tmp_path / "cache" / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "cache" / file).write_bytes((tmp_path / "hub" / file).read_bytes())
+        return str(tmp_path / "cache")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    card = (tmp_path / "hub" / "README.md").read_text(encoding="utf-8")
+    assert "- elmokit\n" in card.partition("\n---\n")[0]
+    (snippet,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[:1]
+    exec(snippet, variables := {})
+    np.testing.assert_array_equal(variables["embeddings"], model.encode(variables["sentences"]))
+    for name in ("owner/name", tmp_path / "hub"):
+        assert fingerprint(load_model(name)) == embedder.fingerprint()
+    again = pickle.loads(pickle.dumps(model))  # as other processes get it
+    np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
 
 
 # --- Training and evaluation -----------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-# The files that loaders read: no code, and no pickles but those of ELMoForManyLangs and AllenNLP, from which nothing is
-# executed.
+# The files that loaders read, the last ones in the modules of a SentenceTransformer: no code, and no pickles but those
+# of ELMoForManyLangs and AllenNLP, from which nothing is executed.
 FILES = (
     "*.json", "README.md", "*vocab*.txt", "vocab.txt.gz", "*.dic",
     "model.safetensors", "softmax.safetensors", "state.safetensors",
@@ -18,6 +18,7 @@ FILES = (
     "checkpoint", "*.index", "*.data-?????-of-?????",
     "token_embedder.pkl", "encoder.pkl",
     "best.th", "weights.th", "fta/*options_file",
+    "[0-9]_*/*.safetensors", "[0-9]_*/vocab.txt", "[0-9]_*/README.md",
 )  # fmt: skip
 # A star matches slashes, too. Weights in a subdirectory belong to another model.
 IGNORED = ("*/*.hdf5", "*/*.h5")

@@ -29,6 +29,7 @@ from elmokit.settings import StorageDtype, conform
 DEFAULT_MODEL = "en-small"
 BUNDLED_MODELS = Path(__file__).parents[1] / "models"
 CARD_LINES = 16
+ELMO_MODULE = "0_ElmoModule"  # the first module of a SentenceTransformer, with a model of ours
 
 
 # --- Formats -----------------------------------------------------------------------------------------------------
@@ -69,6 +70,8 @@ class Detected(NamedTuple):
 def _find_native(path: Path) -> Path | None:
     """A directory with config.json, unless its weights have another format: then config.json is of another program,
     as often in repositories on the Hub."""
+    if (path / ELMO_MODULE).is_dir():
+        path = path / ELMO_MODULE
     if not (path / "config.json").is_file():
         return None
     if (path / "model.safetensors").is_file():
@@ -189,8 +192,9 @@ def load(
 
     Formats are elmokit's own directory; an *.hdf5 file of AllenNLP or bilm-tf next to its options, or the directory of
     both; the ELMo in a model that AllenNLP saved (model.tar.gz, or weights.th); a TensorFlow checkpoint of bilm-tf (its
-    directory or PREFIX), or the module google/elmo as a SavedModel; a directory of ELMoForManyLangs; any of them in a
-    tar archive, or in a zip archive, such as those of the NLPL repository.
+    directory or PREFIX), or the module google/elmo as a SavedModel; a directory of ELMoForManyLangs; a saved
+    SentenceTransformer that begins with elmokit's module; any of them in a tar archive, or in a zip archive, such as
+    those of the NLPL repository.
 
     Args:
         model: A path, also of the model's config.json or options.json; the name of a bundled model; or OWNER/NAME on

@@ -289,6 +289,14 @@ class Embedder:
         vectors = np.asarray(pooled, np.float32).reshape(self.dim if isinstance(texts, str) else (-1, self.dim))
         return torch.from_numpy(vectors).to(self.device) if convert_to_tensor else vectors
 
+    def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
+        """The vectors of texts, as `encode` computes them; with `embed_query`, the interface of LangChain."""
+        return np.asarray(self.encode(texts, state=self.model.single_sentence_state)).tolist()
+
+    def embed_query(self, text: str) -> list[float]:
+        """The vector of a text, as `embed_documents` computes it."""
+        return self.embed_documents([text])[0]
+
     def _split(self, sentences: Iterable[Sentence], tokenize: bool) -> Iterator[Sequence[str]]:
         """The tokens of each sentence, split lazily. ValueError for what is no list of sentences."""
         check_list(sentences)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 
+from elmokit.checkpoints.hub import download, hub_model
 from elmokit.checkpoints.loading import ModelSource, resolve_model, save
 from elmokit.checkpoints.loading import load as load_model
 from elmokit.checkpoints.pretrained import MixWeights
@@ -26,6 +27,7 @@ from elmokit.text.tokenizers import TOKENIZED, get_tokenizer
 try:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import InputModule
+    from sentence_transformers.sentence_transformer.model_card import SentenceTransformerModelCardData
     from sentence_transformers.util import import_module_class
 except ImportError as error:
     raise ImportError(
@@ -34,6 +36,20 @@ except ImportError as error:
     ) from error
 
 TYPE_IN_FILES = "elmokit.integrations.sentence_transformers.ElmoModule"
+HUB_OPTIONS = {"token": "token", "cache_folder": "cache_dir", "local_files_only": "local_files_only"}
+
+
+class ElmoCardData(SentenceTransformerModelCardData):
+    """The data of a card whose example loads the model by `load`, and says that it needs elmokit."""
+
+    def generate_usage_snippet(self) -> str:
+        snippet = super().generate_usage_snippet()
+        for theirs, ours in (
+            ("from sentence_transformers import SentenceTransformer", f"from {__name__} import load"),
+            ("model = SentenceTransformer(", "model = load("),
+        ):
+            snippet = snippet.replace(theirs, ours)
+        return f"Its first module is an ELMo of elmokit, which has to be installed, too.\n\n{snippet}"
 
 
 class ElmoModule(InputModule):
@@ -82,6 +98,12 @@ class ElmoModule(InputModule):
             self._mix.weights.copy_(weights)
             self._mix.gamma.fill_(gamma)
         self._tokenizer = get_tokenizer(self._model.tokenizer or TOKENIZED)
+
+    def on_model_ready(self, model: Any) -> None:
+        """Let the card of the SentenceTransformer name elmokit; called when it has all its modules."""
+        if type(model.model_card_data) is SentenceTransformerModelCardData:
+            model.model_card_data.__class__ = ElmoCardData
+            model.model_card_data.add_tags(["elmokit", "elmo"])
 
     @property
     def _mix(self) -> ScalarMix:
@@ -178,14 +200,18 @@ def load(directory: str | Path, **settings: Any) -> SentenceTransformer:  # pyri
     which would also trust any other class that the directory names. This function trusts only `ElmoModule`.
 
     Args:
-        directory: A directory written by `SentenceTransformer.save_pretrained`.
-        settings: Arguments of `SentenceTransformer`, such as `device`; they override those that were saved.
+        directory: A directory written by `SentenceTransformer.save_pretrained`, or OWNER/NAME on the Hugging Face Hub.
+        settings: Arguments of `SentenceTransformer`, such as `device`, or for the Hub `revision`, `token`,
+            `cache_folder` and `local_files_only`; they override those that were saved.
 
     Raises:
         FileNotFoundError: A file is missing.
         ValueError: One of the modules is neither `ElmoModule` nor one of sentence-transformers.
     """
-    directory = Path(directory)
+    revision = settings.pop("revision", None)
+    options = {ours: settings.pop(theirs) for theirs, ours in HUB_OPTIONS.items() if theirs in settings}
+    repository = None if Path(directory).exists() else hub_model(str(directory), revision)
+    directory = Path(directory) if repository is None else download(repository, **options)
     modules: Any = OrderedDict()  # by name, as SentenceTransformer itself makes it
     for entry in read_json(directory / "modules.json"):
         kind = ElmoModule if entry["type"] == TYPE_IN_FILES else import_module_class(entry["type"], str(directory))
