@@ -145,7 +145,7 @@ def test_vocabulary_under_another_name_is_the_only_one_that_fits(folder: str, tm
         score(["the cat"], model)
 
 
-@pytest.mark.parametrize("scope", ["aggregation/", "module/aggregation/", ""])
+@pytest.mark.parametrize("scope", ["aggregation/", "module/aggregation/", "", "input.0-"])
 def test_module_of_deeppavlov_is_read(scope: str, tmp_path: Path) -> None:
     """Its mix was made by bilm-tf's `weight_layers`, and the carried states are saved."""
     mix = {

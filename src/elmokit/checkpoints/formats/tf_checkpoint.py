@@ -46,7 +46,7 @@ PLAIN = re.compile(
 )
 # The mix in modules of DeepPavlov, which bilm-tf's `weight_layers` made.
 OF_MIX = {"W": "aggregation/weights", "gamma": "aggregation/scaling"}
-MIX = re.compile(r"(?:.*/)?\w+_ELMo_(W|gamma)")
+MIX = re.compile(r"(?:.*/)?[^/]+_ELMo_(W|gamma)")
 # TensorFlow before 1.2 called the weights W_0, B and W_P_0.
 LSTM = re.compile(r"(?:.*/)?(RNN_[01])/(.*/)?(?:lstm_cell|LSTMCell)/(kernel|bias|projection/kernel|W_0|B|W_P_0)")
 # Absent where there is one layer, which is not wrapped in a MultiRNNCell.
