@@ -53,7 +53,7 @@ def test_marks_of_quotation_are_text_in_tsv(tmp_path: Path) -> None:
         ("a.csv", "id,body\n1,a\n", "'id', 'body'"),
         ("a.tsv", "id\ttext\n1\n", "line 2"),
         ("a.jsonl", '{"text": "a"}\n[1]\n', "line 2"),
-        ("a.jsonl", '{"text": 5}\n', "row 1"),
+        ("a.jsonl", '{"text": 5}\n', "line 1"),
     ],
 )
 def test_malformed_rows_are_named(name: str, content: str, message: str, tmp_path: Path) -> None:

@@ -112,6 +112,8 @@ def write_native(model: Pretrained, directory: Path, storage_dtype: str = "float
 
 def native_files(directory: Path) -> list[Path]:
     """The files of a model: those that it must have, and those of the others that it has."""
+    if (directory / "weights.safetensors").is_file():  # the name that tasks give to theirs
+        raise ValueError("it is a task model: use it with elmokit predict, or elmokit.load_task_model in Python")
     required, optional = ("config.json", "model.safetensors"), ("README.md", *FILES[1:])
     return [directory / name for name in (*required, *optional) if name in required or (directory / name).exists()]
 
@@ -119,10 +121,7 @@ def native_files(directory: Path) -> list[Path]:
 def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
     """The configuration of the biLM, and the other settings as keyword arguments of `Pretrained`."""
     with errors_naming(path):
-        content = conform(dict[str, Any], read_json(path))
-        if "task_config" in content:
-            raise ValueError("it is that of a task model: use elmokit predict, or elmokit.load_task_model in Python")
-        values: _Config = conform(_Config, content)
+        values: _Config = conform(_Config, read_json(path))
         if encoder := values.model.get("efml"):
             encoder |= read_json(path.with_name("dictionaries.json"))
         others = {"tokenizer": values.tokenizer, "state_policy": values.state, "mix": values.mix}

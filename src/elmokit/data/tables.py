@@ -107,6 +107,11 @@ def is_empty(value: object) -> bool:
     )
 
 
+def row_of(path: str | Path, number: int) -> str:
+    """The place of a record, by which a message names it."""
+    return f"{path}, {'row' if suffixes_of(path).kind == PARQUET else 'line'} {number}"
+
+
 def read_column(path: str | Path, column: str) -> Iterator[tuple[int, str]]:
     """Stream the texts in a column of a table.
 
@@ -124,8 +129,8 @@ def read_column(path: str | Path, column: str) -> Iterator[tuple[int, str]]:
     for number, record in read_records(path, [column]):
         if column not in record:
             names = ", ".join(map(repr, record))
-            raise ValueError(f"{path}, row {number}: there is no column {column!r}: choose one of {names} (--column)")
+            raise ValueError(f"{row_of(path, number)}: there is no column {column!r}: choose one of {names} (--column)")
         text = "" if is_empty(record[column]) else record[column]
         if not isinstance(text, str):
-            raise ValueError(f"{path}, row {number}: the column {column!r} has {text!r:.60}, which is no text")
+            raise ValueError(f"{row_of(path, number)}: the column {column!r} has {text!r:.60}, which is no text")
         yield number, text

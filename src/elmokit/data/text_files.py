@@ -14,7 +14,7 @@ from pathlib import Path
 
 from elmokit.data.documents import is_fasta
 from elmokit.data.readers import is_conllu, is_tagged
-from elmokit.data.tables import is_table, read_column
+from elmokit.data.tables import is_table, read_column, row_of
 from elmokit.data.text_checks import attached_mark, beginning, doubt_of
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.json_files import read_json
@@ -54,14 +54,16 @@ def read_texts(file: Path, column: str | None = None) -> Iterator[str]:
     if column is None and not is_table(file):
         yield from read_lines(file)
         return
-    empty = []
+    count = first = 0
     for number, text in read_column(file, column or COLUMN):
-        if not text:
-            empty.append(number)
+        count, first = count + (not text), first or (0 if text else number)
         yield text.replace("\n", " ")
-    if empty:
-        rows = f"{len(empty)} rows have no text in the column {column or COLUMN!r}, the first is row {empty[0]}"
-        warnings.warn(f"{file}: {rows}: they are read as empty texts", stacklevel=1)
+    if count:
+        others = f" (the first of {count})" if count > 1 else ""
+        warnings.warn(
+            f"{row_of(file, first)}{others}: no text in the column {column or COLUMN!r}: it is read as an empty text",
+            stacklevel=1,
+        )
 
 
 def _refuse_records(file: Path) -> None:

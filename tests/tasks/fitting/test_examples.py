@@ -115,13 +115,18 @@ def test_settings_go_with_the_name_of_a_task() -> None:
         fit(TaggingTask(), SENTENCES, SENTENCES, words=WORDS, hidden_dim=3)
 
 
-def test_a_file_or_a_model_of_another_kind_is_called_by_its_name(bilm: Pretrained, tmp_path: Path) -> None:
+def test_a_file_or_a_model_of_another_kind_is_called_by_its_name(
+    bilm: Pretrained, tagger: TaskModel, tmp_path: Path
+) -> None:
     write(FRAME, tmp_path / "a.parquet").rename(tmp_path / "train-00000-of-00001")
     with pytest.raises(ValueError, match=r"is Parquet.*--column"):
         encode_file(tmp_path / "train-00000-of-00001", tmp_path / "out.npy", bilm)
     save(bilm, tmp_path / "bilm")
     with pytest.raises(ValueError, match="language model"):
         load_task_model(tmp_path / "bilm")
+    tagger.save(tmp_path / "tagger")
+    with pytest.raises(ValueError, match="task model"):
+        Embedder(tmp_path / "tagger")
 
 
 # --- Files with empty cells and without answers ----------------------------------------------------------------------
@@ -137,14 +142,14 @@ def tagger() -> TaskModel:
     return fit("tagging", SENTENCES, SENTENCES, words=WORDS, config=ONE_EPOCH)[0]
 
 
-@pytest.mark.filterwarnings("ignore:.*rows have no text")
+@pytest.mark.filterwarnings("ignore:.*no text in the column")
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
 def test_rows_keep_their_order_where_cells_are_empty(
     name: str, bilm: Pretrained, classifier: TaskModel, tmp_path: Path
 ) -> None:
     texts = ["a film", None, "  ", "a story"]
     table, encoded, labels = write(pd.DataFrame({"text": texts}), tmp_path / name), tmp_path / "e.npy", tmp_path / "l"
-    with pytest.warns(UserWarning, match=r"2 rows have no text in the column 'text', the first is row [23]"):
+    with pytest.warns(UserWarning, match=r"(line [23]|row 2) \(the first of 2\): no text in the column 'text'"):
         encode_file(table, encoded, bilm, device="cpu")
     assert np.load(encoded).any(axis=1).tolist() == [True, False, False, True]
     for options in ({"column": "text"}, {"text": True}):

@@ -362,12 +362,11 @@ def load_task_model(directory: str | Path, device: str | None = None, task: type
     directory = Path(directory).expanduser()
     if not (directory / CONFIG).is_file():
         raise FileNotFoundError(f"{directory} is not a task model: it holds no {CONFIG}")
+    if (directory / "model.safetensors").is_file():
+        raise CheckpointError(f"{directory} is a language model, not a task model: `elmokit fit` trains one from it")
     picked = pick_device(device)
     try:
-        content = read_json(directory / CONFIG)
-        if "task" not in content:
-            raise ValueError("it is that of a language model, from which `elmokit fit` trains a task model")
-        described: Description = conform(Description, content)
+        described: Description = conform(Description, read_json(directory / CONFIG))
         task_class = find_task(described.task) if task is None and described.task in TASKS else task
         if task_class is None or task_class.name != described.task:
             raise ValueError(f"it is of the task {described.task!r}: give its class if it is not one of elmokit's")

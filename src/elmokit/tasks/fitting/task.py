@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from elmokit.data.tables import is_empty, read_records
+from elmokit.data.tables import is_empty, read_records, row_of
 from elmokit.fs.atomic import atomic_path, create_bytes
 from elmokit.fs.reading import suffixes_of
 from elmokit.tasks.config import TASKS, FitConfig
@@ -302,7 +302,7 @@ def _value(row: Mapping[str, Any], names: Sequence[str], is_filled: bool) -> Any
 def _from_rows(
     task: Task,
     rows: Iterable[tuple[int, Any]],
-    where: str,
+    path: str | Path | None,
     tokenize: Callable[[str], list[str]],
     with_answers: bool = True,
     column: str | None = None,
@@ -317,7 +317,8 @@ def _from_rows(
                 values += [] if with_answers else [None]
             yield task.from_values(values, tokenize) if columns and type(values) in (tuple, list) else row
         except (ValueError, TypeError) as error:
-            raise ValueError(f"{where} {number}: {error}, in {values!r:.80}") from error
+            where = f"example {number}" if path is None else row_of(path, number)
+            raise ValueError(f"{where}: {error}, in {values!r:.80}") from error
 
 
 def read_table(
@@ -344,7 +345,7 @@ def read_table(
         FileNotFoundError: The file does not exist.
     """
     rows = read_records(path, [column or task.columns[0][0], *(names[0] for names in task.columns[1:])])
-    return _from_rows(task, rows, f"{path}, row", tokenize, with_answers, column)
+    return _from_rows(task, rows, path, tokenize, with_answers, column)
 
 
 def read_examples(
@@ -374,7 +375,7 @@ def read_examples(
     rows: Any = source
     if hasattr(rows, "notna"):  # a DataFrame
         rows = rows.astype(object).where(rows.notna(), None).to_dict("records")
-    return _from_rows(task, enumerate(rows, start=1), "example", tokenize)
+    return _from_rows(task, enumerate(rows, start=1), None, tokenize)
 
 
 def words_of(text: str | Words, tokenize: Callable[[str], Words]) -> tuple[str, ...]:
