@@ -181,7 +181,7 @@ class Task(ABC, Generic[Example, Prediction]):
 
     def from_values(self, values: Sequence[Any], tokenize: Callable[[str], list[str]]) -> Example:
         """Convert the values of `columns` to an example: inputs as of `from_text`, and the answer, None without one."""
-        raise NotImplementedError
+        raise ValueError(f"{self.name} reads no tables: give a file of its own format")
 
     @abstractmethod
     def sentences(self, example: Example) -> Iterable[Words]:
