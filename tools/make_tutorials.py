@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "repository")]
 from document_examples import run_tutorial  # noqa: E402
-from test_tutorials import LIBRARIES, TUTORIALS  # noqa: E402
+from test_tutorials import ELSEWHERE, FILES, LIBRARIES  # noqa: E402
 
 
 def update(tutorial: Path) -> int:
@@ -40,8 +40,8 @@ def update(tutorial: Path) -> int:
 
 
 def main() -> None:
-    names = sys.argv[1:] or [path.stem for path in TUTORIALS]
-    tutorials = {path.stem: path for path in TUTORIALS}
+    tutorials = {path.stem: path for path in FILES if path.stem not in ELSEWHERE}
+    names = sys.argv[1:] or list(tutorials)
     if unknown := set(names) - set(tutorials):
         sys.exit(f"no tutorials of these names: {', '.join(sorted(unknown))}")
     for name in names:

@@ -241,8 +241,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (
         "score sentences.txt --output scores.tsv --tsv --per region --bits --overwrite --model model --state carry "
-        "--batch-size 2 --column body "
-        "--device cpu --no-tokenize",
+        "--batch-size 2 --column body --device cpu --no-tokenize",
         "elmokit.lm.scoring.score_file",
         {
             "file": Path("sentences.txt"),

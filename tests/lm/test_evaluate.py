@@ -127,7 +127,7 @@ def test_perplexity_equals_that_of_bilm_tf(goldens: Callable[[str], Path]) -> No
     vocab = Vocab.read(folder / "vocab.txt")
     model = Pretrained(load(folder / "weights.hdf5").bilm, softmax=softmax, vocab=vocab)
     expected = json.loads((folder / "expected.json").read_text())
-    result = evaluate([folder / "heldout.txt"], model).total
+    result = evaluate([folder / "heldout.txt"], model, batch_size=1).total
     assert result.predictions == expected["words_per_direction_batch_1"]
     of_direction = [expected[f"perplexity_batch_1_{direction}"] for direction in ("forward", "backward")]
     assert three(result) == pytest.approx((*of_direction, expected["perplexity_batch_1"]), rel=1e-6)

@@ -66,7 +66,7 @@ def test_finetune_improves_the_domain_and_reports_both_texts(settings: FinetuneC
     assert domain.percent < -30 and other.percent > 0
     assert domain.percent == pytest.approx(100 * (domain.after.mean / domain.before.mean - 1))
     for place, change in ((folder / "model", "before"), (report.model, "after")):
-        result = evaluate([*settings.heldout, *settings.others], place, batch_size=32).files
+        result = evaluate([*settings.heldout, *settings.others], place).files
         for name, perplexity in result.items():
             assert getattr(report.changes[name], change).mean == pytest.approx(perplexity.mean, rel=1e-6)
     written = json.loads((settings.output / "report.json").read_text())

@@ -21,6 +21,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import check_corpus
 from elmokit.data.prepare import prepare
+from elmokit.lm.evaluate import evaluate
 from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import PretrainConfig
@@ -235,8 +236,12 @@ def test_pretrain_learns_and_logs_events(settings: PretrainConfig) -> None:
 def test_pretrain_starts_from_the_weights_and_vocabulary_of_a_model(settings: PretrainConfig, tmp_path: Path) -> None:
     first = pretrained(replace(settings, tokenizer="whitespace-1", seed=1))
     still = {"recipe": "muon", "schedule": "constant", "learning_rate": 1e-30, "max_words": 100, "config": None}
-    more = replace(settings, output=tmp_path / "more", initial_model=str(first), vocab_size=5, **still)
+    (tmp_path / "heldout.txt").write_text("the cat likes a dog .\na hen .\n")
+    heldout = *settings.corpus, tmp_path / "heldout.txt"
+    more = replace(settings, output=tmp_path / "more", initial_model=str(first), vocab_size=5, heldout=heldout, **still)
     before, after = load(first), load(pretrained(more))
+    total = evaluate(heldout, after, tokenize=False).total
+    assert events(more.output, "end")[0]["mean"] == pytest.approx(total.mean, rel=1e-6)
     assert after.vocab == before.vocab and after.tokenizer == "whitespace-1" and str(first) in after.card
     for name, weight in before.bilm.state_dict().items():
         assert torch.allclose(after.bilm.state_dict()[name], weight, rtol=1e-6), name

@@ -32,8 +32,8 @@ PREPARE_TOKENIZER = (
     "sentence per line). Models trained on the shards record its name."
 )
 EVALUATE_STATE = (
-    "Initial state of a sentence: zeros, the model's warm state, or the final state of the sentence before (default: "
-    "carry; zeros for a model that carries no state)."
+    "Initial state of a sentence: zeros, the model's warm state, or carry, the final state of an earlier sentence "
+    "(default: carry; zeros for a model that carries no state)."
 )
 SCORE_TSV = (
     "Write a table with a row per word: line, position, word, its first character in the line and the one after its "
@@ -127,9 +127,9 @@ class Evaluate:
     a task model: a file in the task's format."""
     model: Model = None
     state: Annotated[StatePolicy | None, arg(help=EVALUATE_STATE), UNSET] = None
-    batch_size: int = 1
-    """Rows of carried state: sentence i starts from the final state of sentence i - batch size. Other states ignore
-    it."""
+    batch_size: int = 32
+    """With --state carry, the number of texts read side by side: sentence i starts from the final state of sentence i -
+    batch size, as in training; 1 reads the file as one text."""
     device: Device = None
     tokenize: Tokenize = True
     language: Language = None
@@ -172,8 +172,8 @@ class Score:
     state: StatePolicy = "zeros"
     """Initial state of a sentence: zeros, the model's warm state, or the final state of the sentence before."""
     batch_size: int = 1
-    """Rows of carried state: sentence i starts from the final state of sentence i - batch size. Other states ignore
-    it."""
+    """With --state carry, the number of texts read side by side: sentence i starts from the final state of sentence i -
+    batch size."""
     device: Device = None
     tokenize: Tokenize = True
     column: Column = None

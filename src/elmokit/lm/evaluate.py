@@ -19,9 +19,11 @@ from elmokit.lm.measures import Measure, Perplexity, PseudoPerplexity, warn_of_u
 from elmokit.progress import ProgressBar
 from elmokit.settings import StatePolicy
 
+ROWS = 32  # in which state is carried, as in training, whose evaluations give the same figures
+
 
 def measure(
-    model: Pretrained, sentences: Iterable[Sequence[str]], state: str | None = None, batch_size: int = 1
+    model: Pretrained, sentences: Iterable[Sequence[str]], state: str | None = None, batch_size: int = ROWS
 ) -> Measure:
     """The perplexity of tokenized sentences, or the pseudo-perplexity where directions are merged; see `log_losses`.
 
@@ -82,7 +84,7 @@ def evaluate(
     model: ModelSource = None,
     *,
     state: StatePolicy | None = None,
-    batch_size: int = 1,
+    batch_size: int = ROWS,
     device: str | None = None,
     tokenize: bool = True,
     language: str | None = None,

@@ -17,7 +17,7 @@ from elmokit.text.tokenizers import TOKENIZED
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.loop import train
 from elmokit.train.pretrain import MODEL, Text, corpus_tokenizer, read_texts, total_steps, vocabulary
-from elmokit.train.trainer import EVALUATION_ROWS, Trainer
+from elmokit.train.trainer import Trainer
 
 REPORT = "report.json"
 
@@ -89,8 +89,8 @@ def _changes(before: Pretrained, after: Pretrained, files: dict[str, Path]) -> d
     """The change of each text; `files` are tokenized, by their names in the report."""
     if not files:
         return {}
-    options = {"batch_size": EVALUATION_ROWS, "device": str(after.bilm.device)}  # `before` may be on another device
-    old, new = (evaluate([*files.values()], model, tokenize=False, **options).files for model in (before, after))
+    device = str(after.bilm.device)  # `before` may be on another one
+    old, new = (evaluate([*files.values()], model, tokenize=False, device=device).files for model in (before, after))
     pairs = {name: (old[str(file)], new[str(file)]) for name, file in files.items() if str(file) in old}
     return {name: Change(*pair, 100 * (pair[1].value / pair[0].value - 1)) for name, pair in pairs.items()}
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,6 @@ OF_STEPS = (
     "recipe", "schedule", "learning_rate", "warm_up_steps", "batch_size", "unroll_steps", "num_samples", "fresh_starts",
     "dropout", "dtype", "seed",
 )  # fmt: skip
-EVALUATION_ROWS = 32
 
 
 def recipe_of(settings: PretrainConfig) -> Recipe:
@@ -380,7 +380,7 @@ class Trainer:
         return Pretrained(self.bilm, softmax=self.softmax, vocab=self.vocab, tokenizer=tokenizer, card=card)
 
     def measure_heldout(self, files: list[Path], words: int | None) -> Measure:
-        """The exact (pseudo-)perplexity of files, or of `words` words from their beginnings; see `measure`."""
+        """The exact (pseudo-)perplexity of files, or of `words` words from their beginnings; as `evaluate`."""
         words_per_file = sys.maxsize if words is None else max(1, words // len(files))
-        sentences = chain.from_iterable(_first_sentences(file, words_per_file) for file in files)
-        return measure(self.pretrained(None), sentences, batch_size=EVALUATION_ROWS)
+        texts = (_first_sentences(file, words_per_file) for file in files if next(_first_sentences(file, 1), None))
+        return reduce(add, (measure(self.pretrained(None), text) for text in texts))
