@@ -363,9 +363,10 @@ def test_info_prints_one_value_per_line(capsys: pytest.CaptureFixture[str]) -> N
         "mix": None,
         "card": ["# A model", "", "of something"],
     }
-    with patch("elmokit.checkpoints.loading.describe", return_value=result):
-        assert cli.main(["info"]) == 0
-    printed = capsys.readouterr().out
+    with patch("elmokit.checkpoints.loading.describe", lambda _: dict(result)):
+        assert cli.main(["info"]) == 0 == cli.main(["info", "--full"])
+    brief, printed = capsys.readouterr().out.split("elmokit info --full prints all settings, and the card\n")
+    assert "words: 2" in brief and "mix" not in brief and "card" not in brief
     assert printed == (
         "words: 2\nscore: 0.333333\nsizes:\n  a.txt: 5\nepochs:\n  loss 0.5\n  loss 0.25\ntags: X\n"
         f"filters: (1, 8), (2, 8)\nmix: none\nbackend: {get_backend()}\n"

@@ -24,7 +24,8 @@ from elmokit.data.prepare import prepare
 from elmokit.lm.evaluate import evaluate
 from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab, count_words
-from elmokit.train.config import PretrainConfig
+from elmokit.train.config import FinetuneConfig, PretrainConfig
+from elmokit.train.finetune import finetune
 from elmokit.train.pretrain import pretrain
 from elmokit.train.trainer import Trainer, latest_snapshot, read_snapshot
 
@@ -264,10 +265,28 @@ def test_pretrain_on_raw_text_equals_that_on_its_tokenized_sentences(settings: P
         for name, tokenize in (("raw.txt", True), ("tokenized.txt", False))
     )
     assert (raw.tokenizer, same.tokenizer) == ("english-1", None)
+    assert (raw.language, same.language) == ("en", None)
     assert raw.vocab == same.vocab
-    german = replace(short, tokenize=True, language="de", output=tmp_path / "de", corpus=(tmp_path / "raw.txt",))
-    assert load(pretrained(german)).tokenizer == "words-1"
     assert all(torch.equal(tensor, same.bilm.state_dict()[name]) for name, tensor in raw.bilm.state_dict().items())
+
+
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_a_model_records_the_language_by_which_text_is_split(
+    settings: PretrainConfig, tmp_path: Path, is_prepared: bool
+) -> None:
+    raw = tmp_path / "raw.txt"
+    raw.write_text("Der 3. Oktober ist ein Feiertag. Er geht.\n" * 20)  # English rules end a sentence after "3."
+    if is_prepared:
+        prepare([raw], tmp_path / "shards", language="de", processes=1, drop_duplicates="none", drop_paragraphs=False)
+    corpus = {"corpus": (tmp_path / "shards",)} if is_prepared else {"corpus": (raw,), "language": "de"}
+    german = replace(settings, heldout=(raw,), tokenize=True, max_words=100, **corpus)
+    model = load(pretrained(german))
+    assert (model.tokenizer, model.language) == ("words-1", "de") and "language: de" in model.card
+    (logged,), total = events(german.output, "end"), evaluate([raw], model).total
+    assert total.sentences == logged["sentences"] == 40 and total.mean == pytest.approx(logged["mean"], rel=1e-6)
+    assert evaluate([raw], replace(model, language=None)).total.sentences == 60
+    tuned = FinetuneConfig((raw,), tmp_path / "tuned", model=str(german.output / "model"), max_words=10, threads=1)
+    assert load(finetune(tuned).model).language == "de"
 
 
 # --- Before training ----------------------------------------------------------------------------------------------

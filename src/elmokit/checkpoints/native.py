@@ -1,6 +1,6 @@
 """elmokit's own format of a model, a directory (docs/formats.md):
 
-config.json            format_version, the BiLMConfig, tokenizer, state policy, mix weights and gamma
+config.json            format_version, the BiLMConfig, tokenizer, language, state policy, mix weights and gamma
 model.safetensors      the weights of the biLM
 dictionaries.json      the dictionaries of an ELMoForManyLangs token encoder
 vocab.txt              optional: the words of the softmax, or of the word table
@@ -45,6 +45,7 @@ class _Config:
     tokenizer: str | None
     state: StatePolicy
     mix: MixWeights | None
+    language: str | None = None
 
 
 # --- Writing -----------------------------------------------------------------------------------------------------
@@ -91,6 +92,7 @@ def write_native(model: Pretrained, directory: Path, storage_dtype: str = "float
         "format_version": 1,
         "model": settings,
         "tokenizer": model.tokenizer,
+        "language": model.language,
         "state": model.state_policy,
         "mix": mix,
     }
@@ -124,7 +126,8 @@ def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
         values: _Config = conform(_Config, read_json(path))
         if encoder := values.model.get("efml"):
             encoder |= read_json(path.with_name("dictionaries.json"))
-        others = {"tokenizer": values.tokenizer, "state_policy": values.state, "mix": values.mix}
+        others = {"tokenizer": values.tokenizer, "language": values.language}
+        others |= {"state_policy": values.state, "mix": values.mix}
         return BiLMConfig.from_dict(values.model), others
 
 

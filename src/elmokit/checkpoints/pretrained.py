@@ -138,6 +138,7 @@ class Pretrained:
         vocab: The words of the softmax, and of the word table of a biLM that reads word ids.
         card: The model card, in Markdown.
         tokenizer: Name of the tokenizer of the training text; None if it is not known.
+        language: Code of the language of the training text, such as "de"; None if it is not known.
         state_policy: The state that a sentence starts from by default.
         mix: Fixed weights of the layers; None: layers are averaged.
         warm_state: A state of one row, reached after some text, for `state_policy` "warm".
@@ -152,6 +153,7 @@ class Pretrained:
     vocab: Vocab | None = None
     card: str = ""
     tokenizer: str | None = None
+    language: str | None = None
     state_policy: StatePolicy = "zeros"
     mix: MixWeights | None = None
     warm_state: BiLMState | None = None

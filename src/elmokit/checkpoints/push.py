@@ -35,7 +35,7 @@ def card_with_metadata(model: Pretrained, name: str, license: str | None = None,
         model: The model; one without a card gets a short one.
         name: OWNER/NAME.
         license: The Hub's identifier of the license, such as cc-by-sa-4.0; None: the card's.
-        language: Language code; None: the card's.
+        language: Language code; None: the card's, or the model's.
 
     Raises:
         ValueError: The metadata of the card is not valid.
@@ -52,7 +52,8 @@ def card_with_metadata(model: Pretrained, name: str, license: str | None = None,
     data["library_name"] = data.get("library_name", "elmokit")
     data["pipeline_tag"] = data.get("pipeline_tag", "feature-extraction")
     data["tags"] = list(dict.fromkeys([*(data.get("tags") or []), *TAGS]))
-    data["license"], data["language"] = license or data.get("license"), language or data.get("language")
+    data["license"] = license or data.get("license")
+    data["language"] = language or data.get("language") or model.language
     return str(card)
 
 
@@ -83,7 +84,7 @@ def push_to_hub(
         commit_message: The subject of the commit.
         create_pr: Open a pull request instead of committing to the branch.
         license: The license for the card, by the Hub's identifier, such as cc-by-sa-4.0; None: what the card says.
-        language: Language code for the card; None: what the card says.
+        language: Language code for the card; None: what the card or the model says.
         storage_dtype: As for `elmokit.save`.
 
     Returns:

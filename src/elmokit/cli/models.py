@@ -47,9 +47,11 @@ class Convert:
 
 @dataclass(frozen=True)
 class Info:
-    """Describe a model (format, sizes, vocabulary, tokenizer, card) and the available backends."""
+    """Describe a model (format, sizes, vocabulary, language, tokenizer) and the available backends."""
 
     model: Model = None
+    full: bool = False
+    """Add the files, all settings, and the card, which says what the model was trained on and how good it is."""
 
     def run(self) -> None:
         from elmokit.checkpoints.loading import describe
@@ -58,6 +60,11 @@ class Info:
 
         description = describe(self.model)
         card = description.pop("card", [])
+        if not self.full:
+            details = {"files", "input", "model", "state", "mix", "fingerprint"}
+            shown = ((name, value) for name, value in description.items() if name not in details)
+            description = {name: value for name, value in shown if value is not None}
+            card = ["elmokit info --full prints all settings, and the card"]
         backends = {"backend": get_backend(), "available backends": list(available_backends())}
         show({**description, **backends, "instruction set": describe_target()})
         if card:

@@ -59,7 +59,7 @@ Column = Annotated[
 ]
 Language = Annotated[
     str | None,
-    arg(help="Code of the language whose rules split raw lines into sentences (default: the tokenizer's rules)."),
+    arg(help="Code of the language whose rules split raw lines into sentences (default: the model's)."),
     UNSET,
 ]
 ComputeDtype = Annotated[

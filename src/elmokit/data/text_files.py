@@ -28,11 +28,16 @@ COLUMN = "text"  # of a table, unless another is named
 SHARD = re.compile(r"shard-\d{5}\.txt(?:\.gz|\.zst)?")
 
 
-def tokenizer_of_shard(file: Path) -> str | None:
-    """The tokenizer of a shard of `elmokit prepare`, from the corpus.json next to it; None for other files."""
+def option_of_shard(file: Path, name: str) -> str | None:
+    """An option by which `elmokit prepare` made a shard, from the corpus.json next to it; None for other files."""
     report = file.parent / REPORT_NAME
     is_shard = SHARD.fullmatch(file.name) and report.is_file()
-    return read_json(report)["options"]["tokenizer"] if is_shard else None
+    return read_json(report)["options"][name] if is_shard else None
+
+
+def tokenizer_of_shard(file: Path) -> str | None:
+    """The tokenizer of a shard of `elmokit prepare`; None for other files."""
+    return option_of_shard(file, "tokenizer")
 
 
 def read_texts(file: Path, column: str | None = None) -> Iterator[str]:
@@ -113,6 +118,7 @@ def file_tokenizers(
     name: str | None,
     tokenize: bool = True,
     language: str | None = None,
+    of_model: str | None = None,
     read: Callable[[Path], Iterator[str]] | None = None,
 ) -> list[Tokenizer]:
     """The tokenizer for the lines of each file: `line_tokenizer`, or for files of `elmokit prepare` whitespace-1.
@@ -122,6 +128,7 @@ def file_tokenizers(
         name: As in `line_tokenizer`.
         tokenize: As in `line_tokenizer`.
         language: As in `line_tokenizer`.
+        of_model: The language that the model records, for raw text where no other is given.
         read: Reads the texts of a file; None: its lines, and tables and other records are refused.
 
     Returns:
@@ -139,7 +146,8 @@ def file_tokenizers(
     shards = [tokenizer_of_shard(file) for file in files]
     tokenized = get_tokenizer(TOKENIZED)
     # The tokenizer of a model may need a library that is not installed, so it is loaded only for raw text.
-    raw = tokenized if all(shards) else line_tokenizer(name, tokenize, language)
+    rules = language or (of_model if tokenize and name not in (None, TOKENIZED) else None)
+    raw = tokenized if all(shards) else line_tokenizer(name, tokenize, rules)
     if (missing := missing_rules(raw, language)) is not None:
         warnings.warn(missing, stacklevel=1)
     for file, shard in zip(files, shards, strict=True):
@@ -181,7 +189,12 @@ def read_sentences(file: Path, tokenizer: Tokenizer) -> Iterator[list[str]]:
 
 
 def tokenized_files(
-    files: Sequence[Path], directory: Path, name: str | None, tokenize: bool = True, language: str | None = None
+    files: Sequence[Path],
+    directory: Path,
+    name: str | None,
+    tokenize: bool = True,
+    language: str | None = None,
+    of_model: str | None = None,
 ) -> list[Path]:
     """The files, with tokenized copies in place of raw ones: one sentence per line, in the order of the text.
 
@@ -191,6 +204,7 @@ def tokenized_files(
         name: As in `line_tokenizer`.
         tokenize: As in `line_tokenizer`.
         language: As in `line_tokenizer`.
+        of_model: As in `file_tokenizers`.
 
     Returns:
         A file for each of `files`.
@@ -200,7 +214,7 @@ def tokenized_files(
     """
     return [
         file if tokenizer.name == TOKENIZED else _tokenized_copy(file, tokenizer, directory)
-        for file, tokenizer in zip(files, file_tokenizers(files, name, tokenize, language), strict=True)
+        for file, tokenizer in zip(files, file_tokenizers(files, name, tokenize, language, of_model), strict=True)
     ]
 
 

@@ -100,7 +100,7 @@ def evaluate(
         batch_size: Number of rows with carried state; otherwise it has no effect.
         device: Device to compute on; None: that of a loaded model, else a GPU if there is one.
         tokenize: Split raw text with the model's tokenizer; else at white space, with one sentence per line.
-        language: Code of the language whose rules split raw lines into sentences; None: the tokenizer's own.
+        language: Code of the language whose rules split raw lines into sentences; None: the model's.
 
     Returns:
         The perplexities or pseudo-perplexities; for the latter, a sentence of more than 1,024 words is read in windows
@@ -120,7 +120,7 @@ def evaluate(
     pretrained = resolve_language_model(model, device)
     parts_of(pretrained)
     pretrained.start(state or "zeros")  # errors come before the text is read
-    tokenizers = file_tokenizers(paths, pretrained.tokenizer, tokenize, language)
+    tokenizers = file_tokenizers(paths, pretrained.tokenizer, tokenize, language, pretrained.language)
     results, empty = {}, []
     for file, tokenizer in zip(paths, tokenizers, strict=True):
         sentences = read_sentences(file, tokenizer)

@@ -23,7 +23,8 @@ class TrainingConfig:
     tokenize: bool = True
     """Raw text: split it into sentences and words; else lines are sentences, and spaces separate their words."""
     language: str | None = None
-    """Language code, such as de, whose rules split raw text (default: the tokenizer's rules; of a new model, en)."""
+    """Language code, such as de, whose rules split raw text, and which the model records (default: that of the shards
+    of `elmokit prepare`, or of the initial model, or en)."""
     vocab_size: Annotated[int, AtLeast(4)] = 50_000
     """Maximum size of a vocabulary built from the corpus, with three special words."""
     min_count: Count = 2

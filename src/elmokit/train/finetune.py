@@ -16,7 +16,7 @@ from elmokit.runtime import own_random_state, pytorch_threads
 from elmokit.text.tokenizers import TOKENIZED
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.loop import train
-from elmokit.train.pretrain import MODEL, Text, corpus_tokenizer, read_texts, total_steps, vocabulary
+from elmokit.train.pretrain import MODEL, Text, corpus_tokenizer, language_of, read_texts, total_steps, vocabulary
 from elmokit.train.trainer import Trainer
 
 REPORT = "report.json"
@@ -142,7 +142,8 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
                 f"`elmokit prepare` has split the corpus with {of_shards}, and the model reads {name}: prepare it with "
                 f"--tokenizer {name}, or give the raw text"
             )
-        text = read_texts(settings, name, settings.others)
+        loaded.language = language_of(settings, name, loaded.language)
+        text = read_texts(settings, name, loaded.language, settings.others)
         start = _with_softmax(settings, loaded, text)
         heldout, others = find_files(settings.heldout), find_files(settings.others)
         tuned = _trained(settings.training(), start, text, text.heldout[: len(heldout)])

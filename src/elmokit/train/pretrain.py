@@ -18,14 +18,14 @@ from elmokit.checkpoints.loading import check_overwritable, load, save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
-from elmokit.data.text_files import check_language, tokenized_files, tokenizer_of_shard
+from elmokit.data.text_files import check_language, option_of_shard, tokenized_files, tokenizer_of_shard
 from elmokit.fs.atomic import atomic_directory
 from elmokit.fs.json_files import read_json
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import read_lines
 from elmokit.lm.measures import Measure, warn_of_unknown
 from elmokit.runtime import own_random_state, pytorch_threads
-from elmokit.text.tokenizers import get_tokenizer, tokenizer_for
+from elmokit.text.tokenizers import TOKENIZER_OF, get_tokenizer, tokenizer_for
 from elmokit.text.vocab import SPECIALS, Vocab, count_words
 from elmokit.train.config import PretrainConfig, TrainingConfig
 from elmokit.train.loop import CHECKPOINTS, Reason, train, words_per_step
@@ -77,19 +77,22 @@ class Text(NamedTuple):
     heldout_report: CorpusReport | None
 
 
-def read_texts(settings: TrainingConfig, tokenizer: str | None, others: Sequence[Path] = ()) -> Text:
+def read_texts(
+    settings: TrainingConfig, tokenizer: str | None, language: str | None, others: Sequence[Path] = ()
+) -> Text:
     """Tokenize the text of a run where it is raw, count it, and print its size.
 
     Args:
         settings: The settings of the run.
         tokenizer: The tokenizer of raw text.
+        language: The language of the model.
         others: More held-out files.
     """
     files, heldout = find_files(settings.corpus), find_files([*settings.heldout, *others])
     check_language(settings.language, [*files, *heldout])
     if in_both := {os.path.realpath(file) for file in files} & {os.path.realpath(file) for file in heldout}:
         print(f"{min(in_both)} is also trained on: its perplexity says nothing about new text", flush=True)
-    rules = settings.output / TEXT, tokenizer, settings.tokenize, settings.language
+    rules = settings.output / TEXT, tokenizer, settings.tokenize, settings.language, language
     files, heldout = (tokenized_files(each, *rules) for each in (files, heldout))
     reports = {name: check_corpus(each) for name, each in (("corpus", files), ("held-out text", heldout)) if each}
     for name, report in reports.items():
@@ -104,6 +107,12 @@ def read_texts(settings: TrainingConfig, tokenizer: str | None, others: Sequence
 def corpus_tokenizer(corpus: Sequence[Path]) -> str | None:
     """The tokenizer of the first shard that `elmokit prepare` wrote; None for text from other sources."""
     return next(filter(None, map(tokenizer_of_shard, find_files(corpus))), None)
+
+
+def language_of(settings: TrainingConfig, tokenizer: str | None, of_model: str | None) -> str | None:
+    """The language of the corpus: of the settings, of `elmokit prepare`, or of the model from which a run starts."""
+    of_shards = filter(None, (option_of_shard(file, "language") for file in find_files(settings.corpus)))
+    return settings.language or next(of_shards, of_model) or ("en" if tokenizer == TOKENIZER_OF["en"] else None)
 
 
 def _tokenizer(settings: PretrainConfig) -> str | None:
@@ -211,7 +220,7 @@ def _cool_down(settings: PretrainConfig, report: CorpusReport) -> tuple[tuple[in
     return (begin, steps), directory
 
 
-def _card(trainer: Trainer, text: Text, tokenizer: str | None, report: PretrainReport) -> str:
+def _card(trainer: Trainer, text: Text, tokenizer: str | None, language: str | None, report: PretrainReport) -> str:
     settings, config, schedule = trainer.settings, trainer.config, trainer.schedule
     parameters, passes = sum(map(Tensor.numel, trainer.bilm.parameters())), report.words / text.report.words
     lines = [
@@ -219,6 +228,7 @@ def _card(trainer: Trainer, text: Text, tokenizer: str | None, report: PretrainR
         "",
         f"- vectors: {config.output_dim} dimensions, {config.num_representations} layers; {parameters / 1e6:.3g} "
         "million parameters without the softmax",
+        f"- language: {language or 'not known'}",
         f"- tokenizer: {tokenizer or 'not known; spaces separate the words'}; vocabulary of the softmax: "
         f"{len(trainer.vocab):,} words",
         f"- words seen: {report.words:,} of a corpus of {text.report.words:,} ({passes:.2f} passes)",
@@ -267,7 +277,8 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
         settings = replace(settings, tokenizer=start.tokenizer)
     with joined_processes(settings.device) as processes, own_random_state():
         tokenizer = _tokenizer(settings)
-        text = processes.of_first(lambda: read_texts(settings, tokenizer))
+        language = language_of(settings, tokenizer, start and start.language)
+        text = processes.of_first(lambda: read_texts(settings, tokenizer, language))
         cool_down, directory = processes.of_first(lambda: _cool_down(settings, text.report))
         with only_one_in(directory) if processes.is_first else nullcontext(), pytorch_threads(settings.threads):
             vocab = processes.of_first(lambda: vocabulary(settings, text.files, start and start.vocab))
@@ -288,7 +299,8 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
                     advice = "raise vocab_size or lower min_count"
                     warn_of_unknown(heldout.unknown_share, "held-out text", advice, heldout.measure)
                 if model is not None:
-                    trained = trainer.pretrained(tokenizer, _card(trainer, text, tokenizer, report))
+                    trained = trainer.pretrained(tokenizer, _card(trainer, text, tokenizer, language, report))
+                    trained.language = language
                     if start is not None:
                         states = {"state_policy": start.state_policy, "warm_state": start.warm_state}
                         trained = replace(trained, mix=start.mix, **states)
