@@ -257,15 +257,14 @@ def test_dropout_is_drawn_and_spares_the_token_layer(name: str) -> None:
 
 
 @pytest.mark.native  # PyTorch's own products do not promise it
-@pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_layers_and_gradients_have_the_same_bits_on_any_number_of_threads(
-    name: str, threads: int, num_threads: Callable[[int], None]
+    name: str, num_threads: Callable[[int], None]
 ) -> None:
     torch.manual_seed(3)
-    sentences, rows = random_sentences([30] * 40), [number % 8 for number in range(40)]
+    sentences, rows = random_sentences([20] * 24), [number % 8 for number in range(24)]
     results = []
-    for count in (1, threads):
+    for count in (1, 3):
         num_threads(count)
         bilm = BiLM(CONFIGS[name])
         random_weights(bilm, 1, 0.3)

@@ -23,7 +23,7 @@ from elmokit.text.characters import TruncationWarning
 
 pytestmark = pytest.mark.any_backend
 
-THREADS = (1, 2, 3, 4, 8)
+THREADS = (1, 2, 3, 8)
 
 
 def test_tasks_run_at_the_same_time_and_results_are_in_order(num_threads: Callable[[int], None]) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -146,10 +147,9 @@ def assert_equal_to_reference(case: Case, dtype: torch.dtype, device: torch.devi
 
 # The interpreter multiplies bfloat16 wrongly: NumPy has no such numbers.
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("clips", CLIPS)
-@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize(("packing", "clips"), [*zip(PACKINGS, cycle(CLIPS), strict=False)])
 def test_values_and_gradients_equal_those_of_the_reference(
-    device: torch.device, dtype: torch.dtype, clips: str, packing: str
+    device: torch.device, dtype: torch.dtype, packing: str, clips: str
 ) -> None:
     assert_equal_to_reference(Case(PACKINGS[packing], CLIPS[clips]), dtype, device)
 
@@ -199,6 +199,7 @@ def test_a_nan_stays_in_its_row(device: torch.device) -> None:
     assert c[1].isnan().all() and c.isnan().sum() == HIDDEN
 
 
+@pytest.mark.slow
 def test_a_model_equals_allennlp(goldens: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Interpreted; on a GPU, tests/golden/test_goldens.py runs these kernels."""
     if not triton.knobs.runtime.interpret:
@@ -301,6 +302,7 @@ def test_where_it_runs(
     assert explain("lstm", *request_)["triton"] == "only portable is allowed"
 
 
+@pytest.mark.slow
 def test_kernels_fit_in_the_registers_and_the_shared_memory_of_an_h100(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -46,8 +46,7 @@ def cross_entropy(run: Trainer, outputs: torch.Tensor, targets: Sequence[str]) -
 # --- The loss --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recipe", ["modern", "muon"])
-@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize(("encoder", "recipe"), [*((encoder, "muon") for encoder in ENCODERS), ("lstm", "modern")])
 def test_training_lowers_the_loss(settings: PretrainConfig, encoder: str, recipe: str) -> None:
     run = trainer(settings, encoder, recipe=recipe, dropout=0.0, learning_rate=0.01, num_samples=0, batch_size=8)
     losses = torch.stack([run.train_step().mean() for _ in range(40)])
@@ -124,7 +123,7 @@ def test_gradients_of_the_masked_loss_equal_finite_differences(settings: Pretrai
         assert parameter.grad is not None, name
         flat, gradient = parameter.data.view(-1), parameter.grad.view(-1)
         strongest = int(gradient.abs().argmax())
-        for place in {strongest, *draw.integers(len(flat), size=3).tolist()}:
+        for place in {strongest, *draw.integers(len(flat), size=1).tolist()}:
             before, values = float(flat[place]), []
             for sign in (1, -1):
                 flat[place] = before + sign * step
@@ -165,10 +164,8 @@ def test_a_restored_run_ends_with_the_same_bits(settings: PretrainConfig, encode
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_training_does_not_depend_on_the_number_of_threads(settings: PretrainConfig, encoder: str) -> None:
     ends = []
-    for threads in (1, 2, 3):
+    for threads in (1, 3):
         with pytorch_threads(threads):
             run = trainer(settings, encoder, batch_size=16, unroll_steps=20)
-            ends.append([torch.stack([run.train_step() for _ in range(3)]), *weights(run)])
-    for other in ends[1:]:
-        for one, another in zip(ends[0], other, strict=True):
-            assert torch.equal(one, another)
+            ends.append([torch.stack([run.train_step() for _ in range(2)]), *weights(run)])
+    assert all(map(torch.equal, *ends))
