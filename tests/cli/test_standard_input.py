@@ -97,6 +97,7 @@ def test_verbs_are_given_a_file_with_the_text_of_standard_input(
     assert given == [TEXT]
 
 
+@pytest.mark.slow
 def test_pipe_of_the_shell_is_read_as_standard_input_is(model: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
     command = f'zcat text.txt.gz | "{sys.executable}" -m elmokit evaluate - <(zcat text.txt.gz) --model model'

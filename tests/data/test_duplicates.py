@@ -2,6 +2,7 @@
 
 import random
 import re
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -12,13 +13,16 @@ from elmokit.data.duplicates import Fingerprint, SeenDocuments, fingerprints, sh
 WORDS = [f"word{number}" for number in range(400)]
 
 
+@cache
+def shingle_set(text: str) -> set[tuple[str, ...]]:
+    words = re.findall(r"\w+", text.casefold())
+    return {tuple(words[place : place + 5]) for place in range(max(1, len(words) - 4))}
+
+
 def jaccard(a: str, b: str) -> float:
     """Jaccard similarity of the sets of five-word shingles, as tuples."""
-    sets = []
-    for text in (a, b):
-        words = re.findall(r"\w+", text.casefold())
-        sets.append({tuple(words[place : place + 5]) for place in range(max(1, len(words) - 4))})
-    return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
+    left, right = shingle_set(a), shingle_set(b)
+    return len(left & right) / len(left | right)
 
 
 def variants(draw: random.Random, count: int, length: int = 120) -> list[str]:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.data.documents import read_documents
@@ -29,6 +29,7 @@ def write(path: Path, rows: list[tuple[str, str]]) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+@settings(max_examples=30)
 @given(rows=ROWS)
 def test_cells_come_back_as_they_were_written(
     suffix: str, rows: list, tmp_path_factory: pytest.TempPathFactory

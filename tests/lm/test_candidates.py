@@ -63,6 +63,7 @@ def test_substitutes_of_a_word_are_no_punctuation_marks(model: Pretrained) -> No
     assert {each.word for each in of_mark} == {"a", "d", "'s", "--", "."}
 
 
+@pytest.mark.slow
 def test_substitutes_are_often_plausible() -> None:
     """Mean precision of the first ten; docs/log.md has the figures of the rankings that were tried."""
     model, precisions = load(), []

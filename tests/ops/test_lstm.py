@@ -217,19 +217,22 @@ def test_values_without_gradients_are_the_same(each_backend: str, mode: type) ->
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_forked_child_computes() -> None:
+def test_a_forked_child_computes_while_another_thread_takes_memory() -> None:
     code = """
 import os, signal, torch
 from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM
+from elmokit.ops import workspace
 torch.set_num_threads(2)
 bilm, ids = BiLM(BiLMConfig.preset("tiny")), torch.randint(1, 200, (2, 3, 10))
 with torch.no_grad():
     bilm(ids)
+    workspace._allocator._lock.acquire()
     child = os.fork()
     if not child:
         signal.alarm(20)
         bilm(ids)
+        workspace.allocate((1 << 20,), torch.float32).fill_(3)
         os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 """

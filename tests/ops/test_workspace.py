@@ -1,9 +1,6 @@
 """Blocks of memory: of one array at a time, and of another when none is in it any more."""
 
 import gc
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -71,21 +68,6 @@ def test_a_peak_is_forgotten() -> None:
     for _ in range(9000):
         blocks.allocate((MIN_CACHED,), torch.uint8)
     assert kept(blocks) <= 2 * MIN_CACHED
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_child_can_take_memory() -> None:
-    code = """if True:
-        import os, torch
-        from elmokit.ops import workspace
-        workspace._allocator._lock.acquire()
-        child = os.fork()
-        if child == 0:
-            array = workspace.allocate((1 << 20,), torch.float32).fill_(3)
-            os._exit(0 if float(array.sum()) == 3 * (1 << 20) else 1)
-        raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_threads_never_share_an_array() -> None:

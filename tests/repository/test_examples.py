@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.tasks.config import TASKS
+import elmokit
+from elmokit.tasks.config import TASKS, FitConfig
 
 TASK_EXAMPLES = Path(__file__).parents[2] / "examples" / "tasks"
 EXAMPLES = sorted(TASK_EXAMPLES.glob("*.py"))
@@ -24,5 +25,7 @@ def test_example_runs(
 ) -> None:
     monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "argv", [str(path)])
+    shorter = {"max_epochs": 2, "patience": 2}
+    monkeypatch.setattr(elmokit, "FitConfig", lambda **options: FitConfig(**options | shorter))
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out.strip()

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 HEAVY = {"torch", "numpy", "h5py", "safetensors"}
+TEXT = ("config", "fs", "text.characters", "text.tokenizers", "text.vocab")
 
 
 # The command line ends in SystemExit; the names go to the last line of stderr, past whatever it prints.
@@ -38,13 +39,8 @@ def test_no_heavy_module_is_loaded(statement: str) -> None:
     assert _modules_after(statement) & HEAVY == set()
 
 
-@pytest.mark.parametrize("module", ["config", "fs", "text.characters", "text.tokenizers", "text.vocab"])
-def test_text_needs_no_torch(module: str) -> None:
-    assert "torch" not in _modules_after(f"import elmokit.{module}")
-
-
-def test_importing_the_package_does_not_load_the_command_line() -> None:
-    assert "tyro" not in _modules_after("import elmokit")
+def test_text_needs_neither_torch_nor_the_command_line() -> None:
+    assert not {"torch", "tyro"} & _modules_after(f"import {', '.join(f'elmokit.{module}' for module in TEXT)}")
 
 
 WITHOUT = """

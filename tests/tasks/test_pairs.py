@@ -48,6 +48,7 @@ def test_score_of_paraphrases_includes_f1_of_the_positive_class() -> None:
 SIMILARITY = {"Ann": 4.5, "Bob": 3.0, "Eve": 1.0}  # by the first word, from 1 to 5 as in SICK
 
 
+@pytest.mark.slow
 def test_fit_predicts_similarity_on_the_scale_of_its_training_set() -> None:
     toy = toy_tasks()["pairs"]
     task = PairsTask(replace(toy.task.config, target="score"))

@@ -148,15 +148,15 @@ def test_finetune_with_a_new_vocabulary_knows_the_words_of_the_corpus(
     assert tuned.bilm.config == load(folder / "model").bilm.config
 
 
-@pytest.mark.parametrize("encoder", ["interleaved", "gated_cnn"])
-def test_finetune_of_each_encoder_improves_its_own_measure(
-    settings: FinetuneConfig, folder: Path, tmp_path: Path, encoder: str
+@pytest.mark.slow
+def test_finetune_of_interleaved_lstms_improves_their_own_measure(
+    settings: FinetuneConfig, folder: Path, tmp_path: Path
 ) -> None:
     base = settings_for(folder / "toy.txt", tmp_path / "base")
-    model = pretrain(replace(base, config=write_config(encoder, tmp_path / "config.json"), dropout=0.0)).model
+    model = pretrain(replace(base, config=write_config("interleaved", tmp_path / "config.json"), dropout=0.0)).model
     report = finetune(replace(settings, model=str(model)))
     change = report.changes[str(folder / "heldout.txt")]
-    name = "pseudo-perplexity" if encoder == "interleaved" else "perplexity"
+    name = "pseudo-perplexity"
     assert change.before.measure == change.after.measure == name and change.percent < 0
     written = json.loads((settings.output / "report.json").read_text())[str(folder / "heldout.txt")]
     assert written["measure"] == name and name in str(report) and f"| {name} " in load(report.model).card

@@ -147,6 +147,7 @@ def test_pretrain_stops_at_max_hours_with_a_checkpoint(endless: PretrainConfig) 
     assert report.model is None and "run the same command again" in str(report)
 
 
+@pytest.mark.slow
 def test_cool_down_finishes_a_run_without_changing_it(endless: PretrainConfig, tmp_path: Path) -> None:
     pretrain(endless)
     cooled = pretrain(replace(endless, cool_down=200))
@@ -166,6 +167,7 @@ def test_cool_down_finishes_a_run_without_changing_it(endless: PretrainConfig, t
 # --- Early stopping ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_early_stopping_keeps_the_best_weights(settings: PretrainConfig, tmp_path: Path) -> None:
     """Learning one grammar eventually makes the reversed one less likely."""
     reverse = tmp_path / "heldout.txt"
@@ -191,6 +193,7 @@ def diverging(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[Trainer], bool]
     monkeypatch.setattr(Trainer, "train_step", lambda trainer: train_step(trainer) + 5 * is_bad(trainer))
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_goes_back_with_half_the_rate(
     settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,6 +237,7 @@ def test_pretrain_learns_and_logs_events(settings: PretrainConfig) -> None:
     assert f"{ended['mean']:.2f}" in model.card
 
 
+@pytest.mark.slow
 def test_pretrain_starts_from_the_weights_and_vocabulary_of_a_model(settings: PretrainConfig, tmp_path: Path) -> None:
     first = pretrained(replace(settings, tokenizer="whitespace-1", seed=1))
     still = {"recipe": "muon", "schedule": "constant", "learning_rate": 1e-30, "max_words": 100, "config": None}
