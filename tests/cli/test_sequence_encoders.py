@@ -22,16 +22,19 @@ COMMANDS = [
     f"embed {DATA}/sentences.txt --output {OUT}/vectors --model {MODEL}",
     f"embed {DATA}/sentences.txt --output {OUT}/layers.hdf5 --layers all --model {MODEL}",
     f"encode {DATA}/sentences.txt --output {OUT}/sentences.npy --model {MODEL}",
+    f"fit tagging {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL} --output {OUT}/tagger --max-epochs 1",
+    f"predict {DATA}/test.conllu --model {OUT}/tagger --output {OUT}/tagged.conllu",
+    f"evaluate {DATA}/test.conllu --model {OUT}/tagger",
+    f"convert --model {MODEL} --output {OUT}/converted",
+]
+# These read vectors alone: they are run on the model of one layer.
+ANALYSES = [
     f"neighbors play --in play --corpus {DATA}/sentences.txt --model {MODEL}",
     f"compare play they|play the|play --model {MODEL}",
     f"senses play --corpus {DATA}/sentences.txt --output {OUT}/senses --model {MODEL}",
     f"change the --first {DATA}/mouse-1950.txt --second {DATA}/mouse-2000.txt --model {MODEL}",
     f"probe {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL}",
     f"wsd {DATA}/coarse-wsd --model {MODEL}",
-    f"fit tagging {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL} --output {OUT}/tagger --max-epochs 1",
-    f"predict {DATA}/test.conllu --model {OUT}/tagger --output {OUT}/tagged.conllu",
-    f"evaluate {DATA}/test.conllu --model {OUT}/tagger",
-    f"convert --model {MODEL} --output {OUT}/converted",
 ]
 LANGUAGE_MODEL_COMMANDS = [
     f"evaluate {DATA}/heldout.txt --model {MODEL}",
@@ -68,17 +71,19 @@ def run(command: str, model: Path, out: Path) -> int:
         return stop.code if isinstance(stop.code, int) else 1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of a test set that is small, and the like
 def test_verbs_read_every_model(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "cache"))
-    for command in COMMANDS:
+    for command in [*COMMANDS, *(ANALYSES if model.name == "elmoformanylangs" else [])]:
         assert run(command, model, tmp_path) == 0, (command, capsys.readouterr().err)
     assert (tmp_path / "tagged.conllu").read_text().count("\n") >= 90
     assert fingerprint(load(tmp_path / "converted")) == fingerprint(load(model))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # nearly all words are unknown
 def test_verbs_of_the_language_model_run_on_every_model_that_predicts_words(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -106,7 +111,7 @@ def assert_refused_in_a_line(
 
 def test_formats_of_lstms_alone_refuse_others(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if model.name == "lstm":
-        pytest.skip("which they hold")
+        pytest.skip("these formats hold LSTMs")
     for to in ("hdf5", *(["onnx"] if model.name in ("transformer", "gated_cnn") else [])):
         assert_refused_in_a_line(
             f"convert --model {MODEL} --to {to} --output {OUT}/model", "LSTMs only", model, tmp_path, capsys

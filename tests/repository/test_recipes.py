@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.checkpoints.loading import load
@@ -49,7 +49,7 @@ def test_recipe_makes_a_model_with_its_card_from_raw_text(corpus: Path, tmp_path
     config.write_text(json.dumps(BiLMConfig.preset("tiny").to_dict()))
     model = tmp_path / "tiny-en"
     settings = {
-        "SHARDS": 2, "CONFIG": config, "VOCAB_SIZE": 60, "WORDS": 6000, "COOL_DOWN": 3000, "BATCH_SIZE": 8,
+        "SHARDS": 2, "CONFIG": config, "VOCAB_SIZE": 60, "WORDS": 4000, "COOL_DOWN": 2000, "BATCH_SIZE": 8,
         "UNROLL_STEPS": 10, "LEARNING_RATE": 0.06, "NUM_SAMPLES": 20, "THREADS": 1,
         "HELDOUT_WORDS": 200, "MODEL": model, "RESULTS": tmp_path / "results", "PYTHON": sys.executable,
     }  # fmt: skip
@@ -74,7 +74,7 @@ def test_recipe_of_wikitext2_measures_the_test_part(tmp_path: Path) -> None:
         lines = [" \n = Title = \n \n", *(f" The {draw.choice(NOUNS)} {draw.choice(VERBS)} . \n" for _ in range(40))]
         (source / f"wiki.{part}.tokens").write_text("".join(lines) * 2)
     (tmp_path / "config.json").write_text(json.dumps(BiLMConfig.preset("tiny").to_dict()))
-    settings = {"CONFIG": tmp_path / "config.json", "RESULTS": tmp_path, "EPOCHS": 10, "DTYPE": "float32", "THREADS": 1}
+    settings = {"CONFIG": tmp_path / "config.json", "RESULTS": tmp_path, "EPOCHS": 3, "DTYPE": "float32", "THREADS": 1}
     environment = os.environ | {name: str(value) for name, value in settings.items()} | {"PYTHON": sys.executable}
     command = ["bash", str(RECIPES / "wikitext2" / "train.sh"), str(source), str(tmp_path / "runs")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -88,6 +88,7 @@ def test_recipe_of_wikitext2_measures_the_test_part(tmp_path: Path) -> None:
 WORDS = st.text(st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"]), min_size=1, max_size=5)
 
 
+@settings(max_examples=25)
 @given(st.lists(st.lists(WORDS, min_size=1, max_size=6), max_size=8), st.sets(WORDS))
 def test_numbered_text_is_the_same_text(sentences: list[list[str]], frequent: set[str]) -> None:
     import pack_for_gpu
@@ -119,7 +120,7 @@ def test_every_phase_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
     options = {
         "--work": tmp_path / "work", "--output": tmp_path / "output", "--config": tmp_path / "config.json",
         "--vocab": tmp_path / "vocab.txt", "--large": "tiny", "--samples": 20, "--sentences": 40, "--steps": 3,
-        "--seconds": 4, "--evaluate-every": 2, "--learning-rate": 0.06,
+        "--seconds": 3, "--evaluate-every": 2, "--learning-rate": 0.06,
     }  # fmt: skip
 
     def run(part: Path, *phases: str) -> dict[str, Any]:

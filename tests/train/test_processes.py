@@ -59,10 +59,10 @@ for port, command in json.loads(sys.argv[1]):
 # One sentence a batch, nearly always, so that one of two processes computes none.
 ONE_SENTENCE = ["--batch-size", "2", "--unroll-steps", "1"]
 CASES = {
-    "lstm": (30, []),
-    "gated_cnn": (10, []),
+    "lstm": (12, []),
+    "gated_cnn": (9, []),
     "transformer": (3, ONE_SENTENCE),
-    "interleaved": (10, []),
+    "interleaved": (9, []),
 }
 
 
@@ -86,7 +86,7 @@ def command(corpus: Path, name: str, encoder: str, steps: int, *options: str) ->
 def runs_of_two(corpus: Path) -> Path:
     """The directory of runs that two processes made: of each encoder; and with dropout, at once and resumed."""
     commands = [command(corpus, f"two-{name}", name, steps, *more) for name, (steps, more) in CASES.items()]
-    for name, ends in (("whole", (20,)), ("resumed", (10, 20))):
+    for name, ends in (("whole", (12,)), ("resumed", (6, 12))):
         commands += [command(corpus, name, "lstm", steps, "--dropout", "0.5") for steps in ends]
     sockets = [socket.create_server(("localhost", 0)) for _ in commands]
     ports = [each.getsockname()[1] for each in sockets]
@@ -111,7 +111,7 @@ def losses(output: Path) -> np.ndarray:
 def test_two_processes_have_the_losses_of_one_which_may_go_on(runs_of_two: Path, corpus: Path) -> None:
     for encoder, (steps, more) in CASES.items():
         if encoder == "lstm":
-            steps += 10
+            steps += 6
             assert main(command(corpus, "two-lstm", "lstm", steps, *more)) == 0
         assert main(command(corpus, f"one-{encoder}", encoder, steps, *more)) == 0
         expected, found = (losses(runs_of_two / f"{count}-{encoder}") for count in ("one", "two"))
