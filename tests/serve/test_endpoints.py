@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -29,6 +30,8 @@ from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.endpoints import labels_of
+from elmokit.serve.engine import Job
+from elmokit.serve.service import Service
 from elmokit.tasks.fitting.model import TaskModel
 from elmokit.text.vocab import Vocab
 
@@ -197,6 +200,25 @@ def test_senses_are_the_map_of_the_word(server: RunningServer, embedder: Embedde
     answer = server.post("/senses", {"word": "a", "sentences": ["a b c d " * 400], "clusters": 2}).json()
     assert answer["uses_in_corpus"] == 400 and len(answer["uses"]) == 300
     assert server.metric("process_cpu_seconds_total") - before < 15  # each use by itself: half a million words
+
+
+def test_uses_in_the_corpus_are_sampled_before_they_are_embedded_and_kept(
+    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("".join(f"The play number {number} was long .\n" for number in range(60)), encoding="utf-8")
+    monkeypatch.setattr("elmokit.serve.service.SAMPLED_USES", 20)
+    service = Service(embedder, ServeConfig(corpus=corpus))
+    found = service.uses("play", None, Job())
+    assert service.uses("play", None, Job()) is found and (found.count, len(found.uses)) == (60, 20)
+    uses = list(found.uses)[:3]
+    expected = [embedder.embed([use.sentence], "all")[0][:, use.position] for use in uses]
+    np.testing.assert_allclose(found.vectors_of(uses), expected, **NEAR)
+    monkeypatch.setattr("elmokit.serve.service.SAMPLED_WORDS", 15 * 8)
+    monkeypatch.setattr("elmokit.serve.service.CORPUS_USES_BYTES", 1)
+    assert len(service.uses("number", None, Job()).uses) == 15 and list(service.corpus_uses) == ["number"]
+    assert not service.uses("absent", None, Job()).uses
+    service.close()
 
 
 # --- The language model ----------------------------------------------------------------------------------------------

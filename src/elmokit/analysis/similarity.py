@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -155,6 +156,7 @@ def nearest_uses(
     embedder: Embedder,
     layers: str | int = "top",
     config: SearchConfig | None = None,
+    vectors_of: Callable[[Sequence[Use]], np.ndarray] | None = None,
 ) -> Neighbors:
     """Find the uses whose vectors are nearest to that of a query.
 
@@ -165,11 +167,13 @@ def nearest_uses(
         embedder: The model.
         layers: Representation, as in `Embedder.embed`, except "all".
         config: How many neighbors to search for, in how many sentences.
+        vectors_of: The vectors (N, 2D) of some uses; None: they are embedded.
 
     Returns:
         The neighbors; none if no other sentence has a use.
     """
     config = config or SearchConfig()
+    vectors_of = vectors_of or partial(vectors_of_uses, embedder=embedder, layers=layers)
     query_vector = use_vectors([query], embedder, layers)[0]
     candidates = islice((of_each for of_each in uses if of_each[0].sentence != query.sentence), config.max_sentences)
     best: dict[Use, float] = {}
@@ -178,7 +182,7 @@ def nearest_uses(
         searched += len(batch)
         in_batch = [use for of_sentence in batch for use in of_sentence]
         # Rounded, so that rounding errors, which depend on the batch, do not rank equal vectors.
-        cosines = (use_vectors(in_batch, embedder, layers) @ query_vector).round(6)
+        cosines = (unit_vectors(vectors_of(in_batch)) @ query_vector).round(6)
         best |= zip(in_batch, cosines.tolist(), strict=True)
         # The sort is stable: of equal cosines the first in the corpus stays first.
         best = dict(sorted(best.items(), key=lambda item: -item[1])[: config.count])

@@ -283,6 +283,7 @@ def map_uses(
     uses_in_corpus: int | None = None,
     fingerprint: str | None = None,
     check: Callable[[], None] | None = None,
+    vectors: np.ndarray | None = None,
 ) -> WordMap:
     """Cluster uses of a word by their vectors, and project them to the plane for each layer.
 
@@ -299,6 +300,7 @@ def map_uses(
         fingerprint: `embedder.fingerprint()` if it is known; None: it is computed, which takes time.
         check: Called before each run of the language model, and after each batch of sentences that is embedded; an
             exception that it raises ends the computation.
+        vectors: The vectors of the uses at all layers, (N, L+1, 2D); None: they are embedded.
 
     Returns:
         The map.
@@ -311,7 +313,8 @@ def map_uses(
         raise ValueError(f"there are {len(uses)} distinct uses of {word!r}, and a map needs 3: add sentences")
     layers = plain_layers(layers)
     weights = layer_weights(embedder.model, layers).numpy()
-    vectors = vectors_of_uses(uses, embedder, "all", check)
+    if vectors is None:
+        vectors = vectors_of_uses(uses, embedder, "all", check)
     points = principal_components(unit_vectors(np.einsum("nld,l->nd", vectors, weights)), CLUSTERED_DIMENSIONS)
     labels, silhouette = cluster(points, config.clusters, seed=config.seed)
     members = [np.flatnonzero(labels == number) for number in range(labels.max() + 1)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Iterable, Iterator
-from itertools import chain
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,9 @@ from elmokit.analysis.config import MapConfig, SearchConfig
 from elmokit.analysis.report import as_json
 from elmokit.analysis.similarity import compare as compare_uses
 from elmokit.analysis.similarity import nearest_uses
-from elmokit.analysis.uses import sample_uses, uses_in_each
+from elmokit.analysis.uses import Use, sample_uses, uses_in_each
 from elmokit.analysis.word_map import map_uses
-from elmokit.embed.outputs import Pooling
+from elmokit.embed.outputs import Pooling, layer_weights
 from elmokit.lm import candidates, scoring
 from elmokit.serve import schemas
 from elmokit.serve.engine import Job
@@ -167,14 +168,20 @@ async def compare(request: ServiceRequest, body: schemas.CompareRequest) -> Any:
 async def neighbors(request: ServiceRequest, body: schemas.NeighborsRequest) -> Any:
     """The uses of a word, in given sentences or the server's corpus, nearest to its first use in a sentence."""
     (sentence,) = await request.words_of([body.sentence])
-    sentences = body.sentences and await request.words_of(body.sentences)
+    sentences, embedder = body.sentences and await request.words_of(body.sentences), request.service.embedder
 
     def search(job: Job) -> Any:
         query = uses_in_each(body.word, [sentence])[0]
-        uses = request.service.uses(body.word, sentences, job)
-        return nearest_uses(query, uses, request.service.embedder, body.layers, SearchConfig(body.count))
+        found = request.service.uses(body.word, sentences, job)
+        by_sentence = [list(uses) for _, uses in groupby(found.uses, key=attrgetter("sentence"))]
+        weights = layer_weights(embedder.model, body.layers).numpy()
 
-    result = await request.run(search, is_long=sentences is None)
+        def vectors_of(uses: Sequence[Use]) -> np.ndarray:
+            return np.einsum("nld,l->nd", found.vectors_of(uses), weights)
+
+        return nearest_uses(query, by_sentence, embedder, body.layers, SearchConfig(body.count), vectors_of)
+
+    result = await request.run(search, is_long=sentences is None and body.word not in request.service.corpus_uses)
     nearest = [{"similarity": similarity, **use.to_json()} for similarity, use in result.nearest]
     return {"query": result.query.to_json(), "neighbors": nearest, "sentences_searched": result.sentences_searched}
 
@@ -187,12 +194,13 @@ async def senses(request: ServiceRequest, body: schemas.SensesRequest) -> Any:
 
     def draw(job: Job) -> Any:
         config = MapConfig(body.max_uses, clusters=body.clusters)
-        uses = (use for of_sentence in service.uses(body.word, sentences, job) for use in of_sentence)
-        sample, count = sample_uses(uses, config.max_uses, config.seed)
-        options = {"uses_in_corpus": count, "fingerprint": service.fingerprint, "check": job.check}
-        return map_uses(body.word, sample, service.embedder, body.layers, config, **options).to_json()
+        found = service.uses(body.word, sentences, job)
+        sample, _ = sample_uses(found.uses, config.max_uses, config.seed)
+        vectors = found.vectors_of(sample) if sample else None
+        options = {"uses_in_corpus": found.count, "fingerprint": service.fingerprint, "check": job.check}
+        return map_uses(body.word, sample, service.embedder, body.layers, config, **options, vectors=vectors).to_json()
 
-    return await request.run(draw, is_long=sentences is None)
+    return await request.run(draw, is_long=sentences is None and body.word not in service.corpus_uses)
 
 
 # --- The language model ----------------------------------------------------------------------------------------------

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from threading import Lock
 from typing import Any, TypeVar, get_type_hints
 
+import numpy as np
 from anyio import fail_after
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -14,7 +18,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 
-from elmokit.analysis.uses import Use, uses_in_files, uses_of
+from elmokit.analysis.config import MapConfig
+from elmokit.analysis.uses import Use, sample_uses, uses_in_files, uses_of, vectors_of_uses
 from elmokit.checkpoints.loading import DEFAULT_MODEL
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.data.corpus import find_files
@@ -33,6 +38,11 @@ Words = Sequence[str]
 SHORT_BODY = 2_000  # bytes, some hundred words, whose job takes a second at most
 POOLED_FACTOR = 8  # times as many words where a text gets one vector
 INLINE_CHARACTERS = 4_000  # tokenized on the event loop, in a millisecond or two; longer texts go to a thread
+# Of a word's uses so many are embedded, in sentences of so many words in all, which takes a second or two; but some in
+# any case. Those of the words that were asked for last are kept: 6 MB each for en-small.
+SAMPLED_USES, SAMPLED_WORDS, FEW_USES = 1000, 16_000, 12
+CORPUS_USES_BYTES = 256 << 20
+BYTES_OF_WORD = 64  # of a string and its place in a sentence
 WORDS = (16, 64, 256, 1024, 4096, 16_384, 65_536)
 
 
@@ -51,6 +61,25 @@ class Metrics:
         Gauge("elmokit_jobs", "Jobs", registry=registry).set_function(lambda: len(service.jobs.unfinished))
         Gauge("elmokit_requests_in_progress", "Requests", registry=registry).set_function(lambda: service.in_progress)
         ProcessCollector(registry=registry)
+
+
+@dataclass(frozen=True, eq=False)
+class WordUses:
+    """Distinct uses of a word with their vectors (L+1, 2D), or a random sample of them.
+
+    Attributes:
+        uses: The vectors of each use.
+        count: How often the word is used, of which `uses` may be a sample.
+        size: Memory in bytes.
+    """
+
+    uses: dict[Use, np.ndarray]
+    count: int
+    size: int
+
+    def vectors_of(self, uses: Iterable[Use]) -> np.ndarray:
+        """Their vectors, (N, L+1, 2D)."""
+        return np.stack([self.uses[use] for use in uses])
 
 
 class Service:
@@ -77,6 +106,8 @@ class Service:
         self._tokenize = get_tokenizer(model.tokenizer or TOKENIZED).tokenize
         self.fingerprint = embedder.fingerprint()
         self.predicts_words = None not in (model.softmax, model.vocab) and model.config.sequence_encoder.predicts_words
+        self.corpus_uses: dict[str, WordUses] = {}  # of words in the corpus, those that were asked for last at the end
+        self._lock = Lock()
         self.in_progress = 0  # requests without an answer
         self.is_draining = False
         self.metrics = Metrics(self)
@@ -111,19 +142,37 @@ class Service:
             message = f"{words:,} words (counting one more for each text) are too many: send at most {most:,}"
             raise RequestError(413, "too_large", message)
 
-    def uses(self, word: str, sentences: Sequence[Words] | None, job: Job) -> Iterable[list[Use]]:
-        """The uses of a word in each sentence that has any: in those of a request, or else in the server's corpus.
+    def uses(self, word: str, sentences: Sequence[Words] | None, job: Job) -> WordUses:
+        """The uses of a word, a random sample if there are many: in sentences of a request, or else in the corpus.
 
         Raises:
             RequestError: There is no corpus.
-            CancelledError: During iteration, if nobody waits for the job any more.
+            CancelledError: Nobody waits for the job any more.
         """
         if sentences is not None:
-            return filter(None, (uses_of(word, words) for words in job.while_wanted(sentences)))
+            return self._embedded((uses_of(word, words) for words in job.while_wanted(sentences)), job)
         if not self._corpus:
             raise invalid_request("this server has no corpus: send `sentences`, or start it with --corpus")
-        options = {"tokenizers": self._corpus_tokenizers, "progress": False, "on_line": job.check}
-        return uses_in_files(word, self._corpus, self.embedder, **options)
+        with self._lock:
+            found = self.corpus_uses.pop(word, None)
+        if found is None:
+            options = {"tokenizers": self._corpus_tokenizers, "progress": False, "on_line": job.check}
+            found = self._embedded(uses_in_files(word, self._corpus, self.embedder, **options), job)
+        with self._lock:
+            self.corpus_uses[word] = found  # the last, as it was used last
+            size = sum(each.size for each in self.corpus_uses.values())
+            while size > CORPUS_USES_BYTES and len(self.corpus_uses) > 1:
+                size -= self.corpus_uses.pop(next(iter(self.corpus_uses))).size
+        return found
+
+    def _embedded(self, uses: Iterable[Iterable[Use]], job: Job) -> WordUses:
+        seed = MapConfig().seed  # so that a sample for a map is one of all uses
+        sample, count = sample_uses(chain.from_iterable(uses), SAMPLED_USES, seed)
+        while len(sample) > FEW_USES and cost({use.sentence for use in sample}) > SAMPLED_WORDS:
+            sample, _ = sample_uses(sample, len(sample) * 3 // 4, seed)
+        vectors = vectors_of_uses(sample, self.embedder, "all", job.check) if sample else np.empty((0, 0))
+        size = vectors.nbytes + BYTES_OF_WORD * (1 + cost({use.sentence for use in sample}))
+        return WordUses(dict(zip(sample, vectors, strict=True)), count, size)
 
 
 class ServiceRequest(Request):
