@@ -17,10 +17,13 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
 from running_server import RunningServer
 from uvicorn.server import ServerState
 
 from elmokit.embed.embedder import Embedder
+from elmokit.serve import endpoints
 from elmokit.serve.app import allowed_hosts
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.engine import Engine
@@ -55,27 +58,36 @@ RAW = [
 HEAD = b"POST /embed HTTP/1.1\r\nHost: localhost\r\n"
 
 
-def test_openapi_names_every_request_and_the_one_form_of_errors(server: RunningServer) -> None:
-    paths = httpx.get(f"{server.url}/openapi.json").json()["paths"]
+def test_openapi_describes_every_request_its_answer_and_the_one_form_of_errors(server: RunningServer) -> None:
+    api = httpx.get(f"{server.url}/openapi.json").json()
+    paths, (scheme,) = api["paths"], api["components"]["securitySchemes"].values()
+    assert scheme["scheme"] == "bearer"
     assert {path for path, methods in paths.items() if "post" in methods} == BODIES.keys()
-    assert {path for path, methods in paths.items() if "get" in methods} == {
-        "/v1/models", "/v1/models/{name}", "/health", "/ready", "/info", "/metrics"
-    }  # fmt: skip
-    for path in BODIES:
-        body = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
-        assert body.endswith("Request")
-        responses = paths[path]["post"]["responses"]
-        assert {"200", "401", "413", "422", "429", "503"} <= responses.keys()
-        del responses["200"]
-        schemas = [each["content"]["application/json"]["schema"]["$ref"] for each in responses.values()]
+    assert {"/v1/models/{name}", "/health", "/info", "/metrics"} <= paths.keys()
+    assert list(paths["/metrics"]["get"]["responses"]["200"]["content"]) == ["text/plain"]
+    assert "application/octet-stream" in paths["/embed_all"]["post"]["responses"]["200"]["content"]
+    models = {route.path: route.response_model for route in endpoints.router.routes if isinstance(route, APIRoute)}
+    for path, body in BODIES.items():
+        of_path = paths[path]["post"]
+        assert of_path["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("Request")
+        assert of_path["security"] and of_path["responses"].pop("200")["content"]["application/json"]["schema"]
+        assert {"401", "413", "422", "429", "503"} <= of_path["responses"].keys()
+        schemas = [each["content"]["application/json"]["schema"]["$ref"] for each in of_path["responses"].values()]
         assert all(schema.endswith("/ErrorAnswer") for schema in schemas)
+        TypeAdapter(models[path]).validate_python(server.post(path, body).json(), strict=True)
+
+
+def test_reference_loads_nothing_from_elsewhere(server: RunningServer) -> None:
+    answer = httpx.get(f"{server.url}/docs")
+    assert "default-src 'none'" in answer.headers["content-security-policy"] and len(answer.content) < 10_000
+    assert "http" not in answer.text and "innerHTML" not in answer.text
 
 
 def test_paths_and_methods_that_are_not_there(server: RunningServer) -> None:
     answer = httpx.get(f"{server.url}/embed")
     assert answer.status_code == 405 and answer.headers["allow"] == "POST"
     assert answer.json()["error"]["code"] == "method_not_allowed"
-    for path in ("/docs", "/redoc", "/embed/"):  # the documentation pages load scripts from another host
+    for path in ("/redoc", "/embed/"):
         assert httpx.get(server.url + path).json()["error"]["code"] == "not_found"
 
 
@@ -84,13 +96,14 @@ def test_key_is_needed_for_all_but_the_page_and_health(locked_server: RunningSer
         assert (
             httpx.get(locked_server.url + path).status_code == httpx.head(locked_server.url + path).status_code == 200
         )
+    assert {httpx.get(locked_server.url + path).status_code for path in ("/docs", "/openapi.json")} == {200}
     wrong = [({"authorization": given}, "wrong_key") for given in ("Bearer se cre", "se cret")]
     for headers, code in [({}, "missing_key"), *wrong]:
         for path in ("/embed", "/"):  # texts are posted there, too
             answer = locked_server.post(path, BODIES["/embed"], headers=headers)
             assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
             assert answer.json()["error"]["code"] == code
-    for path in ("/metrics", "/info", "/openapi.json", "/v1/models", "/nothing"):
+    for path in ("/metrics", "/info", "/v1/models", "/nothing"):
         assert httpx.get(locked_server.url + path).status_code == 401
     assert (
         locked_server.post("/embed", BODIES["/embed"], headers={"authorization": "Bearer se cret"}).status_code == 200

@@ -16,6 +16,7 @@ from typing import Any
 
 from anyio import fail_after
 from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import PlainTextResponse
 from fastapi.routing import APIRoute
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -29,12 +30,13 @@ from elmokit.analysis.word_map import page_part
 from elmokit.serve import endpoints
 from elmokit.serve.engine import overloaded
 from elmokit.serve.schemas import CLOSE, ErrorAnswer, RequestError, error_response
-from elmokit.serve.service import Service
+from elmokit.serve.service import KEY, Service
 
 READING = ["GET", "HEAD"]
-OPEN = {"/", "/health", "/ready"}  # may be read without the key, and by links on other sites
+OPEN = {"/", "/docs", "/openapi.json", "/health", "/ready"}  # may be read without the key, and by links on other sites
 WHILE_DRAINING = {"/health", "/metrics"}
 OF_VECTORS = {"/", "/v1/embeddings", "/embed", "/embed_all", "/similarity"}  # endpoints that need the engine
+ERRORS = (401, 403, 404, 405, 408, 413, 415, 422, 429, 431, 500, 503)  # statuses of answers
 MAX_HEAD = 1 << 16  # bytes of a request before its body
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that left; only logs and metrics see it
 
@@ -131,12 +133,15 @@ class Gate:
 
 @cache
 def page() -> Response:
-    """The page, one document that shares the map of a word with the pages of `elmokit senses`.
-
-    Its policy allows its own style and script, by their hashes, its empty icon, and requests to this server.
-    """
+    """The page, one document that shares the map of a word with the pages of `elmokit senses`."""
     text = resources.files("elmokit.serve").joinpath("page.html").read_text(encoding="utf-8")
     text = text.replace("{map style}", page_part("word_map.css")).replace("{map script}", page_part("word_map.js"))
+    return document(text)
+
+
+def document(text: str) -> Response:
+    """An HTML document whose policy allows its own style and script, by their hashes, its empty icon, and requests to
+    this server."""
 
     def source(element: str) -> str:
         (content,) = re.findall(rf"<{element}>(.*?)</{element}>", text, flags=re.DOTALL)
@@ -166,17 +171,23 @@ async def get_page() -> Response:
     return page()
 
 
+@router.get("/docs", include_in_schema=False)
+async def get_reference() -> Response:
+    """The requests and answers, as /openapi.json describes them."""
+    return document(resources.files("elmokit.serve").joinpath("reference.html").read_text(encoding="utf-8"))
+
+
 @router.head("/ready", include_in_schema=False)
 @router.head("/health", include_in_schema=False)
 @router.get("/ready")
 @router.get("/health")
-async def health() -> Any:
+async def health() -> dict[str, str]:
     """Whether the process is alive; with /ready, whether it accepts requests, which it does until it drains."""
     return {"status": "ok"}
 
 
-@router.get("/info")
-async def info(request: Request) -> Any:
+@router.get("/info", dependencies=[KEY])
+async def info(request: Request) -> dict[str, Any]:
     """The model, what it can do, and the limits of requests."""
     service: Service = request.app.state.service
     embedder, limits = service.embedder, ("max_words", "queue_words", "max_body", "timeout")
@@ -195,21 +206,21 @@ async def info(request: Request) -> Any:
     }
 
 
-@router.get("/metrics")
+@router.get("/metrics", dependencies=[KEY], response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Metrics for Prometheus."""
     registry = request.app.state.service.metrics.registry
     return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
-@router.get("/v1/models")
-async def models(request: Request) -> Any:
+@router.get("/v1/models", dependencies=[KEY])
+async def models(request: Request) -> dict[str, Any]:
     """The one model of this server, in the form of OpenAI's API."""
     return {"object": "list", "data": [await model(request, request.app.state.service.name)]}
 
 
-@router.get("/v1/models/{name:path}")
-async def model(request: Request, name: str) -> Any:
+@router.get("/v1/models/{name:path}", dependencies=[KEY])
+async def model(request: Request, name: str) -> dict[str, Any]:
     """The model of this name, in the form of OpenAI's API."""
     request.app.state.service.check_name(name)
     return {"id": name, "object": "model", "created": 0, "owned_by": "elmokit"}
@@ -229,11 +240,11 @@ async def _failed(request: Request, error: Exception) -> Response:
 def create_app(service: Service) -> FastAPI:
     """The application of a service.
 
-    FastAPI's documentation pages load scripts from another host, so they are turned off; /openapi.json is served.
+    FastAPI's documentation pages load scripts from another host: there is one of our own.
     """
     app = FastAPI(
         title="elmokit", version=elmokit.__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
-        responses={status: {"model": ErrorAnswer} for status in (401, 403, 404, 405, 408, 413, 422, 429, 500, 503)},
+        responses={status: {"model": ErrorAnswer} for status in ERRORS},
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )  # fmt: skip
     app.state.service = service

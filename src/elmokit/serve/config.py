@@ -27,7 +27,7 @@ class ServeConfig:
     """Directory written by `elmokit fit`, for /predict (default: none)."""
     api_key: str | None = None
     """Key that requests must send as a bearer token (default: the value of the environment variable ELMOKIT_API_KEY,
-    or none). The page, /health and /ready need no key."""
+    or none). The page, /docs, /health and /ready need no key."""
     cors: tuple[str, ...] = ()
     """Origins of web pages on other sites that may use the server, such as https://example.org, or * for all (default:
     none)."""

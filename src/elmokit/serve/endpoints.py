@@ -26,10 +26,10 @@ from elmokit.lm import candidates, scoring
 from elmokit.serve import schemas
 from elmokit.serve.engine import Job
 from elmokit.serve.schemas import MAX_COUNT, RequestError, Text, invalid_request
-from elmokit.serve.service import JsonRoute, ServiceRequest, Words
+from elmokit.serve.service import KEY, JsonRoute, ServiceRequest, Words
 from elmokit.text.tokenizer import token_offsets
 
-router = APIRouter(route_class=JsonRoute)
+router = APIRouter(route_class=JsonRoute, dependencies=[KEY])
 WORDS_BETWEEN_CHECKS = 1_024  # scored, some seconds at most, before a job whose client has gone can end
 OF_UNIT_LENGTH = Pooling("mean", normalize=True)
 NUMBERS_INLINE = 1 << 16  # converted to JSON before other requests get their turn: some milliseconds
@@ -71,7 +71,7 @@ def _response(parts: Iterable[bytes], vectors: list[np.ndarray], request: Servic
 # --- OpenAI ----------------------------------------------------------------------------------------------------------
 
 
-@router.post("/v1/embeddings")
+@router.post("/v1/embeddings", response_model=schemas.EmbeddingsAnswer)
 async def embeddings(request: ServiceRequest, body: schemas.EmbeddingsRequest) -> Any:
     """A vector of length one for each input, in the form of OpenAI's API."""
     service = request.service
@@ -96,7 +96,7 @@ def _base64(vector: np.ndarray) -> str:
 
 
 @router.post("/", include_in_schema=False)  # where that server's clients send texts if they are given only its address
-@router.post("/embed")
+@router.post("/embed", response_model=list[schemas.Vector])
 async def embed(request: ServiceRequest, body: schemas.EmbedRequest) -> Any:
     """A vector for each text: a list of lists of numbers."""
     pooling = Pooling(body.pooling, body.normalize is not False)
@@ -104,7 +104,11 @@ async def embed(request: ServiceRequest, body: schemas.EmbedRequest) -> Any:
     return _response(_json_list([to_json(vector.tolist())] for vector in vectors), vectors, request)
 
 
-@router.post("/embed_all")
+@router.post(
+    "/embed_all",
+    response_model=list[list[schemas.Vector]] | list[list[list[schemas.Vector]]],
+    responses={200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}},
+)
 async def embed_all(request: ServiceRequest, body: schemas.EmbedAllRequest) -> Any:
     """A vector for each word of each text; in safetensors for clients that accept application/octet-stream."""
     sentences, vectors = await request.embed(body.inputs, body.layers)
@@ -118,7 +122,7 @@ async def embed_all(request: ServiceRequest, body: schemas.EmbedAllRequest) -> A
     return Response(content, headers=_headers(request), media_type="application/octet-stream")
 
 
-@router.post("/similarity")
+@router.post("/similarity", response_model=list[float])
 async def similarity(request: ServiceRequest, body: schemas.SimilarityRequest) -> Any:
     """The cosine similarity of one sentence's vector and that of each other sentence: a list of numbers."""
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
@@ -126,7 +130,7 @@ async def similarity(request: ServiceRequest, body: schemas.SimilarityRequest) -
     return [float(np.clip(vector @ source, -1, 1)) for vector in others]  # rounding may exceed 1
 
 
-@router.post("/tokenize")
+@router.post("/tokenize", response_model=list[list[schemas.Token]])
 async def tokenize(request: ServiceRequest, body: schemas.TokenizeRequest) -> Any:
     """The words of each text, where they are in it, and whether the language model knows them.
 
@@ -149,7 +153,7 @@ async def tokenize(request: ServiceRequest, body: schemas.TokenizeRequest) -> An
 # --- Words in context ------------------------------------------------------------------------------------------------
 
 
-@router.post("/compare")
+@router.post("/compare", response_model=schemas.CompareAnswer)
 async def compare(request: ServiceRequest, body: schemas.CompareRequest) -> Any:
     """The cosine similarities of all uses of a word, for each layer and for their mix."""
     sentences = await request.words_of(body.sentences)
@@ -164,7 +168,7 @@ async def compare(request: ServiceRequest, body: schemas.CompareRequest) -> Any:
     return {"word": body.word, "uses": as_json(comparison.uses), "layers": layers}
 
 
-@router.post("/neighbors")
+@router.post("/neighbors", response_model=schemas.NeighborsAnswer)
 async def neighbors(request: ServiceRequest, body: schemas.NeighborsRequest) -> Any:
     """The uses of a word, in given sentences or the server's corpus, nearest to its first use in a sentence."""
     (sentence,) = await request.words_of([body.sentence])
@@ -186,7 +190,7 @@ async def neighbors(request: ServiceRequest, body: schemas.NeighborsRequest) -> 
     return {"query": result.query.to_json(), "neighbors": nearest, "sentences_searched": result.sentences_searched}
 
 
-@router.post("/senses")
+@router.post("/senses", response_model=schemas.SensesAnswer)
 async def senses(request: ServiceRequest, body: schemas.SensesRequest) -> Any:
     """A map of a word's uses, in given sentences or in the server's corpus, for each layer; and their clusters."""
     service = request.service
@@ -206,7 +210,7 @@ async def senses(request: ServiceRequest, body: schemas.SensesRequest) -> Any:
 # --- The language model ----------------------------------------------------------------------------------------------
 
 
-@router.post("/score")
+@router.post("/score", response_model=list[schemas.ScoreAnswer])
 async def score(request: ServiceRequest, body: schemas.ScoreRequest) -> Any:
     """The log-probability of every word, from the words before it and from those after it, or from all others."""
     model = request.service.language_model
@@ -225,7 +229,7 @@ def _score(result: scoring.Score) -> dict[str, Any]:
     return {"words": list(result.words), **values, "unknown": result.unknown, "truncated": result.truncated}
 
 
-@router.post("/substitutes")
+@router.post("/substitutes", response_model=list[schemas.SubstitutesAnswer])
 async def substitutes(request: ServiceRequest, body: schemas.SubstitutesRequest) -> Any:
     """For each position, the words that the language model finds most likely there."""
     model = request.service.language_model
@@ -242,7 +246,7 @@ async def substitutes(request: ServiceRequest, body: schemas.SubstitutesRequest)
     ]
 
 
-@router.post("/next_words")
+@router.post("/next_words", response_model=schemas.NextWordsAnswer)
 async def next_words(request: ServiceRequest, body: schemas.NextWordsRequest) -> Any:
     """The words that the language model finds most likely after the given ones, or before them."""
     model = request.service.language_model
@@ -255,7 +259,7 @@ async def next_words(request: ServiceRequest, body: schemas.NextWordsRequest) ->
 # --- A task ----------------------------------------------------------------------------------------------------------
 
 
-@router.post("/predict")
+@router.post("/predict", response_model=list[dict[str, Any]])
 async def predict(request: ServiceRequest, body: schemas.PredictRequest) -> Any:
     """The task model's answer to each input; for one string the labels or spans in it, as Hugging Face has them."""
     if (model := request.service.task_model) is None:

@@ -1,4 +1,4 @@
-"""Bodies of requests, as pydantic models, and errors; other answers are plain JSON values (docs/tutorials/serve.md).
+"""Bodies of requests and answers as pydantic models, and errors; the models of answers only describe them.
 
 Requests of other servers' clients (OpenAI, text-embeddings-inference) may have fields that mean nothing here; they are
 ignored, as by those servers. In elmokit's own requests an unknown field is an error.
@@ -201,3 +201,141 @@ class PredictRequest(Own):
 
     inputs: str | Annotated[list[str | list[str | StrictInt | list[str]]], Field(min_length=1, max_length=MAX_TEXTS)]
     parameters: dict[str, Any] | None = None
+
+
+# --- Answers ---------------------------------------------------------------------------------------------------------
+
+Vector = list[float]
+
+
+class Embedding(BaseModel):
+    """A vector, or its little-endian float32 numbers in base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: Vector | str
+
+
+class Usage(BaseModel):
+    """The number of words, twice."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(BaseModel):
+    """A vector for each input."""
+
+    object: Literal["list"]
+    model: str
+    usage: Usage
+    data: list[Embedding]
+
+
+class Token(BaseModel):
+    """A word, its id in the vocabulary, and its place in the text in characters."""
+
+    id: int | None
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+class WordUse(BaseModel):
+    """A use of a word: words around it, and its position among them, from 0."""
+
+    words: list[str]
+    position: int
+
+
+class LayerSimilarities(BaseModel):
+    """The cosine similarities of all pairs of uses."""
+
+    name: str
+    similarities: list[Vector]
+
+
+class CompareAnswer(BaseModel):
+    """The uses, and their similarities for each layer and the mix."""
+
+    word: str
+    uses: list[WordUse]
+    layers: list[LayerSimilarities]
+
+
+class Neighbor(WordUse):
+    """A use, and its cosine similarity with the query."""
+
+    similarity: float
+
+
+class NeighborsAnswer(BaseModel):
+    """The query, and the uses nearest to it."""
+
+    query: WordUse
+    neighbors: list[Neighbor]
+    sentences_searched: int
+
+
+class MappedUse(WordUse):
+    """A use, and the number of its cluster."""
+
+    cluster: int
+
+
+class Cluster(BaseModel):
+    """A cluster: its size, the numbers of typical uses, and substitutes of the word in them."""
+
+    size: int
+    typical: list[int]
+    substitutes: list[str]
+
+
+class SensesAnswer(BaseModel):
+    """The uses, or a sample of them, and their clusters; `planes` has two coordinates of each use for each layer."""
+
+    word: str
+    uses: list[MappedUse]
+    planes: list[list[Vector]]
+    clusters: list[Cluster]
+    silhouette: float
+    layers: str | int
+    uses_in_corpus: int
+    fingerprint: str
+    summary: str
+
+
+class ScoreAnswer(BaseModel):
+    """Natural logarithms of probabilities: of the words and a boundary in each direction, or given all other words."""
+
+    words: list[str]
+    forward: Vector | None = None
+    backward: Vector | None = None
+    perplexity: dict[str, float | None] | None = None
+    masked: Vector | None = None
+    pseudo_perplexity: float | None = None
+    unknown: int
+    truncated: int
+
+
+class Candidate(BaseModel):
+    """A word, and the natural logarithm of its probability."""
+
+    word: str
+    log_probability: float
+
+
+class SubstitutesAnswer(BaseModel):
+    """A word, its position, and words that could take its place."""
+
+    word: str
+    position: int
+    candidates: list[Candidate]
+
+
+class NextWordsAnswer(BaseModel):
+    """The words given, and words that could follow, or precede, them."""
+
+    words: list[str]
+    candidates: list[Candidate]

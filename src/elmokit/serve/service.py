@@ -11,8 +11,9 @@ from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 from anyio import fail_after
-from fastapi import Request, Response
+from fastapi import Request, Response, Security
 from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
@@ -33,6 +34,7 @@ from elmokit.serve.schemas import CLOSE, RequestError, Text, invalid_body, inval
 from elmokit.tasks.fitting.model import TaskModel
 from elmokit.text.tokenizers import TOKENIZED, get_tokenizer
 
+KEY = Security(HTTPBearer(auto_error=False, description="The server's API key, if it has one"))  # the gate checks it
 Result = TypeVar("Result")
 Words = Sequence[str]
 SHORT_BODY = 2_000  # bytes, some hundred words, whose job takes a second at most
