@@ -1,5 +1,8 @@
 """The public names of elmokit."""
 
+from elmokit.analysis.change import change
+from elmokit.analysis.similarity import compare, neighbors
+from elmokit.analysis.word_map import senses
 from elmokit.checkpoints.loading import CheckpointError, Pretrained, list_models, load, save
 from elmokit.checkpoints.push import push_to_hub
 from elmokit.config import BiLMConfig
@@ -28,7 +31,7 @@ from elmokit.train.pretrain import pretrain
 __all__ = [
     "BiLM", "BiLMConfig", "CheckpointError", "Elmo", "Embedder", "EmbeddingStore", "Embeddings", "FinetuneConfig",
     "FitConfig", "PretrainConfig", "Pretrained", "ScalarMix", "TaskModel", "TruncationWarning", "Vocab", "WordsConfig",
-    "batch_to_ids", "collate", "embed_fasta", "embed_file", "encode_file", "evaluate", "finetune", "fit", "list_models",
-    "load", "load_task_model", "next_words", "prepack", "prepare", "pretrain", "push_to_hub", "save", "score",
-    "set_backend", "substitutes",
+    "batch_to_ids", "change", "collate", "compare", "embed_fasta", "embed_file", "encode_file", "evaluate", "finetune",
+    "fit", "list_models", "load", "load_task_model", "neighbors", "next_words", "prepack", "prepare", "pretrain",
+    "push_to_hub", "save", "score", "senses", "set_backend", "substitutes",
 ]  # fmt: skip

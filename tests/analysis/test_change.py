@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmokit.analysis.change import compare_vectors, semantic_change
+from elmokit.analysis.change import change, compare_vectors
 from elmokit.analysis.config import ChangeConfig
 from elmokit.analysis.uses import unit_vectors
 from elmokit.embed.embedder import Embedder
@@ -46,14 +46,16 @@ def test_semantic_change_compares_the_sampled_uses(embedder: Embedder, tmp_path:
     (tmp_path / "old.txt").write_text(OLD)
     (tmp_path / "new.txt").write_text(NEW)
     config = ChangeConfig(max_uses=50, permutations=50)
-    report = semantic_change(["play"], tmp_path / "old.txt", tmp_path / "new.txt", embedder, config=config)
-    (change,) = report.words
-    assert change.uses == (6, 5)
+    report = change(["play"], tmp_path / "old.txt", tmp_path / "new.txt", embedder, config=config)
+    (word,) = report.words
+    assert word.uses == (6, 5)
     vectors = [
         unit_vectors(np.stack([embedder.embed([line.split()], "top")[0][line.split().index("play")] for line in lines]))
         for lines in ([line for line in OLD.splitlines() if "play" in line], NEW.splitlines())
     ]
-    assert change.pairwise.distance == pytest.approx(float(np.mean(1 - vectors[0] @ vectors[1].T)), abs=1e-5)
+    assert word.pairwise and word.pairwise.distance == pytest.approx(
+        float(np.mean(1 - vectors[0] @ vectors[1].T)), abs=1e-5
+    )
 
 
 def test_changes_of_several_words_equal_those_of_each(embedder: Embedder, tmp_path: Path) -> None:
@@ -61,5 +63,5 @@ def test_changes_of_several_words_equal_those_of_each(embedder: Embedder, tmp_pa
     (tmp_path / "new.txt").write_text(NEW + "Play with the dog .\nMy Dog !\n")
     corpora = tmp_path / "old.txt", tmp_path / "new.txt"
     config = ChangeConfig(max_uses=4, permutations=20)
-    alone = [semantic_change([word], *corpora, embedder, config=config).words for word in ("play", "dog")]
-    assert semantic_change(["play", "dog"], *corpora, embedder, config=config).words == [change for (change,) in alone]
+    alone = [change([word], *corpora, embedder, config=config).words for word in ("play", "dog")]
+    assert change(["play", "dog"], *corpora, embedder, config=config).words == [each for (each,) in alone]

@@ -21,7 +21,7 @@ def test_uses_of_ignores_case_only_without_an_exact_match() -> None:
 
 
 def test_compare_gives_cosines_of_the_vectors(embedder: Embedder) -> None:
-    result = compare("apple", [FRUIT, FIRM, BOTH], embedder)
+    result = compare("apple", [FRUIT, FIRM, BOTH], embedder, "all")
     assert [(use.sentence[use.position], use.position) for use in result.uses] == [
         ("apple", 3),
         ("apple", 1),
@@ -44,7 +44,7 @@ def test_compare_contrasts_two_senses(embedder: Embedder) -> None:
         ["A plant grows.", "Water the plant."],
         ["The plant makes cars.", "They shut the plant.", "A plant !"],
     )
-    result = compare("plant", plant, embedder, other=works)
+    result = compare("plant", plant, embedder, "all", other=works)
     cosines = result.similarities["layer 1 (contextual)"]
     same_pairs, other_pairs = [(0, 1), (2, 3), (2, 4), (3, 4)], [(i, j) for i in (0, 1) for j in (2, 3, 4)]
     nearest = [max(set(range(5)) - {use}, key=lambda one: cosines[use, one]) for use in range(5)]
@@ -115,7 +115,7 @@ def test_neighbors_excludes_the_query_sentence(corpus: Path, embedder: Embedder)
     result = neighbors("play", CORPUS[0], corpus, embedder)
     assert [use.sentence[0] for _, use in result.nearest].count("They") == 0
     assert {use.sentence[0] for _, use in result.nearest} == {"The", "Play", "Children"}
-    assert result.sentences_searched == 3
+    assert result.sentences_searched == 5
 
 
 def test_neighbors_raises_when_the_word_is_missing(corpus: Path, embedder: Embedder) -> None:

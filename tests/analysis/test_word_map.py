@@ -18,9 +18,9 @@ from elmokit.analysis.word_map import (
     cluster,
     page,
     principal_components,
+    senses,
     silhouette,
-    word_map,
-    write_word_map,
+    write_page,
 )
 from elmokit.embed.embedder import Embedder
 from elmokit.lm.scoring import score
@@ -88,6 +88,17 @@ def test_cluster_recovers_planted_clusters_and_their_number() -> None:
     np.testing.assert_array_equal(cluster(points, seed=1).labels, labels)
 
 
+def test_cluster_finds_at_most_five_and_none_that_is_tiny_or_unclear_unless_asked() -> None:
+    points, _ = planted((30,) * 7)
+    assert cluster(points).labels.max() == 4 and cluster(points, k=7).labels.max() == 6
+    points, labels = planted((60, 40, 3))  # of which the third is no sense, but some outliers
+    assert np.bincount(cluster(points).labels).min() > 5
+    np.testing.assert_array_equal(cluster(points, k=3).labels, labels)
+    noise = np.random.default_rng(4).normal(size=(300, 8))
+    assert not cluster(noise).labels.any() and 0 < cluster(noise).silhouette < 0.25
+    assert cluster(noise, k=2).labels.any()
+
+
 def test_cluster_gives_one_cluster_when_points_are_equal() -> None:
     assert cluster(np.ones((5, 3))) == (pytest.approx(np.zeros(5)), 0.0)
     assert cluster(np.array([[0.0], [0.0], [1.0]])).labels.tolist() == [0, 0, 1]
@@ -143,7 +154,7 @@ def turned(points: np.ndarray, target: np.ndarray) -> np.ndarray:
 def test_word_map_projects_every_use_in_each_layer_and_turns_it_to_the_layer_above(
     corpus: Path, embedder: Embedder
 ) -> None:
-    result = word_map("bank", corpus, embedder)
+    result = senses("bank", corpus, embedder)
     assert len(result.uses) == result.uses_in_corpus == 8
     assert [use.sentence[use.position] for use in result.uses] == [*["bank"] * 7, "BANK"]
     assert result.planes.shape == (3, 8, 2)
@@ -162,14 +173,14 @@ def test_word_map_projects_every_use_in_each_layer_and_turns_it_to_the_layer_abo
 
 
 def test_word_map_honors_match_case_and_max_uses(corpus: Path, embedder: Embedder) -> None:
-    assert len(word_map("bank", corpus, embedder, config=MapConfig(match_case=True)).uses) == 7
-    sampled = word_map("bank", corpus, embedder, config=MapConfig(max_uses=4, clusters=2))
+    assert len(senses("bank", corpus, embedder, config=MapConfig(match_case=True)).uses) == 7
+    sampled = senses("bank", corpus, embedder, config=MapConfig(max_uses=4, clusters=2))
     assert (len(sampled.uses), sampled.uses_in_corpus, len(sampled.clusters)) == (4, 8, 2)
     assert "4 of 8 uses, 2 clusters" in sampled.summary
 
 
 def test_word_map_substitutes_equal_exhaustive_scoring(corpus: Path, embedder: Embedder) -> None:
-    result = word_map("bank", corpus, embedder, config=MapConfig(clusters=1, match_case=True))
+    result = senses("bank", corpus, embedder, config=MapConfig(clusters=1, match_case=True))
     weights: Counter[str] = Counter()
     words = embedder.model.vocab.words  # type: ignore[union-attr]
     for use in {use.sentence: use for use in result.uses}.values():
@@ -187,7 +198,7 @@ def test_word_map_substitutes_equal_exhaustive_scoring(corpus: Path, embedder: E
 def test_word_map_typical_uses_have_distinct_contexts(tmp_path: Path, embedder: Embedder) -> None:
     lines = [f"{n} now of the bank of the king" for n in range(6)]  # equal contexts
     (tmp_path / "repeated.txt").write_text("\n".join([*lines, "a bank"]))
-    result = word_map("bank", tmp_path / "repeated.txt", embedder, config=MapConfig(clusters=1))
+    result = senses("bank", tmp_path / "repeated.txt", embedder, config=MapConfig(clusters=1))
     assert result.clusters[0].size == 7
     assert sorted(len(result.uses[use].sentence) for use in result.clusters[0].typical) == [2, 8]
 
@@ -195,7 +206,7 @@ def test_word_map_typical_uses_have_distinct_contexts(tmp_path: Path, embedder: 
 def test_word_map_raises_for_too_few_uses_and_bad_settings(corpus: Path, embedder: Embedder) -> None:
     for word, layers, message in (("zebra", "top", "0 distinct uses of 'zebra'"), ("bank", 7, "layers")):
         with pytest.raises(ValueError, match=message):
-            word_map(word, corpus, embedder, layers)
+            senses(word, corpus, embedder, layers)
 
 
 # --- Files ---------------------------------------------------------------------------------------------------------
@@ -255,18 +266,10 @@ def test_page_escapes_corpus_text(hostile: WordMap) -> None:
     assert set(re.findall(r"https?://[^\s\"']+", page(hostile))) == {"http://www.w3.org/2000/svg"}  # an XML namespace
 
 
-def test_write_word_map_overwrites_nothing_but_maps(corpus: Path, embedder: Embedder, tmp_path: Path) -> None:
-    output, result = tmp_path / "map", word_map("bank", corpus, embedder)
-    write_word_map(result, output)
-    assert sorted(path.name for path in output.iterdir()) == ["senses.html", "senses.json"]
-    stored = json.loads((output / "senses.json").read_text(encoding="utf-8"))
-    assert [(tuple(use["words"]), use["position"]) for use in stored["uses"]] == result.uses
-    assert [use["cluster"] for use in stored["uses"]] == result.labels.tolist()
-    assert stored["clusters"][0]["substitutes"] == result.clusters[0].substitutes
-    np.testing.assert_allclose(stored["planes"], result.planes, atol=1e-4)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.txt").write_text("precious")
-    for directory, overwrite in ((output, False), (tmp_path / "other", True)):
-        with pytest.raises(FileExistsError):
-            write_word_map(result, directory, overwrite)
-    write_word_map(result, output, overwrite=True)
+def test_write_page_replaces_a_file_only_when_asked(hostile: WordMap, tmp_path: Path) -> None:
+    file = tmp_path / "senses.html"
+    write_page(hostile, file)
+    assert file.read_text(encoding="utf-8") == page(hostile)
+    with pytest.raises(FileExistsError):
+        write_page(hostile, file)
+    write_page(hostile, file, overwrite=True)

@@ -1,19 +1,23 @@
 """The command line: help, exit codes, one-line errors, and the arguments of the functions that verbs call."""
 
+import json
+import shlex
 import subprocess
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
 
-import elmokit.tasks.fitting.model  # noqa: F401  (it takes Embedder, before a test replaces that)
+import elmokit.tasks.fitting.model  # it takes Embedder, before a test replaces that
 from elmokit import cli
 from elmokit.analysis.config import ChangeConfig, MapConfig, SearchConfig
 from elmokit.cli import verbs
+from elmokit.nn.softmax import FullSoftmax
 from elmokit.ops.dispatch import available_backends, get_backend
 from elmokit.ops.native.library import describe_target
 from elmokit.serve.config import ServeConfig
@@ -129,7 +133,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "compare apple one two --other three --model model --layers top --device cpu --no-tokenize",
+        "compare apple one two --other three --model model --layers top --device cpu --no-tokenize --json",
         "elmokit.analysis.similarity.compare",
         {
             "word": "apple",
@@ -185,7 +189,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
     (
         "senses play --corpus corpus.txt --max-uses 9 --match-case --clusters 2 --seed 5 --model model --layers 1 "
         "--device cpu --no-tokenize --overwrite",
-        "elmokit.analysis.word_map.word_map",
+        "elmokit.analysis.word_map.senses",
         {
             "word": "play",
             "corpus": Path("corpus.txt"),
@@ -198,9 +202,9 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
     (
         "change play work --first old.txt --second new.txt --max-uses 9 --permutations 5 --seed 3 --model model "
         "--layers 1 --device cpu --no-tokenize",
-        "elmokit.analysis.change.semantic_change",
+        "elmokit.analysis.change.change",
         {
-            "words": ("play", "work"),
+            "words": ["play", "work"],
             "first": Path("old.txt"),
             "second": Path("new.txt"),
             "config": ChangeConfig(max_uses=9, permutations=5, seed=3),
@@ -467,14 +471,68 @@ def test_output_whose_reader_has_left_ends_a_command_quietly() -> None:
     assert (run.returncode, run.stderr) == (141, "")
 
 
-@pytest.mark.parametrize("command", ["probe {0} {0} --output {0}", "wsd {0} --output {0}"])
-def test_report_replaces_neither_its_input_nor_unasked_another_file(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+# --- Answers as JSON: those of the Python functions ------------------------------------------------------------------
+
+SENTENCES = ["the cat sees a dog", "a Dog runs", "the dogs run", "a dog sees the cat", "the dog runs"]
+
+
+def _use(use: Any) -> dict[str, Any]:
+    return {"words": list(use.sentence), "position": use.position, "length": use.length}
+
+
+def _candidates(found: Any) -> dict[str, Any]:
+    each = [{"word": candidate.word, "log_probability": candidate.log_probability} for candidate in found]
+    return {"position": found.position, "word": found.word, "candidates": each}
+
+
+def _compare(model: str) -> dict[str, Any]:
+    found = elmokit.compare("dog,dogs", SENTENCES[:2], model, other=SENTENCES[2:4])
+    contrasts = {name: each._asdict() for name, each in found.contrasts.items()}
+    similarities = {name: matrix.tolist() for name, matrix in found.similarities.items()}
+    return {"uses": list(map(_use, found.uses)), "similarities": similarities, "contrasts": contrasts}
+
+
+def _neighbors(model: str) -> dict[str, Any]:
+    found = elmokit.neighbors("a dog", "a dog barks", "text.txt", model)
+    nearest = [{"similarity": similarity, "use": _use(use)} for similarity, use in found.nearest]
+    return {"query": _use(found.query), "nearest": nearest, "sentences_searched": found.sentences_searched}
+
+
+def _senses(model: str) -> dict[str, Any]:
+    found = elmokit.senses(["dog", "dogs"], "text.txt", model)
+    uses = [_use(use) | {"cluster": label} for use, label in zip(found.uses, found.labels.tolist(), strict=True)]
+    return {"word": "dog", "uses": uses, "summary": found.summary, "silhouette": found.silhouette}
+
+
+def _change(model: str) -> dict[str, Any]:
+    dog, rare = elmokit.change(["dog", "dogs"], "text.txt", "text.txt", model).words
+    assert dog.pairwise is not None and dog.prototype is not None and rare.pairwise is None
+    distances = {"pairwise": vars(dog.pairwise), "prototype": vars(dog.prototype)}
+    rare = {"word": "dogs", "uses": [1, 1], "pairwise": None, "prototype": None}
+    return {"words": [{"word": "dog", "uses": [4, 4], **distances}, rare]}
+
+
+JSON: dict[str, Callable[[str], Any]] = {
+    f"compare dog,dogs '{SENTENCES[0]}' '{SENTENCES[1]}' --other '{SENTENCES[2]}' '{SENTENCES[3]}'": _compare,
+    "neighbors 'a dog' --in 'a dog barks' --corpus text.txt": _neighbors,
+    "senses dog --lemma lemmas.tsv --corpus text.txt": _senses,
+    "change dog dogs --first text.txt --second text.txt": _change,
+    "substitutes 'the dog runs'": lambda model: list(map(_candidates, elmokit.substitutes("the dog runs", model))),
+    "next-words 'the dog' --top 3": lambda model: _candidates(elmokit.next_words("the dog", model, top=3)),
+}
+
+
+@pytest.mark.parametrize("command", JSON)
+def test_json_option_prints_what_the_function_returns(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("a.txt", "b.txt"):
-        (tmp_path / name).write_text("mine")
-    for output, message in ((tmp_path / "a.txt", "is the input"), (tmp_path / "b.txt", "ask to overwrite it")):
-        arguments = command.format(tmp_path / "a.txt").split()
-        assert cli.main([*arguments[:-1], str(output)]) == 2
-        assert message in capsys.readouterr().err
-    assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["mine", "mine"]
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("\n".join(SENTENCES))
+    Path("lemmas.tsv").write_text("dogs\tdog\nran\trun\n")
+    torch.manual_seed(5)
+    vocab = elmokit.Vocab(["<S>", "</S>", "<UNK>", *sorted({word for line in SENTENCES for word in line.split()})])
+    bilm = elmokit.BiLM(elmokit.BiLMConfig.preset("tiny"))
+    elmokit.save(elmokit.Pretrained(bilm, softmax=FullSoftmax(len(vocab), 16), vocab=vocab), "model")
+    assert cli.main([*shlex.split(command), "--model", "model", "--json"]) == 0
+    answer, expected = json.loads(capsys.readouterr().out), JSON[command]("model")
+    assert answer == (expected if isinstance(expected, list) else answer | expected)

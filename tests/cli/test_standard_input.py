@@ -77,7 +77,7 @@ def test_score_writes_to_standard_output_what_it_writes_to_a_file(
     [
         ("finetune --output run --corpus -", "elmokit.train.finetune.finetune"),
         ("prepare --output run -", "elmokit.data.prepare.prepare"),
-        ("senses cat --corpus -", "elmokit.analysis.word_map.word_map"),
+        ("senses cat --corpus -", "elmokit.analysis.word_map.senses"),
         ("predict - --model tagger --output tags.jsonl", "elmokit.tasks.fitting.model.predict_file"),
     ],
 )

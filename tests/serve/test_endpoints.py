@@ -21,7 +21,7 @@ from safetensors.numpy import load as from_safetensors
 from toy_encoders import CONFIGS
 
 from elmokit.analysis.similarity import compare, neighbors
-from elmokit.analysis.word_map import word_map
+from elmokit.analysis.word_map import senses
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.embed.embedder import Embedder
 from elmokit.lm.candidates import next_words, substitutes
@@ -170,11 +170,11 @@ def test_words_that_are_cut_are_counted(server: RunningServer) -> None:
 
 def test_compare_gives_the_similarity_of_each_layer(server: RunningServer, embedder: Embedder) -> None:
     answer = server.post("/compare", {"word": "play", "sentences": [VERB, NOUN]}).json()
-    expected = compare("play", [VERB, NOUN], embedder)
+    expected = compare("play", [VERB, NOUN], embedder, "all")
     assert [layer["name"] for layer in answer["layers"]] == list(expected.similarities)
     for layer in answer["layers"]:
         np.testing.assert_allclose(layer["similarities"], expected.similarities[layer["name"]], atol=1e-4)
-    assert [(tuple(use["words"]), use["position"]) for use in answer["uses"]] == expected.uses
+    assert [(tuple(use["words"]), use["position"], 1) for use in answer["uses"]] == expected.uses
     assert answer["layers"][0]["similarities"][0][1] == pytest.approx(1)  # layer 0 knows no context
 
 
@@ -182,7 +182,7 @@ def test_neighbors_are_those_of_the_corpus_or_of_given_sentences(server: Running
     expected = neighbors("play", NOUN, CORPUS, embedder)
     for sentences in ({}, {"sentences": CORPUS.read_text(encoding="utf-8").splitlines()}):
         answer = server.post("/neighbors", {"word": "play", "sentence": NOUN, **sentences}).json()
-        uses = [(tuple(use["words"]), use["position"]) for use in answer["neighbors"]]
+        uses = [(tuple(use["words"]), use["position"], 1) for use in answer["neighbors"]]
         assert uses == [use for _, use in expected.nearest]
         similarities = [use["similarity"] for use in answer["neighbors"]]
         np.testing.assert_allclose(similarities, [similarity for similarity, _ in expected.nearest], atol=1e-4)
@@ -190,7 +190,7 @@ def test_neighbors_are_those_of_the_corpus_or_of_given_sentences(server: Running
 
 
 def test_senses_are_the_map_of_the_word(server: RunningServer, embedder: Embedder) -> None:
-    expected = word_map("bank", CORPUS, embedder).to_json()
+    expected = senses("bank", CORPUS, embedder).to_json()
     for sentences in ({}, {"sentences": CORPUS.read_text(encoding="utf-8").splitlines()}):
         answer = server.post("/senses", {"word": "bank", **sentences}).json()
         assert all(answer[name] == expected[name] for name in ("uses", "clusters", "fingerprint"))

@@ -14,15 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from elmokit.analysis.config import ChangeConfig
+from elmokit.analysis.corpora import Corpus, open_corpus
 from elmokit.analysis.report import Report, table
-from elmokit.analysis.uses import Use, UseSample, sentences_with, use_vectors, uses_of
-from elmokit.data.corpus import find_files
+from elmokit.analysis.uses import Use, UseSample, Word, WordForms, unit_vectors, uses_of
 from elmokit.embed.embedder import Embedder, resolve_embedder
-from elmokit.embed.outputs import layer_weights, plain_layers
 
 
 @dataclass(frozen=True)
-class Distance(Report):
+class Distance:
     """A cosine distance, and its p-value (None without permutations).
 
     The p-value is the share of assignments, random ones and the observed one, whose distance is at least as large.
@@ -33,23 +32,23 @@ class Distance(Report):
 
 
 @dataclass(frozen=True)
-class WordChange(Report):
+class WordChange:
     """How far apart the uses of a word in two corpora are.
 
     Attributes:
         word: The word.
         uses: Number of sampled uses in the first and in the second corpus.
-        pairwise: Average pairwise distance (APD).
-        prototype: Prototype distance (PRT).
+        pairwise: Average pairwise distance (APD); None of a word with fewer than two uses in one of them.
+        prototype: Prototype distance (PRT), or None.
     """
 
     word: str
     uses: tuple[int, int]
-    pairwise: Distance
-    prototype: Distance
+    pairwise: Distance | None = None
+    prototype: Distance | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ChangeReport(Report):
     """The change of some words, and the fingerprint of the model."""
 
@@ -62,10 +61,13 @@ class ChangeReport(Report):
         for change in self.words:
             row = [change.word, "/".join(map(str, change.uses))]
             for each in (change.pairwise, change.prototype):
-                row += [f"{each.distance:.3f}", "" if each.p_value is None else f"{each.p_value:.3f}"]
+                distance, p_value = (None, None) if each is None else (each.distance, each.p_value)
+                row += ["" if value is None else f"{value:.3f}" for value in (distance, p_value)]
             rows.append(row)
         header = ["word", "uses", "pairwise", "p", "prototype", "p"]
-        return table(header, rows, f"cosine distances; layers: {self.layers}")
+        rare = [change.word for change in self.words if change.pairwise is None]
+        note = f"; too rare, with fewer than 2 uses: {', '.join(rare)}" if rare else ""
+        return table(header, rows, f"cosine distances; layers: {self.layers}{note}")
 
 
 def compare_vectors(
@@ -103,57 +105,57 @@ def compare_vectors(
     return pairwise, prototype
 
 
-def _sampled(
-    words: Sequence[str], corpus: str | Path, embedder: Embedder, config: ChangeConfig, tokenize: bool
-) -> dict[str, list[Use]]:
-    """A sample of the uses of each word in a corpus, which is read once. ValueError if a word has fewer than two."""
-    samples = {word: UseSample(config.max_uses, config.seed) for word in words}
-    for sentence in sentences_with(words, find_files([corpus]), embedder, tokenize):
-        for word, sample in samples.items():
+def _sampled(words: Sequence[WordForms], corpus: Corpus, config: ChangeConfig) -> list[list[Use]]:
+    """A sample of the uses of each word in a corpus, which is read once."""
+    samples = [UseSample(config.max_uses, config.seed) for _ in words]
+    for sentence in corpus.sentences(words):
+        for word, sample in zip(words, samples, strict=True):
             for use in uses_of(word, sentence):
                 sample.add(use)
-    for word, sample in samples.items():
-        if len(sample.uses) < 2:
-            tokens = " | ".join(embedder.tokenize(word)) if tokenize else word  # it may be several to the model
-            raise ValueError(f"{corpus} has {len(sample.uses)} distinct uses of {tokens!r}, and a comparison needs 2")
-    return {word: sample.uses for word, sample in samples.items()}
+    return [sample.uses for sample in samples]
 
 
-def semantic_change(
-    words: Sequence[str],
+def change(
+    words: Sequence[Word],
     first: str | Path,
     second: str | Path,
     model: Embedder | str | Path | None = None,
-    layers: str | int = "top",
+    layers: str | int | None = None,
     config: ChangeConfig | None = None,
     tokenize: bool = True,
 ) -> ChangeReport:
     """Compare the uses of words in two corpora, e.g. of two periods.
 
     Args:
-        words: The words; case is ignored in sentences without an exact match.
-        first: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files. It is streamed.
-        second: Another text.
+        words: Words and phrases, each as in `elmokit.senses`: one with several forms is a string with commas, or a list
+            of its own.
+        first: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files, which is streamed; or
+            a directory that `embed_file` wrote with the same model, whose vectors are read.
+        second: Another corpus.
         model: An `Embedder`, or a model as it takes one.
-        layers: Representation, as in `Embedder.embed`, except "all".
+        layers: Representation, as in `Embedder.embed`, except "all"; None: "top", or the one that is stored.
         config: Settings of the sampling and of the permutations.
         tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`, at white space.
 
     Returns:
-        The distances, in the order of the words.
+        The distances, in the order of the words; none of words with fewer than two distinct uses in a corpus.
 
     Raises:
-        ValueError: `layers` is invalid, or a corpus has fewer than two distinct uses of a word.
+        ValueError: `layers` is invalid, or stored vectors are of another model or other layers.
         FileNotFoundError: There is no such corpus.
     """
     config = config or ChangeConfig()
     embedder = resolve_embedder(model)
-    layers = plain_layers(layers)
-    layer_weights(embedder.model, layers)  # an invalid choice is reported before the search
-    samples = [_sampled(words, corpus, embedder, config, tokenize) for corpus in (first, second)]
+    corpora = [open_corpus(path, embedder, tokenize) for path in (first, second)]
+    chosen = corpora[0].choose_layers(layers)  # an invalid choice is reported before the search
+    corpora[1].choose_layers(chosen)
+    forms = [WordForms.of(word, embedder.tokenize if tokenize else str.split) for word in words]
     changes = []
-    for word in words:
-        left, right = (use_vectors(sample[word], embedder, layers) for sample in samples)
-        pairwise, prototype = compare_vectors(left, right, config.permutations, config.seed)
-        changes.append(WordChange(word, (len(left), len(right)), pairwise, prototype))
-    return ChangeReport(changes, layers, embedder.fingerprint())
+    for word, *samples in zip(forms, *(_sampled(forms, corpus, config) for corpus in corpora), strict=True):
+        counts, distances = (len(samples[0]), len(samples[1])), ()
+        if min(counts) > 1:
+            pairs = zip(corpora, samples, strict=True)
+            left, right = (unit_vectors(corpus.vectors(uses, chosen)) for corpus, uses in pairs)
+            distances = compare_vectors(left, right, config.permutations, config.seed)
+        changes.append(WordChange(word.name, counts, *distances))
+    return ChangeReport(changes, chosen, embedder.fingerprint())

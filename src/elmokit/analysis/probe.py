@@ -119,7 +119,7 @@ MOST_FREQUENT = "most frequent tag of the word"
 
 
 @dataclass(frozen=True)
-class ProbeScore(Report):
+class ProbeScore:
     """Accuracies in percent; `l2` is the penalty selected on the development data, None for a baseline."""
 
     dev: float
@@ -127,7 +127,7 @@ class ProbeScore(Report):
     l2: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ProbeReport(Report):
     """Probe accuracies of every layer and of the most-frequent-tag baseline.
 

@@ -1,7 +1,7 @@
 """Results of analyses: frozen dataclasses that print as a table, and convert to JSON."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,13 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") 
 
 
 def as_json(value: Any) -> Any:
-    """A value as JSON values."""
+    """A value as JSON values; dataclasses and named tuples as objects of their fields."""
     if hasattr(value, "to_json"):
         return value.to_json()
+    if is_dataclass(value):
+        return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, Mapping):
@@ -27,7 +31,10 @@ def as_json(value: Any) -> Any:
 
 
 class Report:
-    """The base of results and of their parts, which are dataclasses."""
+    """The base of results, dataclasses without a `__repr__` of their own, so that a notebook shows the table."""
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values."""

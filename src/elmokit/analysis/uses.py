@@ -2,7 +2,8 @@
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,54 +23,123 @@ WORDS_AROUND = 200  # a sentence may be a whole document, which each use in it w
 
 
 class Use(NamedTuple):
-    """An occurrence of a word: a tokenized sentence and the word's position in it, from 0."""
+    """An occurrence of a word, or of a phrase of `length` words: a tokenized sentence and its position, from 0."""
 
     sentence: tuple[str, ...]
     position: int
+    length: int = 1
+
+    @property
+    def stop(self) -> int:
+        """The position after it."""
+        return self.position + self.length
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of the occurrence, one or those of a phrase."""
+        return self.sentence[self.position : self.stop]
 
     @property
     def word(self) -> str:
-        """The word as it is written there."""
-        return self.sentence[self.position]
+        """The word or phrase as it is written there."""
+        return " ".join(self.words)
 
     def __str__(self) -> str:
-        words = list(self.sentence)
-        words[self.position] = f"[{self.word}]"
-        return " ".join(words)
+        return " ".join([*self.sentence[: self.position], f"[{self.word}]", *self.sentence[self.stop :]])
 
     def window(self, around: int) -> "Use":
         """The use with its sentence shortened to at most `around` words on each side."""
         start = max(0, self.position - around)
-        return Use(self.sentence[start : self.position + around + 1], self.position - start)
+        return Use(self.sentence[start : self.stop + around], self.position - start, self.length)
 
     def to_json(self) -> dict[str, Any]:
-        """Up to `WORDS_AROUND` words on either side of the use, and its position among them."""
-        words, position = self.window(WORDS_AROUND)
-        return {"words": list(words), "position": position}
+        """Up to `WORDS_AROUND` words on either side of the use, its position among them, and its number of words."""
+        words, position, length = self.window(WORDS_AROUND)
+        return {"words": list(words), "position": position, "length": length}
 
 
-def uses_of(word: str, sentence: Sequence[str]) -> list[Use]:
-    """The uses of a word in a tokenized sentence: exact matches, or if there are none, matches regardless of case."""
-    exact = [position for position, token in enumerate(sentence) if token == word]
-    lowered = word.lower()
-    positions = exact or [position for position, token in enumerate(sentence) if token.lower() == lowered]
+@dataclass(frozen=True)
+class WordForms:
+    """What counts as a use of a word: any of its forms, each a single word or a phrase of several.
+
+    Attributes:
+        name: The name of the word in results.
+        forms: The words of each form.
+    """
+
+    name: str
+    forms: frozenset[tuple[str, ...]]
+
+    @staticmethod
+    def of(word: "Word", split: Callable[[str], Sequence[str]] = str.split) -> "WordForms":
+        """From what a user gives.
+
+        Args:
+            word: A word or phrase, several forms separated by commas, or a list of forms (which may have commas).
+            split: The tokenizer of the text. A form is looked for as it splits it, and as it is between white space.
+        """
+        if isinstance(word, WordForms):
+            return word
+        texts = ([text for text in word.split(",") if text] or [word]) if isinstance(word, str) else word
+        forms = {tuple(way(text)) for text in texts for way in (str.split, split)}
+        return WordForms(word if isinstance(word, str) else texts[0], frozenset(forms - {()}))
+
+
+Word = str | Sequence[str] | WordForms
+
+
+def read_lemmas(table: Path) -> dict[str, list[str]]:
+    """The forms of each lemma, and the lemma itself, from lines of a form, a tab and its lemma."""
+    forms: dict[str, list[str]] = {}
+    for line in read_lines(table):
+        if line.strip():
+            form, _, lemma = line.strip().partition("\t")
+            if not lemma or "\t" in lemma:
+                raise ValueError(f"{table} must have a form, a tab and its lemma on each line, not {line[:60]!r}")
+            forms.setdefault(lemma, [lemma]).append(form)
+    return forms
+
+
+def _runs(sentence: tuple[str, ...], words: Sequence[str], forms: Collection[tuple[str, ...]]) -> list[Use]:
+    """The places of forms among words, from left to right, at each the longest."""
+    first, longest = {form[0] for form in forms}, max(map(len, forms), default=0)
+    uses, stop = [], 0
+    for position, word in enumerate(words):
+        if word in first and position >= stop:
+            runs = (tuple(words[position : position + length]) for length in range(longest, 0, -1))
+            if length := next((len(run) for run in runs if run in forms), 0):
+                uses.append(Use(sentence, position, length))
+                stop = position + length
+    return uses
+
+
+def uses_of(word: Word | None, sentence: Sequence[str]) -> list[Use]:
+    """The uses of a word in a tokenized sentence: exact matches, or if there are none, matches regardless of case.
+
+    Those of every word, if `word` is None.
+    """
     words = tuple(sentence)
-    return [Use(words, position) for position in positions]
+    if word is None:
+        return [Use(words, position) for position in range(len(words))]
+    forms = WordForms.of(word).forms
+    lowered = {tuple(map(str.lower, form)) for form in forms}
+    return _runs(words, words, forms) or _runs(words, list(map(str.lower, words)), lowered)
 
 
-def uses_in_each(word: str, sentences: Sequence[Sequence[str]]) -> list[Use]:
+def uses_in_each(word: Word, sentences: Sequence[Sequence[str]]) -> list[Use]:
     """The uses of a word in all sentences. ValueError names the first sentence that lacks it."""
     uses = []
     for number, sentence in enumerate(sentences, start=1):
         in_sentence = uses_of(word, sentence)
         if not in_sentence:
-            raise ValueError(f"sentence {number} has no word {word!r}; its words are: {' | '.join(sentence)}")
+            name = WordForms.of(word).name
+            raise ValueError(f"sentence {number} has no word {name!r}; its words are: {' | '.join(sentence)}")
         uses += in_sentence
     return uses
 
 
 def sentences_with(
-    words: Sequence[str] | None,
+    words: Sequence[WordForms] | None,
     files: Sequence[Path],
     embedder: Embedder,
     tokenize: bool = True,
@@ -81,7 +151,7 @@ def sentences_with(
     """Stream the tokenized sentences of text files in which one of some words may occur.
 
     Args:
-        words: The words; lines that contain none of them, in any case, are skipped. None: every sentence.
+        words: The words; lines that contain no form of them, in any case, are skipped. None: every sentence.
         files: Text files with one sentence per line.
         embedder: The embedder whose tokenizer splits raw lines.
         tokenize: Split raw lines with the tokenizer; else, and lines of `elmokit prepare`, at white space.
@@ -91,27 +161,27 @@ def sentences_with(
     """
     if tokenizers is None:
         tokenizers = file_tokenizers(files, embedder.model.tokenizer, tokenize)
-    lowered = None if words is None else [INVISIBLE.sub("", word.lower()) for word in words]
+    lowered = [[INVISIBLE.sub("", part.lower()) for part in form] for word in words or () for form in word.forms]
     for file, tokenizer in zip(files, tokenizers, strict=True):
         for line in ProgressBar(read_lines(file), "search", unit=" sentences", unit_scale=True, disable=not progress):
             if on_line is not None:
                 on_line()
             # The tokenizer takes most of the time. It may remove invisible characters from words, as soft hyphens.
-            if lowered is None or any(map(INVISIBLE.sub("", line.lower()).__contains__, lowered)):
+            text = INVISIBLE.sub("", line.lower())
+            if words is None or any(all(part in text for part in form) for form in lowered):
                 yield tuple(tokenizer.tokenize(line))
 
 
 def uses_in_files(
-    word: str | None, files: Sequence[Path], embedder: Embedder, tokenize: bool = True, **options: Any
+    word: Word | None, files: Sequence[Path], embedder: Embedder, tokenize: bool = True, **options: Any
 ) -> Iterator[list[Use]]:
     """Stream the uses of a word in each sentence of text files that has any; arguments as in `sentences_with`.
 
     The word is matched as in `uses_of`; None: every word.
     """
-    for sentence in sentences_with(None if word is None else [word], files, embedder, tokenize, **options):
-        every = range(len(sentence)) if word is None else ()
-        if uses := [Use(sentence, position) for position in every] if word is None else uses_of(word, sentence):
-            yield uses
+    forms = None if word is None else WordForms.of(word, embedder.tokenize if tokenize else str.split)
+    sentences = sentences_with(None if forms is None else [forms], files, embedder, tokenize, **options)
+    return filter(None, (uses_of(forms, sentence) for sentence in sentences))
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:
@@ -122,7 +192,7 @@ def unit_vectors(vectors: np.ndarray) -> np.ndarray:
 def vectors_of_uses(
     uses: Sequence[Use], embedder: Embedder, layers: str | int, check: Callable[[], None] | None = None
 ) -> np.ndarray:
-    """Vectors of uses, (N, 2D), or with "all" every layer of each, (N, L+1, 2D).
+    """Vectors of uses, (N, 2D), or with "all" every layer of each, (N, L+1, 2D); of a phrase the mean of its words.
 
     Each distinct sentence is embedded once. `check` is called after each batch of sentences; an exception that it
     raises ends the computation. Warns with a TruncationWarning if words are longer than the model reads.
@@ -138,8 +208,8 @@ def vectors_of_uses(
         truncated += batch.truncated_words
         for embedding, numbers in zip(batch, remaining, strict=False):
             for number in numbers:
-                # A copy, so that the vectors of other words are freed.
-                vectors[number] = embedding[..., uses[number].position, :].copy()
+                use = uses[number]
+                vectors[number] = embedding[..., use.position : use.stop, :].mean(axis=-2)  # a new array
     if truncated:
         message = truncation_in(sentences, embedder.count_truncated, embedder.word_limit)
         warnings.warn(message, TruncationWarning, stacklevel=3)

@@ -37,12 +37,12 @@ const spaceBefore = word => CLOSING.test(word) ? "" : " ";
 
 // The words around a use, the word itself marked.
 function putUse(element, use, around = Infinity) {
-  const start = Math.max(0, use.position - around), end = use.position + around + 1;
+  const stop = use.position + (use.length ?? 1), start = Math.max(0, use.position - around), end = stop + around;
   const spaced = use.words.slice(start, end).map((word, number) => (number ? spaceBefore(word) : "") + word);
   const position = use.position - start, gap = position ? spaceBefore(use.words[use.position]) : "";
   element.append((start ? "… " : "") + spaced.slice(0, position).join("") + gap);
-  make("mark", element, use.words[use.position]);
-  element.append(spaced.slice(position + 1).join("") + (end < use.words.length ? " …" : ""));
+  make("mark", element, use.words.slice(use.position, stop).join(" "));
+  element.append(spaced.slice(stop - start).join("") + (end < use.words.length ? " …" : ""));
   if (use.cluster !== undefined) element.style.setProperty("--color", colourOf(use.cluster));
 }
 
@@ -94,6 +94,7 @@ function drawWordMap(root, data) {
 
   const caption = make("figcaption", figure), label = make("label", caption, "Layer"), slider = make("input", caption);
   const shown = make("output", caption);
+  caption.hidden = top === 0;  // of stored vectors there may be one representation only
   Object.assign(slider, { type: "range", min: 0, max: top, step: 1, value: top, id: "layer" });
   label.htmlFor = shown.htmlFor = slider.id;
   function showLayer() {

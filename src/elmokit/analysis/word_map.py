@@ -1,4 +1,4 @@
-"""Map of a word: its uses in a corpus, projected to the plane for each layer and clustered; and its files.
+"""Map of a word: its uses in a corpus, projected to the plane for each layer and clustered; and its page.
 
 Each cluster is described by its most typical uses (the nearest to its mean) and by the substitutes that the language
 model predicts for them.
@@ -18,18 +18,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from elmokit.analysis.config import MapConfig
+from elmokit.analysis.corpora import open_corpus
 from elmokit.analysis.report import Report, as_json
-from elmokit.analysis.uses import Use, sample_uses, unit_vectors, uses_in_files, vectors_of_uses
-from elmokit.data.corpus import find_files
+from elmokit.analysis.uses import Use, Word, WordForms, sample_uses, unit_vectors, vectors_of_uses
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import layer_weights, plain_layers
-from elmokit.fs.atomic import atomic_directory, check_output
-from elmokit.lm.candidates import substitutes
+from elmokit.fs.atomic import atomic_path
+from elmokit.lm.candidates import substitutes_in
 
 # --- Principal components and k-means; k by the silhouette (Rousseeuw, 1987) -----------------------------------------
 
 RESTARTS = 10
 MAX_ITERATIONS = 100
+MAX_CLUSTERS, SMALLEST_SHARE = 5, 0.05  # unless a number is asked for
+# Below, Kaufman and Rousseeuw (1990) see no substantial structure; docs/log.md has what it decides on CoarseWSD-20.
+CLEAR_SILHOUETTE = 0.25
 
 
 class Clustering(NamedTuple):
@@ -120,35 +123,33 @@ def silhouette(points: np.ndarray, labels: np.ndarray) -> float:
     return float(np.where(size > 1, widths, 0).mean())
 
 
-def cluster(points: np.ndarray, k: int | None = None, max_k: int = 8, seed: int = 0) -> Clustering:
+def cluster(points: np.ndarray, k: int | None = None, seed: int = 0) -> Clustering:
     """Cluster points with k-means.
 
     Args:
         points: (N, d).
-        k: Number of clusters; None: the number from 2 to `max_k` with the largest silhouette. It is limited to the
-            number of distinct points (with coordinates rounded to six decimals), and to N - 1, since a silhouette needs
-            a cluster of two points.
-        max_k: Largest number of clusters to try.
+        k: Number of clusters; None: the number from 2 to `MAX_CLUSTERS` with the largest silhouette, of those in which
+            each has at least `SMALLEST_SHARE` of the points. It is limited to the number of distinct points (with
+            coordinates rounded to six decimals), and to N - 1, since a silhouette needs a cluster of two points.
         seed: Seed of the initial centres.
 
     Returns:
-        The clustering: a single cluster with a silhouette of 0 if all points are equal, there are fewer than three,
-        or `k` is 1.
+        The clustering: a single cluster if all points are equal, there are fewer than three, or `k` is 1; or, if it is
+        None, if the largest silhouette, which is returned in any case, is below `CLEAR_SILHOUETTE`.
     """
     distinct = len(np.unique(points.round(6), axis=0))
-    highest = min(k or max_k, distinct, len(points) - 1)
-    best = Clustering(np.zeros(len(points), dtype=np.int64), 0.0)
-    if highest < 2:
-        return best
-    candidates = [highest] if k else range(2, highest + 1)
-    for number, count in enumerate(candidates):
+    highest = min(k or MAX_CLUSTERS, distinct, len(points) - 1)
+    single = best = Clustering(np.zeros(len(points), dtype=np.int64), 0.0)
+    for count in [highest] if k else range(2, highest + 1):
+        if count < 2:
+            continue
         unordered = k_means(points, count, np.random.default_rng([seed, count]))
         _, numbers, sizes = np.unique(unordered, return_inverse=True, return_counts=True)
         labels = np.argsort(np.argsort(-sizes, kind="stable"))[numbers]  # from the largest to the smallest
         score = silhouette(points, labels) if labels.max() else 0.0
-        if not number or score > best.silhouette:
+        if k or (score > best.silhouette and sizes.min() >= SMALLEST_SHARE * len(points)):
             best = Clustering(labels, score)
-    return best
+    return best if k or best.silhouette >= CLEAR_SILHOUETTE else Clustering(single.labels, best.silhouette)
 
 
 # --- The map ---------------------------------------------------------------------------------------------------------
@@ -159,11 +160,11 @@ CONTEXT_WORDS = 3  # typical uses must differ in this many words on either side
 EXCERPT_WORDS = 12  # on each side of a printed use
 # Per cluster, uses whose substitutes are combined; per use, candidates; per cluster, substitutes kept.
 USES_SUBSTITUTED, CANDIDATES, SUBSTITUTES = 20, 100, 8
+COMMON_WORDS = 150  # the most frequent ones, with which no cluster is described: function words in any language
 # Words on each side of a use from which its substitutes are predicted. Words further away hardly change them, and the
 # language model runs for each use: over the whole of a sentence of thousands of words, it would take many minutes.
 SUBSTITUTE_CONTEXT = 50
 
-JSON_NAME, PAGE_NAME = "senses.json", "senses.html"
 # JSON escapes of the characters that could end a script element or a line of JavaScript.
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
@@ -176,7 +177,7 @@ def _excerpt(use: Use) -> str:
 
 
 @dataclass(frozen=True)
-class UseCluster(Report):
+class UseCluster:
     """A cluster: the number of its uses, the indices of the most typical ones, and their substitutes."""
 
     size: int
@@ -184,14 +185,15 @@ class UseCluster(Report):
     substitutes: list[str]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class WordMap(Report):
     """N uses of a word, projected to the plane for each layer, and their clusters.
 
     Attributes:
         word: The word.
         uses: The sampled uses, in corpus order.
-        planes: Coordinates (L+1, N, 2), each layer aligned to the one above it.
+        planes: Coordinates (L+1, N, 2), each layer aligned to the one above it; of stored vectors of one representation
+            (1, N, 2).
         labels: Index of the cluster of each use, (N,).
         clusters: The clusters, the largest first.
         silhouette: Mean silhouette of the clustering, in [-1, 1].
@@ -215,7 +217,7 @@ class WordMap(Report):
         """One line: the number of uses and clusters, the clustered representation, the silhouette."""
         sampled = f" of {self.uses_in_corpus}" if self.uses_in_corpus > len(self.uses) else ""
         layers = f"layer {self.layers}" if isinstance(self.layers, int) else f"{self.layers} layer"
-        count = f"{len(self.clusters)} clusters" if len(self.clusters) > 1 else "1 cluster"
+        count = f"{len(self.clusters)} clusters" if len(self.clusters) > 1 else "no clear senses"
         return f"{len(self.uses)}{sampled} uses, {count} ({layers}, silhouette {self.silhouette:.2f})"
 
     def __str__(self) -> str:
@@ -248,13 +250,17 @@ def _substitutes(embedder: Embedder, uses: list[Use], check: Callable[[], None] 
     if model.softmax is None or model.vocab is None or not model.config.sequence_encoder.predicts_words:
         return []
     weights: Counter[str] = Counter()
-    for use in (use.window(SUBSTITUTE_CONTEXT) for use in uses):
-        if check is not None:
-            check()
-        (candidates,) = substitutes(use.sentence, model, positions=[use.position], top=CANDIDATES, state=state)
+    common = {word.lower() for word in model.vocab.words[: min(COMMON_WORDS, len(model.vocab) // 100)]}
+    near = [use.window(SUBSTITUTE_CONTEXT) for use in uses]
+    # A phrase is replaced as a whole.
+    sentences = [[*use.sentence[: use.position], use.word, *use.sentence[use.stop :]] for use in near]
+    positions = [[use.position] for use in near]
+    replaced = substitutes_in(sentences, positions, model, CANDIDATES, state=state, check=check)
+    for use, candidates in zip(near, replaced, strict=True):
         probabilities = np.exp([candidate.log_probability for candidate in candidates])
         for candidate, weight in zip(candidates, probabilities / probabilities.sum(), strict=True):
-            if any(map(str.isalpha, candidate.word)) and candidate.word.lower() != use.word.lower():
+            lowered = candidate.word.lower()
+            if any(map(str.isalpha, lowered)) and lowered not in common | {use.word.lower()}:
                 weights[candidate.word] += weight
     return [word for word, _ in weights.most_common(SUBSTITUTES)]
 
@@ -266,8 +272,9 @@ def _describe(
     distances = np.linalg.norm(points[members] - points[members].mean(axis=0), axis=1)
     typical: dict[Use, int] = {}  # the most typical use with each context
     for number in members[np.argsort(distances, kind="stable")].tolist():
-        words, position = uses[number].window(CONTEXT_WORDS)
-        typical.setdefault(Use((*words[:position], "", *words[position + 1 :]), position), number)
+        near = uses[number].window(CONTEXT_WORDS)
+        words = *near.sentence[: near.position], "", *near.sentence[near.stop :]
+        typical.setdefault(Use(words, near.position), number)
     nearest = list(typical.values())
     words = _substitutes(embedder, [uses[number] for number in nearest[:USES_SUBSTITUTED]], check)
     return UseCluster(len(members), nearest[:TYPICAL_USES], words)
@@ -300,7 +307,8 @@ def map_uses(
         fingerprint: `embedder.fingerprint()` if it is known; None: it is computed, which takes time.
         check: Called before each run of the language model, and after each batch of sentences that is embedded; an
             exception that it raises ends the computation.
-        vectors: The vectors of the uses at all layers, (N, L+1, 2D); None: they are embedded.
+        vectors: The vectors of the uses at all layers, (N, L+1, 2D), or of the representation, (N, 1, 2D); None: they
+            are embedded.
 
     Returns:
         The map.
@@ -315,6 +323,8 @@ def map_uses(
     weights = layer_weights(embedder.model, layers).numpy()
     if vectors is None:
         vectors = vectors_of_uses(uses, embedder, "all", check)
+    elif vectors.shape[1] == 1:
+        weights = np.ones(1, np.float32)
     points = principal_components(unit_vectors(np.einsum("nld,l->nd", vectors, weights)), CLUSTERED_DIMENSIONS)
     labels, silhouette = cluster(points, config.clusters, seed=config.seed)
     members = [np.flatnonzero(labels == number) for number in range(labels.max() + 1)]
@@ -331,43 +341,49 @@ def map_uses(
     )
 
 
-def word_map(
-    word: str,
+def senses(
+    word: Word,
     corpus: str | Path,
     model: Embedder | str | Path | None = None,
-    layers: str | int = "top",
+    layers: str | int | None = None,
     config: MapConfig | None = None,
     tokenize: bool = True,
 ) -> WordMap:
     """Collect the uses of a word in a corpus, and cluster them by their vectors; see `map_uses`.
 
     Args:
-        word: The word; case is ignored in sentences without an exact match, unless `config.match_case`.
-        corpus: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files. It is streamed.
+        word: A word or a phrase ("New York"), or several forms of it ("play,plays,played", or a list); case is ignored
+            in sentences without an exact match, unless `config.match_case`.
+        corpus: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files, which is streamed;
+            or a directory that `embed_file` wrote with the same model, whose vectors are read.
         model: An `Embedder`, which has substitutes if it was loaded with `softmax=True`; or a model as it takes one.
-        layers: Representation to cluster: "mix", "average", "sum", "top" or the number of a layer.
+        layers: Representation to cluster: "mix", "average", "sum", "top" or the number of a layer; None: "top", or the
+            one that is stored.
         config: Settings of the sampling and the clustering.
         tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`, at white space.
 
     Returns:
-        The map.
+        The map. Its clusters are senses only as far as these differ in grammar or topic.
 
     Raises:
-        ValueError: The corpus has fewer than three distinct uses of the word, or `layers` is invalid.
+        ValueError: The corpus has fewer than three distinct uses of the word, `layers` is invalid, or the stored
+            vectors are of another model or other layers.
         FileNotFoundError: There is no such corpus.
     """
     config = config or MapConfig()
-    files = find_files([corpus])
     embedder = resolve_embedder(model, softmax=True)
-    layer_weights(embedder.model, layers)  # an invalid choice is reported before the search
-    in_corpus = (use for of_sentence in uses_in_files(word, files, embedder, tokenize) for use in of_sentence)
+    opened = open_corpus(corpus, embedder, tokenize)
+    layers = opened.choose_layers(layers)  # an invalid choice is reported before the search
+    forms = WordForms.of(word, embedder.tokenize if tokenize else str.split)
+    in_corpus = (use for of_sentence in opened.uses(forms) for use in of_sentence)
     if config.match_case:
-        in_corpus = (use for use in in_corpus if use.word == word)
-    uses, uses_in_corpus = sample_uses(in_corpus, config.max_uses, config.seed)
-    return map_uses(word, uses, embedder, layers, config, uses_in_corpus=uses_in_corpus)
+        in_corpus = (use for use in in_corpus if use.words in forms.forms)
+    uses, count = sample_uses(in_corpus, config.max_uses, config.seed)
+    vectors = opened.vectors(uses, "all") if len(uses) > 2 else None
+    return map_uses(forms.name, uses, embedder, layers, config, uses_in_corpus=count, vectors=vectors)
 
 
-# --- Files -----------------------------------------------------------------------------------------------------------
+# --- The page --------------------------------------------------------------------------------------------------------
 
 
 def page_part(name: str) -> str:
@@ -384,18 +400,7 @@ def page(word_map: WordMap) -> str:
     return head + data + rest.replace("{script}", page_part("word_map.js"))
 
 
-def write_word_map(word_map: WordMap, directory: str | Path, overwrite: bool = False) -> None:
-    """Write senses.json and senses.html (scatter plots of all layers) to a directory, atomically.
-
-    Args:
-        word_map: The map.
-        directory: Created if it does not exist.
-        overwrite: Replace an existing map.
-
-    Raises:
-        FileExistsError: The directory is not empty, and holds no map or `overwrite` is not set.
-    """
-    check_output(directory, overwrite=overwrite, directory_of=JSON_NAME)
-    with atomic_directory(directory, overwrite) as partial:
-        (partial / JSON_NAME).write_text(json.dumps(word_map.to_json(), ensure_ascii=False) + "\n", encoding="utf-8")
-        (partial / PAGE_NAME).write_text(page(word_map), encoding="utf-8")
+def write_page(word_map: WordMap, file: str | Path, overwrite: bool = False) -> None:
+    """Write the page to a file, atomically. FileExistsError if it exists and `overwrite` is not set."""
+    with atomic_path(Path(file), overwrite) as partial:
+        partial.write_text(page(word_map), encoding="utf-8")

@@ -119,7 +119,7 @@ def lemma_senses(
 # --- Scores ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SenseReport(Report):
     """Word-sense disambiguation scores.
 

@@ -7,24 +7,26 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from elmokit.analysis.config import ChangeConfig, MapConfig
-from elmokit.cli.console import check_report, show, show_report
+from elmokit.cli.console import show
 from elmokit.cli.options import (
     UNSET,
     ComputeDtype,
+    Corpus,
+    CorpusLayers,
     Device,
+    Json,
+    Lemmas,
     Model,
-    OneLayer,
     OptionalState,
     Overwrite,
     Tokenize,
     state_defaults_in_text,
+    with_forms,
 )
 from elmokit.tasks.config import ColumnsConfig
 
 state_defaults_in_text(ColumnsConfig)
 state_defaults_in_text(MapConfig)
-
-ReportFile = Annotated[Path | None, arg(help="JSON file for the report."), UNSET]
 
 
 @dataclass(frozen=True)
@@ -40,22 +42,20 @@ class Probe:
     """Tagged sentences to select the L2 penalty on."""
     test: Annotated[Path | None, UNSET] = None
     """Tagged sentences for the final score."""
-    output: ReportFile = None
+    json: Json = False
     model: Model = None
     columns: Annotated[ColumnsConfig, arg(name="")] = ColumnsConfig()  # noqa: RUF009 (frozen)
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     device: Device = None
-    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.analysis.probe import probe_files
         from elmokit.embed.embedder import Embedder
 
-        check_report(self.output, [self.train, self.dev, self.test], self.overwrite)
         embedder = Embedder(self.model, self.device, self.dtype)
         report = probe_files(self.train, self.dev, self.test, embedder, self.state, **vars(self.columns))
-        show_report(report, self.output, self.overwrite)
+        show(report, self.json)
 
 
 @dataclass(frozen=True)
@@ -74,21 +74,19 @@ class Wsd:
     """WordNet's index.sense, or its directory: its first senses answer for lemmas absent from the training text."""
     neighbors: Annotated[int | None, UNSET] = None
     """Number of nearest training uses that vote for a sense (default: the nearest centroid decides)."""
-    output: ReportFile = None
+    json: Json = False
     model: Model = None
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     device: Device = None
-    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.analysis.wsd import wsd
         from elmokit.embed.embedder import Embedder
 
-        check_report(self.output, [*self.data, self.train, self.first_senses], self.overwrite)
         embedder = Embedder(self.model, self.device, self.dtype)
         report = wsd(self.data, self.train, self.first_senses, embedder, self.state, self.neighbors)
-        show_report(report, self.output, self.overwrite)
+        show(report, self.json)
 
 
 @dataclass(frozen=True)
@@ -96,27 +94,25 @@ class Change:
     """Measure how far apart the uses of words in two corpora are, with permutation tests."""
 
     words: Annotated[Positional[tuple[str, ...]], arg(metavar="WORD [WORD ...]", help_behavior_hint="(required)")]
-    """Words to compare. In sentences without an exact match, the case of letters is ignored."""
-    first: Path
-    """Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`."""
-    second: Path
-    """Another text, e.g. of a later period."""
-    output: ReportFile = None
+    """Words to compare; commas separate the forms of one, as in mouse,mice, and quotation marks hold a phrase. In
+    sentences without an exact match, the case of letters is ignored."""
+    first: Corpus
+    second: Corpus
+    lemma: Lemmas = None
+    json: Json = False
     config: Annotated[ChangeConfig, arg(name="")] = ChangeConfig()  # noqa: RUF009 (frozen)
     model: Model = None
-    layers: OneLayer = "top"
+    layers: CorpusLayers = None
     device: Device = None
     tokenize: Tokenize = True
-    overwrite: Overwrite = False
 
     def run(self) -> None:
-        from elmokit.analysis.change import semantic_change
+        from elmokit.analysis.change import change
         from elmokit.embed.embedder import Embedder
 
-        check_report(self.output, [self.first, self.second], self.overwrite)
+        words = [with_forms(word, self.lemma) for word in self.words]
         embedder, corpora = Embedder(self.model, self.device), (self.first, self.second)
-        report = semantic_change(self.words, *corpora, embedder, self.layers, self.config, self.tokenize)
-        show_report(report, self.output, self.overwrite)
+        show(change(words, *corpora, embedder, self.layers, self.config, self.tokenize), self.json)
 
 
 @dataclass(frozen=True)
@@ -124,28 +120,30 @@ class Senses:
     """Cluster the occurrences of a word in a corpus by their vectors; list typical sentences and substitutes."""
 
     word: Positional[str]
-    """Word to look up. In sentences without an exact match, the case of letters is ignored."""
-    corpus: Path
-    """Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`."""
+    """Word to look up; commas separate its forms, as in play,plays,played, and quotation marks hold a phrase. In
+    sentences without an exact match, the case of letters is ignored."""
+    corpus: Corpus
+    lemma: Lemmas = None
     output: Annotated[Path | None, UNSET] = None
-    """Directory for senses.json and senses.html (scatter plots of all layers)."""
+    """HTML file for scatter plots of all layers."""
+    json: Json = False
     config: Annotated[MapConfig, arg(name="")] = MapConfig()  # noqa: RUF009 (frozen)
     model: Model = None
-    layers: OneLayer = "top"
+    layers: CorpusLayers = None
     device: Device = None
     tokenize: Tokenize = True
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        from elmokit.analysis.word_map import JSON_NAME, PAGE_NAME, word_map, write_word_map
+        from elmokit.analysis.word_map import senses, write_page
         from elmokit.embed.embedder import Embedder
         from elmokit.fs.atomic import check_output
 
         if self.output is not None:
-            check_output(self.output, [self.corpus], overwrite=self.overwrite, directory_of=JSON_NAME)
+            check_output(self.output, [self.corpus], overwrite=self.overwrite)
         embedder = Embedder(self.model, self.device, softmax=True)
-        senses = word_map(self.word, self.corpus, embedder, self.layers, self.config, self.tokenize)
-        show(senses)
+        word = with_forms(self.word, self.lemma)
+        result = senses(word, self.corpus, embedder, self.layers, self.config, self.tokenize)
         if self.output is not None:
-            write_word_map(senses, self.output, self.overwrite)
-            print(f"\n{self.output}: {PAGE_NAME}, {JSON_NAME}")
+            write_page(result, self.output, self.overwrite)
+        show(result, self.json)

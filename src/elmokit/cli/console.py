@@ -8,11 +8,12 @@ output too.
 import re
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, fields, is_dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
+from json import dumps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -136,29 +137,23 @@ def _lines(values: Mapping[str, Any], indent: str = "") -> Iterator[str]:
             yield f"{indent}{name}: {_text(value)}".rstrip()
 
 
-def show(result: Any) -> None:
-    """Print a mapping, or a dataclass without a `__str__`, as lines `name: value`; anything else as `str` of it."""
-    if is_dataclass(result) and type(result).__str__ is object.__str__:
+def show(result: Any, json: bool = False) -> None:
+    """Print a result.
+
+    Args:
+        result: A mapping, or a dataclass without a `__str__`, is printed as lines `name: value`, a sequence as a line
+            per item, anything else as `str` of it.
+        json: Print one line of JSON instead.
+    """
+    if json:
+        from elmokit.analysis.report import as_json  # imported here because it loads NumPy
+
+        result = dumps(as_json(result), ensure_ascii=False)
+    elif isinstance(result, Sequence) and not isinstance(result, str):
+        result = "\n".join(map(str, result))
+    elif is_dataclass(result) and type(result).__str__ is object.__str__:
         result = asdict(result)  # pyright: ignore[reportArgumentType]  (an instance, not a class)
     print("\n".join(_lines(result)) if isinstance(result, Mapping) else result, flush=True)
-
-
-def check_report(path: Path | None, inputs: Iterable[Path | None], overwrite: bool) -> None:
-    """Check, before the work, that a report can be written, if one is wanted. Raises as `check_output`."""
-    from elmokit.fs.atomic import check_output  # imported here because it loads safetensors
-
-    if path is not None:
-        check_output(path, list(filter(None, inputs)), overwrite=overwrite)
-
-
-def show_report(report: Any, path: Path | None, overwrite: bool) -> None:
-    """Print a report, and write it to a file as JSON, if one is wanted."""
-    from elmokit.fs.atomic import write_json
-
-    show(report)
-    if path is not None:
-        write_json(path, report.to_json(), overwrite)
-        show(f"{path}: report as JSON")
 
 
 # --- Messages --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,17 @@ from typing import Annotated, ClassVar, Literal
 from tyro.conf import Positional, arg
 
 from elmokit.cli.console import output_file, show
-from elmokit.cli.options import UNSET, Column, Device, Language, Model, Overwrite, Tokenize, state_defaults_in_text
+from elmokit.cli.options import (
+    UNSET,
+    Column,
+    Device,
+    Json,
+    Language,
+    Model,
+    Overwrite,
+    Tokenize,
+    state_defaults_in_text,
+)
 from elmokit.settings import StatePolicy
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 
@@ -202,6 +212,7 @@ class Substitutes:
     state: Literal["zeros", "warm"] = "zeros"
     """Initial state: zeros, or the model's warm state."""
     tokenize: Tokenize = True
+    json: Json = False
 
     def run(self) -> None:
         from elmokit.checkpoints.loading import load
@@ -210,12 +221,8 @@ class Substitutes:
 
         model = load(self.model)
         words = words_of(model, self.sentence, self.tokenize)
-        positions = self.positions or tuple(range(len(words)))
-        candidates = substitutes(
-            words, model, positions=positions, top=self.top, direction=self.direction, state=self.state
-        )
-        labels = (f"{position} {words[position]}" for position in positions)
-        show({label: ", ".join(map(str, row)) for label, row in zip(labels, candidates, strict=True)})
+        options = {"top": self.top, "direction": self.direction, "state": self.state}
+        show(substitutes(words, model, positions=self.positions or None, **options), self.json)
 
 
 @dataclass(frozen=True)
@@ -225,18 +232,18 @@ class NextWords:
     sentence: Positional[str]
     """The words so far."""
     top: int = 10
-    """Number of candidates. </S> means that the sentence ends, <UNK> stands for all words outside the vocabulary."""
+    """Number of candidates. </S> means that the sentence ends."""
     direction: Literal["forward", "backward"] = "forward"
     """Predict the word after the given words (forward), or the word before them (backward)."""
     model: Model = None
     state: Literal["zeros", "warm"] = "zeros"
     """Initial state: zeros, or the model's warm state."""
     tokenize: Tokenize = True
+    json: Json = False
 
     def run(self) -> None:
         from elmokit.checkpoints.loading import load
         from elmokit.lm.candidates import next_words
 
         options = {"top": self.top, "direction": self.direction, "state": self.state, "tokenize": self.tokenize}
-        candidates = next_words(self.sentence, load(self.model), **options)
-        show({candidate.word: candidate.log_probability for candidate in candidates})
+        show(next_words(self.sentence, load(self.model), **options), self.json)

@@ -1,6 +1,7 @@
 """Options shared by several verbs, each with its help text."""
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Literal, get_type_hints
 
 from tyro.conf import DisallowNone, PositionalMetavarFromFieldName, arg
@@ -43,7 +44,28 @@ OneLayer = Annotated[
         help="Representation: the model's mix, the average, the sum, the top, or the number of a layer (0: the tokens)."
     ),
 ]
+CorpusLayers = Annotated[
+    Literal["mix", "average", "sum", "top"] | int | None,
+    arg(
+        help="Representation: the model's mix, the average, the sum, the top, or the number of a layer (default: the "
+        "one that is stored, else top)."
+    ),
+    UNSET,
+]
+Corpus = Annotated[
+    Path,
+    arg(
+        help="Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`; or one "
+        "written by `elmokit embed`, whose vectors are then read, not computed."
+    ),
+]
+Lemmas = Annotated[
+    Path | None,
+    arg(help="Table with a form, a tab and its lemma on each line: a word then stands for all forms of this lemma."),
+    UNSET,
+]
 Overwrite = Annotated[bool, arg(help="Replace an existing output.")]
+Json = Annotated[bool, arg(help="Print the result as JSON.")]
 # Every verb reads text by this rule.
 Tokenize = Annotated[
     bool,
@@ -71,3 +93,14 @@ ComputeDtype = Annotated[
     ),
 ]
 StorageDtype = Annotated[settings.StorageDtype, arg(help="Number type on disk.")]
+
+
+def with_forms(word: str, lemmas: Path | None) -> str | list[str]:
+    """The word, or with a table of lemmas its forms. ValueError if the table lacks it."""
+    if lemmas is None:
+        return word
+    from elmokit.analysis.uses import read_lemmas
+
+    if word not in (forms := read_lemmas(lemmas)):
+        raise ValueError(f"{lemmas} has no form of the lemma {word!r}")
+    return forms[word]

@@ -11,14 +11,19 @@ from elmokit.cli.options import (
     UNSET,
     Column,
     ComputeDtype,
+    Corpus,
+    CorpusLayers,
     Device,
+    Json,
     Layers,
+    Lemmas,
     Model,
     OneLayer,
     OptionalState,
     Overwrite,
     StorageDtype,
     Tokenize,
+    with_forms,
 )
 
 EMBED_OUTPUT = (
@@ -151,7 +156,8 @@ class Compare:
     """Print the cosine similarities of one word's vectors across sentences."""
 
     word: Positional[str]
-    """Word to look up. In sentences without an exact match, the case of letters is ignored."""
+    """Word to look up; commas separate its forms, as in play,plays,played, and quotation marks hold a phrase. In
+    sentences without an exact match, the case of letters is ignored."""
     sentences: Annotated[
         Positional[tuple[str, ...]], arg(metavar="SENTENCE [SENTENCE ...]", help_behavior_hint="(required)")
     ]
@@ -159,16 +165,19 @@ class Compare:
     other: Annotated[tuple[str, ...], UNSET] = ()
     """Sentences in which the word has another sense; a summary then contrasts the two senses."""
     model: Model = None
-    layers: Annotated[Layers, arg(help=f"{LAYERS}.")] = "all"
+    lemma: Lemmas = None
+    layers: Annotated[Layers | None, arg(help=f"{LAYERS} (default: mix and all but 0)."), UNSET] = None
     device: Device = None
     tokenize: Tokenize = True
+    json: Json = False
 
     def run(self) -> None:
         from elmokit.analysis.similarity import compare
         from elmokit.embed.embedder import Embedder
 
         embedder = Embedder(self.model, self.device)
-        show(compare(self.word, self.sentences, embedder, self.layers, self.tokenize, self.other))
+        word = with_forms(self.word, self.lemma)
+        show(compare(word, self.sentences, embedder, self.layers, self.tokenize, self.other), self.json)
 
 
 @dataclass(frozen=True)
@@ -176,21 +185,23 @@ class Neighbors:
     """Find the occurrences of a word in a corpus that are nearest in meaning to its occurrence in a sentence."""
 
     word: Positional[str]
-    """Word to look up. In sentences without an exact match, the case of letters is ignored."""
+    """Word to look up; commas separate its forms, as in play,plays,played, and quotation marks hold a phrase. In
+    sentences without an exact match, the case of letters is ignored."""
     sentence: Annotated[str, arg(name="in")]
     """Sentence with the occurrence to search for."""
-    corpus: Path
-    """Text to search (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`."""
+    corpus: Corpus
+    lemma: Lemmas = None
     count: int = 10
     """Number of neighbors to print."""
     model: Model = None
-    layers: OneLayer = "top"
+    layers: CorpusLayers = None
     device: Device = None
     any_word: bool = False
     """Search the occurrences of all words, not only of this one."""
     max_sentences: Annotated[int | None, UNSET] = None
     """Maximum number of sentences with the word to search (default: all)."""
     tokenize: Tokenize = True
+    json: Json = False
 
     def run(self) -> None:
         from elmokit.analysis.config import SearchConfig
@@ -199,4 +210,6 @@ class Neighbors:
 
         config = SearchConfig(self.count, self.any_word, self.max_sentences)
         embedder = Embedder(self.model, self.device)
-        show(neighbors(self.word, self.sentence, self.corpus, embedder, self.layers, config, self.tokenize))
+        word = with_forms(self.word, self.lemma)
+        found = neighbors(word, self.sentence, self.corpus, embedder, self.layers, config, self.tokenize)
+        show(found, self.json)

@@ -48,7 +48,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         '--other "The play has five acts" "He wrote the play"',
     ),
     "neighbors": (f'elmokit neighbors play --in "The play was a success" --corpus {DATA}/sentences.txt',),
-    "senses": (f"elmokit senses play --corpus {DATA}/sentences.txt --output runs/senses",),
+    "senses": (f"elmokit senses play --corpus {DATA}/sentences.txt --output runs/senses.html",),
     "change": (f"elmokit change mouse house --first {DATA}/mouse-1950.txt --second {DATA}/mouse-2000.txt",),
     "prepare": (f"elmokit prepare {DATA}/raw/*.txt --exclude {DATA}/heldout.txt --output runs/shards",),
     "pretrain": (

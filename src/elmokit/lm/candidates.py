@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -38,6 +39,30 @@ class Candidate:
         return f"{self.word} {self.log_probability:.3f}"
 
 
+@dataclass(frozen=True, repr=False)
+class Candidates(Sequence[Candidate]):
+    """The candidates at a position of a sentence, from 0, the most likely first, and the word that is there, if any."""
+
+    position: int
+    word: str | None
+    candidates: tuple[Candidate, ...]
+
+    @overload
+    def __getitem__(self, number: int) -> Candidate: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> tuple[Candidate, ...]: ...
+
+    def __getitem__(self, number: int | slice) -> Any:
+        return self.candidates[number]
+
+    def __len__(self) -> int:
+        return len(self.candidates)
+
+    def __repr__(self) -> str:
+        return f"{self.position} {self.word or '...'}: {', '.join(map(str, self.candidates))}"
+
+
 def _words_of_one(model: Pretrained, sentence: Sentence, tokenize: bool) -> Sequence[str]:
     """`words_of`; ValueError for a list of sentences."""
     words = words_of(model, sentence, tokenize)
@@ -47,15 +72,18 @@ def _words_of_one(model: Pretrained, sentence: Sentence, tokenize: bool) -> Sequ
 
 
 @torch.no_grad()
-def _outputs(model: Pretrained, words: Sequence[str], state: str, check: Callable[[], None] | None) -> Tensor:
-    """Inputs of the softmax for a sentence, (2, T+1, D).
+def _outputs(
+    model: Pretrained, sentences: Sequence[Sequence[str]], state: str, check: Callable[[], None] | None
+) -> Tensor:
+    """Inputs of the softmax for sentences, (2, N, D), T+1 for each of T words.
 
-    Position k predicts word k forward (</S> at the last position), and word k-1 backward (<S> at the first).
+    Of these, number k predicts word k forward (</S> at the last position), and word k-1 backward (<S> at the first).
     """
-    check_length(len(words), "the sentence")
+    for words in sentences:
+        check_length(len(words), "the sentence")
     if check is not None:
         check()
-    batch = scoring_batch([words], np.zeros(1, dtype=np.int64), 1, reset=True)
+    batch = scoring_batch(sentences, np.arange(len(sentences)), len(sentences), reset=True)
     return final_outputs(model.bilm, parts_of(model)[2], batch, start=model.start(state))[0]
 
 
@@ -71,7 +99,9 @@ def _in_both_contexts(forward: Tensor, backward: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _best(model: Pretrained, outputs: Tensor, excluded: Sequence[Sequence[int]], top: int) -> list[list[Candidate]]:
+def _best(
+    model: Pretrained, outputs: Tensor, excluded: Sequence[Sequence[int]], top: int
+) -> list[tuple[Candidate, ...]]:
     """The most likely words at P positions, except the ids excluded at each, from softmax inputs (1 or 2, P, D)."""
     _, softmax, vocab = parts_of(model)
     outputs, candidates = outputs.to(softmax.weight.dtype), []
@@ -82,7 +112,7 @@ def _best(model: Pretrained, outputs: Tensor, excluded: Sequence[Sequence[int]],
             row[excluded[len(candidates)]] = -math.inf
             values, ids = row.topk(min(top, len(vocab)))
             named = zip(ids.tolist(), values.tolist(), strict=True)
-            candidates.append([Candidate(vocab.words[number], value) for number, value in named if value > -math.inf])
+            candidates.append(tuple(Candidate(vocab.words[n], value) for n, value in named if value > -math.inf))
     return candidates
 
 
@@ -97,7 +127,7 @@ def substitutes(
     device: str | None = None,
     tokenize: bool = True,
     check: Callable[[], None] | None = None,
-) -> list[list[Candidate]]:
+) -> list[Candidates]:
     """Predict the most likely replacements of words, given their contexts.
 
     The word itself is not part of its context, and may be among its candidates. <S>, </S> and <UNK> are excluded, and
@@ -123,27 +153,43 @@ def substitutes(
             vocabulary, or reads both directions at once and one is asked for.
         KeyError: There is no such direction.
     """
-    model, directions = resolve_language_model(model, device), DIRECTIONS[direction]
+    model = resolve_language_model(model, device)
     words = _words_of_one(model, sentence, tokenize)
     positions = range(len(words)) if positions is None else positions
     for position in positions:
         if not 0 <= position < len(words):
             raise ValueError(f"there is no word {position} in a sentence of {len(words)} words, counted from 0")
-    bilm, _, vocab = parts_of(model)
+    return substitutes_in([words], [positions], model, top, direction, state, check)
+
+
+def substitutes_in(
+    sentences: Sequence[Sequence[str]],
+    positions: Sequence[Sequence[int]],
+    model: Pretrained,
+    top: int,
+    direction: str = "both",
+    state: str = "zeros",
+    check: Callable[[], None] | None = None,
+) -> list[Candidates]:
+    """`substitutes` of the words at some positions of several sentences, which are run side by side."""
+    directions, (bilm, _, vocab) = DIRECTIONS[direction], parts_of(model)
     if model.config.sequence_encoder.merges_directions:
         if direction != "both":
             raise ValueError(f"this model reads both directions at once: direction must be both, not {direction!r}")
         model.start(state)
         with torch.no_grad():
-            selected = outputs_of_hidden(bilm, vocab, [words], [positions], check)[None]
+            selected = outputs_of_hidden(bilm, vocab, sentences, positions, check)[None]
     else:
-        outputs = _outputs(model, words, state, check)
-        indices = torch.tensor(positions, dtype=torch.int64, device="cpu")
+        outputs = _outputs(model, sentences, state, check)
+        starts = np.cumsum([0, *(len(words) + 1 for words in sentences)]).tolist()
+        numbers = [start + place for start, of_one in zip(starts, positions, strict=False) for place in of_one]
+        indices = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         selected = torch.stack([outputs[d, indices + d] for d in directions])
+    places = [(place, words[place]) for words, of_one in zip(sentences, positions, strict=True) for place in of_one]
     specials = [vocab.bos, vocab.eos, vocab.unk]
     specials_and_marks = [*specials, *vocab.marks.tolist()]
-    excluded = [specials if is_mark(words[position]) else specials_and_marks for position in positions]
-    return _best(model, selected, excluded, top)
+    best = _best(model, selected, [specials if is_mark(word) else specials_and_marks for _, word in places], top)
+    return [Candidates(place, word, found) for (place, word), found in zip(places, best, strict=True)]
 
 
 def next_words(
@@ -156,11 +202,11 @@ def next_words(
     device: str | None = None,
     tokenize: bool = True,
     check: Callable[[], None] | None = None,
-) -> list[Candidate]:
+) -> Candidates:
     """Predict the next word of an unfinished sentence, or the word before the given words.
 
-    Probabilities are those of the full softmax: </S> (backward <S>) means that the sentence ends (begins) there, <UNK>
-    stands for all words outside the vocabulary.
+    Probabilities are those of the full softmax: </S> (backward <S>) means that the sentence ends (begins) there.
+    <UNK>, which stands for all words outside the vocabulary, is left out.
 
     Args:
         sentence: A list of tokens, or a string, which the model's tokenizer splits.
@@ -182,6 +228,8 @@ def next_words(
     model, d = resolve_language_model(model, device), ("forward", "backward").index(direction)
     if model.config.sequence_encoder.merges_directions:
         raise ValueError("this model predicts words from both sides, so it cannot predict a next word: use substitutes")
-    outputs = _outputs(model, _words_of_one(model, sentence, tokenize), state, check)
+    words = _words_of_one(model, sentence, tokenize)
+    outputs = _outputs(model, [words], state, check)
     end = outputs[d, :1] if d else outputs[d, -1:]
-    return _best(model, end[None], [[]], top)[0]
+    (best,) = _best(model, end[None], [[parts_of(model)[2].unk]], top)
+    return Candidates(-1 if d else len(words), None, best)

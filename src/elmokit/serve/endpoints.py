@@ -161,7 +161,7 @@ async def compare(request: ServiceRequest, body: schemas.CompareRequest) -> Any:
     def compare_all(job: Job) -> Any:
         if len(uses_in_each(body.word, sentences)) > MAX_COUNT:  # the number of similarities grows quadratically
             raise ValueError(f"there are more than {MAX_COUNT} uses of {body.word!r} to compare: send fewer sentences")
-        return compare_uses(body.word, sentences, request.service.embedder)
+        return compare_uses(body.word, sentences, request.service.embedder, "all")
 
     comparison = await request.run(compare_all)
     layers = [{"name": name, "similarities": matrix.tolist()} for name, matrix in comparison.similarities.items()]
@@ -241,7 +241,7 @@ async def substitutes(request: ServiceRequest, body: schemas.SubstitutesRequest)
     options |= {"positions": positions}
     results = await request.run(lambda job: candidates.substitutes(words, model, check=job.check, **options))
     return [
-        {"word": words[position], "position": position, "candidates": of_word}
+        {"word": words[position], "position": position, "candidates": of_word.candidates}
         for position, of_word in zip(positions, results, strict=True)
     ]
 
@@ -253,7 +253,7 @@ async def next_words(request: ServiceRequest, body: schemas.NextWordsRequest) ->
     (words,) = await request.words_of([body.sentence])
     options = {"top": body.top, "direction": body.direction, "state": model.single_sentence_state}
     results = await request.run(lambda job: candidates.next_words(words, model, check=job.check, **options))
-    return {"words": list(words), "candidates": results}
+    return {"words": list(words), "candidates": results.candidates}
 
 
 # --- A task ----------------------------------------------------------------------------------------------------------

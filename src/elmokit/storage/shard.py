@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -97,7 +97,17 @@ class Shard:
     def words(self, begin: int, end: int) -> list[str]:
         """Read the words begin : end."""
         bounds = self._token_offsets[begin : end + 1].tolist()
-        return [self._token_bytes[first:last].tobytes().decode() for first, last in pairwise(bounds)]
+        text, start = self._token_bytes[bounds[0] : bounds[-1]].tobytes(), bounds[0]
+        return [text[first - start : last - start].decode() for first, last in pairwise(bounds)]
+
+    def lines_with(self, words: Collection[str]) -> np.ndarray:
+        """The numbers of the lines in the shard that have one of some words, in lower case or any other."""
+        # Only words of a length in bytes that one of them has in either case are read.
+        lengths = {len(cased.encode()) for word in words for cased in (word, word.upper())}
+        places = np.flatnonzero(np.isin(np.diff(self._token_offsets), list(lengths))).tolist()
+        text, bounds = self._token_bytes.tobytes(), self._token_offsets.tolist()
+        found = [place for place in places if text[bounds[place] : bounds[place + 1]].decode().lower() in words]
+        return np.unique(np.searchsorted(self.offsets, found, side="right") - 1)
 
     def vectors(self, begin: int, end: int) -> np.ndarray:
         """Read the vectors (n, 2D) or (n, L+1, 2D) of the words begin : end."""

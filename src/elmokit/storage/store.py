@@ -11,7 +11,7 @@ Every shard holds the same number of sentences (the last may hold fewer):
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -217,10 +217,28 @@ class EmbeddingStore:
         shard, begin, end = self._bounds(number)
         return shard.words(begin, end)
 
-    def vectors(self, number: int) -> np.ndarray:
-        """Read the vectors of a line, (T, 2D), or (T, L+1, 2D) for all layers."""
+    def vectors(self, number: int, words: slice = slice(None)) -> np.ndarray:
+        """Read the vectors of a line, (T, 2D), or (T, L+1, 2D) for all layers; or those of some of its words."""
         shard, begin, end = self._bounds(number)
-        return shard.vectors(begin, end)
+        first, last, _ = words.indices(end - begin)
+        return shard.vectors(begin + first, begin + last)
+
+    def lines_with(self, words: Collection[str]) -> Iterator[int]:
+        """The numbers of the lines that have one of some words, whatever the case of its letters."""
+        lowered = {word.lower() for word in words}
+        for part in range(self.index.num_parts):
+            lines = self._shard(part).lines_with(lowered) + part * self.index.sentences_per_part
+            yield from lines.tolist()
+
+    def lengths(self) -> np.ndarray:
+        """The number of words of each line."""
+        return np.concatenate([np.diff(self._shard(part).offsets) for part in range(self.index.num_parts)])
+
+    def blocks(self, words: int) -> Iterator[np.ndarray]:
+        """Read the vectors of all words, up to `words` at a time."""
+        for shard in map(self._shard, range(self.index.num_parts)):
+            for begin in range(0, int(shard.offsets[-1]), words):
+                yield shard.vectors(begin, begin + words)
 
     def _bounds(self, number: int) -> tuple[Shard, int, int]:
         """The shard that holds a line, and the line's first word and end there."""
