@@ -17,6 +17,7 @@ import elmokit.tasks.fitting.model  # it takes Embedder, before a test replaces 
 from elmokit import cli
 from elmokit.analysis.config import ChangeConfig, MapConfig, SearchConfig
 from elmokit.cli import verbs
+from elmokit.lm.scoring import score_file
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.ops.dispatch import available_backends, get_backend
 from elmokit.ops.native.library import describe_target
@@ -513,6 +514,7 @@ def _change(model: str) -> dict[str, Any]:
 
 
 JSON: dict[str, Callable[[str], Any]] = {
+    "score text.txt --output scores.jsonl": lambda model: vars(score_file("text.txt", "again.jsonl", model)),
     f"compare dog,dogs '{SENTENCES[0]}' '{SENTENCES[1]}' --other '{SENTENCES[2]}' '{SENTENCES[3]}'": _compare,
     "neighbors 'a dog' --in 'a dog barks' --corpus text.txt": _neighbors,
     "senses dog --lemma lemmas.tsv --corpus text.txt": _senses,

@@ -187,13 +187,17 @@ class Score:
     device: Device = None
     tokenize: Tokenize = True
     column: Column = None
+    json: Annotated[bool, arg(help="Print the perplexity as JSON.")] = False
 
     def run(self) -> None:
         from elmokit.lm.scoring import score_file
 
+        options = dict(vars(self))
+        del options["json"]
         with output_file(self.output, ".tsv" if self.tsv or self.per != "token" else ".jsonl") as output:
-            show(score_file(**{**vars(self), "output": output}))
-            show(f"{self.output}: the scores")
+            show(score_file(**options | {"output": output}), self.json)
+            if not self.json:
+                show(f"{self.output}: the scores")
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class TextSurprisal:
     unknown: int
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class _Score(ABC):
     """What the scores of both kinds of models share."""
 
@@ -67,6 +67,11 @@ class _Score(ABC):
     def unknown(self) -> int:
         """Number of words scored as <UNK>."""
         return int(self.is_unknown.sum())
+
+    def __repr__(self) -> str:
+        """A line for each word, with its surprisal in each direction."""
+        rows = zip(self.words, np.atleast_2d(self.surprisal).T.tolist(), strict=True)
+        return "\n".join(f"{'  '.join(f'{bits:6.2f}' for bits in surprisal)}  {word}" for word, surprisal in rows)
 
     @property
     @abstractmethod
@@ -111,7 +116,7 @@ class _Score(ABC):
         return [TextSurprisal(text[start:end], start, end, tuple(bits), count) for (start, end), bits, count in rows]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class SentenceScore(_Score):
     """Log-probabilities of a sentence of T words.
 
@@ -149,7 +154,7 @@ class SentenceScore(_Score):
     measure = perplexity
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class MaskedScore(_Score):
     """Log-probabilities of a sentence of T words under a model that merges the two directions.
 
