@@ -47,7 +47,18 @@ class Server:
     """`elmokit serve` in a process of its own, as a context manager."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        command = [sys.executable, "-m", "elmokit", "serve", "--model", arguments.model, "--dtype", arguments.dtype, "--port", "0"]
+        command = [
+            sys.executable,
+            "-m",
+            "elmokit",
+            "serve",
+            "--model",
+            arguments.model,
+            "--dtype",
+            arguments.dtype,
+            "--port",
+            "0",
+        ]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

@@ -192,10 +192,10 @@ class Score:
     def run(self) -> None:
         from elmokit.lm.scoring import score_file
 
-        options = dict(vars(self))
+        options: dict[str, Any] = dict(vars(self))
         del options["json"]
         with output_file(self.output, ".tsv" if self.tsv or self.per != "token" else ".jsonl") as output:
-            show(score_file(**options | {"output": output}), self.json)
+            show(score_file(**{**options, "output": output}), self.json)
             if not self.json:
                 show(f"{self.output}: the scores")
 
