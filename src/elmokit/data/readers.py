@@ -240,7 +240,7 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
                         "to conllu if it is CoNLL-U, otherwise set word_column, counted from 0"
                     )
             if len(words) > LONG_SENTENCE:
-                where = f"{path}: the sentence before line {line.number} has {len(words)} words"
+                where = f"{path}: the sentence that begins with {words[0]!r} has {len(words)} words"
                 warnings.warn(f"{where}: are sentences separated by empty lines?", stacklevel=2)
             distinct.update(words if len(distinct) < 2 else ())
             # "_" is CoNLL-U's mark for a missing value; in columns such as feats it is a value.

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from elmokit.data.chunks import chunks
 from elmokit.ops.packing import PackedText, pack_sentences
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
@@ -346,16 +347,7 @@ def sentence_batches(sentences: Iterable[Sequence[str]], words: int) -> Iterator
         sentences: Lists of words.
         words: Size of a batch in words and boundaries, two per sentence; it ends with the sentence that reaches it.
 
-    Yields:
+    Returns:
         The batches; the last may have fewer words.
     """
-    batch: list[Sequence[str]] = []
-    size = 0
-    for sentence in sentences:
-        batch.append(sentence)
-        size += len(sentence) + 2
-        if size >= words:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    return chunks(sentences, lambda sentence: len(sentence) + 2, words)

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context, parent_process
 from typing import NamedTuple
 
+from elmokit.data.chunks import chunks
 from elmokit.data.documents import Document
 from elmokit.data.duplicates import Fingerprint, fingerprints
 from elmokit.text.tokenizer import Tokenizer
@@ -47,15 +48,7 @@ def _tokenize(line: str, tokenizer: Tokenizer) -> str:
 
 
 def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    chunk: list[Document] = []
-    characters = 0
-    for document in documents:
-        chunk.append(document)
-        characters += sum(map(len, document.lines))
-        if characters >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, characters = [], 0
-    yield chunk
+    return chunks(documents, lambda document: sum(map(len, document.lines)), CHUNK_CHARACTERS)
 
 
 def _start_worker() -> None:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from elmokit.data.chunks import chunks
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_path
 from elmokit.progress import ProgressBar
@@ -27,23 +28,6 @@ Words = Sequence[str]  # a tokenized sentence
 
 SEGMENT_BYTES = 1 << 26  # of vectors that are computed, held in memory and written at a time
 INDEX_DTYPE = np.dtype([("digest", "S16"), ("words", np.int64)])
-
-
-T = TypeVar("T")
-
-
-def chunks(items: Iterable[T], size: Callable[[T], int], least: int) -> Iterator[list[T]]:
-    """Lists of consecutive items, whose sizes add up to `least`, or somewhat more."""
-    chunk: list[T] = []
-    total = 0
-    for item in items:
-        chunk.append(item)
-        total += size(item)
-        if total >= least:
-            yield chunk
-            chunk, total = [], 0
-    if chunk:
-        yield chunk
 
 
 class FrozenEncoder(Protocol):

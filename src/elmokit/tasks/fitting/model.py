@@ -31,6 +31,7 @@ from elmokit.checkpoints import loading
 from elmokit.checkpoints.loading import Layout, check_overwritable
 from elmokit.checkpoints.pretrained import CheckpointError, Pretrained, check_shapes
 from elmokit.config import CharCNNConfig
+from elmokit.data.chunks import chunks
 from elmokit.data.text_files import read_texts
 from elmokit.embed.embedder import Embedder
 from elmokit.fs.atomic import atomic_directory, check_output
@@ -42,7 +43,7 @@ from elmokit.progress import ProgressBar
 from elmokit.runtime import pick_device
 from elmokit.settings import conform
 from elmokit.tasks.config import TASKS, WordsConfig
-from elmokit.tasks.fitting.frozen import BiLMLayers, TransformerEncoder, VectorCache, chunks
+from elmokit.tasks.fitting.frozen import BiLMLayers, TransformerEncoder, VectorCache
 from elmokit.tasks.fitting.task import Task, TaskNetwork, TaskScores, find_task, read_examples, read_table
 from elmokit.tasks.fitting.words import CHARACTERS, Sentences, WordEncoder, WordTable, WordVectors, mix_weights
 from elmokit.text.tokenizers import get_tokenizer
