@@ -143,6 +143,8 @@ class ScalarMix(nn.Module, FromParams):
     ) -> None:
         super().__init__()
         initial = [0.0] * mixture_size if initial_scalar_parameters is None else initial_scalar_parameters
+        if len(initial) != mixture_size:
+            raise ConfigurationError(f"{len(initial)} initial_scalar_parameters for {mixture_size} tensors")
         self.mixture_size, self.do_layer_norm = mixture_size, do_layer_norm
         self.scalar_parameters = nn.ParameterList(
             nn.Parameter(torch.tensor([float(number)]), requires_grad=trainable) for number in initial
