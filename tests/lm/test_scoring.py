@@ -17,6 +17,7 @@ from small_language_model import SENTENCES, SPECIALS, brute_force, small_languag
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, LSTMConfig
+from elmokit.embed.embedder import Embedder
 from elmokit.lm.candidates import next_words
 from elmokit.lm.evaluate import evaluate, measure
 from elmokit.lm.scoring import MaskedScore, SentenceScore, Unit, score, score_file, scores
@@ -87,6 +88,8 @@ def test_score_splits_strings_with_the_models_tokenizer(model: Pretrained) -> No
     (result,) = score(["a can't."], model)
     assert result.words == ("a", "ca", "n't", ".")
     assert score([], model) == []
+    (of_embedder,) = score(["a can't."], Embedder(model, device="cpu"))  # type: ignore[arg-type]
+    np.testing.assert_allclose(of_embedder.surprisal, result.surprisal, atol=1e-5)
     for wrong in ("a b", {"text": ["a b"]}):
         with pytest.raises(ValueError, match="a list"):
             score(wrong, model)  # type: ignore[arg-type]

@@ -105,8 +105,10 @@ def test_store_of_blank_lines_is_read(tmp_path: Path, sentences: list[list[str]]
 
 def test_other_incomplete_and_foreign_directories_are_refused(tmp_path: Path) -> None:
     fill(tmp_path / "out", TOP)
-    with pytest.raises(ValueError, match="model is 'abc', now 'xyz'; source_bytes is 0, now 7"):
-        begin_store(tmp_path / "out", replace(TOP, model="xyz", source_bytes=7))
+    with pytest.raises(ValueError, match="another model; another text"):
+        begin_store(tmp_path / "out", replace(TOP, model="xyz", arguments="text 7"))
+    before, now = (replace(TOP, arguments=f"state {state}, text {text}") for state, text in (("warm", 1), ("zeros", 2)))
+    assert now.differences(before) == "state warm; state zeros; another text" and not now.differences(now)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.txt").write_text("mine")
     with pytest.raises(ValueError, match="not empty"):

@@ -234,6 +234,7 @@ def _tensors_of(model: Pretrained) -> dict[str, Tensor]:
 
 def resolve_model(model: ModelSource, *, softmax: bool = False) -> Pretrained:
     """The model itself if it is loaded, else `load(model)`; every function with an argument `model` uses this."""
+    model = getattr(model, "model", model)  # of an Embedder
     return model if isinstance(model, Pretrained) else load(model, softmax=softmax)
 
 

@@ -98,7 +98,7 @@ class Prepare:
 class Pretrain:
     """Pretrain a bidirectional language model on text. Rerun the command to resume an interrupted run.
 
-    Two cores with AVX-512 read 100 million words in about 5 hours with the preset small. The LSTMs of medium and
+    Two cores with AVX-512 read 100 million words in about 8 hours with the preset small. The LSTMs of medium and
     original do 4 and 16 times as much work per word.
     """
 

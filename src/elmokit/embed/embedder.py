@@ -181,6 +181,8 @@ class Embedder:
 
     def tokenize(self, text: str) -> list[str]:
         """Split a text as the model's training text was; at white space if the model names no tokenizer."""
+        if not isinstance(text, str):
+            raise ValueError(f"tokenize takes one string, not a {type(text).__name__}: call it for each text")
         # Here, as a tokenizer may need a library that is not installed, and lists of words need no tokenizer.
         return get_tokenizer(self.model.tokenizer or TOKENIZED).split(text)
 

@@ -171,7 +171,9 @@ def encode_file(
     """
     file, output = Path(file).expanduser(), Path(output).expanduser()
     if suffixes_of(output) != (".npy", ""):
-        raise ValueError(f"one vector a line is written as a NumPy file: name the output {output.name}.npy")
+        raise ValueError(
+            f"encode writes a NumPy file: name the output {output.with_suffix('.npy').name}, not {output.name}"
+        )
     pooled = Pooling(pooling, normalize_embeddings)
     _check_output(output, file, write_npy, overwrite)
     embedder = resolve_embedder(model, device, dtype)

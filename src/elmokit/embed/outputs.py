@@ -73,7 +73,7 @@ def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
         choices = f"layers must be mix, average, sum, top, or a number from 0 (the tokens) to {count - 1} (the top)"
         if layers == "all":
             raise ValueError(f"one vector is needed, of one layer or mix: {choices}")
-        raise ValueError(f"{choices}, or all where a word may have several vectors; not {layers!r}")
+        raise ValueError(f"{choices}, or all for every layer; not {layers!r}")
     return torch.eye(count, dtype=torch.float32, device="cpu")[operator.index(number)]
 
 

@@ -243,7 +243,7 @@ def score(
 
     Args:
         sentences: Lists of tokens, or strings, which the model's tokenizer splits.
-        model: A loaded model with its softmax, or a path or name as for `elmokit.load`.
+        model: A loaded model with its softmax, an `Embedder` that has it, or a path or name as for `elmokit.load`.
         state: Initial state of a sentence: "zeros", "warm", or "carry", where sentence i starts from the final state of
             sentence i - `batch_size`.
         batch_size: Number of rows with carried state; otherwise it has no effect.

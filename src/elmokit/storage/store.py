@@ -54,11 +54,13 @@ class StoreIndex:
         check(self)
 
     def differences(self, stored: StoreIndex) -> str:
-        """The settings in which a stored index differs from this one; empty where a run may resume it."""
-        totals = {"num_parts", "num_sentences", "num_words", "complete"}
+        """What a stored index has other than this one, for a message; empty where a run may resume it."""
         before, now = asdict(stored), asdict(self)
-        changed = [name for name in now if name not in totals and before[name] != now[name]]
-        return "; ".join(f"{name} is {before[name]!r}, now {now[name]!r}" for name in changed)
+        names = ("model", "layers", "vector_shape", "dtype", "sentences_per_part")
+        told = [f"{name} {before[name]}, now {now[name]}" for name in names if before[name] != now[name]]
+        told += sorted(({*stored.arguments.split(", ")} ^ {*self.arguments.split(", ")}) - {""})
+        # Digests tell nobody anything.
+        return "; ".join(dict.fromkeys(re.sub(r"^(model|text|names) .*", r"another \1", each) for each in told))
 
 
 def read_index(directory: str | Path) -> StoreIndex:

@@ -94,7 +94,11 @@ def read_texts(
         print(f"{min(in_both)} is also trained on: its perplexity says nothing about new text", flush=True)
     rules = settings.output / TEXT, tokenizer, settings.tokenize, settings.language, language
     files, heldout = (tokenized_files(each, *rules) for each in (files, heldout))
-    reports = {name: check_corpus(each) for name, each in (("corpus", files), ("held-out text", heldout)) if each}
+    reports = {
+        name: check_corpus(each)
+        for name, each in (("corpus", files), ("held-out text", heldout))
+        if each or name == "corpus"
+    }
     for name, report in reports.items():
         statistics = f"{name}: {report.files} files, {report.sentences:,} sentences, {report.words:,} words"
         if report.long_words:
