@@ -1,0 +1,52 @@
+"""Questions to a store of vectors: the nearest uses of a word, those of any word, and the senses of a word.
+
+    python benchmarks/speed/stored_search.py TEXT [--store DIRECTORY] [--output FILE]
+
+TEXT has one sentence per line, split into words. Its vectors (layer 2 of the bundled model, computed in bfloat16, stored in
+float16) are written to the store first, unless it has them. Seconds of a call with a loaded model, the first one and the
+median of five more; the files of the store are in the page cache.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from measuring import RESULTS, write_result
+
+import elmokit
+from elmokit.analysis.config import SearchConfig
+
+QUERY = "They sat on the bank of the river ."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--store", type=Path, default=Path("runs/stored_search"))
+    parser.add_argument("--output", type=Path, default=RESULTS / "stored_search.json")
+    arguments = parser.parse_args()
+    options = {"layers": "top", "dtype": "bfloat16", "storage_dtype": "float16", "tokenize": False}
+    report = elmokit.embed_file(arguments.text, arguments.store, **options)
+    embedder, store = elmokit.Embedder(softmax=True), arguments.store
+    every = SearchConfig(any_word=True)
+    questions: dict[str, Callable[[], object]] = {
+        "neighbors": lambda: elmokit.neighbors("bank", QUERY, store, embedder),
+        "neighbors of any word": lambda: elmokit.neighbors("bank", QUERY, store, embedder, config=every),
+        "senses": lambda: elmokit.senses("light", store, embedder),
+    }
+    figures: dict[str, object] = {"words": report.words, "sentences": report.sentences}
+    for name, ask in questions.items():
+        seconds = []
+        for _ in range(6):
+            start = time.perf_counter()
+            ask()
+            seconds.append(time.perf_counter() - start)
+        figures[name] = {"first": round(seconds[0], 3), "median": round(median(seconds[1:]), 3)}
+        print(f"{name}: {figures[name]}", flush=True)
+    write_result(arguments.output, figures)
+
+
+if __name__ == "__main__":
+    main()
