@@ -36,7 +36,7 @@ PEERS = {
 # What a recorded command is shown without: where things lay on that machine, and how often it measured.
 NOT_SHOWN = re.compile(
     r" --(minilm|output|results|environments|models?|eval|work|cache|data|files|run|test|beside|repeats|batches|orders"
-    r"|peers|python|side|dtypes)( (?!--)\S+)+| TEXT| \S+\.txt(\.zst)?"
+    r"|peers|python|side|dtypes|store)( (?!--)\S+)+| TEXT| \S+\.txt(\.zst)?"
 )
 MODELS = ("en-small", "TF-IDF", "all-MiniLM-L6-v2")
 SENTENCE = 20  # words in the sentence with which latency is measured
@@ -142,6 +142,10 @@ def speed_rows() -> Iterator[Row]:
     names = ("import elmokit", "elmokit --help", "a first vector of en-small")
     value = " / ".join(f"{started[name]['median']:.2f}" for name in names) + " s"
     yield Row("`import elmokit` / `elmokit --help` / a first vector", value, started["import elmokit"])
+    stored = read("stored_search")
+    names = ("neighbors", "neighbors of any word", "senses")
+    value = " / ".join(f"{stored[name]['processor_seconds']:.2f}" for name in names) + " s on one core"
+    yield Row("In a million stored words: nearest uses / words / senses", value, stored)
 
 
 def memory_rows() -> Iterator[Row]:

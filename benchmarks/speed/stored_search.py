@@ -2,9 +2,9 @@
 
     python benchmarks/speed/stored_search.py TEXT [--store DIRECTORY] [--output FILE]
 
-TEXT has one sentence per line, split into words. Its vectors (layer 2 of the bundled model, computed in bfloat16, stored in
-float16) are written to the store first, unless it has them. Medians of five calls with a loaded model, after a first one
-that brings the files into the page cache. The processor time, of one thread, depends less on the load of the machine.
+TEXT has one sentence per line, split into words. Its vectors (layer 2 of the bundled model, computed in bfloat16,
+stored in float16) are written to the store first, unless it has them. Medians of five calls with a loaded model, after
+one that brings the files into the page cache. Processor time, of one thread, depends less on the load of the machine.
 """
 
 import argparse
