@@ -14,7 +14,6 @@ from ipaddress import ip_address
 from itertools import chain
 from typing import Any
 
-from anyio import fail_after
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 from fastapi.routing import APIRoute
@@ -30,7 +29,7 @@ from elmokit.analysis.word_map import page_part
 from elmokit.serve import endpoints
 from elmokit.serve.engine import overloaded
 from elmokit.serve.schemas import CLOSE, ErrorAnswer, RequestError, error_response
-from elmokit.serve.service import KEY, Service
+from elmokit.serve.service import KEY, Service, time_limit
 
 READING = ["GET", "HEAD"]
 OPEN = {"/", "/docs", "/openapi.json", "/health", "/ready"}  # may be read without the key, and by links on other sites
@@ -74,7 +73,7 @@ class Gate:
             nonlocal status
             status = message.get("status", status)
             try:
-                with fail_after(service.config.timeout):
+                with time_limit(service.config.timeout):
                     await send(message)
             except TimeoutError as error:  # the client no longer reads
                 raise ClientDisconnect from error

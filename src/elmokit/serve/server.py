@@ -124,7 +124,7 @@ def serve(
         service = Service(embedder, config, name, task_model)
         settings = uvicorn.Config(
             create_app(service), log_level="warning", access_log=False, lifespan="off", ws="none", http=Connection,
-            server_header=False,
+            server_header=False, proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=ceil(config.timeout),
         )  # fmt: skip
         warnings.simplefilter("ignore", TruncationWarning)  # counted in the metrics

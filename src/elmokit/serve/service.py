@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from threading import Lock
 from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
-from anyio import fail_after
 from fastapi import Request, Response, Security
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
 from elmokit.analysis.config import MapConfig
 from elmokit.analysis.uses import Use, sample_uses, uses_in_files, uses_of, vectors_of_uses
@@ -177,6 +178,26 @@ class Service:
         return WordUses(dict(zip(sample, vectors, strict=True)), count, size)
 
 
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """TimeoutError if the block takes longer. anyio's, of which a request needs three, take a tenth of its time."""
+    is_over, task = False, asyncio.current_task()
+
+    def end() -> None:
+        nonlocal is_over
+        is_over = task is not None and task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(seconds, end)
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if not is_over:
+            raise
+        raise TimeoutError from error
+    finally:
+        timer.cancel()
+
+
 class ServiceRequest(Request):
     """A request, with the service that answers it; every step ends if the client disconnects or its time is up.
 
@@ -196,7 +217,7 @@ class ServiceRequest(Request):
         config, body = self.service.config, bytearray()
         announced = int(self.headers.get("content-length", 0))
         try:
-            with fail_after(config.timeout):
+            with time_limit(config.timeout):
                 async for chunk in self.stream():
                     body += chunk
                     if max(announced, len(body)) > config.max_body:
@@ -267,18 +288,20 @@ class JsonRoute(APIRoute):
     are of one kind. Numbers that are not finite, which JSON lacks, become null in the answer.
     """
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        schema: type[BaseModel] = get_type_hints(self.endpoint)["body"]
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._schema: type[BaseModel] = get_type_hints(self.endpoint)["body"]
 
-        async def handle(request: Request) -> Response:
-            exchange = ServiceRequest(request.scope, request.receive)
-            try:
-                body = schema.model_validate_json(await exchange.read_body())
-            except ValidationError as error:
-                raise invalid_body(error) from error
-            value = await self.endpoint(exchange, body)
-            if isinstance(value, Response):
-                return value
-            return Response(to_json(value, inf_nan_mode="null"), media_type="application/json")
-
-        return handle
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """In place of FastAPI's, which prepares for dependencies, and takes a sixth of the time of a request."""
+        if scope["method"] != "POST":
+            return await super().handle(scope, receive, send)  # refuses it
+        exchange = ServiceRequest(scope, receive)
+        try:
+            body = self._schema.model_validate_json(await exchange.read_body())
+        except ValidationError as error:
+            raise invalid_body(error) from error
+        value = await self.endpoint(exchange, body)
+        if not isinstance(value, Response):
+            value = Response(to_json(value, inf_nan_mode="null"), media_type="application/json")
+        await value(scope, receive, send)
