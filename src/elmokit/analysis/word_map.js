@@ -1,145 +1,272 @@
 "use strict";
 // Text of a corpus is set as textContent only, so that it cannot act as markup.
 
-function make(name, parent, text, className) {
-  const element = document.createElement(name);
+// --- Elements and words ----------------------------------------------------------------------------------------------
+
+// A text in the reader's language, from "English|Chinese", with values in place of {}.
+function say(texts, ...values) {
+  return texts.split("|")[document.documentElement.lang === "zh" ? 1 : 0].replace(/\{\}/g, () => values.shift());
+}
+
+function make(name, parent, text, properties) {
+  const element = Object.assign(document.createElement(name), properties);
   if (text !== undefined) element.textContent = text;
-  if (className) element.className = className;
-  if (parent) parent.append(element);
+  parent?.append(element);
+  return element;
+}
+
+function makeButton(parent, text, onclick, className = "plain") {
+  return make("button", parent, text, { type: "button", className, onclick });
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function makeInSVG(name, parent, attributes) {
+  const element = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  parent.append(element);
   return element;
 }
 
 // A cluster has a colour and a shape: the shape for readers who do not see the colour, and for more clusters than colours.
 // All shapes have the area of a circle of radius 1: circle, square, triangle, diamond, triangle on its tip.
-const COLOURS = 8, SVG = "http://www.w3.org/2000/svg";
 const SHAPES = ["M-1 0A1 1 0 1 0 1 0A1 1 0 1 0-1 0Z", "M-.89-.89H.89V.89H-.89Z", "M0-1.55L1.35.78H-1.35Z",
                 "M0-1.25L1.25 0L0 1.25L-1.25 0Z", "M0 1.55L1.35-.78H-1.35Z"];
-const colourOf = cluster => `var(--c${cluster % COLOURS})`;
+const shapeOf = cluster => SHAPES[(cluster + Math.floor(cluster / 5)) % 5] ?? SHAPES[0];  // differs where colours repeat
+const colourOf = cluster => cluster < 0 ? "var(--soft)" : `var(--c${cluster % 5})`;
 
-function makeShape(parent, cluster) {
-  const shape = document.createElementNS(SVG, "path");
-  shape.setAttribute("d", SHAPES[cluster % SHAPES.length]);
-  shape.style.fill = colourOf(cluster);
-  parent.append(shape);
-  return shape;
+// Give a path the shape and colour of a cluster; -1 is none.
+function setCluster(shape, cluster) {
+  shape.setAttribute("d", shapeOf(cluster));
+  shape.style.setProperty("--color", colourOf(cluster));
 }
 
-function makeSVG(parent, viewBox) {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", viewBox);
-  parent.append(svg);
-  return svg;
+function makeShape(parent, cluster) {
+  setCluster(makeInSVG("path", parent, {}), cluster);
+}
+
+// The shape of a cluster as a small picture.
+function makeSign(parent, cluster) {
+  const sign = makeInSVG("svg", parent, { viewBox: "-1.6 -1.6 3.2 3.2", role: "img", "aria-label": say("Group {}|第 {} 组", cluster + 1), class: "sign" });
+  makeShape(sign, cluster);
 }
 
 // Tokens that are written without a space before them: closing marks, and parts of contractions.
 const CLOSING = /^(?:[.,;:!?%)\]}’”…]+|n['’]t|['’](?:s|re|ve|ll|d|m))$/i;
-const spaceBefore = word => CLOSING.test(word) ? "" : " ";
+const spaced = words => words.map((word, number) => (number && !CLOSING.test(word) ? " " : "") + word).join("");
+
+// A use: what stands before it, at most `around` words, the word or phrase itself, and what stands after it.
+function partsOf({ words, position, length = 1 }, around = Infinity) {
+  const start = Math.max(0, position - around), stop = position + length, end = stop + around;
+  const before = (start ? "… " : "") + spaced(words.slice(start, position)), after = spaced(["", ...words.slice(stop, end)]);
+  return [before, words.slice(position, stop).join(" "), after + (end < words.length ? " …" : "")];
+}
 
 // The words around a use, the word itself marked.
-function putUse(element, use, around = Infinity) {
-  const stop = use.position + (use.length ?? 1), start = Math.max(0, use.position - around), end = stop + around;
-  const spaced = use.words.slice(start, end).map((word, number) => (number ? spaceBefore(word) : "") + word);
-  const position = use.position - start, gap = position ? spaceBefore(use.words[use.position]) : "";
-  element.append((start ? "… " : "") + spaced.slice(0, position).join("") + gap);
-  make("mark", element, use.words.slice(use.position, stop).join(" "));
-  element.append(spaced.slice(stop - start).join("") + (end < use.words.length ? " …" : ""));
+function putUse(element, use, around) {
+  const [before, word, after] = partsOf(use, around);
+  element.dir = "auto";
+  element.append(before && `${before} `, make("mark", null, word), after);
   if (use.cluster !== undefined) element.style.setProperty("--color", colourOf(use.cluster));
 }
 
-// The places of uses on a plane of SVG units. One scale for all layers and both axes: vectors have unit length in each
-// layer, so distances are comparable.
-function placesOf(planes, width, height, margin) {
-  const all = planes.flat();
-  const spans = [0, 1].map(axis => {
-    const values = all.map(point => point[axis]);
-    return [Math.min(...values), Math.max(...values)];
+// --- Places and labels -----------------------------------------------------------------------------------------------
+
+// For each use the nearest word beside it that is not one of the grammar words, which labels its mark.
+function nearestWords(uses, grammar, reach = 6) {
+  const telling = word => /\p{L}{3}|\p{Script=Han}/u.test(word ?? "") && !grammar.has(word.toLowerCase());
+  return uses.map(({ words, position, length = 1 }) => {
+    for (let step = 1; step <= reach; step++) {
+      const found = [words[position - step], words[position + length - 1 + step]].find(telling);
+      if (found) return found;
+    }
+    return "";
   });
-  const scale = Math.min((width - 2 * margin) / Math.max(spans[0][1] - spans[0][0], 1e-6),
-                         (height - 2 * margin) / Math.max(spans[1][1] - spans[1][0], 1e-6));
-  return (layer, use) => {
-    const [x, y] = planes[layer][use];
-    const right = width / 2 + scale * (x - (spans[0][0] + spans[0][1]) / 2);
-    const down = height / 2 - scale * (y - (spans[1][0] + spans[1][1]) / 2);
-    return `translate(${right.toFixed(1)}px, ${down.toFixed(1)}px)`;
-  };
 }
 
-// Draw the map of a word's uses into an empty element: the scatter plot of a layer, its slider, a card for each cluster.
-function drawWordMap(root, data) {
-  const WIDTH = 760, HEIGHT = 560, AROUND = 22, AROUND_IN_CARD = 9;
-  const top = data.planes.length - 1, place = placesOf(data.planes, WIDTH, HEIGHT, 28);
-  root.classList.add("word-map");
+// Words in many of the sentences, for lack of a list of grammar words.
+function commonWords(uses) {
+  const counts = new Map();
+  for (const word of uses.flatMap(use => [...new Set(use.words.map(each => each.toLowerCase()))])) counts.set(word, (counts.get(word) ?? 0) + 1);
+  return new Set([...counts.keys()].filter(word => counts.get(word) > Math.max(2, .1 * uses.length)));
+}
 
-  const figure = make("figure", root), cards = make("div", root), tip = make("div", root, undefined, "word-map-tip");
-  tip.hidden = true;
-  const svg = makeSVG(figure, `0 0 ${WIDTH} ${HEIGHT}`);
-  svg.setAttribute("role", "img");
-  const radius = data.uses.length > 200 ? 4.5 : data.uses.length > 60 ? 6 : 9;
-  const shapes = data.uses.map((use, number) => {
-    const shape = makeShape(svg, use.cluster);
-    shape.addEventListener("pointermove", event => { showTip(event, use); mark(number, true); });
-    shape.addEventListener("pointerleave", () => { tip.hidden = true; mark(number, false); });
-    return shape;
+// The places of uses on planes of SVG units. One scale for all layers and both axes: vectors have unit length in each
+// layer, so distances are comparable.
+function placesOf(planes, width, height, margin) {
+  const ranges = [0, 1].map(axis => {
+    const values = planes.flat().map(point => point[axis]), least = Math.min(...values), most = Math.max(...values);
+    return { middle: (least + most) / 2, span: Math.max(most - least, 1e-6) };
   });
-  const mark = (use, isNear) => shapes[use].classList.toggle("near", isNear);
+  const scale = Math.min((width - 2 * margin) / ranges[0].span, (height - 2 * margin) / ranges[1].span);
+  return planes.map(plane => plane.map(([x, y]) => [width / 2 + scale * (x - ranges[0].middle), height / 2 - scale * (y - ranges[1].middle)]));
+}
 
-  function showTip(event, use) {
-    tip.replaceChildren();
-    putUse(tip, use, AROUND);
-    tip.hidden = false;
-    const box = tip.getBoundingClientRect(), below = event.clientY + 18;
-    tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, innerWidth - box.width - 8))}px`;
-    tip.style.top = `${below + box.height < innerHeight ? below : event.clientY - box.height - 14}px`;
+const overlaps = (a, b) => a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
+
+// Where labels can stand without covering marks, boxes that are taken, or each other: {text, x, y} for those of `labels`,
+// {text, at, width}, that can, tried in their order beside, above and below their points.
+function placeLabels(labels, points, taken, radius, width, height) {
+  const boxes = [...points.map(([x, y]) => [x - radius, y - radius, x + radius, y + radius]), ...taken], line = 14;
+  return labels.flatMap(({ text, at: [x, y], width: wide }) => {
+    const corners = [[x + radius + 3, y - line / 2], [x - radius - 3 - wide, y - line / 2], [x - wide / 2, y - radius - line - 1], [x - wide / 2, y + radius + 1]];
+    const box = corners.map(([left, top]) => [left, top, left + wide, top + line])
+      .find(each => each[0] > 2 && each[1] > 2 && each[2] < width - 2 && each[3] < height - 2 && !boxes.some(other => overlaps(each, other)));
+    if (!box) return [];
+    boxes.push(box);
+    return [{ text, x: box[0], y: box[3] - 3 }];
+  });
+}
+
+// The nearest point in a direction from one of the points: near, and not far to the side. -1: there is none.
+function nextInDirection(points, from, [right, down]) {
+  const costs = points.map(([x, y], number) => {
+    const across = x - points[from][0], below = y - points[from][1], along = across * right + below * down;
+    if (!across && !below) return (number - from) * (right + down) > 0 ? Math.abs(number - from) * 1e-6 : Infinity;  // the same place
+    return along > 0 ? along + 2 * Math.abs(across * down + below * right) : Infinity;
+  });
+  const least = Math.min(...costs);
+  return least < Infinity ? costs.indexOf(least) : -1;
+}
+
+const mean = values => values.reduce((sum, each) => sum + each, 0) / values.length;
+const layerName = (layer, top) => top && layer === 0 ? say("Layer 0: letters only|第 0 层：只有字母") : layer === top ? say("Layer {}: the top|第 {} 层：最上层", layer) : say("Layer {}|第 {} 层", layer);
+
+// --- The map ---------------------------------------------------------------------------------------------------------
+
+// Draw the map of a word's uses into an empty element: the scatter plot of a layer with its words, small plots of all
+// layers, and a card for each cluster. `options` may have `layer` (shown first), `grammar` (a set of words that are no labels),
+// `onLayer` and `onChoose` (called with the layer or the use that the reader chooses). Returns what a page may call.
+function drawWordMap(root, data, options = {}) {
+  const { uses, planes } = data, top = planes.length - 1, labels = nearestWords(uses, options.grammar ?? commonWords(uses)), second = data.word.toLowerCase().split(" + ")[1]?.split(",") ?? [];
+  let layer = options.layer ?? top, groups = null, chosen = -1, only = null, places, radius, size;
+  const groupOf = use => groups?.[use] ?? uses[use].cluster, isShown = use => only === null || groupOf(use) === only;
+  root.classList.add("word-map");
+  const figure = make("figure", root, undefined, { className: "plot" });
+  const row = make("div", root, undefined, { className: "layers", role: "group", ariaLabel: say("Layers|各层") }), cards = make("div", root);
+  const readout = make("figcaption", figure, say("Point at a mark, tap it, or walk through the marks with the arrow keys to read its sentence.|指向或轻触一个标记，或用方向键移动，即可读到它的句子。"));
+  const svg = makeInSVG("svg", figure, { role: "listbox", tabindex: 0 });
+  const marks = uses.map((use, number) => {
+    const isSecond = second.includes(partsOf(use)[1].toLowerCase());
+    const mark = makeInSVG("g", svg, { role: "option", id: `use-${number}`, class: isSecond ? "mark second" : "mark", "aria-selected": false });
+    makeInSVG("path", mark, {});
+    return mark;
+  });
+  const names = makeInSVG("g", svg, { class: "labels", "aria-hidden": true });
+  const small = placesOf(planes, 200, 130, 12).map((points, number) => {
+    const button = makeButton(null, undefined, () => { showLayer(number); options.onLayer?.(number); }, "");
+    const plot = makeInSVG("svg", button, { viewBox: "0 0 200 130", "aria-hidden": true });
+    for (const [x, y] of points) makeInSVG("path", plot, { transform: `translate(${x.toFixed(1)} ${y.toFixed(1)}) scale(3)` });
+    make("span", button, layerName(number, top));
+    row.prepend(button);  // the top layer above
+    return button;
+  });
+  row.hidden = top === 0;  // of stored vectors there may be one representation only
+
+  // The names of groups above them, where the marks are apart, and the labels of as many marks as have room.
+  function showNames() {
+    const points = places[layer], pen = document.createElement("canvas").getContext("2d"), taken = [];
+    names.replaceChildren();
+    const put = (text, x, y, attributes) => Object.assign(makeInSVG("text", names, { x: x.toFixed(1), y: y.toFixed(1), ...attributes }), { textContent: text });
+    pen.font = "italic 600 17px serif";
+    const isApart = points.some(([x, y]) => Math.hypot(x - points[0][0], y - points[0][1]) > 150);
+    for (const [number, { substitutes }] of isApart && !groups ? data.clusters.entries() : []) {
+      const members = points.filter((_, use) => uses[use].cluster === number), text = substitutes.slice(0, 2).join(", ");
+      const half = pen.measureText(text).width / 2 + 6, x = Math.max(half, Math.min(size[0] - half, mean(members.map(each => each[0]))));
+      const y = Math.max(18, Math.min(...members.map(each => each[1])) - radius - 8);
+      put(text, x, y, { class: "name" }).style.setProperty("--color", colourOf(number));
+      taken.push([x - half, y - 16, x + half, y + 4]);
+    }
+    pen.font = "12px sans-serif";
+    const order = [...new Set([...data.clusters.flatMap(cluster => cluster.typical), ...uses.keys()])].filter(use => labels[use] && isShown(use));
+    const wanted = order.map(use => ({ text: labels[use], at: points[use], width: pen.measureText(labels[use]).width * 1.06 }));
+    for (const { text, x, y } of placeLabels(wanted, points, taken, radius, ...size)) put(text, x, y);
   }
 
-  const caption = make("figcaption", figure), label = make("label", caption, "Layer"), slider = make("input", caption);
-  const shown = make("output", caption);
-  caption.hidden = top === 0;  // of stored vectors there may be one representation only
-  Object.assign(slider, { type: "range", min: 0, max: top, step: 1, value: top, id: "layer" });
-  label.htmlFor = shown.htmlFor = slider.id;
-  function showLayer() {
-    const layer = Number(slider.value), note = layer === 0 ? ": token layer" : layer === top ? ": top layer" : "";
-    shapes.forEach((shape, use) => { shape.style.transform = `${place(layer, use)} scale(${radius})`; });
-    shown.textContent = `${layer} of ${top}${note}`;
-    slider.setAttribute("aria-valuetext", shown.textContent);
-    svg.setAttribute("aria-label", `Scatter plot of ${data.uses.length} uses of ${data.word}, layer ${shown.textContent}`);
+  function showLayer(number) {
+    layer = number;
+    marks.forEach((mark, use) => {
+      const [x, y] = places[layer][use];
+      mark.style.transform = `translate(${x.toFixed(1)}px, ${y.toFixed(1)}px) scale(${radius})`;
+    });
+    small.forEach((button, each) => { button.ariaPressed = each === layer; });
+    svg.ariaLabel = say("Map of {} uses of {}. {}|{} 个用例的地图：{}。{}", uses.length, data.word, layerName(layer, top));
+    showNames();
   }
-  slider.addEventListener("input", showLayer);
-  showLayer();
 
-  let chosen = null;
-  function choose(cluster) {
-    chosen = chosen === cluster ? null : cluster;
-    shapes.forEach((shape, use) => {
-      shape.classList.toggle("dim", chosen !== null && data.uses[use].cluster !== chosen);
-    });
-    cards.querySelectorAll("button").forEach((button, number) => {
-      button.setAttribute("aria-pressed", String(number === chosen));
-    });
+  function resize() {
+    const width = Math.max(280, figure.clientWidth), isNarrow = width < 560;
+    size = [width, Math.round(isNarrow ? width * 1.05 : Math.min(width * .62, 560))];
+    radius = uses.length > 300 ? 4.5 : isNarrow ? 5.5 : 6.5;
+    places = placesOf(planes, ...size, isNarrow ? 24 : 48);
+    svg.setAttribute("viewBox", `0 0 ${size.join(" ")}`);
+    showLayer(layer);
+  }
+
+  // Choose a use: its mark is emphasized, its sentence shown.
+  function choose(use) {
+    marks[chosen]?.classList.remove("chosen");
+    if (chosen >= 0) marks[chosen].ariaSelected = false;
+    chosen = use;
+    marks[use].classList.add("chosen");
+    marks[use].ariaSelected = true;
+    names.before(marks[use]);  // above the other marks
+    svg.setAttribute("aria-activedescendant", marks[use].id);
+    readout.replaceChildren();
+    putUse(readout, { ...uses[use], cluster: groupOf(use) }, 30);
+  }
+
+  // The use whose mark is nearest to a point of the screen, if one is near; else -1.
+  function useAt(event) {
+    const box = svg.getBoundingClientRect(), zoom = size[0] / box.width;
+    const distances = places[layer].map(([x, y], use) => isShown(use) ? Math.hypot(x - (event.clientX - box.left) * zoom, y - (event.clientY - box.top) * zoom) : Infinity);
+    const least = Math.min(...distances);
+    return least < 28 ? distances.indexOf(least) : -1;
+  }
+  const pick = use => { choose(use); options.onChoose?.(use); };
+  svg.addEventListener("pointermove", event => {
+    const use = event.pointerType === "mouse" ? useAt(event) : -1;
+    if (use >= 0 && use !== chosen) choose(use);
+  });
+  svg.addEventListener("click", event => { const use = useAt(event); if (use >= 0) pick(use); });
+  svg.addEventListener("keydown", event => {
+    const direction = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    const end = { Home: 0, End: uses.length - 1 }[event.key] ?? (chosen < 0 ? 0 : undefined);
+    if (!direction && end === undefined || event.key === "Tab") return;
+    event.preventDefault();
+    const next = end ?? nextInDirection(places[layer], chosen, direction);
+    if (next >= 0) pick(next);
+  });
+
+  // Show only one cluster, or all.
+  function focusCluster(cluster) {
+    only = only === cluster ? null : cluster;
+    marks.forEach((mark, use) => mark.classList.toggle("dim", !isShown(use)));
+    cards.querySelectorAll("button").forEach((button, number) => { button.ariaPressed = number === only; });
+    showNames();
   }
   data.clusters.forEach((cluster, number) => {
-    const card = make("section", cards, undefined, "cluster");
+    const card = make("section", cards, undefined, { className: "cluster", ariaLabel: say("Group {}|第 {} 组", number + 1) });
     card.style.setProperty("--color", colourOf(number));
-    card.setAttribute("aria-label", `Cluster ${number + 1}`);
-    const sign = makeSVG(card, "-1.6 -1.6 3.2 3.2");
-    sign.setAttribute("aria-hidden", "true");
-    makeShape(sign, number);
-    const button = make("button", card, `${number + 1}. ${cluster.size} uses`);
-    Object.assign(button, { type: "button", title: "Show only this cluster, or all" });
-    button.setAttribute("aria-pressed", "false");
-    button.addEventListener("click", () => choose(number));
-    if (cluster.substitutes.length) make("p", card, cluster.substitutes.join(", "));
-    const list = make("ul", card);
-    cluster.typical.forEach(use => {
-      const item = make("li", list);
-      putUse(item, data.uses[use], AROUND_IN_CARD);
-      item.addEventListener("pointerenter", () => mark(use, true));
-      item.addEventListener("pointerleave", () => mark(use, false));
-    });
+    makeSign(card, number);
+    const title = cluster.size === 1 ? say("Group {}: 1 use|第 {} 组：1 个用例", number + 1) : say("Group {}: {} uses|第 {} 组：{} 个用例", number + 1, cluster.size);
+    Object.assign(makeButton(card, title, () => focusCluster(number)), { ariaPressed: false, title: say("Show only this group, or all|只显示此组，或全部") });
+    if (cluster.substitutes.length) make("p", card, cluster.substitutes.slice(0, 6).join(", "));
+    for (const use of cluster.typical.slice(0, 3)) putUse(make("p", card, undefined, { className: "typical", onpointerenter: () => choose(use) }), uses[use], 8);
   });
 
-  const details = make("details", root);
-  make("summary", details, "All uses");
-  const list = make("ol", details);
-  data.uses.forEach(use => putUse(make("li", list), use));
+  // Colour the marks by the reader's groups, one number for each use, -1 for none; null: by the clusters.
+  function colour(numbers) {
+    groups = numbers;
+    marks.forEach((mark, use) => {
+      setCluster(mark.firstChild, groupOf(use));
+      mark.ariaLabel = `${spaced(uses[use].words)} (${groupOf(use) < 0 ? say("no label|无标签") : say("group {}|第 {} 组", groupOf(use) + 1)})`;
+    });
+    for (const button of small) button.querySelectorAll("path").forEach((shape, use) => setCluster(shape, groupOf(use)));
+    if (places) showNames();
+  }
+  colour(null);
+  resize();
+  new ResizeObserver(() => { if (figure.clientWidth && Math.abs(figure.clientWidth - size[0]) > 1) resize(); }).observe(figure);
+  return { choose, colour, svg };
 }

@@ -26,13 +26,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import elmokit
 from elmokit.analysis.word_map import page_part
-from elmokit.serve import endpoints
+from elmokit.serve import endpoints, explore
 from elmokit.serve.engine import overloaded
 from elmokit.serve.schemas import CLOSE, ErrorAnswer, RequestError, error_response
 from elmokit.serve.service import KEY, Service, time_limit
 
 READING = ["GET", "HEAD"]
 OPEN = {"/", "/docs", "/openapi.json", "/health", "/ready"}  # may be read without the key, and by links on other sites
+PAGE_KINDS = ("html", "css", "js")  # of the files that make up the page
 WHILE_DRAINING = {"/health", "/metrics"}
 OF_VECTORS = {"/", "/v1/embeddings", "/embed", "/embed_all", "/similarity"}  # endpoints that need the engine
 ERRORS = (401, 403, 404, 405, 408, 413, 415, 422, 429, 431, 500, 503)  # statuses of answers
@@ -133,8 +134,13 @@ class Gate:
 @cache
 def page() -> Response:
     """The page, one document that shares the map of a word with the pages of `elmokit senses`."""
-    text = resources.files("elmokit.serve").joinpath("page.html").read_text(encoding="utf-8")
-    text = text.replace("{map style}", page_part("word_map.css")).replace("{map script}", page_part("word_map.js"))
+    frame, style, script = (
+        resources.files("elmokit.serve").joinpath(f"page.{kind}").read_text("utf-8") for kind in PAGE_KINDS
+    )
+    style = re.sub(r"\s*([{};,])\s*|(?<=[a-z]:) ", r"\1", page_part("word_map.css") + style)
+    script = page_part("word_map.js") + "\n" + script
+    text = frame.replace("{style}", style).replace("{script}", script)
+    text = re.sub(r"^ *(//.*)?\n|^ +|  //.*$", "", text, flags=re.MULTILINE)  # without comments and indentation
     return document(text)
 
 
@@ -247,9 +253,10 @@ def create_app(service: Service) -> FastAPI:
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )  # fmt: skip
     app.state.service = service
-    app.include_router(endpoints.router)
-    app.include_router(router)
-    paths = {route.path for route in (*endpoints.router.routes, *router.routes) if isinstance(route, APIRoute)}
+    routers = (endpoints.router, explore.router, router)
+    for each in routers:
+        app.include_router(each)
+    paths = {route.path for each in routers for route in each.routes if isinstance(route, APIRoute)}
     app.add_middleware(Gate, service=service, paths=paths)
     if origins := service.config.cors:
         app.add_middleware(

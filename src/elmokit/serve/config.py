@@ -19,7 +19,8 @@ class ServeConfig:
     """Name of the model in requests and answers (default: that of its directory)."""
     corpus: Path | None = None
     """Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`, in which uses of
-    words are searched (default: none; requests must then contain the sentences)."""
+    words are searched (default: for an English model a small corpus that comes with elmokit; for others none, so that
+    requests must contain the sentences)."""
     tokenize: bool = True
     """The corpus is raw text: split it with the model's tokenizer. With --no-tokenize it is tokenized already, with
     spaces between words; the output of `elmokit prepare` is recognized as such."""

@@ -192,19 +192,25 @@ async def neighbors(request: ServiceRequest, body: schemas.NeighborsRequest) -> 
 
 @router.post("/senses", response_model=schemas.SensesAnswer)
 async def senses(request: ServiceRequest, body: schemas.SensesRequest) -> Any:
-    """A map of a word's uses, in given sentences or in the server's corpus, for each layer; and their clusters."""
+    """A map of the uses of a word, or of two, in given sentences or the corpus, for each layer; and their clusters."""
     service = request.service
     sentences = body.sentences and await request.words_of(body.sentences)
+    words = list(dict.fromkeys(filter(None, [body.word, body.second_word])))
 
     def draw(job: Job) -> Any:
-        config = MapConfig(body.max_uses, clusters=body.clusters)
-        found = service.uses(body.word, sentences, job)
-        sample, _ = sample_uses(found.uses, config.max_uses, config.seed)
-        vectors = found.vectors_of(sample) if sample else None
-        options = {"uses_in_corpus": found.count, "fingerprint": service.fingerprint, "check": job.check}
-        return map_uses(body.word, sample, service.embedder, body.layers, config, **options, vectors=vectors).to_json()
+        config = MapConfig(max(3, body.max_uses // len(words)), clusters=body.clusters)
+        found = [service.uses(word, sentences, job) for word in words]
+        samples = [sample_uses(of_word.uses, config.max_uses, config.seed)[0] for of_word in found]
+        for word, sample in zip(words, samples, strict=True):
+            if len(sample) < 3:
+                raise ValueError(f"a map needs 3 distinct uses of {word!r}, and there are {len(sample)}")
+        vectors = np.concatenate([of_word.vectors_of(sample) for of_word, sample in zip(found, samples, strict=True)])
+        count = sum(of_word.count for of_word in found)
+        options = {"uses_in_corpus": count, "fingerprint": service.fingerprint, "check": job.check, "vectors": vectors}
+        uses = list(chain.from_iterable(samples))
+        return map_uses(" + ".join(words), uses, service.embedder, body.layers, config, **options).to_json()
 
-    return await request.run(draw, is_long=sentences is None and body.word not in service.corpus_uses)
+    return await request.run(draw, is_long=sentences is None and not set(words) <= service.corpus_uses.keys())
 
 
 # --- The language model ----------------------------------------------------------------------------------------------

@@ -161,9 +161,10 @@ class NeighborsRequest(Own):
 
 
 class SensesRequest(Own):
-    """POST /senses: a map of a word's uses, and their clusters."""
+    """POST /senses: a map of a word's uses, or of those of two words, and their clusters."""
 
     word: Word
+    second_word: Word | None = None
     sentences: Sentences | None = None
     clusters: Annotated[int, Field(ge=1, le=8)] | None = None
     max_uses: Annotated[int, Field(ge=3, le=1000)] = 300

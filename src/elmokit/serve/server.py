@@ -19,8 +19,10 @@ from elmokit.checkpoints.loading import DEFAULT_MODEL, model_of
 from elmokit.embed.embedder import Embedder, TruncationWarning
 from elmokit.serve.app import MAX_HEAD, allowed_hosts, create_app
 from elmokit.serve.config import ServeConfig
+from elmokit.serve.explore import BUNDLED_CORPUS
 from elmokit.serve.service import Service
 from elmokit.tasks.fitting.model import load_task_model
+from elmokit.text.tokenizers import TOKENIZER_OF
 
 # Seconds between switches of threads. Those that compute need the interpreter only briefly, but often: with Python's
 # default they would wait 5 ms each time for a busy event loop.
@@ -118,6 +120,8 @@ def serve(
     with socket.create_server((config.host, config.port), family=family) as listening, warnings.catch_warnings():
         embedder = Embedder(model, device, dtype, softmax=True)
         embedder.embed([["a"]])  # the first sentence takes longer: let it not be a client's
+        if config.corpus is None and embedder.model.tokenizer == TOKENIZER_OF["en"]:
+            config = replace(config, corpus=BUNDLED_CORPUS)
         name = DEFAULT_MODEL if model is None else model_of(Path(model).expanduser()).resolve().name
         name = config.name or name
         task_model = load_task_model(config.task_model, device) if config.task_model is not None else None

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from elmokit.analysis.config import MapConfig
-from elmokit.analysis.uses import Use, sample_uses, uses_in_files, uses_of, vectors_of_uses
+from elmokit.analysis.uses import Use, sample_uses, sentences_with, uses_in_files, uses_of, vectors_of_uses
 from elmokit.checkpoints.loading import DEFAULT_MODEL
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.data.corpus import find_files
@@ -176,6 +176,12 @@ class Service:
         vectors = vectors_of_uses(sample, self.embedder, "all", job.check) if sample else np.empty((0, 0))
         size = vectors.nbytes + BYTES_OF_WORD * (1 + cost({use.sentence for use in sample}))
         return WordUses(dict(zip(sample, vectors, strict=True)), count, size)
+
+    def corpus_sentences(self) -> Iterator[tuple[str, ...]]:
+        """Stream the sentences of the server's corpus; none without one."""
+        return sentences_with(
+            None, self._corpus, self.embedder, tokenizers=self._corpus_tokenizers, progress=False
+        )  # fmt: skip
 
 
 @contextmanager
