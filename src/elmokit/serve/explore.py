@@ -17,7 +17,7 @@ from elmokit.analysis.uses import Use, unit_vectors, vectors_of_uses
 from elmokit.embed.outputs import layer_weights
 from elmokit.serve.service import Service, ServiceRequest
 
-router = APIRouter(prefix="/explore", tags=["page"])
+router = APIRouter(prefix="/explore", include_in_schema=False)
 BUNDLED_CORPUS = Path(__file__).with_name("corpus.txt.zst")  # corpus.md beside it says where it comes from
 EXAMPLES = (
     "bank", "letter", "apple", "lead", "play", "spring", "court", "party", "match", "plant", "light", "note", "bill",

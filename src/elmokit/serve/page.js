@@ -560,7 +560,11 @@ function introduce() {
   for (const link of document.querySelectorAll("nav a")) link.hidden = !isOffered(link.hash.slice(1));
 }
 
-const showSource = () => { byId("own").hidden = formOf("map").elements.source.value !== "own"; };
+function showSource() {
+  const isOwn = formOf("map").elements.source.value === "own";
+  byId("own").hidden = !isOwn;
+  if (isOwn) formOf("map").querySelector("details").open = true;
+}
 
 function takeCorpus(answer) {
   corpus = answer;
@@ -579,10 +583,7 @@ async function start() {
     return putErrorIn(key.hidden ? byId("model") : key.querySelector(".result"), error);
   }
   if (server.has_corpus) corpusAsked = ask("explore/corpus").then(takeCorpus).catch(() => null);
-  else {
-    defaults.map.source = "own";
-    formOf("map").querySelector("details").open = true;
-  }
+  else defaults.map.source = "own";
   introduce();
   follow();
 }
