@@ -85,13 +85,14 @@ class StoredCorpus(Corpus):
         return layers
 
     def vectors(self, uses: Sequence[Use], layers: str | int) -> np.ndarray:
-        words = [self.store.vectors(self._lines[use.sentence], slice(use.position, use.stop)) for use in uses]
-        stacked, lengths = np.concatenate(words).astype(np.float32), np.array([use.length for use in uses])
-        sums = np.add.reduceat(stacked, lengths.cumsum() - lengths)
-        means = sums / lengths.astype(np.float32).reshape(-1, *[1] * (sums.ndim - 1))
+        places = [(self._lines[use.sentence], place) for use in uses for place in range(use.position, use.stop)]
+        vectors = self.store.word_vectors(*np.array(places).T).astype(np.float32)
+        if len(places) > len(uses):  # of phrases the means
+            ends = np.cumsum([use.length for use in uses])
+            vectors = np.stack([words.mean(axis=0) for words in np.split(vectors, ends[:-1])])
         if layers == "all":
-            return means if self.layers == "all" else means[:, None]
-        return self._select(torch.from_numpy(means), layers).numpy()
+            return vectors if self.layers == "all" else vectors[:, None]
+        return self._select(torch.from_numpy(vectors), layers).numpy()
 
     def _select(self, vectors: torch.Tensor, layers: str | int) -> torch.Tensor:
         """One vector (N, 2D) of stored ones."""

@@ -122,8 +122,9 @@ def uses_of(word: Word | None, sentence: Sequence[str]) -> list[Use]:
     if word is None:
         return [Use(words, position) for position in range(len(words))]
     forms = WordForms.of(word).forms
-    lowered = {tuple(map(str.lower, form)) for form in forms}
-    return _runs(words, words, forms) or _runs(words, list(map(str.lower, words)), lowered)
+    if exact := _runs(words, words, forms):
+        return exact
+    return _runs(words, list(map(str.lower, words)), {tuple(map(str.lower, form)) for form in forms})
 
 
 def uses_in_each(word: Word, sentences: Sequence[Sequence[str]]) -> list[Use]:

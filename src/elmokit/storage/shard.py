@@ -112,3 +112,7 @@ class Shard:
     def vectors(self, begin: int, end: int) -> np.ndarray:
         """Read the vectors (n, 2D) or (n, L+1, 2D) of the words begin : end."""
         return self._vectors[begin:end].copy()
+
+    def take(self, words: np.ndarray) -> np.ndarray:
+        """Read the vectors of some words."""
+        return self._vectors[words]

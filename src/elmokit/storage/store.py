@@ -219,11 +219,19 @@ class EmbeddingStore:
         shard, begin, end = self._bounds(number)
         return shard.words(begin, end)
 
-    def vectors(self, number: int, words: slice = slice(None)) -> np.ndarray:
-        """Read the vectors of a line, (T, 2D), or (T, L+1, 2D) for all layers; or those of some of its words."""
+    def vectors(self, number: int) -> np.ndarray:
+        """Read the vectors of a line, (T, 2D), or (T, L+1, 2D) for all layers."""
         shard, begin, end = self._bounds(number)
-        first, last, _ = words.indices(end - begin)
-        return shard.vectors(begin + first, begin + last)
+        return shard.vectors(begin, end)
+
+    def word_vectors(self, lines: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Read the vectors of N words, (N, 2D) or (N, L+1, 2D), by their lines and their positions in these."""
+        parts, within = np.divmod(lines, self.index.sentences_per_part)
+        vectors = np.empty((len(lines), *self.index.vector_shape), self.index.dtype)
+        for part in np.unique(parts).tolist():
+            in_part, shard = parts == part, self._shard(part)
+            vectors[in_part] = shard.take(shard.offsets[within[in_part]] + positions[in_part])
+        return vectors
 
     def lines_with(self, words: Collection[str]) -> Iterator[int]:
         """The numbers of the lines that have one of some words, whatever the case of its letters."""
