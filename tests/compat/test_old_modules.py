@@ -57,6 +57,7 @@ print(allennlp.commands.elmo.DEFAULT_BATCH_SIZE, bilm.Batcher is Batcher)
     assert output_of(without_torch + program, tmp_path) == "64 True\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow_hub") is not None, reason="tensorflow_hub is installed")
 def test_tensorflow_hub_is_found_on_request_only(tmp_path: Path) -> None:
     import_it = (

@@ -200,7 +200,7 @@ def test_no_word_at_all_gives_no_vector(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("backend_name", ["reference", *FAST_BACKENDS])
+@pytest.mark.parametrize("backend_name", FAST_BACKENDS)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_prepacked_layers_are_near_the_exact_ones(
     name: str, backend_name: str, dtype: torch.dtype, backend: Callable[[str], None]

@@ -71,8 +71,7 @@ def assert_equal_to_plain(ids: Tensor, weights: CharFilters) -> None:
         torch.testing.assert_close(left.double(), right, atol=1e-5 * float(right.abs().max()), rtol=1e-5)
 
 
-@pytest.mark.parametrize("widest", [None, 9])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(("widest", "dtype"), [(None, torch.int32), (9, torch.int64)])
 def test_words_of_every_length(both_ways: None, widest: int | None, dtype: torch.dtype) -> None:
     assert_equal_to_plain(characters_of(WORDS, widest).to(dtype), draw())
 

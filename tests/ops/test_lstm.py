@@ -216,6 +216,7 @@ def test_values_without_gradients_are_the_same(each_backend: str, mode: type) ->
         torch.testing.assert_close(left, right.detach(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_child_computes_while_another_thread_takes_memory() -> None:
     code = """

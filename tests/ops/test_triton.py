@@ -39,7 +39,7 @@ HIDDEN, WIDTH, INPUT = 64, 32, 10  # two blocks of cells
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 LENGTHS, ROWS = [4, 1, 0, 3, 2, 5, 1, 1, 2], [0, 1, 1, 3, 0, 1, 4, 5, 6]
 PACKINGS = {
-    "a window": replace(Packing.rectangle(4, 20), resets=torch.arange(80) % 7 == 3),  # more rows than a program has
+    "a window": replace(Packing.rectangle(3, 18), resets=torch.arange(54) % 7 == 3),  # more rows than a program has
     "reset": pack_sentences(LENGTHS, ROWS, 8, reset=True).packing,
     "carried": pack_sentences(LENGTHS, ROWS, 8, reset=False).packing,
     "one row": Packing.rectangle(3, 1),

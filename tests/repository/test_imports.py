@@ -55,6 +55,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_an_integration_without_its_library_says_in_a_line_what_to_install() -> None:
     libraries = {"sklearn": "scikit-learn", "sentence_transformers": "sentence-transformers", "spacy": "spacy"}
     run = subprocess.run([sys.executable, "-c", WITHOUT, *libraries], capture_output=True, text=True, check=True)

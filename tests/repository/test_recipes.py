@@ -88,6 +88,7 @@ def test_recipe_of_wikitext2_measures_the_test_part(tmp_path: Path) -> None:
 WORDS = st.text(st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"]), min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.lists(st.lists(WORDS, min_size=1, max_size=6), max_size=8), st.sets(WORDS))
 def test_numbered_text_is_the_same_text(sentences: list[list[str]], frequent: set[str]) -> None:

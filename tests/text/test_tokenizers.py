@@ -200,6 +200,7 @@ def needs(*modules: str) -> None:
         pytest.importorskip(module, reason=f"{module} is not installed: it belongs to an optional extra")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "modules", "text", "sentences"),
     [

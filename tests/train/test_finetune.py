@@ -60,6 +60,7 @@ def settings(folder: Path, tmp_path: Path) -> FinetuneConfig:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_finetune_improves_the_domain_and_reports_both_texts(settings: FinetuneConfig, folder: Path) -> None:
     report = finetune(settings)
     domain, other = (report.changes[str(folder / name)] for name in ("heldout.txt", "toy.txt"))

@@ -26,6 +26,8 @@ from elmokit.ops import dispatch
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.trainer import Trainer
 
+pytestmark = pytest.mark.slow
+
 # The layers of en-small, each of a few dimensions: the number of kernels does not depend on sizes.
 CONFIG = BiLMConfig(
     LSTMConfig(2, 16, 8, cell_clip=3.0, proj_clip=3.0),

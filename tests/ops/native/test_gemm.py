@@ -42,8 +42,7 @@ def assert_close(found: Tensor, expected: np.ndarray) -> None:
 
 
 @each_native_dtype
-@pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize("out_dtype", [None, torch.float32])
+@pytest.mark.parametrize(("biased", "out_dtype"), [(True, None), (False, torch.float32)])
 def test_products_of_any_size(dtype: torch.dtype, biased: bool, out_dtype: torch.dtype | None) -> None:
     for columns, depth in all_pairs(COLUMNS, DEPTHS[dtype]):
         weight, bias = draw(columns, depth, terms=depth), draw(columns) if biased else None
@@ -262,6 +261,7 @@ def test_highway_in_int8_equals_its_definition(units: int) -> None:
         np.testing.assert_allclose(found.numpy(), expected, rtol=3e-6, atol=3e-6)
 
 
+@pytest.mark.slow
 @needs_int8
 def test_every_word_of_real_sentences_is_near_the_exact_one() -> None:
     sentences = example_sentences()

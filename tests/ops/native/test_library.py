@@ -72,15 +72,17 @@ def test_a_compiler_that_knows_no_targets_builds_the_baseline(tmp_path: Path, mo
 
 def test_a_failed_build_says_what_the_compiler_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("hatchling")
-    build, warnings, content = load_build_script(), [], {"artifacts": []}
+    build, warnings, content = load_build_script(), [], {"artifacts": [], "force_include": {}}
     (tmp_path / "cc").write_text("#!/bin/sh\necho 'fatal error: stdint.h: No such file' >&2\nexit 1\n")
     (tmp_path / "cc").chmod(0o755)
     for compiler, reason in ((tmp_path / "cc", "(fatal error: stdint.h: No such file)"), ("false", "exit status 1")):
         monkeypatch.setenv("CC", str(compiler))
         app = SimpleNamespace(display_warning=warnings.append)
-        build.KernelBuilder(str(tmp_path), {}, None, None, "", "wheel", app).initialize("standard", content)
+        build.KernelBuilder(str(tmp_path), {}, None, SimpleNamespace(version="1"), "", "wheel", app).initialize(
+            "standard", content
+        )
         assert "WITHOUT COMPILED KERNELS" in warnings[-1] and reason in warnings[-1]
-    assert content == {"artifacts": []}
+    assert content["artifacts"] == []
 
 
 def test_the_loader_knows_the_targets_that_are_built() -> None:

@@ -14,7 +14,16 @@ from elmokit.tasks.fitting.fit import fit
 from elmokit.tasks.fitting.frozen import TransformerEncoder
 from elmokit.tasks.fitting.model import load_task_model
 
-transformers = pytest.importorskip("transformers")
+transformers: Any = None
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _transformers() -> None:
+    """Imported where these tests run, not by every process that collects them: it takes seconds."""
+    global transformers
+    transformers = pytest.importorskip("transformers")
+
+
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "dog", "##s", "Ann", "see", "like"]
 SENTENCES = [["Ann", "sees", "dogs"], [], ["red", "dogs"], ["red"] * 20]
 
