@@ -39,7 +39,7 @@ def corpus(tmp_path: Path) -> Path:
     draw = random.Random(0)
     for name in ("alpha", "beta"):
         write_documents(tmp_path / "corpus" / "train" / f"{name}-000.txt.zst", draw, 60)
-        write_documents(tmp_path / "corpus" / "heldout" / f"{name}.txt.zst", draw, 6)
+    write_documents(tmp_path / "corpus" / "heldout" / "alpha.txt.zst", draw, 6)
     return tmp_path / "corpus"
 
 
