@@ -169,7 +169,7 @@ def test_full_queue_refuses_requests_for_vectors_before_their_bodies_are_read(
         yield b""
 
     start = Engine.__init__
-    full = lambda engine, *options: (start(engine, *options), setattr(engine, "words_waiting", 65_536))[0]  # noqa: E731
+    full = lambda engine, *options: (start(engine, *options), setattr(engine, "words_ahead", 65_536))[0]  # noqa: E731
     monkeypatch.setattr(Engine, "__init__", full)
     unread = {"content": body(), "headers": {"content-length": "9"}}
     paths = ("/", "/v1/embeddings", "/embed", "/embed_all", "/similarity")

@@ -146,7 +146,7 @@ def test_large_request_is_embedded_in_parts_between_others(
 
 
 def test_engine_refuses_what_does_not_fit_and_takes_it_later(make_engine: Callable[..., Engine]) -> None:
-    engine = make_engine(queue_words=20)
+    engine = make_engine(queue_words=20, batch_words=10)
 
     async def run() -> None:
         running = block(engine)
@@ -157,6 +157,14 @@ def test_engine_refuses_what_does_not_fit_and_takes_it_later(make_engine: Callab
         GatedEmbedder.gate.set()
         await asyncio.gather(running, large)
         assert not engine.words_waiting and len(await engine.submit([["a"]], MEAN)) == 1
+        running, many = block(engine), [["word"] * 3] * 30  # of which the next batch counts
+        large = engine.submit(many, MEAN)
+        with pytest.raises(RequestError):
+            engine.submit(many, MEAN)  # but all of it for another large one
+        small = engine.submit([["a"]], MEAN)
+        GatedEmbedder.gate.set()
+        await asyncio.gather(running, large, small)
+        assert engine.words_waiting == engine.words_ahead == 0
 
     asyncio.run(run())
 

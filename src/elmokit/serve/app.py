@@ -114,7 +114,7 @@ class Gate:
             return RequestError(415, "unsupported_media_type", "the body is compressed: send it as it is")
         if service.is_draining and path not in WHILE_DRAINING:
             return RequestError(503, "draining", "this server is shutting down: ask another", {"retry-after": "1"})
-        if not reads and path in OF_VECTORS and service.engine.words_waiting >= service.config.queue_words:
+        if not reads and path in OF_VECTORS and service.engine.is_full:
             return overloaded()
         return None
 

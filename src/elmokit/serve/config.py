@@ -36,8 +36,8 @@ class ServeConfig:
     """Maximum number of words in a request, counting one more for each text, or 8 times as many where a text gets one
     vector; larger requests are refused with status 413."""
     queue_words: Count = 65_536
-    """Number of words, counted likewise, that wait to be embedded, from which on requests are refused with status
-    429."""
+    """Number of words, counted likewise, that wait to be embedded, from which on requests are refused with status 429;
+    of a request that is larger than a batch, the words of its next batch count."""
     batch_words: Count = 4_096
     """Words, counted likewise, that are embedded together; larger requests are embedded in turn with others."""
     max_jobs: Count = 32
@@ -47,8 +47,8 @@ class ServeConfig:
     """Maximum size of a request's body in bytes; larger ones are refused with status 413."""
     timeout: Positive = 60.0
     """Time limit in seconds for each of four steps: receiving the body (else status 408); splitting its text into words
-    (else 503); computing the result (else 503); sending one chunk of the answer (else the connection is closed). The
-    answer as a whole has no limit."""
+    (else 503); computing the result (else 503), longer for more than `max_words` words; sending one chunk of the answer
+    (else the connection is closed). The answer as a whole has no limit."""
 
     def __post_init__(self) -> None:
         check(self)

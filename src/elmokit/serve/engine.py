@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 Output = tuple[str | int, Pooling | None]  # of which layers; for each word or, with a pooling, for each sentence
 
+LARGE_FACTOR = 4
 RETRY_AFTER = "2"  # seconds, about the time to answer half of a full queue
 # Seconds between returns of freed memory to the system. Batches of all sizes leave gaps that malloc keeps: a hundred
 # megabytes after a few hundred batches of en-small.
@@ -70,7 +71,8 @@ class Engine:
 
     Args:
         embedder: The model. Results do not depend on the other requests in a batch.
-        queue_words: `cost` of the queue from which on requests are refused.
+        queue_words: Requests are refused while those that wait have so many words in their next parts, and large ones
+            while there are `LARGE_FACTOR` times as many in all parts.
         batch_words: About the maximum `cost` of a batch. A larger request is embedded in parts, one after each turn of
             the others.
         observe: Called with the `cost` of each batch.
@@ -83,11 +85,16 @@ class Engine:
         self._state: StatePolicy = embedder.model.single_sentence_state
         self._queue_words, self._batch_words = queue_words, batch_words
         self._waiting: deque[Waiting] = deque()  # in the order of arrival
-        self.words_waiting = 0  # the `cost` of the queue
+        self.words_waiting = self.words_ahead = 0  # `cost` of the queue, and of the parts before a new request's turn
         self._changed = threading.Condition()
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name="elmokit-engine", daemon=True)
         self._thread.start()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every request is refused."""
+        return self.words_ahead >= self._queue_words
 
     def submit(self, sentences: list[Sequence[str]], output: Output) -> asyncio.Future[list[np.ndarray]]:
         """Queue sentences to be embedded.
@@ -103,13 +110,14 @@ class Engine:
         Raises:
             RequestError: The queue is full.
         """
-        if self.words_waiting >= self._queue_words:
-            raise overloaded()
         parts = deque(sentence_batches(sentences, self._batch_words))
+        if self.is_full or (len(parts) > 1 and self.words_waiting >= LARGE_FACTOR * self._queue_words):
+            raise overloaded()
         request = Waiting(parts, len(sentences), output, asyncio.get_running_loop().create_future())
         with self._changed:
             self._waiting.append(request)
             self.words_waiting += cost(sentences)
+            self.words_ahead += cost(parts[0])
             self._changed.notify()
         return request.vectors
 
@@ -130,6 +138,7 @@ class Engine:
                 request = self._waiting.popleft()
                 part = request.parts.popleft()
                 self.words_waiting -= cost(part)
+                self.words_ahead -= cost(part)
                 if request.vectors.done():  # cancelled, or failed
                     self.words_waiting -= sum(map(cost, request.parts))
                     continue
@@ -137,6 +146,7 @@ class Engine:
                 words += cost(part)
                 if request.parts:
                     self._waiting.append(request)
+                    self.words_ahead += cost(request.parts[0])
         return batch
 
     def _work(self) -> None:

@@ -233,9 +233,9 @@ class ServiceRequest(Request):
         self.size = len(body)
         return bytes(body)
 
-    async def wait_for(self, result: asyncio.Future[Result]) -> Result:
-        """The result of work, which is cancelled if nobody waits for it any more."""
-        gone, timeout = asyncio.ensure_future(self._disconnected()), self.service.config.timeout
+    async def wait_for(self, result: asyncio.Future[Result], times: float = 1) -> Result:
+        """The result of work, within some times the time limit; it is cancelled if nobody waits for it any more."""
+        gone, timeout = asyncio.ensure_future(self._disconnected()), self.service.config.timeout * times
         try:
             await asyncio.wait({result, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
@@ -277,7 +277,8 @@ class ServiceRequest(Request):
         if isinstance(layers, int) and not -embedder.num_layers <= layers < embedder.num_layers:
             raise invalid_request(f"layers: this model has the layers 0 to {embedder.num_layers - 1}")
         sentences = await self.words_of(texts, 1 if pooling is None else POOLED_FACTOR)
-        return sentences, await self.wait_for(self.service.engine.submit(sentences, (layers, pooling)))
+        vectors = self.service.engine.submit(sentences, (layers, pooling))
+        return sentences, await self.wait_for(vectors, max(1, cost(sentences) / self.service.config.max_words))
 
     async def run(self, function: Callable[[Job], Result], is_long: bool = False) -> Result:
         """Run a job, which is long also if its body is, and return its result; ValueError is an error of the client."""
