@@ -1,8 +1,8 @@
-"""Take screenshots of the page of `elmokit serve` for the documents: docs/images/page.png, page-dark.png.
+"""Take the screenshots of the page of `elmokit serve` in docs/images, and check the page with axe-core meanwhile.
 
     python tools/make_screenshots.py
 
-Needs the extra `serve`, Playwright, Chromium, and Pillow.
+Needs the extra `serve`, Chromium, and from PyPI axe-playwright-python, playwright and pillow.
 """
 
 from __future__ import annotations
@@ -12,46 +12,38 @@ import shutil
 import sys
 from pathlib import Path
 
+from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[1]
-IMAGES = ROOT / "docs" / "images"
 sys.path.append(str(ROOT / "tests" / "support"))
-from running_server import CORPUS, RunningServer  # noqa: E402
+from running_server import RunningServer  # noqa: E402
 
-WIDTH, COLORS = 1150, 64
-# By picture: its colour scheme and the views that it shows.
-PICTURES = {"page": ("light", ("compare", "senses")), "page-dark": ("dark", ("neighbors", "substitutes"))}
-
-
-def photograph(browser: Browser, url: str, scheme: str, views: tuple[str, ...]) -> Image.Image:
-    """A picture of the views of the page, one below the other."""
-    page = browser.new_page(viewport={"width": WIDTH, "height": 1000}, color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
-    page.goto(url)
-    shots = []
-    for view in views:
-        section = page.locator(f"#{view}")
-        section.scroll_into_view_if_needed()
-        section.locator(".result > *").first.wait_for()
-        section.locator("form:not([aria-busy])").wait_for()
-        page.wait_for_timeout(500)  # time to draw the bars
-        shots.append(Image.open(io.BytesIO(section.screenshot())))
-    page.close()
-    margin = (WIDTH - shots[0].width) // 2
-    whole = Image.new("RGB", (WIDTH, sum(shot.height for shot in shots)), shots[0].convert("RGB").getpixel((2, 10)))
-    for number, shot in enumerate(shots):
-        whole.paste(shot, (margin, sum(each.height for each in shots[:number])))
-    return whole
+COLORS = 128
+IS_READY = "() => running === null && showAgain !== null && corpus !== null"
+# By picture: its link, its size, and its settings.
+PICTURES = {
+    "page": ("#map?word=bank&second_word=shore", (1280, 800), {"color_scheme": "light"}),
+    "page-dark": ("#sentence", (1280, 800), {"color_scheme": "dark"}),
+    "page-phone": ("#map?word=letter", (390, 844), {"color_scheme": "light"}),
+    "page-forced": ("#compare", (1024, 768), {"forced_colors": "active"}),  # only checked
+}
 
 
 def main() -> None:
-    with RunningServer("--corpus", CORPUS) as server, sync_playwright() as playwright:
+    with RunningServer() as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for name, (scheme, views) in PICTURES.items():
-            picture = photograph(browser, server.url, scheme, views)
-            picture.quantize(COLORS).save(IMAGES / f"{name}.png", optimize=True)
-            print(IMAGES / f"{name}.png")
+        for name, (link, (width, height), settings) in PICTURES.items():
+            page = browser.new_page(viewport={"width": width, "height": height}, reduced_motion="reduce", **settings)
+            page.goto(f"{server.url}/{link}")
+            page.wait_for_function(IS_READY)
+            page.wait_for_timeout(1500)  # for what the view asks in addition
+            print(name, [each["id"] for each in Axe().run(page).response["violations"]])
+            if name != "page-forced":
+                picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+                picture.quantize(COLORS).save(ROOT / "docs" / "images" / f"{name}.png", optimize=True)
+            page.close()
         browser.close()
 
 

@@ -136,7 +136,7 @@ const layerName = (layer, top) => top && layer === 0 ? say("Layer 0: letters onl
 
 // Draw the map of a word's uses into an empty element: the scatter plot of a layer with its words, small plots of all
 // layers, and a card for each cluster. `options` may have `layer` (shown first), `grammar` (a set of words that are no labels),
-// `onLayer` and `onChoose` (called with the layer or the use that the reader chooses). Returns what a page may call.
+// `onLayer` and `onChoose` (called with the layer or the use that is chosen). Returns what a page may call.
 function drawWordMap(root, data, options = {}) {
   const { uses, planes } = data, top = planes.length - 1, labels = nearestWords(uses, options.grammar ?? commonWords(uses)), second = data.word.toLowerCase().split(" + ")[1]?.split(",") ?? [];
   let layer = options.layer ?? top, groups = null, chosen = -1, only = null, places, radius, size;
@@ -144,7 +144,7 @@ function drawWordMap(root, data, options = {}) {
   root.classList.add("word-map");
   const figure = make("figure", root, undefined, { className: "plot" });
   const row = make("div", root, undefined, { className: "layers", role: "group", ariaLabel: say("Layers|各层") }), cards = make("div", root);
-  const readout = make("figcaption", figure, say("Point at a mark, tap it, or walk through the marks with the arrow keys to read its sentence.|指向或轻触一个标记，或用方向键移动，即可读到它的句子。"));
+  const readout = make("figcaption", figure, say("Point at a mark, tap it or use the arrow keys to read its sentence.|指向或轻触标记，或用方向键，即可读到它的句子。"));
   const svg = makeInSVG("svg", figure, { role: "listbox", tabindex: 0 });
   const marks = uses.map((use, number) => {
     const isSecond = second.includes(partsOf(use)[1].toLowerCase());
@@ -214,6 +214,7 @@ function drawWordMap(root, data, options = {}) {
     svg.setAttribute("aria-activedescendant", marks[use].id);
     readout.replaceChildren();
     putUse(readout, { ...uses[use], cluster: groupOf(use) }, 30);
+    options.onChoose?.(use);
   }
 
   // The use whose mark is nearest to a point of the screen, if one is near; else -1.
@@ -223,19 +224,18 @@ function drawWordMap(root, data, options = {}) {
     const least = Math.min(...distances);
     return least < 28 ? distances.indexOf(least) : -1;
   }
-  const pick = use => { choose(use); options.onChoose?.(use); };
   svg.addEventListener("pointermove", event => {
     const use = event.pointerType === "mouse" ? useAt(event) : -1;
     if (use >= 0 && use !== chosen) choose(use);
   });
-  svg.addEventListener("click", event => { const use = useAt(event); if (use >= 0) pick(use); });
+  svg.addEventListener("click", event => { const use = useAt(event); if (use >= 0) choose(use); });
   svg.addEventListener("keydown", event => {
     const direction = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
     const end = { Home: 0, End: uses.length - 1 }[event.key] ?? (chosen < 0 ? 0 : undefined);
     if (!direction && end === undefined || event.key === "Tab") return;
     event.preventDefault();
     const next = end ?? nextInDirection(places[layer], chosen, direction);
-    if (next >= 0) pick(next);
+    if (next >= 0) choose(next);
   });
 
   // Show only one cluster, or all.
@@ -250,7 +250,7 @@ function drawWordMap(root, data, options = {}) {
     card.style.setProperty("--color", colourOf(number));
     makeSign(card, number);
     const title = cluster.size === 1 ? say("Group {}: 1 use|第 {} 组：1 个用例", number + 1) : say("Group {}: {} uses|第 {} 组：{} 个用例", number + 1, cluster.size);
-    Object.assign(makeButton(card, title, () => focusCluster(number)), { ariaPressed: false, title: say("Show only this group, or all|只显示此组，或全部") });
+    makeButton(card, title, () => focusCluster(number)).ariaPressed = false;
     if (cluster.substitutes.length) make("p", card, cluster.substitutes.slice(0, 6).join(", "));
     for (const use of cluster.typical.slice(0, 3)) putUse(make("p", card, undefined, { className: "typical", onpointerenter: () => choose(use) }), uses[use], 8);
   });

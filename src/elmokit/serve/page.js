@@ -95,7 +95,7 @@ function putLegend(parent, { other_word, same_word }) {
 }
 
 function putMeaning(parent, cosine, { other_word, same_word }) {
-  const text = say("What {} means: it is higher than {} % of random pairs of two different words in the corpus, and than {} % of random pairs of uses of one word. 1 is the same direction, 0 nothing in common.|{} 的含义：高于语料库中 {}% 的不同词随机词对，高于 {}% 的同词随机用例对。1 为方向相同，0 为毫无共同之处。",
+  const text = say("What {} means: it is more than {} % of random pairs of two words in the corpus have, and more than {} % of random pairs of uses of one word. 1 is the same direction, 0 nothing in common.|{} 的含义：高于语料库中 {}% 的不同词随机词对，高于 {}% 的同词随机用例对。1 为方向相同，0 为毫无共同之处。",
     cosine.toFixed(2), percentile(other_word, cosine), percentile(same_word, cosine));
   make("p", parent, text, { className: "note" });
 }
@@ -197,9 +197,8 @@ const STYLES_OF = {
 function toSVG(svg) {
   const copy = svg.cloneNode(true), [, , width, height] = svg.getAttribute("viewBox").split(" "), originals = svg.querySelectorAll("*");
   copy.querySelectorAll("*").forEach((element, number) => {
-    for (const name of ["style", "class"]) element.removeAttribute(name);
     const style = getComputedStyle(originals[number]);
-    for (const name of STYLES_OF[element.tagName]) element.setAttribute(name, style.getPropertyValue(name));
+    for (const name of STYLES_OF[element.tagName]) if (style[name] !== "none" || name === "fill") element.setAttribute(name, style.getPropertyValue(name));
   });
   copy.setAttribute("width", width);
   copy.setAttribute("height", height);
@@ -219,8 +218,8 @@ function toCSV({ uses, planes }, labels) {
   const cell = value => /[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value;
   const heads = ["before", "word", "after", "group", "label", ...planes.flatMap((_, layer) => [`x${layer}`, `y${layer}`])];
   const rows = uses.map((use, number) => {
-    const [before, after] = contextOf(use);
-    return [before, use.words[use.position], after.trim(), use.cluster + 1, labels.get(number) ?? "", ...planes.flatMap(plane => plane[number])];
+    const [before, word, after] = partsOf(use);
+    return [before, word, after.trim(), use.cluster + 1, labels.get(number) ?? "", ...planes.flatMap(plane => plane[number])];
   });
   return [heads, ...rows].map(row => `${row.map(cell).join(",")}\r\n`).join("");
 }
@@ -228,11 +227,11 @@ function toCSV({ uses, planes }, labels) {
 // --- The map: its tools and the concordance ----------------------------------------------------------------------------
 
 function putMap(result, map) {
-  const { layer, labels: field, colour } = formOf("map").elements, labels = readLabels(field.value), top = map.planes.length - 1, name = map.word.replace(", ", "-");
+  const { layer, labels: field, colour } = formOf("map").elements, labels = readLabels(field.value), top = map.planes.length - 1, name = map.word.replace(/[^\p{L}]+/gu, "-");
   const tools = make("div", result, undefined, { className: "tools" }), place = make("div", result), list = make("div", result, undefined, { className: "concordance" });
   const count = map.uses_in_corpus > map.uses.length ? `${map.uses.length} / ${map.uses_in_corpus}` : map.uses.length;
   make("span", tools, say("{} uses · {} groups · separation {}|{} 个用例 · {} 组 · 分离度 {}", count, map.clusters.length, map.silhouette.toFixed(2)), {
-    className: "summary", title: say("Mean silhouette of the groups: 0 where they touch, 1 where they are far apart|各组的平均轮廓系数：0 为相接，1 为远离"),
+    className: "summary", title: say("Mean silhouette: 0 where groups touch, 1 where they are far apart|平均轮廓系数：0 为相接，1 为远离"),
   });
   const toggle = makeButton(tools, say("Colours of my labels|按我的标签着色"), () => { colour.value = colour.value ? "" : "labels"; showLabels(); });
   makeButton(tools, "SVG", () => download(`${name}.svg`, toSVG(plot.svg)));
@@ -246,7 +245,7 @@ function putMap(result, map) {
     layer: Math.min(top, Number(layer.value || top)),
     grammar: corpus && new Set(corpus.grammar),
     onLayer: number => { layer.value = number === top ? "" : number; keepInLink("map"); },
-    onChoose: use => rows[use].scrollIntoView({ block: "nearest" }),
+    onChoose: use => showRow(rows[use]),
   });
   make("h3", list, say("All uses in their sentences|所有用例及其句子"));
   const agreement = make("p", list, undefined, { className: "soft" }), rows = putConcordance(make("div", list), map, labels, plot.choose, showLabels);
@@ -266,26 +265,34 @@ function putMap(result, map) {
   showLabels();
 }
 
+// Mark a row of the concordance, and bring it into sight there, without moving the page.
+function showRow(row) {
+  const list = row.closest("div"), { offsetTop } = row;
+  list.querySelector(".chosen")?.classList.remove("chosen");
+  row.classList.add("chosen");
+  if (offsetTop < list.scrollTop + 40 || offsetTop > list.scrollTop + list.clientHeight - 40) list.scrollTop = offsetTop - 80;
+}
+
 // A table of all uses, the word in the middle; returns its rows, one for each use.
 function putConcordance(parent, { word, uses }, labels, choose, onLabel) {
   const table = make("table", parent, undefined, { dir: /[\u0590-\u08ff]/.test(word) ? "rtl" : "ltr" });
   const head = make("tr", make("thead", table)), body = make("tbody", table);
-  const beside = step => ({ words, position }) => [1, 2, 3].map(distance => words[position + step * distance] ?? "").join(" ").toLowerCase();
-  const columns = [["sign-cell", say("Group|组"), use => use.cluster], ["before", say("Before|前文"), beside(-1)], ["keyword", say("Word|词"), use => use.words[use.position]],
+  const beside = step => ({ words, position, length }) => [1, 2, 3].map(distance => words[position + step * distance + (step > 0 && length - 1)] ?? "").join(" ").toLowerCase();
+  const columns = [["sign-cell", say("Group|组"), use => use.cluster], ["before", say("Before|前文"), beside(-1)], ["keyword", say("Word|词"), use => partsOf(use)[1]],
                    ["after", say("After|后文"), beside(1)], ["label", say("My label|我的标签"), (_, use) => labels.get(use) ?? "~"]];
   const rows = uses.map((use, number) => {
-    const row = make("tr", null, undefined, { onclick: () => choose(number) }), [before, after] = contextOf(use, 14);
+    const row = make("tr", null, undefined, { onclick: () => choose(number) }), [before, text, after] = partsOf(use, 14);
     const [sign, left, keyword, right, label] = columns.map(([className]) => make("td", row, undefined, { className }));
     makeSign(sign, use.cluster);
     make("span", left, before);
-    make("mark", keyword, use.words[use.position]).style.setProperty("--color", colourOf(use.cluster));
+    make("mark", keyword, text).style.setProperty("--color", colourOf(use.cluster));
     make("span", right, after);
     make("input", label, undefined, {
-      value: labels.get(number) ?? "", dir: "auto", autocomplete: "off", onfocus: () => choose(number),
+      value: labels.get(number) ?? "", dir: "auto", onfocus: () => choose(number),
       ariaLabel: say("Label of: {}|标签：{}", spaced(use.words.slice(Math.max(0, use.position - 4), use.position + 5))),
       onchange: ({ target }) => {
-        const text = target.value.trim().replace(/[:;]/g, " ");
-        if (text) labels.set(number, text);
+        const name = target.value.trim().replace(/[:;]/g, " ");
+        if (name) labels.set(number, name);
         else labels.delete(number);
         onLabel();
       },

@@ -120,7 +120,8 @@ def serve(
     with socket.create_server((config.host, config.port), family=family) as listening, warnings.catch_warnings():
         embedder = Embedder(model, device, dtype, softmax=True)
         embedder.embed([["a"]])  # the first sentence takes longer: let it not be a client's
-        if config.corpus is None and embedder.model.tokenizer == TOKENIZER_OF["en"]:
+        is_english = embedder.model.language in (None, "en") and embedder.model.tokenizer == TOKENIZER_OF["en"]
+        if config.corpus is None and is_english:
             config = replace(config, corpus=BUNDLED_CORPUS)
         name = DEFAULT_MODEL if model is None else model_of(Path(model).expanduser()).resolve().name
         name = config.name or name
