@@ -80,7 +80,7 @@ clean:
 	touch $@
 
 EXTRAS_OF_INTEGRATIONS := dev,onnx,ray,sentence-transformers,serve,sklearn,spacy
-TESTED_WITH := sentence-transformers[train] axe-playwright-python httpx onnxruntime openai playwright
+TESTED_WITH := sentence-transformers[train] httpx onnxruntime openai
 
 .venv/installed-integrations: $(INSTALLED_FROM) | .venv/bin/python
 	$(PIP_INSTALL) --editable '.[$(EXTRAS_OF_INTEGRATIONS)]' $(TESTED_WITH)
