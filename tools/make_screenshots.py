@@ -21,13 +21,14 @@ sys.path.append(str(ROOT / "tests" / "support"))
 from running_server import RunningServer  # noqa: E402
 
 COLORS = 128
+KEPT = ("page", "page-dark")  # the others are only checked
 IS_READY = "() => running === null && showAgain !== null && corpus !== null"
 # By picture: its link, its size, and its settings.
 PICTURES = {
     "page": ("#map?word=bank&second_word=shore", (1280, 800), {"color_scheme": "light"}),
     "page-dark": ("#sentence", (1280, 800), {"color_scheme": "dark"}),
     "page-phone": ("#map?word=letter", (390, 844), {"color_scheme": "light"}),
-    "page-forced": ("#compare", (1024, 768), {"forced_colors": "active"}),  # only checked
+    "page-forced": ("#compare", (1024, 768), {"forced_colors": "active"}),
 }
 
 
@@ -40,7 +41,7 @@ def main() -> None:
             page.wait_for_function(IS_READY)
             page.wait_for_timeout(1500)  # for what the view asks in addition
             print(name, [each["id"] for each in Axe().run(page).response["violations"]])
-            if name != "page-forced":
+            if name in KEPT:
                 picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
                 picture.quantize(COLORS).save(ROOT / "docs" / "images" / f"{name}.png", optimize=True)
             page.close()
