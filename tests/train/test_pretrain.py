@@ -246,7 +246,7 @@ def test_pretrain_starts_from_the_weights_and_vocabulary_of_a_model(settings: Pr
     more = replace(settings, output=tmp_path / "more", initial_model=str(first), vocab_size=5, heldout=heldout, **still)
     before, after = load(first), load(pretrained(more))
     total = evaluate(heldout, after, tokenize=False).total
-    assert events(more.output, "end")[0]["mean"] == pytest.approx(total.mean, rel=1e-6)
+    assert events(more.output, "end")[0]["mean"] == pytest.approx(total.value, rel=1e-6)
     assert after.vocab == before.vocab and after.tokenizer == "whitespace-1" and str(first) in after.card
     for name, weight in before.bilm.state_dict().items():
         assert torch.allclose(after.bilm.state_dict()[name], weight, rtol=1e-6), name
@@ -287,7 +287,7 @@ def test_a_model_records_the_language_by_which_text_is_split(
     model = load(pretrained(german))
     assert (model.tokenizer, model.language) == ("words-1", "de") and "language: de" in model.card
     (logged,), total = events(german.output, "end"), evaluate([raw], model).total
-    assert total.sentences == logged["sentences"] == 40 and total.mean == pytest.approx(logged["mean"], rel=1e-6)
+    assert total.sentences == logged["sentences"] == 40 and total.value == pytest.approx(logged["mean"], rel=1e-6)
     assert evaluate([raw], replace(model, language=None)).total.sentences == 60
     tuned = FinetuneConfig((raw,), tmp_path / "tuned", model=str(german.output / "model"), max_words=10, threads=1)
     assert load(finetune(tuned).model).language == "de"

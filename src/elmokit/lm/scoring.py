@@ -315,8 +315,8 @@ def score_file(
         file: Text (plain, .gz or .zst) with one sentence per line, or a table, as for `embed_file`; lines and rows
             without words are skipped.
         output: File for the scores (also .gz or .zst). By default JSON lines, one object per sentence with the number
-            of its line or row from 1, perplexity, number of unknown words, unit, words, and the log-probabilities as in
-            `SentenceScore`; of a model that merges the directions pseudo-perplexity, and those of `MaskedScore`.
+            of its line or row from 1, perplexity, number of unknown words, unit, words, offsets, and log-probabilities
+            as in `SentenceScore`; of a model that merges the directions pseudo-perplexity, and those of `MaskedScore`.
         model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by default.
         state: As in `score`.
         batch_size: As in `score`.
