@@ -26,7 +26,6 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -34,6 +33,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -195,8 +195,9 @@ def _hang(*_: object) -> None:
 
 
 def run_kind(name: str, folder: Path, begin: int, end: int) -> None:
-    """Print the number, change, outcome and peak memory (bytes) of each mutant, as one JSON list per line."""
-    kind = KINDS[name]
+    """Write the number, change, outcome and peak memory (bytes) of each mutant to `lines`, a JSON list a line."""
+    torch.set_num_threads(1)
+    kind, lines = KINDS[name], (folder / "lines").open("w", buffering=1)
     sound = kind.write(folder / "sound")
     shutil.copytree(sound, folder / "reference") if sound.is_dir() else shutil.copy(sound, folder / "reference")
     content = kind.read(sound)
@@ -211,10 +212,10 @@ def run_kind(name: str, folder: Path, begin: int, end: int) -> None:
         reference = folder / "reference"
         shutil.copytree(reference, mutant) if reference.is_dir() else shutil.copy(reference, mutant)
         change = damage(mutant, name, number)
-        print(json.dumps([number, change]), flush=True)
+        lines.write(json.dumps([number, change]) + "\n")
         result = outcome(kind, mutant, content, change)
         peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        print(json.dumps([number, change, result, peak]), flush=True)
+        lines.write(json.dumps([number, change, result, peak]) + "\n")
         if peak > BYTES:
             return  # the next mutant gets a new process
 
@@ -230,27 +231,24 @@ def results_of(name: str, count: int) -> Iterator[tuple[str, str, int]]:
     done = 0
     while done < count:
         with tempfile.TemporaryDirectory(prefix="elmokit-mutants-") as folder:
-            command = [sys.executable, __file__, "--kind", name, folder, str(done), str(count)]
-            run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        lines = [json.loads(line) for line in run.stdout.splitlines()]
+            # Forked, so that PyTorch is imported once; nothing has computed in this process.
+            run = get_context("fork").Process(target=run_kind, args=(name, Path(folder), done, count))
+            run.start()
+            run.join()
+            lines = [json.loads(line) for line in (Path(folder) / "lines").read_text().splitlines()]
         for line in lines:
             if len(line) == 4:
                 done, change, result, peak = line[0] + 1, *line[1:]
                 yield change, "memory" if peak > BYTES else result, peak
-        if run.returncode and lines and len(lines[-1]) == 2:
+        if run.exitcode and lines and len(lines[-1]) == 2:
             done = lines[-1][0] + 1
-            yield lines[-1][1], f"crash: the process ended with {run.returncode}", 0
-        elif run.returncode:
-            sys.exit(f"{name}: cannot be tried, status {run.returncode}")
+            yield lines[-1][1], f"crash: the process ended with {run.exitcode}", 0
+        elif run.exitcode:
+            sys.exit(f"{name}: cannot be tried, status {run.exitcode}")
 
 
 def main() -> int:
     """Try all kinds; the status is 1 if there is a defect."""
-    if sys.argv[1:2] == ["--kind"]:
-        torch.set_num_threads(1)
-        name, folder, begin, end = sys.argv[2:]
-        run_kind(name, Path(folder), int(begin), int(end))
-        return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mutants", type=int, default=1000, help="mutants of each kind")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))

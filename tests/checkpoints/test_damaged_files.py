@@ -25,7 +25,7 @@ MUTANTS = Path(__file__).parents[2] / "benchmarks" / "reliability" / "mutants.py
 @pytest.mark.slow
 def test_mutants_are_refused_or_loaded() -> None:
     """Processes of their own load the mutants, where a crash is seen, and time and memory are bounded."""
-    command = [sys.executable, MUTANTS, "--mutants", "10", "--kinds", *WRITERS]
+    command = [sys.executable, MUTANTS, "--mutants", "20", "--kinds", *WRITERS]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0 and run.stdout.count("'refused': ") == len(WRITERS), run.stdout + run.stderr[-2000:]
 
