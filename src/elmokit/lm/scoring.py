@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import tee
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -268,15 +268,18 @@ def score(
 # --- Files -----------------------------------------------------------------------------------------------------------
 
 
-def _to_json(number: int, score: Score, bits: bool) -> str:
+def perplexity_fields(score: Score) -> dict[str, Any]:
+    """The measure of a sentence, as files and the server have it."""
     measure = score.measure
     if isinstance(measure, PseudoPerplexity):
-        of_text = {"pseudo_perplexity": measure.value}
-    else:
-        of_text = {"perplexity": {name: getattr(measure, name) for name in ("forward", "backward", "mean")}}
+        return {"pseudo_perplexity": measure.value}
+    return {"perplexity": {name: getattr(measure, name) for name in ("forward", "backward", "mean")}}
+
+
+def _to_json(number: int, score: Score, bits: bool) -> str:
     unit, scale = ("bits", BIT) if bits else ("nats", np.float32(1))
     log_p = {name: (values / scale).tolist() for name, values in score.log_probabilities.items()}
-    values = {"line": number, **of_text, "unknown": score.unknown, "unit": unit, "words": score.words}
+    values = {"line": number, **perplexity_fields(score), "unknown": score.unknown, "unit": unit, "words": score.words}
     return json.dumps(values | {"offsets": score.offsets} | log_p, ensure_ascii=False) + "\n"
 
 

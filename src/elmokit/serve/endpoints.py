@@ -227,11 +227,7 @@ async def score(request: ServiceRequest, body: schemas.ScoreRequest) -> Any:
 
 
 def _score(result: scoring.Score) -> dict[str, Any]:
-    if isinstance(result, scoring.MaskedScore):
-        values = {"masked": result.masked.tolist(), "pseudo_perplexity": result.pseudo_perplexity.value}
-    else:
-        perplexity = {name: getattr(result.perplexity, name) for name in ("forward", "backward", "mean")}
-        values = {"forward": result.forward.tolist(), "backward": result.backward.tolist(), "perplexity": perplexity}
+    values = scoring.perplexity_fields(result) | {name: p.tolist() for name, p in result.log_probabilities.items()}
     return {"words": list(result.words), **values, "unknown": result.unknown, "truncated": result.truncated}
 
 
