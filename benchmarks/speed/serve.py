@@ -11,23 +11,37 @@ them, `Embedder`.
   neither word cache is empty.
 - Latency: sentences are sent at half of that rate, whether or not earlier ones have been answered. A request's time
   begins when it is due.
-- Overload: ten times the words per second of the throughput, in requests of 50 sentences, for five minutes. This gives
-  the number of refused requests and the time to refuse them, the number of requests without any answer, and the memory
-  of the server every second.
+- Overload: ten times the words per second of the throughput, in requests of 50 sentences. This gives the number of
+  refused requests and the time to refuse them, the number of requests without any answer, and the memory of the server
+  every second.
+- Beside a long request: the times of /compare and /embed while /score works on 7 texts of 2,000 words, and of /embed
+  while 1,000 texts of 100 words are embedded, as LangChain sends them.
+- Uses of a word: /senses and /neighbors the first and the second time, in a corpus of 20 MB, and in one of 20,000 lines
+  each of which has the word.
+- Heads: one header of 161 MB, with the time of /health meanwhile, and connections whose heads are sent by half.
+
+On two idle cores it takes about five minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -46,19 +60,9 @@ Figures = dict[str, Any]
 class Server:
     """`elmokit serve` in a process of its own, as a context manager."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "elmokit",
-            "serve",
-            "--model",
-            arguments.model,
-            "--dtype",
-            arguments.dtype,
-            "--port",
-            "0",
-        ]
+    def __init__(self, arguments: argparse.Namespace, *options: str) -> None:
+        options = ("--model", arguments.model, "--dtype", arguments.dtype, "--port", "0", *options)
+        command = [sys.executable, "-m", "elmokit", "serve", *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -81,6 +85,18 @@ class Server:
             [sys.executable, str(script)], input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=True
         )
         return json.loads(done.stdout)
+
+    def ask(self, path: str, body: Figures | None = None) -> tuple[Any, float]:
+        """The JSON value of an answer, and its time in seconds. RuntimeError unless its status is 200."""
+        began = time.perf_counter()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
+        response = connection.getresponse()
+        content = response.read()
+        connection.close()
+        if response.status != 200:
+            raise RuntimeError(f"{path}: status {response.status}: {content[:200]!r}")
+        return json.loads(content), time.perf_counter() - began
 
     @property
     def resident_mib(self) -> float:
@@ -181,20 +197,102 @@ def overload(server: Server, sentences: list[str], words_per_second: float, seco
     }
 
 
+# --- Beside others ---------------------------------------------------------------------------------------------------
+
+
+def beside(server: Server, long: tuple[str, Figures], short: dict[str, Figures | None]) -> Figures:
+    """The seconds of a long request, and those of short ones while it runs."""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(server.ask, *long)
+        time.sleep(0.2)
+        times: dict[str, list[float]] = {path: [] for path in short}
+        while not running.done():
+            for path, body in short.items():
+                times[path].append(server.ask(path, body)[1])
+        seconds = running.result()[1]
+    of_path = {path: {"requests": len(each), "p50": quantile(each, 0.5), "max": max(each)}
+               for path, each in times.items() if each}  # fmt: skip
+    return {"seconds": seconds, "short": of_path}
+
+
+def long_requests(server: Server, sentences: list[str], words: int) -> Figures:
+    compare = {"word": "play", "sentences": ["They play chess.", "He wrote the play."]}
+    short = {"/compare": compare, "/embed": {"inputs": ["They play chess."]}}
+    texts = [" ".join(sentences[begin:]).split()[:words] for begin in range(0, 700, 100)]
+    batch = body_of([" ".join(sentences[begin : begin + 5]) for begin in range(words // 2)])
+    return {
+        "idle": {path: quantile([server.ask(path, body)[1] for _ in range(20)], 0.5) for path, body in short.items()},
+        "score_7_texts": beside(server, ("/score", {"inputs": texts}), short),
+        "embed_1000_texts": beside(server, ("/v1/embeddings", batch), {"/embed": short["/embed"]}),
+    }
+
+
+def uses_of_words(arguments: argparse.Namespace, words: list[str], lines: Iterable[str], size: int) -> Figures:
+    """The seconds of searches in a corpus of the first lines, of `size` bytes."""
+    with tempfile.TemporaryDirectory() as directory:
+        corpus, written = Path(directory) / "corpus.txt", 0
+        with corpus.open("w", encoding="utf-8") as stream:
+            for line in lines:
+                if written < size:
+                    stream.write(line + "\n")
+                    written += len(line.encode()) + 1
+        figures: Figures = {"bytes": written}
+        with Server(arguments, "--corpus", str(corpus)) as server:
+            for word in words:
+                answers = [server.ask("/senses", {"word": word}) for _ in range(2)]
+                near = [server.ask("/neighbors", {"word": word, "sentence": f"It is a {word}."})[1] for _ in range(2)]
+                senses = [seconds for _, seconds in answers]
+                uses = answers[0][0]["uses_in_corpus"]
+                figures[word] = {"uses": uses, "senses": senses, "neighbors_after_senses": near}
+    return figures
+
+
+def heads(server: Server) -> Figures:
+    """A head of 161 MB, and connections with half a head."""
+    sent, ended, health = 0, threading.Event(), []
+
+    def watch() -> None:
+        while not ended.is_set():
+            health.append(server.ask("/health")[1])
+
+    half = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
+    began = time.perf_counter()
+    for connection in half:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: local")
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with socket.create_connection(("127.0.0.1", server.port)) as connection, suppress(OSError):
+        connection.sendall(b"GET /info HTTP/1.1\r\nHost: localhost\r\nX: ")
+        for _ in range(161):
+            connection.sendall(b"a" * 1_000_000)
+            sent += 1_000_000
+    seconds = time.perf_counter() - began
+    ended.set()
+    watcher.join()
+    for connection in half:
+        connection.settimeout(120)
+        connection.recv(1)
+        connection.close()
+    return {
+        "header_bytes_sent": sent, "header_seconds": seconds, "health_max": max(health),
+        "half_sent": len(half), "half_sent_closed_after": time.perf_counter() - began,
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=Path, nargs="+")
     parser.add_argument("--model", default="en-small")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--sentences", type=int, default=30_000, help="maximum number of sentences to read")
+    parser.add_argument("--sentences", type=int, default=12_000, help="maximum number of sentences to read")
     parser.add_argument("--repeats", type=int, default=5, help="pairs of measurements")
-    parser.add_argument("--half-load-seconds", type=float, default=60)
-    parser.add_argument("--overload-seconds", type=float, default=300)
+    parser.add_argument("--half-load-seconds", type=float, default=30)
+    parser.add_argument("--overload-seconds", type=float, default=90)
     parser.add_argument("--quick", action="store_true", help="a few seconds for each part, to see whether it runs")
     parser.add_argument("--output", type=Path, help="result file; in benchmarks/results when not given")
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.sentences, arguments.repeats = min(arguments.sentences, 600), 1
+        arguments.sentences, arguments.repeats = min(arguments.sentences, 1200), 1
         arguments.half_load_seconds = arguments.overload_seconds = 3
     elif arguments.output is None:
         arguments.output = RESULTS / "serve.json"
@@ -204,8 +302,14 @@ def main() -> None:
         report: Figures = {"model": arguments.model, "dtype": arguments.dtype, "words_of_sentence": LENGTH}
         report["throughput"] = throughput(server, embedder, sentences, arguments.repeats)
         rate = report["throughput"]["sentences_per_second"]
+        report["long_requests"] = long_requests(server, sentences, 400 if arguments.quick else 2000)
+        report["heads"] = heads(server)
         report["half_load"] = half_load(server, sentences, rate / 2, arguments.half_load_seconds)
         report["overload"] = overload(server, sentences, 10 * rate * LENGTH, arguments.overload_seconds)
+    lines = (line for text in arguments.texts for line in read_lines(text))
+    report["uses_in_20_mb"] = uses_of_words(arguments, ["play", "city"], lines, 20_000_000)
+    dense = (sentence for sentence in map("{} the".format, cycle(sentences)))
+    report["uses_in_every_line"] = uses_of_words(arguments, ["the"], islice(dense, 20_000), 2_000_000)
     shown = {name: {k: v for k, v in part.items() if k != "memory_mib"} if isinstance(part, dict) else part
              for name, part in report.items()}  # fmt: skip
     print(json.dumps(shown, indent=1))
