@@ -43,7 +43,7 @@ POOLED_FACTOR = 8  # times as many words where a text gets one vector
 INLINE_CHARACTERS = 4_000  # tokenized on the event loop, in a millisecond or two; longer texts go to a thread
 # Of a word's uses so many are embedded, in sentences of so many words in all, which takes a second or two; but some in
 # any case. Those of the words that were asked for last are kept: 6 MB each for en-small.
-SAMPLED_USES, SAMPLED_WORDS, FEW_USES = 1000, 16_000, 12
+SAMPLED_USES, SAMPLED_WORDS, FEW_USES = 1000, 12_000, 12
 CORPUS_USES_BYTES = 256 << 20
 BYTES_OF_WORD = 64  # of a string and its place in a sentence
 WORDS = (16, 64, 256, 1024, 4096, 16_384, 65_536)
