@@ -230,9 +230,8 @@ function putMap(result, map) {
   const { layer, labels: field, colour } = formOf("map").elements, labels = readLabels(field.value), top = map.planes.length - 1, name = map.word.replace(/[^\p{L}]+/gu, "-");
   const tools = make("div", result, undefined, { className: "tools" }), place = make("div", result), list = make("div", result, undefined, { className: "concordance" });
   const count = map.uses_in_corpus > map.uses.length ? `${map.uses.length} / ${map.uses_in_corpus}` : map.uses.length;
-  make("span", tools, say("{} uses · {} groups · separation {}|{} 个用例 · {} 组 · 分离度 {}", count, map.clusters.length, map.silhouette.toFixed(2)), {
-    className: "summary", title: say("Mean silhouette: 0 where groups touch, 1 where they are far apart|平均轮廓系数：0 为相接，1 为远离"),
-  });
+  const groups = map.clusters.length > 1 ? say(" · {} groups · separation {}| · {} 组 · 分离度 {}", map.clusters.length, map.silhouette.toFixed(2)) : say(" · no clear groups| · 没有明显的分组");
+  make("span", tools, say("{} uses|{} 个用例", count) + groups, { className: "summary", title: say("Mean silhouette: 0 where groups touch, 1 where they are far apart|平均轮廓系数：0 为相接，1 为远离") });
   const toggle = makeButton(tools, say("Colours of my labels|按我的标签着色"), () => { colour.value = colour.value ? "" : "labels"; showLabels(); });
   makeButton(tools, "SVG", () => download(`${name}.svg`, toSVG(plot.svg)));
   makeButton(tools, "PNG", async () => download(`${name}.png`, await toPNG(plot.svg)));
@@ -499,10 +498,11 @@ function putError(id, error, word) {
   const result = resultOf(id);
   putErrorIn(result, error);
   announce(result.textContent);
-  if (!word || id === "sentence") return;
+  const words = workingWords(word ?? "");
+  if (!word || id === "sentence" || !words.length) return;
   const line = make("p", result, say("Words that would work:|可以试试："), { className: "examples" });
   if (id !== "map" && corpus?.frequent.includes(word)) makeButton(line, say("“{}” in sentences of the corpus|语料库句子中的“{}”", word), () => useWord(id, word), "plain chip");
-  putWords(line, id, workingWords(word).map(each => [each]));
+  putWords(line, id, words.map(each => [each]));
 }
 
 // A line that says how long an answer takes, with a button to cancel; returns a function that takes it away.
