@@ -47,7 +47,8 @@ function makeShape(parent, cluster) {
 
 // The shape of a cluster as a small picture.
 function makeSign(parent, cluster) {
-  const sign = makeInSVG("svg", parent, { viewBox: "-1.6 -1.6 3.2 3.2", role: "img", "aria-label": say("Group {}|第 {} 组", cluster + 1), class: "sign" });
+  const sign = makeInSVG("svg", parent,
+    { viewBox: "-1.6 -1.6 3.2 3.2", role: "img", "aria-label": say("Group {}|第 {} 组", cluster + 1), class: "sign" });
   makeShape(sign, cluster);
 }
 
@@ -58,7 +59,8 @@ const spaced = words => words.map((word, number) => (number && !CLOSING.test(wor
 // A use: what stands before it, at most `around` words, the word or phrase itself, and what stands after it.
 function partsOf({ words, position, length = 1 }, around = Infinity) {
   const start = Math.max(0, position - around), stop = position + length, end = stop + around;
-  const before = (start ? "… " : "") + spaced(words.slice(start, position)), after = spaced(["", ...words.slice(stop, end)]);
+  const before = (start ? "… " : "") + spaced(words.slice(start, position)),
+        after = spaced(["", ...words.slice(stop, end)]);
   return [before, words.slice(position, stop).join(" "), after + (end < words.length ? " …" : "")];
 }
 
@@ -84,10 +86,11 @@ function nearestWords(uses, grammar, reach = 6) {
   });
 }
 
+const countsOf = items => items.reduce((counts, item) => counts.set(item, (counts.get(item) ?? 0) + 1), new Map());
+
 // Words in many of the sentences, for lack of a list of grammar words.
 function commonWords(uses) {
-  const counts = new Map();
-  for (const word of uses.flatMap(use => [...new Set(use.words.map(each => each.toLowerCase()))])) counts.set(word, (counts.get(word) ?? 0) + 1);
+  const counts = countsOf(uses.flatMap(use => [...new Set(use.words.map(word => word.toLowerCase()))]));
   return new Set([...counts.keys()].filter(word => counts.get(word) > Math.max(2, .1 * uses.length)));
 }
 
@@ -99,7 +102,9 @@ function placesOf(planes, width, height, margin) {
     return { middle: (least + most) / 2, span: Math.max(most - least, 1e-6) };
   });
   const scale = Math.min((width - 2 * margin) / ranges[0].span, (height - 2 * margin) / ranges[1].span);
-  return planes.map(plane => plane.map(([x, y]) => [width / 2 + scale * (x - ranges[0].middle), height / 2 - scale * (y - ranges[1].middle)]));
+  return planes.map(plane => plane.map(([x, y]) => [
+    width / 2 + scale * (x - ranges[0].middle), height / 2 - scale * (y - ranges[1].middle)
+  ]));
 }
 
 const overlaps = (a, b) => a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
@@ -109,9 +114,11 @@ const overlaps = (a, b) => a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a
 function placeLabels(labels, points, taken, radius, width, height) {
   const boxes = [...points.map(([x, y]) => [x - radius, y - radius, x + radius, y + radius]), ...taken], line = 14;
   return labels.flatMap(({ text, at: [x, y], width: wide }) => {
-    const corners = [[x + radius + 3, y - line / 2], [x - radius - 3 - wide, y - line / 2], [x - wide / 2, y - radius - line - 1], [x - wide / 2, y + radius + 1]];
+    const corners = [[x + radius + 3, y - line / 2], [x - radius - 3 - wide, y - line / 2],
+      [x - wide / 2, y - radius - line - 1], [x - wide / 2, y + radius + 1]];
     const box = corners.map(([left, top]) => [left, top, left + wide, top + line])
-      .find(each => each[0] > 2 && each[1] > 2 && each[2] < width - 2 && each[3] < height - 2 && !boxes.some(other => overlaps(each, other)));
+      .find(each => each[0] > 2 && each[1] > 2 && each[2] < width - 2 && each[3] < height - 2
+        && !boxes.some(other => overlaps(each, other)));
     if (!box) return [];
     boxes.push(box);
     return [{ text, x: box[0], y: box[3] - 3 }];
@@ -122,7 +129,8 @@ function placeLabels(labels, points, taken, radius, width, height) {
 function nextInDirection(points, from, [right, down]) {
   const costs = points.map(([x, y], number) => {
     const across = x - points[from][0], below = y - points[from][1], along = across * right + below * down;
-    if (!across && !below) return (number - from) * (right + down) > 0 ? Math.abs(number - from) * 1e-6 : Infinity;  // the same place
+    const isAfter = (number - from) * (right + down) > 0;
+    if (!across && !below) return isAfter ? Math.abs(number - from) * 1e-6 : Infinity;  // in the same place
     return along > 0 ? along + 2 * Math.abs(across * down + below * right) : Infinity;
   });
   const least = Math.min(...costs);
@@ -130,7 +138,11 @@ function nextInDirection(points, from, [right, down]) {
 }
 
 const mean = values => values.reduce((sum, each) => sum + each, 0) / values.length;
-const layerName = (layer, top) => top && layer === 0 ? say("Layer 0: letters only|第 0 层：只有字母") : layer === top ? say("Layer {}: the top|第 {} 层：最上层", layer) : say("Layer {}|第 {} 层", layer);
+
+function layerName(layer, top) {
+  if (top && layer === 0) return say("Layer 0: letters only|第 0 层：只有字母");
+  return layer === top ? say("Layer {}: the top|第 {} 层：最上层", layer) : say("Layer {}|第 {} 层", layer);
+}
 
 // --- The map ---------------------------------------------------------------------------------------------------------
 
@@ -138,17 +150,22 @@ const layerName = (layer, top) => top && layer === 0 ? say("Layer 0: letters onl
 // layers, and a card for each cluster. `options` may have `layer` (shown first), `grammar` (a set of words that are no labels),
 // `onLayer` and `onChoose` (called with the layer or the use that is chosen). Returns what a page may call.
 function drawWordMap(root, data, options = {}) {
-  const { uses, planes } = data, top = planes.length - 1, labels = nearestWords(uses, options.grammar ?? commonWords(uses)), second = data.word.toLowerCase().split(" + ")[1]?.split(",") ?? [];
+  const { uses, planes } = data, top = planes.length - 1,
+        labels = nearestWords(uses, options.grammar ?? commonWords(uses)),
+        second = data.word.toLowerCase().split(" + ")[1]?.split(",") ?? [];
   let layer = options.layer ?? top, groups = null, chosen = -1, only = null, places, radius, size;
   const groupOf = use => groups?.[use] ?? uses[use].cluster, isShown = use => only === null || groupOf(use) === only;
   root.classList.add("word-map");
   const figure = make("figure", root, undefined, { className: "plot" });
-  const row = make("div", root, undefined, { className: "layers", role: "group", ariaLabel: say("Layers|各层") }), cards = make("div", root);
-  const readout = make("figcaption", figure, say("Point at a mark, tap it or use the arrow keys to read its sentence.|指向或轻触标记，或用方向键，即可读到它的句子。"));
+  const row = make("div", root, undefined, { className: "layers", role: "group", ariaLabel: say("Layers|各层") }),
+        cards = make("div", root);
+  const readout = make("figcaption", figure,
+    say("Point at a mark, tap it or use the arrow keys to read its sentence.|指向或轻触标记，或用方向键，即可读到它的句子。"));
   const svg = makeInSVG("svg", figure, { role: "listbox", tabindex: 0 });
   const marks = uses.map((use, number) => {
     const isSecond = second.includes(partsOf(use)[1].toLowerCase());
-    const mark = makeInSVG("g", svg, { role: "option", id: `use-${number}`, class: isSecond ? "mark second" : "mark", "aria-selected": false });
+    const mark = makeInSVG("g", svg,
+      { role: "option", id: `use-${number}`, class: isSecond ? "mark second" : "mark", "aria-selected": false });
     makeInSVG("path", mark, {});
     return mark;
   });
@@ -156,7 +173,9 @@ function drawWordMap(root, data, options = {}) {
   const small = placesOf(planes, 200, 130, 12).map((points, number) => {
     const button = makeButton(null, undefined, () => { showLayer(number); options.onLayer?.(number); }, "");
     const plot = makeInSVG("svg", button, { viewBox: "0 0 200 130", "aria-hidden": true });
-    for (const [x, y] of points) makeInSVG("path", plot, { transform: `translate(${x.toFixed(1)} ${y.toFixed(1)}) scale(3)` });
+    for (const [x, y] of points) {
+      makeInSVG("path", plot, { transform: `translate(${x.toFixed(1)} ${y.toFixed(1)}) scale(3)` });
+    }
     make("span", button, layerName(number, top));
     row.prepend(button);  // the top layer above
     return button;
@@ -167,19 +186,27 @@ function drawWordMap(root, data, options = {}) {
   function showNames() {
     const points = places[layer], pen = document.createElement("canvas").getContext("2d"), taken = [];
     names.replaceChildren();
-    const put = (text, x, y, attributes) => Object.assign(makeInSVG("text", names, { x: x.toFixed(1), y: y.toFixed(1), ...attributes }), { textContent: text });
+    const put = (text, x, y, attributes) => {
+      const label = makeInSVG("text", names, { x: x.toFixed(1), y: y.toFixed(1), ...attributes });
+      label.textContent = text;
+      return label;
+    };
     pen.font = "italic 600 17px serif";
     const isApart = points.some(([x, y]) => Math.hypot(x - points[0][0], y - points[0][1]) > 150);
     for (const [number, { substitutes }] of isApart && !groups ? data.clusters.entries() : []) {
-      const members = points.filter((_, use) => uses[use].cluster === number), text = substitutes.slice(0, 2).join(", ");
-      const half = pen.measureText(text).width / 2 + 6, x = Math.max(half, Math.min(size[0] - half, mean(members.map(each => each[0]))));
+      const members = points.filter((_, use) => uses[use].cluster === number),
+            text = substitutes.slice(0, 2).join(", ");
+      const half = pen.measureText(text).width / 2 + 6,
+            x = Math.max(half, Math.min(size[0] - half, mean(members.map(each => each[0]))));
       const y = Math.max(18, Math.min(...members.map(each => each[1])) - radius - 8);
       put(text, x, y, { class: "name" }).style.setProperty("--color", colourOf(number));
       taken.push([x - half, y - 16, x + half, y + 4]);
     }
     pen.font = "12px sans-serif";
-    const order = [...new Set([...data.clusters.flatMap(cluster => cluster.typical), ...uses.keys()])].filter(use => labels[use] && isShown(use));
-    const wanted = order.map(use => ({ text: labels[use], at: points[use], width: pen.measureText(labels[use]).width * 1.06 }));
+    const order = new Set([...data.clusters.flatMap(cluster => cluster.typical), ...uses.keys()]);
+    const wanted = [...order].filter(use => labels[use] && isShown(use)).map(use => ({
+      text: labels[use], at: points[use], width: pen.measureText(labels[use]).width * 1.06
+    }));
     for (const { text, x, y } of placeLabels(wanted, points, taken, radius, ...size)) put(text, x, y);
   }
 
@@ -220,7 +247,8 @@ function drawWordMap(root, data, options = {}) {
   // The use whose mark is nearest to a point of the screen, if one is near; else -1.
   function useAt(event) {
     const box = svg.getBoundingClientRect(), zoom = size[0] / box.width;
-    const distances = places[layer].map(([x, y], use) => isShown(use) ? Math.hypot(x - (event.clientX - box.left) * zoom, y - (event.clientY - box.top) * zoom) : Infinity);
+    const across = (event.clientX - box.left) * zoom, down = (event.clientY - box.top) * zoom;
+    const distances = places[layer].map(([x, y], use) => isShown(use) ? Math.hypot(x - across, y - down) : Infinity);
     const least = Math.min(...distances);
     return least < 28 ? distances.indexOf(least) : -1;
   }
@@ -246,13 +274,17 @@ function drawWordMap(root, data, options = {}) {
     showNames();
   }
   data.clusters.forEach((cluster, number) => {
-    const card = make("section", cards, undefined, { className: "cluster", ariaLabel: say("Group {}|第 {} 组", number + 1) });
+    const card = make("section", cards, undefined,
+      { className: "cluster", ariaLabel: say("Group {}|第 {} 组", number + 1) });
     card.style.setProperty("--color", colourOf(number));
     makeSign(card, number);
-    const title = cluster.size === 1 ? say("Group {}: 1 use|第 {} 组：1 个用例", number + 1) : say("Group {}: {} uses|第 {} 组：{} 个用例", number + 1, cluster.size);
+    const title = cluster.size === 1 ? say("Group {}: 1 use|第 {} 组：1 个用例", number + 1)
+      : say("Group {}: {} uses|第 {} 组：{} 个用例", number + 1, cluster.size);
     makeButton(card, title, () => focusCluster(number)).ariaPressed = false;
     if (cluster.substitutes.length) make("p", card, cluster.substitutes.slice(0, 6).join(", "));
-    for (const use of cluster.typical.slice(0, 3)) putUse(make("p", card, undefined, { className: "typical", onpointerenter: () => choose(use) }), uses[use], 8);
+    for (const use of cluster.typical.slice(0, 3)) {
+      putUse(make("p", card, undefined, { className: "typical", onpointerenter: () => choose(use) }), uses[use], 8);
+    }
   });
 
   // Colour the marks by the reader's groups, one number for each use, -1 for none; null: by the clusters.
@@ -262,11 +294,13 @@ function drawWordMap(root, data, options = {}) {
       setCluster(mark.firstChild, groupOf(use));
       mark.ariaLabel = `${spaced(uses[use].words)} (${groupOf(use) < 0 ? say("no label|无标签") : say("group {}|第 {} 组", groupOf(use) + 1)})`;
     });
-    for (const button of small) button.querySelectorAll("path").forEach((shape, use) => setCluster(shape, groupOf(use)));
+    for (const { firstChild } of small) [...firstChild.children].forEach((shape, use) => setCluster(shape, groupOf(use)));
     if (places) showNames();
   }
   colour(null);
   resize();
-  new ResizeObserver(() => { if (figure.clientWidth && Math.abs(figure.clientWidth - size[0]) > 1) resize(); }).observe(figure);
+  new ResizeObserver(() => {
+    if (figure.clientWidth && Math.abs(figure.clientWidth - size[0]) > 1) resize();
+  }).observe(figure);
   return { choose, colour, svg };
 }

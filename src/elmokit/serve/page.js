@@ -1,15 +1,18 @@
 const byId = id => document.getElementById(id);
-const viewOf = id => byId(`${id}-view`), formOf = id => viewOf(id).querySelector("form"), resultOf = id => viewOf(id).querySelector(".result");
+const viewOf = id => byId(`${id}-view`), formOf = id => viewOf(id).querySelector("form"),
+      resultOf = id => viewOf(id).querySelector(".result");
 const sum = values => values.reduce((total, each) => total + each, 0);
 let apiKey = null;  // held in memory only
-let server = null, corpus = null, corpusAsked = null;  // answers of /info and /explore/corpus, and a promise of the latter
+let server = null, corpus = null;  // answers of /info and /explore/corpus
+let corpusAsked = null;  // a promise of the latter
 
 class Failure extends Error {}
 
 // The JSON answer of an endpoint of this server. Failure: its own words on why there is none.
 async function ask(path, body, signal) {
   const headers = apiKey === null ? {} : { authorization: `Bearer ${apiKey}` };
-  const options = body === undefined ? { headers, signal } : { method: "POST", headers, signal, body: JSON.stringify(body) };
+  const options = body === undefined ? { headers, signal }
+    : { method: "POST", headers, signal, body: JSON.stringify(body) };
   let response = null, answer = null;
   try {
     response = await fetch(path, options);
@@ -30,7 +33,9 @@ function putTable(parent, caption, heads, rows) {
   const table = make("table", parent), last = heads.length - 1;
   make("caption", table, caption);
   const head = make("tr", make("thead", table)), body = make("tbody", table);
-  const putCell = (row, name, cell, column) => make(name, row, undefined, { className: column === last ? "number" : "" }).append(cell);
+  const putCell = (row, name, cell, column) => {
+    make(name, row, undefined, { className: column === last ? "number" : "" }).append(cell);
+  };
   heads.forEach((name, column) => putCell(head, name ? "th" : "td", name, column));
   for (const cells of rows) {
     const row = make("tr", body);
@@ -45,14 +50,16 @@ function makeStrip(...parts) {
   const strip = make("span", null, undefined, { className: "strip", ariaHidden: true });
   for (const [name, ...ends] of parts) {
     const [start, end] = ends.map(each => 100 * Math.max(0, Math.min(1, each)));
-    Object.assign(make(name, strip).style, { insetInlineStart: `${start}%`, width: end > start ? `${end - start}%` : "" });
+    Object.assign(make(name, strip).style,
+      { insetInlineStart: `${start}%`, width: end > start ? `${end - start}%` : "" });
   }
   return strip;
 }
 
 // A table of shares with bars; rows of [label or element, length of the bar, printed share].
 function putShares(parent, caption, name, rows) {
-  putTable(parent, caption, [name, "", say("Probability|概率")], rows.map(([label, length, share]) => [label, makeStrip(["s", 0, length]), share]));
+  putTable(parent, caption, [name, "", say("Probability|概率")],
+    rows.map(([label, length, share]) => [label, makeStrip(["s", 0, length]), share]));
 }
 
 function percent(logProbability) {
@@ -60,7 +67,7 @@ function percent(logProbability) {
   return share < 0.1 ? "< 0.1 %" : `${share.toFixed(share < 9.95 ? 1 : 0)} %`;
 }
 
-// Candidates of the language model, with bars relative to the first; words are buttons if there is something to do with them.
+// Candidates of the language model, with bars relative to the first; words are buttons if `onWord` is given.
 function putCandidates(parent, caption, candidates, onWord) {
   putShares(make("div", parent), caption, say("Word|词"), candidates.map(({ word, log_probability }) => [
     onWord && !/^<.*>$/.test(word) ? makeButton(null, word, () => onWord(word)) : word,
@@ -76,7 +83,8 @@ const halfOf = (name, quantiles) => [name, quantiles[5], quantiles[15]];
 
 // A cosine on the scale from 0 to 1, with the middle half of the random pairs.
 function cosineStrip(cosine, pairs) {
-  return makeStrip(...pairs ? [halfOf("i", pairs.other_word), halfOf("b", pairs.same_word)] : [], ["u", cosine, cosine]);
+  return makeStrip(...pairs ? [halfOf("i", pairs.other_word), halfOf("b", pairs.same_word)] : [],
+    ["u", cosine, cosine]);
 }
 
 // The share of random pairs below a cosine in per cent.
@@ -88,14 +96,14 @@ function percentile(quantiles, cosine) {
 
 function putLegend(parent, { other_word, same_word }) {
   const legend = make("p", parent, undefined, { className: "legend" });
-  const entry = (part, text) => make("span", legend).append(makeStrip([part, 0, 1]), text);
-  entry("i", say("half of the pairs of two different words (median {})|一半的不同词对（中位数 {}）", other_word[10].toFixed(2)));
-  entry("b", say("half of the pairs of uses of one word (median {})|一半的同词用例对（中位数 {}）", same_word[10].toFixed(2)));
-  entry("u", say("this pair|这一对"));
+  const entry = (part, text, from = 0, to = 1) => make("span", legend).append(makeStrip([part, from, to]), text);
+  entry("i", say("half the pairs of two words (median {})|一半的异词对（中位数 {}）", other_word[10].toFixed(2)));
+  entry("b", say("half the pairs of uses of one word (median {})|一半的同词对（中位数 {}）", same_word[10].toFixed(2)));
+  entry("u", say("this pair|这一对"), .5, .5);
 }
 
 function putMeaning(parent, cosine, { other_word, same_word }) {
-  const text = say("What {} means: it is more than {} % of random pairs of two words in the corpus have, and more than {} % of random pairs of uses of one word. 1 is the same direction, 0 nothing in common.|{} 的含义：高于语料库中 {}% 的不同词随机词对，高于 {}% 的同词随机用例对。1 为方向相同，0 为毫无共同之处。",
+  const text = say("{} is more than {} % of random pairs of two words have, and more than {} % of random pairs of uses of one word. 1 is the same direction, 0 nothing in common.|{} 高于 {}% 的随机异词对，高于 {}% 的随机同词对。1 为方向相同，0 为毫无共同之处。",
     cosine.toFixed(2), percentile(other_word, cosine), percentile(same_word, cosine));
   make("p", parent, text, { className: "note" });
 }
@@ -103,7 +111,6 @@ function putMeaning(parent, cosine, { other_word, same_word }) {
 // --- Text and words --------------------------------------------------------------------------------------------------
 
 const linesOf = text => text.split("\n").map(line => line.trim()).filter(Boolean);
-const countsOf = items => items.reduce((counts, item) => counts.set(item, (counts.get(item) ?? 0) + 1), new Map());
 
 // The lines of the reader's own text that have one of some words; null: the server's corpus is to be searched.
 function ownSentences(...words) {
@@ -117,18 +124,20 @@ function ownSentences(...words) {
 // Take a text file as the reader's text, one sentence in each line.
 async function takeFile(file) {
   const segmenter = new Intl.Segmenter(undefined, { granularity: "sentence" });
-  const sentences = linesOf(await file.text()).flatMap(line => [...segmenter.segment(line)].map(each => each.segment.trim()));
-  formOf("map").elements.text.value = sentences.join("\n");
+  const split = line => [...segmenter.segment(line)].map(each => each.segment.trim());
+  formOf("map").elements.text.value = linesOf(await file.text()).flatMap(split).join("\n");
 }
 
 // Words that would work: of the reader's own text, or else of the corpus, those that look like `word` first.
 function workingWords(word) {
   const { source, text } = fieldsOf("map");
   if (source !== "own") {
-    const alike = corpus?.frequent.filter(each => each.startsWith(word.toLowerCase().slice(0, 3)) && each !== word) ?? [];
+    const stem = word.toLowerCase().slice(0, 3);
+    const alike = corpus?.frequent.filter(each => each.startsWith(stem) && each !== word) ?? [];
     return [...new Set([...alike.slice(0, 6), ...corpus?.examples ?? []])];
   }
-  return [...countsOf(text.match(/\p{L}{4,}/gu) ?? [])].filter(([, count]) => count > 2).sort((a, b) => b[1] - a[1]).slice(0, 12).map(([each]) => each);
+  const counts = [...countsOf(text.match(/\p{L}{4,}/gu) ?? [])].filter(([, count]) => count > 2);
+  return counts.sort((a, b) => b[1] - a[1]).slice(0, 12).map(([each]) => each);
 }
 
 // Two sentences of the corpus that have a word, as far apart as its twenty nearest uses.
@@ -151,25 +160,31 @@ async function useWord(id, word, secondWord = "") {
   formOf(id).requestSubmit();
 }
 
-const putWords = (line, id, words) => { for (const each of words) makeButton(line, each.join(" + "), () => useWord(id, ...each), "plain chip"); };
+// Buttons for words, and for pairs of words, to look at.
+function putWords(line, id, words) {
+  for (const each of words) makeButton(line, each.join(" + "), () => useWord(id, ...each), "plain chip");
+}
+
 const WORD_PAIRS = [["bank", "shore"], ["letter", "note"]];
 
 function putExamples() {
   if (!corpus) return;
   const isKnown = word => corpus.examples.includes(word) || corpus.frequent.includes(word);
   for (const id of ["map", "nearest", "compare"]) {
-    const line = viewOf(id).querySelector(".examples"), pairs = id === "map" ? WORD_PAIRS.filter(pair => pair.every(isKnown)) : [];
+    const line = viewOf(id).querySelector(".examples"),
+          pairs = id === "map" ? WORD_PAIRS.filter(pair => pair.every(isKnown)) : [];
     line.replaceChildren(say("Try|试试"));
     putWords(line, id, [...corpus.examples.map(word => [word]), ...pairs]);
   }
 }
 
-// --- Labels of the reader, and exports ---------------------------------------------------------------------------------
+// --- Labels of the reader, and exports -------------------------------------------------------------------------------
 
 // The adjusted Rand index of two groupings of the same items (Hubert and Arabie, 1985): 1 for the same, 0 as by chance.
 function adjustedRandIndex(left, right) {
   const pairs = count => count * (count - 1) / 2, pairsIn = keys => sum([...countsOf(keys).values()].map(pairs));
-  const both = pairsIn(left.map((each, number) => `${each} ${right[number]}`)), [a, b] = [pairsIn(left), pairsIn(right)];
+  const both = pairsIn(left.map((each, number) => `${each} ${right[number]}`)),
+        [a, b] = [pairsIn(left), pairsIn(right)];
   const expected = a * b / pairs(left.length), most = (a + b) / 2;
   return most === expected ? 1 : (both - expected) / (most - expected);
 }
@@ -179,7 +194,8 @@ const readLabels = text => new Map(text.split(";").filter(Boolean).flatMap(part 
   const [label, uses = ""] = part.split(":");
   return uses.split(",").map(use => [Number(use), label]);
 }));
-const writeLabels = labels => [...new Set(labels.values())].map(label => `${label}:${[...labels.keys()].filter(use => labels.get(use) === label)}`).join(";");
+const usesWith = (labels, label) => [...labels.keys()].filter(use => labels.get(use) === label);
+const writeLabels = labels => [...new Set(labels.values())].map(label => `${label}:${usesWith(labels, label)}`).join(";");
 
 function download(name, content) {
   const link = make("a", null, undefined, { download: name, href: URL.createObjectURL(new Blob([content])) });
@@ -189,16 +205,20 @@ function download(name, content) {
 
 const STYLES_OF = {
   path: ["fill", "fill-opacity", "stroke", "stroke-width", "vector-effect"],
-  text: ["fill", "stroke", "stroke-width", "stroke-linejoin", "paint-order", "text-anchor", "font-family", "font-size", "font-style", "font-weight"],
+  text: ["fill", "stroke", "stroke-width", "stroke-linejoin", "paint-order", "text-anchor", "font-family", "font-size",
+    "font-style", "font-weight"],
   g: ["transform", "opacity"],
 };
 
 // The plot as an SVG document that needs no style sheet.
 function toSVG(svg) {
-  const copy = svg.cloneNode(true), [, , width, height] = svg.getAttribute("viewBox").split(" "), originals = svg.querySelectorAll("*");
+  const copy = svg.cloneNode(true), [, , width, height] = svg.getAttribute("viewBox").split(" "),
+        originals = svg.querySelectorAll("*");
   copy.querySelectorAll("*").forEach((element, number) => {
     const style = getComputedStyle(originals[number]);
-    for (const name of STYLES_OF[element.tagName]) if (style[name] !== "none" || name === "fill") element.setAttribute(name, style.getPropertyValue(name));
+    for (const name of STYLES_OF[element.tagName]) {
+      if (style[name] !== "none") element.setAttribute(name, style.getPropertyValue(name));
+    }
   });
   copy.setAttribute("width", width);
   copy.setAttribute("height", height);
@@ -207,7 +227,8 @@ function toSVG(svg) {
 }
 
 async function toPNG(svg) {
-  const image = make("img", null, undefined, { src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(toSVG(svg))}` });
+  const image = make("img", null, undefined,
+    { src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(toSVG(svg))}` });
   await image.decode();
   const canvas = make("canvas", null, undefined, { width: 2 * image.width, height: 2 * image.height });
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
@@ -216,23 +237,35 @@ async function toPNG(svg) {
 
 function toCSV({ uses, planes }, labels) {
   const cell = value => /[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value;
-  const heads = ["before", "word", "after", "group", "label", ...planes.flatMap((_, layer) => [`x${layer}`, `y${layer}`])];
+  const heads = ["before", "word", "after", "group", "label",
+    ...planes.flatMap((_, layer) => [`x${layer}`, `y${layer}`])];
   const rows = uses.map((use, number) => {
     const [before, word, after] = partsOf(use);
-    return [before, word, after.trim(), use.cluster + 1, labels.get(number) ?? "", ...planes.flatMap(plane => plane[number])];
+    return [before, word, after.trim(), use.cluster + 1, labels.get(number) ?? "",
+      ...planes.flatMap(plane => plane[number])];
   });
   return [heads, ...rows].map(row => `${row.map(cell).join(",")}\r\n`).join("");
 }
 
-// --- The map: its tools and the concordance ----------------------------------------------------------------------------
+// --- The map: its tools and the concordance --------------------------------------------------------------------------
 
 function putMap(result, map) {
-  const { layer, labels: field, colour } = formOf("map").elements, labels = readLabels(field.value), top = map.planes.length - 1, name = map.word.replace(/[^\p{L}]+/gu, "-");
-  const tools = make("div", result, undefined, { className: "tools" }), place = make("div", result), list = make("div", result, undefined, { className: "concordance" });
+  const { layer, labels: field, colour } = formOf("map").elements, labels = readLabels(field.value),
+        top = map.planes.length - 1, name = map.word.replace(/[^\p{L}]+/gu, "-");
+  const tools = make("div", result, undefined, { className: "tools" }), place = make("div", result),
+        list = make("div", result, undefined, { className: "concordance" });
   const count = map.uses_in_corpus > map.uses.length ? `${map.uses.length} / ${map.uses_in_corpus}` : map.uses.length;
-  const groups = map.clusters.length > 1 ? say(" · {} groups · separation {}| · {} 组 · 分离度 {}", map.clusters.length, map.silhouette.toFixed(2)) : say(" · no clear groups| · 没有明显的分组");
-  make("span", tools, say("{} uses|{} 个用例", count) + groups, { className: "summary", title: say("Mean silhouette: 0 where groups touch, 1 where they are far apart|平均轮廓系数：0 为相接，1 为远离") });
-  const toggle = makeButton(tools, say("Colours of my labels|按我的标签着色"), () => { colour.value = colour.value ? "" : "labels"; showLabels(); });
+  const groups = map.clusters.length > 1
+    ? say(" · {} groups · separation {}| · {} 组 · 分离度 {}", map.clusters.length, map.silhouette.toFixed(2))
+    : say(" · no clear groups| · 没有明显的分组");
+  make("span", tools, say("{} uses|{} 个用例", count) + groups, {
+    className: "summary",
+    title: say("Mean silhouette: 0 where groups touch, 1 where they are far apart|平均轮廓系数：0 为相接，1 为远离"),
+  });
+  const toggle = makeButton(tools, say("Colours of my labels|按我的标签着色"), () => {
+    colour.value = colour.value ? "" : "labels";
+    showLabels();
+  });
   makeButton(tools, "SVG", () => download(`${name}.svg`, toSVG(plot.svg)));
   makeButton(tools, "PNG", async () => download(`${name}.png`, await toPNG(plot.svg)));
   makeButton(tools, "CSV", () => download(`${name}.csv`, toCSV(map, labels)));
@@ -247,7 +280,8 @@ function putMap(result, map) {
     onChoose: use => showRow(rows[use]),
   });
   make("h3", list, say("All uses in their sentences|所有用例及其句子"));
-  const agreement = make("p", list, undefined, { className: "soft" }), rows = putConcordance(make("div", list), map, labels, plot.choose, showLabels);
+  const agreement = make("p", list, undefined, { className: "soft" }),
+        rows = putConcordance(make("div", list), map, labels, plot.choose, showLabels);
 
   function showLabels() {
     const names = [...new Set(labels.values())], labelled = [...labels.keys()];
@@ -269,23 +303,29 @@ function showRow(row) {
   const list = row.closest("div"), { offsetTop } = row;
   list.querySelector(".chosen")?.classList.remove("chosen");
   row.classList.add("chosen");
-  if (offsetTop < list.scrollTop + 40 || offsetTop > list.scrollTop + list.clientHeight - 40) list.scrollTop = offsetTop - 80;
+  const place = offsetTop - list.scrollTop;
+  if (place < 40 || place > list.clientHeight - 40) list.scrollTop = offsetTop - 80;
 }
 
 // A table of all uses, the word in the middle; returns its rows, one for each use.
 function putConcordance(parent, { word, uses }, labels, choose, onLabel) {
   const table = make("table", parent, undefined, { dir: /[\u0590-\u08ff]/.test(word) ? "rtl" : "ltr" });
   const head = make("tr", make("thead", table)), body = make("tbody", table);
-  const beside = step => ({ words, position, length }) => [1, 2, 3].map(distance => words[position + step * distance + (step > 0 && length - 1)] ?? "").join(" ").toLowerCase();
-  const columns = [["sign-cell", say("Group|组"), use => use.cluster], ["before", say("Before|前文"), beside(-1)], ["keyword", say("Word|词"), use => partsOf(use)[1]],
-                   ["after", say("After|后文"), beside(1)], ["label", say("My label|我的标签"), (_, use) => labels.get(use) ?? "~"]];
+  const before = ({ words, position }) => words.slice(0, position).reverse().join(" ").toLowerCase();
+  const after = ({ words, position, length }) => words.slice(position + length).join(" ").toLowerCase();
+  const columns = [
+    ["sign-cell", say("Group|组"), use => use.cluster], ["before", say("Before|前文"), before],
+    ["keyword", say("Word|词"), use => partsOf(use)[1]], ["after", say("After|后文"), after],
+    ["label", say("My label|我的标签"), (_, use) => labels.get(use) ?? "~"],
+  ];
   const rows = uses.map((use, number) => {
-    const row = make("tr", null, undefined, { onclick: () => choose(number) }), [before, text, after] = partsOf(use, 14);
+    const row = make("tr", null, undefined, { onclick: () => choose(number) }),
+          parts = partsOf(use, 14);
     const [sign, left, keyword, right, label] = columns.map(([className]) => make("td", row, undefined, { className }));
     makeSign(sign, use.cluster);
-    make("span", left, before);
-    make("mark", keyword, text).style.setProperty("--color", colourOf(use.cluster));
-    make("span", right, after);
+    make("span", left, parts[0]);
+    make("mark", keyword, parts[1]).style.setProperty("--color", colourOf(use.cluster));
+    make("span", right, parts[2]);
     make("input", label, undefined, {
       value: labels.get(number) ?? "", dir: "auto", onfocus: () => choose(number),
       ariaLabel: say("Label of: {}|标签：{}", spaced(use.words.slice(Math.max(0, use.position - 4), use.position + 5))),
@@ -300,7 +340,8 @@ function putConcordance(parent, { word, uses }, labels, choose, onLabel) {
     return row;
   });
   const sortBy = (cell, keyOf) => {
-    const keys = uses.map(keyOf), order = [...keys.keys()].sort((a, b) => (keys[a] > keys[b]) - (keys[a] < keys[b]) || a - b);
+    const keys = uses.map(keyOf),
+          order = [...keys.keys()].sort((a, b) => (keys[a] > keys[b]) - (keys[a] < keys[b]) || a - b);
     body.append(...order.map(use => rows[use]));
     for (const each of head.children) each.ariaSort = each === cell ? "ascending" : "none";
   };
@@ -316,17 +357,20 @@ function putConcordance(parent, { word, uses }, labels, choose, onLabel) {
 
 // Surprisal of words in bits, from the words on one side or, with another kind of model, from all others.
 function surprisals({ masked, forward, backward }, direction) {
-  return (masked ?? (direction === "backward" ? backward.slice(1) : forward.slice(0, -1))).map(each => -each / Math.LN2);
+  const logarithms = masked ?? (direction === "backward" ? backward.slice(1) : forward.slice(0, -1));
+  return logarithms.map(each => -each / Math.LN2);
 }
 
 function putSentence(result, score, { direction }) {
   const bits = surprisals(score, direction), most = Math.max(12, ...bits), { words } = score;
-  const list = make("ol", result, undefined, { className: "columns", dir: "auto" }), shown = make("div", result, undefined, { className: "pair" });
+  const list = make("ol", result, undefined, { className: "columns", dir: "auto" }),
+        shown = make("div", result, undefined, { className: "pair" });
   const note = say("{} bits in all, {} bits a word (surprisal, −log₂ of the probability; a bit more is half as likely).|共 {} 比特，每词 {} 比特（意外度，即概率的 −log₂；多一比特，可能性减半）。", sum(bits).toFixed(0), mean(bits).toFixed(1));
   const unknown = say(" {} words are not in the vocabulary; their columns are those of “some rare word”.| {} 个词不在词表中，其柱高按“某个罕见词”计算。", score.unknown);
   make("p", result, note + (score.unknown ? unknown : ""), { className: "note" });
   const buttons = words.map((word, position) => {
-    const text = bits[position].toFixed(1), button = makeButton(make("li", list), undefined, () => choose(position), "");
+    const text = bits[position].toFixed(1),
+          button = makeButton(make("li", list), undefined, () => choose(position), "");
     button.ariaLabel = say("{}: {} bits|{}：{} 比特", word, text);
     make("small", button, text);
     make("i", button).style.height = `${150 * bits[position] / most}px`;
@@ -347,9 +391,12 @@ function putSentence(result, score, { direction }) {
         score.masked ? null : ask("next_words", { sentence: before, top: 8 }),
         word === undefined ? null : ask("substitutes", { sentence: words, positions: [position], top: 8 }),
       ]);
-      const caption = before.length ? say("After “{}”|在“{}”之后", (before.length > 5 ? "… " : "") + spaced(before.slice(-5))) : say("At the beginning of a sentence|句首");
+      const caption = before.length
+        ? say("After “{}”|在“{}”之后", (before.length > 5 ? "… " : "") + spaced(before.slice(-5)))
+        : say("At the beginning of a sentence|句首");
       if (next) putCandidates(parts, caption, next.candidates, word === undefined ? continueWith : null);
-      if (substitutes) putCandidates(parts, say("In place of “{}”, from both sides|替换“{}”（看两侧）", word), substitutes[0].candidates);
+      if (substitutes) putCandidates(parts, say("In place of “{}”, from both sides|替换“{}”（看两侧）", word),
+        substitutes[0].candidates);
     } catch (error) {
       putErrorIn(parts, error);
     }
@@ -379,7 +426,8 @@ function spansOf(words, tags) {
 function putPrediction(result, prediction) {
   const { words, tags, scores, label } = prediction;
   if (tags) {
-    const line = make("p", result, undefined, { className: "spans", dir: "auto" }), spans = spansOf(words, tags), names = [...new Set(spans.map(([, name]) => name).filter(Boolean))];
+    const line = make("p", result, undefined, { className: "spans", dir: "auto" }), spans = spansOf(words, tags),
+          names = [...new Set(spans.map(([, name]) => name).filter(Boolean))];
     for (const [of, name] of spans) {
       line.append(CLOSING.test(of[0]) ? "" : " ");
       if (name === null) line.append(spaced(of));
@@ -391,7 +439,8 @@ function putPrediction(result, prediction) {
     }
   } else if (scores && label) {
     const labels = Object.entries(scores).sort((left, right) => right[1] - left[1]);
-    putShares(result, say("Label: {}|标签：{}", label), say("Label|标签"), labels.map(([name, share]) => [name, share, `${(100 * share).toFixed(0)} %`]));
+    putShares(result, say("Label: {}|标签：{}", label), say("Label|标签"),
+      labels.map(([name, share]) => [name, share, `${(100 * share).toFixed(0)} %`]));
   } else {
     make("pre", result, JSON.stringify(prediction, null, 1));
   }
@@ -402,7 +451,8 @@ function putPrediction(result, prediction) {
 const views = {
   map: {
     async ask({ word, second_word, clusters, layers, max_uses }, signal) {
-      const body = { word, second_word: second_word || null, clusters: clusters ? Number(clusters) : null, layers, max_uses: Number(max_uses), sentences: ownSentences(word, second_word) };
+      const body = { word, second_word: second_word || null, clusters: clusters ? Number(clusters) : null, layers,
+        max_uses: Number(max_uses), sentences: ownSentences(word, second_word) };
       return (await Promise.all([ask("senses", body, signal), corpusAsked]))[0];
     },
     show: putMap,
@@ -420,7 +470,8 @@ const views = {
         putUse(quote, use, 14);
         return [quote, use.similarity.toFixed(2)];
       });
-      const caption = say("The nearest of the uses in {} sentences, by the top layer|{} 个句子中最近的用例（按最上层）", sentences_searched);
+      const caption = say("The nearest of the uses in {} sentences, by the top layer|{} 个句子中最近的用例（按最上层）",
+        sentences_searched);
       putTable(result, caption, [say("Use|用例"), say("Similarity|相似度")], rows);
       if (pairs) putMeaning(result, neighbors[0].similarity, pairs);
     },
@@ -432,10 +483,12 @@ const views = {
       return { ...answer, pairs: await quantilesOf() };
     },
     show(result, { word, uses, layers, pairs }) {
-      const cosines = layers.map(({ similarities }) => mean(similarities.flatMap((row, left) => row.slice(left + 1)))), top = server.layers - 1;
+      const cosines = layers.map(({ similarities }) => mean(similarities.flatMap((row, left) => row.slice(left + 1)))),
+            top = server.layers - 1;
       const names = layers.map((_, layer) => layer > top ? say("Mix of all layers|各层的混合") : layerName(layer, top));
       const caption = say("Cosine similarity of {} uses of “{}”|{} 个“{}”用例的余弦相似度", uses.length, word);
-      putTable(result, caption, [say("Layer|层"), "", say("Similarity|相似度")], names.map((name, layer) => [name, cosineStrip(cosines[layer], pairs[layer]), cosines[layer].toFixed(2)]));
+      putTable(result, caption, [say("Layer|层"), "", say("Similarity|相似度")],
+        names.map((name, layer) => [name, cosineStrip(cosines[layer], pairs[layer]), cosines[layer].toFixed(2)]));
       if (pairs[top]) {
         putLegend(result, pairs[top]);
         putMeaning(result, cosines[top], pairs[top]);
@@ -443,19 +496,29 @@ const views = {
     },
   },
 
-  sentence: { ask: async ({ sentence }, signal) => (await ask("score", { inputs: [sentence] }, signal))[0], show: putSentence },
-  task: { ask: async ({ text }, signal) => (await ask("predict", { inputs: [text] }, signal))[0], show: putPrediction },
+  sentence: {
+    ask: async ({ sentence }, signal) => (await ask("score", { inputs: [sentence] }, signal))[0],
+    show: putSentence,
+  },
+
+  task: {
+    ask: async ({ text }, signal) => (await ask("predict", { inputs: [text] }, signal))[0],
+    show: putPrediction,
+  },
 };
 
 // --- The link: a view and its fields ----------------------------------------------------------------------------------
 
-const fieldsOf = id => Object.fromEntries([...new FormData(formOf(id))].filter(([, value]) => typeof value === "string"));
+const isText = ([, value]) => typeof value === "string";
+const fieldsOf = id => Object.fromEntries([...new FormData(formOf(id))].filter(isText));
 const defaults = Object.fromEntries(Object.keys(views).map(id => [id, fieldsOf(id)]));
 const LONGEST_TEXT = 6000;  // of the reader's text in a link
 
 function linkTo(id) {
-  const { source, text } = fieldsOf("map"), isOwn = id === "nearest" && source === "own", known = { ...defaults.map, ...defaults[id] };
-  const fields = Object.entries({ ...isOwn && { source, text }, ...fieldsOf(id) }).filter(([name, value]) => value !== known[name] && value.length < LONGEST_TEXT);
+  const { source, text } = fieldsOf("map"), isOwn = id === "nearest" && source === "own",
+        known = { ...defaults.map, ...defaults[id] };
+  const isTold = ([name, value]) => value !== known[name] && value.length < LONGEST_TEXT;
+  const fields = Object.entries({ ...isOwn && { source, text }, ...fieldsOf(id) }).filter(isTold);
   if (language() !== browserLanguage) fields.push(["lang", language()]);
   return `#${id}${fields.length ? "?" : ""}${new URLSearchParams(fields)}`;
 }
@@ -463,7 +526,8 @@ const keepInLink = id => history.replaceState(null, "", linkTo(id));
 
 // Show the view of the link, with its fields, and ask for what it says.
 function follow() {
-  const [id, query = ""] = location.hash.slice(1).split("?"), shown = id in views && isOffered(id) ? id : "map", given = Object.fromEntries(new URLSearchParams(query));
+  const [id, query = ""] = location.hash.slice(1).split("?"), shown = id in views && isOffered(id) ? id : "map",
+        given = Object.fromEntries(new URLSearchParams(query));
   if (given.lang && given.lang !== language()) translate(given.lang === "zh" ? "zh" : "en");
   for (const [name, value] of Object.entries({ ...defaults[shown], ...given })) {
     const field = formOf(shown).elements[name] ?? formOf("map").elements[name];
@@ -491,7 +555,8 @@ const announce = text => { byId("announcement").textContent = text; };
 function putErrorIn(element, error) {
   if (!(error instanceof Failure)) throw error;
   const sentence = error.message[0].toUpperCase() + error.message.slice(1);
-  element.replaceChildren(make("p", null, /[.?!。]$/.test(sentence) ? sentence : `${sentence}.`, { className: "error" }));
+  element.replaceChildren(make("p", null, /[.?!。]$/.test(sentence) ? sentence : `${sentence}.`,
+    { className: "error" }));
 }
 
 function putError(id, error, word) {
@@ -501,7 +566,9 @@ function putError(id, error, word) {
   const words = workingWords(word ?? "");
   if (!word || id === "sentence" || !words.length) return;
   const line = make("p", result, say("Words that would work:|可以试试："), { className: "examples" });
-  if (id !== "map" && corpus?.frequent.includes(word)) makeButton(line, say("“{}” in sentences of the corpus|语料库句子中的“{}”", word), () => useWord(id, word), "plain chip");
+  if (id !== "map" && corpus?.frequent.includes(word)) {
+    makeButton(line, say("“{}” in sentences of the corpus|语料库句子中的“{}”", word), () => useWord(id, word), "plain chip");
+  }
   putWords(line, id, words.map(each => [each]));
 }
 
@@ -509,9 +576,13 @@ function putError(id, error, word) {
 function showWaiting(result, controller) {
   const line = make("p", null, undefined, { className: "waiting" }), began = performance.now();
   make("i", line);
-  const time = make("span", line), tick = () => { time.textContent = say("The model reads … {} s|模型正在读…… {} 秒", Math.round((performance.now() - began) / 1000)); };
+  const time = make("span", line);
+  const tick = () => {
+    time.textContent = say("The model reads … {} s|模型正在读…… {} 秒", Math.round((performance.now() - began) / 1000));
+  };
   makeButton(line, say("Cancel|取消"), () => controller.abort());
-  const start = setTimeout(() => { tick(); result.classList.add("stale"); result.prepend(line); }, 200), timer = setInterval(tick, 1000);
+  const start = setTimeout(() => { tick(); result.classList.add("stale"); result.prepend(line); }, 200),
+        timer = setInterval(tick, 1000);
   return () => { clearTimeout(start); clearInterval(timer); line.remove(); result.classList.remove("stale"); };
 }
 
@@ -519,7 +590,8 @@ let running = null;  // the controller of the request that the page waits for
 let showAgain = null;  // shows the last answer once more
 async function run(id) {
   running?.abort();
-  const controller = running = new AbortController(), result = resultOf(id), fields = fieldsOf(id), then = afterwards, stopWaiting = showWaiting(result, controller);
+  const controller = running = new AbortController(), result = resultOf(id), fields = fieldsOf(id), then = afterwards,
+        stopWaiting = showWaiting(result, controller);
   afterwards = showAgain = null;
   try {
     const answer = await views[id].ask(fields, controller.signal);
@@ -538,9 +610,10 @@ async function run(id) {
   }
 }
 
-// --- Languages ---------------------------------------------------------------------------------------------------------
+// --- Languages -------------------------------------------------------------------------------------------------------
 
-const browserLanguage = navigator.language.startsWith("zh") ? "zh" : "en", language = () => document.documentElement.lang;
+const browserLanguage = navigator.language.startsWith("zh") ? "zh" : "en",
+      language = () => document.documentElement.lang;
 
 function translate(name) {
   document.documentElement.lang = name;
@@ -548,20 +621,24 @@ function translate(name) {
     element.dataset.en ??= element.textContent;
     element.textContent = element.dataset[name];
   }
-  Object.assign(byId("language"), name === "zh" ? { textContent: "English", lang: "en" } : { textContent: "中文", lang: "zh" });
+  Object.assign(byId("language"),
+    name === "zh" ? { textContent: "English", lang: "en" } : { textContent: "中文", lang: "zh" });
   putExamples();
   introduce();
 }
 
-// --- Starting ----------------------------------------------------------------------------------------------------------
+// --- Starting --------------------------------------------------------------------------------------------------------
 
-const isOffered = id => ({ task: ["tagging", "classification", "translation"].includes(server.task), sentence: server.predicts_words })[id] ?? true;
+const isOffered = id => ({ task: ["tagging", "classification", "translation"].includes(server.task),
+  sentence: server.predicts_words })[id] ?? true;
 
 function introduce() {
   if (!server) return;
-  byId("model").textContent = say("Model {}: {} layers, {} numbers in a vector|模型 {}：{} 层，向量 {} 维", server.model, server.layers, server.dim);
+  byId("model").textContent = say("Model {}: {} layers, {} numbers in a vector|模型 {}：{} 层，向量 {} 维", server.model,
+    server.layers, server.dim);
   if (corpus) {
-    byId("corpus").textContent = say("Corpus: {}, {} sentences, {} words|语料库：{}，{} 句，{} 词", corpus.name ?? say("built in (public domain and CC0)|内置（公有领域与 CC0）"),
+    byId("corpus").textContent = say("Corpus: {}, {} sentences, {} words|语料库：{}，{} 句，{} 词",
+      corpus.name ?? say("built in (public domain and CC0)|内置（公有领域与 CC0）"),
       corpus.sentences.toLocaleString(language()), corpus.words.toLocaleString(language()));
   }
   for (const link of document.querySelectorAll("nav a")) link.hidden = !isOffered(link.hash.slice(1));
@@ -595,11 +672,13 @@ async function start() {
   follow();
 }
 
-for (const field of document.querySelectorAll("input, textarea")) Object.assign(field, { dir: "auto", autocomplete: "off" });
+for (const field of document.querySelectorAll("input, textarea")) {
+  Object.assign(field, { dir: "auto", autocomplete: "off" });
+}
 for (const id of Object.keys(views)) {
   formOf(id).onsubmit = event => {
     event.preventDefault();
-    if (id === "map") for (const name of ["layer", "labels", "colour"]) formOf(id).elements[name].value = "";  // of the map before
+    if (id === "map") for (const name of ["layer", "labels", "colour"]) event.target[name].value = "";  // of the map before
     submit(id);
   };
 }
@@ -607,7 +686,12 @@ const { text, file, source } = formOf("map").elements;
 text.ondragover = event => event.preventDefault();
 text.ondrop = event => { event.preventDefault(); takeFile(event.dataTransfer.files[0]); };
 file.onchange = () => takeFile(file.files[0]);
-for (const select of document.querySelectorAll("select")) select.onchange = () => { showSource(); if (select !== source) select.form.requestSubmit(); };
+for (const select of document.querySelectorAll("select")) {
+  select.onchange = () => {
+    showSource();
+    if (select !== source) select.form.requestSubmit();
+  };
+}
 document.onkeydown = event => { if (event.key === "Escape") running?.abort(); };
 byId("language").onclick = () => {
   translate(language() === "zh" ? "en" : "zh");
