@@ -40,7 +40,8 @@ Result = TypeVar("Result")
 Words = Sequence[str]
 SHORT_BODY = 2_000  # bytes, some hundred words, whose job takes a second at most
 POOLED_FACTOR = 8  # times as many words where a text gets one vector
-INLINE_CHARACTERS = 4_000  # tokenized on the event loop, in a millisecond or two; longer texts go to a thread
+INLINE_CHARACTERS = 4_000  # tokenized on the event loop, in a millisecond or two; longer texts go to a thread,
+LONG_CHARACTERS = 100_000  # and even longer ones to another
 # Of a word's uses so many are embedded, in sentences of so many words in all, which takes a second or two; but some in
 # any case. Those of the words that were asked for last are kept: 6 MB each for en-small.
 SAMPLED_USES, SAMPLED_WORDS, FEW_USES = 1000, 12_000, 12
@@ -253,9 +254,11 @@ class ServiceRequest(Request):
 
     async def map_texts(self, convert: Callable[..., Result], texts: Sequence[Any], *more: Any) -> list[Result]:
         """`map(convert, texts, *more)` as a list; long texts are converted on a thread."""
-        if sum(len(text) for text in texts if isinstance(text, str)) <= INLINE_CHARACTERS:
+        characters = sum(len(text) for text in texts if isinstance(text, str))
+        if characters <= INLINE_CHARACTERS:
             return list(map(convert, texts, *more))
-        work = self.service.tokenizing.submit(lambda job: list(map(convert, job.while_wanted(texts), *more)))
+        is_long = characters > LONG_CHARACTERS
+        work = self.service.tokenizing.submit(lambda job: list(map(convert, job.while_wanted(texts), *more)), is_long)
         return await self.wait_for(work)
 
     async def words_of(self, texts: Sequence[Text], factor: int = 1) -> list[Words]:
