@@ -137,7 +137,7 @@ def page() -> Response:
     frame, style, script = (
         resources.files("elmokit.serve").joinpath(f"page.{kind}").read_text("utf-8") for kind in PAGE_KINDS
     )
-    style = re.sub(r"\s*([{};,])\s*|(?<=[a-z]:) ", r"\1", page_part("word_map.css") + style)
+    style = re.sub(r"\s*([{};,])\s*|(?<=[a-z]:) ", r"\1", page_part("word_map.css") + style).replace(";}", "}")
     script = page_part("word_map.js") + "\n" + script
     text = frame.replace("{style}", style).replace("{script}", script)
     text = re.sub(r"^ *(//.*)?\n|^ +|  //.*$", "", text, flags=re.MULTILINE)  # without comments and indentation

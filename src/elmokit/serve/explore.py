@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Request, Response
-from pydantic_core import to_json
+from fastapi import APIRouter, Request
 
 from elmokit.analysis.uses import Use, unit_vectors, vectors_of_uses
 from elmokit.embed.outputs import layer_weights
@@ -25,10 +24,8 @@ EXAMPLES = (
 )  # fmt: skip
 SENTENCES_READ = 40_000  # of a large corpus the first
 LEAST_USES = 8  # of the words that are offered
-GRAMMAR_WORDS, WORDS_OFFERED = (
-    250,
-    2000,
-)  # the most frequent words, which say little, and how many are offered after them
+GRAMMAR_WORDS = 250  # the most frequent words, which say little about their neighbors
+WORDS_OFFERED = 2000  # the most frequent words after them
 PAIRS = 200  # of uses whose similarities are the yardstick
 
 
@@ -81,18 +78,20 @@ def measure_pairs(service: Service) -> list[dict[str, Any]]:
     return [quantiles(unit_vectors(each)) for each in representations]
 
 
-async def _answer(request: Request, compute: Any) -> Response:
-    value = await ServiceRequest(request.scope, request.receive).run(lambda job: compute(request.app.state.service))
-    return Response(to_json(value, inf_nan_mode="null"), media_type="application/json")
+async def _computed(request: Request, compute: Any) -> Any:
+    """What a function, whose results are cached, gives for the service."""
+    service, is_long = request.app.state.service, not compute.cache_info().currsize
+    return await ServiceRequest(request.scope, request.receive).run(lambda job: compute(service), is_long)
 
 
 @router.get("/corpus")
 async def corpus(request: Request) -> Any:
     """The corpus's name (null: the bundled one), its size, words to look at, its frequent and its grammar words."""
-    return await _answer(request, lambda service: read_corpus(service)[0])
+    answer, _ = await _computed(request, read_corpus)
+    return answer
 
 
 @router.get("/yardstick")
 async def yardstick(request: Request) -> Any:
     """Quantiles, in steps of 5 %, of the similarities of random pairs of uses, for each layer and their mix."""
-    return await _answer(request, measure_pairs)
+    return await _computed(request, measure_pairs)

@@ -269,10 +269,11 @@ function putMap(result, map) {
   makeButton(tools, "SVG", () => download(`${name}.svg`, toSVG(plot.svg)));
   makeButton(tools, "PNG", async () => download(`${name}.png`, await toPNG(plot.svg)));
   makeButton(tools, "CSV", () => download(`${name}.csv`, toCSV(map, labels)));
-  makeButton(tools, say("Copy the link|复制链接"), async event => {
+  const copy = makeButton(tools, say("Copy the link|复制链接"), async () => {
     await navigator.clipboard.writeText(location.href);
-    event.target.textContent = say("Copied|已复制");
+    copy.textContent = say("Copied|已复制");
   });
+  copy.hidden = !navigator.clipboard;  // which only HTTPS and localhost have
   const plot = drawWordMap(place, map, {
     layer: Math.min(top, Number(layer.value || top)),
     grammar: corpus && new Set(corpus.grammar),
@@ -319,8 +320,7 @@ function putConcordance(parent, { word, uses }, labels, choose, onLabel) {
     ["label", say("My label|我的标签"), (_, use) => labels.get(use) ?? "~"],
   ];
   const rows = uses.map((use, number) => {
-    const row = make("tr", null, undefined, { onclick: () => choose(number) }),
-          parts = partsOf(use, 14);
+    const row = make("tr", null, undefined, { onclick: () => choose(number) }), parts = partsOf(use, 14);
     const [sign, left, keyword, right, label] = columns.map(([className]) => make("td", row, undefined, { className }));
     makeSign(sign, use.cluster);
     make("span", left, parts[0]);

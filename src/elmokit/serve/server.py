@@ -122,7 +122,7 @@ def serve(
         embedder.embed([["a"]])  # the first sentence takes longer: let it not be a client's
         is_english = embedder.model.language in (None, "en") and embedder.model.tokenizer == TOKENIZER_OF["en"]
         if config.corpus is None and is_english:
-            config = replace(config, corpus=BUNDLED_CORPUS)
+            config = replace(config, corpus=BUNDLED_CORPUS, tokenize=True)
         name = DEFAULT_MODEL if model is None else model_of(Path(model).expanduser()).resolve().name
         name = config.name or name
         task_model = load_task_model(config.task_model, device) if config.task_model is not None else None
