@@ -21,6 +21,7 @@ def output_of(program: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_old_imports_find_the_new_classes(tmp_path: Path) -> None:
     program = """
 import allennlp.commands.elmo

@@ -33,8 +33,8 @@ from elmokit.ops.packing import Packing, pack_sentences
 triton = pytest.importorskip("triton", reason="NO TRITON: its kernels are not tested (pip install triton)")
 from elmokit.ops.triton import lstm as kernels  # noqa: E402
 
-# Triton 3.9 announces another default at its first compilation.
-pytestmark = [pytest.mark.any_backend, pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")]
+# Slow where it is interpreted. Triton 3.9 announces another default at its first compilation.
+pytestmark = [pytest.mark.slow, pytest.mark.any_backend, pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")]
 HIDDEN, WIDTH, INPUT = 64, 32, 10  # two blocks of cells
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 LENGTHS, ROWS = [4, 1, 0, 3, 2, 5, 1, 1, 2], [0, 1, 1, 3, 0, 1, 4, 5, 6]
@@ -199,7 +199,6 @@ def test_a_nan_stays_in_its_row(device: torch.device) -> None:
     assert c[1].isnan().all() and c.isnan().sum() == HIDDEN
 
 
-@pytest.mark.slow
 def test_a_model_equals_allennlp(goldens: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Interpreted; on a GPU, tests/golden/test_goldens.py runs these kernels."""
     if not triton.knobs.runtime.interpret:
@@ -302,7 +301,6 @@ def test_where_it_runs(
     assert explain("lstm", *request_)["triton"] == "only portable is allowed"
 
 
-@pytest.mark.slow
 def test_kernels_fit_in_the_registers_and_the_shared_memory_of_an_h100(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}

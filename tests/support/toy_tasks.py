@@ -79,7 +79,7 @@ def _parallel(name: str, verb: str, thing: str) -> Any:
 def toy_tasks() -> dict[str, ToyTask]:
     """One for each task of elmokit, and one for a task of one's own, by its name."""
     rows = _sentences(24)
-    fast = FitConfig(max_epochs=40, patience=40, halve_after=40, batch_size=8, learning_rate=0.01, device="cpu")
+    fast = FitConfig(max_epochs=40, patience=8, halve_after=40, batch_size=8, learning_rate=0.01, device="cpu")
     small = {"hidden_dim": 16, "dropout": 0.0}
     tasks = [
         ToyTask(TaggingTask(TaggingConfig(**small)), [_tagged(*row) for row in rows], fast, "Ann sees red dogs"),
@@ -107,7 +107,7 @@ def toy_tasks() -> dict[str, ToyTask]:
                 CoreferenceConfig(span_dim=16, feature_dim=4, max_span_words=3, mentions_per_word=0.8, **small)
             ),
             [_document(*row) for row in rows[:6]],
-            FitConfig(max_epochs=30, patience=30, halve_after=30, batch_size=1, learning_rate=0.01, device="cpu"),
+            FitConfig(max_epochs=30, patience=8, halve_after=30, batch_size=1, learning_rate=0.01, device="cpu"),
             ["Ann sees red dogs", "She sees them"],
         ),
         ToyTask(

@@ -231,6 +231,7 @@ def test_segmenters_split_words_and_sentences_and_record_their_version(
         get_tokenizer(f"{name}==0.0.1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "module"), [("rjieba", "rjieba"), ("unidic-lite", "fugashi"), ("pythainlp", "pythainlp")]
 )
