@@ -17,6 +17,8 @@ FRUIT, FIRM, BOTH = "I eat an apple.", "The apple phone is new.", "Apple sells n
 def test_uses_of_ignores_case_only_without_an_exact_match() -> None:
     assert [use.position for use in uses_of("apple", ["Apple", "or", "apple", "or", "apple"])] == [2, 4]
     assert [use.position for use in uses_of("apple", ["An", "APPLE", "pineapple"])] == [1]
+    assert [use.word for use in uses_of("1,000,2", ["1", "or", "1,000,2"])] == ["1,000,2"]
+    assert [use.word for use in uses_of("1,000,a,b c", ["1", "a", "1,000", "b", "c"])] == ["a", "1,000", "b c"]
     assert str(Use(("I", "like", "apple", "."), 2)) == "I like [apple] ."
 
 

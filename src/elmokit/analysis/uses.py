@@ -1,5 +1,6 @@
 """Uses of a word in tokenized sentences and in text files, their vectors, and those of annotated sentences."""
 
+import re
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from elmokit.settings import StatePolicy
 from elmokit.text.characters import TruncationWarning, truncation_in
 from elmokit.text.tokenizer import INVISIBLE, Tokenizer
 
+FORM_SEPARATOR = re.compile(r"(?<!\d),|,(?!\d)")  # a comma, but not that of 1,000
 WORDS_AROUND = 200  # a sentence may be a whole document, which each use in it would repeat in JSON
 
 
@@ -80,7 +82,7 @@ class WordForms:
         """
         if isinstance(word, WordForms):
             return word
-        texts = ([text for text in word.split(",") if text] or [word]) if isinstance(word, str) else word
+        texts = ([text for text in FORM_SEPARATOR.split(word) if text] or [word]) if isinstance(word, str) else word
         forms = {tuple(way(text)) for text in texts for way in (str.split, split)}
         return WordForms(word if isinstance(word, str) else texts[0], frozenset(forms - {()}))
 
