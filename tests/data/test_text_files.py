@@ -151,6 +151,15 @@ def test_text_that_is_what_it_is_taken_for_is_not_reported(
     assert doubts(tmp_path, lines, tokenizer, language) == []
 
 
+@pytest.mark.parametrize("row", ["{}\t{}\t{}", '{},{},"{}"', '{{"id": "{}", "stars": "{}", "text": "{}"}}'])
+def test_rows_of_a_table_in_a_text_file_are_reported(row: str, tmp_path: Path) -> None:
+    lines = [
+        row.format(*cells) for cells in (("id", "stars", "text"), *((n, 5, text) for n, text in enumerate(PARAGRAPHS)))
+    ]
+    (message,) = doubts(tmp_path, lines, "english-1")
+    assert "--column" in message
+
+
 DECOMPOSED = [unicodedata.normalize("NFD", f"The café number {n} in Zürich is open.") for n in range(3)]
 
 

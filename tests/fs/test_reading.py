@@ -46,6 +46,9 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"good\nalso\nb\xe4d\n")
     with pytest.raises(ValueError, match=r"a\.txt, line 3: byte 0xe4 at column 2"):
         list(read_lines(tmp_path / "a.txt"))
+    (tmp_path / "a.txt").write_text("good", encoding="utf-16")
+    with pytest.raises(ValueError, match="UTF-16"):
+        list(read_lines(tmp_path / "a.txt"))
     with pytest.raises(FileNotFoundError, match="nowhere"):
         list(read_lines(tmp_path / "nowhere.txt"))
 

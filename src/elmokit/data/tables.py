@@ -56,7 +56,8 @@ def _delimited_records(path: str | Path, kind: str) -> Iterator[Record]:
             elif len(row) == len(names):
                 yield number, dict(zip(names, row, strict=True))
             elif row not in ([], [""]):
-                hint = "" if kind == CSV else " (a tab or a line break in a cell needs .csv)"
+                of_tsv = " (a tab or a line break in a cell needs .csv)"
+                hint = " (is its separator no comma?)" if len(names) == 1 else of_tsv if kind != CSV else ""
                 raise ValueError(
                     f"{path}, line {number}: {len(row)} columns, but {len(names)} names in the first line{hint}"
                 )

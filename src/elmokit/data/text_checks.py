@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+from elmokit.fs.json_files import is_json_object
 from elmokit.text.tokenizer import DECOMPOSED, Tokenizer, is_decomposed
 
 SAMPLE_LINES, SAMPLE_CHARACTERS = 1_000, 1 << 20
@@ -46,6 +47,13 @@ def attached_mark(lines: Iterable[Sequence[str]]) -> str | None:
     return marked[0][:60] if len(marked) >= max(2, MARK_SHARE * total) else None
 
 
+def _are_rows(lines: Sequence[str]) -> bool:
+    """Whether lines are rows of a table: as many tabs in each, names without spaces between commas first, or JSON."""
+    tabs, commas = ({line.count(mark) for line in lines} for mark in "\t,")
+    is_csv = min(commas, default=0) > 0 and " " not in lines[0]  # a cell may have commas of its own
+    return len(lines) > 1 and ((len(tabs) == 1 and tabs != {0}) or is_csv or is_json_object(lines[0]))
+
+
 def doubt_of(lines: Sequence[str], tokenizer: Tokenizer) -> str | None:
     """A warning, to follow the name of a file, if much of its text may be read wrongly.
 
@@ -54,9 +62,11 @@ def doubt_of(lines: Sequence[str], tokenizer: Tokenizer) -> str | None:
         tokenizer: Its tokenizer.
 
     Returns:
-        The warning if 1 % of the characters are letters for which the tokenizer has no rules, or 1 % of the lines have
-        decomposed letters.
+        The warning if the lines are rows of a table, 1 % of the characters are letters for which the tokenizer has no
+        rules, or 1 % of the lines have decomposed letters.
     """
+    if _are_rows(lines):
+        return "looks like a table, whose columns are read as words: name that of the texts (--column), or cut it out"
     text = "\n".join(lines)
     unknown = tokenizer.count_unknown(text)
     if unknown >= max(2, DOUBTFUL_SHARE * len(text)):
