@@ -107,6 +107,7 @@ def test_read_tagged_reads_words_of_columns_as_they_are(tmp_path, text, words):
         ("a.conllu", conllu("1 a", "2a b", "3 c"), {}, "line 2"),
         ("a.conllu", conllu("1 _", "2 _", "", "1 _"), {}, "without its text"),
         ("a.txt", "a\tX\rb\tY\r\rc\tX\r", {}, "CR"),
+        ("a.txt", "Token\tPOS\tNER\na\tX\tO\n", {}, "names of columns"),
         ("a.txt", "a X\n", {"tag_column": 5}, "line 1: there is no column 5"),
         ("a.conllu", "", {"tag_column": "pos"}, "no column 'pos'"),
         ("a.conll", "1 Hi UH\n\n1 a X\n2 b Y\n", {}, "the numbers 1 to 2"),

@@ -172,6 +172,8 @@ def ends_sentence(line: Line) -> bool:
     return not line.text.strip(" \t") or (line.columns is None and line.text.startswith(DOCUMENT_START))
 
 
+COLUMN_NAMES = {"label", "labels", "class", "category", "target", "text", "texts", "sentence", "review", "title"}
+COLUMN_NAMES |= {"word", "words", "token", "tokens", "form", "tag", "tags", "pos", "upos", "ner", "ner_tags"}
 MAX_COLUMNS_OF_ONE_WORD = 4
 ABBREVIATION = re.compile(r"\w[\w.&'-]*\.")  # such as "Mr.", a token in a line of its own
 
@@ -239,6 +241,8 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
                         f"{path}: the words of its first longer sentence are the numbers 1 to {words[-1]}: set format "
                         "to conllu if it is CoNLL-U, otherwise set word_column, counted from 0"
                     )
+            if {words[0].lower(), *map(str.lower, tags[:1])} <= COLUMN_NAMES and tags:
+                raise ValueError(f"{path}: a sentence begins with names of columns: remove them")
             if len(words) > LONG_SENTENCE:
                 where = f"{path}: the sentence that begins with {words[0]!r} has {len(words)} words"
                 warnings.warn(f"{where}: are sentences separated by empty lines?", stacklevel=2)

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from elmokit.data.readers import COLUMN_NAMES
 from elmokit.data.tables import TABLES
 from elmokit.fs.reading import read_rows, suffixes_of
 from elmokit.settings import Count, DropoutRate, check
@@ -38,7 +39,6 @@ from elmokit.tasks.fitting.words import BiLSTM, WordBatch, WordEncoder, Words, m
 
 TREE_TOKEN = re.compile(r"\(|\)|[^\s()]+")
 OTHER_FORMATS = (".conllu", *TABLES)  # tables are read by `fit`, and what predicts
-COLUMN_NAMES = {"label", "labels", "class", "category", "target", "text", "texts", "sentence", "review", "title"}
 FASTTEXT = "__label__"
 LINES_LOOKED_AT = 100  # of a file to predict, to see whether its lines begin with labels
 
@@ -291,6 +291,8 @@ class ClassificationTask(Task[LabelledText, Classification]):
 
     def learn(self, examples: Sequence[LabelledText]) -> dict[str, Any]:
         counts = Counter(example.label for example in examples if example.label is not None)
+        if 2 * len(counts) > len(examples) > 20:
+            raise ValueError(f"most examples have a label of their own, such as {min(counts)!r:.60}: is it the text?")
         return {"labels": sorted(counts), "counts": [counts[label] for label in sorted(counts)]}
 
     # --- The network ------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def test_a_table_gives_the_vectors_and_the_model_of_its_frame(name: str, bilm: P
         return model.network.state_dict()
 
     expected = weights(FRAME)
-    for examples in (table, list(zip(FRAME["review"], FRAME["stars"], strict=True)), FRAME.to_dict("records")):
+    for examples in (table, FRAME[["review", "stars"]].values, FRAME.to_dict("records")):
         for key, value in weights(examples).items():
             assert value.equal(expected[key]), key
 
@@ -99,6 +99,8 @@ def test_pairs_come_from_tuples_and_frames() -> None:
         ("classification", [("a", "b"), ("a", float("nan"))], "example 2"),
         ("classification", [("a", "b", "c")], "example 1"),
         ("classification", [(5, "b")], "example 1"),
+        ("classification", ["texts", "without labels"], "example 1"),
+        ("classification", [(label, f"text {n}") for n, label in enumerate("ab" * 11)], "'text 0': is it the text"),
         ("tagging", [(["Ann"], ["B-PER", "O"])], "example 1"),
         ("tagging", [(["Ann"], [3])], "example 1.*names"),
     ],

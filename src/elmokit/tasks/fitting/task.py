@@ -13,7 +13,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -315,7 +315,7 @@ def _from_rows(
             if columns and isinstance(row, Mapping):
                 values = [_value(row, names, with_answers) for names in columns[: None if with_answers else -1]]
                 values += [] if with_answers else [None]
-            yield task.from_values(values, tokenize) if columns and type(values) in (tuple, list) else row
+            yield task.from_values(values, tokenize) if columns and not is_dataclass(row) else row
         except (ValueError, TypeError) as error:
             where = f"example {number}" if path is None else row_of(path, number)
             raise ValueError(f"{where}: {error}, in {values!r:.80}") from error
