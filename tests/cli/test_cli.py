@@ -330,6 +330,7 @@ def test_help_of_a_verb_shows_no_undocumented_choices(verb: str, capsys: pytest.
         ("embed raw.txt --output a --dtype flot32", "('float32', 'bfloat16', 'int8', 'auto')"),
         ("substitutes text --positions b", "[INT [INT ...]] cannot be 'b'"),
         ("probe train.conllu", "elmokit probe: DEV"),
+        ("embed a -o c", "elmokit embed: --output PATH; unexpected: -o, c (see elmokit embed --help)"),
         ("embed a b --output c", "unexpected: b (see elmokit embed --help)"),
         ("fit pairs a b --output c --taget score", "--taget: did you mean --target?"),
     ],

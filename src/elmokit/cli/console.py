@@ -187,11 +187,12 @@ def usage_error(box: str, arguments: Sequence[str], options: Collection[str]) ->
         return f"there is no option {unknown}{did_you_mean(unknown, options, see)}"
     _, *sections, _ = re.split(r"^ +-+ *$", box, flags=re.MULTILINE)
     message = " ".join(re.findall(r"^ +(\S.*?) *$", sections[0], re.MULTILINE))
-    usages = re.findall(r"^ {6}(\S.*?) *$", "".join(sections), re.MULTILINE)  # such as --layers {mix,top}|INT
+    usages = [re.findall(r"^ {6}(\S.*?) *$", each, re.MULTILINE) for each in sections]  # --layers {mix,top}|INT
     if message.startswith("Missing from"):
-        message = f"{message.partition(':')[0]}: {', '.join(usages)}"
+        missing, *unexpected = map(", ".join, usages)
+        message = "; unexpected: ".join([f"{message.partition(':')[0]}: {missing}", *unexpected])
     elif value := re.match(r"Error parsing .*?('[^']*')\]?(?: Got errors|$)", message):
-        message = f"{usages[0]} cannot be {value[1]}"
+        message = f"{usages[-1][0]} cannot be {value[1]}"
     return f"{message.replace('Unrecognized options', 'unexpected')} ({see})"
 
 
