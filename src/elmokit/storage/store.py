@@ -254,6 +254,8 @@ class EmbeddingStore:
         """The shard that holds a line, and the line's first word and end there."""
         shard_number, within = divmod(range(len(self))[number], self.index.sentences_per_part)
         shard = self._shard(shard_number)
+        if within + 1 >= len(shard.offsets):
+            raise ValueError(f"{self.directory} is damaged: {INDEX_NAME} counts more sentences than there are")
         return shard, int(shard.offsets[within]), int(shard.offsets[within + 1])
 
     def __iter__(self) -> Iterator[tuple[list[str], np.ndarray]]:
