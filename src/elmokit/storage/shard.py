@@ -91,6 +91,8 @@ class Shard:
             self.offsets = tensor("offsets").copy()
             self._token_offsets, self._token_bytes = tensor("token_offsets"), tensor("token_bytes")
             self._vectors = tensor("vectors")
+            if (np.diff(self.offsets, prepend=0) < 0).any() or self.offsets[-1] != len(self._vectors):
+                raise ValueError("its sentences do not fit its words")
         except (SafetensorError, KeyError, ValueError) as error:
             raise ValueError(f"{path} is not a shard of a store, or damaged: {error}") from error
 
