@@ -63,5 +63,5 @@ def test_changes_of_several_words_equal_those_of_each(embedder: Embedder, tmp_pa
     (tmp_path / "new.txt").write_text(NEW + "Play with the dog .\nMy Dog !\n")
     corpora = tmp_path / "old.txt", tmp_path / "new.txt"
     config = ChangeConfig(max_uses=4, permutations=20)
-    alone = [change([word], *corpora, embedder, config=config).words for word in ("play", "dog")]
+    alone = [change(word, *corpora, embedder, config=config).words for word in ("play", "dog")]
     assert change(["play", "dog"], *corpora, embedder, config=config).words == [each for (each,) in alone]

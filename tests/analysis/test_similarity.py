@@ -66,7 +66,7 @@ def test_compare_raises_when_the_word_is_missing_or_occurs_once(embedder: Embedd
         ([FRUIT, "I eat pears", FIRM], (), r"sentence 2 has no word 'apple'; its words are: I \| eat \| pears"),
         ([FRUIT], (), "at least two uses"),
         ([FRUIT, FIRM], [FIRM], "at least two uses of 'apple' in each sense"),
-        (FRUIT, (), "no word"),
+        (FRUIT, (), "list of sentences"),
     ):
         with pytest.raises(ValueError, match=message):
             compare("apple", sentences, embedder, other=other)

@@ -217,7 +217,7 @@ def test_vectors_do_not_depend_on_the_autocast_of_a_caller(embedder: Embedder) -
 def test_embeddings_hold_the_words_of_their_rows(embedder: Embedder) -> None:
     texts = ["I like apple .", "", LONGER.split()]
     expected = [["I", "like", "apple", "."], [], LONGER.split()]
-    embeddings = embedder.embed(texts)
+    embeddings = embedder.embed(iter(texts))
     assert embeddings.tokens == expected
     assert [len(words) for words in embeddings.tokens] == [len(vectors) for vectors in embeddings]
     small = Embedder(tiny(), device="cpu", sizes=Sizes(batch_words=4))

@@ -88,7 +88,7 @@ def test_score_splits_strings_with_the_models_tokenizer(model: Pretrained) -> No
     (result,) = score(["a can't."], model)
     assert result.words == ("a", "ca", "n't", ".")
     assert score([], model) == []
-    (of_embedder,) = score(["a can't."], Embedder(model, device="cpu"))  # type: ignore[arg-type]
+    (of_embedder,) = score(iter(["a can't."]), Embedder(model, device="cpu"))  # type: ignore[arg-type]
     np.testing.assert_allclose(of_embedder.surprisal, result.surprisal, atol=1e-5)
     for wrong in ("a b", {"text": ["a b"]}):
         with pytest.raises(ValueError, match="a list"):

@@ -128,7 +128,7 @@ def change(
 
     Args:
         words: Words and phrases, each as in `elmokit.senses`: one with several forms is a string with commas, or a list
-            of its own.
+            of its own. Or one word, as a string.
         first: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files, which is streamed; or
             a directory that `embed_file` wrote with the same model, whose vectors are read.
         second: Another corpus.
@@ -149,6 +149,7 @@ def change(
     corpora = [open_corpus(path, embedder, tokenize) for path in (first, second)]
     chosen = corpora[0].choose_layers(layers)  # an invalid choice is reported before the search
     corpora[1].choose_layers(chosen)
+    words = [words] if isinstance(words, str) else words
     forms = [WordForms.of(word, embedder.tokenize if tokenize else str.split) for word in words]
     changes = []
     for word, *samples in zip(forms, *(_sampled(forms, corpus, config) for corpus in corpora), strict=True):

@@ -17,6 +17,7 @@ from elmokit.analysis.report import Report, table
 from elmokit.analysis.uses import Use, Word, WordForms, unit_vectors, use_vectors, uses_in_each, vectors_of_uses
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import layer_weights, plain_layers
+from elmokit.runtime import check_list
 
 
 class SenseContrast(NamedTuple):
@@ -118,6 +119,7 @@ def compare(
     Raises:
         ValueError: A sentence lacks the word, or there are fewer than two uses (with `other`, in each sense).
     """
+    check_list(sentences)
     embedder = resolve_embedder(model)
     split = embedder.tokenize if tokenize else str.split
     tokens = [split(text) if isinstance(text, str) else list(text) for text in (*sentences, *other)]

@@ -215,8 +215,10 @@ class Embedder:
             ValueError: If a sentence, `layers`, `state` or `batch_size` is not as described.
         """
         spec = OutputSpec.of(self.model, layers)
-        embeddings = self._embed(list(self._split(sentences, tokenize)), spec, state, batch_size)
-        embeddings.sentences = list(sentences)
+        check_list(sentences)
+        given = list(sentences)
+        embeddings = self._embed(list(self._split(given, tokenize)), spec, state, batch_size)
+        embeddings.sentences = given
         return embeddings
 
     def embed_stream(

@@ -133,11 +133,6 @@ class SentenceScore(_Score):
     backward: np.ndarray
 
     @property
-    def log_probabilities(self) -> dict[str, np.ndarray]:
-        """Of each direction, by its name."""
-        return {"forward": self.forward, "backward": self.backward}
-
-    @property
     def surprisal(self) -> np.ndarray:
         """Surprisal -log2 p of the words in bits, given the words before and given the words after, (2, T) float32.
 
@@ -168,11 +163,6 @@ class MaskedScore(_Score):
     """
 
     masked: np.ndarray
-
-    @property
-    def log_probabilities(self) -> dict[str, np.ndarray]:
-        """Of the words, under the name "masked"."""
-        return {"masked": self.masked}
 
     @property
     def surprisal(self) -> np.ndarray:
@@ -258,7 +248,7 @@ def score(
             is a single string, or a table.
     """
     check_list(sentences)
-    pretrained = resolve_language_model(model, device)
+    sentences, pretrained = list(sentences), resolve_language_model(model, device)
     tokenized = [words_of(pretrained, sentence, tokenize) for sentence in sentences]
     scored = zip(sentences, scores(pretrained, tokenized, state, batch_size), strict=True)
     result = [replace(each, text=text) if isinstance(text, str) else each for text, each in scored]
@@ -278,7 +268,8 @@ def perplexity_fields(score: Score) -> dict[str, Any]:
 
 def _to_json(number: int, score: Score, bits: bool) -> str:
     unit, scale = ("bits", BIT) if bits else ("nats", np.float32(1))
-    log_p = {name: (values / scale).tolist() for name, values in score.log_probabilities.items()}
+    names = ("masked",) if isinstance(score, MaskedScore) else ("forward", "backward")
+    log_p = {name: (getattr(score, name) / scale).tolist() for name in names}
     values = {"line": number, **perplexity_fields(score), "unknown": score.unknown, "unit": unit, "words": score.words}
     return json.dumps(values | {"offsets": score.offsets} | log_p, ensure_ascii=False) + "\n"
 

@@ -169,7 +169,7 @@ WRONG = {
 def test_inputs_of_another_kind_and_missing_answers_are_refused(toy: ToyTask, tmp_path: Path) -> None:
     model, task = fitted(toy.task.name, 1), toy.task
     (tmp_path / "raw.txt").write_text("ab\n")
-    inputs = WRONG.get(task.name, [[{"text": "a b"}], [3], [[1, 2]], "a b"])
+    inputs = WRONG.get(task.name, [[{"text": "a b"}], [3], [[1, 2]], "a b", {"a b": 1}])
     calls = [lambda each=each: model.predict(each) for each in inputs]
     calls += [lambda: model.score([]), lambda: model.score([*toy.examples[:1], model.example(toy.text)])]
     if not task.reads_text:

@@ -40,7 +40,7 @@ from elmokit.fs.reading import suffixes_of
 from elmokit.nn.bilm import shapes_only
 from elmokit.nn.elmo import Elmo
 from elmokit.progress import ProgressBar
-from elmokit.runtime import pick_device
+from elmokit.runtime import check_list, pick_device
 from elmokit.settings import conform
 from elmokit.tasks.config import TASKS, WordsConfig
 from elmokit.tasks.fitting.frozen import BiLMLayers, TransformerEncoder, VectorCache
@@ -250,10 +250,9 @@ class TaskModel:
             A prediction of the task for each input.
 
         Raises:
-            ValueError: The inputs are a single string, or one is not an input of the task, or too long.
+            ValueError: The inputs are a single string or a table, or one is not an input of the task, or too long.
         """
-        if isinstance(inputs, str):
-            raise ValueError("predict takes a list: write predict([text])")
+        check_list(inputs)
         return list(self.predict_examples(map(self.example, inputs)))
 
     def example(self, text: Any) -> Any:
