@@ -135,7 +135,7 @@ def test_prepare_reads_json_lines_from_standard_input(
 )
 def test_the_format_of_standard_input_is_recognized(text: str, suffix: str, run: Callable[[str, bytes], int]) -> None:
     given: list[Path] = []
-    with patch("elmokit.tasks.fitting.model.predict_file", lambda _, file, *__, **___: given.append(file)):
+    with patch("elmokit.tasks.fitting.model.predict_file", lambda file, **_: given.append(file)):
         assert run("predict - --model tagger --output tags.jsonl", text.encode()) == 0
     assert [path.suffix for path in given] == [suffix]
 

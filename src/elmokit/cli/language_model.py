@@ -219,14 +219,11 @@ class Substitutes:
     json: Json = False
 
     def run(self) -> None:
-        from elmokit.checkpoints.loading import load
         from elmokit.lm.candidates import substitutes
-        from elmokit.lm.scoring import words_of
 
-        model = load(self.model)
-        words = words_of(model, self.sentence, self.tokenize)
-        options = {"top": self.top, "direction": self.direction, "state": self.state}
-        show(substitutes(words, model, positions=self.positions or None, **options), self.json)
+        options: dict[str, Any] = {**vars(self), "positions": self.positions or None}
+        del options["json"]
+        show(substitutes(**options), self.json)
 
 
 @dataclass(frozen=True)
@@ -246,8 +243,8 @@ class NextWords:
     json: Json = False
 
     def run(self) -> None:
-        from elmokit.checkpoints.loading import load
         from elmokit.lm.candidates import next_words
 
-        options = {"top": self.top, "direction": self.direction, "state": self.state, "tokenize": self.tokenize}
-        show(next_words(self.sentence, load(self.model), **options), self.json)
+        options = dict(vars(self))
+        del options["json"]
+        show(next_words(**options), self.json)

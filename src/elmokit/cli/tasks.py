@@ -104,7 +104,5 @@ class Predict:
     def run(self) -> None:
         from elmokit.tasks.fitting.model import predict_file
 
-        options = {"text": self.text, "device": self.device, "task": self.task, "overwrite": self.overwrite}
-        options["column"] = self.column
         with output_file(self.output) as output:
-            print(f"{self.output}: {predict_file(self.model, self.file, output, **options)}")
+            print(f"{self.output}: {predict_file(**{**vars(self), 'output': output})}")

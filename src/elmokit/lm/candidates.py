@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,13 +47,7 @@ class Candidates(Sequence[Candidate]):
     word: str | None
     candidates: tuple[Candidate, ...]
 
-    @overload
-    def __getitem__(self, number: int) -> Candidate: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> tuple[Candidate, ...]: ...
-
-    def __getitem__(self, number: int | slice) -> Any:
+    def __getitem__(self, number: Any) -> Any:
         return self.candidates[number]
 
     def __len__(self) -> int:
