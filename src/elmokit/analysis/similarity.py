@@ -14,7 +14,7 @@ import numpy as np
 from elmokit.analysis.config import SearchConfig
 from elmokit.analysis.corpora import StoredCorpus, open_corpus
 from elmokit.analysis.report import Report, table
-from elmokit.analysis.uses import Use, Word, WordForms, unit_vectors, use_vectors, uses_in_each, vectors_of_uses
+from elmokit.analysis.uses import Use, Word, WordForms, unit_vectors, uses_in_each, vectors_of_uses
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import layer_weights, plain_layers
 from elmokit.runtime import check_list
@@ -186,7 +186,7 @@ def nearest_uses(
     """
     config = config or SearchConfig()
     vectors_of = vectors_of or partial(vectors_of_uses, embedder=embedder, layers=layers)
-    query_vector = use_vectors([query], embedder, layers)[0]
+    (query_vector,) = unit_vectors(vectors_of_uses([query], embedder, layers))
     sentences = islice(uses, config.max_sentences)
     best: dict[Use, float] = {}
     searched = 0
@@ -257,7 +257,8 @@ def neighbors(
 def _nearest_words(query: Use, corpus: StoredCorpus, layers: str | int, count: int) -> Neighbors:
     """`nearest_uses` among all words of a store."""
     nearest: dict[Use, float] = {}
-    for cosine, use in corpus.nearest(use_vectors([query], corpus.embedder, layers)[0], layers):
+    (query_vector,) = unit_vectors(vectors_of_uses([query], corpus.embedder, layers))
+    for cosine, use in corpus.nearest(query_vector, layers):
         if use.sentence != query.sentence:
             nearest.setdefault(use, cosine)
             if len(nearest) == count:

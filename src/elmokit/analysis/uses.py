@@ -13,7 +13,6 @@ import numpy as np
 
 from elmokit.data.text_files import file_tokenizers
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.outputs import layer_weights
 from elmokit.fs.reading import read_lines
 from elmokit.progress import ProgressBar
 from elmokit.settings import StatePolicy
@@ -217,12 +216,6 @@ def vectors_of_uses(
         message = truncation_in(sentences, embedder.count_truncated, embedder.word_limit)
         warnings.warn(message, TruncationWarning, stacklevel=3)
     return np.stack(vectors)
-
-
-def use_vectors(uses: Sequence[Use], embedder: Embedder, layers: str | int) -> np.ndarray:
-    """Unit vectors of uses, (N, 2D). ValueError where `layers` is not one representation."""
-    layer_weights(embedder.model, layers)
-    return unit_vectors(vectors_of_uses(uses, embedder, layers))
 
 
 class UseSample:

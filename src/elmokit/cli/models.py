@@ -58,15 +58,14 @@ class Info:
         from elmokit.ops.dispatch import available_backends, get_backend
         from elmokit.ops.native.library import describe_target
 
-        description = describe(self.model)
-        card = description.pop("card", [])
+        facts = describe(self.model)
+        card = facts.pop("card", [])
         if not self.full:
             details = {"files", "input", "model", "state", "mix", "fingerprint"}
-            shown = ((name, value) for name, value in description.items() if name not in details)
-            description = {name: value for name, value in shown if value is not None}
+            facts = {name: value for name, value in facts.items() if name not in details and value is not None}
             card = ["elmokit info --full prints all settings, and the card"]
         backends = {"backend": get_backend(), "available backends": list(available_backends())}
-        show({**description, **backends, "instruction set": describe_target()})
+        show({**facts, **backends, "instruction set": describe_target()})
         if card:
             print("", *card, sep="\n")
 

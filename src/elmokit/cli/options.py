@@ -38,18 +38,14 @@ OptionalState = Annotated[
     UNSET,
 ]
 Layers = Literal["mix", "average", "sum", "top", "all"] | int
+ONE_LAYER = "Representation: the model's mix, the average, the sum, the top, or the number of a layer"
 OneLayer = Annotated[
     Literal["mix", "average", "sum", "top"] | int,
-    arg(
-        help="Representation: the model's mix, the average, the sum, the top, or the number of a layer (0: the tokens)."
-    ),
+    arg(help=f"{ONE_LAYER} (0: the tokens)."),
 ]
 CorpusLayers = Annotated[
     Literal["mix", "average", "sum", "top"] | int | None,
-    arg(
-        help="Representation: the model's mix, the average, the sum, the top, or the number of a layer (default: the "
-        "one that is stored, else top)."
-    ),
+    arg(help=f"{ONE_LAYER} (default: the one that is stored, else top)."),
     UNSET,
 ]
 Corpus = Annotated[

@@ -139,9 +139,8 @@ def read_lines(path: str | Path) -> Iterator[str]:
             text = line.decode("utf-8").rstrip("\r")
         except UnicodeDecodeError as error:
             where = f"{path}, line {number}: byte 0x{line[error.start]:02x} at column {error.start + 1} is not UTF-8"
-            is_utf16 = line.startswith((b"\xff\xfe", b"\xfe\xff"))
-            command = f"iconv -f {'UTF-16' if is_utf16 else 'LATIN1'} -t UTF-8 {path}"
-            raise ValueError(f"{where}: is it compressed, or in another encoding (`{command}`)?") from None
+            kind = "UTF-16" if line.startswith((b"\xff\xfe", b"\xfe\xff")) else "LATIN1"
+            raise ValueError(f"{where}: is it compressed, or {kind} (`iconv -f {kind} -t UTF-8 {path}`)?") from None
         yield text.removeprefix("\ufeff") if number == 1 else text
 
 
