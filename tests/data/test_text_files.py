@@ -157,7 +157,7 @@ def test_rows_of_a_table_in_a_text_file_are_reported(row: str, tmp_path: Path) -
         row.format(*cells) for cells in (("id", "stars", "text"), *((n, 5, text) for n, text in enumerate(PARAGRAPHS)))
     ]
     (message,) = doubts(tmp_path, lines, "english-1")
-    assert "--column" in message
+    assert "table" in message
 
 
 DECOMPOSED = [unicodedata.normalize("NFD", f"The café number {n} in Zürich is open.") for n in range(3)]

@@ -66,7 +66,10 @@ def doubt_of(lines: Sequence[str], tokenizer: Tokenizer) -> str | None:
         rules, or 1 % of the lines have decomposed letters.
     """
     if _are_rows(lines):
-        return "looks like a table, whose columns are read as words: name that of the texts (--column), or cut it out"
+        return (
+            "looks like a table, whose columns are all read as text: cut out the texts, or name it .csv, .tsv or .jsonl, "
+            "and their column (--column)"
+        )
     text = "\n".join(lines)
     unknown = tokenizer.count_unknown(text)
     if unknown >= max(2, DOUBTFUL_SHARE * len(text)):
