@@ -48,6 +48,21 @@ def test_read_converts_answers_to_spans_of_words(tmp_path: Path) -> None:
     assert replace(of_text, id="7") == unanswered
 
 
+def test_answers_in_another_place_are_left_out_of_training_and_refused_beyond_one_in_a_hundred(tmp_path: Path) -> None:
+    file, start = tmp_path / "squad.json", CONTEXT.index("October")
+    for count, wrong in ((200, 2), (199, 2)):
+        starts = [start + (number < wrong) for number in range(count)]
+        answers = [[{"text": "October", "answer_start": start}] for start in starts]
+        entries = [{"id": number, "question": "When?", "answers": each} for number, each in enumerate(answers)]
+        file.write_text(json.dumps({"data": [{"paragraphs": [{"context": CONTEXT, "qas": entries}]}]}))
+        if 100 * wrong > count:
+            with pytest.raises(ValueError, match="2 of 199 answers"):
+                list(ReadingTask().read_training(file))
+        else:
+            with pytest.warns(UserWarning, match="2 of 200 answers"):
+                assert len(list(ReadingTask().read_training(file))) == count - wrong
+
+
 def test_words_of_an_answer_overlap_its_characters() -> None:
     offsets = ((0, 1), (2, 3), (4, 5), (5, 5))
     assert words_of_answer(offsets, 4, 5) == (2, 2) and words_of_answer(offsets, 1, 2) is None

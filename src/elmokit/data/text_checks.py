@@ -66,7 +66,7 @@ def doubt_of(lines: Sequence[str], tokenizer: Tokenizer) -> str | None:
         rules, or 1 % of the lines have decomposed letters.
     """
     if _are_rows(lines):
-        return "looks like a table, and is read as text: name it .csv, .tsv or .jsonl, and the column of the texts (--column)"
+        return "looks like a table, but is read as text: name it .csv, .tsv or .jsonl, and the texts' column (--column)"
     text = "\n".join(lines)
     unknown = tokenizer.count_unknown(text)
     if unknown >= max(2, DOUBTFUL_SHARE * len(text)):
