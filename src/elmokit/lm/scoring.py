@@ -133,6 +133,11 @@ class SentenceScore(_Score):
     backward: np.ndarray
 
     @property
+    def log_probabilities(self) -> dict[str, np.ndarray]:
+        """Of each direction, by its name."""
+        return {"forward": self.forward, "backward": self.backward}
+
+    @property
     def surprisal(self) -> np.ndarray:
         """Surprisal -log2 p of the words in bits, given the words before and given the words after, (2, T) float32.
 
@@ -163,6 +168,11 @@ class MaskedScore(_Score):
     """
 
     masked: np.ndarray
+
+    @property
+    def log_probabilities(self) -> dict[str, np.ndarray]:
+        """Of the words, under the name "masked"."""
+        return {"masked": self.masked}
 
     @property
     def surprisal(self) -> np.ndarray:
@@ -268,8 +278,7 @@ def perplexity_fields(score: Score) -> dict[str, Any]:
 
 def _to_json(number: int, score: Score, bits: bool) -> str:
     unit, scale = ("bits", BIT) if bits else ("nats", np.float32(1))
-    names = ("masked",) if isinstance(score, MaskedScore) else ("forward", "backward")
-    log_p = {name: (getattr(score, name) / scale).tolist() for name in names}
+    log_p = {name: (values / scale).tolist() for name, values in score.log_probabilities.items()}
     values = {"line": number, **perplexity_fields(score), "unknown": score.unknown, "unit": unit, "words": score.words}
     return json.dumps(values | {"offsets": score.offsets} | log_p, ensure_ascii=False) + "\n"
 
