@@ -56,10 +56,9 @@ def _delimited_records(path: str | Path, kind: str) -> Iterator[Record]:
             elif len(row) == len(names):
                 yield number, dict(zip(names, row, strict=True))
             elif row not in ([], [""]):
-                of_tsv = " (a tab or a line break in a cell needs .csv)"
-                hint = " (is its separator no comma?)" if len(names) == 1 else of_tsv if kind != CSV else ""
                 raise ValueError(
-                    f"{path}, line {number}: {len(row)} columns, but {len(names)} names in the first line{hint}"
+                    f"{path}, line {number}: {len(row)} columns, but {len(names)} names in the first line (is the "
+                    "separator another one, or in a cell, which needs .csv and quotation marks?)"
                 )
     except csv.Error as error:
         raise ValueError(f"{path} is no CSV: {error} (is a quotation mark never closed?)") from error
@@ -101,11 +100,9 @@ def read_records(path: str | Path, columns: Sequence[str] | None = None) -> Iter
 
 def is_empty(value: object) -> bool:
     """Whether a cell has no value: it is None, NaN, or a string of white space."""
-    return (
-        value is None
-        or (isinstance(value, float) and math.isnan(value))
-        or (isinstance(value, str) and not value.strip())
-    )
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def row_of(path: str | Path, number: int) -> str:

@@ -292,11 +292,9 @@ def _value(row: Mapping[str, Any], names: Sequence[str], is_filled: bool) -> Any
     if name is None:
         listed = ", ".join(map(repr, row))
         raise ValueError(f"there is no column {names[0]!r} among {listed}: choose others by --column, --label-column")
-    if not is_empty(row[name]):
-        return row[name]
-    if is_filled:
+    if is_filled and is_empty(row[name]):
         raise ValueError(f"the column {name!r} is empty: fill it in, or remove the row")
-    return ""
+    return "" if is_empty(row[name]) else row[name]
 
 
 def _from_rows(
