@@ -34,7 +34,7 @@ class ServeConfig:
     none)."""
     max_words: Count = 16_384
     """Maximum number of words in a request, counting one more for each text, or 8 times as many where a text gets one
-    vector; larger requests are refused with status 413."""
+    vector, but no more in a single text; larger requests are refused with status 413."""
     queue_words: Count = 65_536
     """Number of words, counted likewise, that wait to be embedded, from which on requests are refused with status 429;
     of a request that is larger than a batch, the words of its next batch count."""

@@ -141,10 +141,12 @@ class Service:
         return self._tokenize(text) if isinstance(text, str) else text
 
     def check_words(self, sentences: Iterable[Words], factor: int = 1) -> None:
-        """RequestError if sentences have more words than a request may have, or so many times as many."""
-        if (words := cost(sentences)) > (most := self.config.max_words * factor):
-            message = f"{words:,} words (counting one more for each text) are too many: send at most {most:,}"
-            raise RequestError(413, "too_large", message)
+        """RequestError if one sentence has more words than a request may have, or all have so many times as many."""
+        costs, limit = [cost([words]) for words in sentences], self.config.max_words
+        for words, most, place in ((max(costs, default=0), limit, " in one"), (sum(costs), limit * factor, "")):
+            if words > most:
+                message = f"{words:,} words, and one for each text, are too many: send at most {most:,}{place}"
+                raise RequestError(413, "too_large", message)
 
     def uses(self, word: str, sentences: Sequence[Words] | None, job: Job) -> WordUses:
         """The uses of a word, a random sample if there are many: in sentences of a request, or else in the corpus.
