@@ -218,6 +218,10 @@ def test_uses_in_the_corpus_are_sampled_before_they_are_embedded_and_kept(
     monkeypatch.setattr("elmokit.serve.service.CORPUS_USES_BYTES", 1)
     assert len(service.uses("number", None, Job()).uses) == 15 and list(service.corpus_uses) == ["number"]
     assert not service.uses("absent", None, Job()).uses
+    monkeypatch.setattr("elmokit.serve.service.CORPUS_USES_BYTES", 50_000)
+    for number in range(20):  # absent words are kept, too, but take memory
+        service.uses(f"{number}" * 1000, None, Job())
+    assert len(service.corpus_uses) < 10
     service.close()
 
 

@@ -46,7 +46,7 @@ LONG_CHARACTERS = 100_000  # and even longer ones to another
 # any case. Those of the words that were asked for last are kept: 6 MB each for en-small.
 SAMPLED_USES, SAMPLED_WORDS, FEW_USES = 1000, 12_000, 12
 CORPUS_USES_BYTES = 256 << 20
-BYTES_OF_WORD = 64  # of a string and its place in a sentence
+BYTES_OF_WORD = 64  # of a string and its place in a sentence; an entry of the cache counts as 100 words
 WORDS = (16, 64, 256, 1024, 4096, 16_384, 65_536)
 
 
@@ -177,7 +177,7 @@ class Service:
         while len(sample) > FEW_USES and cost({use.sentence for use in sample}) > SAMPLED_WORDS:
             sample, _ = sample_uses(sample, len(sample) * 3 // 4, seed)
         vectors = vectors_of_uses(sample, self.embedder, "all", job.check) if sample else np.empty((0, 0))
-        size = vectors.nbytes + BYTES_OF_WORD * (1 + cost({use.sentence for use in sample}))
+        size = vectors.nbytes + BYTES_OF_WORD * (100 + cost({use.sentence for use in sample}))
         return WordUses(dict(zip(sample, vectors, strict=True)), count, size)
 
     def corpus_sentences(self) -> Iterator[tuple[str, ...]]:
