@@ -96,7 +96,7 @@ def test_texts_of_more_words_than_other_requests_may_have_are_embedded_in_parts(
     requests = [("POST", path, {"json": {"inputs": inputs}}) for path, inputs in bodies]
     whole, *refused = ask(service, *requests)
     np.testing.assert_allclose(whole.json(), embedder.encode(texts, normalize_embeddings=True), **NEAR)
-    assert [answer.status_code for answer in refused] == [413] * 3 and "at most 160" in refused[1].text
+    assert [answer.status_code for answer in refused] == [413] * 3 and "160 in all" in refused[1].text
 
 
 def test_embed_all_gives_every_word_and_every_layer(server: RunningServer, embedder: Embedder) -> None:

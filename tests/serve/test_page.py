@@ -81,8 +81,9 @@ def test_yardstick_has_the_quantiles_of_random_pairs(
 
     monkeypatch.setattr(explore, "GRAMMAR_WORDS", 0)
     monkeypatch.setattr(explore, "LEAST_USES", 2)
+    monkeypatch.setattr(explore, "WORDS_READ", 20)  # all lines but the last
     corpus = tmp_path / "few.txt"
-    corpus.write_text("red houses stand\nred birds sing\nold birds sing\nold houses stand\n")
+    corpus.write_text("red houses stand\nred birds sing\nold birds sing\nold houses stand\nred red\n")
     service = {"embedder": embedder, "config": ServeConfig(corpus=corpus)}
     overview, layers = (
         answer.json() for answer in ask(service, *(("GET", f"/explore/{path}", {}) for path in ("corpus", "yardstick")))

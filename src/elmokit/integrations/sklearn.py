@@ -23,9 +23,9 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     """Texts -> one ELMo vector each, as `Embedder.encode` computes it: a stateless transformer of scikit-learn.
 
     All vectorizers of a process share one loaded model, and a pickle contains only its name; given a loaded model, each
-    clone and each pickle contains a copy of it. A text that occurs
-    repeatedly in a call is embedded once. If the same texts are transformed again and again, as in a grid search over
-    the settings of a classifier, give the pipeline a `memory`.
+    clone and each pickle contains a copy of it. A text that occurs repeatedly in a call is embedded once. If the same
+    texts are transformed again and again, as in a grid search over the settings of a classifier, give the pipeline a
+    `memory`.
 
     Args:
         model: Anything that `elmokit.load` takes, or a loaded model.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from fastapi import APIRouter, Request
 
 from elmokit.analysis.uses import Use, unit_vectors, vectors_of_uses
+from elmokit.data.streams import sentence_batches
 from elmokit.embed.outputs import layer_weights
 from elmokit.serve.service import Service, ServiceRequest
 
@@ -22,7 +23,7 @@ EXAMPLES = (
     "bank", "letter", "apple", "lead", "play", "spring", "court", "party", "match", "plant", "light", "note", "bill",
     "seal", "cell", "ring",
 )  # fmt: skip
-SENTENCES_READ = 40_000  # of a large corpus the first
+WORDS_READ = 1_000_000  # of a large corpus the first: lines may be whole documents
 LEAST_USES = 8  # of the words that are offered
 GRAMMAR_WORDS = 250  # the most frequent words, which say little about their neighbors
 WORDS_OFFERED = 2000  # the most frequent words after them
@@ -32,7 +33,7 @@ PAIRS = 200  # of uses whose similarities are the yardstick
 @lru_cache(maxsize=1)
 def read_corpus(service: Service) -> tuple[dict[str, Any], list[Use]]:
     """What /explore/corpus answers, and two uses of each of some of the corpus's words, one after the other."""
-    sentences = list(islice(service.corpus_sentences(), SENTENCES_READ))
+    sentences = next(sentence_batches(service.corpus_sentences(), WORDS_READ), [])
     counts = Counter(chain.from_iterable(sentences))
     in_small_letters = [word for word, _ in counts.most_common() if word.isalpha() and word == word.lower()]
     grammar, offered = in_small_letters[:GRAMMAR_WORDS], in_small_letters[GRAMMAR_WORDS:][:WORDS_OFFERED]

@@ -123,10 +123,9 @@ def serve(
         is_english = embedder.model.language in (None, "en") and embedder.model.tokenizer == TOKENIZER_OF["en"]
         if config.corpus is None and is_english:
             config = replace(config, corpus=BUNDLED_CORPUS, tokenize=True)
-        name = DEFAULT_MODEL if model is None else model_of(Path(model).expanduser()).resolve().name
-        name = config.name or name
+        own_name = DEFAULT_MODEL if model is None else model_of(Path(model).expanduser()).resolve().name
         task_model = load_task_model(config.task_model, device) if config.task_model is not None else None
-        service = Service(embedder, config, name, task_model)
+        service = Service(embedder, config, config.name or own_name, task_model)
         settings = uvicorn.Config(
             create_app(service), log_level="warning", access_log=False, lifespan="off", ws="none", http=Connection,
             server_header=False, proxy_headers=False,

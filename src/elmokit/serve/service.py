@@ -143,10 +143,9 @@ class Service:
     def check_words(self, sentences: Iterable[Words], factor: int = 1) -> None:
         """RequestError if one sentence has more words than a request may have, or all have so many times as many."""
         costs, limit = [cost([words]) for words in sentences], self.config.max_words
-        for words, most, place in ((max(costs, default=0), limit, " in one"), (sum(costs), limit * factor, "")):
-            if words > most:
-                message = f"{words:,} words, and one for each text, are too many: send at most {most:,}{place}"
-                raise RequestError(413, "too_large", message)
+        if max(costs, default=0) > limit or sum(costs) > limit * factor:
+            most = f"{limit:,} in a text, {limit * factor:,} in all"
+            raise RequestError(413, "too_large", f"{sum(costs):,} words and texts are too many: send at most {most}")
 
     def uses(self, word: str, sentences: Sequence[Words] | None, job: Job) -> WordUses:
         """The uses of a word, a random sample if there are many: in sentences of a request, or else in the corpus.
