@@ -4,7 +4,7 @@ const viewOf = id => byId(`${id}-view`), formOf = id => viewOf(id).querySelector
 const sum = values => values.reduce((total, each) => total + each, 0);
 let apiKey = null;  // held in memory only
 let server = null, corpus = null;  // answers of /info and /explore/corpus
-let corpusAsked = null;  // a promise of the latter
+let corpusAsked;  // a promise of the latter
 
 class Failure extends Error {}
 
@@ -13,7 +13,7 @@ async function ask(path, body, signal) {
   const headers = apiKey === null ? {} : { authorization: `Bearer ${apiKey}` };
   const options = body === undefined ? { headers, signal }
     : { method: "POST", headers, signal, body: JSON.stringify(body) };
-  let response = null, answer = null;
+  let response, answer;
   try {
     response = await fetch(path, options);
     answer = await response.json();
@@ -77,7 +77,7 @@ function putCandidates(parent, caption, candidates, onWord) {
 
 // --- The yardstick: similarities of random pairs, 21 quantiles for each layer and the mix -----------------------------
 
-let yardstick = null;  // a promise: it is computed once, when it is first needed
+let yardstick;  // a promise: it is computed once, when it is first needed
 const quantilesOf = async () => (yardstick ??= ask("explore/yardstick").catch(() => []));
 const halfOf = (name, quantiles) => [name, quantiles[5], quantiles[15]];
 
@@ -114,7 +114,8 @@ const linesOf = text => text.split("\n").map(line => line.trim()).filter(Boolean
 
 // The lines of the reader's own text that have one of some words; null: the server's corpus is to be searched.
 function ownSentences(...words) {
-  const { source, text } = fieldsOf("map"), wanted = words.filter(Boolean).map(word => word.toLowerCase());
+  const { source, text } = fieldsOf("map"),
+        wanted = words.filter(Boolean).flatMap(word => word.toLowerCase().split(/, */));
   if (source !== "own") return null;
   const found = linesOf(text).filter(line => wanted.some(word => line.toLowerCase().includes(word)));
   if (!found.length) throw new Failure(say("your text has no “{}”|您的文本中没有“{}”", words[0]));
@@ -249,7 +250,10 @@ function toCSV({ uses, planes }, labels) {
 
 // --- The map: its tools and the concordance --------------------------------------------------------------------------
 
-function putMap(result, map) {
+let mapped = {};  // the fields of the map that is shown
+
+function putMap(result, map, fields) {
+  mapped = fields;
   const { layer, labels: field, colour } = formOf("map").elements, labels = readLabels(field.value),
         top = map.planes.length - 1, name = map.word.replace(/[^\p{L}]+/gu, "-");
   const tools = make("div", result, undefined, { className: "tools" }), place = make("div", result),
@@ -512,12 +516,11 @@ const views = {
 const isText = ([, value]) => typeof value === "string";
 const fieldsOf = id => Object.fromEntries([...new FormData(formOf(id))].filter(isText));
 const defaults = Object.fromEntries(Object.keys(views).map(id => [id, fieldsOf(id)]));
-const LONGEST_TEXT = 6000;  // of the reader's text in a link
 
 function linkTo(id) {
   const { source, text } = fieldsOf("map"), isOwn = id === "nearest" && source === "own",
         known = { ...defaults.map, ...defaults[id] };
-  const isTold = ([name, value]) => value !== known[name] && value.length < LONGEST_TEXT;
+  const isTold = ([name, value]) => value !== known[name] && value.length < 6000;  // of the reader's text
   const fields = Object.entries({ ...isOwn && { source, text }, ...fieldsOf(id) }).filter(isTold);
   if (language() !== browserLanguage) fields.push(["lang", language()]);
   return `#${id}${fields.length ? "?" : ""}${new URLSearchParams(fields)}`;
@@ -678,7 +681,10 @@ for (const field of document.querySelectorAll("input, textarea")) {
 for (const id of Object.keys(views)) {
   formOf(id).onsubmit = event => {
     event.preventDefault();
-    if (id === "map") for (const name of ["layer", "labels", "colour"]) event.target[name].value = "";  // of the map before
+    const now = fieldsOf(id), hasChanged = name => now[name] !== mapped[name];
+    if (id === "map" && ["word", "second_word", "max_uses", "source", "text"].some(hasChanged)) {
+      for (const name of ["layer", "labels", "colour"]) event.target[name].value = "";  // of the uses before
+    }
     submit(id);
   };
 }
