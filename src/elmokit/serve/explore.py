@@ -44,7 +44,7 @@ def read_corpus(service: Service) -> tuple[dict[str, Any], list[Use]]:
     uses: defaultdict[str, list[Use]] = defaultdict(list)
     for sentence in sentences:
         for position in (position for position, word in enumerate(sentence) if word in measured):
-            uses[sentence[position]].append(Use(sentence, position).window(50))
+            uses[sentence[position]].append(Use(tuple(sentence), position).window(50))
     corpus = service.config.corpus
     answer = {
         "name": None if corpus == BUNDLED_CORPUS or corpus is None else corpus.name,
