@@ -119,7 +119,7 @@ function ownSentences(...words) {
   if (source !== "own") return null;
   const found = linesOf(text).filter(line => wanted.some(word => line.toLowerCase().includes(word)));
   if (!found.length) throw new Failure(say("your text has no “{}”|您的文本中没有“{}”", words[0]));
-  return found.slice(0, 1000);
+  return found;
 }
 
 // Take a text file as the reader's text, one sentence in each line.
