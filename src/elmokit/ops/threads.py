@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import torch
@@ -237,9 +238,14 @@ def overlapped(process: Callable[[Item], Result], items: Iterable[Item], ahead: 
     if ahead < 2:
         yield from map(process, items)
         return
+    items = iter(items)
+    first = list(islice(items, 2))
+    if len(first) < 2:  # the threads of "items" would only hand it on
+        yield from (run_on_own_thread(partial(process, item)) for item in first)
+        return
     pool, threads, waiting = thread_pool("items", ahead), num_threads(), deque[Future[Result]]()
     try:
-        for item in items:
+        for item in chain(first, items):
             waiting.append(pool.submit(_in_the_same_mode(partial(process, item), threads)))
             del item
             if len(waiting) == ahead:
