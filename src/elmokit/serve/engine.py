@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -228,7 +228,7 @@ class JobQueue:
 
     def __init__(self, kind: str, max_waiting: int, threads: int) -> None:
         self._kind, self._max_waiting, self._threads = kind, max_waiting, threads
-        self.unfinished: set[Future[Any]] = set()  # jobs that wait or run
+        self.unfinished: set[Job] = set()  # those that wait or run
 
     def submit(self, function: Callable[[Job], Any], is_long: bool = False) -> asyncio.Future[Any]:
         """Queue a job.
@@ -248,9 +248,9 @@ class JobQueue:
             raise overloaded()
         job = Job()
         pool = thread_pool(f"{'long' if is_long else 'short'} {self._kind}", self._threads)
+        self.unfinished.add(job)  # before it can begin, so that it does not take itself for the only one
         submitted = pool.submit(self._run, function, job)
-        self.unfinished.add(submitted)
-        submitted.add_done_callback(self.unfinished.discard)
+        submitted.add_done_callback(lambda _: self.unfinished.discard(job))
         result = asyncio.wrap_future(submitted)
         result.add_done_callback(lambda _: job.set())
         return result
