@@ -259,6 +259,7 @@ def heads(server: Server) -> Figures:
     began = time.perf_counter()
     for connection in half:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: local")
+    server.ask("/health")  # when all are accepted
     watcher = threading.Thread(target=watch)
     watcher.start()
     with socket.create_connection(("127.0.0.1", server.port)) as connection, suppress(OSError):
@@ -267,6 +268,7 @@ def heads(server: Server) -> Figures:
             connection.sendall(b"a" * 1_000_000)
             sent += 1_000_000
     seconds = time.perf_counter() - began
+    time.sleep(1)
     ended.set()
     watcher.join()
     for connection in half:
