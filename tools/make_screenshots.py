@@ -10,41 +10,43 @@ from __future__ import annotations
 import io
 import shutil
 import sys
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests" / "support"))
 from running_server import RunningServer  # noqa: E402
 
 COLORS = 128
-KEPT = ("page", "page-dark")  # the others are only checked
 IS_READY = "() => running === null && showAgain !== null && corpus !== null"
-# By picture: its link, its size, and its settings.
-PICTURES = {
-    "page": ("#map?word=bank&second_word=shore", (1280, 800), {"color_scheme": "light"}),
-    "page-dark": ("#sentence", (1280, 800), {"color_scheme": "dark"}),
-    "page-phone": ("#map?word=letter", (390, 844), {"color_scheme": "light"}),
-    "page-forced": ("#compare", (1024, 768), {"forced_colors": "active"}),
-}
+PICTURES = {"page": ("#map?word=bank&second_word=shore", "light"), "page-dark": ("#sentence", "dark")}
+VIEWS = ("#map?word=letter", "#nearest", "#compare", "#sentence")
+SCHEMES = [(colors, forced) for forced in ("none", "active") for colors in ("light", "dark")]
+
+
+def open_view(browser: Browser, url: str, width: int, height: int, **settings: Any) -> Page:
+    page = browser.new_page(viewport={"width": width, "height": height}, reduced_motion="reduce", **settings)
+    page.goto(url)
+    page.wait_for_function(IS_READY)
+    page.wait_for_timeout(1500)  # for what the view asks in addition
+    return page
 
 
 def main() -> None:
     with RunningServer() as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for name, (link, (width, height), settings) in PICTURES.items():
-            page = browser.new_page(viewport={"width": width, "height": height}, reduced_motion="reduce", **settings)
-            page.goto(f"{server.url}/{link}")
-            page.wait_for_function(IS_READY)
-            page.wait_for_timeout(1500)  # for what the view asks in addition
-            print(name, [each["id"] for each in Axe().run(page).response["violations"]])
-            if name in KEPT:
-                picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-                picture.quantize(COLORS).save(ROOT / "docs" / "images" / f"{name}.png", optimize=True)
-            page.close()
+        for name, (view, colors) in PICTURES.items():
+            page = open_view(browser, f"{server.url}/{view}", 1280, 800, color_scheme=colors)
+            picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+            picture.quantize(COLORS).save(ROOT / "docs" / "images" / f"{name}.png", optimize=True)
+        for view, (colors, forced) in product(VIEWS, SCHEMES):
+            page = open_view(browser, f"{server.url}/{view}", 390, 844, color_scheme=colors, forced_colors=forced)
+            print(view, colors, forced, [each["id"] for each in Axe().run(page).response["violations"]])
         browser.close()
 
 

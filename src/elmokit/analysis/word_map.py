@@ -318,7 +318,7 @@ def map_uses(
     """
     config = config or MapConfig()
     if len(uses) < 3:
-        raise ValueError(f"there are {len(uses)} distinct uses of {word!r}, and a map needs 3: add sentences")
+        raise ValueError(f"a map needs 3 distinct uses of {word!r}, and there are {len(uses)}: add sentences")
     layers = plain_layers(layers)
     weights = layer_weights(embedder.model, layers).numpy()
     if vectors is None:
