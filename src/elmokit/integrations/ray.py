@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -52,7 +53,7 @@ def embed_parquet(
         target: The directory to write, on a file system that all machines share.
         embed: The column to embed, and how; `EmbedWords()` by default, or `EmbedTexts` for a vector for each text.
         num_actors: Number of processes, each with its own copy of the model; by default Ray chooses it.
-        sentences_per_part: Rows in each file of the output.
+        sentences_per_part: Rows in each file of the output, at most; the names of the files are in the order of the rows.
         batch_size: Rows that a process holds in memory at a time.
         actor_options: Further options of Ray Data's `map_batches`, such as `num_gpus=1`; or `num_cpus=4`, for four
             threads in each process instead of one.
@@ -70,6 +71,21 @@ def embed_parquet(
         data: Any = import_module("ray.data")  # without Ray, pyright would take `import ray` for this file
     except ImportError as error:
         raise ValueError("a cluster needs Ray: pip install 'ray[data]' (elmokit's extra ray)") from error
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    class Parts(data.Datasink):
+        """Writes the rows in order; `write_parquet` does it with threads, which may swap neighbouring rows."""
+
+        def __init__(self, directory: Path) -> None:
+            self._directory = directory
+
+        def write(self, blocks: Iterable[pa.Table], ctx: Any) -> None:
+            rows = pa.concat_tables(blocks, promote_options="default")
+            for part, first in enumerate(range(0, len(rows), sentences_per_part)):
+                file = self._directory / f"{ctx.task_idx:06}-{part:06}.parquet"
+                parquet.write_table(rows.slice(first, sentences_per_part), file)
+
     start = time.perf_counter()
     # Processes on other machines may run in other directories.
     source = Path(source).expanduser().absolute()
@@ -84,5 +100,5 @@ def embed_parquet(
             compute=data.ActorPoolStrategy(size=num_actors),
             **actor_options,
         )
-        embedded.write_parquet(str(partial), max_rows_per_file=sentences_per_part)
+        embedded.write_datasink(Parts(partial))
     return TablesReport(Path(target), rows.count(), round(time.perf_counter() - start, 3))
