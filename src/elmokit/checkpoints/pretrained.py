@@ -228,20 +228,30 @@ def on_device(model: Pretrained, device: torch.device) -> Pretrained:
     return replace(model, **moved) if moved else model
 
 
-def fingerprint(model: Pretrained) -> str:
+def weights_digest(tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256, in hexadecimal, of tensors: of the name and the values in float32 of each, in the order of names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().float().cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def fingerprint(model: Pretrained, weights: str | None = None) -> str:
     """The SHA-256, in hexadecimal, of all that vectors depend on: configuration, weights, words, tokenizer, mix, state.
 
+    Args:
+        model: The model.
+        weights: The `weights_digest` of its biLM, where that is prepacked.
+
     Raises:
-        ValueError: The biLM is prepacked: see `Embedder.fingerprint`.
+        ValueError: The biLM is prepacked, and no digest is given.
     """
     settings = [model.config.to_dict(), model.mix and asdict(model.mix), model.state_policy, model.tokenizer]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    tensors = dict(sorted(model.bilm.state_dict().items()))
+    digest.update((weights or weights_digest(model.bilm.state_dict())).encode())
     if model.warm_state is not None:
-        tensors |= {"state.h": model.warm_state.h, "state.c": model.warm_state.c}
-    for name, tensor in tensors.items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().float().cpu().contiguous().numpy().data)
+        digest.update(weights_digest({"h": model.warm_state.h, "c": model.warm_state.c}).encode())
     if model.vocab is not None and model.config.num_words is not None:  # they give the rows of the table their meaning
         digest.update("\n".join(model.vocab.words).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()

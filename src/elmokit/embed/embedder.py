@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from elmokit.checkpoints.loading import ModelSource, load, locate
-from elmokit.checkpoints.pretrained import Pretrained, fingerprint, on_device
+from elmokit.checkpoints.pretrained import Pretrained, fingerprint, on_device, weights_digest
 from elmokit.data.streams import sentence_batches
 from elmokit.data.text_checks import has_attached_mark
 from elmokit.embed.outputs import OutputSpec, Pooling
 from elmokit.embed.pipeline import Pipeline, Sizes
 from elmokit.nn.bilm import BiLMState
+from elmokit.nn.inference import PrepackedBiLM
 from elmokit.progress import ProgressBar
 from elmokit.runtime import INFERENCE_DTYPES, check_length, check_list, pick_device, pick_dtype, release_freed_memory
 from elmokit.settings import Count, StatePolicy, conform
@@ -102,8 +103,10 @@ class Embedder:
         """
         self.device = pick_device(device)
         self.dtype = pick_dtype(dtype, self.device, INFERENCE_DTYPES)
-        self._source = model if isinstance(model, Pretrained) else locate(model).path.absolute()
-        loaded = self._source if isinstance(self._source, Pretrained) else load(self._source, softmax=softmax)
+        loaded = model if isinstance(model, Pretrained) else load(model, softmax=softmax)
+        # Now, as weights may be replaced later, in memory or in their files.
+        is_prepacked = isinstance(loaded.bilm, PrepackedBiLM)
+        self._weights = None if is_prepacked else weights_digest(loaded.bilm.state_dict())
         self.pipeline = Pipeline(loaded, self.device, self.dtype, sizes)
         self._warned = False
         if loaded is not model:  # weights of files are not kept
@@ -136,14 +139,12 @@ class Embedder:
         return cls(locate(model, **options).path, device, dtype, softmax=softmax)
 
     def fingerprint(self) -> str:
-        """The fingerprint of the model, which names it by content; weights that were not kept are read again from disk.
+        """The fingerprint of the model, which names it by content.
 
         Raises:
             ValueError: The model was given prepacked, so that its weights are not known.
-            FileNotFoundError, CheckpointError: The files are gone or damaged.
         """
-        source = self._source if isinstance(self._source, Pretrained) else load(self._source, softmax=False)
-        return fingerprint(replace(self.model, bilm=source.bilm))
+        return fingerprint(self.model, self._weights)
 
     @property
     def model(self) -> Pretrained:
