@@ -53,7 +53,7 @@ def embed_parquet(
         target: The directory to write, on a file system that all machines share.
         embed: The column to embed, and how; `EmbedWords()` by default, or `EmbedTexts` for a vector for each text.
         num_actors: Number of processes, each with its own copy of the model; by default Ray chooses it.
-        sentences_per_part: Rows in each file of the output, at most; the names of the files are in the order of the rows.
+        sentences_per_part: Rows in each file of the output, at most; the files are named in the order of the rows.
         batch_size: Rows that a process holds in memory at a time.
         actor_options: Further options of Ray Data's `map_batches`, such as `num_gpus=1`; or `num_cpus=4`, for four
             threads in each process instead of one.

@@ -243,9 +243,11 @@ def overlapped(process: Callable[[Item], Result], items: Iterable[Item], ahead: 
     if len(first) < 2:  # the threads of "items" would only hand it on
         yield from (run_on_own_thread(partial(process, item)) for item in first)
         return
+    items = chain(first, items)
+    del first  # an item is freed when it is through
     pool, threads, waiting = thread_pool("items", ahead), num_threads(), deque[Future[Result]]()
     try:
-        for item in chain(first, items):
+        for item in items:
             waiting.append(pool.submit(_in_the_same_mode(partial(process, item), threads)))
             del item
             if len(waiting) == ahead:

@@ -8,9 +8,12 @@ tensor in it is gone, whoever held it.
 from __future__ import annotations
 
 import math
+import mmap
 import os
+import sys
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from threading import Lock
 
 import numpy as np
@@ -18,7 +21,7 @@ import torch
 from torch import Tensor
 
 MIN_CACHED = 1 << 20  # bytes; smaller arrays come from PyTorch's allocator, which is fast enough for them
-HUGE_PAGE = 1 << 21  # bytes; for arrays of at least twice this size NumPy asks Linux for such pages, which read faster
+HUGE_PAGE = 1 << 21  # bytes; for arrays of at least twice this size Linux is asked for such pages, which read faster
 STEPS = 8  # block sizes per power of two, so that arrays of about the same size share a block
 MAX_EXCESS = 2  # a free block is given to an array of at least 1/2 of its size
 MAX_KEPT = 1.25  # all blocks, free ones included, as a multiple of the recent peak; applied before a new block is made
@@ -31,11 +34,22 @@ def _rounded(size: int) -> int:
     return -(-size // step) * step
 
 
+def _pages(size: int) -> np.ndarray:
+    """Pages of the system's own: a large array that malloc gives and takes back leaves gaps among those that stay."""
+    if sys.platform != "linux":
+        return np.empty(size, dtype=np.uint8)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if size >= 3 * HUGE_PAGE:
+        with suppress(OSError):  # of a kernel without huge pages
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, dtype=np.uint8)
+
+
 class _Block:
     """Memory that begins at the boundary of a huge page."""
 
     def __init__(self, size: int) -> None:
-        whole = np.empty(size + HUGE_PAGE, dtype=np.uint8)
+        whole = _pages(size + HUGE_PAGE)
         begin = -whole.ctypes.data % HUGE_PAGE
         self.size, self.bytes = size, whole[begin : begin + size]
 

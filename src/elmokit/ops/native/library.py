@@ -82,10 +82,13 @@ STRUCT = re.compile(r"typedef struct \{([^{}]*)\} (\w+);")
 DEFINITION = re.compile(r"\b(void|int) (TYPED|PLAIN)\((\w+)\)\(([^()]*)\) \{")
 
 
-def require(condition: bool, message: object) -> None:
-    """An assertion that `python -O` leaves in place, since it guards memory; raises AssertionError."""
+def require(condition: bool, *message: object) -> None:
+    """An assertion that `python -O` leaves in place, since it guards memory; AssertionError with what the message names.
+
+    It is asked hundreds of times for a sentence, and the message is not put together unless it is needed.
+    """
     if not condition:
-        raise AssertionError(message)
+        raise AssertionError(*message)
 
 
 class Definition(NamedTuple):
@@ -130,8 +133,8 @@ def _address(value: Any, name: str, dtypes: tuple[torch.dtype, ...] | None) -> i
     tensor = value.tensor if type(value) is Strided else value
     if isinstance(tensor, np.ndarray):
         tensor = torch.from_numpy(tensor)
-    require(tensor.is_cpu and (type(value) is Strided or tensor.is_contiguous()), f"{name} is read row after row")
-    require(dtypes is None or tensor.dtype in dtypes, f"{name} is {tensor.dtype}, not of {dtypes}")
+    require(tensor.is_cpu and (type(value) is Strided or tensor.is_contiguous()), name, "is read row after row")
+    require(dtypes is None or tensor.dtype in dtypes, name, tensor.dtype, dtypes)
     return tensor.data_ptr()
 
 
@@ -161,7 +164,7 @@ class NativeFunction:
         return type(parameter.type, (ctypes.Structure,), {"_fields_": fields}) if fields else None
 
     def __call__(self, **arguments: Any) -> Any:
-        require(arguments.keys() == self._reads.keys(), f"{self._function.__name__}: {self._reads.keys() ^ arguments}")
+        require(arguments.keys() == self._reads.keys(), self._function.__name__, arguments.keys(), self._reads.keys())
         values = {
             name: _address(arguments[name], name, dtypes) if is_pointer else arguments[name]
             for name, (is_pointer, dtypes) in self._reads.items()
