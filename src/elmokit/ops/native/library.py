@@ -83,7 +83,7 @@ DEFINITION = re.compile(r"\b(void|int) (TYPED|PLAIN)\((\w+)\)\(([^()]*)\) \{")
 
 
 def require(condition: bool, *message: object) -> None:
-    """An assertion that `python -O` leaves in place, since it guards memory; AssertionError with what the message names.
+    """An assertion that `python -O` leaves in place, since it guards memory; AssertionError with the message otherwise.
 
     It is asked hundreds of times for a sentence, and the message is not put together unless it is needed.
     """
