@@ -9,6 +9,7 @@ have to be measured on the model in DIRECTORY. So run this script, measure, and 
 
 import argparse
 import json
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -47,7 +48,7 @@ CC BY-SA 4.0, with attribution to Wikipedia contributors and to OpenStax; see NO
 {perplexities}"""
 CONTINUED = """
 This run began with the weights of a model that had read {first:,} words, and read {second:,}. The header of the command
-below has the settings of both.
+below has the settings of all runs.
 """
 WEAKNESSES = """
 ## Weak points
@@ -138,9 +139,7 @@ def main() -> None:
             "device",
         )},
     )  # fmt: skip
-    shipped = Pretrained(
-        model.bilm, softmax=model.softmax, vocab=model.vocab, tokenizer=model.tokenizer, card=card, mix=model.mix
-    )
+    shipped = replace(model, card=card, language="en", state_policy="zeros")
     save(shipped, arguments.output, overwrite=True, storage_dtype="float16")
 
 
