@@ -244,7 +244,7 @@ def overlapped(process: Callable[[Item], Result], items: Iterable[Item], ahead: 
         yield from (run_on_own_thread(partial(process, item)) for item in first)
         return
     items = chain(first, items)
-    del first  # an item is freed when it is through
+    del first  # or it would keep both items until the end
     pool, threads, waiting = thread_pool("items", ahead), num_threads(), deque[Future[Result]]()
     try:
         for item in items:

@@ -35,7 +35,7 @@ def _rounded(size: int) -> int:
 
 
 def _pages(size: int) -> np.ndarray:
-    """Pages of the system's own: a large array that malloc gives and takes back leaves gaps among those that stay."""
+    """Memory mapped by itself: large arrays that malloc gives and takes back leave gaps between those that stay."""
     if sys.platform != "linux":
         return np.empty(size, dtype=np.uint8)
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -83,9 +83,9 @@ DEFINITION = re.compile(r"\b(void|int) (TYPED|PLAIN)\((\w+)\)\(([^()]*)\) \{")
 
 
 def require(condition: bool, *message: object) -> None:
-    """An assertion that `python -O` leaves in place, since it guards memory; AssertionError with the message otherwise.
+    """An assertion that `python -O` leaves in place, since it guards memory; raises AssertionError.
 
-    It is asked hundreds of times for a sentence, and the message is not put together unless it is needed.
+    The parts of the message are not formatted here or by callers: there are hundreds of calls for a sentence.
     """
     if not condition:
         raise AssertionError(*message)
