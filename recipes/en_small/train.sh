@@ -12,8 +12,9 @@
 # Environment variables replace the settings below; in this way tests/repository/test_recipes.py makes a tiny model. To
 # continue the training of a model that this script made, also on another machine, set INITIAL_MODEL to its directory,
 # WORDS_BEFORE to the number of words that it has read, and SEED to another seed, and give other RUNS. The bundled model
-# was made in two such runs: the first with the settings below, the second from its model, with WORDS_BEFORE=34816004
-# SEED=1 WORDS=4900000 COOL_DOWN=14700000.
+# was made in three such runs: the first with the settings below, the second from its model, with WORDS_BEFORE=34816004
+# SEED=1 WORDS=4900000 COOL_DOWN=14700000, the third from the second's, with WORDS_BEFORE=54534585 SEED=3 WORDS=24536000
+# COOL_DOWN=19000000.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 corpus=$1 runs=$2

@@ -134,20 +134,9 @@ def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
 def _read_tensors(path: Path, expected: Mapping[str, Shape]) -> dict[str, Tensor]:
     """Read a file in float32. CheckpointError if it is damaged, or its names or shapes are not the expected ones."""
     with errors_naming(path):
-        tensors = _renamed(load_file(path))
+        tensors = load_file(path)
     check_shapes(path, expected, shapes_in(tensors))
     return {name: tensor.float() for name, tensor in tensors.items()}
-
-
-def _renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The bundled weights by the module's names; theirs are older, with both directions of a layer in one tensor."""
-    renamed = {}
-    for name, tensor in tensors.items():
-        if name.startswith("layers."):
-            renamed |= {f"sequence_encoder.stacks.{d}.{name}": part.clone() for d, part in enumerate(tensor)}
-        else:
-            renamed[name.replace("char_cnn.", "token_encoder.", 1) if name.startswith("char_cnn.") else name] = tensor
-    return renamed
 
 
 def filled(make: Callable[[], Module], tensors: Mapping[str, Tensor]) -> Module:
