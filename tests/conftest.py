@@ -1,6 +1,7 @@
 """Markers and fixtures of all tests: golden files, backends, threads.
 
-`golden`, `native` and `gpu` say what a test needs, and skip it where that is missing; see `markers` in pyproject.toml.
+`golden`, `native` and `gpu` say what a test needs, and skip it where that is missing; see `markers`
+in pyproject.toml.
 """
 
 import os
@@ -14,7 +15,8 @@ from hypothesis import settings
 settings.register_profile("elmokit", deadline=None)
 settings.load_profile("elmokit")
 
-# Tests are small: threads that wait for each other cost more than they bring. Set before torch is imported.
+# Tests are small: threads that wait for each other cost more than they bring. Set before torch is
+# imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch  # noqa: E402
@@ -32,7 +34,7 @@ def _shared_folder() -> Path:
     return Path(os.environ.get("ELMOKIT_SHARED", beside_repository))
 
 
-# --- Markers ---------------------------------------------------------------------------------------------------------
+# --- Markers --------------------------------------------------------------------------------------
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
@@ -54,7 +56,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True)
 def _native(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let a test that is marked native run on the compiled kernels, whatever ELMOKIT_BACKEND says, or skip it."""
+    """Let a test that is marked native run on the compiled kernels, whatever ELMOKIT_BACKEND says,
+    or skip it.
+    """
     markers = list(request.node.iter_markers("native"))
     if not markers:
         yield
@@ -81,24 +85,37 @@ def pytest_report_header() -> str:
     from elmokit.ops.dispatch import available_backends, get_backend
 
     there = ", ".join(available_backends())
-    return f"elmokit: {Path(elmokit.__file__).parent}; backends: {there}; allowed: up to {get_backend()}"
+    return (
+        f"elmokit: {Path(elmokit.__file__).parent}; backends: {there}; allowed: up to "
+        f"{get_backend()}"
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tests that could not run are counted aloud: a green run without all golden files proves less."""
-    skipped = [report for report in terminalreporter.stats.get("skipped", []) if MISSING in str(report.longrepr)]
+    """Tests that could not run are counted aloud: a green run without all golden files proves
+    less.
+    """
+    skipped = [
+        report
+        for report in terminalreporter.stats.get("skipped", [])
+        if MISSING in str(report.longrepr)
+    ]
     if skipped:
         terminalreporter.write_line(
-            f"NOT TESTED for want of {_shared_folder()} (set ELMOKIT_SHARED): {len(skipped)}", yellow=True, bold=True
+            f"NOT TESTED for want of {_shared_folder()} (set ELMOKIT_SHARED): {len(skipped)}",
+            yellow=True,
+            bold=True,
         )
 
 
-# --- Files -----------------------------------------------------------------------------------------------------------
+# --- Files ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder with goldens/, corpus/ and eval/: $ELMOKIT_SHARED, or `shared` beside the repository."""
+    """The folder with goldens/, corpus/ and eval/: $ELMOKIT_SHARED, or `shared` beside the
+    repository.
+    """
     folder = _shared_folder()
     if not folder.is_dir():
         pytest.skip(f"{MISSING}: no {folder} (set ELMOKIT_SHARED)")
@@ -107,7 +124,9 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def goldens() -> Callable[[str], Path]:
-    """Called with a name, the golden file or folder of that name: vendored, or else in the shared folder."""
+    """Called with a name, the golden file or folder of that name: vendored, or else in the shared
+    folder.
+    """
 
     def find(name: str) -> Path:
         for folder in (VENDORED_GOLDENS, _shared_folder() / "goldens"):
@@ -118,12 +137,14 @@ def goldens() -> Callable[[str], Path]:
     return find
 
 
-# --- Backends and threads --------------------------------------------------------------------------------------------
+# --- Backends and threads -------------------------------------------------------------------------
 
 
 @pytest.fixture
 def backend() -> Iterator[Callable[[str], None]]:
-    """Called with its name, lets nothing above a backend run until the test ends, whatever ELMOKIT_BACKEND says."""
+    """Called with its name, lets nothing above a backend run until the test ends, whatever
+    ELMOKIT_BACKEND says.
+    """
     from elmokit.ops.dispatch import set_backend
 
     yield set_backend

@@ -19,4 +19,6 @@ def test_correlations_equal_scipy() -> None:
 @pytest.mark.parametrize("length", [0, 1, 3, 7])
 def test_constant_samples_do_not_correlate_though_their_mean_is_rounded(length: int) -> None:
     constant, other = np.full(length, 0.1), np.arange(float(length))
-    assert pearson(constant, constant) == pearson(constant, other) == spearman(constant, constant) == 0
+    assert (
+        pearson(constant, constant) == pearson(constant, other) == spearman(constant, constant) == 0
+    )

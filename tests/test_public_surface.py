@@ -77,7 +77,7 @@ def test_state_policy_is_one_that_a_model_may_have(model: elmokit.Pretrained) ->
         elmokit.Pretrained(model.bilm, state_policy="cold")  # type: ignore[arg-type]
 
 
-# --- A model, by whatever it is called ---------------------------------------------------------------------------
+# --- A model, by whatever it is called ------------------------------------------------------------
 
 SENTENCES = [["a", "b", "b"], ["b", "a"]]
 LINES = "".join(" ".join(sentence) + "\n" for sentence in SENTENCES)
@@ -103,8 +103,12 @@ def encode_lines(directory: Path, model: Any) -> np.ndarray:
 
 
 USES: dict[str, Callable[[Path, Any], Any]] = {
-    "evaluate": lambda directory, model: elmokit.evaluate([directory / "text.txt"], model, device="cpu").total,
-    "score": lambda _, model: [each.forward.tolist() for each in elmokit.score(SENTENCES, model, device="cpu")],
+    "evaluate": lambda directory, model: (
+        elmokit.evaluate([directory / "text.txt"], model, device="cpu").total
+    ),
+    "score": lambda _, model: [
+        each.forward.tolist() for each in elmokit.score(SENTENCES, model, device="cpu")
+    ],
     "substitutes": lambda _, model: elmokit.substitutes(SENTENCES[0], model, device="cpu"),
     "next_words": lambda _, model: elmokit.next_words(SENTENCES[0], model, device="cpu"),
     "embed_file": embed_lines,
@@ -127,11 +131,15 @@ def assert_close(result: Any, expected: Any) -> None:
         for one, other in zip(result, expected, strict=True):
             assert_close(one, other)
     else:
-        assert result == (pytest.approx(expected, rel=1e-5, abs=1e-6) if isinstance(expected, float) else expected)
+        assert result == (
+            pytest.approx(expected, rel=1e-5, abs=1e-6) if isinstance(expected, float) else expected
+        )
 
 
 @pytest.mark.parametrize("name", USES)
-def test_model_may_be_loaded_or_named_by_path(name: str, model: elmokit.Pretrained, tmp_path: Path) -> None:
+def test_model_may_be_loaded_or_named_by_path(
+    name: str, model: elmokit.Pretrained, tmp_path: Path
+) -> None:
     elmokit.save(model, tmp_path / "model")
     found = []
     for number, each in enumerate((model, tmp_path / "model", str(tmp_path / "model"))):

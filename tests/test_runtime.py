@@ -27,7 +27,9 @@ def test_pick_dtype_takes_names() -> None:
 
 
 @pytest.mark.parametrize("has_it", [False, True])
-def test_auto_dtype_is_bfloat16_if_the_hardware_has_it(monkeypatch: pytest.MonkeyPatch, has_it: bool) -> None:
+def test_auto_dtype_is_bfloat16_if_the_hardware_has_it(
+    monkeypatch: pytest.MonkeyPatch, has_it: bool
+) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_it)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     assert multiplies_bfloat16(CPU) is has_it

@@ -1,4 +1,6 @@
-"""The one validator of settings: types, ranges and choices, of dataclasses and of what is read from JSON."""
+"""The one validator of settings: types, ranges and choices, of dataclasses and of what is read from
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,17 @@ import numpy as np
 import pytest
 import tyro
 
-from elmokit.settings import Above, Below, Between, Count, DropoutRate, Fraction, Positive, check, conform
+from elmokit.settings import (
+    Above,
+    Below,
+    Between,
+    Count,
+    DropoutRate,
+    Fraction,
+    Positive,
+    check,
+    conform,
+)
 
 
 @dataclass(frozen=True)
@@ -47,14 +59,21 @@ class Outer:
 
 
 VALID = {
-    "name": None, "kind": "b", "inner": {"size": 3, "rate": 2}, "pairs": [[1, 2], [3, 4]], "rows": [["x"], []],
-    "free": {"any": [None]}, "flag": True,
-}  # fmt: skip
+    "name": None,
+    "kind": "b",
+    "inner": {"size": 3, "rate": 2},
+    "pairs": [[1, 2], [3, 4]],
+    "rows": [["x"], []],
+    "free": {"any": [None]},
+    "flag": True,
+}
 
 
 def test_values_become_the_dataclass() -> None:
     outer = conform(Outer, VALID)
-    assert outer == Outer(None, "b", Inner(3, 2.0), ((1, 2), (3, 4)), [["x"], []], {"any": [None]}, True)
+    assert outer == Outer(
+        None, "b", Inner(3, 2.0), ((1, 2), (3, 4)), [["x"], []], {"any": [None]}, True
+    )
     assert isinstance(outer.inner.rate, float)
     assert conform(Outer, VALID | {"other": {"size": 1}}).other == Inner(1)
 

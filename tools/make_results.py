@@ -1,10 +1,10 @@
 """Write the tables of docs/results.md, the READMEs and a tutorial from benchmarks/results/*.json.
 
     python tools/make_results.py           # writes them
-    python tools/make_results.py --check   # status 1 if one of them is out of date, or if nothing shows a result file
+    python tools/make_results.py --check   # status 1 if one is out of date, or a file is not shown
 
-In a document, a table is between a line <!-- NAME, made by tools/make_results.py --> and the next <!-- end -->; the
-function `NAME` below returns it. Needs only the standard library.
+In a document, a table is between a line <!-- NAME, made by tools/make_results.py --> and the next
+<!-- end -->; the function `NAME` below returns it. Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ ELSEWHERE = {"encoders"}  # shown in docs/encoders.md
 sys.path.append(str(ROOT / "benchmarks" / "quality"))
 from task_table import TITLES, WITHOUT, summary  # noqa: E402
 
-PLACE = re.compile(r"(<!-- (\w+), made by tools/make_results\.py -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+PLACE = re.compile(
+    r"(<!-- (\w+), made by tools/make_results\.py -->\n).*?(<!-- end -->)", flags=re.DOTALL
+)
 PEERS = {
     "bilm-tf": "bilm-tf",
     "simple-elmo": "simple_elmo",
@@ -33,9 +35,10 @@ PEERS = {
     "elmoformanylangs": "ELMoForManyLangs",
     "torch-lstm": "`torch.nn.LSTM`",
 }
-# What a recorded command is shown without: where things lay on that machine, and how often it measured.
+# What a recorded command is shown without: where things lay on that machine, and how often it
+# measured.
 NOT_SHOWN = re.compile(
-    r" --(minilm|output|results|environments|models?|eval|work|cache|data|files|run|test|beside|repeats|batches|orders"
+    r" --(minilm|output|results|environments|models?|eval|work|cache|data|files|run|test|beside|repeats|batches|orders"  # noqa: E501
     r"|peers|python|side|dtypes|store)( (?!--)\S+)+| TEXT| \S+\.txt(\.zst)?"
 )
 MODELS = ("en-small", "TF-IDF", "all-MiniLM-L6-v2")
@@ -64,7 +67,9 @@ def origin(figures: Figures) -> list[str]:
     name = "{processor}, {capability}".format(**figures["machine"])
     if name not in machines:
         machines.append(name)
-    date, commit = (re.sub(r"unknown; recorded (on|in) ", "", figures[key]) for key in ("date", "commit"))
+    date, commit = (
+        re.sub(r"unknown; recorded (on|in) ", "", figures[key]) for key in ("date", "commit")
+    )
     command = NOT_SHOWN.sub("", re.sub(r"python benchmarks/(\w+/)?|\.py\b", "", figures["command"]))
     commit = commit[:7] + "+" * commit.endswith("-dirty")
     return [date, commit, "ABCDEFGH"[machines.index(name)], f"`{command}`"]
@@ -81,29 +86,45 @@ def table_of(rows: Iterable[Row]) -> str:
     return table("Measured|Value|Date|Commit|On|Command", lines)
 
 
-# --- Speed and memory ------------------------------------------------------------------------------------------------
+# --- Speed and memory -----------------------------------------------------------------------------
 
 
 def fastest_peer(name: str, case: str) -> tuple[str, Figures]:
-    """The peer whose speed comes nearest to elmokit's in a case ("SIZE DTYPE ORDER"), and the figures."""
-    found = {key.split()[-1]: figures for key, figures in read(name).items() if key.startswith(f"{case} ")}
+    """The peer whose speed comes nearest to elmokit's in a case ("SIZE DTYPE ORDER"), and the
+    figures.
+    """
+    found = {
+        key.split()[-1]: figures
+        for key, figures in read(name).items()
+        if key.startswith(f"{case} ")
+    }
     peer = min(found, key=lambda peer: found[peer]["ratio"]["median"])
     return PEERS[peer], found[peer]
 
 
 def throughput(what: str, name: str, case: str) -> Row:
     peer, found = fastest_peer(name, case)
-    speed = f"{found['elmokit']['words_per_second']:,.0f} words/s, {found['ratio']['median']:.1f} x {peer}"
+    speed = (
+        f"{found['elmokit']['words_per_second']:,.0f} words/s, {found['ratio']['median']:.1f} "
+        f"x {peer}"
+    )
     return Row(what, speed, found)
 
 
 def latency(size: str) -> Row:
     """One sentence in float32 and in int8, and the fastest peer."""
-    (peer, found), (_, small) = (fastest_peer("latency", f"{size} {dtype}") for dtype in ("float32", "int8"))
-    ours, narrow, theirs = (
-        1000 * SENTENCE / side["words_per_second"] for side in (found["elmokit"], small["elmokit"], found["peer"])
+    (peer, found), (_, small) = (
+        fastest_peer("latency", f"{size} {dtype}") for dtype in ("float32", "int8")
     )
-    return Row(f"One sentence, `{size}`, float32 / int8", f"{ours:.1f} / {narrow:.1f} ms; {peer}: {theirs:.1f}", found)
+    ours, narrow, theirs = (
+        1000 * SENTENCE / side["words_per_second"]
+        for side in (found["elmokit"], small["elmokit"], found["peer"])
+    )
+    return Row(
+        f"One sentence, `{size}`, float32 / int8",
+        f"{ours:.1f} / {narrow:.1f} ms; {peer}: {theirs:.1f}",
+        found,
+    )
 
 
 def tagger(name: str) -> Row:
@@ -118,33 +139,55 @@ def tagger(name: str) -> Row:
 def speed_rows() -> Iterator[Row]:
     for size in ("small", "original"):
         for dtype in ("float32", "bfloat16", "int8"):
-            yield throughput(f"Embedding, `{size}`, {dtype}", "embed_throughput", f"{size} {dtype} file")
+            yield throughput(
+                f"Embedding, `{size}`, {dtype}", "embed_throughput", f"{size} {dtype} file"
+            )
         sorted_case = f"{size} float32 sorted"
         yield throughput("The same, float32, sorted by length", "embed_throughput", sorted_case)
-        yield throughput("The same, float32, with AVX2 alone", "embed_throughput_avx2", f"{size} float32 file")
-    yield throughput("Embedding Wikipedia, `small`, float32", "embed_throughput_wikipedia", "small float32 file")
+        yield throughput(
+            "The same, float32, with AVX2 alone", "embed_throughput_avx2", f"{size} float32 file"
+        )
+    yield throughput(
+        "Embedding Wikipedia, `small`, float32", "embed_throughput_wikipedia", "small float32 file"
+    )
     yield from map(latency, ("small", "original"))
     for dtype in ("bfloat16", "float32"):
         yield throughput(f"Pretraining, `small`, {dtype}", "pretrain_throughput", f"small {dtype}")
-    yield throughput("The same, float32, with AVX2 alone", "pretrain_throughput_avx2", "small float32")
+    yield throughput(
+        "The same, float32, with AVX2 alone", "pretrain_throughput_avx2", "small float32"
+    )
     yield from map(tagger, ("allennlp_tagger", "allennlp_tagger_full"))
     found = read("proteins")["speed"]["original"]["bfloat16"]
     residues, ratio = found["elmokit"]["words_per_second"], found["allennlp"]["ratio"]["median"]
-    yield Row("Embedding proteins, `original`, bfloat16", f"{residues:,.0f} residues/s, {ratio:.1f} x AllenNLP", found)
+    yield Row(
+        "Embedding proteins, `original`, bfloat16",
+        f"{residues:,.0f} residues/s, {ratio:.1f} x AllenNLP",
+        found,
+    )
     found = read("file_to_file")["small bfloat16"]
-    speed = f"{found['words_per_second_file_to_file']:,.0f} words/s, {100 * found['ratio'] - 100:.0f} % more time"
+    speed = (
+        f"{found['words_per_second_file_to_file']:,.0f} words/s, {100 * found['ratio'] - 100:.0f} "
+        "% more time"
+    )
     yield Row("From file to file, `small`, bfloat16, beside in memory", speed, found)
     found = read("serve")
     share, p99 = found["throughput"]["share_of_embedder"], found["half_load"]["p99"]
-    value = f"{100 * share:.0f} % of its sentences/s; at half of that rate, 99th percentile {1000 * p99:.0f} ms"
+    value = (
+        f"{100 * share:.0f} % of its sentences/s; at half of that rate, 99th percentile "
+        f"{1000 * p99:.0f} ms"
+    )
     yield Row("Server, 64 clients, beside `Embedder`", value, found)
     started = read("import_time")
     names = ("import elmokit", "elmokit --help", "a first vector of en-small")
     value = " / ".join(f"{started[name]['median']:.2f}" for name in names) + " s"
-    yield Row("`import elmokit` / `elmokit --help` / a first vector", value, started["import elmokit"])
+    yield Row(
+        "`import elmokit` / `elmokit --help` / a first vector", value, started["import elmokit"]
+    )
     stored = read("stored_search")
     names = ("neighbors", "neighbors of any word", "senses")
-    value = " / ".join(f"{stored[name]['processor_seconds']:.2f}" for name in names) + " s on one core"
+    value = (
+        " / ".join(f"{stored[name]['processor_seconds']:.2f}" for name in names) + " s on one core"
+    )
     yield Row("In a million stored words: nearest uses / words / senses", value, stored)
 
 
@@ -159,48 +202,75 @@ def memory_rows() -> Iterator[Row]:
     yield Row("Embedding, `original`, bfloat16", value, found)
     found = read("pretrain_throughput")["small bfloat16 bilm-tf"]
     peaks = (found[side]["peak_mib"] for side in ("elmokit", "peer"))
-    yield Row("Pretraining, `small`, bfloat16", "{:,.0f} MiB; bilm-tf: {:,.0f}".format(*peaks), found)
+    yield Row(
+        "Pretraining, `small`, bfloat16", "{:,.0f} MiB; bilm-tf: {:,.0f}".format(*peaks), found
+    )
     found = read("embed_memory")
-    what = f"`elmokit embed`, `en-small`, {found['text_megabytes']:.0f} MB of text, {found['dtype']}"
-    yield Row(what, f"{found['peak_megabytes']:,} MB, for {found['vectors_megabytes']:,} MB of vectors", found)
+    what = (
+        f"`elmokit embed`, `en-small`, {found['text_megabytes']:.0f} MB of text, {found['dtype']}"
+    )
+    yield Row(
+        what,
+        f"{found['peak_megabytes']:,} MB, for {found['vectors_megabytes']:,} MB of vectors",
+        found,
+    )
     fits = read("fit_cost")
     names = ("with ELMo, computed", "with ELMo, cached", "without ELMo")
     peaks, seconds = (
-        " / ".join(f"{fits[name][field]:.0f}" for name in names) for field in ("peak_megabytes", "epoch_seconds")
+        " / ".join(f"{fits[name][field]:.0f}" for name in names)
+        for field in ("peak_megabytes", "epoch_seconds")
     )
     value = f"{peaks} MB; an epoch: {seconds} s"
     yield Row("`fit`, CoNLL-2003, ELMo computed / cached / none", value, fits[names[0]])
 
 
-# --- Quality ---------------------------------------------------------------------------------------------------------
+# --- Quality --------------------------------------------------------------------------------------
 
 
 def by_layer(scores: Figures) -> str:
-    values = (score for method, score in scores.items() if method.startswith("layer ") or method.isdigit())
-    return " / ".join(f"{value:.1f}" if isinstance(value, float) else str(value) for value in values)
+    values = (
+        score for method, score in scores.items() if method.startswith("layer ") or method.isdigit()
+    )
+    return " / ".join(
+        f"{value:.1f}" if isinstance(value, float) else str(value) for value in values
+    )
 
 
 def model_rows() -> Iterator[Row]:
     found = read("heldout_perplexity")
     carry, zeros = (found[state]["all"]["mean"] for state in ("carry", "zeros"))
-    yield Row("Perplexity, seven domains, state carried", f"{carry:.1f} (from zeros {zeros:.1f})", found)
+    yield Row(
+        "Perplexity, seven domains, state carried", f"{carry:.1f} (from zeros {zeros:.1f})", found
+    )
     parts = read("intrinsic")["en-small"]
     found = {name: part["by state"]["zeros"] for name, part in parts.items()}
 
     def row(what: str, value: str, part: str) -> Row:
         return Row(what, value, parts[part] | {"command": f"intrinsic --only {part}"})
 
-    for part, key, what in (("coarsewsd", "mean", "CoarseWSD-20, ten words"), ("wsd", "ALL", "All-words WSD, ALL")):
+    for part, key, what in (
+        ("coarsewsd", "mean", "CoarseWSD-20, ten words"),
+        ("wsd", "ALL", "All-words WSD, ALL"),
+    ):
         scores, uses = found[part]["f1"][key], found[f"{part}_uses"]
         most = f"; most frequent sense {scores['most frequent']:.1f}"
         yield row(f"{what}: nearest centroid, F1", by_layer(scores) + most, part)
         yield row(f"{what}: five nearest uses", by_layer(uses["5"]["f1"][key]), f"{part}_uses")
     tags = {method: score["test"] for method, score in found["probe"]["scores"].items()}
     yield row("Parts of speech, UD EWT, linear probe, accuracy", by_layer(tags), "probe")
-    for part, what in (("pairs", "Sense pairs told apart"), ("uses", "Nearest other use has the same sense")):
+    for part, what in (
+        ("pairs", "Sense pairs told apart"),
+        ("uses", "Nearest other use has the same sense"),
+    ):
         yield row(what, f"{by_layer(found[part]['right'])} of {found[part]['of']}", part)
-    held = ("yes" if layer["holds"] else "no" for name, layer in found["apples"].items() if name.startswith("layer "))
-    yield row("An eaten apple is nearer to fruits than to *apple products*", " / ".join(held), "apples")
+    held = (
+        "yes" if layer["holds"] else "no"
+        for name, layer in found["apples"].items()
+        if name.startswith("layer ")
+    )
+    yield row(
+        "An eaten apple is nearer to fruits than to *apple products*", " / ".join(held), "apples"
+    )
     scores = {method: score["test"] for method, score in found["sst2"].items()}
     tf_idf = parts["sst2"]["by state"]["tf-idf"]["test"]
     value = f"{by_layer(scores)}; mix {scores['mix']:.1f}; TF-IDF {tf_idf:.1f}"
@@ -223,11 +293,14 @@ def task_rows() -> Iterator[list[str]]:
             continue
         figures = next(iter(results[row["task"]][row["words"]].values()))
         paper = " / ".join(f"{score:.1f}" for score in row["paper"] or ())
-        test, fewer = f"{row['mean']:.1f} ± {row['deviation']:.1f}", f"{row['error_reduction']:.0f} %"
+        test, fewer = (
+            f"{row['mean']:.1f} ± {row['deviation']:.1f}",
+            f"{row['error_reduction']:.0f} %",
+        )
         yield [TITLES[key[0]], key[1], without[key], test, fewer, paper, *origin(figures)[:3]]
 
 
-# --- The tables ------------------------------------------------------------------------------------------------------
+# --- The tables -----------------------------------------------------------------------------------
 
 
 def speed() -> str:
@@ -247,12 +320,16 @@ def tasks() -> str:
 
 
 def beside_rows() -> Iterator[tuple[str, Figures, Figures]]:
-    """What is measured, its value by model (the best layer; the best batch size), and figures with its origin."""
+    """What is measured, its value by model (the best layer; the best batch size), and figures with
+    its origin.
+    """
     if not (RESULTS / "beside_transformers.json").is_file():
         return
     parts = read("beside_transformers")
     for k, name in (("1", "nearest use"), ("5", "five nearest uses")):
-        found = {model: max(parts["senses"][model][k]) for model in MODELS if model in parts["senses"]}
+        found = {
+            model: max(parts["senses"][model][k]) for model in MODELS if model in parts["senses"]
+        }
         yield f"Word senses, CoarseWSD-20, {name}, accuracy", found, parts["senses"]
     for name in ("SST-2", "SUBJ"):
         found = {model: each["test"] for model, each in parts["texts"][name].items()}
@@ -260,7 +337,8 @@ def beside_rows() -> Iterator[tuple[str, Figures, Figures]]:
     if speeds := parts.get("speed"):
         rates = speeds["float32"].items()
         found = {
-            model: max(rate for name, rate in rates if name.startswith(model)) for model in ("en-small", MODELS[-1])
+            model: max(rate for name, rate in rates if name.startswith(model))
+            for model in ("en-small", MODELS[-1])
         }
         yield "Vectors of texts, words/s", found, speeds
 
@@ -271,35 +349,54 @@ def shown(value: float) -> str:
 
 def beside() -> str:
     rows = (
-        [what, *(shown(found[model]) if model in found else "" for model in MODELS), *origin(figures)]
+        [
+            what,
+            *(shown(found[model]) if model in found else "" for model in MODELS),
+            *origin(figures),
+        ]
         for what, found, figures in beside_rows()
     )
     return table(f"Measured|{'|'.join(MODELS)}|Date|Commit|On|Command", rows)
 
 
 def machine() -> str:
-    return "\n".join(f"- {letter}: {name}" for letter, name in zip("ABCDEFGH", machines, strict=False))
+    return "\n".join(
+        f"- {letter}: {name}" for letter, name in zip("ABCDEFGH", machines, strict=False)
+    )
 
 
 def hours() -> str:
     """The hours that a pretraining run takes, by the number of words that it reads."""
     rate = read("pretrain_throughput")["small bfloat16 bilm-tf"]["elmokit"]["words_per_second"]
     counts = [millions * 10**6 for millions in (10, 20, 100, 1000)]
-    return table("Words read|Hours", ([f"{count:,}", f"{count / rate / 3600:.1f}"] for count in counts))
+    return table(
+        "Words read|Hours", ([f"{count:,}", f"{count / rate / 3600:.1f}"] for count in counts)
+    )
 
 
 def readme() -> str:
     """Four figures."""
     rows = (
-        throughput("Embedding, `small`, float32, two cores", "embed_throughput", "small float32 file"),
-        throughput("Pretraining, `small`, bfloat16, two cores", "pretrain_throughput", "small bfloat16"),
+        throughput(
+            "Embedding, `small`, float32, two cores", "embed_throughput", "small float32 file"
+        ),
+        throughput(
+            "Pretraining, `small`, bfloat16, two cores", "pretrain_throughput", "small bfloat16"
+        ),
     )
     lines = [[row.what, row.value] for row in rows]
     ner = {row["words"]: row["mean"] for row in summary({"conll2003": read("tasks")["conll2003"]})}
-    lines.append([f"{TITLES['conll2003']}, F1", f"{ner['en-small']:.1f} with `en-small`, {ner[WITHOUT]:.1f} without"])
+    lines.append(
+        [
+            f"{TITLES['conll2003']}, F1",
+            f"{ner['en-small']:.1f} with `en-small`, {ner[WITHOUT]:.1f} without",
+        ]
+    )
     for what, found, _ in beside_rows():
         if "five nearest" in what:
-            lines.append([what, ", ".join(f"{model} {score:.1f}" for model, score in found.items())])
+            lines.append(
+                [what, ", ".join(f"{model} {score:.1f}" for model, score in found.items())]
+            )
     return table("Measured|", lines)
 
 
@@ -307,22 +404,32 @@ def readme_zh() -> str:
     """The same in Chinese."""
     content = readme()
     for english, chinese in {
-        "Measured": "测得", "Embedding, ": "计算向量，", "Pretraining, ": "预训练，", ", two cores": "，两个 CPU 核",
-        "words/s, ": "词/秒，", " x bilm-tf": " 倍于 bilm-tf", "Named entities, ": "命名实体，",
-        "Word senses, ": "词义，", "five nearest uses, accuracy": "五个最近用例，准确率",
-        " with `en-small`, ": "（使用 `en-small`），", " without": "（不使用）",
-    }.items():  # fmt: skip
+        "Measured": "测得",
+        "Embedding, ": "计算向量，",
+        "Pretraining, ": "预训练，",
+        ", two cores": "，两个 CPU 核",
+        "words/s, ": "词/秒，",
+        " x bilm-tf": " 倍于 bilm-tf",
+        "Named entities, ": "命名实体，",
+        "Word senses, ": "词义，",
+        "five nearest uses, accuracy": "五个最近用例，准确率",
+        " with `en-small`, ": "（使用 `en-small`），",
+        " without": "（不使用）",
+    }.items():
         content = content.replace(english, chinese)
     return content
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    each.__name__: each for each in (speed, memory, model, tasks, beside, machine, hours, readme, readme_zh)
+    each.__name__: each
+    for each in (speed, memory, model, tasks, beside, machine, hours, readme, readme_zh)
 }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true", help="write nothing")
     is_check = parser.parse_args().check
     problems = []
@@ -334,7 +441,9 @@ def main() -> int:
             if not is_check:
                 (ROOT / name).write_text(made, encoding="utf-8")
     unused = {path.stem for path in RESULTS.glob("*.json")} - used - ELSEWHERE
-    problems = (problems if is_check else []) + [f"nothing shows {name}.json" for name in sorted(unused)]
+    problems = (problems if is_check else []) + [
+        f"nothing shows {name}.json" for name in sorted(unused)
+    ]
     print("\n".join(problems), end="\n" if problems else "", file=sys.stderr)
     return 1 if problems else 0
 

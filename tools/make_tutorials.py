@@ -2,9 +2,9 @@
 
     python tools/make_tutorials.py [NAME ...]   # e.g. embed; by default, all that can run here
 
-Tutorials are run as in tests/repository/test_tutorials.py, each in a separate directory with a copy of examples/. A
-tutorial that needs a library which is not installed is left unchanged. Read the changes before you commit them: the
-sentences around an output must still be true.
+Tutorials are run as in tests/repository/test_tutorials.py, each in a separate directory with a copy
+of examples/. A tutorial that needs a library which is not installed is left unchanged. Read the
+changes before you commit them: the sentences around an output must still be true.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "repository")]
+sys.path[:0] = [
+    str(ROOT / "src"),
+    str(ROOT / "tests" / "support"),
+    str(ROOT / "tests" / "repository"),
+]
 from document_examples import run_tutorial  # noqa: E402
 from test_tutorials import ELSEWHERE, FILES, LIBRARIES  # noqa: E402
 
@@ -45,8 +49,14 @@ def main() -> None:
     if unknown := set(names) - set(tutorials):
         sys.exit(f"no tutorials of these names: {', '.join(sorted(unknown))}")
     for name in names:
-        missing = [library for library in LIBRARIES.get(name, ()) if not importlib.util.find_spec(library)]
-        outcome = f"needs {', '.join(missing)}" if missing else f"{update(tutorials[name])} outputs changed"
+        missing = [
+            library for library in LIBRARIES.get(name, ()) if not importlib.util.find_spec(library)
+        ]
+        outcome = (
+            f"needs {', '.join(missing)}"
+            if missing
+            else f"{update(tutorials[name])} outputs changed"
+        )
         print(f"{name}: {outcome}", flush=True)
 
 

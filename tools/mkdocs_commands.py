@@ -18,7 +18,9 @@ def help_of(command: str) -> str:
     """The output of `elmokit COMMAND --help`."""
     environment = os.environ | {"COLUMNS": COLUMNS, "NO_COLOR": "1"}
     call = [sys.executable, "-m", "elmokit", command, "--help"]
-    return subprocess.run(call, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        call, env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def without_frames(boxes: str) -> str:
@@ -35,7 +37,8 @@ def without_frames(boxes: str) -> str:
 
 
 def section(command: str) -> str:
-    """The help of a command in Markdown: its text, its examples, and its options as they are printed.
+    """The help of a command in Markdown: its text, its examples, and its options as they are
+    printed.
 
     Raises:
         ValueError: It has no frames or no examples, as if the form of the help had changed.
@@ -53,7 +56,9 @@ def section(command: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """The text of a page, with a section for each command in place of the comment. ValueError without the comment."""
+    """The text of a page, with a section for each command in place of the comment. ValueError
+    without the comment.
+    """
     if page.file.src_uri != PAGE:
         return markdown
     if PLACE not in markdown:

@@ -2,10 +2,11 @@
 
     python tools/test_kernels.py     # status 1 if a result is wrong or a sanitizer reports an error
 
-The program is tests/ops/native/kernels_test.c. It is compiled by $CC, else cc, gcc or clang, with AddressSanitizer and
-UndefinedBehaviorSanitizer, for each target (instruction set) that this processor runs. If aarch64-linux-gnu-gcc and
-qemu-aarch64 are installed (Debian: gcc-aarch64-linux-gnu, qemu-user), the targets for ARM run in emulation, optimised
-as they are in the library.
+The program is tests/ops/native/kernels_test.c. It is compiled by $CC, else cc, gcc or clang, with
+AddressSanitizer and UndefinedBehaviorSanitizer, for each target (instruction set) that this
+processor runs. If aarch64-linux-gnu-gcc and qemu-aarch64 are installed (Debian:
+gcc-aarch64-linux-gnu, qemu-user), the targets for ARM run in emulation, optimised as they are in
+the library.
 """
 
 from __future__ import annotations
@@ -30,13 +31,37 @@ CROSS_COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 NUMBERS = ("float", "bfloat16", "int8")
 
 
-def run(compiler: list[str], options: list[str], emulator: list[str], target: str, number: str, folder: str) -> int:
+def run(
+    compiler: list[str],
+    options: list[str],
+    emulator: list[str],
+    target: str,
+    number: str,
+    folder: str,
+) -> int:
     """Compile the test of one target and number type, and run it."""
     program = f"{folder}/{target}-{number}-{len(emulator)}"
-    options = [*hatch_build.FLAGS, *hatch_build.TARGETS[target], *options, f"-DTARGET={target}", f"-DTYPE={number}"]
+    options = [
+        *hatch_build.FLAGS,
+        *hatch_build.TARGETS[target],
+        *options,
+        f"-DTARGET={target}",
+        f"-DTYPE={number}",
+    ]
     source = ROOT / "tests" / "ops" / "native" / "kernels_test.c"
     include = ROOT / hatch_build.SOURCES
-    command = [*compiler, *options, "-Wall", "-Wextra", "-Werror", f"-I{include}", str(source), "-lm", "-o", program]
+    command = [
+        *compiler,
+        *options,
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{include}",
+        str(source),
+        "-lm",
+        "-o",
+        program,
+    ]
     subprocess.run(command, check=True)
     return subprocess.run([*emulator, program]).returncode
 
@@ -47,7 +72,10 @@ def main() -> int:
     ways = [(hatch_build.c_compiler(), SANITIZERS, [], target) for target in library.targets()]
     if shutil.which(CROSS_COMPILER) and shutil.which(EMULATOR):
         options = ["-static"]
-        ways += [([CROSS_COMPILER], options, [EMULATOR], target) for target in ("neon_dotprod", "baseline")]
+        ways += [
+            ([CROSS_COMPILER], options, [EMULATOR], target)
+            for target in ("neon_dotprod", "baseline")
+        ]
     else:
         print(f"not emulated: {CROSS_COMPILER} or {EMULATOR} is missing")
     with TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -1,14 +1,17 @@
-"""Train the same BiLSTM-CRF on AllenNLP's `Elmo` and on elmokit's; compare scores and time for the same epochs.
+"""Train the same BiLSTM-CRF on AllenNLP's `Elmo` and on elmokit's; compare scores and time for the
+same epochs.
 
-    elmokit convert --model en-small --output exported --to hdf5
-    DIRECTORY/allennlp/bin/python benchmarks/peers/allennlp_tagger.py --data CONLL2003 --model exported --side allennlp
-    DIRECTORY/allennlp/bin/python benchmarks/peers/allennlp_tagger.py --data CONLL2003 --model exported --side elmokit
+    elmokit convert --model en-small --output exported --to hdf5 DIRECTORY/allennlp/bin/python
+    benchmarks/peers/allennlp_tagger.py --data CONLL2003 --model exported --side allennlp
+    DIRECTORY/allennlp/bin/python benchmarks/peers/allennlp_tagger.py --data CONLL2003 --model
+    exported --side elmokit
 
-DIRECTORY has the environments that install.sh creates. elmokit has to be installed in AllenNLP's environment too
-(`pip install -e .`), since the tagger around both modules is elmokit's. AllenNLP computes the biLM in every epoch, as
-its models did, and carries its state from batch to batch. elmokit computes the layers once, which is part of its time.
-The time is that of training, including the scores of the development set after each epoch; the test set is scored
-afterwards. CONLL2003 holds eng.train, eng.testa and eng.testb. Every run is written to the results as soon as it is
+DIRECTORY has the environments that install.sh creates. elmokit has to be installed in AllenNLP's
+environment too (`pip install -e .`), since the tagger around both modules is elmokit's. AllenNLP
+computes the biLM in every epoch, as its models did, and carries its state from batch to batch.
+elmokit computes the layers once, which is part of its time. The time is that of training, including
+the scores of the development set after each epoch; the test set is scored afterwards. CONLL2003
+holds eng.train, eng.testa and eng.testb. Every run is written to the results as soon as it is
 finished, and not repeated.
 """
 
@@ -60,7 +63,9 @@ class AllenNLPElmo(nn.Module):
         self.max_characters = model.config.char_cnn.max_characters
 
     def forward(self, ids: Tensor, state: None = None) -> SimpleNamespace:
-        """Character ids (B, T, C), where elmokit has cut C to the longest word of the batch -> the mix (B, T, 2D)."""
+        """Character ids (B, T, C), where elmokit has cut C to the longest word of the batch -> the
+        mix (B, T, 2D).
+        """
         padded = ids.new_zeros(*ids.shape[:2], self.max_characters)
         padded[..., : ids.shape[2]] = ids
         is_word = (ids > 0).any(2, keepdim=True)
@@ -68,7 +73,9 @@ class AllenNLPElmo(nn.Module):
         return SimpleNamespace(representations=self.elmo(padded)["elmo_representations"])
 
 
-def on_allennlp(directory: Path, model: Pretrained, sets: Sequence[Sequence[Any]], config: FitConfig) -> dict[str, Any]:
+def on_allennlp(
+    directory: Path, model: Pretrained, sets: Sequence[Sequence[Any]], config: FitConfig
+) -> dict[str, Any]:
     """Train and score the tagger on AllenNLP's module."""
     task = TaggingTask(labels=TaggingTask().learn(sets[0]))
     table = WordTable.from_sentences(example.words for example in sets[0])
@@ -78,7 +85,9 @@ def on_allennlp(directory: Path, model: Pretrained, sets: Sequence[Sequence[Any]
     assert model.config.char_cnn is not None
     cnns = [model.config.char_cnn, CHARACTERS]
     encoded = [
-        ExampleSet(task, examples, Sentences((each.words for each in examples), table, character_cnns=cnns))
+        ExampleSet(
+            task, examples, Sentences((each.words for each in examples), table, character_cnns=cnns)
+        )
         for examples in sets
     ]
     start = time.perf_counter()
@@ -88,22 +97,40 @@ def on_allennlp(directory: Path, model: Pretrained, sets: Sequence[Sequence[Any]
     return {"epochs": [asdict(epoch) for epoch in epochs], "seconds": seconds, "test": scores}
 
 
-def on_elmokit(model: Pretrained, sets: Sequence[Sequence[Any]], config: FitConfig) -> dict[str, Any]:
-    """Train and score the tagger on elmokit's module; the time includes computing the layers, with an empty cache."""
+def on_elmokit(
+    model: Pretrained, sets: Sequence[Sequence[Any]], config: FitConfig
+) -> dict[str, Any]:
+    """Train and score the tagger on elmokit's module; the time includes computing the layers, with
+    an empty cache.
+    """
     with TemporaryDirectory() as cache:
-        tagger, report = fit(TaggingTask(), *sets[:2], model=model, words=WORDS, config=config, cache=cache)
+        tagger, report = fit(
+            TaggingTask(), *sets[:2], model=model, words=WORDS, config=config, cache=cache
+        )
     scores = tagger.task.score(sets[2], list(tagger.predict_examples(sets[2])))
-    return {"epochs": [asdict(epoch) for epoch in report.epochs], "seconds": report.seconds, "test": scores}
+    return {
+        "epochs": [asdict(epoch) for epoch in report.epochs],
+        "seconds": report.seconds,
+        "test": scores,
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help=f"directory with {', '.join(FILES)}")
-    parser.add_argument("--model", type=Path, required=True, help="directory with options.json and weights.hdf5")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help=f"directory with {', '.join(FILES)}"
+    )
+    parser.add_argument(
+        "--model", type=Path, required=True, help="directory with options.json and weights.hdf5"
+    )
     parser.add_argument("--side", choices=SIDES, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--sentences", type=int, help="number of training sentences; all when not given")
+    parser.add_argument(
+        "--sentences", type=int, help="number of training sentences; all when not given"
+    )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--output", type=Path, default=RESULTS / "allennlp_tagger.json")
     arguments = parser.parse_args(argv)
@@ -113,21 +140,35 @@ def main(argv: Sequence[str] | None = None) -> None:
     sets = [list(task.read(arguments.data / name)) for name in FILES]
     sets[0] = sets[0][: arguments.sentences]
     for seed in arguments.seeds:
-        done = json.loads(arguments.output.read_text(encoding="utf-8")) if arguments.output.is_file() else {}
+        done = (
+            json.loads(arguments.output.read_text(encoding="utf-8"))
+            if arguments.output.is_file()
+            else {}
+        )
         for run in done.get(arguments.side, {}).values():
             if (len(run["epochs"]), run["sentences"]) != (arguments.epochs, len(sets[0])):
-                raise SystemExit(f"{arguments.output} has runs of other epochs or sentences: give another --output")
+                raise SystemExit(
+                    f"{arguments.output} has runs of other epochs or sentences: give another "
+                    f"--output"
+                )
         if str(seed) in done.get(arguments.side, {}):
             continue
-        config = FitConfig(seed=seed, max_epochs=arguments.epochs, patience=arguments.epochs, device="cpu")
+        config = FitConfig(
+            seed=seed, max_epochs=arguments.epochs, patience=arguments.epochs, device="cpu"
+        )
         model = load(arguments.model, softmax=False)
         figures = (
             on_allennlp(arguments.model, model, sets, config)
             if arguments.side == "allennlp"
             else on_elmokit(model, sets, config)
         )
-        write_result(arguments.output, {**figures, "sentences": len(sets[0])}, arguments.side, str(seed))
-        print(f"{arguments.side}, seed {seed}: test F1 {100 * figures['test']['f1']:.2f} in {figures['seconds']:.0f} s")
+        write_result(
+            arguments.output, {**figures, "sentences": len(sets[0])}, arguments.side, str(seed)
+        )
+        print(
+            f"{arguments.side}, seed {seed}: test F1 {100 * figures['test']['f1']:.2f} in "
+            f"{figures['seconds']:.0f} s"
+        )
 
 
 if __name__ == "__main__":

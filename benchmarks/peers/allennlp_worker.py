@@ -12,7 +12,9 @@ class AllenNLP(worker.Side):
     packages = ("allennlp", "torch", "numpy")
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        options, weights = (str(arguments.model / name) for name in ("options.json", "weights.hdf5"))
+        options, weights = (
+            str(arguments.model / name) for name in ("options.json", "weights.hdf5")
+        )
         self.bilm = _ElmoBiLm(options, weights).eval()
 
     @torch.no_grad()

@@ -23,7 +23,9 @@ SPECIALS = ("</S>", "<S>", "<UNK>")
 
 
 def write_vocab(text: Path, path: Path) -> None:
-    """Write the words of the text, since bilm-tf computes the character ids of a vocabulary in advance."""
+    """Write the words of the text, since bilm-tf computes the character ids of a vocabulary in
+    advance.
+    """
     words = sorted(set(text.read_text(encoding="utf-8").split()) - set(SPECIALS))
     path.write_text("\n".join((*SPECIALS, *words)) + "\n", encoding="utf-8")
 
@@ -36,7 +38,9 @@ class Embedding(worker.Side):
             vocab = Path(directory) / "vocab.txt"
             write_vocab(arguments.text, vocab)
             self.batcher = Batcher(str(vocab), MAX_CHARACTERS)
-        options, weights = (str(arguments.model / name) for name in ("options.json", "weights.hdf5"))
+        options, weights = (
+            str(arguments.model / name) for name in ("options.json", "weights.hdf5")
+        )
         model = BidirectionalLanguageModel(options, weights, max_batch_size=LARGEST_BATCH)
         self.ids = tf.placeholder("int32", (None, None, MAX_CHARACTERS))
         self.layers = model(self.ids)["lm_embeddings"]
@@ -52,7 +56,9 @@ class Embedding(worker.Side):
 
 
 class Gate:
-    """The data set of bilm-tf's own training loop, which passes on batches only when steps are requested."""
+    """The data set of bilm-tf's own training loop, which passes on batches only when steps are
+    requested.
+    """
 
     def __init__(self, data: BidirectionalLMDataset) -> None:
         self.data = data
@@ -65,7 +71,9 @@ class Gate:
             steps = self.asked.get()
             start = time.perf_counter()
             for _ in range(steps):
-                yield next(batches)  # continues when the step is finished and the loop asks for the next batch
+                yield next(
+                    batches
+                )  # continues when the step is finished and the loop asks for the next batch
             self.done.put(time.perf_counter() - start)
 
 
@@ -74,10 +82,16 @@ def training_options(arguments: argparse.Namespace, vocabulary_size: int) -> dic
     options = json.loads((arguments.model / "options.json").read_text(encoding="utf-8"))
     options["char_cnn"]["n_characters"] = 261  # one less than at inference
     return {
-        **options, "bidirectional": True, "dropout": 0.1, "all_clip_norm_val": 10.0, "n_epochs": 10,
-        "batch_size": arguments.batch, "unroll_steps": arguments.unroll, "n_tokens_vocab": vocabulary_size,
+        **options,
+        "bidirectional": True,
+        "dropout": 0.1,
+        "all_clip_norm_val": 10.0,
+        "n_epochs": 10,
+        "batch_size": arguments.batch,
+        "unroll_steps": arguments.unroll,
+        "n_tokens_vocab": vocabulary_size,
         "n_negative_samples_batch": arguments.samples,
-    }  # fmt: skip
+    }
 
 
 class Training(worker.Side):
@@ -105,4 +119,6 @@ class Training(worker.Side):
 
 
 if __name__ == "__main__":
-    worker.serve(lambda arguments: Training(arguments) if arguments.training else Embedding(arguments))
+    worker.serve(
+        lambda arguments: Training(arguments) if arguments.training else Embedding(arguments)
+    )

@@ -1,4 +1,6 @@
-"""ELMoForManyLangs 0.0.4, which itself sorts sentences by length, whatever their order. worker.py defines the jobs."""
+"""ELMoForManyLangs 0.0.4, which itself sorts sentences by length, whatever their order. worker.py
+defines the jobs.
+"""
 
 import argparse
 

@@ -1,4 +1,6 @@
-"""elmokit itself. worker.py defines the jobs. If the batch size is null, elmokit chooses the number of rows."""
+"""elmokit itself. worker.py defines the jobs. If the batch size is null, elmokit chooses the number
+of rows.
+"""
 
 import argparse
 import os
@@ -6,7 +8,9 @@ import tempfile
 import time
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command `elmokit` does, before torch reads it
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "PASSIVE"
+)  # as the command `elmokit` does, before torch reads it
 import numpy as np
 import worker
 
@@ -40,10 +44,15 @@ class Training(worker.Side):
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         settings = PretrainConfig(
-            corpus=(arguments.text,), output=Path(tempfile.gettempdir()), vocab=arguments.vocab, recipe="original",
-            batch_size=arguments.batch, unroll_steps=arguments.unroll, num_samples=arguments.samples,
+            corpus=(arguments.text,),
+            output=Path(tempfile.gettempdir()),
+            vocab=arguments.vocab,
+            recipe="original",
+            batch_size=arguments.batch,
+            unroll_steps=arguments.unroll,
+            num_samples=arguments.samples,
             dtype=arguments.dtype,
-        )  # fmt: skip
+        )
         config = read_options(arguments.model / "options.json", num_words=0)
         vocab = Vocab.read(arguments.vocab)
         self.trainer = Trainer(settings, config, vocab, [arguments.text], MORE_STEPS_THAN_ASKED)
@@ -57,4 +66,6 @@ class Training(worker.Side):
 
 
 if __name__ == "__main__":
-    worker.serve(lambda arguments: Training(arguments) if arguments.training else Embedding(arguments))
+    worker.serve(
+        lambda arguments: Training(arguments) if arguments.training else Embedding(arguments)
+    )

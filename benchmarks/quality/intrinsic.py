@@ -1,9 +1,12 @@
-"""Measure the vectors of a model directly, without a downstream task: senses, parts of speech, sentiment.
+"""Measure the vectors of a model directly, without a downstream task: senses, parts of speech,
+sentiment.
 
-    python benchmarks/quality/intrinsic.py --eval DIRECTORY [--model NAME_OR_PATH] [--label LABEL] [--only PART ...]
+    python benchmarks/quality/intrinsic.py --eval DIRECTORY [--model NAME_OR_PATH] [--label LABEL]
+    [--only PART ...]
 
-DIRECTORY holds the data sets, each in a folder: coarsewsd20, semcor (semcor.jsonl.zst), wsd_all_words,
-ud_english_ewt, sst. `--states carry` starts sentences from the state that the one before left, instead of zeros.
+DIRECTORY holds the data sets, each in a folder: coarsewsd20, semcor (semcor.jsonl.zst),
+wsd_all_words, ud_english_ewt, sst. `--states carry` starts sentences from the state that the one
+before left, instead of zeros.
 
 Every part is written to the results as soon as it is finished, under the model's label.
 """
@@ -22,20 +25,21 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from result_files import RESULTS, write_result  # noqa: E402
-from sense_uses import compare_apples, nearest_uses, sense_pairs  # noqa: E402
+from result_files import RESULTS, write_result
+from sense_uses import compare_apples, nearest_uses, sense_pairs
 
-from elmokit.analysis.probe import probe_files  # noqa: E402
-from elmokit.analysis.wsd import wsd as measure_wsd  # noqa: E402
-from elmokit.embed.embedder import Embedder  # noqa: E402
+from elmokit.analysis.probe import probe_files
+from elmokit.analysis.wsd import wsd as measure_wsd
+from elmokit.embed.embedder import Embedder
 
 NEIGHBORS = (1, 5)  # uses that vote for a sense; 5 is the best of TRIED on the development set
 TRIED = (1, 3, 5, 9, 15)
-DEVELOPMENT = "semeval2007.data.xml"  # the test set on which settings are chosen, as by Raganato et al. (2017)
+# the test set on which settings are chosen, as by Raganato et al. (2017)
+DEVELOPMENT = "semeval2007.data.xml"
 Figures = dict[str, Any]
 
 
-# --- The parts ---------------------------------------------------------------------------------------------------
+# --- The parts ------------------------------------------------------------------------------------
 
 
 class Setup(NamedTuple):
@@ -49,23 +53,34 @@ class Setup(NamedTuple):
 
 def coarsewsd(setup: Setup) -> Figures:
     data = [setup.eval / "coarsewsd20"]
-    return {state: asdict(measure_wsd(data, None, None, setup.embedder, state)) for state in setup.states}
+    return {
+        state: asdict(measure_wsd(data, None, None, setup.embedder, state))
+        for state in setup.states
+    }
 
 
 def coarsewsd_uses(setup: Setup) -> Figures:
     data = [setup.eval / "coarsewsd20"]
     return {
-        state: {str(k): asdict(measure_wsd(data, None, None, setup.embedder, state, k)) for k in NEIGHBORS}
+        state: {
+            str(k): asdict(measure_wsd(data, None, None, setup.embedder, state, k))
+            for k in NEIGHBORS
+        }
         for state in setup.states
     }
 
 
 def all_words(setup: Setup, test: Path, numbers: tuple[int | None, ...]) -> Figures:
-    """Figures of a test set by state and by the number of uses that vote (None: the nearest centroid)."""
+    """Figures of a test set by state and by the number of uses that vote (None: the nearest
+    centroid).
+    """
     training = setup.eval / "semcor" / "semcor.jsonl.zst"
     options = {"first_senses": setup.wordnet, "model": setup.embedder}
     return {
-        state: {str(k): asdict(measure_wsd([test], training, state=state, neighbors=k, **options)) for k in numbers}
+        state: {
+            str(k): asdict(measure_wsd([test], training, state=state, neighbors=k, **options))
+            for k in numbers
+        }
         for state in setup.states
     }
 
@@ -105,7 +120,9 @@ def sst2(setup: Setup) -> Figures:
     from sentiment import mean_vectors, read_sst2, tf_idf
 
     sentences, labels = read_sst2(setup.eval / "sst")
-    found = {state: mean_vectors(setup.embedder, state, sentences, labels) for state in setup.states}
+    found = {
+        state: mean_vectors(setup.embedder, state, sentences, labels) for state in setup.states
+    }
     return found | {"tf-idf": tf_idf(sentences, labels)}
 
 
@@ -118,18 +135,35 @@ PARTS: dict[str, Callable[[Setup], Figures]] = {
 }
 
 
-# --- The command -------------------------------------------------------------------------------------------------
+# --- The command ----------------------------------------------------------------------------------
 
 
 def arguments_of(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="directory or name; the bundled English model when not given")
-    parser.add_argument("--label", help="the model's name in the results; that of its directory when not given")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--model", help="directory or name; the bundled English model when not given"
+    )
+    parser.add_argument(
+        "--label", help="the model's name in the results; that of its directory when not given"
+    )
     parser.add_argument("--eval", type=Path, required=True, help="directory of the data sets")
-    parser.add_argument("--wordnet", type=Path, help="index.sense of WordNet 3.0, or its directory: back-off of wsd")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
+    parser.add_argument(
+        "--wordnet", type=Path, help="index.sense of WordNet 3.0, or its directory: back-off of wsd"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=PARTS,
+        default=list(PARTS),
+        metavar="PART",
+        help=", ".join(PARTS),
+    )
     parser.add_argument("--states", nargs="+", choices=("zeros", "carry"), default=["zeros"])
-    parser.add_argument("--dtype", default="float32", help="number type of the computation, as in Embedder.load")
+    parser.add_argument(
+        "--dtype", default="float32", help="number type of the computation, as in Embedder.load"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS / "intrinsic.json")
     return parser.parse_args(argv)
 

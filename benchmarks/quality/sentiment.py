@@ -1,4 +1,6 @@
-"""SST-2 by logistic regression on the mean of a sentence's vectors, as `Embedder.encode` returns it, and on TF-IDF."""
+"""SST-2 by logistic regression on the mean of a sentence's vectors, as `Embedder.encode` returns
+it, and on TF-IDF.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,27 @@ def read_sst2(directory: Path) -> tuple[Sentences, Labels]:
     """stsa.binary.train, .dev and .test: a label, 0 or 1, and a tokenized sentence on each line."""
     sentences, labels = {}, {}
     for part in PARTS:
-        lines = [line.split() for line in read_lines(directory / f"stsa.binary.{part}") if line.strip()]
+        lines = [
+            line.split() for line in read_lines(directory / f"stsa.binary.{part}") if line.strip()
+        ]
         labels[part] = np.array([int(line[0]) for line in lines])
         sentences[part] = [line[1:] for line in lines]
     return sentences, labels
 
 
 def accuracies(features: dict[str, Any], labels: Labels) -> dict[str, float]:
-    """Accuracies in percent with the C that is best on dev; of equal ones, the smallest (the strongest penalty)."""
+    """Accuracies in percent with the C that is best on dev; of equal ones, the smallest (the
+    strongest penalty).
+    """
     best: dict[str, float] = {}
     for strength in STRENGTHS:
-        classifier = LogisticRegression(C=strength, max_iter=1000).fit(features["train"], labels["train"])
-        dev, test = (round(100 * classifier.score(features[part], labels[part]), 2) for part in ("dev", "test"))
+        classifier = LogisticRegression(C=strength, max_iter=1000).fit(
+            features["train"], labels["train"]
+        )
+        dev, test = (
+            round(100 * classifier.score(features[part], labels[part]), 2)
+            for part in ("dev", "test")
+        )
         if not best or dev > best["dev"]:
             best = {"dev": dev, "test": test, "C": strength}
     return best
@@ -49,16 +60,24 @@ def tf_idf(sentences: Sentences, labels: Labels) -> dict[str, float]:
     return accuracies({part: vectorizer.transform(sentences[part]) for part in PARTS}, labels)
 
 
-def mean_vectors(embedder: Embedder, state: str, sentences: Sentences, labels: Labels) -> dict[str, Any]:
-    """Accuracies of the mean vectors of each layer, and of the mix that `encode` uses by default."""
+def mean_vectors(
+    embedder: Embedder, state: str, sentences: Sentences, labels: Labels
+) -> dict[str, Any]:
+    """Accuracies of the mean vectors of each layer, and of the mix that `encode` uses by
+    default.
+    """
     pooled = {
-        part: np.stack([layers.mean(axis=1) for _, layers in all_layers(texts, list, embedder, state)])
+        part: np.stack(
+            [layers.mean(axis=1) for _, layers in all_layers(texts, list, embedder, state)]
+        )
         for part, texts in sentences.items()
     }
     found = {}
     for name in (*range(embedder.num_layers), "mix"):
         weights = layer_weights(embedder.model, name).numpy()
-        features = {part: np.einsum("nld,l->nd", layers, weights) for part, layers in pooled.items()}
+        features = {
+            part: np.einsum("nld,l->nd", layers, weights) for part, layers in pooled.items()
+        }
         scaler = StandardScaler().fit(features["train"])
         scaled = {part: scaler.transform(vectors) for part, vectors in features.items()}
         found[name if isinstance(name, str) else f"layer {name}"] = accuracies(scaled, labels)

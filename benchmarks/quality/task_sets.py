@@ -4,13 +4,14 @@ If a data set has no split of its own, examples or documents are split here, alw
 
 - MR and SUBJ at random into 80, 10 and 10 %;
 - CoNLL-2000: the last tenth of the training part is the development set;
-- SNLI, whose training part is not available: the first 80 % of the development set are the training set;
-- SQuAD: the development set by articles (36, 6 and 6). XQuAD cannot serve as a test set, since its passages are part of
-  that set;
+- SNLI, whose training part is not available: the first 80 % of the development set are the training
+  set;
+- SQuAD: the development set by articles (36, 6 and 6). XQuAD cannot serve as a test set, since its
+  passages are part of that set;
 - LitBank by documents (80, 10 and 10).
 
-The largest sets are read only a few times (`Benchmark.training`), so that a run takes half an hour to an hour of one
-core.
+The largest sets are read only a few times (`Benchmark.training`), so that a run takes half an hour
+to an hour of one core.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Benchmark:
         read: The training, development and test examples, from the directory of all data sets.
         score: The score that is compared.
         words: Settings of the word encoder with ELMo; without ELMo, everything else is the same.
-        paper: The ELMo paper's figures in percent, without and with ELMo, if it has any for the data set.
+        paper: The ELMo paper's figures in percent, without and with ELMo, if it has any for the
+            data set.
         more_scores: Further scores of a trained model, from the directory of all data sets.
         training: Training settings that differ from the task's defaults.
     """
@@ -62,7 +64,9 @@ class Benchmark:
     score: str
     words: WordsConfig = WORDS
     paper: tuple[float, float] | None = None
-    more_scores: Callable[[TaskModel, Path], dict[str, float]] | None = field(default=None, repr=False)
+    more_scores: Callable[[TaskModel, Path], dict[str, float]] | None = field(
+        default=None, repr=False
+    )
     training: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -75,7 +79,7 @@ class Benchmark:
         return self.words if elmo else replace(self.words, elmo="none", mix_l2=0.0)
 
 
-# --- Data ------------------------------------------------------------------------------------------------------------
+# --- Data -----------------------------------------------------------------------------------------
 
 
 def files(*names: str) -> Callable[[Task, Path], Sets]:
@@ -88,7 +92,9 @@ def files(*names: str) -> Callable[[Task, Path], Sets]:
 
 
 def split_at(examples: Sequence[Any], *ends: int) -> Sets:
-    """Three consecutive parts of examples: up to the first end, from there to the second, and the rest."""
+    """Three consecutive parts of examples: up to the first end, from there to the second, and the
+    rest.
+    """
     first, second = ends
     return examples[:first], examples[first:second], examples[second:]
 
@@ -106,37 +112,56 @@ def senteval(name: str) -> Callable[[Task, Path], Sets]:
     def read(task: Task, data: Path) -> Sets:
         # Not splitlines, which would also split lines at the character 0x85 within the texts.
         lines = (data / "senteval" / name).read_text(encoding="latin-1").split("\n")
-        texts = [LabelledText(tuple(line.split()[1:]), line.split()[0]) for line in lines if line.strip()]
+        texts = [
+            LabelledText(tuple(line.split()[1:]), line.split()[0]) for line in lines if line.strip()
+        ]
         order = np.random.default_rng(0).permutation(len(texts))
-        return split_at([texts[number] for number in order], len(texts) * 8 // 10, len(texts) * 9 // 10)
+        return split_at(
+            [texts[number] for number in order], len(texts) * 8 // 10, len(texts) * 9 // 10
+        )
 
     return read
 
 
 def sst(kind: str) -> Callable[[Task, Path], Sets]:
-    """Stanford Sentiment Treebank: all distinct phrases of the training trees (fine), or whole sentences (binary)."""
+    """Stanford Sentiment Treebank: all distinct phrases of the training trees (fine), or whole
+    sentences (binary).
+    """
 
     def read(task: Task, data: Path) -> Sets:
         names = ("train", "dev", "test")
         if kind == "binary":
             return files(*(f"sst/stsa.binary.{name}" for name in names))(task, data)
         train, dev, test = (data / "sst" / "trees" / f"{name}.txt" for name in names)
-        return list(dict.fromkeys(task.read_training(train))), list(task.read(dev)), list(task.read(test))
+        return (
+            list(dict.fromkeys(task.read_training(train))),
+            list(task.read(dev)),
+            list(task.read(test)),
+        )
 
     return read
 
 
 def snli(task: Task, data: Path) -> Sets:
-    first, test = (list(task.read(data / "snli_dev_test" / f"snli_1.0_{name}.jsonl")) for name in ("dev", "test"))
+    first, test = (
+        list(task.read(data / "snli_dev_test" / f"snli_1.0_{name}.jsonl"))
+        for name in ("dev", "test")
+    )
     cut = len(first) * 8 // 10
     return first[:cut], first[cut:], test
 
 
 def squad(task: Task, data: Path) -> Sets:
     """SQuAD's development set, split by articles."""
-    articles = json.loads((data / "squad_v1.1_dev" / "dev-v1.1.reconstructed.json").read_text(encoding="utf-8"))["data"]
-    contexts = [{paragraph["context"] for paragraph in article["paragraphs"]} for article in articles]
-    article_of = {context: number for number, of_article in enumerate(contexts) for context in of_article}
+    articles = json.loads(
+        (data / "squad_v1.1_dev" / "dev-v1.1.reconstructed.json").read_text(encoding="utf-8")
+    )["data"]
+    contexts = [
+        {paragraph["context"] for paragraph in article["paragraphs"]} for article in articles
+    ]
+    article_of = {
+        context: number for number, of_article in enumerate(contexts) for context in of_article
+    }
     parts: Sets = ([], [], [])
     for question in task.read(data / "squad_v1.1_dev" / "dev-v1.1.reconstructed.json"):
         number = article_of[question.text]
@@ -149,11 +174,13 @@ def litbank(task: Task, data: Path) -> Sets:
     return split_at(documents, 80, 90)
 
 
-# --- GAP -------------------------------------------------------------------------------------------------------------
+# --- GAP ------------------------------------------------------------------------------------------
 
 
 def gap_document(row: dict[str, str]) -> tuple[CorefDocument, dict[str, tuple[int, int]]]:
-    """A row of GAP as a document, and the word spans (start, end) of its pronoun and of the names A and B."""
+    """A row of GAP as a document, and the word spans (start, end) of its pronoun and of the names A
+    and B.
+    """
     text, tokenize = row["Text"], get_tokenizer("english-1").tokenize
     sentences = [tuple(tokenize(sentence)) for sentence in split_sentences("en", text)]
     offsets = word_offsets(text, [word for sentence in sentences for word in sentence])
@@ -165,7 +192,9 @@ def gap_document(row: dict[str, str]) -> tuple[CorefDocument, dict[str, tuple[in
     return CorefDocument(row["ID"], tuple(sentences)), spans
 
 
-def corefers(found: CorefClusters, left: tuple[int, int] | None, right: tuple[int, int] | None) -> bool:
+def corefers(
+    found: CorefClusters, left: tuple[int, int] | None, right: tuple[int, int] | None
+) -> bool:
     """Whether a cluster has a mention equal to `left`, and one that overlaps `right`."""
     if left is None or right is None:
         return False
@@ -175,14 +204,22 @@ def corefers(found: CorefClusters, left: tuple[int, int] | None, right: tuple[in
     )
 
 
-def gap_f1(rows: Iterable[tuple[dict[str, str], CorefClusters, dict[str, tuple[int, int]]]]) -> float:
-    """F1 of the decisions whether the pronoun refers to A, and whether it refers to B (Webster et al. 2018)."""
+def gap_f1(
+    rows: Iterable[tuple[dict[str, str], CorefClusters, dict[str, tuple[int, int]]]],
+) -> float:
+    """F1 of the decisions whether the pronoun refers to A, and whether it refers to B (Webster et
+    al. 2018).
+    """
     correct = predicted = gold = 0
     for row, found, spans in rows:
         for name in ("A", "B"):
             is_coreferent = row[f"{name}-coref"].lower() == "true"
             decided = corefers(found, spans.get("Pronoun"), spans.get(name))
-            correct, predicted, gold = correct + (is_coreferent and decided), predicted + decided, gold + is_coreferent
+            correct, predicted, gold = (
+                correct + (is_coreferent and decided),
+                predicted + decided,
+                gold + is_coreferent,
+            )
     return 2 * correct / max(predicted + gold, 1)
 
 
@@ -194,7 +231,7 @@ def gap(model: TaskModel, data: Path) -> dict[str, float]:
     return {"gap f1": gap_f1(zip(rows, model.predict_examples(documents), spans, strict=True))}
 
 
-# --- The tasks -------------------------------------------------------------------------------------------------------
+# --- The tasks ------------------------------------------------------------------------------------
 
 EWT = ("train.reassembled", "dev", "test")
 BENCHMARKS = {
@@ -217,20 +254,30 @@ BENCHMARKS = {
         files(
             *(
                 f"ner/WNUT17/CONLL-format/data/{name}"
-                for name in ("train/wnut17train.conll", "dev/emerging.dev.conll", "test/emerging.test.annotated")
+                for name in (
+                    "train/wnut17train.conll",
+                    "dev/emerging.dev.conll",
+                    "test/emerging.test.annotated",
+                )
             )
         ),
         "f1",
         CHARACTERS,
     ),
     "sst5": Benchmark(
-        ClassificationTask(), sst("fine"), "accuracy", paper=(51.4, 54.7), training={"batch_size": 128, "max_epochs": 2}
+        ClassificationTask(),
+        sst("fine"),
+        "accuracy",
+        paper=(51.4, 54.7),
+        training={"batch_size": 128, "max_epochs": 2},
     ),
     "sst2": Benchmark(ClassificationTask(), sst("binary"), "accuracy"),
     "mr": Benchmark(ClassificationTask(), senteval("rt-polarity.all"), "accuracy"),
     "subj": Benchmark(ClassificationTask(), senteval("subj.all"), "accuracy"),
     "sick_entailment": Benchmark(
-        PairsTask(), files(*(f"sick/SICK_{name}.txt" for name in ("train", "trial", "test_annotated"))), "accuracy"
+        PairsTask(),
+        files(*(f"sick/SICK_{name}.txt" for name in ("train", "trial", "test_annotated"))),
+        "accuracy",
     ),
     "sick_relatedness": Benchmark(
         PairsTask(PairsConfig(target="score")),
@@ -238,7 +285,9 @@ BENCHMARKS = {
         "pearson",
     ),
     "mrpc": Benchmark(
-        PairsTask(), files(*(f"mrpc/msr-para-{name}.tsv" for name in ("train", "val", "test"))), "accuracy"
+        PairsTask(),
+        files(*(f"mrpc/msr-para-{name}.tsv" for name in ("train", "val", "test"))),
+        "accuracy",
     ),
     "snli": Benchmark(PairsTask(), snli, "accuracy", replace(WORDS, elmo="both")),
     "propbank": Benchmark(
@@ -250,9 +299,16 @@ BENCHMARKS = {
         training={"max_epochs": 4},
     ),
     "squad": Benchmark(
-        ReadingTask(), squad, "f1", replace(WORDS, elmo="both"), (81.1, 85.8), training={"max_epochs": 3}
+        ReadingTask(),
+        squad,
+        "f1",
+        replace(WORDS, elmo="both"),
+        (81.1, 85.8),
+        training={"max_epochs": 3},
     ),
-    "litbank": Benchmark(CoreferenceTask(), litbank, "average", WORDS, (67.2, 70.4), gap, training={"max_epochs": 8}),
+    "litbank": Benchmark(
+        CoreferenceTask(), litbank, "average", WORDS, (67.2, 70.4), gap, training={"max_epochs": 8}
+    ),
     "multi30k": Benchmark(
         find_task(f"{TRANSLATION}:TranslationTask")(),
         files(*(f"multi30k/{name}.en.gz" for name in ("train", "val", "test_2016_flickr"))),

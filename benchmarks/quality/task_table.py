@@ -29,7 +29,9 @@ Figures = dict[str, Any]
 
 
 def summary(results: Mapping[str, Any]) -> Iterator[Figures]:
-    """A row for each score of each task and kind of word vectors: test scores in percent over the seeds."""
+    """A row for each score of each task and kind of word vectors: test scores in percent over the
+    seeds.
+    """
     for name, kinds in results.items():
         baselines: dict[str, float] = {}
         for kind in sorted(kinds, key=lambda kind: kind != WITHOUT):
@@ -46,7 +48,9 @@ def summary(results: Mapping[str, Any]) -> Iterator[Figures]:
                     "seeds": len(runs),
                     "mean": average,
                     "deviation": stdev(values) if len(values) > 1 else 0.0,
-                    "error_reduction": None if baseline is None else 100 * (average - baseline) / (100 - baseline),
+                    "error_reduction": None
+                    if baseline is None
+                    else 100 * (average - baseline) / (100 - baseline),
                     "paper": runs[0]["paper"] if score == runs[0]["scores"][0] else None,
                 }
 

@@ -1,11 +1,14 @@
-"""Measure every task with and without ELMo: mean and deviation over seeds, time and speed of the training.
+"""Measure every task with and without ELMo: mean and deviation over seeds, time and speed of the
+training.
 
-    python benchmarks/quality/tasks.py --eval DIRECTORY --work DIRECTORY [--model NAME_OR_PATH] [--only TASK ...]
+    python benchmarks/quality/tasks.py --eval DIRECTORY --work DIRECTORY [--model NAME_OR_PATH]
+    [--only TASK ...]
 
-The directory of --eval holds the data sets, each in a folder; task_sets.py says which files are read, and how they are
-split. Apart from ELMo, both settings are the same. Every run is written to the results as soon as it is finished.
-Repeating the command skips finished runs and resumes an interrupted one (--work has its state and the trained models).
-Results without ELMo are shared by all models. --max-minutes limits the training of each run.
+The directory of --eval holds the data sets, each in a folder; task_sets.py says which files are
+read, and how they are split. Apart from ELMo, both settings are the same. Every run is written to
+the results as soon as it is finished. Repeating the command skips finished runs and resumes an
+interrupted one (--work has its state and the trained models). Results without ELMo are shared by
+all models. --max-minutes limits the training of each run.
 """
 
 from __future__ import annotations
@@ -22,23 +25,29 @@ from typing import Any
 HERE = Path(__file__).parent
 import_path[:0] = [str(HERE), str(HERE.parent)]
 
-import torch  # noqa: E402
-from result_files import RESULTS, write_result  # noqa: E402
-from task_sets import BENCHMARKS, Benchmark  # noqa: E402
-from task_table import WITHOUT, table  # noqa: E402
+import torch
+from result_files import RESULTS, write_result
+from task_sets import BENCHMARKS, Benchmark
+from task_table import WITHOUT, table
 
-from elmokit.checkpoints.loading import load  # noqa: E402
-from elmokit.checkpoints.pretrained import Pretrained, fingerprint  # noqa: E402
-from elmokit.tasks.config import FitConfig  # noqa: E402
-from elmokit.tasks.fitting.fit import fit  # noqa: E402
+from elmokit.checkpoints.loading import load
+from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+from elmokit.tasks.config import FitConfig
+from elmokit.tasks.fitting.fit import fit
 
 Figures = dict[str, Any]
 
 
-def setup_of(benchmark: Benchmark, sets: Sequence[Sequence[Any]], config: FitConfig, model: Pretrained | None) -> str:
+def setup_of(
+    benchmark: Benchmark, sets: Sequence[Sequence[Any]], config: FitConfig, model: Pretrained | None
+) -> str:
     """A hash of settings, model and data, without the seed; different setups are never averaged."""
     words = asdict(benchmark.words_for(model is not None))
-    settings = {"words": words, "task": asdict(benchmark.task.config), "fit": asdict(replace(config, seed=0))}
+    settings = {
+        "words": words,
+        "task": asdict(benchmark.task.config),
+        "fit": asdict(replace(config, seed=0)),
+    }
     content = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
     content.update(fingerprint(model).encode() if model is not None else b"")
     for examples in sets:
@@ -64,12 +73,24 @@ def run(
     output: Path,
 ) -> Figures:
     """Train and score one model."""
-    options = {"words": benchmark.words_for(model is not None), "config": config, "cache": arguments.cache}
+    options = {
+        "words": benchmark.words_for(model is not None),
+        "config": config,
+        "cache": arguments.cache,
+    }
     task_model, report = fit(benchmark.task, *sets, model=model, output=output, **options)
     assert report.test is not None
     more = benchmark.more_scores(task_model, arguments.eval) if benchmark.more_scores else {}
     figures = asdict(report)
-    kept = ("best_epoch", "mixes", "parameters", "examples", "words", "words_per_second", "settings")
+    kept = (
+        "best_epoch",
+        "mixes",
+        "parameters",
+        "examples",
+        "words",
+        "words_per_second",
+        "settings",
+    )
     return {
         "scores": [benchmark.score, *more],
         "paper": benchmark.paper,
@@ -81,22 +102,39 @@ def run(
     }
 
 
-# --- The command -----------------------------------------------------------------------------------------------------
+# --- The command ----------------------------------------------------------------------------------
 
 
 def arguments_of(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--eval", type=Path, required=True, help="directory of the data sets")
-    parser.add_argument("--work", type=Path, required=True, help="directory for the trained models and unfinished runs")
-    parser.add_argument("--model", help="name or directory of the biLM; the bundled one when not given")
-    parser.add_argument("--label", help="the model's name in the results; that of its directory when not given")
-    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS), help="tasks to run")
-    parser.add_argument("--words", choices=("both", "with", "without"), default="both", help="with or without ELMo")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        required=True,
+        help="directory for the trained models and unfinished runs",
+    )
+    parser.add_argument(
+        "--model", help="name or directory of the biLM; the bundled one when not given"
+    )
+    parser.add_argument(
+        "--label", help="the model's name in the results; that of its directory when not given"
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS), help="tasks to run"
+    )
+    parser.add_argument(
+        "--words", choices=("both", "with", "without"), default="both", help="with or without ELMo"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--max-epochs", type=int, help="fewer epochs than the task's default")
     parser.add_argument("--max-minutes", type=float, help="limit on the training time of each run")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--cache", type=Path, help="directory for cached layers; elmokit's own when not given")
+    parser.add_argument(
+        "--cache", type=Path, help="directory for cached layers; elmokit's own when not given"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS / "tasks.json")
     return parser.parse_args(argv)
 
@@ -104,7 +142,9 @@ def arguments_of(argv: Sequence[str] | None) -> argparse.Namespace:
 def config_of(benchmark: Benchmark, arguments: argparse.Namespace) -> FitConfig:
     """The settings of the training, with the limits given on the command line."""
     config = replace(benchmark.fit_config, max_minutes=arguments.max_minutes, device="cpu")
-    return config if arguments.max_epochs is None else replace(config, max_epochs=arguments.max_epochs)
+    return (
+        config if arguments.max_epochs is None else replace(config, max_epochs=arguments.max_epochs)
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -121,10 +161,12 @@ def main(argv: Sequence[str] | None = None) -> None:
                 kind = WITHOUT if bilm is None else label
                 config = replace(config_of(benchmark, arguments), seed=seed)
                 setup = setup_of(benchmark, sets, config, bilm)
-                if others := {each["setup"] for each in recorded(arguments.output, name, kind).values()} - {setup}:
+                if others := {
+                    each["setup"] for each in recorded(arguments.output, name, kind).values()
+                } - {setup}:
                     raise SystemExit(
-                        f"{arguments.output} has results of {name}, {kind}, of another setup ({', '.join(others)}): "
-                        "give another --label or --output"
+                        f"{arguments.output} has results of {name}, {kind}, of another setup "
+                        f"({', '.join(others)}): give another --label or --output"
                     )
                 if recorded(arguments.output, name, kind, str(seed)):
                     continue

@@ -2,8 +2,8 @@
 
     python benchmarks/quality/wikitext2.py --run RUNS/model --test RUNS/test.txt
 
-The softmax is exact, over the 33,278 words of the data set; one row carries its state through the text, as in published
-evaluations. Hours are processor time, summed over all threads.
+The softmax is exact, over the 33,278 words of the data set; one row carries its state through the
+text, as in published evaluations. Hours are processor time, summed over all threads.
 """
 
 import argparse
@@ -20,7 +20,8 @@ from elmokit.train.loop import read_events, training_records
 sys.path.append(str(Path(__file__).parents[1]))
 from result_files import RESULTS, write_result
 
-# Published forward perplexities of language models with the same vocabulary and text, without a cache or a pointer.
+# Published forward perplexities of language models with the same vocabulary and text, without a
+# cache or a pointer.
 PUBLISHED = {
     "LSTM (Grave et al. 2017)": 99.3,
     "Zoneout + variational LSTM (Merity et al. 2017)": 100.9,
@@ -40,10 +41,15 @@ def training(run: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--run", type=Path, required=True, help="directory of the run")
     parser.add_argument(
-        "--test", type=Path, required=True, help="test part, as recipes/wikitext2/articles.py writes it"
+        "--test",
+        type=Path,
+        required=True,
+        help="test part, as recipes/wikitext2/articles.py writes it",
     )
     parser.add_argument("--output", type=Path, default=RESULTS / "wikitext2.json")
     arguments = parser.parse_args()
@@ -51,7 +57,10 @@ def main() -> None:
     found = evaluate([arguments.test], model, state="carry", batch_size=1, tokenize=False).total
     print(found)
     figures = {"test": asdict(found), "published": PUBLISHED, "vocabulary": len(model.vocab or ())}
-    figures |= {"fingerprint": fingerprint(model), "parameters": sum(p.numel() for p in model.bilm.parameters())}
+    figures |= {
+        "fingerprint": fingerprint(model),
+        "parameters": sum(p.numel() for p in model.bilm.parameters()),
+    }
     write_result(arguments.output, figures | {"training": training(arguments.run)})
 
 

@@ -1,11 +1,13 @@
-"""Interrupt computation at random moments, and fork while it runs: are later results of the process still correct?
+"""Interrupt computation at random moments, and fork while it runs: are later results of the process
+still correct?
 
     python benchmarks/reliability/interruptions.py [--times 200] [--forks 100] [--sanitize]
 
-Each kind of call runs in processes of its own, with 2 and with 4 threads. A timer interrupts the call as Ctrl-C would;
-the same call, not interrupted, must then give the same result as before. Forks happen while another thread embeds, and
-the child process embeds too. With --sanitize the kernels are built with AddressSanitizer (GCC), which ends a process at
-the first access to freed memory; forks are left out, since the sanitizer's own allocator does not survive them.
+Each kind of call runs in processes of its own, with 2 and with 4 threads. A timer interrupts the
+call as Ctrl-C would; the same call, not interrupted, must then give the same result as before.
+Forks happen while another thread embeds, and the child process embeds too. With --sanitize the
+kernels are built with AddressSanitizer (GCC), which ends a process at the first access to freed
+memory; forks are left out, since the sanitizer's own allocator does not survive them.
 """
 
 from __future__ import annotations
@@ -30,13 +32,18 @@ BENCHMARKS = Path(__file__).parents[1]
 THREADS = (2, 4)
 CHILD_SECONDS = 30  # a forked child that takes longer is considered to hang
 
-# --- One process -----------------------------------------------------------------------------------------------------
+# --- One process ----------------------------------------------------------------------------------
 
 
 def texts(count: int) -> list[list[str]]:
     draw = random.Random(0)
-    return [[draw.choice(("apple", "play", "bank", "cell")) + str(k % 50) for k in range(1, draw.randint(2, 40))]
-            for _ in range(count)]  # fmt: skip
+    return [
+        [
+            draw.choice(("apple", "play", "bank", "cell")) + str(k % 50)
+            for k in range(1, draw.randint(2, 40))
+        ]
+        for _ in range(count)
+    ]
 
 
 def embedding_call(kind: str) -> Callable[[], np.ndarray]:
@@ -48,7 +55,11 @@ def embedding_call(kind: str) -> Callable[[], np.ndarray]:
         embedder.clear_word_cache()
         if kind == "embed_stream":
             return next(embedder.embed_stream(sentences * 3))[0]  # the generator is abandoned
-        return embedder.encode(sentences) if kind == "encode" else np.concatenate(embedder.embed(sentences))
+        return (
+            embedder.encode(sentences)
+            if kind == "encode"
+            else np.concatenate(embedder.embed(sentences))
+        )
 
     return run
 
@@ -59,13 +70,18 @@ def elmo_call(freeze: bool) -> Callable[[], np.ndarray]:
     import elmokit
 
     model = elmokit.load()
-    elmo, ids = elmokit.Elmo(model.bilm, dropout=0.0, freeze=freeze), elmokit.batch_to_ids(texts(40))
+    elmo, ids = (
+        elmokit.Elmo(model.bilm, dropout=0.0, freeze=freeze),
+        elmokit.batch_to_ids(texts(40)),
+    )
 
     def run() -> np.ndarray:
         (mixed,) = elmo(ids).representations
         learned = [parameter for parameter in elmo.parameters() if parameter.requires_grad]
         gradients = torch.autograd.grad(mixed.square().mean(), learned)
-        return np.concatenate([mixed.detach().numpy().ravel(), *(each.numpy().ravel() for each in gradients)])
+        return np.concatenate(
+            [mixed.detach().numpy().ravel(), *(each.numpy().ravel() for each in gradients)]
+        )
 
     return run
 
@@ -80,7 +96,9 @@ CALLS: dict[str, Callable[[], Callable[[], np.ndarray]]] = {
 
 
 def interrupt(kind: str, threads: int, times: int) -> dict[str, int]:
-    """The number of interrupted calls, and of those after which a repeated call gave another result."""
+    """The number of interrupted calls, and of those after which a repeated call gave another
+    result.
+    """
     import torch
 
     torch.set_num_threads(threads)
@@ -103,7 +121,9 @@ def interrupt(kind: str, threads: int, times: int) -> dict[str, int]:
 
 
 def fork(times: int) -> dict[str, int]:
-    """The number of children forked while another thread embeds, and of those that gave the same vectors in time."""
+    """The number of children forked while another thread embeds, and of those that gave the same
+    vectors in time.
+    """
     import torch
 
     import elmokit
@@ -130,7 +150,7 @@ def fork(times: int) -> dict[str, int]:
     return counts
 
 
-# --- All of them -----------------------------------------------------------------------------------------------------
+# --- All of them ----------------------------------------------------------------------------------
 
 
 def run_process(environment: dict[str, str], *arguments: str) -> dict:
@@ -144,16 +164,28 @@ def run_process(environment: dict[str, str], *arguments: str) -> dict:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=200, help="interruptions in total, over all kinds of calls")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--times", type=int, default=200, help="interruptions in total, over all kinds of calls"
+    )
     parser.add_argument("--forks", type=int, default=100)
-    parser.add_argument("--sanitize", action="store_true", help="build the kernels with AddressSanitizer")
-    parser.add_argument("--one", nargs=3, metavar=("KIND", "THREADS", "TIMES"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--sanitize", action="store_true", help="build the kernels with AddressSanitizer"
+    )
+    parser.add_argument(
+        "--one", nargs=3, metavar=("KIND", "THREADS", "TIMES"), help=argparse.SUPPRESS
+    )
     arguments = parser.parse_args()
     if arguments.one:
         kind, threads, times = arguments.one
         warnings.simplefilter("ignore")
-        print(json.dumps(fork(int(times)) if kind == "fork" else interrupt(kind, int(threads), int(times))))
+        print(
+            json.dumps(
+                fork(int(times)) if kind == "fork" else interrupt(kind, int(threads), int(times))
+            )
+        )
         return 0
     sys.path += [str(BENCHMARKS), str(BENCHMARKS.parent / "tools")]
     from result_files import RESULTS, write_result
@@ -171,9 +203,15 @@ def main() -> int:
         if not arguments.sanitize:
             results["forks"] = run_process(environment, "--one", "fork", "2", str(arguments.forks))
             print(f"{'forks':30} {results['forks']}", flush=True)
-    write_result(RESULTS / "interruptions.json", {"calls": results}, "sanitized" if arguments.sanitize else "plain")
+    write_result(
+        RESULTS / "interruptions.json",
+        {"calls": results},
+        "sanitized" if arguments.sanitize else "plain",
+    )
     is_right = all(
-        "crashed" not in found and not found.get("different") and found.get("ended") == found.get("forked")
+        "crashed" not in found
+        and not found.get("different")
+        and found.get("ended") == found.get("forked")
         for found in results.values()
     )
     return 0 if is_right else 1

@@ -1,21 +1,22 @@
 """Damage files of many kinds, by default a thousand times each, and read them or resume from them.
 
-    python benchmarks/reliability/mutants.py [--mutants 1000] [--kinds store snapshot] [--output FILE]
+    python benchmarks/reliability/mutants.py [--mutants 1000] [--kinds store snapshot] [--output
+    FILE]
 
-Each mutant is a small, intact model, snapshot or store with one change: it is truncated, bytes are flipped or
-overwritten, a file is removed, or a value in its JSON, in the header of a tensor or in an entry is replaced by an
-absurd one. The outcomes:
+Each mutant is a small, intact model, snapshot or store with one change: it is truncated, bytes are
+flipped or overwritten, a file is removed, or a value in its JSON, in the header of a tensor or in
+an entry is replaced by an absurd one. The outcomes:
 
-    refused   an error meant for users: ValueError or OSError, which the command line prints on one line
+    refused   an error meant for users: ValueError or OSError
     equal     read, and equal to the intact one
-    other     read, and different: legal values under no checksum, such as a bit of a weight (see `Kind.checked`)
+    other     read, and different: legal values under no checksum (see `Kind.checked`)
     silent    read, and different, although a checksum covers the change
     crash     any other exception, or the end of the process
     hang      more than 10 seconds
     memory    more than 2 GB
 
-The last four are defects, for which the exit status is 1. Every kind runs in a process of its own, which is restarted
-after a mutant that ends it.
+The last four are defects, for which the exit status is 1. Every kind runs in a process of its own,
+which is restarted after a mutant that ends it.
 """
 
 from __future__ import annotations
@@ -42,18 +43,26 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "support")]
-from mutants_of_files import ANYWHERE, MUTATIONS, WRITERS, change_json, change_safetensors, mutate, remove  # noqa: E402
-from result_files import RESULTS, write_result  # noqa: E402
-from toy_run import settings_for, write_text  # noqa: E402
+from mutants_of_files import (
+    ANYWHERE,
+    MUTATIONS,
+    WRITERS,
+    change_json,
+    change_safetensors,
+    mutate,
+    remove,
+)
+from result_files import RESULTS, write_result
+from toy_run import settings_for, write_text
 
-from elmokit.checkpoints.loading import load  # noqa: E402
-from elmokit.config import BiLMConfig  # noqa: E402
-from elmokit.embed.embedder import Embedder  # noqa: E402
-from elmokit.embed.files import embed_file  # noqa: E402
-from elmokit.storage.store import EmbeddingStore  # noqa: E402
-from elmokit.text.vocab import Vocab, count_words  # noqa: E402
-from elmokit.train.config import PretrainConfig  # noqa: E402
-from elmokit.train.trainer import (  # noqa: E402
+from elmokit.checkpoints.loading import load
+from elmokit.config import BiLMConfig
+from elmokit.embed.embedder import Embedder
+from elmokit.embed.files import embed_file
+from elmokit.storage.store import EmbeddingStore
+from elmokit.text.vocab import Vocab, count_words
+from elmokit.train.config import PretrainConfig
+from elmokit.train.trainer import (
     Snapshot,
     Trainer,
     latest_snapshot,
@@ -70,7 +79,8 @@ class Kind(NamedTuple):
     """A kind of file.
 
     Attributes:
-        write: Writes an intact file or directory of this kind to a new directory, and returns its path.
+        write: Writes an intact file or directory of this kind to a new directory, and returns its
+            path.
         read: Reads it, and returns arrays that can be compared.
         checked: The suffixes of files that a checksum covers, so that no change may go unnoticed.
     """
@@ -80,7 +90,7 @@ class Kind(NamedTuple):
     checked: tuple[str, ...] = ()
 
 
-# --- Models ------------------------------------------------------------------------------------------------------
+# --- Models ---------------------------------------------------------------------------------------
 
 
 def read_model(path: Path) -> dict[str, np.ndarray]:
@@ -88,7 +98,7 @@ def read_model(path: Path) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in load(path).bilm.state_dict().items()}
 
 
-# --- Snapshots ---------------------------------------------------------------------------------------------------
+# --- Snapshots ------------------------------------------------------------------------------------
 
 
 def trainer(folder: Path, **changes: Any) -> Trainer:
@@ -118,12 +128,25 @@ def read_run(path: Path) -> dict[str, np.ndarray]:
     run.train_step()
     state: Snapshot = run.snapshot()
     progress = np.frombuffer(json.dumps(state.progress, sort_keys=True).encode(), np.uint8)
-    return {"progress": progress, **{name: tensor.numpy() for name, tensor in state.tensors.items()}}
+    return {
+        "progress": progress,
+        **{name: tensor.numpy() for name, tensor in state.tensors.items()},
+    }
 
 
-# --- Stores ------------------------------------------------------------------------------------------------------
+# --- Stores ---------------------------------------------------------------------------------------
 
-LINES = ["the cat sat", "", "naïve 词向量 the", "a b", "c", "the the", "x", "the dog and the cat", "y z"]
+LINES = [
+    "the cat sat",
+    "",
+    "naïve 词向量 the",
+    "a b",
+    "c",
+    "the the",
+    "x",
+    "the dog and the cat",
+    "y z",
+]
 
 
 @cache
@@ -137,7 +160,9 @@ def write_store(folder: Path) -> Path:
     """The store of a short text, next to it."""
     folder.mkdir()
     (folder / "text.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
-    embed_file(folder / "text.txt", folder / "store", embedder(), state="carry", sentences_per_part=2)
+    embed_file(
+        folder / "text.txt", folder / "store", embedder(), state="carry", sentences_per_part=2
+    )
     return folder / "store"
 
 
@@ -145,10 +170,13 @@ def read_vectors(path: Path) -> dict[str, np.ndarray]:
     """The words and vectors of every line."""
     lines = list(EmbeddingStore(path))
     words = json.dumps([words for words, _ in lines]).encode()
-    return {"words": np.frombuffer(words, np.uint8), "vectors": np.concatenate([vectors for _, vectors in lines])}
+    return {
+        "words": np.frombuffer(words, np.uint8),
+        "vectors": np.concatenate([vectors for _, vectors in lines]),
+    }
 
 
-# --- Mutants -----------------------------------------------------------------------------------------------------
+# --- Mutants --------------------------------------------------------------------------------------
 
 EVERYWHERE = (*ANYWHERE, remove, change_json, change_safetensors)
 KINDS = {
@@ -164,7 +192,8 @@ MUTATIONS.update(dict.fromkeys(("snapshot", "store"), EVERYWHERE))
 def is_equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
     """Whether the same arrays have the same bytes."""
     return one.keys() == other.keys() and all(
-        one[name].shape == other[name].shape and one[name].tobytes() == other[name].tobytes() for name in one
+        one[name].shape == other[name].shape and one[name].tobytes() == other[name].tobytes()
+        for name in one
     )
 
 
@@ -187,7 +216,9 @@ def outcome(kind: Kind, mutant: Path, sound: dict[str, np.ndarray], change: str)
 
 
 class _Hang(BaseException):
-    """Reading took too long. A BaseException, since readers convert exceptions to errors of their own."""
+    """Reading took too long. A BaseException, since readers convert exceptions to errors of their
+    own.
+    """
 
 
 def _hang(*_: object) -> None:
@@ -195,11 +226,15 @@ def _hang(*_: object) -> None:
 
 
 def run_kind(name: str, folder: Path, begin: int, end: int) -> None:
-    """Write the number, change, outcome and peak memory (bytes) of each mutant to `lines`, a JSON list a line."""
+    """Write the number, change, outcome and peak memory (bytes) of each mutant to `lines`, a JSON
+    list a line.
+    """
     torch.set_num_threads(1)
     kind, lines = KINDS[name], (folder / "lines").open("w", buffering=1)
     sound = kind.write(folder / "sound")
-    shutil.copytree(sound, folder / "reference") if sound.is_dir() else shutil.copy(sound, folder / "reference")
+    shutil.copytree(sound, folder / "reference") if sound.is_dir() else shutil.copy(
+        sound, folder / "reference"
+    )
     content = kind.read(sound)
     if not is_equal(kind.read(sound), content):
         sys.exit(f"{name}: two readings of the same differ")
@@ -222,7 +257,9 @@ def run_kind(name: str, folder: Path, begin: int, end: int) -> None:
 
 def damage(mutant: Path, name: str, number: int) -> str:
     """Change one file of a mutant; returns the file and the change."""
-    inner = mutant / sorted(path.name for path in mutant.iterdir())[0] if name == "snapshot" else mutant
+    inner = (
+        mutant / sorted(path.name for path in mutant.iterdir())[0] if name == "snapshot" else mutant
+    )
     return mutate(inner, name, random.Random(f"{name} {number}"))
 
 
@@ -232,7 +269,9 @@ def results_of(name: str, count: int) -> Iterator[tuple[str, str, int]]:
     while done < count:
         with tempfile.TemporaryDirectory(prefix="elmokit-mutants-") as folder:
             # Forked, so that PyTorch is imported once; nothing has computed in this process.
-            run = get_context("fork").Process(target=run_kind, args=(name, Path(folder), done, count))
+            run = get_context("fork").Process(
+                target=run_kind, args=(name, Path(folder), done, count)
+            )
             run.start()
             run.join()
             lines = [json.loads(line) for line in (Path(folder) / "lines").read_text().splitlines()]
@@ -249,10 +288,14 @@ def results_of(name: str, count: int) -> Iterator[tuple[str, str, int]]:
 
 def main() -> int:
     """Try all kinds; the status is 1 if there is a defect."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--mutants", type=int, default=1000, help="mutants of each kind")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--output", type=Path, default=None, help=f"e.g. {RESULTS / 'mutants.json'}")
+    parser.add_argument(
+        "--output", type=Path, default=None, help=f"e.g. {RESULTS / 'mutants.json'}"
+    )
     arguments = parser.parse_args()
     kinds: dict[str, dict[str, Any]] = {}
     for name in arguments.kinds:
@@ -264,7 +307,10 @@ def main() -> int:
             if result.split()[0].rstrip(":") in DEFECTS:
                 print(f"  {change}: {result}", flush=True)
     defects = sum(counts.get(defect, 0) for counts in kinds.values() for defect in DEFECTS)
-    write_result(arguments.output, {"mutants_of_each_kind": arguments.mutants, "defects": defects, "kinds": kinds})
+    write_result(
+        arguments.output,
+        {"mutants_of_each_kind": arguments.mutants, "defects": defects, "kinds": kinds},
+    )
     return 1 if defects else 0
 
 

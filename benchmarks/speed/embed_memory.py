@@ -2,8 +2,9 @@
 
     python benchmarks/speed/embed_memory.py TEXT... [--megabytes 50] [--dtype bfloat16]
 
-The texts (plain, .gz or .zst, one sentence per line) are repeated up to the given size and embedded in a separate
-process, whose peak resident memory is recorded. The vectors go to a temporary directory.
+The texts (plain, .gz or .zst, one sentence per line) are repeated up to the given size and embedded
+in a separate process, whose peak resident memory is recorded. The vectors go to a temporary
+directory.
 """
 
 import argparse
@@ -26,7 +27,9 @@ MEGABYTE = 1_000_000
 
 
 def repeat(texts: list[Path], size: int, path: Path) -> None:
-    """Write a file of at most `size` bytes by repeating the texts, without the line that would exceed it."""
+    """Write a file of at most `size` bytes by repeating the texts, without the line that would
+    exceed it.
+    """
     with path.open("wb") as stream:
         for line in chain.from_iterable(read_lines(text) for text in cycle(texts)):
             encoded = line.encode() + b"\n"
@@ -45,9 +48,13 @@ def embed(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("texts", type=Path, nargs="+")
-    parser.add_argument("--model", help="directory or name; the bundled English model when not given")
+    parser.add_argument(
+        "--model", help="directory or name; the bundled English model when not given"
+    )
     parser.add_argument("--layers", default="mix", choices=("mix", "average", "top", "all"))
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--storage-dtype", default="float16", choices=("float32", "float16"))
@@ -67,7 +74,9 @@ def main() -> None:
             "model": arguments.model or "en-small",
             **json.loads(printed.splitlines()[-1]),
             "text_megabytes": text.stat().st_size / MEGABYTE,
-            "vectors_megabytes": round(sum(part.stat().st_size for part in vectors.iterdir()) / MEGABYTE),
+            "vectors_megabytes": round(
+                sum(part.stat().st_size for part in vectors.iterdir()) / MEGABYTE
+            ),
         }
     print(json.dumps(report, indent=1))
     write_result(arguments.output, report)

@@ -1,10 +1,13 @@
-"""Words per second from a text file to the vectors of all layers on disk, compared with the same text in memory.
+"""Words per second from a text file to the vectors of all layers on disk, compared with the same
+text in memory.
 
-    python benchmarks/speed/file_to_file.py TEXT --model MODEL [--megabytes 10] [--dtype bfloat16] [--repeats 3]
+    python benchmarks/speed/file_to_file.py TEXT --model MODEL [--megabytes 10] [--dtype bfloat16]
+    [--repeats 3]
 
-TEXT is tokenized, one sentence per line. `embed_file` writes all layers of its first megabytes in float16, to the same
-files as `elmokit embed`. `Embedder.embed_stream` computes the same arrays in memory, some thousand words at a time, and
-drops them. Both run in alternation, with a warmed-up model and an empty word cache.
+TEXT is tokenized, one sentence per line. `embed_file` writes all layers of its first megabytes in
+float16, to the same files as `elmokit embed`. `Embedder.embed_stream` computes the same arrays in
+memory, some thousand words at a time, and drops them. Both run in alternation, with a warmed-up
+model and an empty word cache.
 """
 
 import argparse
@@ -48,7 +51,9 @@ def to_file(embedder: Embedder, text: Path, output: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("text", type=Path)
     parser.add_argument("--model", required=True)
     parser.add_argument("--megabytes", type=float, default=10)
@@ -64,19 +69,26 @@ def main() -> None:
         sentences = [line.split() for line in lines]
         words = sum(map(len, sentences))
         embedder.embed(sentences[:64], layers="all")
-        pairs = [(in_memory(embedder, sentences), to_file(embedder, text, output)) for _ in range(given.repeats)]
+        pairs = [
+            (in_memory(embedder, sentences), to_file(embedder, text, output))
+            for _ in range(given.repeats)
+        ]
         size = text.stat().st_size
     ratio = statistics.median(file / memory for memory, file in pairs)
     memory, file = (words / statistics.median(side) for side in zip(*pairs, strict=True))
     print(
-        f"{size:,} bytes, {words:,} words: {memory:,.0f} words/s in memory, {file:,.0f} from file to file; "
-        f"the file costs {100 * (ratio - 1):+.1f} %"
+        f"{size:,} bytes, {words:,} words: {memory:,.0f} words/s in memory, {file:,.0f} from file "
+        f"to file; the file costs {100 * (ratio - 1):+.1f} %"
     )
     name = Path(given.model).name
     figures = {
-        "bytes": size, "words": words, "words_per_second_in_memory": memory, "words_per_second_file_to_file": file,
-        "seconds_in_memory_and_to_file": pairs, "ratio": ratio,
-    }  # fmt: skip
+        "bytes": size,
+        "words": words,
+        "words_per_second_in_memory": memory,
+        "words_per_second_file_to_file": file,
+        "seconds_in_memory_and_to_file": pairs,
+        "ratio": ratio,
+    }
     write_result(given.results, figures, f"{name} {given.dtype}")
 
 

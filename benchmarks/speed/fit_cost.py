@@ -1,11 +1,12 @@
-"""Memory and time of `fit`: a named-entity tagger with ELMo (layers first computed, then cached) and without ELMo.
+"""Memory and time of `fit`: a named-entity tagger with ELMo (layers first computed, then cached)
+and without ELMo.
 
     python benchmarks/speed/fit_cost.py --data CONLL2003 [--model NAME_OR_PATH] [--epochs 3]
 
-Each run is a separate process, whose peak resident memory is recorded. The first run fills an empty cache, which the
-second one reads. The time of an epoch includes scoring the development set, and is the median over the epochs. The
-processor time, which depends less on the load of the machine, is that of the whole run. CONLL2003 holds eng.train,
-eng.testa and eng.testb.
+Each run is a separate process, whose peak resident memory is recorded. The first run fills an empty
+cache, which the second one reads. The time of an epoch includes scoring the development set, and is
+the median over the epochs. The processor time, which depends less on the load of the machine, is
+that of the whole run. CONLL2003 holds eng.train, eng.testa and eng.testb.
 """
 
 import argparse
@@ -37,7 +38,9 @@ def child(arguments: argparse.Namespace) -> dict[str, Any]:
     files = [arguments.data / name for name in FILES]
     model = None if arguments.child == "none" else arguments.model
     start = time.process_time()
-    _, report = fit(TaggingTask(), *files, model=model, words=words, config=config, cache=arguments.cache)
+    _, report = fit(
+        TaggingTask(), *files, model=model, words=words, config=config, cache=arguments.cache
+    )
     return {
         "peak_megabytes": peak_megabytes(),
         "epoch_seconds": round(median(epoch.seconds for epoch in report.epochs), 1),
@@ -49,9 +52,15 @@ def child(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help=f"directory with {', '.join(FILES)}")
-    parser.add_argument("--model", help="name or directory of the biLM; the bundled one when not given")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help=f"directory with {', '.join(FILES)}"
+    )
+    parser.add_argument(
+        "--model", help="name or directory of the biLM; the bundled one when not given"
+    )
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--output", type=Path, default=RESULTS / "fit_cost.json")

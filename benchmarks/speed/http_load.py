@@ -1,19 +1,22 @@
-"""Load for a server: requests over persistent connections, with or without waiting for the previous answers.
+"""Load for a server: requests over persistent connections, with or without waiting for the previous
+answers.
 
     python benchmarks/speed/http_load.py < JOB
 
 A job is a JSON object with host, port, path, bodies (JSON values), and one of these settings:
 
-- `clients`: the number of clients, each of which sends its next request when the previous one is answered, until all
-  bodies have been sent;
-- `rate` and `seconds`: the number of requests per second, which are sent whether or not earlier ones were answered.
+- `clients`: the number of clients, each of which sends its next request when the previous one is
+  answered, until all bodies have been sent;
+- `rate` and `seconds`: the number of requests per second, which are sent whether or not earlier
+  ones were answered.
 
-Prints a JSON object with the total seconds, [status, seconds] of each request (status 0 means that no answer came), and
-the number of requests that were sent again. With `rate`, the time of a request begins when it was due. HTTP is
-implemented here, since a client library takes more processor time than the server that is measured.
+Prints a JSON object with the total seconds, [status, seconds] of each request (status 0 means that
+no answer came), and the number of requests that were sent again. With `rate`, the time of a request
+begins when it was due. HTTP is implemented here, since a client library takes more processor time
+than the server that is measured.
 
-Like any client, it sends a request again, on another connection, if the server closed the first one because it had been
-idle for a minute.
+Like any client, it sends a request again, on another connection, if the server closed the first one
+because it had been idle for a minute.
 """
 
 from __future__ import annotations
@@ -84,9 +87,14 @@ class Load:
 
     def __init__(self, job: dict[str, Any]) -> None:
         self._job, self.outcomes = job, list[Outcome]()
-        head = f"POST {job['path']} HTTP/1.1\r\nHost: {job['host']}\r\nContent-Type: application/json\r\n"
+        head = (
+            f"POST {job['path']} HTTP/1.1\r\nHost: {job['host']}\r\nContent-Type: "
+            f"application/json\r\n"
+        )
         bodies = [json.dumps(body).encode() for body in job["bodies"]]
-        self._requests = [f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body for body in bodies]
+        self._requests = [
+            f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body for body in bodies
+        ]
         self._idle: list[Connection] = []
         self.sent_again = 0
 
@@ -111,7 +119,9 @@ class Load:
             self._idle.append(connection)
 
     async def closed(self, clients: int) -> None:
-        """Run `clients` clients, each with one request at a time, until all bodies have been sent."""
+        """Run `clients` clients, each with one request at a time, until all bodies have been
+        sent.
+        """
         requests = iter(self._requests)
 
         async def client(requests: Iterator[bytes]) -> None:
@@ -123,7 +133,9 @@ class Load:
     async def open(self, rate: float, seconds: float) -> None:
         """Send `rate` requests per second, cycling through the bodies."""
         began, pending = perf_counter(), set[asyncio.Task[None]]()
-        for number, request in zip(range(round(rate * seconds)), cycle(self._requests), strict=False):
+        for number, request in zip(
+            range(round(rate * seconds)), cycle(self._requests), strict=False
+        ):
             due = began + number / rate
             if (wait := due - perf_counter()) > 0:
                 await asyncio.sleep(wait)

@@ -1,9 +1,11 @@
-"""Start-up time of a fresh process: imports, `elmokit --help` and a first vector, and the imports of the peers.
+"""Start-up time of a fresh process: imports, `elmokit --help` and a first vector, and the imports
+of the peers.
 
     python benchmarks/speed/import_time.py [--environments DIRECTORY] [--repeats 5] [--quick]
 
-All commands are run in turn, as often as --repeats says. The results are medians of wall-clock seconds, and include the
-start of Python itself, which is also measured alone. Peers are left out if no environments are given.
+All commands are run in turn, as often as --repeats says. The results are medians of wall-clock
+seconds, and include the start of Python itself, which is also measured alone. Peers are left out if
+no environments are given.
 """
 
 import argparse
@@ -19,9 +21,11 @@ from measuring import PEERS, RESULTS, write_result
 OURS = {
     "python alone": "pass",
     "import elmokit": "import elmokit",
-    "elmokit --help": "import sys; from elmokit.cli import main; sys.argv = ['elmokit', '--help']; main()",
+    "elmokit --help": "import sys; from elmokit.cli import main; sys.argv = ['elmokit', "
+    "'--help']; main()",
     "elmokit.Embedder": "from elmokit import Embedder",
-    "a first vector of en-small": "import elmokit; elmokit.Embedder.load().embed(['One sentence .'])",
+    "a first vector of "
+    "en-small": "import elmokit; elmokit.Embedder.load().embed(['One sentence .'])",
 }
 THEIRS = {
     "allennlp": "from allennlp.modules.elmo import Elmo",
@@ -48,17 +52,23 @@ def seconds(command: list[str]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--environments", type=Path, help="directory that peers/install.sh creates")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="one repeat; no result file unless --output names one")
+    parser.add_argument(
+        "--quick", action="store_true", help="one repeat; no result file unless --output names one"
+    )
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     if not arguments.quick and arguments.output is None:
         arguments.output = RESULTS / "import_time.json"
     asked = commands(arguments.environments)
     for command in asked.values():
-        seconds(command)  # the first run reads files from disk; later ones find them in the page cache
+        seconds(
+            command
+        )  # the first run reads files from disk; later ones find them in the page cache
     taken: dict[str, list[float]] = {name: [] for name in asked}
     for _ in range(1 if arguments.quick else arguments.repeats):
         for name, command in asked.items():

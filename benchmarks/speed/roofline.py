@@ -1,4 +1,6 @@
-"""The roofline: the least number of operations of a task, divided by the best rate that this machine reaches."""
+"""The roofline: the least number of operations of a task, divided by the best rate that this
+machine reaches.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ BYTES_OF_A_WORD, MARKS_OF_A_WORD = 48, 2
 Product = Callable[[], object]
 
 
-# --- Operations: a multiplication and an addition count as two -----------------------------------------------------
+# --- Operations: a multiplication and an addition count as two ------------------------------------
 
 
 def product_operations(rows: int, inputs: int, outputs: int) -> int:
@@ -33,7 +35,8 @@ def product_operations(rows: int, inputs: int, outputs: int) -> int:
 def word_operations(char_cnn: CharCNNConfig, dim: int, word: str) -> int:
     """Operations of the character encoder for one word: convolutions, highway layers, projection.
 
-    Positions after the word hold padding, for which each filter has the same value everywhere: they count once.
+    Positions after the word hold padding, for which each filter has the same value everywhere: they
+    count once.
     """
     characters = min(len(word.encode()), BYTES_OF_A_WORD) + MARKS_OF_A_WORD
     operations, filters = 0, char_cnn.num_filters
@@ -58,28 +61,33 @@ def recurrent_operations(config: BiLMConfig, rows: int) -> int:
 def embedding_operations(config: BiLMConfig, sentences: Iterable[Sequence[str]]) -> int:
     """The least number of operations for all layers of all sentences.
 
-    Counted once for each distinct word: the character encoder, and the first layer's input products in both directions.
-    Counted for each word, in both directions: the recurrent products and projections of every layer, and the input
-    products of the upper ones. Boundaries only count among the distinct words, since the first one has the same effect
-    on every sentence, and the last one has none.
+    Counted once for each distinct word: the character encoder, and the first layer's input products
+    in both directions. Counted for each word, in both directions: the recurrent products and
+    projections of every layer, and the input products of the upper ones. Boundaries only count
+    among the distinct words, since the first one has the same effect on every sentence, and the
+    last one has none.
     """
     sentences = list(sentences)
     assert config.char_cnn is not None
     distinct = {BOS, EOS, *(word for words in sentences for word in words)}
     positions = sum(map(len, sentences))
-    operations = sum(word_operations(config.char_cnn, config.lstm.projection_dim, word) for word in distinct)
+    operations = sum(
+        word_operations(config.char_cnn, config.lstm.projection_dim, word) for word in distinct
+    )
     operations += 2 * input_operations(config, len(distinct))
     layers = config.lstm.num_layers
     operations += 2 * layers * recurrent_operations(config, positions)
     return operations + 2 * (layers - 1) * input_operations(config, positions)
 
 
-def training_operations(config: BiLMConfig, words: Sequence[str], positions: int, samples: int) -> int:
+def training_operations(
+    config: BiLMConfig, words: Sequence[str], positions: int, samples: int
+) -> int:
     """The least number of operations of a training step.
 
-    The same as for embedding, except that the first layer's input products are counted for each position, since dropout
-    makes every input different, and that the sampled softmax is added. The gradients of the inputs and of the weights
-    together cost twice as much as the forward pass.
+    The same as for embedding, except that the first layer's input products are counted for each
+    position, since dropout makes every input different, and that the sampled softmax is added. The
+    gradients of the inputs and of the weights together cost twice as much as the forward pass.
 
     Args:
         config: The model.
@@ -90,20 +98,28 @@ def training_operations(config: BiLMConfig, words: Sequence[str], positions: int
     assert config.char_cnn is not None
     dim, layers = config.lstm.projection_dim, config.lstm.num_layers
     forward = sum(word_operations(config.char_cnn, dim, word) for word in words)
-    forward += 2 * layers * (recurrent_operations(config, positions) + input_operations(config, positions))
+    forward += (
+        2 * layers * (recurrent_operations(config, positions) + input_operations(config, positions))
+    )
     forward += 2 * product_operations(positions, dim, samples + 1)
     return 3 * forward
 
 
-# --- Rate: operations per second ----------------------------------------------------------------------------------
+# --- Rate: operations per second ------------------------------------------------------------------
 
 
 def torch_linear(rows: int, inputs: int, outputs: int, dtype: str) -> Product:
     """A product in PyTorch, with the weight stored as in a linear layer."""
     if dtype == "int8":
-        x, weight = (torch.randint(-9, 9, shape, dtype=torch.int8) for shape in ((rows, inputs), (outputs, inputs)))
+        x, weight = (
+            torch.randint(-9, 9, shape, dtype=torch.int8)
+            for shape in ((rows, inputs), (outputs, inputs))
+        )
         return lambda: torch._int_mm(x, weight.T)  # pyright: ignore[reportPrivateImportUsage]
-    x, weight = torch.randn(rows, inputs, dtype=DTYPES[dtype]), torch.randn(outputs, inputs, dtype=DTYPES[dtype])
+    x, weight = (
+        torch.randn(rows, inputs, dtype=DTYPES[dtype]),
+        torch.randn(outputs, inputs, dtype=DTYPES[dtype]),
+    )
     return lambda: torch.nn.functional.linear(x, weight)
 
 
@@ -111,20 +127,29 @@ def torch_matmul(rows: int, inputs: int, outputs: int, dtype: str) -> Product | 
     """The same with a transposed weight, which suits some shapes better."""
     if dtype == "int8":
         return None
-    x, weight = torch.randn(rows, inputs, dtype=DTYPES[dtype]), torch.randn(inputs, outputs, dtype=DTYPES[dtype])
+    x, weight = (
+        torch.randn(rows, inputs, dtype=DTYPES[dtype]),
+        torch.randn(inputs, outputs, dtype=DTYPES[dtype]),
+    )
     return lambda: x @ weight
 
 
 def elmokit_product(rows: int, inputs: int, outputs: int, dtype: str) -> Product | None:
-    """elmokit's product with a prepacked weight; in int8 the quantisation of the rows is included."""
+    """elmokit's product with a prepacked weight; in int8 the quantisation of the rows is
+    included.
+    """
     kind = DTYPES.get(dtype, torch.int8)
     if not has_prepacked_products(torch.device("cpu"), kind, inputs):
         return None
-    x, weight = torch.randn(rows, inputs).to(value_dtype(kind)), prepack(torch.randn(outputs, inputs), kind)
+    x, weight = (
+        torch.randn(rows, inputs).to(value_dtype(kind)),
+        prepack(torch.randn(outputs, inputs), kind),
+    )
     return lambda: product(x, weight)
 
 
-# By library: a factory of a product (rows, inputs, outputs, dtype), which returns None for unsupported types.
+# By library: a factory of a product (rows, inputs, outputs, dtype), which returns None for
+# unsupported types.
 PRODUCTS: dict[str, Callable[[int, int, int, str], Product | None]] = {
     "linear": torch_linear,
     "matmul": torch_matmul,
@@ -161,8 +186,14 @@ def _one_thread_each(make: Callable[[], Product | None], threads: int) -> float:
 
 @torch.no_grad()
 def product_rates(config: BiLMConfig, dtype: str, rows: Sequence[int] = ROWS) -> dict[str, float]:
-    """Operations per second of products of the model's shapes: each on all threads, and one on each thread."""
-    dim, cell_dim, threads = config.lstm.projection_dim, config.lstm.cell_dim, torch.get_num_threads()
+    """Operations per second of products of the model's shapes: each on all threads, and one on each
+    thread.
+    """
+    dim, cell_dim, threads = (
+        config.lstm.projection_dim,
+        config.lstm.cell_dim,
+        torch.get_num_threads(),
+    )
     shapes = [(m, *sides) for m in rows for sides in ((dim, 4 * cell_dim), (cell_dim, dim))]
     rates = {}
     for (library, make_product), shape in itertools.product(PRODUCTS.items(), shapes):
@@ -171,9 +202,13 @@ def product_rates(config: BiLMConfig, dtype: str, rows: Sequence[int] = ROWS) ->
         if product is None:
             continue
         name = "{} ({}, {}) x ({}, {})".format(library, *shape[:2], *shape[1:])
-        rates[f"{name}, all threads together"] = product_operations(*shape) * _calls_per_second(product)
+        rates[f"{name}, all threads together"] = product_operations(*shape) * _calls_per_second(
+            product
+        )
         if threads > 1:
-            rates[f"{name}, one thread each"] = product_operations(*shape) * _one_thread_each(make, threads)
+            rates[f"{name}, one thread each"] = product_operations(*shape) * _one_thread_each(
+                make, threads
+            )
     return rates
 
 

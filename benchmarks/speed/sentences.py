@@ -1,11 +1,15 @@
-"""Sentences of a text. Needs only the standard library, since two_versions.py runs it with another elmokit."""
+"""Sentences of a text. Needs only the standard library, since two_versions.py runs it with another
+elmokit.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 
-def first_sentences(text: Path, sentences: int | None = None, words: int | None = None) -> list[list[str]]:
+def first_sentences(
+    text: Path, sentences: int | None = None, words: int | None = None
+) -> list[list[str]]:
     """Sentences from the beginning of a text, without blank lines.
 
     Args:

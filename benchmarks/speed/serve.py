@@ -1,24 +1,27 @@
-"""The server: its throughput compared with `Embedder`, its latency at half of that rate, and its behaviour in overload.
+"""The server: its throughput compared with `Embedder`, its latency at half of that rate, and its
+behaviour in overload.
 
-    python benchmarks/speed/serve.py TEXT... [--model NAME_OR_PATH] [--dtype float32] [--repeats 5] [--quick]
+    python benchmarks/speed/serve.py TEXT... [--model NAME_OR_PATH] [--dtype float32] [--repeats 5]
+    [--quick]
 
-TEXT is raw (plain, .gz or .zst), one sentence per line; the sentences are the first 20 words of each line that has at
-least 20. Everything runs on this machine: the server, the load (http_load.py, in a separate process) and, in turn with
-them, `Embedder`.
+TEXT is raw (plain, .gz or .zst), one sentence per line; the sentences are the first 20 words of
+each line that has at least 20. Everything runs on this machine: the server, the load (http_load.py,
+in a separate process) and, in turn with them, `Embedder`.
 
-- Throughput: 64 clients, each with one request of one sentence at a time, in the form of OpenAI's client (base64). It
-  is compared with `Embedder.encode` of the same sentences, in turn for each part of the text. After the first part,
-  neither word cache is empty.
-- Latency: sentences are sent at half of that rate, whether or not earlier ones have been answered. A request's time
-  begins when it is due.
-- Overload: ten times the words per second of the throughput, in requests of 50 sentences. This gives the number of
-  refused requests and the time to refuse them, the number of requests without any answer, and the memory of the server
-  every second.
-- Beside a long request: the times of /compare and /embed while /score works on 7 texts of 2,000 words, and of /embed
-  while 1,000 texts of 100 words are embedded, as LangChain sends them.
-- Uses of a word: /senses and /neighbors the first and the second time, in a corpus of 20 MB, and in one of 20,000 lines
-  each of which has the word.
-- Heads: one header of 161 MB, with the time of /health meanwhile, and connections whose heads are sent by half.
+- Throughput: 64 clients, each with one request of one sentence at a time, in the form of OpenAI's
+  client (base64). It is compared with `Embedder.encode` of the same sentences, in turn for each
+  part of the text. After the first part, neither word cache is empty.
+- Latency: sentences are sent at half of that rate, whether or not earlier ones have been answered.
+  A request's time begins when it is due.
+- Overload: ten times the words per second of the throughput, in requests of 50 sentences. This
+  gives the number of refused requests and the time to refuse them, the number of requests without
+  any answer, and the memory of the server every second.
+- Beside a long request: the times of /compare and /embed while /score works on 7 texts of 2,000
+  words, and of /embed while 1,000 texts of 100 words are embedded, as LangChain sends them.
+- Uses of a word: /senses and /neighbors the first and the second time, in a corpus of 20 MB, and in
+  one of 20,000 lines each of which has the word.
+- Heads: one header of 161 MB, with the time of /health meanwhile, and connections whose heads are
+  sent by half.
 
 On two idle cores it takes about five minutes.
 """
@@ -79,18 +82,32 @@ class Server:
 
     def load(self, bodies: list[Figures], **job: float) -> Figures:
         """Send requests; returns the outcomes as http_load.py prints them."""
-        request = {"host": "127.0.0.1", "port": self.port, "path": "/v1/embeddings", "bodies": bodies, **job}
+        request = {
+            "host": "127.0.0.1",
+            "port": self.port,
+            "path": "/v1/embeddings",
+            "bodies": bodies,
+            **job,
+        }
         script = Path(__file__).with_name("http_load.py")
         done = subprocess.run(
-            [sys.executable, str(script)], input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=True
+            [sys.executable, str(script)],
+            input=json.dumps(request),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
         )
         return json.loads(done.stdout)
 
     def ask(self, path: str, body: Figures | None = None) -> tuple[Any, float]:
-        """The JSON value of an answer, and its time in seconds. RuntimeError unless its status is 200."""
+        """The JSON value of an answer, and its time in seconds. RuntimeError unless its status is
+        200.
+        """
         began = time.perf_counter()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
+        connection.request(
+            "GET" if body is None else "POST", path, None if body is None else json.dumps(body)
+        )
         response = connection.getresponse()
         content = response.read()
         connection.close()
@@ -113,7 +130,9 @@ def sentences_of(arguments: argparse.Namespace) -> list[str]:
     lines = (line.split() for text in arguments.texts for line in read_lines(text))
     sentences = dict.fromkeys(" ".join(words[:LENGTH]) for words in lines if len(words) >= LENGTH)
     if len(sentences) < (least := CLIENTS * (arguments.repeats + 1)):
-        raise ValueError(f"the text has {len(sentences)} sentences of {LENGTH} words, and {least} are needed")
+        raise ValueError(
+            f"the text has {len(sentences)} sentences of {LENGTH} words, and {least} are needed"
+        )
     return list(sentences)[: arguments.sentences]
 
 
@@ -150,7 +169,9 @@ def throughput(server: Server, embedder: Embedder, sentences: list[str], repeats
 
 def half_load(server: Server, sentences: list[str], rate: float, seconds: float) -> Figures:
     """Latencies in seconds at a rate of sentences per second."""
-    outcomes = server.load([body_of([sentence]) for sentence in sentences], rate=rate, seconds=seconds)["outcomes"]
+    outcomes = server.load(
+        [body_of([sentence]) for sentence in sentences], rate=rate, seconds=seconds
+    )["outcomes"]
     times = [taken for status, taken in outcomes if status == 200]
     return {
         "rate": rate,
@@ -162,9 +183,14 @@ def half_load(server: Server, sentences: list[str], rate: float, seconds: float)
     }
 
 
-def overload(server: Server, sentences: list[str], words_per_second: float, seconds: float) -> Figures:
+def overload(
+    server: Server, sentences: list[str], words_per_second: float, seconds: float
+) -> Figures:
     """Outcomes of requests at a rate of words per second, and the memory of the server."""
-    texts = [sentences[begin : begin + OVERLOAD_SENTENCES] for begin in range(0, len(sentences), OVERLOAD_SENTENCES)]
+    texts = [
+        sentences[begin : begin + OVERLOAD_SENTENCES]
+        for begin in range(0, len(sentences), OVERLOAD_SENTENCES)
+    ]
     rate = words_per_second / (OVERLOAD_SENTENCES * LENGTH)
     memory: list[float] = []
     ended = threading.Event()
@@ -193,11 +219,13 @@ def overload(server: Server, sentences: list[str], words_per_second: float, seco
         "refused_p99": quantile(refused, 0.99) if refused else None,
         "refused_max": max(refused, default=None),
         "memory_mib": memory,
-        "memory_growth_mib": max(memory[-fifth:]) - max(memory[fifth : 2 * fifth] or memory[:1]) if memory else None,
+        "memory_growth_mib": max(memory[-fifth:]) - max(memory[fifth : 2 * fifth] or memory[:1])
+        if memory
+        else None,
     }
 
 
-# --- Beside others ---------------------------------------------------------------------------------------------------
+# --- Beside others --------------------------------------------------------------------------------
 
 
 def beside(server: Server, long: tuple[str, Figures], short: dict[str, Figures | None]) -> Figures:
@@ -221,13 +249,18 @@ def long_requests(server: Server, sentences: list[str], words: int) -> Figures:
     texts = [" ".join(sentences[begin:]).split()[:words] for begin in range(0, 700, 100)]
     batch = body_of([" ".join(sentences[begin : begin + 5]) for begin in range(words // 2)])
     return {
-        "idle": {path: quantile([server.ask(path, body)[1] for _ in range(20)], 0.5) for path, body in short.items()},
+        "idle": {
+            path: quantile([server.ask(path, body)[1] for _ in range(20)], 0.5)
+            for path, body in short.items()
+        },
         "score_7_texts": beside(server, ("/score", {"inputs": texts}), short),
         "embed_1000_texts": beside(server, ("/v1/embeddings", batch), {"/embed": short["/embed"]}),
     }
 
 
-def uses_of_words(arguments: argparse.Namespace, words: list[str], lines: Iterable[str], size: int) -> Figures:
+def uses_of_words(
+    arguments: argparse.Namespace, words: list[str], lines: Iterable[str], size: int
+) -> Figures:
     """The seconds of searches in a corpus of the first lines, of `size` bytes."""
     with tempfile.TemporaryDirectory() as directory:
         corpus, written = Path(directory) / "corpus.txt", 0
@@ -240,7 +273,10 @@ def uses_of_words(arguments: argparse.Namespace, words: list[str], lines: Iterab
         with Server(arguments, "--corpus", str(corpus)) as server:
             for word in words:
                 answers = [server.ask("/senses", {"word": word}) for _ in range(2)]
-                near = [server.ask("/neighbors", {"word": word, "sentence": f"It is a {word}."})[1] for _ in range(2)]
+                near = [
+                    server.ask("/neighbors", {"word": word, "sentence": f"It is a {word}."})[1]
+                    for _ in range(2)
+                ]
                 senses = [seconds for _, seconds in answers]
                 uses = answers[0][0]["uses_in_corpus"]
                 figures[word] = {"uses": uses, "senses": senses, "neighbors_after_senses": near}
@@ -282,16 +318,24 @@ def heads(server: Server) -> Figures:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("texts", type=Path, nargs="+")
     parser.add_argument("--model", default="en-small")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--sentences", type=int, default=12_000, help="maximum number of sentences to read")
+    parser.add_argument(
+        "--sentences", type=int, default=12_000, help="maximum number of sentences to read"
+    )
     parser.add_argument("--repeats", type=int, default=5, help="pairs of measurements")
     parser.add_argument("--half-load-seconds", type=float, default=30)
     parser.add_argument("--overload-seconds", type=float, default=90)
-    parser.add_argument("--quick", action="store_true", help="a few seconds for each part, to see whether it runs")
-    parser.add_argument("--output", type=Path, help="result file; in benchmarks/results when not given")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few seconds for each part, to see whether it runs"
+    )
+    parser.add_argument(
+        "--output", type=Path, help="result file; in benchmarks/results when not given"
+    )
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.sentences, arguments.repeats = min(arguments.sentences, 1200), 1
@@ -301,19 +345,31 @@ def main() -> None:
     sentences = sentences_of(arguments)
     embedder = Embedder(arguments.model, dtype=arguments.dtype)
     with Server(arguments) as server:
-        report: Figures = {"model": arguments.model, "dtype": arguments.dtype, "words_of_sentence": LENGTH}
+        report: Figures = {
+            "model": arguments.model,
+            "dtype": arguments.dtype,
+            "words_of_sentence": LENGTH,
+        }
         report["throughput"] = throughput(server, embedder, sentences, arguments.repeats)
         rate = report["throughput"]["sentences_per_second"]
         report["long_requests"] = long_requests(server, sentences, 400 if arguments.quick else 2000)
         report["heads"] = heads(server)
         report["half_load"] = half_load(server, sentences, rate / 2, arguments.half_load_seconds)
-        report["overload"] = overload(server, sentences, 10 * rate * LENGTH, arguments.overload_seconds)
+        report["overload"] = overload(
+            server, sentences, 10 * rate * LENGTH, arguments.overload_seconds
+        )
     lines = (line for text in arguments.texts for line in read_lines(text))
     report["uses_in_20_mb"] = uses_of_words(arguments, ["play", "city"], lines, 20_000_000)
     dense = (sentence for sentence in map("{} the".format, cycle(sentences)))
-    report["uses_in_every_line"] = uses_of_words(arguments, ["the"], islice(dense, 20_000), 2_000_000)
-    shown = {name: {k: v for k, v in part.items() if k != "memory_mib"} if isinstance(part, dict) else part
-             for name, part in report.items()}  # fmt: skip
+    report["uses_in_every_line"] = uses_of_words(
+        arguments, ["the"], islice(dense, 20_000), 2_000_000
+    )
+    shown = {
+        name: {k: v for k, v in part.items() if k != "memory_mib"}
+        if isinstance(part, dict)
+        else part
+        for name, part in report.items()
+    }
     print(json.dumps(shown, indent=1))
     write_result(arguments.output, report)
 

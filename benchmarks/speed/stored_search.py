@@ -1,10 +1,12 @@
-"""Questions to a store of vectors: the nearest uses of a word, those of any word, and the senses of a word.
+"""Questions to a store of vectors: the nearest uses of a word, those of any word, and the senses of
+a word.
 
     python benchmarks/speed/stored_search.py TEXT [--store DIRECTORY] [--output FILE]
 
-TEXT has one sentence per line, split into words. Its vectors (layer 2 of the bundled model, computed in bfloat16,
-stored in float16) are written to the store first, unless it has them. Medians of five calls with a loaded model, after
-one that brings the files into the page cache. Processor time, of one thread, depends less on the load of the machine.
+TEXT has one sentence per line, split into words. Its vectors (layer 2 of the bundled model,
+computed in bfloat16, stored in float16) are written to the store first, unless it has them. Medians
+of five calls with a loaded model, after one that brings the files into the page cache. Processor
+time, of one thread, depends less on the load of the machine.
 """
 
 import argparse
@@ -23,7 +25,9 @@ QUERY = "They sat on the bank of the river ."
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("text", type=Path)
     parser.add_argument("--store", type=Path, default=Path("runs/stored_search"))
     parser.add_argument("--output", type=Path, default=RESULTS / "stored_search.json")
@@ -35,7 +39,9 @@ def main() -> None:
     every = SearchConfig(any_word=True)
     questions: dict[str, Callable[[], object]] = {
         "neighbors": lambda: elmokit.neighbors("bank", QUERY, store, embedder),
-        "neighbors of any word": lambda: elmokit.neighbors("bank", QUERY, store, embedder, config=every),
+        "neighbors of any word": lambda: elmokit.neighbors(
+            "bank", QUERY, store, embedder, config=every
+        ),
         "senses": lambda: elmokit.senses("light", store, embedder),
     }
     figures: dict[str, object] = {"words": report.words, "sentences": report.sentences}

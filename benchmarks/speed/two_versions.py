@@ -1,12 +1,13 @@
 """The speed of this checkout compared with that of another one, in turn in one run.
 
-    python benchmarks/speed/two_versions.py TEXT --other SRC --models DIRECTORY [--cases CASE ...] [--pairs 7]
+    python benchmarks/speed/two_versions.py TEXT --other SRC --models DIRECTORY [--cases CASE ...]
+    [--pairs 7]
 
-TEXT is tokenized, one sentence per line; SRC is the `src` directory of the other checkout, with its compiled kernels.
-DIRECTORY is for the random models of both sizes, which are written if they are missing. Each side runs in a separate
-process, and both run the same case: a warm-up on each, then pairs in alternating order. The ratio of a pair is the
-other side's time divided by ours, so above 1 this checkout is faster. Peak memory is that of the process, which runs
-only that case.
+TEXT is tokenized, one sentence per line; SRC is the `src` directory of the other checkout, with its
+compiled kernels. DIRECTORY is for the random models of both sizes, which are written if they are
+missing. Each side runs in a separate process, and both run the same case: a warm-up on each, then
+pairs in alternating order. The ratio of a pair is the other side's time divided by ours, so above 1
+this checkout is faster. Peak memory is that of the process, which runs only that case.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from sentences import first_sentences
 SIZES, DTYPES = ("small", "original"), ("float32", "bfloat16", "int8")
 WORDS = {"small": 16_000, "original": 3_000}  # embedded in one pass
 EMBEDDING = tuple(f"embed {size} {dtype}" for size, dtype in product(SIZES, DTYPES))
-LATENCY = tuple(f"one sentence {size} {dtype}" for size in SIZES for dtype in ("float32", "bfloat16"))
+LATENCY = tuple(
+    f"one sentence {size} {dtype}" for size in SIZES for dtype in ("float32", "bfloat16")
+)
 CASES = (*EMBEDDING, *LATENCY, "file to file", "training step")
 
 
-# --- One side: runs a case; for each line of input it makes a pass, and answers with its seconds --------------------
+# --- One side: runs a case; for each line of input it makes a pass, and answers with its seconds --
 
 
 def embedding(model: Path, dtype: str, sentences: list[list[str]]) -> Callable[[], None]:
@@ -74,7 +77,14 @@ def file_to_file(model: Path, text: Path, folder: Path) -> Callable[[], None]:
     def run() -> None:
         shutil.rmtree(folder / "vectors", ignore_errors=True)
         embedder.clear_word_cache()
-        embed_file(excerpt, folder / "vectors", embedder, layers="all", tokenize=False, storage_dtype="float16")
+        embed_file(
+            excerpt,
+            folder / "vectors",
+            embedder,
+            layers="all",
+            tokenize=False,
+            storage_dtype="float16",
+        )
 
     return run
 
@@ -89,9 +99,16 @@ def training_step(text: Path, folder: Path) -> Callable[[], None]:
 
     torch.set_num_threads(2)
     settings = PretrainConfig(
-        corpus=(text,), output=folder, recipe="modern", batch_size=128, unroll_steps=20, num_samples=4096,
-        dropout=0.1, dtype="bfloat16", threads=2,
-    )  # fmt: skip
+        corpus=(text,),
+        output=folder,
+        recipe="modern",
+        batch_size=128,
+        unroll_steps=20,
+        num_samples=4096,
+        dropout=0.1,
+        dtype="bfloat16",
+        threads=2,
+    )
     vocab = Vocab.from_counts(count_words([text]), max_size=20_000)
     trainer = Trainer(settings, BiLMConfig.preset("small"), vocab, [text], 10_000)
 
@@ -120,7 +137,9 @@ def peak_mib() -> float:
 
 
 def serve(case: str, text: Path, models: Path) -> None:
-    """Run the case once for each line of input; print the seconds, and the peak memory in MiB so far."""
+    """Run the case once for each line of input; print the seconds, and the peak memory in MiB so
+    far.
+    """
     with TemporaryDirectory() as folder:
         run = prepared(case, text, models, Path(folder))
         run()
@@ -132,7 +151,7 @@ def serve(case: str, text: Path, models: Path) -> None:
             print(seconds, peak_mib(), flush=True)
 
 
-# --- Both sides ------------------------------------------------------------------------------------------------------
+# --- Both sides -----------------------------------------------------------------------------------
 
 
 class Side:
@@ -165,7 +184,9 @@ class Side:
 def measure(case: str, arguments: argparse.Namespace) -> dict:
     """Measure pairs of passes of both sides, in alternating order."""
     here = Path(__file__).parents[2] / "src"
-    ours, other = (Side(source, case, arguments.text, arguments.models) for source in (here, arguments.other))
+    ours, other = (
+        Side(source, case, arguments.text, arguments.models) for source in (here, arguments.other)
+    )
     pairs, memory = [], (0.0, 0.0)
     for number in range(arguments.pairs):
         if number % 2:
@@ -200,7 +221,9 @@ def write_models(folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("text", type=Path)
     parser.add_argument("--other", type=Path, help="src of the other checkout")
     parser.add_argument("--models", type=Path, required=True)

@@ -1,4 +1,6 @@
-"""Named entities by a BiLSTM-CRF on ELMo, as in Peters et al. (2018): python examples/tasks/tagging.py"""
+"""Named entities by a BiLSTM-CRF on ELMo, as in Peters et al. (2018): python
+examples/tasks/tagging.py
+"""
 
 from pathlib import Path
 
@@ -11,7 +13,9 @@ DATA = Path(__file__).parent / "data"
 def main() -> None:
     task = TaggingTask(TaggingConfig(hidden_dim=64))
     words = elmokit.WordsConfig(elmo="input", word_dim=0, character_dim=32)
-    config = elmokit.FitConfig(max_epochs=25, patience=8, batch_size=4, learning_rate=5e-3, device="cpu")
+    config = elmokit.FitConfig(
+        max_epochs=25, patience=8, batch_size=4, learning_rate=5e-3, device="cpu"
+    )
     tagger, report = elmokit.fit(
         task, DATA / "entities.train.txt", DATA / "entities.dev.txt", words=words, config=config
     )

@@ -1,7 +1,9 @@
-"""Translation: an LSTM encoder and an LSTM decoder with attention and input feeding (Luong et al. 2015), beam search.
+"""Translation: an LSTM encoder and an LSTM decoder with attention and input feeding (Luong et al.
+2015), beam search.
 
-ELMo enters the encoder. Rare target words are unknown; where the decoder predicts the unknown word, the source word
-that it attends to most is copied (Luong et al. 2015, "Addressing the rare word problem").
+ELMo enters the encoder. Rare target words are unknown; where the decoder predicts the unknown word,
+the source word that it attends to most is copied (Luong et al. 2015, "Addressing the rare word
+problem").
 
 Translation is no task of elmokit's: this file is an example of a task of one's own, as in
 docs/tutorials/your-own-task.md, and needs sacrebleu.
@@ -30,7 +32,15 @@ from elmokit.fs.reading import read_lines
 from elmokit.settings import Count, DropoutRate, NonNegative, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork, words_of
-from elmokit.tasks.fitting.words import BiLSTM, EncodedWords, WordBatch, WordEncoder, Words, masked_mean, masked_softmax
+from elmokit.tasks.fitting.words import (
+    BiLSTM,
+    EncodedWords,
+    WordBatch,
+    WordEncoder,
+    Words,
+    masked_mean,
+    masked_softmax,
+)
 from elmokit.text.tokenizers import get_tokenizer
 
 DATA = Path(__file__).parent / "data"
@@ -40,8 +50,9 @@ SPECIALS = 4
 
 @dataclass(frozen=True)
 class TranslationConfig:
-    """The network for translation, and its files: a target file has the target language in place of the source in its
-    name."""
+    """The network for translation, and its files: a target file has the target language in place of
+    the source in its name.
+    """
 
     source: str = "en"
     """The source language, as in file names (train.en.gz)."""
@@ -58,11 +69,17 @@ class TranslationConfig:
     beam: Count = 5
     """Width of the beam search."""
     length_penalty: NonNegative = 0.6
-    """Exponent of the length by which a translation's score is divided (Wu et al. 2016 without their constant)."""
+    """Exponent of the length by which a translation's score is divided (Wu et al. 2016 without
+    their constant).
+    """
     lowercase: bool = True
-    """Translate into lower case. The source keeps its case, as in the text that ELMo was trained on."""
+    """Translate into lower case. The source keeps its case, as in the text that ELMo was trained
+    on.
+    """
     tokenizer: str = "english-1"
-    """Tokenizer for the lines of files, and for strings; whitespace-1 if they are tokenized already."""
+    """Tokenizer for the lines of files, and for strings; whitespace-1 if they are tokenized
+    already.
+    """
 
     def __post_init__(self) -> None:
         check(self)
@@ -78,7 +95,8 @@ class ParallelSentence:
 
 @dataclass(frozen=True)
 class Translation:
-    """A translation and its score: its log-probability, divided by its length to the power of `length_penalty`.
+    """A translation and its score: its log-probability, divided by its length to the power of
+    `length_penalty`.
 
     The log-probability and the length, in words, include the end of the sentence.
     """
@@ -96,7 +114,9 @@ class TranslationBatch(NamedTuple):
 
 
 class DecoderState(NamedTuple):
-    """State of the decoder: h and c of its LSTM, and the attentional vector of the previous step, each (B, H)."""
+    """State of the decoder: h and c of its LSTM, and the attentional vector of the previous step,
+    each (B, H).
+    """
 
     h: Tensor
     c: Tensor
@@ -104,7 +124,9 @@ class DecoderState(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The sentences that the decoder attends to: the encoder's vectors (B, S, E), their keys (B, S, H), mask (B, S)."""
+    """The sentences that the decoder attends to: the encoder's vectors (B, S, E), their keys (B, S,
+    H), mask (B, S).
+    """
 
     vectors: Tensor
     keys: Tensor
@@ -128,27 +150,37 @@ class Translator(TaskNetwork):
         self.attended = nn.Linear(hidden + encoded, hidden)
         self.output = nn.Linear(hidden, num_targets)
 
-    # --- Steps ------------------------------------------------------------------------------------------------------
+    # --- Steps ------------------------------------------------------------------------------------
 
     def encode(self, batch: WordBatch) -> tuple[Source, DecoderState]:
-        """The vectors to attend to, and the decoder's initial state, from the mean of the encoder's vectors."""
+        """The vectors to attend to, and the decoder's initial state, from the mean of the encoder's
+        vectors.
+        """
         words: EncodedWords = self.words(batch)
         vectors = words.join(self.encoder(words.vectors, words.mask))
         h, c = torch.tanh(self.start(masked_mean(vectors, words.mask))).chunk(2, dim=1)
-        return Source(vectors, self.keys(vectors), words.mask), DecoderState(h, c, torch.zeros_like(h))
+        return Source(vectors, self.keys(vectors), words.mask), DecoderState(
+            h, c, torch.zeros_like(h)
+        )
 
-    def step(self, word: Tensor, state: DecoderState, source: Source) -> tuple[DecoderState, Tensor]:
-        """Read a target word's vector (B, E) -> the new state, whose `fed` the output layer reads; attention (B, S)."""
+    def step(
+        self, word: Tensor, state: DecoderState, source: Source
+    ) -> tuple[DecoderState, Tensor]:
+        """Read a target word's vector (B, E) -> the new state, whose `fed` the output layer reads;
+        attention (B, S).
+        """
         h, c = self.cell(torch.cat([word, state.fed], dim=1), (state.h, state.c))
         attention = masked_softmax((source.keys @ h[:, :, None]).squeeze(2), source.mask)
         context = (attention[:, None, :] @ source.vectors).squeeze(1)
         fed = self.dropout(torch.tanh(self.attended(torch.cat([h, context], dim=1))))
         return DecoderState(h, c, fed), attention
 
-    # --- Training ---------------------------------------------------------------------------------------------------
+    # --- Training ---------------------------------------------------------------------------------
 
     def loss(self, batch: TranslationBatch) -> Tensor:
-        """Mean negative log-likelihood of the target words and END, given the correct previous words."""
+        """Mean negative log-likelihood of the target words and END, given the correct previous
+        words.
+        """
         assert batch.target is not None
         source, state = self.encode(batch.words)
         vectors = self.dropout(self.targets(batch.target[:, :-1]))
@@ -157,15 +189,18 @@ class Translator(TaskNetwork):
             state, _ = self.step(word, state, source)
             fed.append(state.fed)
         scores = self.output(torch.stack(fed, dim=1))
-        return F.cross_entropy(scores.flatten(0, 1), batch.target[:, 1:].flatten(), ignore_index=PADDING)
+        return F.cross_entropy(
+            scores.flatten(0, 1), batch.target[:, 1:].flatten(), ignore_index=PADDING
+        )
 
-    # --- Beam search ------------------------------------------------------------------------------------------------
+    # --- Beam search ------------------------------------------------------------------------------
 
     def decode(
         self, batch: TranslationBatch, with_probabilities: bool = True
     ) -> list[tuple[list[tuple[int, int]], float]]:
-        """For each sentence its translation, as pairs (index of a target word, position of the source word that it
-        attends to most), and its score."""
+        """For each sentence its translation, as pairs (index of a target word, position of the
+        source word that it attends to most), and its score.
+        """
         source, state = self.encode(batch.words)
         return [self._search(*_row(number, source, state)) for number in range(len(source.mask))]
 
@@ -195,7 +230,8 @@ class Translator(TaskNetwork):
                     chosen.append((index, [*paths[row], (number, attended[row])]))
             if not chosen:
                 break
-            # A continuation only lowers the log-probability, and is divided by the maximum length at most.
+            # A continuation only lowers the log-probability, and is divided by the maximum length
+            # at most.
             best_to_come = float(total[chosen[0][0]]) / longest**self.config.length_penalty
             if finished and max(score for score, _ in finished) >= best_to_come:
                 break
@@ -217,7 +253,9 @@ def _row(number: int, source: Source, state: DecoderState) -> tuple[Source, Deco
 
 
 class TranslationTask(Task[ParallelSentence, Translation]):
-    """The translation of a sentence. Files have one sentence per line; the target file is next to the source file."""
+    """The translation of a sentence. Files have one sentence per line; the target file is next to
+    the source file.
+    """
 
     name = "translation"
     metric = "bleu"
@@ -225,34 +263,47 @@ class TranslationTask(Task[ParallelSentence, Translation]):
     fit_config = FitConfig(max_epochs=15, batch_size=64, learning_rate=1e-3, patience=3)
     config: TranslationConfig
 
-    # --- Examples ---------------------------------------------------------------------------------------------------
+    # --- Examples ---------------------------------------------------------------------------------
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[ParallelSentence]:
         targets: Iterable[str | None] = iter(())
         if with_answers:
             target_path = self._target_of(path)
             if target_path == path or not target_path.is_file():
-                raise ValueError(f"{path} has no translation: {target_path.name} is expected next to it")
+                raise ValueError(
+                    f"{path} has no translation: {target_path.name} is expected next to it"
+                )
             targets = read_lines(target_path)
         for number, (line, target) in enumerate(zip_longest(read_lines(path), targets), start=1):
             if line is None or (with_answers and target is None):
-                raise ValueError(f"{path} and its translation differ in length: one of them ends before line {number}")
+                raise ValueError(
+                    f"{path} and its translation differ in length: one of them ends before line "
+                    f"{number}"
+                )
             yield ParallelSentence(
                 self._words(line),
-                None if target is None else self._words(target.lower() if self.config.lowercase else target),
+                None
+                if target is None
+                else self._words(target.lower() if self.config.lowercase else target),
             )
 
     def _target_of(self, path: Path) -> Path:
-        """The file of translations: the name of `path` with the last mention of the source language replaced."""
+        """The file of translations: the name of `path` with the last mention of the source language
+        replaced.
+        """
         before, language, after = f"{path.name}.".rpartition(f".{self.config.source}.")
         if not language:
-            raise ValueError(f"{path} does not name its language: call it *.{self.config.source}, or set source")
+            raise ValueError(
+                f"{path} does not name its language: call it *.{self.config.source}, or set source"
+            )
         return path.with_name(f"{before}.{self.config.target}.{after}"[:-1])
 
     def _words(self, text: str) -> tuple[str, ...]:
         return tuple(get_tokenizer(self.config.tokenizer).tokenize(text))
 
-    def from_text(self, text: str | Words, tokenize: Callable[[str], list[str]]) -> ParallelSentence:
+    def from_text(
+        self, text: str | Words, tokenize: Callable[[str], list[str]]
+    ) -> ParallelSentence:
         """From a string, which is tokenized as the training set was, or a list of words."""
         return ParallelSentence(words_of(text, self._words))
 
@@ -268,7 +319,7 @@ class TranslationTask(Task[ParallelSentence, Translation]):
         frequent = [word for word, count in counts.items() if count >= self.config.min_count]
         return {"targets": sorted(frequent, key=lambda word: (-counts[word], word))}
 
-    # --- The network ------------------------------------------------------------------------------------------------
+    # --- The network ------------------------------------------------------------------------------
 
     def network(self, words: WordEncoder) -> Translator:
         return Translator(self.config, words, len(self.labels["targets"]) + SPECIALS)
@@ -277,22 +328,35 @@ class TranslationTask(Task[ParallelSentence, Translation]):
     def _numbers(self) -> dict[str, int]:
         return {word: number for number, word in enumerate(self.labels["targets"], start=SPECIALS)}
 
-    def collate(self, examples: Sequence[ParallelSentence], words: BatchOfWords) -> TranslationBatch:
+    def collate(
+        self, examples: Sequence[ParallelSentence], words: BatchOfWords
+    ) -> TranslationBatch:
         batch = words([example.source for example in examples])
         targets = [example.target for example in examples]
         if any(target is None for target in targets):
             return TranslationBatch(batch, None)
-        rows = [[BEGIN, *(self._numbers.get(word, UNKNOWN) for word in target or ()), END] for target in targets]
+        rows = [
+            [BEGIN, *(self._numbers.get(word, UNKNOWN) for word in target or ()), END]
+            for target in targets
+        ]
         longest = max(map(len, rows))
-        return TranslationBatch(batch, torch.tensor([row + [PADDING] * (longest - len(row)) for row in rows]))
+        return TranslationBatch(
+            batch, torch.tensor([row + [PADDING] * (longest - len(row)) for row in rows])
+        )
 
-    # --- Answers ----------------------------------------------------------------------------------------------------
+    # --- Answers ----------------------------------------------------------------------------------
 
-    def predictions(self, examples: Sequence[ParallelSentence], decoded: Sequence[Any]) -> list[Translation]:
+    def predictions(
+        self, examples: Sequence[ParallelSentence], decoded: Sequence[Any]
+    ) -> list[Translation]:
         translations = []
         for example, answer in zip(examples, decoded, strict=True):
             path, score = answer or ([], 0.0)
-            source = [word.lower() for word in example.source] if self.config.lowercase else example.source
+            source = (
+                [word.lower() for word in example.source]
+                if self.config.lowercase
+                else example.source
+            )
             words = (
                 source[attended] if number == UNKNOWN else self.labels["targets"][number - SPECIALS]
                 for number, attended in path
@@ -300,7 +364,9 @@ class TranslationTask(Task[ParallelSentence, Translation]):
             translations.append(Translation(example.source, tuple(words), score))
         return translations
 
-    def score(self, examples: Sequence[ParallelSentence], predictions: Sequence[Translation]) -> dict[str, float]:
+    def score(
+        self, examples: Sequence[ParallelSentence], predictions: Sequence[Translation]
+    ) -> dict[str, float]:
         """BLEU of the task's own tokens, from 0 to 1, as computed by sacrebleu.
 
         Published figures are of text that is tokenized differently, and cannot be compared.
@@ -315,11 +381,17 @@ class TranslationTask(Task[ParallelSentence, Translation]):
 
 
 def main() -> None:
-    task = TranslationTask(TranslationConfig(source="en", target="de", hidden_dim=64, target_dim=64, min_count=1))
+    task = TranslationTask(
+        TranslationConfig(source="en", target="de", hidden_dim=64, target_dim=64, min_count=1)
+    )
     words = elmokit.WordsConfig(elmo="input", word_dim=0, elmo_dropout=0.2)
-    config = elmokit.FitConfig(max_epochs=20, patience=20, batch_size=8, learning_rate=5e-3, device="cpu")
+    config = elmokit.FitConfig(
+        max_epochs=20, patience=20, batch_size=8, learning_rate=5e-3, device="cpu"
+    )
     # The German sentences are in captions.train.de and captions.dev.de, next to the English files.
-    model, report = elmokit.fit(task, DATA / "captions.train.en", DATA / "captions.dev.en", words=words, config=config)
+    model, report = elmokit.fit(
+        task, DATA / "captions.train.en", DATA / "captions.dev.en", words=words, config=config
+    )
     print(report)
 
     for translation in model.predict(["A cat sings in the park.", "The girl waits by the river."]):

@@ -1,10 +1,13 @@
-"""Write the model of a finished cool-down in the form in which it is shipped: in half precision, with its card.
+"""Write the model of a finished cool-down in the form in which it is shipped: in half precision,
+with its card.
 
-    python recipes/en_small/bundle.py RUNS/en-small/cool-down-STEP-STEPS --output DIRECTORY [--perplexities JSON]
+    python recipes/en_small/bundle.py RUNS/en-small/cool-down-STEP-STEPS --output DIRECTORY
+    [--perplexities JSON]
         [--intrinsic JSON] [--words-before N]
 
-The figures on the card come from benchmarks/quality/heldout_perplexity.py and intrinsic.py (parts uses and sst2), and
-have to be measured on the model in DIRECTORY. So run this script, measure, and run it again with the figures.
+The figures on the card come from benchmarks/quality/heldout_perplexity.py and intrinsic.py (parts
+uses and sst2), and have to be measured on the model in DIRECTORY. So run this script, measure, and
+run it again with the figures.
 """
 
 import argparse
@@ -70,7 +73,10 @@ column starts each sentence from zeros. The recipe was chosen by the first 20,00
 |---|---|---|---|---|---|---|
 {rows}
 """
-ROW = "| {name} | {words:,} | {unknown_percent:.1f} % | {forward:.1f} | {backward:.1f} | {mean:.1f} | {zeros:.1f} |"
+ROW = (
+    "| {name} | {words:,} | {unknown_percent:.1f} % | {forward:.1f} | {backward:.1f} | "
+    "{mean:.1f} | {zeros:.1f} |"
+)
 
 
 def perplexity_table(model: Pretrained, path: Path | None) -> str:
@@ -83,9 +89,14 @@ def perplexity_table(model: Pretrained, path: Path | None) -> str:
         return ""
     found = json.loads(path.read_text(encoding="utf-8"))
     if found.get("fingerprint") != fingerprint(model):
-        raise SystemExit(f"{path} is of another model: run benchmarks/quality/heldout_perplexity.py again")
+        raise SystemExit(
+            f"{path} is of another model: run benchmarks/quality/heldout_perplexity.py again"
+        )
     zeros = found["zeros"]
-    rows = [ROW.format(name=name, zeros=zeros[name]["mean"], **values) for name, values in found["carry"].items()]
+    rows = [
+        ROW.format(name=name, zeros=zeros[name]["mean"], **values)
+        for name, values in found["carry"].items()
+    ]
     most = max(values["words"] for name, values in found["carry"].items() if name != "all")
     return PERPLEXITIES.format(most=round(most, -3), rows="\n".join(rows))
 
@@ -106,16 +117,22 @@ def weaknesses(model: Pretrained, path: Path | None) -> str:
                 of=uses["of"], right=uses["right"]["contextual"], chance=0.4 * uses["of"],
                 mean_vectors=sst2["mix"]["test"], tf_idf=tf_idf,
             )  # fmt: skip
-    raise SystemExit(f"{path} has no `uses` and `sst2` of this model: run benchmarks/quality/intrinsic.py again")
+    raise SystemExit(
+        f"{path} has no `uses` and `sst2` of this model: run benchmarks/quality/intrinsic.py again"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run", type=Path, help="directory of the cool-down")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--perplexities", type=Path)
     parser.add_argument("--intrinsic", type=Path)
-    parser.add_argument("--words-before", type=int, default=0, help="words that the run's initial model had read")
+    parser.add_argument(
+        "--words-before", type=int, default=0, help="words that the run's initial model had read"
+    )
     arguments = parser.parse_args()
     model = load(arguments.run / "model")
     model.bilm.half().float()  # as the shipped model will be read
@@ -124,21 +141,39 @@ def main() -> None:
     settings, lstm = begun["settings"], model.bilm.config.lstm
     before = arguments.words_before
     card = CARD.format(
-        name=arguments.output.name, layers=lstm.num_layers, cell_dim=lstm.cell_dim, projection_dim=lstm.projection_dim,
-        output_dim=model.bilm.config.output_dim, max_bytes=model.bilm.config.char_cnn.max_characters - 2,
+        name=arguments.output.name,
+        layers=lstm.num_layers,
+        cell_dim=lstm.cell_dim,
+        projection_dim=lstm.projection_dim,
+        output_dim=model.bilm.config.output_dim,
+        max_bytes=model.bilm.config.char_cnn.max_characters - 2,
         parameters=sum(p.numel() for p in model.bilm.parameters()) / 1e6,
-        vocabulary=len(model.vocab or ()), tokenizer=model.tokenizer, words_seen=before + last["words"],
-        corpus_words=begun["words"], passes=(before + last["words"]) / begun["words"],
+        vocabulary=len(model.vocab or ()),
+        tokenizer=model.tokenizer,
+        words_seen=before + last["words"],
+        corpus_words=begun["words"],
+        passes=(before + last["words"]) / begun["words"],
         runs=CONTINUED.format(first=before, second=last["words"]) if before else "",
         date=date.fromtimestamp(last["time"]),
-        start=begun["step"], cool_steps=begun["total_steps"] - begun["step"],
+        start=begun["step"],
+        cool_steps=begun["total_steps"] - begun["step"],
         perplexities=perplexity_table(model, arguments.perplexities),
         weaknesses=weaknesses(model, arguments.intrinsic),
-        **{name: settings[name] for name in (
-            "recipe", "learning_rate", "batch_size", "unroll_steps", "num_samples", "dropout", "dtype", "seed",
-            "device",
-        )},
-    )  # fmt: skip
+        **{
+            name: settings[name]
+            for name in (
+                "recipe",
+                "learning_rate",
+                "batch_size",
+                "unroll_steps",
+                "num_samples",
+                "dropout",
+                "dtype",
+                "seed",
+                "device",
+            )
+        },
+    )
     shipped = replace(model, card=card, language="en", state_policy="zeros")
     save(shipped, arguments.output, overwrite=True, storage_dtype="float16")
 

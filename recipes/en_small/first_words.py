@@ -1,4 +1,6 @@
-"""Write the first sentences of TEXT that have at least WORDS words together: first_words.py TEXT WORDS OUTPUT."""
+"""Write the first sentences of TEXT that have at least WORDS words together: first_words.py TEXT
+WORDS OUTPUT.
+"""
 
 import sys
 from pathlib import Path

@@ -1,7 +1,7 @@
 """elmokit: pretrain, load and use ELMo, the deep contextual word vectors of Peters et al. (2018).
 
-The public names are those of `elmokit.api`, which is imported when the first of them is used, so that `import elmokit`
-does not load PyTorch.
+The public names are those of `elmokit.api`, which is imported when the first of them is used, so
+that `import elmokit` does not load PyTorch.
 """
 
 from importlib import import_module

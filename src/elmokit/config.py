@@ -9,10 +9,13 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from elmokit.settings import AtLeast, Between, Positive, check, conform
 
-# Character ids: UTF-8 bytes and five marks, all shifted by one so that 0 can mean "no word". (bilm/data.py, and
-# AllenNLP's elmo_indexer.py; before the shift 256 is <S>, 257 </S>, 258 begin-word, 259 end-word, 260 pad.)
+# Character ids: UTF-8 bytes and five marks, all shifted by one so that 0 can mean "no word".
+# (bilm/data.py, and AllenNLP's elmo_indexer.py; before the shift 256 is <S>, 257 </S>, 258
+# begin-word, 259 end-word, 260 pad.)
 CHARACTER_SHIFT = 1
-BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD_CHARACTER = (256 + i + CHARACTER_SHIFT for i in range(5))
+BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD_CHARACTER = (
+    256 + i + CHARACTER_SHIFT for i in range(5)
+)
 NUM_CHARACTERS = 261
 
 # Limits that protect time and memory from the configuration of a damaged or malicious file.
@@ -20,17 +23,20 @@ MAX_LAYERS, MAX_WORD_LENGTH, MAX_SIZE = 100, 10_000, 10_000_000
 MAX_CONTEXT = 8192  # the attention to longer text allocates a mask (context, 2 * context)
 Size: TypeAlias = Annotated[int, Between(1, MAX_SIZE)]
 LayerCount: TypeAlias = Annotated[int, Between(1, MAX_LAYERS)]
-CharacterCount: TypeAlias = Annotated[int, Between(3, MAX_WORD_LENGTH)]  # of a word, with its two marks
+CharacterCount: TypeAlias = Annotated[
+    int, Between(3, MAX_WORD_LENGTH)
+]  # of a word, with its two marks
 
 PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
 
-# --- Token encoders --------------------------------------------------------------------------------------------------
+# --- Token encoders -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class CharCNNConfig:
-    """The character encoder: embedding, convolutions of several widths, max pooling, highway layers, projection.
+    """The character encoder: embedding, convolutions of several widths, max pooling, highway
+    layers, projection.
 
     Attributes:
         embedding_dim: Width E of a character's vector.
@@ -51,7 +57,9 @@ class CharCNNConfig:
     def __post_init__(self) -> None:
         check(self)
         if not 1 <= len(self.filters) <= MAX_LAYERS or self.num_filters > MAX_SIZE:
-            raise ValueError(f"filters must be 1 to {MAX_LAYERS} pairs, of {MAX_SIZE:,} filters at most")
+            raise ValueError(
+                f"filters must be 1 to {MAX_LAYERS} pairs, of {MAX_SIZE:,} filters at most"
+            )
         if self.widest_filter > self.max_characters:
             raise ValueError(f"filters must be no wider than {self.max_characters} characters")
 
@@ -68,11 +76,12 @@ class CharCNNConfig:
 
 @dataclass(frozen=True)
 class EfmlEncoderConfig:
-    """ELMoForManyLangs' token encoder: a table of word vectors, a CNN over characters, or both, and a projection.
+    """ELMoForManyLangs' token encoder: a table of word vectors, a CNN over characters, or both, and
+    a projection.
 
-    `words` and `characters` are its dictionaries, in the order of the rows of their tables; an empty one means that
-    there is no word table, or no CNN. Words longer than `max_characters`, the two marks around a word included, are
-    truncated; None: no limit.
+    `words` and `characters` are its dictionaries, in the order of the rows of their tables; an
+    empty one means that there is no word table, or no CNN. Words longer than `max_characters`, the
+    two marks around a word included, are truncated; None: no limit.
     """
 
     words: tuple[str, ...] = ()
@@ -102,10 +111,12 @@ class EfmlEncoderConfig:
     @property
     def num_features(self) -> int:
         """Input width of the projection: the width of a word vector plus the number of filters."""
-        return self.word_dim * bool(self.words) + (0 if self.char_cnn is None else self.char_cnn.num_filters)
+        return self.word_dim * bool(self.words) + (
+            0 if self.char_cnn is None else self.char_cnn.num_filters
+        )
 
 
-# --- Sequence encoders -----------------------------------------------------------------------------------------------
+# --- Sequence encoders ----------------------------------------------------------------------------
 
 
 class SequenceEncoderConfig:
@@ -114,8 +125,8 @@ class SequenceEncoderConfig:
     Attributes:
         num_layers: L.
         projection_dim: D, of one direction.
-        merges_directions: Whether a position's layers have seen the words on both sides, so that only hidden words can
-            be predicted.
+        merges_directions: Whether a position's layers have seen the words on both sides, so that
+            only hidden words can be predicted.
         carries_state: Whether a text can continue from the state that the text before it left.
     """
 
@@ -139,7 +150,9 @@ class SequenceEncoderConfig:
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
-        """Of one row and direction: the number of layers, and the widths of h and c in each; 0: none is carried."""
+        """Of one row and direction: the number of layers, and the widths of h and c in each; 0:
+        none is carried.
+        """
         return 0, 0, 0
 
 
@@ -169,7 +182,9 @@ class LSTMConfig(SequenceEncoderConfig):
 
     @property
     def has_projection(self) -> bool:
-        """Whether outputs are projected: bilm-tf (training.py) omits the projection where H equals D."""
+        """Whether outputs are projected: bilm-tf (training.py) omits the projection where H equals
+        D.
+        """
         return self.cell_dim != self.projection_dim
 
     @property
@@ -180,16 +195,18 @@ class LSTMConfig(SequenceEncoderConfig):
 
 @dataclass(frozen=True)
 class InterleavedConfig(SequenceEncoderConfig):
-    """Layers of plain LSTMs in both directions, where each layer reads both directions of the layer below.
+    """Layers of plain LSTMs in both directions, where each layer reads both directions of the layer
+    below.
 
     Attributes:
         num_layers: L.
         cell_dim: H.
         projection_dim: D, half of the width of a layer.
         forget_bias: Added to the forget gate.
-        projects_layers: Whether each layer's outputs, both directions side by side, are projected to 2D and added to
-            the layer's input. If not, as in ELMoForManyLangs' encoder `lstm`, each layer reads the outputs below as
-            they are, and the only representation is a projection of the top layer.
+        projects_layers: Whether each layer's outputs, both directions side by side, are projected
+            to 2D and added to the layer's input. If not, as in ELMoForManyLangs' encoder `lstm`,
+            each layer reads the outputs below as they are, and the only representation is a
+            projection of the top layer.
     """
 
     merges_directions: ClassVar[bool] = True
@@ -202,7 +219,9 @@ class InterleavedConfig(SequenceEncoderConfig):
 
     @property
     def predicts_words(self) -> bool:
-        """Whether it has a learned vector that replaces a hidden word, which the model then predicts."""
+        """Whether it has a learned vector that replaces a hidden word, which the model then
+        predicts.
+        """
         return self.projects_layers
 
     @property
@@ -232,12 +251,15 @@ class TransformerConfig(SequenceEncoderConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.projection_dim % (2 * self.num_heads):
-            raise ValueError(f"projection_dim must be a multiple of twice the {self.num_heads} heads")
+            raise ValueError(
+                f"projection_dim must be a multiple of twice the {self.num_heads} heads"
+            )
 
 
 @dataclass(frozen=True)
 class GatedCNNConfig(SequenceEncoderConfig):
-    """Two stacks of causal convolutions with gated linear units, one for each direction (Dauphin et al. 2017).
+    """Two stacks of causal convolutions with gated linear units, one for each direction (Dauphin et
+    al. 2017).
 
     Attributes:
         num_layers: L.
@@ -293,17 +315,31 @@ class BiLMConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        for kind, names in (("sequence", SEQUENCE_ENCODERS), ("token", ("char_cnn", "num_words", "efml"))):
+        for kind, names in (
+            ("sequence", SEQUENCE_ENCODERS),
+            ("token", ("char_cnn", "num_words", "efml")),
+        ):
             if sum(getattr(self, name) is not None for name in names) != 1:
-                raise ValueError(f"a biLM has one {kind} encoder: give exactly one of {', '.join(names)}")
+                raise ValueError(
+                    f"a biLM has one {kind} encoder: give exactly one of {', '.join(names)}"
+                )
         if self.char_cnn is not None and self.char_cnn.num_characters < NUM_CHARACTERS:
-            raise ValueError(f"num_characters must be at least {NUM_CHARACTERS}, the bytes and five marks")
-        if self.num_words and max(self.boundary_words) >= self.num_words:  # 0: a table that is not there yet
-            raise ValueError(f"boundary_words, the rows of <S> and </S>, must be below {self.num_words}, the num_words")
+            raise ValueError(
+                f"num_characters must be at least {NUM_CHARACTERS}, the bytes and five marks"
+            )
+        if (
+            self.num_words and max(self.boundary_words) >= self.num_words
+        ):  # 0: a table that is not there yet
+            raise ValueError(
+                f"boundary_words, the rows of <S> and </S>, must be below {self.num_words}, the "
+                f"num_words"
+            )
 
     @property
     def encoder_name(self) -> str:
-        """The field of the sequence encoder: `lstm`, `interleaved`, `transformer` or `gated_cnn`."""
+        """The field of the sequence encoder: `lstm`, `interleaved`, `transformer` or
+        `gated_cnn`.
+        """
         return next(name for name in SEQUENCE_ENCODERS if getattr(self, name) is not None)
 
     @property
@@ -312,9 +348,14 @@ class BiLMConfig:
         return getattr(self, self.encoder_name)
 
     def lstm_for(self, purpose: str) -> LSTMConfig:
-        """The LSTMs, where no other sequence encoder will do. ValueError, which begins with `purpose`, for another."""
+        """The LSTMs, where no other sequence encoder will do. ValueError, which begins with
+        `purpose`, for another.
+        """
         if self.lstm is None:
-            raise ValueError(f"{purpose} for LSTMs only, and this model's sequence encoder is {self.encoder_name}")
+            raise ValueError(
+                f"{purpose} for LSTMs only, and this model's sequence encoder is "
+                f"{self.encoder_name}"
+            )
         return self.lstm
 
     @property
@@ -324,7 +365,9 @@ class BiLMConfig:
 
     @property
     def num_representations(self) -> int:
-        """L + 1: the token layer and every layer above; 1, the top layer, with ELMoForManyLangs' encoder `lstm`."""
+        """L + 1: the token layer and every layer above; 1, the top layer, with ELMoForManyLangs'
+        encoder `lstm`.
+        """
         return self.sequence_encoder.num_representations
 
     @staticmethod
@@ -333,7 +376,8 @@ class BiLMConfig:
 
         Args:
             name: `small`, `medium` or `original`, which are published sizes; `small-interleaved`,
-                `small-transformer` or `small-gated-cnn`, with another sequence encoder; or `tiny`, for tests.
+                `small-transformer` or `small-gated-cnn`, with another sequence encoder; or `tiny`,
+                for tests.
 
         Returns:
             The configuration.
@@ -349,23 +393,31 @@ class BiLMConfig:
         """All settings, without encoders that are not set."""
         encoders = ("efml", *SEQUENCE_ENCODERS)
         values = dataclasses.asdict(self)
-        return {name: value for name, value in values.items() if value is not None or name not in encoders}
+        return {
+            name: value
+            for name, value in values.items()
+            if value is not None or name not in encoders
+        }
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> BiLMConfig:
-        """The inverse of `to_dict` (also after a trip through JSON); ValueError for unknown or invalid settings."""
+        """The inverse of `to_dict` (also after a trip through JSON); ValueError for unknown or
+        invalid settings.
+        """
         return conform(BiLMConfig, {"lstm": None, **values}, "model")
 
 
 def _published(cell_dim: int, projection_dim: int, num_highway: int) -> BiLMConfig:
     return BiLMConfig(
-        LSTMConfig(cell_dim=cell_dim, projection_dim=projection_dim), CharCNNConfig(num_highway=num_highway)
+        LSTMConfig(cell_dim=cell_dim, projection_dim=projection_dim),
+        CharCNNConfig(num_highway=num_highway),
     )
 
 
 PRESETS = {
     "tiny": BiLMConfig(
-        LSTMConfig(cell_dim=32, projection_dim=16), CharCNNConfig(4, ((1, 8), (2, 8), (3, 16)), num_highway=1)
+        LSTMConfig(cell_dim=32, projection_dim=16),
+        CharCNNConfig(4, ((1, 8), (2, 8), (3, 16)), num_highway=1),
     ),
     "small": _published(1024, 128, 1),
     "medium": _published(2048, 256, 1),

@@ -1,4 +1,6 @@
-"""The progress of long jobs: a bar on a terminal; in a log file or a notebook a line every half minute."""
+"""The progress of long jobs: a bar on a terminal; in a log file or a notebook a line every half
+minute.
+"""
 
 import sys
 from typing import Any
@@ -20,7 +22,9 @@ class _Lines:
 
 
 class ProgressBar(tqdm):
-    """tqdm's bar, with its arguments. Without a terminal, a job of less than half a minute prints nothing."""
+    """tqdm's bar, with its arguments. Without a terminal, a job of less than half a minute prints
+    nothing.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         if not sys.stderr.isatty():

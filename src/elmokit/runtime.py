@@ -32,7 +32,10 @@ def pick_device(name: str | None = None) -> torch.device:
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device, count = torch.device(name), torch.cuda.device_count() if torch.cuda.is_available() else 0
+        device, count = (
+            torch.device(name),
+            torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        )
         if device.type != "cuda":
             torch.empty(0, device=device)
             return device
@@ -40,15 +43,22 @@ def pick_device(name: str | None = None) -> torch.device:
             raise RuntimeError(f"PyTorch sees {count} GPUs")
     except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).split("\n")[0]
-        raise ValueError(f"device {name!r} cannot be used ({reason}): use cpu, cuda or cuda:N") from error
-    return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        raise ValueError(
+            f"device {name!r} cannot be used ({reason}): use cpu, cuda or cuda:N"
+        ) from error
+    return torch.device(
+        "cuda", torch.cuda.current_device() if device.index is None else device.index
+    )
 
 
-def pick_dtype(name: str | None, device: torch.device, dtypes: dict[str, torch.dtype] = DTYPES) -> torch.dtype:
+def pick_dtype(
+    name: str | None, device: torch.device, dtypes: dict[str, torch.dtype] = DTYPES
+) -> torch.dtype:
     """Choose the dtype to compute in.
 
     Args:
-        name: A key of `dtypes`, or "auto": bfloat16 where the hardware multiplies it, else float32. None: float32.
+        name: A key of `dtypes`, or "auto": bfloat16 where the hardware multiplies it, else float32.
+            None: float32.
         device: The device to compute on.
         dtypes: The choices by name.
 
@@ -66,10 +76,13 @@ def pick_dtype(name: str | None, device: torch.device, dtypes: dict[str, torch.d
 
 
 def check_list(sentences: Any) -> None:
-    """ValueError for a string, whose characters, or a mapping or table, whose keys, would be read as sentences."""
+    """ValueError for a string, whose characters, or a mapping or table, whose keys, would be read
+    as sentences.
+    """
     if isinstance(sentences, str | Mapping) or hasattr(sentences, "columns"):
         raise ValueError(
-            f"give a list of sentences or a column of texts, not a {type(sentences).__name__}; of one text [text]"
+            f"give a list of sentences or a column of texts, not a {type(sentences).__name__}; of "
+            f"one text [text]"
         )
 
 
@@ -80,7 +93,9 @@ def check_length(words: int, name: str) -> None:
 
 
 def own_random_state() -> AbstractContextManager[None]:
-    """Within the `with` block, draw from random states whose changes the caller does not see, on GPUs as well."""
+    """Within the `with` block, draw from random states whose changes the caller does not see, on
+    GPUs as well.
+    """
     return torch.random.fork_rng(devices=range(torch.cuda.device_count()))
 
 
@@ -96,10 +111,11 @@ def pytorch_threads(number: int | None) -> Iterator[None]:
 
 
 def release_freed_memory() -> None:
-    """Return the memory of freed tensors to the operating system; does nothing without glibc, where none is kept.
+    """Return the memory of freed tensors to the operating system; does nothing without glibc, where
+    none is kept.
 
-    Weights that were read and then prepacked lie between blocks in use, so that glibc keeps their memory: 130 MB for a
-    model of the original size.
+    Weights that were read and then prepacked lie between blocks in use, so that glibc keeps their
+    memory: 130 MB for a model of the original size.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is not None and hasattr(libc, "malloc_trim"):

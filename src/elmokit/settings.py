@@ -1,4 +1,5 @@
-"""The one validator of settings: their annotations say what they may be, and `check` holds them to it.
+"""The one validator of settings: their annotations say what they may be, and `check` holds them to
+it.
 
     @dataclass(frozen=True)
     class NetworkConfig:
@@ -62,15 +63,21 @@ Positive: TypeAlias = Annotated[float, Above(0)]
 NonNegative: TypeAlias = Annotated[float, AtLeast(0)]
 Fraction: TypeAlias = Annotated[float, Between(0, 1)]
 DropoutRate: TypeAlias = Annotated[float, AtLeast(0), Below(1)]
-# The state of the LSTMs at the start of a sentence: zeros, the model's stored warm state, or carried over from the end
-# of the previous sentence.
+# The state of the LSTMs at the start of a sentence: zeros, the model's stored warm state, or
+# carried over from the end of the previous sentence.
 StatePolicy: TypeAlias = Literal["zeros", "warm", "carry"]
 StorageDtype: TypeAlias = Literal["float32", "float16"]  # of vectors and weights on disk
 
 _NAMES: dict[Any, str] = {
-    str: "a string", bool: "true or false", int: "an integer", float: "a finite number", NoneType: "none",
-    list: "a list", tuple: "a list", Path: "a path",
-}  # fmt: skip
+    str: "a string",
+    bool: "true or false",
+    int: "an integer",
+    float: "a finite number",
+    NoneType: "none",
+    list: "a list",
+    tuple: "a list",
+    Path: "a path",
+}
 
 
 @cache
@@ -98,7 +105,9 @@ def _conform_number(kind: type, value: Any) -> int | float | None:
     if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
         return None
     number = int(value) if isinstance(value, Integral) else float(value)
-    if not abs(number) < (MAX_INTEGER if kind is int else sys.float_info.max):  # not true of NaN either
+    if not abs(number) < (
+        MAX_INTEGER if kind is int else sys.float_info.max
+    ):  # not true of NaN either
         return None
     return kind(number)
 
@@ -106,28 +115,33 @@ def _conform_number(kind: type, value: Any) -> int | float | None:
 def _conform_object(kind: Any, values: dict[str, Any], name: str) -> Any:
     """A dataclass from the values of its fields."""
     fields = _fields(kind)
-    required = {field.name for field in dataclasses.fields(kind) if field.default is field.default_factory}  # MISSING
+    required = {
+        field.name for field in dataclasses.fields(kind) if field.default is field.default_factory
+    }  # MISSING
     if wrong := sorted(map(str, (required - values.keys()) | (values.keys() - fields.keys()))):
         raise ValueError(f"{name}: missing or unknown settings {', '.join(wrong[:9])}")
-    return kind(**{key: conform(fields[key], value, f"{name}.{key}") for key, value in values.items()})
+    return kind(
+        **{key: conform(fields[key], value, f"{name}.{key}") for key, value in values.items()}
+    )
 
 
 def conform(kind: Any, value: Any, name: str = "it") -> Any:
     """Check a value against a type, recursively, and convert it where the type says so.
 
     Args:
-        kind: str, bool, int (64 bits), float (finite), Path, Any, another class, Literal, X | Y, X | None, list[X],
-            tuple[X, ...], tuple[X, Y], dict[X, Y], a dataclass, or `Annotated` of these with ranges (`AtLeast`,
-            `Above`, `Below`, `Between`).
+        kind: str, bool, int (64 bits), float (finite), Path, Any, another class, Literal, X | Y, X
+            | None, list[X], tuple[X, ...], tuple[X, Y], dict[X, Y], a dataclass, or `Annotated` of
+            these with ranges (`AtLeast`, `Above`, `Below`, `Between`).
         value: A setting, or what was read from JSON.
         name: The name of the value, for error messages.
 
     Returns:
-        The value. Numbers of NumPy become Python's, lists tuples and strings paths where the type is one; objects, as
-        dictionaries, become dataclasses.
+        The value. Numbers of NumPy become Python's, lists tuples and strings paths where the type
+        is one; objects, as dictionaries, become dataclasses.
 
     Raises:
-        ValueError: It is something else, out of range, or a dataclass rejects it; the message names it.
+        ValueError: It is something else, out of range, or a dataclass rejects it; the message names
+            it.
     """
     origin: Any = get_origin(kind)
     arguments = get_args(kind)
@@ -137,7 +151,9 @@ def conform(kind: Any, value: Any, name: str = "it") -> Any:
         value = conform(arguments[0], value, name)
         ranges = [each for each in arguments[1:] if isinstance(each, Range)]
         if value is not None and not all(each.allows(value) for each in ranges):
-            raise ValueError(f"{name} must be {' and '.join(each.words for each in ranges)}, not {value!r}")
+            raise ValueError(
+                f"{name} must be {' and '.join(each.words for each in ranges)}, not {value!r}"
+            )
         return value
     if origin in (Union, UnionType):
         if value is None and NoneType in arguments:
@@ -152,13 +168,21 @@ def conform(kind: Any, value: Any, name: str = "it") -> Any:
         if arguments == (Path, ...) and isinstance(value, str | Path):
             value = [value]  # one file in place of several
         if isinstance(value, list | tuple):
-            kinds = arguments if origin is tuple and ... not in arguments else arguments[:1] * len(value)
+            kinds = (
+                arguments
+                if origin is tuple and ... not in arguments
+                else arguments[:1] * len(value)
+            )
             if len(kinds) == len(value):
-                return origin(conform(kinds[i], item, f"{name}[{i}]") for i, item in enumerate(value))
+                return origin(
+                    conform(kinds[i], item, f"{name}[{i}]") for i, item in enumerate(value)
+                )
     elif origin is dict:
         if isinstance(value, dict):
             return {
-                conform(arguments[0], key, f"a key of {name}"): conform(arguments[1], item, f"{name}.{key}")
+                conform(arguments[0], key, f"a key of {name}"): conform(
+                    arguments[1], item, f"{name}.{key}"
+                )
                 for key, item in value.items()
             }
     elif origin is Literal:

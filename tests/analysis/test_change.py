@@ -1,4 +1,6 @@
-"""Distances of the uses of a word in two corpora: against pairs one by one, and p-values that mean what they say."""
+"""Distances of the uses of a word in two corpora: against pairs one by one, and p-values that mean
+what they say.
+"""
 
 from pathlib import Path
 
@@ -23,7 +25,9 @@ def test_distances_equal_those_of_all_pairs() -> None:
     pairwise, prototype = compare_vectors(first, second, permutations=0)
     assert pairwise.distance == pytest.approx(np.mean([1 - u @ v for u in first for v in second]))
     left, right = first.mean(0), second.mean(0)
-    assert prototype.distance == pytest.approx(1 - left @ right / np.linalg.norm(left) / np.linalg.norm(right))
+    assert prototype.distance == pytest.approx(
+        1 - left @ right / np.linalg.norm(left) / np.linalg.norm(right)
+    )
     assert pairwise.p_value is None and prototype.p_value is None
     equal = np.repeat(random_units(1, 3), 5, axis=0)
     assert all(each.distance >= 0 for each in compare_vectors(equal[:2], equal[2:], permutations=0))
@@ -31,12 +35,18 @@ def test_distances_equal_those_of_all_pairs() -> None:
 
 def test_p_values_are_those_of_permutations_one_by_one() -> None:
     first, second = random_units(12, 0), random_units(9, 1)
-    vectors, random, as_large = np.concatenate([first, second]), np.random.default_rng(3), np.ones(2)
+    vectors, random, as_large = (
+        np.concatenate([first, second]),
+        np.random.default_rng(3),
+        np.ones(2),
+    )
     observed = compare_vectors(first, second, permutations=0)
     for _ in range(100):
         order = random.permutation(21)
         shuffled = compare_vectors(vectors[order[:12]], vectors[order[12:]], permutations=0)
-        as_large += [one.distance >= other.distance for one, other in zip(shuffled, observed, strict=True)]
+        as_large += [
+            one.distance >= other.distance for one, other in zip(shuffled, observed, strict=True)
+        ]
     result = compare_vectors(first, second, permutations=100, seed=3)
     assert [each.p_value for each in result] == pytest.approx((as_large / 101).tolist())
     assert [each.distance for each in result] == pytest.approx([each.distance for each in observed])
@@ -50,7 +60,14 @@ def test_semantic_change_compares_the_sampled_uses(embedder: Embedder, tmp_path:
     (word,) = report.words
     assert word.uses == (6, 5)
     vectors = [
-        unit_vectors(np.stack([embedder.embed([line.split()], "top")[0][line.split().index("play")] for line in lines]))
+        unit_vectors(
+            np.stack(
+                [
+                    embedder.embed([line.split()], "top")[0][line.split().index("play")]
+                    for line in lines
+                ]
+            )
+        )
         for lines in ([line for line in OLD.splitlines() if "play" in line], NEW.splitlines())
     ]
     assert word.pairwise and word.pairwise.distance == pytest.approx(
@@ -64,4 +81,6 @@ def test_changes_of_several_words_equal_those_of_each(embedder: Embedder, tmp_pa
     corpora = tmp_path / "old.txt", tmp_path / "new.txt"
     config = ChangeConfig(max_uses=4, permutations=20)
     alone = [change(word, *corpora, embedder, config=config).words for word in ("play", "dog")]
-    assert change(["play", "dog"], *corpora, embedder, config=config).words == [each for (each,) in alone]
+    assert change(["play", "dog"], *corpora, embedder, config=config).words == [
+        each for (each,) in alone
+    ]

@@ -1,4 +1,6 @@
-"""Answers from stored vectors, which are those of embedding the text anew; and the forms of words."""
+"""Answers from stored vectors, which are those of embedding the text anew; and the forms of
+words.
+"""
 
 import re
 from itertools import product
@@ -45,7 +47,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["mix", "top", 1, "all"])
 def stored(request: pytest.FixtureRequest, text: Path, embedder: Embedder) -> Path:
-    embed_file(text, text.parent / str(request.param), embedder, layers=request.param, sentences_per_part=4)
+    embed_file(
+        text, text.parent / str(request.param), embedder, layers=request.param, sentences_per_part=4
+    )
     return text.parent / str(request.param)
 
 
@@ -54,31 +58,46 @@ def layers_of(stored: Path) -> str | int:
 
 
 @pytest.mark.parametrize("word", ["bank", "river bank,banks", "new york", "green"])
-@pytest.mark.parametrize("options", [{}, {"any_word": True}, {"any_word": True, "max_sentences": 5}, {"count": 2}])
+@pytest.mark.parametrize(
+    "options", [{}, {"any_word": True}, {"any_word": True, "max_sentences": 5}, {"count": 2}]
+)
 def test_neighbors_in_a_store_are_those_in_its_text(
     word: str, options: dict[str, Any], stored: Path, text: Path, embedder: Embedder
 ) -> None:
     query, config = f"{QUERY} new york", SearchConfig(**({"count": 70} | options))
     result = neighbors(word, query, stored, embedder, config=config)
     expected = neighbors(word, query, text, embedder, layers_of(stored), config)
-    assert (result.query, result.sentences_searched) == (expected.query, expected.sentences_searched)
+    assert (result.query, result.sentences_searched) == (
+        expected.query,
+        expected.sentences_searched,
+    )
     for one, other in zip(result.nearest, expected.nearest, strict=True):
         assert one.similarity == pytest.approx(other.similarity, abs=2e-5)
-    if "count" not in options:  # of equal cosines, which rounding orders, another may be among the first
+    if (
+        "count" not in options
+    ):  # of equal cosines, which rounding orders, another may be among the first
         assert {use for _, use in result.nearest} == {use for _, use in expected.nearest}
 
 
-def test_senses_in_a_store_are_those_in_its_text(stored: Path, text: Path, embedder: Embedder) -> None:
+def test_senses_in_a_store_are_those_in_its_text(
+    stored: Path, text: Path, embedder: Embedder
+) -> None:
     result = senses(["bank", "banks"], stored, embedder)
     expected = senses(["bank", "banks"], text, embedder, layers_of(stored))
-    assert (result.uses, result.uses_in_corpus, result.clusters) == (expected.uses, 9, expected.clusters)
+    assert (result.uses, result.uses_in_corpus, result.clusters) == (
+        expected.uses,
+        9,
+        expected.clusters,
+    )
     np.testing.assert_array_equal(result.labels, expected.labels)
     if stored.name == "all":
         np.testing.assert_allclose(result.planes, expected.planes, atol=1e-4)
     assert len(result.planes) == (3 if stored.name == "all" else 1)
 
 
-def test_change_between_stores_is_that_between_their_texts(stored: Path, text: Path, embedder: Embedder) -> None:
+def test_change_between_stores_is_that_between_their_texts(
+    stored: Path, text: Path, embedder: Embedder
+) -> None:
     (text.parent / "other.txt").write_text("\n".join(LINES[:2] + LINES[5:6]))
     config = ChangeConfig(permutations=20)
     words = ["bank", "York", ["river bank", "river banks"]]
@@ -93,7 +112,9 @@ def test_change_between_stores_is_that_between_their_texts(stored: Path, text: P
     assert "too rare, with fewer than 2 uses: York" in str(result)
 
 
-def test_a_store_of_another_model_or_other_layers_is_refused(stored: Path, embedder: Embedder) -> None:
+def test_a_store_of_another_model_or_other_layers_is_refused(
+    stored: Path, embedder: Embedder
+) -> None:
     other = Embedder(Pretrained(BiLM(BiLMConfig.preset("tiny"))), "cpu")
     for asked, model, message in ((0, embedder, "layers"), (None, other, "another model")):
         if stored.name != "all" or model is other:
@@ -105,11 +126,13 @@ def test_lines_with_a_word_are_found_whatever_its_case(text: Path, stored: Path)
     store = EmbeddingStore(stored)
     for words in ("bank", "BANK"), ("éclair",), ("the", "york"), ("absent",), ():
         lowered = {word.lower() for word in words}
-        expected = [number for number, line in enumerate(LINES) if lowered & set(line.lower().split())]
+        expected = [
+            number for number, line in enumerate(LINES) if lowered & set(line.lower().split())
+        ]
         assert list(store.lines_with(words)) == expected
 
 
-# --- Forms -----------------------------------------------------------------------------------------------------------
+# --- Forms ----------------------------------------------------------------------------------------
 
 FORMS = [" ".join(words) for length in (1, 2, 3) for words in product("aAb", repeat=length)]
 
@@ -117,16 +140,22 @@ FORMS = [" ".join(words) for length in (1, 2, 3) for words in product("aAb", rep
 @given(st.lists(st.sampled_from("aAbBc")), st.lists(st.sampled_from(FORMS), min_size=1, max_size=3))
 def test_uses_of_forms_are_the_leftmost_and_longest(words: list[str], forms: list[str]) -> None:
     pattern = rf"(?<!\S)(?:{'|'.join(sorted(forms, key=len, reverse=True))})(?!\S)"
-    matches = [*re.finditer(pattern, " ".join(words))] or [*re.finditer(pattern, " ".join(words), re.IGNORECASE)]
+    matches = [*re.finditer(pattern, " ".join(words))] or [
+        *re.finditer(pattern, " ".join(words), re.IGNORECASE)
+    ]
     places = [(match.start() // 2, match.group().count(" ") + 1) for match in matches]
     assert [(use.position, use.length) for use in uses_of(forms, words)] == places
     assert uses_of(",".join(forms), words) == uses_of(forms, words)
 
 
-def test_a_phrase_is_looked_for_as_the_tokenizer_splits_it_and_has_the_mean_vector(embedder: Embedder) -> None:
+def test_a_phrase_is_looked_for_as_the_tokenizer_splits_it_and_has_the_mean_vector(
+    embedder: Embedder,
+) -> None:
     result = compare("can't", ["I can't swim .", "We can't ."], embedder, "top")
     assert [use.words for use in result.uses] == [("ca", "n't")] * 2
-    vectors = [array[1:3].mean(axis=0) for array in embedder.embed(["I can't swim .", "We can't ."], "top")]
+    vectors = [
+        array[1:3].mean(axis=0) for array in embedder.embed(["I can't swim .", "We can't ."], "top")
+    ]
     cosine = vectors[0] @ vectors[1] / np.linalg.norm(vectors[0]) / np.linalg.norm(vectors[1])
     assert result.similarities["top"][0, 1] == pytest.approx(cosine, abs=1e-5)
     assert str(result.uses[0]) == "I [ca n't] swim ."
@@ -136,7 +165,10 @@ def test_words_that_are_marks_and_tables_of_lemmas(tmp_path: Path) -> None:
     assert WordForms.of(",").forms == {(",",)}
     assert WordForms.of(["1,000"]).forms == {("1,000",)}
     (tmp_path / "lemmas.tsv").write_text("plays\tplay\nplayed\tplay\n\nwas\tbe\n")
-    assert read_lemmas(tmp_path / "lemmas.tsv") == {"play": ["play", "plays", "played"], "be": ["be", "was"]}
+    assert read_lemmas(tmp_path / "lemmas.tsv") == {
+        "play": ["play", "plays", "played"],
+        "be": ["be", "was"],
+    }
     (tmp_path / "lemmas.tsv").write_text("play plays played\n")
     with pytest.raises(ValueError, match="tab"):
         read_lemmas(tmp_path / "lemmas.tsv")

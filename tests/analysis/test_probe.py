@@ -1,4 +1,6 @@
-"""Linear probes: the classifier against its optimality conditions, the layers on tags of known difficulty."""
+"""Linear probes: the classifier against its optimality conditions, the layers on tags of known
+difficulty.
+"""
 
 import re
 from collections import Counter
@@ -11,7 +13,7 @@ from elmokit.analysis.probe import PENALTIES, probe, probe_files, softmax_regres
 from elmokit.data.readers import TaggedSentence
 from elmokit.embed.embedder import Embedder
 
-# --- Classifier ----------------------------------------------------------------------------------------------------
+# --- Classifier -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -29,7 +31,9 @@ def examples() -> tuple[np.ndarray, np.ndarray]:
 def gradient_at(
     weight: np.ndarray, bias: np.ndarray, features: np.ndarray, classes: np.ndarray, l2: float
 ) -> np.ndarray:
-    """Gradient of the mean cross-entropy + l2 / 2 |w|^2, with w for standardized features, in float64."""
+    """Gradient of the mean cross-entropy + l2 / 2 |w|^2, with w for standardized features, in
+    float64.
+    """
     x = features.astype(np.float64)
     mean, scale = x.mean(axis=0), x.std(axis=0)
     scale[scale == 0] = 1
@@ -43,11 +47,15 @@ def gradient_at(
 
 
 @pytest.mark.parametrize("chunk", [70, 8192])
-def test_softmax_regression_reaches_zero_gradient_for_every_chunk_size(examples, chunk: int, monkeypatch) -> None:
+def test_softmax_regression_reaches_zero_gradient_for_every_chunk_size(
+    examples, chunk: int, monkeypatch
+) -> None:
     monkeypatch.setattr("elmokit.analysis.probe.CHUNK_ROWS", chunk)
     features, classes = examples
     penalties = (1.0, 1e-2, 1e-3)
-    for l2, result in zip(penalties, softmax_regressions(features, classes, penalties), strict=True):
+    for l2, result in zip(
+        penalties, softmax_regressions(features, classes, penalties), strict=True
+    ):
         weight, bias = result.weight.double().numpy(), result.bias.double().numpy()
         assert np.abs(gradient_at(weight, bias, features, classes, l2)).max() < 2e-4
         scores = features.astype(np.float64) @ weight.T + bias
@@ -55,7 +63,7 @@ def test_softmax_regression_reaches_zero_gradient_for_every_chunk_size(examples,
         assert agree.mean() > 0.99  # all but ties in float32
 
 
-# --- Probe ---------------------------------------------------------------------------------------------------------
+# --- Probe ----------------------------------------------------------------------------------------
 
 WORDS = ["Alpha", "beta", "gamma", "Delta", "x", "yy"]
 
@@ -67,16 +75,22 @@ def tagged(count: int, seed: int, of_context: bool) -> list[TaggedSentence]:
     for _ in range(count):
         words = tuple(random.choice(WORDS, size=random.integers(2, 8)).tolist())
         shown = ("", *words) if of_context else words
-        sentences.append(TaggedSentence(words, tuple("AB"[word[:1].isupper()] for word in shown[: len(words)])))
+        sentences.append(
+            TaggedSentence(words, tuple("AB"[word[:1].isupper()] for word in shown[: len(words)]))
+        )
     return sentences
 
 
 def test_probe_of_context_beats_chance_only_in_contextual_layers(embedder: Embedder) -> None:
-    alone = probe(tagged(80, 1, False), tagged(20, 2, False), tagged(20, 3, False), embedder, "zeros")
+    alone = probe(
+        tagged(80, 1, False), tagged(20, 2, False), tagged(20, 3, False), embedder, "zeros"
+    )
     assert alone.scores["layer 0"].test == alone.scores["most frequent tag of the word"].test == 100
     test = tagged(100, 3, True)
     result = probe(tagged(200, 1, True), tagged(40, 2, True), test, embedder, "zeros")
-    (_, majority), *_ = (counts := Counter(tag for sentence in test for tag in sentence.tags)).most_common()
+    (_, majority), *_ = (
+        counts := Counter(tag for sentence in test for tag in sentence.tags)
+    ).most_common()
     chance = 100 * majority / counts.total()
     assert abs(result.scores["layer 0"].test - chance) < 3
     assert result.scores["layer 1"].test > chance + 10
@@ -107,7 +121,9 @@ def test_probe_files_scores_conllu_and_columns_alike(embedder: Embedder, tmp_pat
     for name, seed in (("train", 1), ("dev", 2)):
         conllu, columns = [], []
         for sentence in tagged(30, seed, False):
-            for number, (word, tag) in enumerate(zip(sentence.words, sentence.tags, strict=True), start=1):
+            for number, (word, tag) in enumerate(
+                zip(sentence.words, sentence.tags, strict=True), start=1
+            ):
                 conllu.append("\t".join([str(number), word, "_", "X", tag, *"_____"]))
                 columns.append(f"{tag} {word}")
             conllu.append("")
@@ -116,5 +132,8 @@ def test_probe_files_scores_conllu_and_columns_alike(embedder: Embedder, tmp_pat
         (tmp_path / f"{name}.txt").write_text("\n".join(columns) + "\n")
     files = [tmp_path / name for name in ("train.conllu", "dev.conllu", "train.txt", "dev.txt")]
     from_conllu = probe_files(*files[:2], None, embedder, "zeros", tag_column="xpos")
-    assert probe_files(*files[2:], None, embedder, "zeros", word_column=1, tag_column="0") == from_conllu
+    assert (
+        probe_files(*files[2:], None, embedder, "zeros", word_column=1, tag_column="0")
+        == from_conllu
+    )
     assert re.search(r"^layer 0 +\S+ +100\.00$", str(from_conllu), flags=re.MULTILINE)

@@ -1,4 +1,6 @@
-"""Readers of sense-tagged text on small files in the distributed formats, well-formed and malformed."""
+"""Readers of sense-tagged text on small files in the distributed formats, well-formed and
+malformed.
+"""
 
 import gzip
 import json
@@ -58,12 +60,14 @@ def bank(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "classes_map.txt").write_text('{"0": "bank_bank", "1": "bank_bank_(geography)"}')
     for split in ("train", "test"):
-        (folder / f"{split}.data.txt").write_bytes("2\tthe 4\u00a01/2 bank  lent money\r\n0\tbank of a river".encode())
+        (folder / f"{split}.data.txt").write_bytes(
+            "2\tthe 4\u00a01/2 bank  lent money\r\n0\tbank of a river".encode()
+        )
         (folder / f"{split}.gold.txt").write_bytes(b"0\r\n1")
     return folder
 
 
-# --- Raganato's XML ------------------------------------------------------------------------------------------------
+# --- Raganato's XML -------------------------------------------------------------------------------
 
 
 def test_read_raganato_reads_multiword_instances_as_spans(xml: Path) -> None:
@@ -72,17 +76,22 @@ def test_read_raganato_reads_multiword_instances_as_spans(xml: Path) -> None:
         SenseInstance("d000.s000.t001", "set_up%v", 4, 6, ("set_up%2:36:00::", "set_up%2:41:00::")),
     )
     words = ("The", "old", "age", "&", "set", "up")
-    assert list(read_raganato(xml)) == [SenseSentence(words, instances), SenseSentence(("Yes",), ())]
+    assert list(read_raganato(xml)) == [
+        SenseSentence(words, instances),
+        SenseSentence(("Yes",), ()),
+    ]
 
 
-# --- SemCor --------------------------------------------------------------------------------------------------------
+# --- SemCor ---------------------------------------------------------------------------------------
 
 
 def test_read_semcor_splits_tokens_and_skips_names(tmp_path: Path) -> None:
     path = tmp_path / "semcor.jsonl.gz"
     path.write_bytes(gzip.compress((json.dumps(SEMCOR) + "\n\n").encode()))
     (sentence,) = read_semcor(path)
-    assert [each.name for each in sentence.instances] == [f"{path}, line 1, instance {number}" for number in (1, 3)]
+    assert [each.name for each in sentence.instances] == [
+        f"{path}, line 1, instance {number}" for number in (1, 3)
+    ]
     assert sentence.words == ("The", "primary", "election", "of", "Atlanta", "took", "place", "_")
     assert [(each.lemma, each.start, each.end, each.senses) for each in sentence.instances] == [
         ("primary_election%n", 1, 3, ("primary_election%1:04:00::",)),
@@ -90,22 +99,27 @@ def test_read_semcor_splits_tokens_and_skips_names(tmp_path: Path) -> None:
     ]
 
 
-# --- WordNet -------------------------------------------------------------------------------------------------------
+# --- WordNet --------------------------------------------------------------------------------------
 
 
 def test_read_first_senses_counts_satellites_as_adjectives(tmp_path: Path) -> None:
     lines = [
-        "peculiar%3:00:00:: 01 2 3", "peculiar%5:00:00:strange:00 02 1 8", "play%1:10:01:: 03 1 5",
-        "play%2:33:00:: 04 1 70", "play%2:35:00:: 05 19 1",
-    ]  # fmt: skip
+        "peculiar%3:00:00:: 01 2 3",
+        "peculiar%5:00:00:strange:00 02 1 8",
+        "play%1:10:01:: 03 1 5",
+        "play%2:33:00:: 04 1 70",
+        "play%2:35:00:: 05 19 1",
+    ]
     (tmp_path / "index.sense").write_text("\n".join(lines))
     expected = {
-        "peculiar%a": "peculiar%5:00:00:strange:00", "play%n": "play%1:10:01::", "play%v": "play%2:33:00::",
-    }  # fmt: skip
+        "peculiar%a": "peculiar%5:00:00:strange:00",
+        "play%n": "play%1:10:01::",
+        "play%v": "play%2:33:00::",
+    }
     assert read_first_senses(tmp_path) == read_first_senses(tmp_path / "index.sense") == expected
 
 
-# --- CoarseWSD -----------------------------------------------------------------------------------------------------
+# --- CoarseWSD ------------------------------------------------------------------------------------
 
 
 def test_read_coarse_wsd_yields_one_instance_per_line(bank: Path, tmp_path: Path) -> None:
@@ -124,11 +138,13 @@ def test_read_coarse_wsd_yields_one_instance_per_line(bank: Path, tmp_path: Path
     assert coarse_wsd_folders(tmp_path) == coarse_wsd_folders(bank) == [bank]
 
 
-# --- Malformed files -----------------------------------------------------------------------------------------------
+# --- Malformed files ------------------------------------------------------------------------------
 
 
 def semcor(**change: object) -> str:
-    return json.dumps(SEMCOR | {"instances": [SEMCOR["instances"][0] | change, *SEMCOR["instances"][1:]]})
+    return json.dumps(
+        SEMCOR | {"instances": [SEMCOR["instances"][0] | change, *SEMCOR["instances"][1:]]}
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,20 +154,45 @@ def semcor(**change: object) -> str:
         (read_raganato, "toy.gold.key.txt", KEYS.splitlines()[0], "'d000.s000.t001'"),
         (read_raganato, "toy.data.xml", XML.replace('"VERB"', '"PREP"'), "'d000.s000.t001'.*PREP"),
         (read_semcor, "semcor.jsonl", "\nThe jury said\n", r"semcor\.jsonl, line 2"),
-        *((read_semcor, "semcor.jsonl", "\n" + semcor(**change), r"semcor\.jsonl, line 2") for change in (
-            {"tok": [6]}, {"tok": []}, {"lexkeys": ["9:04:00::"]}, {"lexkeys": None}, {"lemma": 3},
-        )),
-        (read_coarse_wsd, "bank/train.data.txt", "4\tthe bank lent money\n0\tbank\n", r"data\.txt, line 1"),
-        (read_coarse_wsd, "bank/train.data.txt", "the bank lent money\n0\tbank\n", r"data\.txt, line 1"),
+        *(
+            (read_semcor, "semcor.jsonl", "\n" + semcor(**change), r"semcor\.jsonl, line 2")
+            for change in (
+                {"tok": [6]},
+                {"tok": []},
+                {"lexkeys": ["9:04:00::"]},
+                {"lexkeys": None},
+                {"lemma": 3},
+            )
+        ),
+        (
+            read_coarse_wsd,
+            "bank/train.data.txt",
+            "4\tthe bank lent money\n0\tbank\n",
+            r"data\.txt, line 1",
+        ),
+        (
+            read_coarse_wsd,
+            "bank/train.data.txt",
+            "the bank lent money\n0\tbank\n",
+            r"data\.txt, line 1",
+        ),
         (read_coarse_wsd, "bank/train.data.txt", "1\tthe bank\n", r"data\.txt, line 2"),
         (read_coarse_wsd, "bank/train.gold.txt", "0\n7\n", r"data\.txt, line 2"),
         (read_first_senses, "index.sense", "play%1:10:01 03 1 5", "sense key"),
     ],
-)  # fmt: skip
+)
 def test_malformed_files_are_refused_with_their_place(
-    read: Callable[..., Any], file: str, content: str, message: str, xml: Path, bank: Path, tmp_path: Path
+    read: Callable[..., Any],
+    file: str,
+    content: str,
+    message: str,
+    xml: Path,
+    bank: Path,
+    tmp_path: Path,
 ) -> None:
     (tmp_path / file).write_text(content)
-    arguments = {read_raganato: [xml], read_coarse_wsd: [bank, "train"]}.get(read, [tmp_path / file])
+    arguments = {read_raganato: [xml], read_coarse_wsd: [bank, "train"]}.get(
+        read, [tmp_path / file]
+    )
     with pytest.raises((ValueError, ParseError), match=message):
         list(read(*arguments))

@@ -1,4 +1,6 @@
-"""Uses of a word: the search for them, their similarities against cosines, the nearest ones against brute force."""
+"""Uses of a word: the search for them, their similarities against cosines, the nearest ones against
+brute force.
+"""
 
 from pathlib import Path
 
@@ -11,14 +13,25 @@ from elmokit.analysis.similarity import compare, neighbors
 from elmokit.analysis.uses import Use, uses_in_files, uses_of
 from elmokit.embed.embedder import Embedder
 
-FRUIT, FIRM, BOTH = "I eat an apple.", "The apple phone is new.", "Apple sells no apple, and no apple tree."
+FRUIT, FIRM, BOTH = (
+    "I eat an apple.",
+    "The apple phone is new.",
+    "Apple sells no apple, and no apple tree.",
+)
 
 
 def test_uses_of_ignores_case_only_without_an_exact_match() -> None:
-    assert [use.position for use in uses_of("apple", ["Apple", "or", "apple", "or", "apple"])] == [2, 4]
+    assert [use.position for use in uses_of("apple", ["Apple", "or", "apple", "or", "apple"])] == [
+        2,
+        4,
+    ]
     assert [use.position for use in uses_of("apple", ["An", "APPLE", "pineapple"])] == [1]
     assert [use.word for use in uses_of("1,000,2", ["1", "or", "1,000,2"])] == ["1,000,2"]
-    assert [use.word for use in uses_of("1,000,a,b c", ["1", "a", "1,000", "b", "c"])] == ["a", "1,000", "b c"]
+    assert [use.word for use in uses_of("1,000,a,b c", ["1", "a", "1,000", "b", "c"])] == [
+        "a",
+        "1,000",
+        "b c",
+    ]
     assert str(Use(("I", "like", "apple", "."), 2)) == "I like [apple] ."
 
 
@@ -33,7 +46,8 @@ def test_compare_gives_cosines_of_the_vectors(embedder: Embedder) -> None:
     sentences = [use.sentence for use in result.uses]
     for matrix, layers in zip(result.similarities.values(), (0, 1, 2, "mix"), strict=True):
         vectors = [
-            words[use.position] for words, use in zip(embedder.embed(sentences, layers), result.uses, strict=True)
+            words[use.position]
+            for words, use in zip(embedder.embed(sentences, layers), result.uses, strict=True)
         ]
         expected = [[cosine(left, right) for right in vectors] for left in vectors]
         np.testing.assert_allclose(matrix, expected, rtol=0, atol=1e-5)
@@ -48,7 +62,10 @@ def test_compare_contrasts_two_senses(embedder: Embedder) -> None:
     )
     result = compare("plant", plant, embedder, "all", other=works)
     cosines = result.similarities["layer 1 (contextual)"]
-    same_pairs, other_pairs = [(0, 1), (2, 3), (2, 4), (3, 4)], [(i, j) for i in (0, 1) for j in (2, 3, 4)]
+    same_pairs, other_pairs = (
+        [(0, 1), (2, 3), (2, 4), (3, 4)],
+        [(i, j) for i in (0, 1) for j in (2, 3, 4)],
+    )
     nearest = [max(set(range(5)) - {use}, key=lambda one: cosines[use, one]) for use in range(5)]
     same, other, count = result.contrasts["layer 1 (contextual)"]
     assert same == pytest.approx(np.mean([cosines[pair] for pair in same_pairs]), abs=1e-6)
@@ -63,7 +80,11 @@ def test_compare_contrasts_two_senses(embedder: Embedder) -> None:
 
 def test_compare_raises_when_the_word_is_missing_or_occurs_once(embedder: Embedder) -> None:
     for sentences, other, message in (
-        ([FRUIT, "I eat pears", FIRM], (), r"sentence 2 has no word 'apple'; its words are: I \| eat \| pears"),
+        (
+            [FRUIT, "I eat pears", FIRM],
+            (),
+            r"sentence 2 has no word 'apple'; its words are: I \| eat \| pears",
+        ),
         ([FRUIT], (), "at least two uses"),
         ([FRUIT, FIRM], [FIRM], "at least two uses of 'apple' in each sense"),
         (FRUIT, (), "list of sentences"),
@@ -96,17 +117,28 @@ def test_neighbors_are_sorted_by_cosine(corpus: Path, embedder: Embedder) -> Non
     asked = embedder.embed([query], "top")[0][3]
     uses = [(0, 1), (2, 1), (6, 5), (7, 1)]
     vectors = embedder.embed([CORPUS[line] for line, _ in uses], "top")
-    cosines = {cosine(words[at], asked): f"{line}:{at}" for words, (line, at) in zip(vectors, uses, strict=True)}
+    cosines = {
+        cosine(words[at], asked): f"{line}:{at}"
+        for words, (line, at) in zip(vectors, uses, strict=True)
+    }
     expected = sorted(cosines, reverse=True)[:3]
-    np.testing.assert_allclose([similarity for similarity, _ in result.nearest], expected, rtol=0, atol=1e-5)
-    nearest = [f"{CORPUS.index(' '.join(use.sentence))}:{use.position}" for _, use in result.nearest]
+    np.testing.assert_allclose(
+        [similarity for similarity, _ in result.nearest], expected, rtol=0, atol=1e-5
+    )
+    nearest = [
+        f"{CORPUS.index(' '.join(use.sentence))}:{use.position}" for _, use in result.nearest
+    ]
     assert nearest == [cosines[value] for value in expected]
     assert result.sentences_searched == 5
     assert str(result).splitlines()[0].strip() == "I saw a [play] in London ."
 
 
-def test_neighbors_searches_any_word_and_stops_at_max_sentences(corpus: Path, embedder: Embedder) -> None:
-    result = neighbors("football", "They play football !", corpus, embedder, config=SearchConfig(1, any_word=True))
+def test_neighbors_searches_any_word_and_stops_at_max_sentences(
+    corpus: Path, embedder: Embedder
+) -> None:
+    result = neighbors(
+        "football", "They play football !", corpus, embedder, config=SearchConfig(1, any_word=True)
+    )
     assert result.nearest[0][1] == Use(tuple(CORPUS[0].split()), 2)
     assert result.sentences_searched == 7
     two = neighbors("play", "a play", corpus, embedder, config=SearchConfig(max_sentences=2))
@@ -126,8 +158,12 @@ def test_neighbors_raises_when_the_word_is_missing(corpus: Path, embedder: Embed
             neighbors(word, sentence, corpus, embedder)
 
 
-def test_a_search_finds_words_in_which_the_tokenizer_removes_invisible_characters(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("The chil\u00addren play.\nThe children sleep.\nNo one.\n", encoding="utf-8")
+def test_a_search_finds_words_in_which_the_tokenizer_removes_invisible_characters(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "text.txt").write_text(
+        "The chil\u00addren play.\nThe children sleep.\nNo one.\n", encoding="utf-8"
+    )
     found = list(uses_in_files("children", [tmp_path / "text.txt"], Embedder(), progress=False))
     assert [use.sentence for uses in found for use in uses] == [
         ("The", "children", "play", "."),

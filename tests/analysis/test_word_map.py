@@ -28,7 +28,7 @@ from elmokit.lm.scoring import score
 HOSTILE = '</script><img src=x onerror=alert(1)> & "quoted" {title} {data} \u2028 $\\frac{1}{2}$'
 
 
-# --- Geometry ------------------------------------------------------------------------------------------------------
+# --- Geometry -------------------------------------------------------------------------------------
 
 
 def test_principal_components_equal_eigenvectors_of_the_covariance() -> None:
@@ -59,7 +59,10 @@ def brute_force_silhouette(points: np.ndarray, labels: np.ndarray) -> float:
         if not own:
             widths.append(0.0)
             continue
-        others = [np.mean([d for j, d in enumerate(distances) if labels[j] == k]) for k in set(labels) - {labels[i]}]
+        others = [
+            np.mean([d for j, d in enumerate(distances) if labels[j] == k])
+            for k in set(labels) - {labels[i]}
+        ]
         a, b = np.mean(own), min(others)
         widths.append((b - a) / max(a, b))
     return float(np.mean(widths))
@@ -76,7 +79,9 @@ def test_silhouette_equals_brute_force() -> None:
 def planted(sizes: tuple[int, ...], seed: int = 3) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(seed)
     labels = np.repeat(np.arange(len(sizes)), sizes)
-    return 10 * random.normal(size=(len(sizes), 4))[labels] + random.normal(size=(len(labels), 4)), labels
+    return 10 * random.normal(size=(len(sizes), 4))[labels] + random.normal(
+        size=(len(labels), 4)
+    ), labels
 
 
 def test_cluster_recovers_planted_clusters_and_their_number() -> None:
@@ -104,11 +109,14 @@ def test_cluster_gives_one_cluster_when_points_are_equal() -> None:
     assert cluster(np.array([[0.0], [0.0], [1.0]])).labels.tolist() == [0, 0, 1]
 
 
-# --- Sampling ------------------------------------------------------------------------------------------------------
+# --- Sampling -------------------------------------------------------------------------------------
 
 
 def test_sample_is_uniform_of_distinct_uses_whatever_their_order_and_number() -> None:
-    copies, others = [Use(("again",), 0)] * 1000, [Use((f"word{number}",), 0) for number in range(99)]
+    copies, others = (
+        [Use(("again",), 0)] * 1000,
+        [Use((f"word{number}",), 0) for number in range(99)],
+    )
     assert sample_uses(iter(others), 200, 0) == (others, 99)
     found = []
     for uses in (copies + others, others + copies, others[::-1] + copies):
@@ -117,11 +125,15 @@ def test_sample_is_uniform_of_distinct_uses_whatever_their_order_and_number() ->
         assert sample == sorted(sample, key=uses.index)
         found.append(set(sample))
     assert found[0] == found[1] == found[2]
-    counts = Counter(use for seed in range(400) for use in sample_uses(iter(copies + others), 50, seed)[0])
-    assert len(counts) == 100 and all(abs(count - 200) < 50 for count in counts.values())  # standard deviation 10
+    counts = Counter(
+        use for seed in range(400) for use in sample_uses(iter(copies + others), 50, seed)[0]
+    )
+    assert len(counts) == 100 and all(
+        abs(count - 200) < 50 for count in counts.values()
+    )  # standard deviation 10
 
 
-# --- Word map -------------------------------------------------------------------------------------------------------
+# --- Word map -------------------------------------------------------------------------------------
 
 
 LINES = [
@@ -141,7 +153,9 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def turned(points: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Points (N, 2) after the rotation, or reflection and rotation, that brings them nearest to a target."""
+    """Points (N, 2) after the rotation, or reflection and rotation, that brings them nearest to a
+    target.
+    """
     aim = target @ [1, 1j]  # complex numbers, which a rotation multiplies by one of length 1
     candidates = []
     for numbers in (points @ [1, 1j], points @ [1, -1j]):
@@ -158,18 +172,31 @@ def test_word_map_projects_every_use_in_each_layer_and_turns_it_to_the_layer_abo
     assert len(result.uses) == result.uses_in_corpus == 8
     assert [use.sentence[use.position] for use in result.uses] == [*["bank"] * 7, "BANK"]
     assert result.planes.shape == (3, 8, 2)
-    layers = np.stack([embedder.embed([list(use.sentence)], "all")[0][:, use.position] for use in result.uses], axis=1)
+    layers = np.stack(
+        [embedder.embed([list(use.sentence)], "all")[0][:, use.position] for use in result.uses],
+        axis=1,
+    )
     layers /= np.linalg.norm(layers, axis=2, keepdims=True)
     components = [principal_components(layer.astype(np.float64), 2) for layer in layers]
     np.testing.assert_allclose(result.planes[2], components[2], atol=1e-5)
     np.testing.assert_allclose(result.planes[1], turned(components[1], result.planes[2]), atol=1e-5)
     np.testing.assert_allclose(result.planes[0], turned(components[0], result.planes[1]), atol=1e-5)
     distances = np.linalg.norm(result.planes[0][:7] - result.planes[0][0], axis=1)
-    np.testing.assert_allclose(distances, 0, atol=1e-5)  # equal spelling, equal vector in the token layer
+    np.testing.assert_allclose(
+        distances, 0, atol=1e-5
+    )  # equal spelling, equal vector in the token layer
     assert sum(each.size for each in result.clusters) == 8
-    assert [each.size for each in result.clusters] == sorted((each.size for each in result.clusters), reverse=True)
-    assert all(result.labels[use] == number for number, each in enumerate(result.clusters) for use in each.typical)
-    assert str(result).startswith(f"bank: 8 uses, {len(result.clusters)} clusters (top layer, silhouette ")
+    assert [each.size for each in result.clusters] == sorted(
+        (each.size for each in result.clusters), reverse=True
+    )
+    assert all(
+        result.labels[use] == number
+        for number, each in enumerate(result.clusters)
+        for use in each.typical
+    )
+    assert str(result).startswith(
+        f"bank: 8 uses, {len(result.clusters)} clusters (top layer, silhouette "
+    )
 
 
 def test_word_map_honors_match_case_and_max_uses(corpus: Path, embedder: Embedder) -> None:
@@ -185,13 +212,17 @@ def test_word_map_substitutes_equal_exhaustive_scoring(corpus: Path, embedder: E
     words = embedder.model.vocab.words  # type: ignore[union-attr]
     for use in {use.sentence: use for use in result.uses}.values():
         position, candidates = use.position, words[3:]
-        texts = [[*use.sentence[:position], word, *use.sentence[position + 1 :]] for word in candidates]
+        texts = [
+            [*use.sentence[:position], word, *use.sentence[position + 1 :]] for word in candidates
+        ]
         scored = score(texts, embedder.model)
         logs = [each.forward[position] + each.backward[position + 1] for each in scored]
         logs = np.array(logs) + np.log([words.index(word) + 1 for word in candidates])
         probabilities = np.exp(logs) / np.exp(logs).sum()
         weights.update(dict(zip(candidates, probabilities, strict=True)))
-    expected = [word for word, _ in weights.most_common() if word not in ("bank", "Bank", ".", "42")]
+    expected = [
+        word for word, _ in weights.most_common() if word not in ("bank", "Bank", ".", "42")
+    ]
     assert result.clusters[0].substitutes == expected
 
 
@@ -203,18 +234,26 @@ def test_word_map_typical_uses_have_distinct_contexts(tmp_path: Path, embedder: 
     assert sorted(len(result.uses[use].sentence) for use in result.clusters[0].typical) == [2, 8]
 
 
-def test_word_map_raises_for_too_few_uses_and_bad_settings(corpus: Path, embedder: Embedder) -> None:
-    for word, layers, message in (("zebra", "top", "of 'zebra', and there are 0"), ("bank", 7, "layers")):
+def test_word_map_raises_for_too_few_uses_and_bad_settings(
+    corpus: Path, embedder: Embedder
+) -> None:
+    for word, layers, message in (
+        ("zebra", "top", "of 'zebra', and there are 0"),
+        ("bank", 7, "layers"),
+    ):
         with pytest.raises(ValueError, match=message):
             senses(word, corpus, embedder, layers)
 
 
-# --- Files ---------------------------------------------------------------------------------------------------------
+# --- Files ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def hostile() -> WordMap:
-    uses = [Use((*HOSTILE.split(" "), "bank", str(number)), len(HOSTILE.split(" "))) for number in range(4)]
+    uses = [
+        Use((*HOSTILE.split(" "), "bank", str(number)), len(HOSTILE.split(" ")))
+        for number in range(4)
+    ]
     planes = np.random.default_rng(0).normal(size=(3, 4, 2)).astype(np.float32)
     clusters = [UseCluster(2, [0], [HOSTILE]), UseCluster(2, [2], [])]
     return WordMap(HOSTILE, uses, planes, np.array([0, 0, 1, 1]), clusters, 0.5, "top", 4, "abc")
@@ -235,7 +274,11 @@ class Elements(HTMLParser):
     def handle_starttag(self, tag, attrs):
         self.names[tag] += 1
         self._inside = tag
-        self.loading += [f"{name}={value}" for name, value in attrs if name in ("src", "href", "onerror", "onload")]
+        self.loading += [
+            f"{name}={value}"
+            for name, value in attrs
+            if name in ("src", "href", "onerror", "onload")
+        ]
         if tag == "script":
             self.scripts.append("")
 
@@ -251,7 +294,15 @@ class Elements(HTMLParser):
 
 def test_page_escapes_corpus_text(hostile: WordMap) -> None:
     harmless = WordMap(
-        "bank", [Use(("bank",), 0)] * 4, hostile.planes, hostile.labels, hostile.clusters, 0, "top", 4, ""
+        "bank",
+        [Use(("bank",), 0)] * 4,
+        hostile.planes,
+        hostile.labels,
+        hostile.clusters,
+        0,
+        "top",
+        4,
+        "",
     )
     result = Elements(page(hostile))
     assert result.names == Elements(page(harmless)).names
@@ -260,10 +311,14 @@ def test_page_escapes_corpus_text(hostile: WordMap) -> None:
     assert json.loads(result.scripts[0]) == json.loads(json.dumps(hostile.to_json()))
     assert not re.search("[<>&\u2028\u2029]", result.scripts[0])
     # the page's own script sets text, never markup
-    assert not re.search("innerHTML|outerHTML|insertAdjacentHTML|document.write|eval", result.scripts[1])
+    assert not re.search(
+        "innerHTML|outerHTML|insertAdjacentHTML|document.write|eval", result.scripts[1]
+    )
     # and nothing is loaded
     assert "default-src 'none'" in page(hostile) and not re.search(r"@import|url\(", page(hostile))
-    assert set(re.findall(r"https?://[^\s\"']+", page(hostile))) == {"http://www.w3.org/2000/svg"}  # an XML namespace
+    assert set(re.findall(r"https?://[^\s\"']+", page(hostile))) == {
+        "http://www.w3.org/2000/svg"
+    }  # an XML namespace
 
 
 def test_write_page_replaces_a_file_only_when_asked(hostile: WordMap, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from elmokit.embed.embedder import Embedder
 
 def sentence(text: str, *instances: tuple[str, int, int, str]) -> SenseSentence:
     named = [
-        SenseInstance(f"i{n}", lemma, start, end, (sense,)) for n, (lemma, start, end, sense) in enumerate(instances)
+        SenseInstance(f"i{n}", lemma, start, end, (sense,))
+        for n, (lemma, start, end, sense) in enumerate(instances)
     ]
     return SenseSentence(tuple(text.split()), tuple(named))
 
@@ -34,12 +35,13 @@ def alone(embedder: Embedder, words: tuple[str, ...]) -> np.ndarray:
     return embedder.embed([list(words)], "all", "zeros")[0]
 
 
-# --- Sense centroids -----------------------------------------------------------------------------------------------
+# --- Sense centroids ------------------------------------------------------------------------------
 
 
 def test_nearest_breaks_ties_by_frequency_in_the_token_layer(embedder: Embedder) -> None:
     texts = [
-        sentence(f"the bank {word}", ("bank", 1, 2, sense)) for word, sense in [("a", "z"), ("b", "a"), ("c", "z")]
+        sentence(f"the bank {word}", ("bank", 1, 2, sense))
+        for word, sense in [("a", "z"), ("b", "a"), ("c", "z")]
     ]
     result = lemma_senses(texts, embedder, None, "zeros")["bank"]
     assert result.nearest(alone(embedder, ("another", "bank"))[:, 1])[0] == "z"
@@ -50,20 +52,32 @@ def test_nearest_sense_is_that_of_the_nearest_centroid_or_of_most_of_the_nearest
     embedder: Embedder, neighbors: int | None
 ) -> None:
     uses = [
-        (instance.senses[0], alone(embedder, text.words)[:, instance.start : instance.end].mean(axis=1))
+        (
+            instance.senses[0],
+            alone(embedder, text.words)[:, instance.start : instance.end].mean(axis=1),
+        )
         for text in TRAIN
         for instance in text.instances
         if instance.lemma == "bank"
     ]
     if neighbors is None:
-        means = {name: np.mean([vectors for sense, vectors in uses if sense == name], axis=0) for name, _ in uses}
+        means = {
+            name: np.mean([vectors for sense, vectors in uses if sense == name], axis=0)
+            for name, _ in uses
+        }
         uses = list(means.items())
     result = lemma_senses(TRAIN, embedder, neighbors, "zeros")
     assert set(result) == {"bank", "lend"} and result["bank"].names == ["river", "money"]
-    for words in (("some", "bank", "went", "bust"), ("bank", "of", "money"), ("the", "bank", "lent", "money")):
+    for words in (
+        ("some", "bank", "went", "bust"),
+        ("bank", "of", "money"),
+        ("the", "bank", "lent", "money"),
+    ):
         query = alone(embedder, words)[:, words.index("bank")]
         for layer in (1, 2):
-            nearest = sorted(uses, key=lambda use: -cosine(use[1][layer], query[layer]))[: neighbors or 1]
+            nearest = sorted(uses, key=lambda use: -cosine(use[1][layer], query[layer]))[
+                : neighbors or 1
+            ]
             votes = Counter(sense for sense, _ in nearest)
             expected = "river" if votes["river"] >= votes["money"] else "money"
             assert result["bank"].nearest(query)[layer] == expected
@@ -71,9 +85,16 @@ def test_nearest_sense_is_that_of_the_nearest_centroid_or_of_most_of_the_nearest
 
 @pytest.mark.parametrize(("angle", "expected"), [(0.0, "z"), (5e-4, "z"), (5e-3, "a")])
 def test_uses_vote_too_that_are_as_near_as_the_nearest(angle: float, expected: str) -> None:
-    """One use is of sense a; two of sense z are less similar by 0, 1e-7 (a rounding error) and 1e-5."""
+    """One use is of sense a; two of sense z are less similar by 0, 1e-7 (a rounding error) and
+    1e-5.
+    """
     nearest, others = [1.0, 0.0], [np.cos(angle), np.sin(angle)]
-    uses = LemmaSenses(["z", "a"], np.array([[nearest, others, others]]), np.array([[0, 1], [1, 0], [1, 0]], bool), 1)
+    uses = LemmaSenses(
+        ["z", "a"],
+        np.array([[nearest, others, others]]),
+        np.array([[0, 1], [1, 0], [1, 0]], bool),
+        1,
+    )
     assert uses.nearest(np.array([nearest])) == [expected]
 
 
@@ -101,7 +122,7 @@ def test_instance_vectors_carry_state_across_batches(embedder: Embedder) -> None
     assert np.abs(np.stack(result)[-1] - np.stack(from_zeros)[-1]).max() > 1e-3
 
 
-# --- Scores --------------------------------------------------------------------------------------------------------
+# --- Scores ---------------------------------------------------------------------------------------
 
 
 def test_f1_combines_precision_and_recall() -> None:
@@ -111,11 +132,13 @@ def test_f1_combines_precision_and_recall() -> None:
         (["ALL"], {"method": answer}, right) for answer, right in zip(answers, senses, strict=True)
     )
     precision, recall = 2 / 3, 2 / 5
-    assert f1 == {"ALL": {"method": pytest.approx(100 * 2 * precision * recall / (precision + recall))}}
+    assert f1 == {
+        "ALL": {"method": pytest.approx(100 * 2 * precision * recall / (precision + recall))}
+    }
     assert instances == {"ALL": 5}
 
 
-# --- Files ---------------------------------------------------------------------------------------------------------
+# --- Files ----------------------------------------------------------------------------------------
 
 
 Tokens = list[tuple[str, str | None, str | None]]  # (word, lemma or None, sense key) each
@@ -128,7 +151,11 @@ def write_xml(directory: Path, name: str, sentences: list[Tokens], prefix: str =
         lines.append(f'<sentence id="d000.s{s:03}">')
         for t, (word, lemma, key) in enumerate(tokens):
             instance = f"{prefix}d000.s{s:03}.t{t:03}"
-            tag = f'instance id="{instance}" lemma="{lemma}" pos="NOUN"' if lemma else 'wf lemma="x" pos="X"'
+            tag = (
+                f'instance id="{instance}" lemma="{lemma}" pos="NOUN"'
+                if lemma
+                else 'wf lemma="x" pos="X"'
+            )
             lines.append(f"<{tag}>{word}</{tag.split()[0]}>")
             if lemma:
                 keys.append(f"{instance} {key}")
@@ -150,11 +177,18 @@ PEAR, PEAR_TREE = "pear%1:13:00::", "pear%1:20:00::"
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    # the training text is the test text and another use of the river bank, which is therefore most frequent
+    # the training text is the test text and another use of the river bank, which is therefore most
+    # frequent
     write_xml(tmp_path, "train", [LENT, SHORE, SHORE])
     write_xml(tmp_path, "one", [LENT, SHORE])
-    write_xml(tmp_path, "two", [[*plain("a"), ("pear", "pear", PEAR)], [("pear", "pear", PEAR_TREE)], SHORE])
-    (tmp_path / "index.sense").write_text(f"{PEAR} 1 1 4\n{PEAR_TREE} 2 2 0\n{MONEY} 3 1 20\n{RIVER} 4 2 10\n")
+    write_xml(
+        tmp_path,
+        "two",
+        [[*plain("a"), ("pear", "pear", PEAR)], [("pear", "pear", PEAR_TREE)], SHORE],
+    )
+    (tmp_path / "index.sense").write_text(
+        f"{PEAR} 1 1 4\n{PEAR_TREE} 2 2 0\n{MONEY} 3 1 20\n{RIVER} 4 2 10\n"
+    )
     return tmp_path
 
 
@@ -170,13 +204,17 @@ def test_all_words_wsd_scores_each_set_and_layer(data: Path, embedder: Embedder)
     assert report.f1["two"]["first sense"] == pytest.approx(100 / 3)
     assert report.f1["ALL"]["layer 2"] == 80
     without = wsd(tests[1:], data / "train.data.xml", None, embedder, "zeros").f1["two"]
-    assert "first sense" not in without and without["layer 1"] == pytest.approx(200 * 1 / (1 + 3))  # two are unanswered
+    assert "first sense" not in without and without["layer 1"] == pytest.approx(
+        200 * 1 / (1 + 3)
+    )  # two are unanswered
     printed = str(report).splitlines()
     assert printed[0].split() == "uses layer 0 layer 1 layer 2 most frequent first sense".split()  # noqa: SIM905
     assert printed[1].split() == ["ALL", "5", "60.00", "80.00", "80.00", "60.00", "40.00"]
 
 
-def test_wsd_by_nearest_uses_scores_seen_sentences_and_names_the_number_of_uses(data: Path, embedder: Embedder) -> None:
+def test_wsd_by_nearest_uses_scores_seen_sentences_and_names_the_number_of_uses(
+    data: Path, embedder: Embedder
+) -> None:
     tests, training = [data / "one.data.xml"], data / "train.data.xml"
     report = wsd(tests, training, data, embedder, "zeros", neighbors=1)
     assert report.f1["one"]["layer 2"] == 100 and report.f1["one"]["layer 0"] == 50
@@ -192,7 +230,9 @@ def test_wsd_reads_all_data_xml_of_a_directory_if_present(data: Path, embedder: 
     assert list(wsd([data / "sets"], training, model=embedder, state="zeros").f1) == ["senseval2"]
     all_sets = write_xml(data / "sets", "ALL", [LENT], prefix="senseval2.")
     other = write_xml(data / "sets", "other", [SHORE], prefix="semeval2007.")
-    all_sets.write_text(all_sets.read_text().replace("</corpus>", "") + other.read_text().replace("<corpus>", ""))
+    all_sets.write_text(
+        all_sets.read_text().replace("</corpus>", "") + other.read_text().replace("<corpus>", "")
+    )
     keys = data / "sets" / "ALL.gold.key.txt"
     keys.write_text(keys.read_text() + "\n" + (data / "sets" / "other.gold.key.txt").read_text())
     report = wsd([data / "sets"], training, model=embedder, state="zeros")
@@ -201,7 +241,10 @@ def test_wsd_reads_all_data_xml_of_a_directory_if_present(data: Path, embedder: 
 
 def test_all_words_wsd_trains_on_json_lines(data: Path, embedder: Embedder) -> None:
     lines = [
-        {"tokens": text.split(), "instances": [{"tok": [place], "lemma": "bank", "pos": "NN", "lexkeys": [lexkey]}]}
+        {
+            "tokens": text.split(),
+            "instances": [{"tok": [place], "lemma": "bank", "pos": "NN", "lexkeys": [lexkey]}],
+        }
         for text, place, lexkey in [
             ("the bank lent money", 1, "1:14:00::"),
             ("they walked along a bank", 4, "1:17:01::"),

@@ -1,4 +1,6 @@
-"""Conversion between formats: exact both ways, with a warning or an error for what a format cannot hold."""
+"""Conversion between formats: exact both ways, with a warning or an error for what a format cannot
+hold.
+"""
 
 import json
 from collections.abc import Callable
@@ -51,7 +53,9 @@ def datasets(path: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", HDF5_MODELS)
-def test_hdf5_to_native_and_back_is_exact(goldens: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+def test_hdf5_to_native_and_back_is_exact(
+    goldens: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
     original = goldens(f"{name}/{HDF5_MODELS[name]}")
     convert(original, tmp_path / "native", to="native")
     told = convert(tmp_path / "native", tmp_path / "hdf5", to="hdf5")
@@ -64,16 +68,24 @@ def test_hdf5_to_native_and_back_is_exact(goldens: Callable[[str], Path], tmp_pa
     assert told["bytes"] == sum(file.stat().st_size for file in (tmp_path / "hdf5").iterdir())
 
     options, again = (
-        json.loads(path.read_text()) for path in (original.with_name("options.json"), tmp_path / "hdf5/options.json")
+        json.loads(path.read_text())
+        for path in (original.with_name("options.json"), tmp_path / "hdf5/options.json")
     )
     assert config_from_options(options) == config_from_options(again)
     assert again["char_cnn"]["n_characters"] == 262  # AllenNLP and bilm-tf refuse 261 at inference
 
 
-def test_every_part_that_a_format_cannot_hold_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_part_that_a_format_cannot_hold_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bilm, vocab = BiLM(BiLMConfig.preset("tiny")), Vocab(["<S>", "</S>", "<UNK>", "the"])
     zeros = bilm.initial_state(1)
-    parts = {"softmax": FullSoftmax(4, 16), "mix": MixWeights((0.0, 0.0, 0.0)), "warm_state": zeros, "card": "# Tiny"}
+    parts = {
+        "softmax": FullSoftmax(4, 16),
+        "mix": MixWeights((0.0, 0.0, 0.0)),
+        "warm_state": zeros,
+        "card": "# Tiny",
+    }
     model = Pretrained(bilm, vocab=vocab, state_policy="warm", tokenizer="english-1", **parts)
     lost = "softmax, mix of layers, warm state, state policy warm, name of the tokenizer"
     with pytest.warns(UserWarning, match=f"HDF5 cannot hold the {lost}: left out"):
@@ -83,7 +95,9 @@ def test_every_part_that_a_format_cannot_hold_is_named(tmp_path: Path, monkeypat
         save_hdf5(Pretrained(words), tmp_path / "words")
     monkeypatch.setattr("elmokit.checkpoints.convert.write_onnx", lambda _, path, __: path.touch())
     save(model, tmp_path / "model")
-    with pytest.warns(UserWarning, match=f"ONNX cannot hold the {lost}, vocabulary, card: left out"):
+    with pytest.warns(
+        UserWarning, match=f"ONNX cannot hold the {lost}, vocabulary, card: left out"
+    ):
         convert(tmp_path / "model", tmp_path / "model.onnx", to="onnx")
 
 
@@ -98,7 +112,10 @@ def test_model_of_word_ids_converts_both_ways(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (BiLMConfig(LSTMConfig(1, 6, 4, forget_bias=0.0), None, num_words=3), r"this model has 0\.0"),
+        (
+            BiLMConfig(LSTMConfig(1, 6, 4, forget_bias=0.0), None, num_words=3),
+            r"this model has 0\.0",
+        ),
         (BiLMConfig(LSTMConfig(1, 6, 4), CharCNNConfig(2, ((1, 3),), num_characters=262)), "262"),
         (BiLMConfig.preset("small-transformer"), "for LSTMs only"),
         (None, r"prepacked.*use `elmokit\.load`"),
@@ -107,7 +124,9 @@ def test_model_of_word_ids_converts_both_ways(tmp_path: Path) -> None:
 def test_what_hdf5_cannot_express_is_refused_and_leaves_nothing(
     config: BiLMConfig | None, message: str, tmp_path: Path
 ) -> None:
-    bilm = prepack(BiLM(BiLMConfig.preset("tiny")), torch.float32) if config is None else BiLM(config)
+    bilm = (
+        prepack(BiLM(BiLMConfig.preset("tiny")), torch.float32) if config is None else BiLM(config)
+    )
     with pytest.raises(ValueError, match=message):
         save_hdf5(Pretrained(bilm), tmp_path / "hdf5")
     assert list(tmp_path.iterdir()) == []

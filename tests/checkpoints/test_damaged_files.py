@@ -1,4 +1,6 @@
-"""Damaged and hostile files: an error that names the file, or a sound model; never a crash, a hang or a full memory."""
+"""Damaged and hostile files: an error that names the file, or a sound model; never a crash, a hang
+or a full memory.
+"""
 
 import io
 import os
@@ -24,10 +26,14 @@ MUTANTS = Path(__file__).parents[2] / "benchmarks" / "reliability" / "mutants.py
 
 @pytest.mark.slow
 def test_mutants_are_refused_or_loaded() -> None:
-    """Processes of their own load the mutants, where a crash is seen, and time and memory are bounded."""
+    """Processes of their own load the mutants, where a crash is seen, and time and memory are
+    bounded.
+    """
     command = [sys.executable, MUTANTS, "--mutants", "20", "--kinds", *WRITERS]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0 and run.stdout.count("'refused': ") == len(WRITERS), run.stdout + run.stderr[-2000:]
+    assert run.returncode == 0 and run.stdout.count("'refused': ") == len(WRITERS), (
+        run.stdout + run.stderr[-2000:]
+    )
 
 
 class Malicious:
@@ -41,7 +47,8 @@ class Malicious:
 
 
 @pytest.mark.filterwarnings(
-    "ignore:.*the model is loaded without its vocabulary", "ignore:.*without the options of its biLM"
+    "ignore:.*the model is loaded without its vocabulary",
+    "ignore:.*without the options of its biLM",
 )
 @pytest.mark.parametrize("format", WRITERS)
 def test_no_code_in_a_file_is_executed(format: str, tmp_path: Path) -> None:
@@ -62,13 +69,17 @@ def test_no_code_in_a_file_is_executed(format: str, tmp_path: Path) -> None:
     assert load(sound) and not sign.exists()
 
 
-# --- Numbers that are none, and small files of great cost ------------------------------------------------------------
+# --- Numbers that are none, and small files of great cost -----------------------------------------
 
 
 @pytest.mark.parametrize(
     ("file", "tensor", "name"),
     [
-        ("model", "sequence_encoder.stacks.0.layers.0.bias", "sequence_encoder.stacks.0.layers.0.bias"),
+        (
+            "model",
+            "sequence_encoder.stacks.0.layers.0.bias",
+            "sequence_encoder.stacks.0.layers.0.bias",
+        ),
         ("softmax", "bias", "softmax.bias"),
         ("state", "h", "state.h"),
     ],
@@ -104,15 +115,25 @@ def test_weights_that_are_compressed_are_refused_before_they_are_unpacked(tmp_pa
         load(model)
 
 
-@pytest.mark.parametrize("format", ["native", "hdf5", "elmoformanylangs", "native with dictionaries"])
-def test_json_that_is_nested_deeply_or_holds_too_many_filters_is_refused_at_once(format: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "format", ["native", "hdf5", "elmoformanylangs", "native with dictionaries"]
+)
+def test_json_that_is_nested_deeply_or_holds_too_many_filters_is_refused_at_once(
+    format: str, tmp_path: Path
+) -> None:
     model = WRITERS[format](tmp_path / "model")
     for file in sorted(model.glob("*.json")):
         whole = file.read_text(encoding="utf-8")
-        for content in ("[" * 100_000, '{"a":' * 100_000, whole.replace("[1, ", "[1, 1], " * 20_000 + "[1, ", 1)):
+        for content in (
+            "[" * 100_000,
+            '{"a":' * 100_000,
+            whole.replace("[1, ", "[1, 1], " * 20_000 + "[1, ", 1),
+        ):
             if content != whole:
                 file.write_text(content, encoding="utf-8")
-                with pytest.raises(CheckpointError, match=r"config\.json|options\.json|dictionaries\.json|model"):
+                with pytest.raises(
+                    CheckpointError, match=r"config\.json|options\.json|dictionaries\.json|model"
+                ):
                     load(model)
         file.write_text(whole, encoding="utf-8")
         for _ in enlarge_numbers(file):

@@ -1,4 +1,6 @@
-"""Models on the Hugging Face Hub, without a network: a simulated download, and a cache made by the tests."""
+"""Models on the Hugging Face Hub, without a network: a simulated download, and a cache made by the
+tests.
+"""
 
 import shutil
 from pathlib import Path
@@ -46,7 +48,9 @@ def asked(monkeypatch: pytest.MonkeyPatch, saved: Path) -> list[dict[str, Any]]:
 
 
 def cached(model: Path, cache: Path) -> None:
-    """The model as huggingface_hub keeps owner/name: files are links to blobs, a ref names the commit."""
+    """The model as huggingface_hub keeps owner/name: files are links to blobs, a ref names the
+    commit.
+    """
     repository = cache / "models--owner--name"
     snapshot = repository / "snapshots" / COMMIT
     for folder in (snapshot, repository / "blobs", repository / "refs"):
@@ -63,7 +67,7 @@ def assert_is(found: Pretrained, saved: Path) -> None:
     assert_same_bilm(found.bilm, expected.bilm)
 
 
-# --- Names -----------------------------------------------------------------------------------------------------------
+# --- Names ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -86,7 +90,7 @@ def test_hub_model_parses_names_and_addresses(name: str, expected: HubModel | No
     assert hub_model(name) == expected
 
 
-# --- What is asked for -----------------------------------------------------------------------------------------------
+# --- What is asked for ----------------------------------------------------------------------------
 
 
 def test_model_of_the_hub_is_loaded(asked: list[dict[str, Any]], saved: Path) -> None:
@@ -123,26 +127,60 @@ def test_local_models_take_precedence(
 def test_download_requests_only_files_of_models(asked: list[dict[str, Any]]) -> None:
     load("owner/name")
     wanted = [
-        "config.json", "model.safetensors", "softmax.safetensors", "state.safetensors", "vocab.txt", "README.md",
-        "options.json", "elmo_options.json", "elmo_weights.hdf5", "elmo_weights.h5", "weights_file",
-        "weight_file", "weights", "options_file", "options", "vocab.txt.gz", "meta.json",
-        "checkpoint", "model.ckpt-124.index", "model.ckpt-124.data-00000-of-00001",
-        "variables/variables.index", "variables/variables.data-00000-of-00001",
-        "char.dic", "word.dic", "token_embedder.pkl", "encoder.pkl", "cnn_50_100_512_4096_sample.json",
-        "best.th", "weights.th", "fta/model.token_embedders.elmo.options_file",
-    ]  # fmt: skip
-    others = ["modeling.py", "data.pkl", "pytorch_model.bin", "tf_model.h5", "fr/weights.hdf5", "a.safetensors"]
+        "config.json",
+        "model.safetensors",
+        "softmax.safetensors",
+        "state.safetensors",
+        "vocab.txt",
+        "README.md",
+        "options.json",
+        "elmo_options.json",
+        "elmo_weights.hdf5",
+        "elmo_weights.h5",
+        "weights_file",
+        "weight_file",
+        "weights",
+        "options_file",
+        "options",
+        "vocab.txt.gz",
+        "meta.json",
+        "checkpoint",
+        "model.ckpt-124.index",
+        "model.ckpt-124.data-00000-of-00001",
+        "variables/variables.index",
+        "variables/variables.data-00000-of-00001",
+        "char.dic",
+        "word.dic",
+        "token_embedder.pkl",
+        "encoder.pkl",
+        "cnn_50_100_512_4096_sample.json",
+        "best.th",
+        "weights.th",
+        "fta/model.token_embedders.elmo.options_file",
+    ]
+    others = [
+        "modeling.py",
+        "data.pkl",
+        "pytorch_model.bin",
+        "tf_model.h5",
+        "fr/weights.hdf5",
+        "a.safetensors",
+    ]
     call = asked[0]
     found = filter_repo_objects(
-        wanted + others, allow_patterns=call["allow_patterns"], ignore_patterns=call["ignore_patterns"]
+        wanted + others,
+        allow_patterns=call["allow_patterns"],
+        ignore_patterns=call["ignore_patterns"],
     )
     assert list(found) == wanted
 
 
-# --- The cache -------------------------------------------------------------------------------------------------------
+# --- The cache ------------------------------------------------------------------------------------
 
 
-def test_cache_is_read_without_a_network(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_is_read_without_a_network(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     with pytest.raises(FileNotFoundError, match=r"no model owner/name on this disk"):
         load("owner/name", local_files_only=True)
@@ -158,12 +196,15 @@ def test_cache_is_read_without_a_network(saved: Path, tmp_path: Path, monkeypatc
         load("owner/name", local_files_only=True)
 
 
-# --- Trouble ---------------------------------------------------------------------------------------------------------
+# --- Trouble --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("error", "is_absent"),
-    [(errors.LocalEntryNotFoundError("no route"), True), (RuntimeError("the cable\nis out"), False)],
+    [
+        (errors.LocalEntryNotFoundError("no route"), True),
+        (RuntimeError("the cable\nis out"), False),
+    ],
 )
 def test_errors_of_the_hub_are_one_line_that_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, error: Exception, is_absent: bool
@@ -172,6 +213,10 @@ def test_errors_of_the_hub_are_one_line_that_says_what_to_do(
         raise error
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    with pytest.raises(OSError, match=r"no model owner/name \(revision v1\) on this disk.*`hf auth login`") as caught:
+    with pytest.raises(
+        OSError, match=r"no model owner/name \(revision v1\) on this disk.*`hf auth login`"
+    ) as caught:
         load("owner/name", revision="v1")
-    assert isinstance(caught.value, FileNotFoundError) == is_absent and "\n" not in str(caught.value)
+    assert isinstance(caught.value, FileNotFoundError) == is_absent and "\n" not in str(
+        caught.value
+    )

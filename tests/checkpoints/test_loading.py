@@ -1,4 +1,6 @@
-"""Names of models: paths, files of a model, bundled names; what `describe` tells, and what may be overwritten."""
+"""Names of models: paths, files of a model, bundled names; what `describe` tells, and what may be
+overwritten.
+"""
 
 import json
 from collections.abc import Callable
@@ -42,15 +44,21 @@ def test_file_of_a_model_names_the_model(
     assert locate(tmp_path / "model" / name) == locate(tmp_path / "model") == locate("~/model")
 
 
-def test_bundled_models_are_loaded_by_name(model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundled_models_are_loaded_by_name(
+    model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loading, "BUNDLED_MODELS", tmp_path)
     save(model, tmp_path / "en-small")
     assert load().card == load("en-small").card == "# Tiny\n"
-    with pytest.raises(FileNotFoundError, match=r"no model 'en-large'.*config\.json.*there are: en-small"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no model 'en-large'.*config\.json.*there are: en-small"
+    ):
         load("en-large")
 
 
-def test_directory_of_a_run_is_an_error_that_names_its_model(model: Pretrained, tmp_path: Path) -> None:
+def test_directory_of_a_run_is_an_error_that_names_its_model(
+    model: Pretrained, tmp_path: Path
+) -> None:
     save(model, tmp_path / "run" / "model")
     with pytest.raises(FileNotFoundError, match=r"run is not a model, but holds .*run/model"):
         load(tmp_path / "run")
@@ -66,7 +74,9 @@ def test_directory_of_a_run_is_an_error_that_names_its_model(model: Pretrained, 
         ("elmo_2x16_options.json", "elmo_2x16_weights_PubMed_only.hdf5"),
     ],
 )
-def test_files_under_other_names_are_a_model(options: str, weights: str, model: Pretrained, hdf5: Path) -> None:
+def test_files_under_other_names_are_a_model(
+    options: str, weights: str, model: Pretrained, hdf5: Path
+) -> None:
     (hdf5 / "options.json").rename(hdf5 / options)
     (hdf5 / "weights.hdf5").rename(hdf5 / weights)
     (hdf5 / "README").write_text("no weights")
@@ -78,7 +88,9 @@ def test_files_under_other_names_are_a_model(options: str, weights: str, model: 
     assert set(describe(hdf5)["files"]) == {options, weights}
 
 
-def test_byte_order_marks_are_skipped_and_a_damaged_description_is_left_out(model: Pretrained, hdf5: Path) -> None:
+def test_byte_order_marks_are_skipped_and_a_damaged_description_is_left_out(
+    model: Pretrained, hdf5: Path
+) -> None:
     mark = b"\xef\xbb\xbf"
     (hdf5 / "options.json").write_bytes(mark + (hdf5 / "options.json").read_bytes())
     (hdf5 / "meta.json").write_bytes(mark + '{"creator": "Åse"}'.encode())
@@ -96,11 +108,15 @@ def test_options_find_their_weights_among_others(model: Pretrained, hdf5: Path) 
         (hdf5 / name).rename(hdf5 / f"small_{name}")
     (hdf5 / "other_weights.hdf5").write_bytes(b"of another model")
     assert_same_bilm(load(hdf5 / "small_options.json").bilm, model.bilm)
-    with pytest.raises(CheckpointError, match=r"several HDF5 files.*other_weights\.hdf5, \S*small_weights\.hdf5"):
+    with pytest.raises(
+        CheckpointError, match=r"several HDF5 files.*other_weights\.hdf5, \S*small_weights\.hdf5"
+    ):
         load(hdf5)
     (hdf5 / "small_weights.hdf5").rename(hdf5 / "model.h5")
     (hdf5 / "b_options.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"several options .*b_options\.json, \S*small_options\.json"):
+    with pytest.raises(
+        CheckpointError, match=r"several options .*b_options\.json, \S*small_options\.json"
+    ):
         load(hdf5 / "model.h5")
 
 
@@ -116,7 +132,7 @@ def test_describe_lists_sizes_and_settings(model: Pretrained, tmp_path: Path) ->
     json.dumps(found)  # can be printed as JSON
 
 
-# --- Overwriting -------------------------------------------------------------------------------------------------
+# --- Overwriting ----------------------------------------------------------------------------------
 
 TINY = Pretrained(BiLM(BiLMConfig.preset("tiny")))
 WRITERS: dict[str, Writer] = {
@@ -127,8 +143,12 @@ WRITERS: dict[str, Writer] = {
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 @pytest.mark.parametrize("foreign", ["config.json", "options.json", "cat.jpg", ".git"])
-def test_only_models_are_replaced_with_nothing_else_beside_them(write: Writer, foreign: str, tmp_path: Path) -> None:
-    """What is there is not lost: the settings of another program, and other files, alone or beside a model."""
+def test_only_models_are_replaced_with_nothing_else_beside_them(
+    write: Writer, foreign: str, tmp_path: Path
+) -> None:
+    """What is there is not lost: the settings of another program, and other files, alone or beside
+    a model.
+    """
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / foreign).write_text('{"model_type": "bert"}')
     (tmp_path / "thesis").write_text("all of it")

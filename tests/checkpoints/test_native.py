@@ -1,4 +1,6 @@
-"""The native format and the model in memory: saving and loading is exact, and damaged models are refused."""
+"""The native format and the model in memory: saving and loading is exact, and damaged models are
+refused.
+"""
 
 import json
 import pickle
@@ -52,7 +54,7 @@ def saved(model: Pretrained, tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-# --- Round trips -------------------------------------------------------------------------------------------------
+# --- Round trips ----------------------------------------------------------------------------------
 
 
 def test_load_restores_everything_that_was_saved(model: Pretrained, saved: Path) -> None:
@@ -72,9 +74,14 @@ def test_load_restores_everything_that_was_saved(model: Pretrained, saved: Path)
 
 def test_bilm_alone_is_saved_in_two_files(model: Pretrained, tmp_path: Path) -> None:
     save(Pretrained(model.bilm), tmp_path / "model")
-    assert {path.name for path in (tmp_path / "model").iterdir()} == {"config.json", "model.safetensors"}
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {
+        "config.json",
+        "model.safetensors",
+    }
     loaded = load(tmp_path / "model")
-    assert (loaded.softmax, loaded.vocab, loaded.tokenizer, loaded.mix, loaded.warm_state) == (None,) * 5
+    assert (loaded.softmax, loaded.vocab, loaded.tokenizer, loaded.mix, loaded.warm_state) == (
+        None,
+    ) * 5
     assert loaded.state_policy == "zeros"
 
 
@@ -96,7 +103,11 @@ def test_every_sequence_encoder_is_loaded_as_it_was_saved(name: str, tmp_path: P
 
 @pytest.mark.parametrize(
     ("weights", "shares"),
-    [((-inf, 0.0, -inf), [0, 1, 0]), ((-2e4, -3e4, -2e4), [0.5, 0, 0.5]), ((-inf, -2e4, -2e4), [0, 0.5, 0.5])],
+    [
+        ((-inf, 0.0, -inf), [0, 1, 0]),
+        ((-2e4, -3e4, -2e4), [0.5, 0, 0.5]),
+        ((-inf, -2e4, -2e4), [0, 0.5, 0.5]),
+    ],
 )
 def test_a_mix_that_leaves_layers_out_is_saved(
     weights: tuple[float, ...], shares: list[float], model: Pretrained, tmp_path: Path
@@ -118,10 +129,12 @@ def test_float16_weights_load_as_float32(model: Pretrained, tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["half"]
 
 
-# --- Weights and files -------------------------------------------------------------------------------------------
+# --- Weights and files ----------------------------------------------------------------------------
 
 
-def test_loaded_model_and_its_file_do_not_need_each_other(model: Pretrained, saved: Path, tmp_path: Path) -> None:
+def test_loaded_model_and_its_file_do_not_need_each_other(
+    model: Pretrained, saved: Path, tmp_path: Path
+) -> None:
     loaded, before = load(saved), (saved / "model.safetensors").read_bytes()
     with torch.no_grad():
         for parameter in load(saved).bilm.parameters():  # weights may be mapped from the file
@@ -138,7 +151,10 @@ def test_loaded_model_and_its_file_do_not_need_each_other(model: Pretrained, sav
     ("change", "message"),
     [
         (lambda model: replace(model, vocab=None), "vocabulary"),
-        (lambda model: replace(model, bilm=prepack(model.bilm, torch.float32)), r"prepacked.*use `elmokit\.load`"),
+        (
+            lambda model: replace(model, bilm=prepack(model.bilm, torch.float32)),
+            r"prepacked.*use `elmokit\.load`",
+        ),
         (lambda model: model.bilm, "not BiLM"),
     ],
 )
@@ -159,16 +175,27 @@ def edit(path: Path, **changes: Any) -> None:
     [
         (lambda path: edit(path / "config.json", format_version=2), "format_version"),
         (lambda path: edit(path / "config.json", extra=1), "config.json.*extra"),
-        (lambda path: edit(path / "config.json", mix={"weights": "123", "gamma": 1.0}), "mix.weights"),
+        (
+            lambda path: edit(path / "config.json", mix={"weights": "123", "gamma": 1.0}),
+            "mix.weights",
+        ),
         (lambda path: edit(path / "config.json", model={"lstm": {"dropout": 0}}), "dropout"),
-        (lambda path: edit(path / "config.json", model={"lstm": {}, "transformer": {}}), "one sequence encoder"),
+        (
+            lambda path: edit(path / "config.json", model={"lstm": {}, "transformer": {}}),
+            "one sequence encoder",
+        ),
         (lambda path: (path / "weights.safetensors").touch(), "elmokit predict"),
-        (lambda path: (path / "vocab.txt").write_text("the\ncat\n"), r"vocab\.txt: .*lacks <S> </S> <UNK>"),
+        (
+            lambda path: (path / "vocab.txt").write_text("the\ncat\n"),
+            r"vocab\.txt: .*lacks <S> </S> <UNK>",
+        ),
         (lambda path: (path / "state.safetensors").write_bytes(b""), r"state\.safetensors"),
         (lambda path: (path / "model.safetensors").unlink(), r"model\.safetensors is missing"),
     ],
 )
-def test_damaged_files_are_named(damage: Callable[[Path], object], message: str, saved: Path) -> None:
+def test_damaged_files_are_named(
+    damage: Callable[[Path], object], message: str, saved: Path
+) -> None:
     damage(saved)
     with pytest.raises((CheckpointError, FileNotFoundError), match=message):
         load(saved)
@@ -185,7 +212,7 @@ def test_weights_that_do_not_fit_the_sequence_encoder_are_named(name: str, tmp_p
             load(tmp_path / "model")
 
 
-# --- The model in memory -----------------------------------------------------------------------------------------
+# --- The model in memory --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -193,12 +220,27 @@ def test_weights_that_do_not_fit_the_sequence_encoder_are_named(name: str, tmp_p
     [
         ({"softmax": FullSoftmax(6, 16)}, "6 words of the softmax, and 5"),
         ({"mix": MixWeights((1.0, 2.0))}, "2 weights of the mix, and 3"),
-        ({"warm_state": BiLMState(torch.zeros(2, 2, 3, 16), torch.zeros(2, 2, 3, 32))}, "state of 1 rows"),
-        ({"bilm": BiLM(BiLMConfig(LSTMConfig(2, 32, 16), None, num_words=5, boundary_words=(3, 2)))}, r"\(3, 2\)"),
-        ({"bilm": BiLM(BiLMConfig(LSTMConfig(2, 32, 16), None, num_words=9))}, "5 words of the vocabulary, and 9"),
+        (
+            {"warm_state": BiLMState(torch.zeros(2, 2, 3, 16), torch.zeros(2, 2, 3, 32))},
+            "state of 1 rows",
+        ),
+        (
+            {
+                "bilm": BiLM(
+                    BiLMConfig(LSTMConfig(2, 32, 16), None, num_words=5, boundary_words=(3, 2))
+                )
+            },
+            r"\(3, 2\)",
+        ),
+        (
+            {"bilm": BiLM(BiLMConfig(LSTMConfig(2, 32, 16), None, num_words=9))},
+            "5 words of the vocabulary, and 9",
+        ),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(parts: dict[str, Any], message: str, model: Pretrained) -> None:
+def test_parts_that_do_not_fit_are_refused(
+    parts: dict[str, Any], message: str, model: Pretrained
+) -> None:
     with pytest.raises(ValueError, match=message):
         replace(model, **parts)
 
@@ -217,7 +259,9 @@ def test_a_part_on_another_device_is_moved_and_a_prepacked_model_refuses(model: 
     assert moved.softmax is not None and moved.softmax.weight.device == meta
     assert moved.warm_state is not None and moved.warm_state.h.device == meta
     prepacked = replace(model, bilm=prepack(model.bilm, torch.float32))
-    with pytest.raises(ValueError, match=r"prepacked for float32 on cpu, and cannot be moved.*load the model again"):
+    with pytest.raises(
+        ValueError, match=r"prepacked for float32 on cpu, and cannot be moved.*load the model again"
+    ):
         on_device(prepacked, meta)
 
 
@@ -235,13 +279,17 @@ def test_embedder_of_files_drops_weights_but_not_the_fingerprint(
     assert embedder.fingerprint() == fingerprint(replace(model, state_policy="zeros"))
 
 
-def test_fingerprint_depends_on_each_weight_and_on_the_words_of_a_word_table(model: Pretrained) -> None:
+def test_fingerprint_depends_on_each_weight_and_on_the_words_of_a_word_table(
+    model: Pretrained,
+) -> None:
     before = fingerprint(model)
     with torch.no_grad():
         model.bilm.sequence_encoder.stacks[1].layers[1].bias[3] += 1
     assert fingerprint(model) != before
     bilm = BiLM(BiLMConfig(LSTMConfig(1, 6, 4), char_cnn=None, num_words=5))
     words = ["<S>", "</S>", "<UNK>", "a", "b"]
-    models = [Pretrained(bilm, vocab=Vocab(order)) for order in (words, words, [*words[:3], "b", "a"])]
+    models = [
+        Pretrained(bilm, vocab=Vocab(order)) for order in (words, words, [*words[:3], "b", "a"])
+    ]
     first, same, other = map(fingerprint, models)
     assert first == same != other

@@ -1,4 +1,6 @@
-"""Models pushed to the Hugging Face Hub and loaded from there: the Hub is a directory, its client records calls."""
+"""Models pushed to the Hugging Face Hub and loaded from there: the Hub is a directory, its client
+records calls.
+"""
 
 import os
 from dataclasses import replace
@@ -29,12 +31,16 @@ def model() -> Pretrained:
     torch.manual_seed(0)
     vocab = Vocab(["<S>", "</S>", "<UNK>"])
     softmax = FullSoftmax(len(vocab), 16)
-    return Pretrained(BiLM(BiLMConfig.preset("tiny")), softmax=softmax, vocab=vocab, card="# Tiny\n\nSmall.\n")
+    return Pretrained(
+        BiLM(BiLMConfig.preset("tiny")), softmax=softmax, vocab=vocab, card="# Tiny\n\nSmall.\n"
+    )
 
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
-    """The calls that change the Hub, in which the branch BRANCH of OWNER/NAME is the directory hub/BRANCH."""
+    """The calls that change the Hub, in which the branch BRANCH of OWNER/NAME is the directory
+    hub/BRANCH.
+    """
     calls: list[tuple[str, Any]] = []
 
     class Api:
@@ -53,7 +59,9 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, An
         def list_repo_files(self, name: str, revision: str | None) -> list[str]:
             return [path.name for path in (tmp_path / "hub" / (revision or "main")).iterdir()]
 
-        def create_commit(self, name: str, changes: list[Any], revision: str | None, **options: Any) -> Any:
+        def create_commit(
+            self, name: str, changes: list[Any], revision: str | None, **options: Any
+        ) -> Any:
             calls.append(("commit", options))
             for change in changes if not options["create_pr"] else []:
                 path = tmp_path / "hub" / (revision or "main") / change.path_in_repo
@@ -61,7 +69,9 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, An
                     path.write_bytes(Path(change.path_or_fileobj).read_bytes())
                 else:
                     path.unlink()
-            return SimpleNamespace(pr_url="its page" if options["create_pr"] else None, commit_url="its commit")
+            return SimpleNamespace(
+                pr_url="its page" if options["create_pr"] else None, commit_url="its commit"
+            )
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     snapshot = lambda name, revision, **options: str(tmp_path / "hub" / (revision or "main"))  # noqa: E731
@@ -78,15 +88,24 @@ def test_pushed_model_is_loaded_from_the_hub_and_a_second_push_replaces_it(
     assert fingerprint(found) == fingerprint(model) and found.vocab == model.vocab
     assert "# Tiny" in found.card and found.softmax is not None
     (tmp_path / "hub" / "main" / "figure.png").write_bytes(b"mine")
-    push_to_hub(replace(model, softmax=None), "hf:owner/name", token="good", commit_message="Second")
-    assert {path.name for path in (tmp_path / "hub" / "main").iterdir()} == {*FILES, "figure.png"} - {
-        "softmax.safetensors"
-    }
+    push_to_hub(
+        replace(model, softmax=None), "hf:owner/name", token="good", commit_message="Second"
+    )
+    assert {path.name for path in (tmp_path / "hub" / "main").iterdir()} == {
+        *FILES,
+        "figure.png",
+    } - {"softmax.safetensors"}
     other = replace(model, state_policy="carry")
     push_to_hub(other, "owner/name", token="good", revision="v2")
-    assert [load("owner/name", revision=name).state_policy for name in ("main", "v2")] == ["zeros", "carry"]
+    assert [load("owner/name", revision=name).state_policy for name in ("main", "v2")] == [
+        "zeros",
+        "carry",
+    ]
     assert push_to_hub(other, "owner/name", token="good", create_pr=True) == "its page"
-    assert load("owner/name").state_policy == "zeros" and calls[0] == ("repository", ("owner/name", True))
+    assert load("owner/name").state_policy == "zeros" and calls[0] == (
+        "repository",
+        ("owner/name", True),
+    )
     assert ("commit", {"commit_message": "Second", "create_pr": False}) in calls
 
 
@@ -107,11 +126,21 @@ def test_card_gets_the_metadata_that_it_lacks(model: Pretrained) -> None:
     }
     assert card_with_metadata(replace(model, card=card), "owner/name") == card
     own = "---\nlicense: mit\ntags:\n- proteins\ndatasets:\n- uniref50\n---\n# Mine\n"
-    metadata = metadata_of(card_with_metadata(replace(model, card=own), "owner/name", language="de"))
-    assert metadata["license"] == "mit" and metadata["datasets"] == ["uniref50"] and metadata["language"] == "de"
+    metadata = metadata_of(
+        card_with_metadata(replace(model, card=own), "owner/name", language="de")
+    )
+    assert (
+        metadata["license"] == "mit"
+        and metadata["datasets"] == ["uniref50"]
+        and metadata["language"] == "de"
+    )
     assert metadata["tags"] == ["proteins", "elmo", "word-embeddings"]
     card = card_with_metadata(replace(model, card=""), "owner/name")
-    assert "# owner/name" in card and 'Embedder.load("owner/name")' in card and "32 dimensions in 3 layers" in card
+    assert (
+        "# owner/name" in card
+        and 'Embedder.load("owner/name")' in card
+        and "32 dimensions in 3 layers" in card
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +165,16 @@ def test_command_pushes_any_model(
     calls: list[tuple[str, Any]], model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(model, tmp_path / "model")
-    arguments = ["convert", "--model", str(tmp_path / "model"), "--to", "hub", "--output", "owner/name", "--private"]
+    arguments = [
+        "convert",
+        "--model",
+        str(tmp_path / "model"),
+        "--to",
+        "hub",
+        "--output",
+        "owner/name",
+        "--private",
+    ]
     monkeypatch.setenv("HF_TOKEN", "good")
     assert main(arguments) == 0 and calls[0] == ("repository", ("owner/name", True))
     monkeypatch.setenv("HF_TOKEN", "bad")

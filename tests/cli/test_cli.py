@@ -1,4 +1,6 @@
-"""The command line: help, exit codes, one-line errors, and the arguments of the functions that verbs call."""
+"""The command line: help, exit codes, one-line errors, and the arguments of the functions that
+verbs call.
+"""
 
 import json
 import shlex
@@ -25,16 +27,34 @@ from elmokit.serve.config import ServeConfig
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 
 VERBS = [
-    "prepare", "pretrain", "finetune", "evaluate", "embed", "encode", "score", "substitutes", "next-words", "compare",
-    "neighbors", "probe", "wsd", "senses", "change", "fit", "predict", "convert", "info", "serve",
-]  # fmt: skip
+    "prepare",
+    "pretrain",
+    "finetune",
+    "evaluate",
+    "embed",
+    "encode",
+    "score",
+    "substitutes",
+    "next-words",
+    "compare",
+    "neighbors",
+    "probe",
+    "wsd",
+    "senses",
+    "change",
+    "fit",
+    "predict",
+    "convert",
+    "info",
+    "serve",
+]
 
 # A command, the function that it calls, and the function's arguments by name.
 CALLS: list[tuple[str, str, dict[str, Any]]] = [
     (
         "prepare raw.txt more.txt --output shards --language de --tokenizer words-1 --column body "
-        "--drop-duplicates exact --similarity 0.7 --no-drop-paragraphs --exclude heldout.txt --num-shards 3 "
-        "--processes 2 --seed 5 --overwrite",
+        "--drop-duplicates exact --similarity 0.7 --no-drop-paragraphs --exclude heldout.txt "
+        "--num-shards 3 --processes 2 --seed 5 --overwrite",
         "elmokit.data.prepare.prepare",
         {
             "inputs": (Path("raw.txt"), Path("more.txt")),
@@ -57,13 +77,17 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         "elmokit.train.pretrain.pretrain",
         {
             "settings": PretrainConfig(
-                corpus=(Path("shards"),), output=Path("run"), recipe="muon", max_words=100, tokenize=False
+                corpus=(Path("shards"),),
+                output=Path("run"),
+                recipe="muon",
+                max_words=100,
+                tokenize=False,
             )
         },
     ),
     (
-        "evaluate heldout.txt more.txt --model model --state warm --batch-size 2 --device cpu --no-tokenize "
-        "--language de",
+        "evaluate heldout.txt more.txt --model model --state warm --batch-size 2 --device cpu "
+        "--no-tokenize --language de",
         "elmokit.lm.evaluate.evaluate",
         {
             "files": (Path("heldout.txt"), Path("more.txt")),
@@ -76,8 +100,9 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "embed sentences.txt --output vectors --model model --layers 1 --state carry --dtype bfloat16 "
-        "--storage-dtype float16 --device cpu --no-tokenize --sentences-per-part 7 --column body --overwrite",
+        "embed sentences.txt --output vectors --model model --layers 1 --state carry --dtype "
+        "bfloat16 --storage-dtype float16 --device cpu --no-tokenize --sentences-per-part 7 "
+        "--column body --overwrite",
         "elmokit.embed.files.embed_file",
         {
             "file": Path("sentences.txt"),
@@ -95,8 +120,9 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "embed --fasta proteins.fasta --output proteins.npz --protein --id 0 --split-char / --model seqvec "
-        "--state warm --dtype int8 --storage-dtype float16 --device cpu --sentences-per-part 7 --overwrite",
+        "embed --fasta proteins.fasta --output proteins.npz --protein --id 0 --split-char / "
+        "--model seqvec --state warm --dtype int8 --storage-dtype float16 --device cpu "
+        "--sentences-per-part 7 --overwrite",
         "elmokit.embed.files.embed_fasta",
         {
             "file": Path("proteins.fasta"),
@@ -114,8 +140,9 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "encode sentences.txt --output encoded.npy --model model --pooling max --normalize-embeddings --layers top "
-        "--state warm --dtype bfloat16 --device cpu --no-tokenize --sentences-per-part 7 --column body --overwrite",
+        "encode sentences.txt --output encoded.npy --model model --pooling max "
+        "--normalize-embeddings --layers top --state warm --dtype bfloat16 --device cpu "
+        "--no-tokenize --sentences-per-part 7 --column body --overwrite",
         "elmokit.embed.files.encode_file",
         {
             "file": Path("sentences.txt"),
@@ -134,7 +161,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "compare apple one two --other three --model model --layers top --device cpu --no-tokenize --json",
+        "compare apple one two --other three --model model --layers top --device cpu "
+        "--no-tokenize --json",
         "elmokit.analysis.similarity.compare",
         {
             "word": "apple",
@@ -146,8 +174,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "neighbors play --in plays --corpus corpus.txt --count 3 --any-word --max-sentences 9 --model model --layers 1 "
-        "--device cpu --no-tokenize",
+        "neighbors play --in plays --corpus corpus.txt --count 3 --any-word --max-sentences 9 "
+        "--model model --layers 1 --device cpu --no-tokenize",
         "elmokit.analysis.similarity.neighbors",
         {
             "word": "play",
@@ -160,8 +188,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "probe train.conllu dev.conllu --test test.conllu --format columns --word-column 1 --tag-column xpos "
-        "--model model --state carry --dtype bfloat16 --device cpu",
+        "probe train.conllu dev.conllu --test test.conllu --format columns --word-column 1 "
+        "--tag-column xpos --model model --state carry --dtype bfloat16 --device cpu",
         "elmokit.analysis.probe.probe_files",
         {
             "train": Path("train.conllu"),
@@ -175,8 +203,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "wsd one.data.xml two.data.xml --train semcor.jsonl --first-senses index.sense --neighbors 3 --model model "
-        "--state carry --dtype bfloat16 --device cpu",
+        "wsd one.data.xml two.data.xml --train semcor.jsonl --first-senses index.sense --neighbors "
+        "3 --model model --state carry --dtype bfloat16 --device cpu",
         "elmokit.analysis.wsd.wsd",
         {
             "data": (Path("one.data.xml"), Path("two.data.xml")),
@@ -188,8 +216,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "senses play --corpus corpus.txt --max-uses 9 --match-case --clusters 2 --seed 5 --model model --layers 1 "
-        "--device cpu --no-tokenize --overwrite",
+        "senses play --corpus corpus.txt --max-uses 9 --match-case --clusters 2 --seed 5 --model "
+        "model --layers 1 --device cpu --no-tokenize --overwrite",
         "elmokit.analysis.word_map.senses",
         {
             "word": "play",
@@ -201,8 +229,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "change play work --first old.txt --second new.txt --max-uses 9 --permutations 5 --seed 3 --model model "
-        "--layers 1 --device cpu --no-tokenize",
+        "change play work --first old.txt --second new.txt --max-uses 9 --permutations 5 --seed 3 "
+        "--model model --layers 1 --device cpu --no-tokenize",
         "elmokit.analysis.change.change",
         {
             "words": ["play", "work"],
@@ -215,8 +243,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "predict test.txt --model tagger --output tagged.jsonl --text --task own.py:Own --device cpu --column body "
-        "--overwrite",
+        "predict test.txt --model tagger --output tagged.jsonl --text --task own.py:Own --device "
+        "cpu --column body --overwrite",
         "elmokit.tasks.fitting.model.predict_file",
         {
             "model": Path("tagger"),
@@ -231,7 +259,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
     ),
     ("info --model model", "elmokit.checkpoints.loading.describe", {"model": "model"}),
     (
-        "finetune --corpus domain.txt --output run --heldout heldout.txt --model model --new-vocab --epochs 3",
+        "finetune --corpus domain.txt --output run --heldout heldout.txt --model model "
+        "--new-vocab --epochs 3",
         "elmokit.train.finetune.finetune",
         {
             "settings": FinetuneConfig(
@@ -245,8 +274,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "score sentences.txt --output scores.tsv --tsv --per region --bits --overwrite --model model --state carry "
-        "--batch-size 2 --column body --device cpu --no-tokenize",
+        "score sentences.txt --output scores.tsv --tsv --per region --bits --overwrite --model "
+        "model --state carry --batch-size 2 --column body --device cpu --no-tokenize",
         "elmokit.lm.scoring.score_file",
         {
             "file": Path("sentences.txt"),
@@ -264,7 +293,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "serve --model model --port 0 --task-model tagger --max-jobs 3 --dtype bfloat16 --device cpu",
+        "serve --model model --port 0 --task-model tagger --max-jobs 3 --dtype bfloat16 --device "
+        "cpu",
         "elmokit.serve.server.serve",
         {
             "model": "model",
@@ -274,7 +304,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "convert --model model --output vectors.hdf5 --to token-embeddings --vocab words.txt --overwrite",
+        "convert --model model --output vectors.hdf5 --to token-embeddings --vocab words.txt "
+        "--overwrite",
         "elmokit.checkpoints.convert.convert",
         {
             "input": "model",
@@ -308,7 +339,9 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_of_a_verb_shows_no_undocumented_choices(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_verb_shows_no_undocumented_choices(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert _exit_code([verb, "--help"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(f"usage: elmokit {verb} ")
@@ -330,12 +363,17 @@ def test_help_of_a_verb_shows_no_undocumented_choices(verb: str, capsys: pytest.
         ("embed raw.txt --output a --dtype flot32", "('float32', 'bfloat16', 'int8', 'auto')"),
         ("substitutes text --positions b", "[INT [INT ...]] cannot be 'b'"),
         ("probe train.conllu", "elmokit probe: DEV"),
-        ("embed a -o c", "elmokit embed: --output PATH; unexpected: -o, c (see elmokit embed --help)"),
+        (
+            "embed a -o c",
+            "elmokit embed: --output PATH; unexpected: -o, c (see elmokit embed --help)",
+        ),
         ("embed a b --output c", "unexpected: b (see elmokit embed --help)"),
         ("fit pairs a b --output c --taget score", "--taget: did you mean --target?"),
     ],
 )
-def test_typing_error_is_one_line_with_the_remedy(command: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_typing_error_is_one_line_with_the_remedy(
+    command: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert _exit_code(command.split()) == 2
     printed = capsys.readouterr()
     assert printed.err.count("\n") == 1 and words in printed.err and not printed.out
@@ -353,9 +391,14 @@ def test_verb_calls_its_function_with_the_values_of_its_options(
     command: str, function: str, arguments: dict[str, Any]
 ) -> None:
     if function.startswith("elmokit.serve"):
-        pytest.importorskip("fastapi", reason="fastapi is not installed: make test-integrations installs it")
+        pytest.importorskip(
+            "fastapi", reason="fastapi is not installed: make test-integrations installs it"
+        )
     model = patch("elmokit.embed.embedder.Embedder", lambda *arguments, **_: arguments)
-    with patch(function, autospec=True, return_value={}) as called, model:  # a TypeError where the signature differs
+    with (
+        patch(function, autospec=True, return_value={}) as called,
+        model,
+    ):  # a TypeError where the signature differs
         assert cli.main(command.split()) == 0
     called.assert_called_once_with(**arguments)
 
@@ -373,12 +416,15 @@ def test_info_prints_one_value_per_line(capsys: pytest.CaptureFixture[str]) -> N
     }
     with patch("elmokit.checkpoints.loading.describe", lambda _: dict(result)):
         assert cli.main(["info"]) == 0 == cli.main(["info", "--full"])
-    brief, printed = capsys.readouterr().out.split("elmokit info --full prints all settings, and the card\n")
+    brief, printed = capsys.readouterr().out.split(
+        "elmokit info --full prints all settings, and the card\n"
+    )
     assert "words: 2" in brief and "mix" not in brief and "card" not in brief
     assert printed == (
         "words: 2\nscore: 0.333333\nsizes:\n  a.txt: 5\nepochs:\n  loss 0.5\n  loss 0.25\ntags: X\n"
         f"filters: (1, 8), (2, 8)\nmix: none\nbackend: {get_backend()}\n"
-        f"available backends: {', '.join(available_backends())}\ninstruction set: {describe_target()}\n"
+        f"available backends: {', '.join(available_backends())}\ninstruction set: "
+        f"{describe_target()}\n"
         "\n# A model\n\nof something\n"
     )
 
@@ -386,14 +432,20 @@ def test_info_prints_one_value_per_line(capsys: pytest.CaptureFixture[str]) -> N
 def test_fit_has_the_options_of_the_named_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert _exit_code(["fit", "pairs", "--help"]) == 0
     printed = capsys.readouterr().out
-    assert "--target {label,score}" in printed and "--tag-column" not in printed and "--elmo-dropout" in printed
+    assert (
+        "--target {label,score}" in printed
+        and "--tag-column" not in printed
+        and "--elmo-dropout" in printed
+    )
     assert _exit_code(["fit", "dancing", "a", "b", "--output", "c"]) == 2
     assert "there is no task 'dancing'" in capsys.readouterr().err
     assert _exit_code(["fit", "--output", "c", "tagging", "a", "b"]) == 2
     assert "name the task first: elmokit fit tagging" in capsys.readouterr().err
 
 
-def test_fit_prints_the_output_directory_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_prints_the_output_directory_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Report:
         def __str__(self) -> str:
             return "score 50.00"
@@ -402,7 +454,12 @@ def test_fit_prints_the_output_directory_last(tmp_path: Path, capsys: pytest.Cap
         arguments = f"fit tagging a.conllu b.txt --output {tmp_path} --tag-column xpos --elmo none"
         assert cli.main(arguments.split()) == 0
     task, train, dev, test = called.call_args.args
-    assert (task.config.tag_column, train, dev, test) == ("xpos", Path("a.conllu"), Path("b.txt"), None)
+    assert (task.config.tag_column, train, dev, test) == (
+        "xpos",
+        Path("a.conllu"),
+        Path("b.txt"),
+        None,
+    )
     assert called.call_args.kwargs["words"].elmo == "none"
     assert capsys.readouterr().out == f"score 50.00\n{tmp_path}: the model and its report.json\n"
 
@@ -419,7 +476,10 @@ def test_version_option_prints_the_package_version() -> None:
     ("error", "line"),
     [
         (ValueError("config.json lacks:\n  lstm\n  char_cnn"), "config.json lacks: lstm; char_cnn"),
-        (FileNotFoundError(2, "No such file or directory", "a.txt"), "[Errno 2] No such file or directory: 'a.txt'"),
+        (
+            FileNotFoundError(2, "No such file or directory", "a.txt"),
+            "[Errno 2] No such file or directory: 'a.txt'",
+        ),
         (ValueError(), "ValueError"),
     ],
 )
@@ -439,7 +499,9 @@ def test_main_prints_one_line_and_exits_2_on_bad_input(
 
 
 def test_main_prints_warnings_on_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    recwarn: pytest.WarningsRecorder,
 ) -> None:
     def warn(_: verbs.Info) -> None:
         warnings.warn("some words:\n  are too long", UserWarning, stacklevel=2)
@@ -456,7 +518,9 @@ def test_main_prints_warnings_on_one_line(
     assert [str(each.message)[:10] for each in recwarn] == ["outside th", "some words"]
 
 
-@pytest.mark.parametrize("message", ["", "stopped at step 12; run the same command again to resume from step 10"])
+@pytest.mark.parametrize(
+    "message", ["", "stopped at step 12; run the same command again to resume from step 10"]
+)
 def test_interrupt_exits_130_and_says_where_a_run_resumes(
     message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -469,15 +533,24 @@ def test_interrupt_exits_130_and_says_where_a_run_resumes(
 
 
 def test_output_whose_reader_has_left_ends_a_command_quietly() -> None:
-    program = "import sys, time; time.sleep(1); from elmokit.cli import main; sys.exit(main(['--version']))"
+    program = (
+        "import sys, time; time.sleep(1); from elmokit.cli import main; "
+        "sys.exit(main(['--version']))"
+    )
     shell = f'"{sys.executable}" -c "{program}" | true; exit ${{PIPESTATUS[0]}}'
     run = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (141, "")
 
 
-# --- Answers as JSON: those of the Python functions ------------------------------------------------------------------
+# --- Answers as JSON: those of the Python functions -----------------------------------------------
 
-SENTENCES = ["the cat sees a dog", "a Dog runs", "the dogs run", "a dog sees the cat", "the dog runs"]
+SENTENCES = [
+    "the cat sees a dog",
+    "a Dog runs",
+    "the dogs run",
+    "a dog sees the cat",
+    "the dog runs",
+]
 
 
 def _use(use: Any) -> dict[str, Any]:
@@ -485,7 +558,10 @@ def _use(use: Any) -> dict[str, Any]:
 
 
 def _candidates(found: Any) -> dict[str, Any]:
-    each = [{"word": candidate.word, "log_probability": candidate.log_probability} for candidate in found]
+    each = [
+        {"word": candidate.word, "log_probability": candidate.log_probability}
+        for candidate in found
+    ]
     return {"position": found.position, "word": found.word, "candidates": each}
 
 
@@ -493,18 +569,29 @@ def _compare(model: str) -> dict[str, Any]:
     found = elmokit.compare("dog,dogs", SENTENCES[:2], model, other=SENTENCES[2:4])
     contrasts = {name: each._asdict() for name, each in found.contrasts.items()}
     similarities = {name: matrix.tolist() for name, matrix in found.similarities.items()}
-    return {"uses": list(map(_use, found.uses)), "similarities": similarities, "contrasts": contrasts}
+    return {
+        "uses": list(map(_use, found.uses)),
+        "similarities": similarities,
+        "contrasts": contrasts,
+    }
 
 
 def _neighbors(model: str) -> dict[str, Any]:
     found = elmokit.neighbors("a dog", "a dog barks", "text.txt", model)
     nearest = [{"similarity": similarity, "use": _use(use)} for similarity, use in found.nearest]
-    return {"query": _use(found.query), "nearest": nearest, "sentences_searched": found.sentences_searched}
+    return {
+        "query": _use(found.query),
+        "nearest": nearest,
+        "sentences_searched": found.sentences_searched,
+    }
 
 
 def _senses(model: str) -> dict[str, Any]:
     found = elmokit.senses(["dog", "dogs"], "text.txt", model)
-    uses = [_use(use) | {"cluster": label} for use, label in zip(found.uses, found.labels.tolist(), strict=True)]
+    uses = [
+        _use(use) | {"cluster": label}
+        for use, label in zip(found.uses, found.labels.tolist(), strict=True)
+    ]
     return {"word": "dog", "uses": uses, "summary": found.summary, "silhouette": found.silhouette}
 
 
@@ -517,27 +604,41 @@ def _change(model: str) -> dict[str, Any]:
 
 
 JSON: dict[str, Callable[[str], Any]] = {
-    "score text.txt --output scores.jsonl": lambda model: vars(score_file("text.txt", "again.jsonl", model)),
-    f"compare dog,dogs '{SENTENCES[0]}' '{SENTENCES[1]}' --other '{SENTENCES[2]}' '{SENTENCES[3]}'": _compare,
+    "score text.txt --output scores.jsonl": lambda model: vars(
+        score_file("text.txt", "again.jsonl", model)
+    ),
+    f"compare dog,dogs '{SENTENCES[0]}' '{SENTENCES[1]}' --other '{SENTENCES[2]}' "
+    f"'{SENTENCES[3]}'": _compare,
     "neighbors 'a dog' --in 'a dog barks' --corpus text.txt": _neighbors,
     "senses dog --lemma lemmas.tsv --corpus text.txt": _senses,
     "change dog dogs --first text.txt --second text.txt": _change,
-    "substitutes 'the dog runs'": lambda model: list(map(_candidates, elmokit.substitutes("the dog runs", model))),
-    "next-words 'the dog' --top 3": lambda model: _candidates(elmokit.next_words("the dog", model, top=3)),
+    "substitutes 'the dog runs'": lambda model: list(
+        map(_candidates, elmokit.substitutes("the dog runs", model))
+    ),
+    "next-words 'the dog' --top 3": lambda model: _candidates(
+        elmokit.next_words("the dog", model, top=3)
+    ),
 }
 
 
 @pytest.mark.parametrize("command", JSON)
 def test_json_option_prints_what_the_function_returns(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("\n".join(SENTENCES))
     Path("lemmas.tsv").write_text("dogs\tdog\nran\trun\n")
     torch.manual_seed(5)
-    vocab = elmokit.Vocab(["<S>", "</S>", "<UNK>", *sorted({word for line in SENTENCES for word in line.split()})])
+    vocab = elmokit.Vocab(
+        ["<S>", "</S>", "<UNK>", *sorted({word for line in SENTENCES for word in line.split()})]
+    )
     bilm = elmokit.BiLM(elmokit.BiLMConfig.preset("tiny"))
-    elmokit.save(elmokit.Pretrained(bilm, softmax=FullSoftmax(len(vocab), 16), vocab=vocab), "model")
+    elmokit.save(
+        elmokit.Pretrained(bilm, softmax=FullSoftmax(len(vocab), 16), vocab=vocab), "model"
+    )
     assert cli.main([*shlex.split(command), "--model", "model", "--json"]) == 0
     answer, expected = json.loads(capsys.readouterr().out), JSON[command]("model")
     assert answer == (expected if isinstance(expected, list) else answer | expected)

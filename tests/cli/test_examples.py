@@ -1,4 +1,6 @@
-"""The examples of the verbs' help: every verb has some, its help shows them, and they run as they stand."""
+"""The examples of the verbs' help: every verb has some, its help shows them, and they run as they
+stand.
+"""
 
 import shutil
 from itertools import chain
@@ -22,7 +24,9 @@ SHORTENED = {
 def test_every_verb_has_one_or_two_examples() -> None:
     assert sorted(EXAMPLES) == sorted(map(name_of, get_args(Verb)))
     for verb, commands in EXAMPLES.items():
-        assert 1 <= len(commands) <= 2 and all(command.startswith(f"elmokit {verb}") for command in commands)
+        assert 1 <= len(commands) <= 2 and all(
+            command.startswith(f"elmokit {verb}") for command in commands
+        )
 
 
 def test_examples_and_the_readme_write_each_file_by_the_same_command() -> None:
@@ -35,14 +39,27 @@ def test_examples_and_the_readme_write_each_file_by_the_same_command() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # as a user sees them
-def test_examples_run_in_their_order_in_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_run_in_their_order_in_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "cache"))
     for verb, commands in EXAMPLES.items():
-        for command in commands if verb != "serve" else ():  # which runs until it is stopped: tests/serve
+        for command in (
+            commands if verb != "serve" else ()
+        ):  # which runs until it is stopped: tests/serve
             for long, short in SHORTENED.items():
                 command = command.replace(long, short)
             run_command(command)
     written = {path.name for path in (tmp_path / "runs").iterdir()}
-    assert {"vectors", "layers.hdf5", "sentences.npy", "tiny", "speeches", "tagger", "tagged.conllu", "hdf5"} <= written
+    assert {
+        "vectors",
+        "layers.hdf5",
+        "sentences.npy",
+        "tiny",
+        "speeches",
+        "tagger",
+        "tagged.conllu",
+        "hdf5",
+    } <= written

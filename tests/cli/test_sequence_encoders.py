@@ -1,4 +1,6 @@
-"""Every verb that reads a model, with a model of every sequence encoder: it works, or says in one line why not."""
+"""Every verb that reads a model, with a model of every sequence encoder: it works, or says in one
+line why not.
+"""
 
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
 DATA = Path(__file__).resolve().parents[2] / "examples" / "data"
-# In commands: the model's directory, and one for outputs; a bar stands for a space within an argument.
+# In commands: the model's directory, and one for outputs; a bar stands for a space within an
+# argument.
 MODEL, OUT = "MODEL", "OUT"
 
 # In this order: some read what one before them wrote.
@@ -22,7 +25,8 @@ COMMANDS = [
     f"embed {DATA}/sentences.txt --output {OUT}/vectors --model {MODEL}",
     f"embed {DATA}/sentences.txt --output {OUT}/layers.hdf5 --layers all --model {MODEL}",
     f"encode {DATA}/sentences.txt --output {OUT}/sentences.npy --model {MODEL}",
-    f"fit tagging {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL} --output {OUT}/tagger --max-epochs 1",
+    f"fit tagging {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL} --output {OUT}/tagger "
+    f"--max-epochs 1",
     f"predict {DATA}/test.conllu --model {OUT}/tagger --output {OUT}/tagged.conllu",
     f"evaluate {DATA}/test.conllu --model {OUT}/tagger",
     f"convert --model {MODEL} --output {OUT}/converted",
@@ -41,10 +45,10 @@ LANGUAGE_MODEL_COMMANDS = [
     f"score {DATA}/sentences.txt --output {OUT}/scores.jsonl --model {MODEL}",
     f"score {DATA}/sentences.txt --output {OUT}/surprisal.tsv --tsv --bits --model {MODEL}",
     f"substitutes children.play --model {MODEL}",
-    f"finetune --corpus {DATA}/heldout.txt --max-words 300 --batch-size 4 --unroll-steps 5 --output {OUT}/tuned "
-    f"--no-tokenize --model {MODEL}",
-    f"pretrain --corpus {DATA}/heldout.txt --max-words 300 --batch-size 4 --unroll-steps 5 --min-count 1 "
-    f"--no-tokenize --config {MODEL}/config.json --output {OUT}/run",
+    f"finetune --corpus {DATA}/heldout.txt --max-words 300 --batch-size 4 --unroll-steps 5 "
+    f"--output {OUT}/tuned --no-tokenize --model {MODEL}",
+    f"pretrain --corpus {DATA}/heldout.txt --max-words 300 --batch-size 4 --unroll-steps 5 "
+    f"--min-count 1 --no-tokenize --config {MODEL}/config.json --output {OUT}/run",
     f"info --model {OUT}/run/model",
 ]
 NEXT_WORDS = f"next-words the --model {MODEL}"
@@ -109,12 +113,18 @@ def assert_refused_in_a_line(
     assert reason in line
 
 
-def test_formats_of_lstms_alone_refuse_others(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_formats_of_lstms_alone_refuse_others(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     if model.name == "lstm":
         pytest.skip("these formats hold LSTMs")
     for to in ("hdf5", *(["onnx"] if model.name in ("transformer", "gated_cnn") else [])):
         assert_refused_in_a_line(
-            f"convert --model {MODEL} --to {to} --output {OUT}/model", "LSTMs only", model, tmp_path, capsys
+            f"convert --model {MODEL} --to {to} --output {OUT}/model",
+            "LSTMs only",
+            model,
+            tmp_path,
+            capsys,
         )
     assert not any(tmp_path.iterdir())
 
@@ -122,10 +132,14 @@ def test_formats_of_lstms_alone_refuse_others(model: Path, tmp_path: Path, capsy
 def test_carried_state_is_refused_by_models_without(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = f"encode {DATA}/sentences.txt --output {OUT}/sentences.npy --state carry --model {MODEL}"
+    command = (
+        f"encode {DATA}/sentences.txt --output {OUT}/sentences.npy --state carry --model {MODEL}"
+    )
     if model.name in CARRYING:
         assert run(command, model, tmp_path) == 0
     else:
         assert model.name in STATELESS
-        assert_refused_in_a_line(command, "carries no state: use state='zeros'", model, tmp_path, capsys)
+        assert_refused_in_a_line(
+            command, "carries no state: use state='zeros'", model, tmp_path, capsys
+        )
         assert not any(tmp_path.iterdir())

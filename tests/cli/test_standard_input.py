@@ -48,7 +48,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, bytes
     return run
 
 
-@pytest.mark.parametrize("text", [TEXT.encode(), gzip.compress(TEXT.encode())], ids=["plain", "gzip"])
+@pytest.mark.parametrize(
+    "text", [TEXT.encode(), gzip.compress(TEXT.encode())], ids=["plain", "gzip"]
+)
 def test_embed_reads_standard_input_as_it_reads_a_file(
     text: bytes, model: Path, run: Callable[[str, bytes], int], tmp_path: Path
 ) -> None:
@@ -63,7 +65,10 @@ def test_embed_reads_standard_input_as_it_reads_a_file(
 
 @pytest.mark.parametrize("options", ["", " --tsv"])
 def test_score_writes_to_standard_output_what_it_writes_to_a_file(
-    options: str, model: Path, run: Callable[[str, bytes], int], capsysbinary: pytest.CaptureFixture[bytes]
+    options: str,
+    model: Path,
+    run: Callable[[str, bytes], int],
+    capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     assert run(f"score - --output scores --model model{options}", TEXT.encode()) == 0
     assert b"perplexity" in capsysbinary.readouterr().out
@@ -78,7 +83,10 @@ def test_score_writes_to_standard_output_what_it_writes_to_a_file(
         ("finetune --output run --corpus -", "elmokit.train.finetune.finetune"),
         ("prepare --output run -", "elmokit.data.prepare.prepare"),
         ("senses cat --corpus -", "elmokit.analysis.word_map.senses"),
-        ("predict - --model tagger --output tags.jsonl", "elmokit.tasks.fitting.model.predict_file"),
+        (
+            "predict - --model tagger --output tags.jsonl",
+            "elmokit.tasks.fitting.model.predict_file",
+        ),
     ],
 )
 def test_verbs_are_given_a_file_with_the_text_of_standard_input(
@@ -88,8 +96,12 @@ def test_verbs_are_given_a_file_with_the_text_of_standard_input(
 
     def called(*arguments: object, **options: object) -> dict[str, str]:
         settings = [getattr(each, "corpus", each) for each in (*arguments, *options.values())]
-        paths = chain.from_iterable(each if isinstance(each, tuple) else (each,) for each in settings)
-        given.extend(path.read_text() for path in paths if isinstance(path, Path) and path.is_file())
+        paths = chain.from_iterable(
+            each if isinstance(each, tuple) else (each,) for each in settings
+        )
+        given.extend(
+            path.read_text() for path in paths if isinstance(path, Path) and path.is_file()
+        )
         return {}
 
     with patch(function, called):
@@ -100,8 +112,13 @@ def test_verbs_are_given_a_file_with_the_text_of_standard_input(
 @pytest.mark.slow
 def test_pipe_of_the_shell_is_read_as_standard_input_is(model: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
-    command = f'zcat text.txt.gz | "{sys.executable}" -m elmokit evaluate - <(zcat text.txt.gz) --model model'
-    printed = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=True).stdout
+    command = (
+        f'zcat text.txt.gz | "{sys.executable}" -m elmokit evaluate - <(zcat text.txt.gz) '
+        f"--model model"
+    )
+    printed = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=True
+    ).stdout
     _, first, second, _ = map(str.split, printed.splitlines())
     assert first[0].endswith("standard-input.txt") and first[1:] == second[1:]
 
@@ -115,7 +132,9 @@ def test_prepare_reads_json_lines_from_standard_input(
     command = "prepare - --output shards --drop-duplicates none --no-drop-paragraphs --num-shards 1"
     assert run(command, compress(lines.encode())) == 0
     assert json.loads((tmp_path / "shards" / "corpus.json").read_text())["documents"] == 2
-    shard = zstandard.ZstdDecompressor().stream_reader((tmp_path / "shards" / "shard-00000.txt.zst").read_bytes())
+    shard = zstandard.ZstdDecompressor().stream_reader(
+        (tmp_path / "shards" / "shard-00000.txt.zst").read_bytes()
+    )
     words = shard.read().split()
     assert b"cat" in words and b"bird" in words and b"{" not in words
 
@@ -133,7 +152,9 @@ def test_prepare_reads_json_lines_from_standard_input(
         ("", ".txt"),
     ],
 )
-def test_the_format_of_standard_input_is_recognized(text: str, suffix: str, run: Callable[[str, bytes], int]) -> None:
+def test_the_format_of_standard_input_is_recognized(
+    text: str, suffix: str, run: Callable[[str, bytes], int]
+) -> None:
     given: list[Path] = []
     with patch("elmokit.tasks.fitting.model.predict_file", lambda file, **_: given.append(file)):
         assert run("predict - --model tagger --output tags.jsonl", text.encode()) == 0

@@ -13,7 +13,8 @@ SENTENCES = (
     "Eve B-PER\nsees O\ngreen B-THING\nowls I-THING\n\n"
 )  # fmt: skip
 FIT = (
-    "fit tagging {0}/train.txt {0}/train.txt --output {0}/tagger --elmo none --word-dim 16 --hidden-dim 8 --device cpu"
+    "fit tagging {0}/train.txt {0}/train.txt --output {0}/tagger --elmo none --word-dim 16 "
+    "--hidden-dim 8 --device cpu"
 )
 
 
@@ -27,18 +28,25 @@ def run(command: str, directory: Path, *more: str) -> int:
     return cli.main([*command.format(directory).split(), *more])
 
 
-def test_fit_predict_and_evaluate_print_the_result_first(train: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_predict_and_evaluate_print_the_result_first(
+    train: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(FIT, train, "--max-epochs", "3") == 0
     assert re.match(r"development set, in percent\nscore \d+\.\d\d  f1 ", capsys.readouterr().out)
     assert run("predict {0}/train.txt --model {0}/tagger --output {0}/out.txt", train) == 0
-    assert "12 examples\n\nagainst the answers in the file, in percent\nscore " in capsys.readouterr().out
+    assert (
+        "12 examples\n\nagainst the answers in the file, in percent\nscore "
+        in capsys.readouterr().out
+    )
     assert run("evaluate {0}/train.txt --model {0}/tagger", train) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("score ") and "PER" in printed
     assert run(FIT, train, "--max-epochs", "3") == 0  # finished before
 
 
-def test_predict_writes_json_lines_to_standard_output(train: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_predict_writes_json_lines_to_standard_output(
+    train: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
     assert run(FIT, train, "--max-epochs", "1") == 0
     assert run("predict {0}/train.txt --model {0}/tagger --output {0}/out.jsonl", train) == 0
     capsysbinary.readouterr()

@@ -35,7 +35,9 @@ def bilm() -> BiLM:
 
 @pytest.fixture(scope="session")
 def old_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with options.json, model.hdf5 and vocab.txt, 2 layers, 16 dimensions per direction."""
+    """A directory with options.json, model.hdf5 and vocab.txt, 2 layers, 16 dimensions per
+    direction.
+    """
     folder = tmp_path_factory.mktemp("old_model")
     write_bilm_hdf5(random_bilm(), folder)
     (folder / "weights.hdf5").rename(folder / "model.hdf5")
@@ -55,7 +57,12 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("language_model") / "model"
     bilm = random_bilm()
     softmax = FullSoftmax(len(WORDS), bilm.config.lstm.projection_dim)
-    save(Pretrained(bilm, softmax=softmax, vocab=Vocab(WORDS), mix=MixWeights((0.5, -1.0, 0.25), 1.5)), folder)
+    save(
+        Pretrained(
+            bilm, softmax=softmax, vocab=Vocab(WORDS), mix=MixWeights((0.5, -1.0, 0.25), 1.5)
+        ),
+        folder,
+    )
     return folder
 
 

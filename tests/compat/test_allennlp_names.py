@@ -1,4 +1,6 @@
-"""AllenNLP's names inside `Elmo`: weights chosen, frozen, changed and replaced by them, as AllenNLP 2.10.1 computes."""
+"""AllenNLP's names inside `Elmo`: weights chosen, frozen, changed and replaced by them, as AllenNLP
+2.10.1 computes.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,9 @@ from torch import Tensor, nn
 from elmokit.compat import allennlp
 
 # `state_dict` of AllenNLP's `Elmo` with one mix, for the model of the goldens.
-LAYERS = [f"{direction}_layer_{number}" for number in (0, 1) for direction in ("forward", "backward")]
+LAYERS = [
+    f"{direction}_layer_{number}" for number in (0, 1) for direction in ("forward", "backward")
+]
 SHAPES = {
     "_elmo_lstm._token_embedder._char_embedding_weights": (262, 4),
     "_elmo_lstm._token_embedder.char_conv_0.weight": (4, 4, 1),
@@ -34,7 +38,12 @@ SHAPES = {
     "scalar_mix_0.gamma": (1,),
     **{f"scalar_mix_0.scalar_parameters.{number}": (1,) for number in range(3)},
 }
-SENTENCES = [["They", "give", "state", "of", "the", "art"], ["Another", "."], ["the", "the"], ["words"]]
+SENTENCES = [
+    ["They", "give", "state", "of", "the", "art"],
+    ["Another", "."],
+    ["the", "the"],
+    ["words"],
+]
 WORDS = ["@@PADDING@@", *sorted({word for sentence in SENTENCES for word in sentence})]
 
 
@@ -72,9 +81,15 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "all weights": lambda elmo: unfreeze(elmo, "_elmo_lstm"),
     "a layer and the projection": lambda elmo: unfreeze(elmo, "forward_layer_1", "_projection"),
     "LSTMs": lambda elmo: elmo._elmo_lstm._elmo_lstm.requires_grad_(True),
-    "convolutions": lambda elmo: [m.requires_grad_(True) for m in elmo.modules() if isinstance(m, nn.Conv1d)],
-    "characters": lambda elmo: elmo._elmo_lstm._token_embedder._char_embedding_weights.requires_grad_(True),
-    "a changed gate": lambda elmo: constant(elmo, "_elmo_lstm._elmo_lstm.forward_layer_0.state_linearity.bias", 0.3),
+    "convolutions": lambda elmo: [
+        m.requires_grad_(True) for m in elmo.modules() if isinstance(m, nn.Conv1d)
+    ],
+    "characters": lambda elmo: (
+        elmo._elmo_lstm._token_embedder._char_embedding_weights.requires_grad_(True)
+    ),
+    "a changed gate": lambda elmo: constant(
+        elmo, "_elmo_lstm._elmo_lstm.forward_layer_0.state_linearity.bias", 0.3
+    ),
     "changed by module": lambda elmo: nn.init.constant_(
         elmo._elmo_lstm._token_embedder._highways._layers[0].weight, 0.1
     ),
@@ -108,7 +123,9 @@ def losses_of(library: Any, files: Any, program: str) -> list[float]:
     elmo._elmo_lstm._elmo_lstm.stateful = False
     elmo(ids)
     PROGRAMS[program](elmo)
-    optimizer = torch.optim.SGD([weight for weight in elmo.parameters() if weight.requires_grad], lr=0.5)
+    optimizer = torch.optim.SGD(
+        [weight for weight in elmo.parameters() if weight.requires_grad], lr=0.5
+    )
     losses = []
     for _ in range(4):
         optimizer.zero_grad()
@@ -143,7 +160,9 @@ def golden(goldens: Callable[[str], Path]) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("program", LOSSES)
-def test_weights_learn_and_change_by_their_names_as_in_allennlp(program: str, golden: tuple[Path, Path]) -> None:
+def test_weights_learn_and_change_by_their_names_as_in_allennlp(
+    program: str, golden: tuple[Path, Path]
+) -> None:
     is_cached = program == "cached words"
     found = cached_losses(allennlp, golden) if is_cached else losses_of(allennlp, golden, program)
     assert found == pytest.approx(LOSSES[program], rel=1e-5)

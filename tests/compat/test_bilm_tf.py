@@ -19,7 +19,12 @@ from elmokit.compat.bilm_tf import (
     dump_token_embeddings,
     weight_layers,
 )
-from elmokit.compat.bilm_tf.data import BidirectionalLMDataset, LMDataset, UnicodeCharsVocabulary, Vocabulary
+from elmokit.compat.bilm_tf.data import (
+    BidirectionalLMDataset,
+    LMDataset,
+    UnicodeCharsVocabulary,
+    Vocabulary,
+)
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM
@@ -32,17 +37,21 @@ BEGIN, END, UNKNOWN = 4, 1, 2
 
 @pytest.fixture
 def vocab_file(tmp_path: Path) -> Path:
-    (tmp_path / "vocab.txt").write_text("\n".join(["!!!MAXTERMID", *WORDS]) + "\n", encoding="utf-8")
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join(["!!!MAXTERMID", *WORDS]) + "\n", encoding="utf-8"
+    )
     return tmp_path / "vocab.txt"
 
 
 @pytest.fixture
 def text(tmp_path: Path) -> str:
-    (tmp_path / "text-1.txt").write_text("\n".join(map(" ".join, SENTENCES)) + "\n", encoding="utf-8")
+    (tmp_path / "text-1.txt").write_text(
+        "\n".join(map(" ".join, SENTENCES)) + "\n", encoding="utf-8"
+    )
     return str(tmp_path / "text-*.txt")
 
 
-# --- Vocabularies and batchers -----------------------------------------------------------------------------------
+# --- Vocabularies and batchers --------------------------------------------------------------------
 
 
 def test_vocabulary_encodes_words_between_boundaries(vocab_file: Path, tmp_path: Path) -> None:
@@ -51,7 +60,10 @@ def test_vocabulary_encodes_words_between_boundaries(vocab_file: Path, tmp_path:
     assert vocab.encode("a  unknown bb").tolist() == [BEGIN, 0, UNKNOWN, 3, END]
     assert vocab.encode(["bb", "a"], reverse=True, split=False).tolist() == [END, 3, 0, BEGIN]
     assert vocab.decode([3, 0]) == "bb a" and vocab.encode("a").dtype == np.int32
-    assert TokenBatcher(vocab_file).batch_sentences([["a", "x"], []]).tolist() == [[5, 1, 3, 2], [5, 2, 0, 0]]
+    assert TokenBatcher(vocab_file).batch_sentences([["a", "x"], []]).tolist() == [
+        [5, 1, 3, 2],
+        [5, 2, 0, 0],
+    ]
     (tmp_path / "words.txt").write_text("a\n<S>\n</S>\n")
     assert Vocabulary(tmp_path / "words.txt").unk == -1
     for read in (
@@ -73,7 +85,9 @@ def test_vocabulary_encodes_words_between_boundaries(vocab_file: Path, tmp_path:
     ],
 )
 @pytest.mark.filterwarnings("ignore:some words have more")
-def test_characters_of_a_word_are_its_bytes_between_marks(vocab_file: Path, word: str, characters: list[int]) -> None:
+def test_characters_of_a_word_are_its_bytes_between_marks(
+    vocab_file: Path, word: str, characters: list[int]
+) -> None:
     vocab = UnicodeCharsVocabulary(vocab_file, 5)
     assert vocab.word_to_char_ids(word).tolist() == characters
     if word in WORDS:
@@ -84,13 +98,17 @@ def test_characters_of_a_word_are_its_bytes_between_marks(vocab_file: Path, word
     assert np.array_equal(vocab.encode_chars([word], reverse=True, split=False), batch[::-1] - 1)
 
 
-# --- Datasets ----------------------------------------------------------------------------------------------------
+# --- Datasets -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_windows_of_one_row_are_the_stream_of_sentences(vocab_file: Path, text: str, reverse: bool) -> None:
+def test_windows_of_one_row_are_the_stream_of_sentences(
+    vocab_file: Path, text: str, reverse: bool
+) -> None:
     number = {word: index for index, word in enumerate(WORDS)}
-    stream = [[BEGIN, *(number.get(word, UNKNOWN) for word in sentence), END] for sentence in SENTENCES]
+    stream = [
+        [BEGIN, *(number.get(word, UNKNOWN) for word in sentence), END] for sentence in SENTENCES
+    ]
     stream = [sentence[::-1] for sentence in stream] if reverse else stream
     data = LMDataset(text, Vocabulary(vocab_file), reverse=reverse, test=True)
     windows = list(data.iter_batches(1, 3))
@@ -98,7 +116,9 @@ def test_windows_of_one_row_are_the_stream_of_sentences(vocab_file: Path, text: 
     for name, part in (("token_ids", slice(None, -1)), ("next_token_id", slice(1, None))):
         found = np.concatenate([window[name][0] for window in windows]).tolist()
         assert found == [number for ids in stream for number in ids[part]]
-    assert [window["token_ids"].shape for window in data.iter_batches(2, 3)] == [(2, 3)]  # the rest fills no window
+    assert [window["token_ids"].shape for window in data.iter_batches(2, 3)] == [
+        (2, 3)
+    ]  # the rest fills no window
     assert list(data.iter_batches(2, 100)) == []
 
 
@@ -112,15 +132,19 @@ def test_both_directions_have_characters_of_the_same_words(vocab_file: Path, tex
     assert np.array_equal(window["tokens_characters_reverse"][0], known[:0:-1])
 
 
-# --- The model ---------------------------------------------------------------------------------------------------
+# --- The model ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def model(old_model: Path) -> BidirectionalLanguageModel:
-    return BidirectionalLanguageModel(old_model / "options.json", old_model / "model.hdf5", max_batch_size=4)
+    return BidirectionalLanguageModel(
+        old_model / "options.json", old_model / "model.hdf5", max_batch_size=4
+    )
 
 
-def test_bidirectional_language_model_carries_state_until_reset(model: BidirectionalLanguageModel) -> None:
+def test_bidirectional_language_model_carries_state_until_reset(
+    model: BidirectionalLanguageModel,
+) -> None:
     ids = torch.from_numpy(Batcher(None, 50).batch_sentences(SENTENCES))
     first, second = model(ids)["lm_embeddings"], model(ids)["lm_embeddings"]
     assert not torch.allclose(first[:, 1:], second[:, 1:])
@@ -149,15 +173,19 @@ def test_weight_layers_shares_trainable_mixes_by_name(model: BidirectionalLangua
     assert again["regularization_op"].item() == pytest.approx(0.5 * weights.square().sum().item())
 
 
-# --- Dumps -------------------------------------------------------------------------------------------------------
+# --- Dumps ----------------------------------------------------------------------------------------
 
 
-def test_dump_token_embeddings_equals_the_character_encoder(old_model: Path, tmp_path: Path, bilm: BiLM) -> None:
+def test_dump_token_embeddings_equals_the_character_encoder(
+    old_model: Path, tmp_path: Path, bilm: BiLM
+) -> None:
     files, words = (old_model / "options.json", old_model / "model.hdf5"), tmp_path / "words.txt"
     words.write_text("<S>\nthe\ncat\n</S>\n")
     dump_token_embeddings(words, *files, tmp_path / "tokens.hdf5")
     with torch.no_grad():
-        expected = bilm(torch.from_numpy(Batcher(None, 50).batch_sentences([["the", "cat"]]))).layers
+        expected = bilm(
+            torch.from_numpy(Batcher(None, 50).batch_sentences([["the", "cat"]]))
+        ).layers
     with h5py.File(tmp_path / "tokens.hdf5") as file:
         np.testing.assert_allclose(file["embedding"], expected[0, 0, :, :16], atol=1e-6)
     by_words = BidirectionalLanguageModel(*files, False, tmp_path / "tokens.hdf5")
@@ -170,11 +198,15 @@ def test_dump_token_embeddings_equals_the_character_encoder(old_model: Path, tmp
 
 
 def test_dump_bilm_embeddings_of_a_model_of_word_ids(tmp_path: Path) -> None:
-    model = Pretrained(BiLM(BiLMConfig(LSTMConfig(1, 6, 4), None, num_words=4, boundary_words=(3, 2))))
+    model = Pretrained(
+        BiLM(BiLMConfig(LSTMConfig(1, 6, 4), None, num_words=4, boundary_words=(3, 2)))
+    )
     save_hdf5(replace(model, vocab=Vocab(["<UNK>", "cat", "</S>", "<S>"])), tmp_path / "model")
     (tmp_path / "text.txt").write_text("the cat\ncat\n")
     files = (tmp_path / "model" / name for name in ("options.json", "weights.hdf5"))
-    dump_bilm_embeddings(tmp_path / "model" / "vocab.txt", tmp_path / "text.txt", *files, tmp_path / "out.hdf5")
+    dump_bilm_embeddings(
+        tmp_path / "model" / "vocab.txt", tmp_path / "text.txt", *files, tmp_path / "out.hdf5"
+    )
     sentences = [["the", "cat"], ["cat"]]
     expected = Embedder(tmp_path / "model").embed(sentences, "all", "carry")
     with h5py.File(tmp_path / "out.hdf5") as file:
@@ -189,7 +221,9 @@ def test_dump_bilm_embeddings_carries_state_from_line_to_line_and_writes_blank_o
     monkeypatch.setattr("elmokit.compat.bilm_tf.model.BATCH_WORDS", batch_words)
     (tmp_path / "text.txt").write_text("the cat\n\ndogs\n")
     files = old_model / "options.json", old_model / "model.hdf5"
-    dump_bilm_embeddings(old_model / "vocab.txt", tmp_path / "text.txt", *files, tmp_path / "out.hdf5")
+    dump_bilm_embeddings(
+        old_model / "vocab.txt", tmp_path / "text.txt", *files, tmp_path / "out.hdf5"
+    )
     model = BidirectionalLanguageModel(*files)
     with h5py.File(tmp_path / "out.hdf5") as file:
         for line, sentence in enumerate([["the", "cat"], [], ["dogs"]]):

@@ -1,4 +1,6 @@
-"""bilm-tf's functions of training: against bilm-tf's own perplexity, and from options to weights that load."""
+"""bilm-tf's functions of training: against bilm-tf's own perplexity, and from options to weights
+that load.
+"""
 
 import json
 from collections.abc import Callable
@@ -39,14 +41,20 @@ WORDS = ["<S>", "</S>", "<UNK>", "the", "cat", "is", "on", "mat"]
 def data(tmp_path: Path) -> BidirectionalLMDataset:
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     (tmp_path / "text.txt").write_text("the cat is on the mat\nthe mat is on the cat\n" * 5)
-    return BidirectionalLMDataset(str(tmp_path / "text.txt"), bilm.load_vocab(tmp_path / "vocab.txt", 12))
+    return BidirectionalLMDataset(
+        str(tmp_path / "text.txt"), bilm.load_vocab(tmp_path / "vocab.txt", 12)
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*34% of the words are not in the model's vocabulary")
 def test_perplexity_equals_that_of_bilm_tf(goldens: Callable[[str], Path]) -> None:
     heldout = goldens("bilm_tf_training/heldout.txt")
-    options, checkpoint = bilm.load_options_latest_checkpoint(goldens("bilm_tf_training/tf_checkpoint"))
-    vocab = bilm.load_vocab(heldout.with_name("vocab.txt"), options["char_cnn"]["max_characters_per_token"])
+    options, checkpoint = bilm.load_options_latest_checkpoint(
+        goldens("bilm_tf_training/tf_checkpoint")
+    )
+    vocab = bilm.load_vocab(
+        heldout.with_name("vocab.txt"), options["char_cnn"]["max_characters_per_token"]
+    )
     data = BidirectionalLMDataset(str(heldout), vocab, test=True)
     expected = json.loads(heldout.with_name("expected.json").read_text())
     found = bilm.test(options, checkpoint, data, batch_size=1)
@@ -54,7 +62,9 @@ def test_perplexity_equals_that_of_bilm_tf(goldens: Callable[[str], Path]) -> No
 
 
 @pytest.mark.slow
-def test_training_writes_a_model_whose_weights_load(data: BidirectionalLMDataset, tmp_path: Path) -> None:
+def test_training_writes_a_model_whose_weights_load(
+    data: BidirectionalLMDataset, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     bilm.train(OPTIONS, data, 2, run, run)
     options, checkpoint = bilm.load_options_latest_checkpoint(run)

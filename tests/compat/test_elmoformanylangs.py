@@ -14,7 +14,9 @@ from elmokit.compat.elmoformanylangs import Embedder
 
 SENTENCES = [["the", "cat"], ["今"], ["the", "the", "cat", "."], ["cat", "a/b"]]
 
-pytestmark = pytest.mark.filterwarnings("ignore:batches are processed longest first", "ignore:.*too long")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:batches are processed longest first", "ignore:.*too long"
+)
 
 
 def check(golden: Path, result: dict[str, list[np.ndarray]]) -> None:
@@ -22,7 +24,9 @@ def check(golden: Path, result: dict[str, list[np.ndarray]]) -> None:
         for key, found in result.items():
             for number, array in enumerate(found):
                 assert array.dtype == np.float32
-                np.testing.assert_allclose(array, arrays[f"{key}_{number}"], atol=1e-6, rtol=0, err_msg=key)
+                np.testing.assert_allclose(
+                    array, arrays[f"{key}_{number}"], atol=1e-6, rtol=0, err_msg=key
+                )
 
 
 @pytest.mark.parametrize("name", ["elmo_cnn", "elmo_word"])
@@ -41,14 +45,24 @@ def test_sents2elmo_equals_elmoformanylangs(goldens: Callable[[str], Path], name
 
 
 def test_sents2elmo_carries_state_in_the_order_of_lengths(tmp_path: Path) -> None:
-    """Five calls, beside the original's sorting and rows of state, written out a sentence at a time."""
+    """Five calls, beside the original's sorting and rows of state, written out a sentence at a
+    time.
+    """
     model = write_efml(tmp_path / "model")
-    calls = [SENTENCES, SENTENCES[::-1], SENTENCES[1:], [["cat"], ["the", "the", "the"]], SENTENCES[:3]]
+    calls = [
+        SENTENCES,
+        SENTENCES[::-1],
+        SENTENCES[1:],
+        [["cat"], ["the", "the", "the"]],
+        SENTENCES[:3],
+    ]
     bilm, states = elmokit.load(model).bilm, {}
     ours = Embedder(model, 2)
     for sentences in calls:
         expected = {}
-        for place, number in enumerate(sorted(range(len(sentences)), key=lambda n: -len(sentences[n]))):
+        for place, number in enumerate(
+            sorted(range(len(sentences)), key=lambda n: -len(sentences[n]))
+        ):
             ids = bilm.token_encoder.ids(["<S>", *sentences[number], "</S>"])
             with torch.no_grad():
                 out = bilm(ids[None], state=states.get(place % 2))

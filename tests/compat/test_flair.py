@@ -1,6 +1,8 @@
-"""flair's `ELMoEmbeddings`, which import `allennlp.commands.elmo`: vectors, and a tagger that is trained and saved.
+"""flair's `ELMoEmbeddings`, which import `allennlp.commands.elmo`: vectors, and a tagger that is
+trained and saved.
 
-flair needs an older transformers than other tests do, so these run in an environment of their own, with flair 0.15.1.
+flair needs an older transformers than other tests do, so these run in an environment of their own,
+with flair 0.15.1.
 """
 
 import sys
@@ -39,7 +41,10 @@ def _allennlp() -> Iterator[None]:
 
 @pytest.fixture
 def files(old_model: Path) -> dict[str, str]:
-    return {"options_file": str(old_model / "options.json"), "weight_file": str(old_model / "model.hdf5")}
+    return {
+        "options_file": str(old_model / "options.json"),
+        "weight_file": str(old_model / "model.hdf5"),
+    }
 
 
 def vectors_of(embeddings: ELMoEmbeddings, words: list[str]) -> np.ndarray:
@@ -50,16 +55,24 @@ def vectors_of(embeddings: ELMoEmbeddings, words: list[str]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mode", ["all", "top", "average"])
-def test_embeddings_are_the_layers_of_the_model(files: dict[str, str], old_model: Path, mode: str) -> None:
+def test_embeddings_are_the_layers_of_the_model(
+    files: dict[str, str], old_model: Path, mode: str
+) -> None:
     words = ["the", "cat", "is"]
     embeddings = ELMoEmbeddings(**files, embedding_mode=mode)
     (layers,) = Embedder.load(old_model).embed([words], layers="all")
-    expected = {"all": np.concatenate(layers, axis=-1), "top": layers[-1], "average": layers.mean(axis=0)}[mode]
+    expected = {
+        "all": np.concatenate(layers, axis=-1),
+        "top": layers[-1],
+        "average": layers.mean(axis=0),
+    }[mode]
     assert embeddings.embedding_length == expected.shape[1]
     np.testing.assert_allclose(vectors_of(embeddings, words), expected, atol=1e-5)
 
 
-def test_tagger_learns_and_is_the_same_after_pytorch_saved_it(files: dict[str, str], tmp_path: Path) -> None:
+def test_tagger_learns_and_is_the_same_after_pytorch_saved_it(
+    files: dict[str, str], tmp_path: Path
+) -> None:
     sentences = []
     for words, tags in (("the cat is on the mat", "DNVPDN"), ("dogs are in the fog", "NVPDN")):
         sentence = Sentence(words.split())
@@ -69,15 +82,22 @@ def test_tagger_learns_and_is_the_same_after_pytorch_saved_it(files: dict[str, s
     corpus = Corpus(train=FlairDatapointDataset(sentences), sample_missing_splits=False)
     tags = corpus.make_label_dictionary("pos", add_unk=False)
     torch.manual_seed(0)
-    embeddings, none = ELMoEmbeddings(**files), {"dropout": 0.0, "word_dropout": 0.0, "locked_dropout": 0.0}
-    tagger = SequenceTagger(embeddings, tags, "pos", use_rnn=False, use_crf=False, reproject_embeddings=False, **none)
+    embeddings, none = (
+        ELMoEmbeddings(**files),
+        {"dropout": 0.0, "word_dropout": 0.0, "locked_dropout": 0.0},
+    )
+    tagger = SequenceTagger(
+        embeddings, tags, "pos", use_rnn=False, use_crf=False, reproject_embeddings=False, **none
+    )
     optimizer = torch.optim.Adam(tagger.parameters(), lr=0.02)
     for _ in range(30):
         optimizer.zero_grad()
         loss, count = tagger.forward_loss(sentences)
         (loss / count).backward()
         optimizer.step()
-    with pytest.raises(NotImplementedError):  # flair itself cannot save these embeddings since version 0.12
+    with pytest.raises(
+        NotImplementedError
+    ):  # flair itself cannot save these embeddings since version 0.12
         tagger.save(tmp_path / "tagger.pt")
     torch.save(tagger, tmp_path / "tagger.pt")
     loaded = torch.load(tmp_path / "tagger.pt", weights_only=False)

@@ -1,4 +1,6 @@
-"""The compatible interfaces equal the original libraries to 5e-6: zero and carried state, mixes, layer norm."""
+"""The compatible interfaces equal the original libraries to 5e-6: zero and carried state, mixes,
+layer norm.
+"""
 
 import json
 from collections.abc import Callable
@@ -40,16 +42,22 @@ def assert_close(result: Tensor | np.ndarray, expected: np.ndarray, mask: np.nda
 
 
 @pytest.mark.parametrize("name", BY_ALLENNLP)
-def test_elmo_embedder_equals_goldens_from_zero_state(goldens: Callable[[str], Path], name: str) -> None:
+def test_elmo_embedder_equals_goldens_from_zero_state(
+    goldens: Callable[[str], Path], name: str
+) -> None:
     expected, sentences = arrays(goldens, name, "allennlp"), sentences_of(goldens)
     for sentence, result in enumerate(ElmoEmbedder(*files(goldens, name)).embed_batch(sentences)):
         for number, layer in enumerate(result):
-            golden_layer = expected[f"zeros/layer{number}"][sentence, 1 : len(sentences[sentence]) + 1]
+            golden_layer = expected[f"zeros/layer{number}"][
+                sentence, 1 : len(sentences[sentence]) + 1
+            ]
             np.testing.assert_allclose(layer, golden_layer, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("name", BY_ALLENNLP)
-def test_elmo_equals_goldens_with_carried_and_zero_state(goldens: Callable[[str], Path], name: str) -> None:
+def test_elmo_equals_goldens_with_carried_and_zero_state(
+    goldens: Callable[[str], Path], name: str
+) -> None:
     expected, sentences = arrays(goldens, name, "allennlp"), sentences_of(goldens)
     elmo = Elmo(*files(goldens, name), num_output_representations=1).eval()
     for _ in range(2):
@@ -72,10 +80,14 @@ def test_elmo_layer_norm_includes_boundaries(goldens: Callable[[str], Path], nam
     expected, sentences = arrays(goldens, name, "allennlp"), sentences_of(goldens)
     elmo = Elmo(*files(goldens, name), 1, do_layer_norm=True, keep_sentence_boundaries=True).eval()
     mask = expected["mask"].astype(bool)
-    layers = np.stack([expected[f"zeros/layer{number}"] for number in range(elmo._elmo_lstm.num_layers)])
+    layers = np.stack(
+        [expected[f"zeros/layer{number}"] for number in range(elmo._elmo_lstm.num_layers)]
+    )
     real = layers[:, mask].astype(np.float64)  # boundaries included
     mean, variance = real.mean(axis=(1, 2)), real.var(axis=(1, 2))
-    mixed = ((layers - mean[:, None, None, None]) / np.sqrt(variance)[:, None, None, None]).mean(axis=0)
+    mixed = ((layers - mean[:, None, None, None]) / np.sqrt(variance)[:, None, None, None]).mean(
+        axis=0
+    )
     out = elmo(batch_to_ids(sentences))
     assert np.array_equal(out["mask"], mask)
     assert_close(out["elmo_representations"][0], mixed, mask)
@@ -108,5 +120,7 @@ def test_weight_layers_equals_goldens(goldens: Callable[[str], Path], name: str)
     expected, ops = arrays(goldens, name, "bilm_tf"), called(goldens, name, 1)
     mask = ops["mask"].numpy()
     assert_close(weight_layers("a", ops)["weighted_op"], expected["mix_equal"], mask)
-    assert_close(weight_layers("b", ops, do_layer_norm=True)["weighted_op"], expected["mix_layer_norm"], mask)
+    assert_close(
+        weight_layers("b", ops, do_layer_norm=True)["weighted_op"], expected["mix_layer_norm"], mask
+    )
     assert_close(weight_layers("c", ops, use_top_only=True)["weighted_op"], expected["top"], mask)

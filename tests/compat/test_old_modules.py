@@ -1,4 +1,6 @@
-"""The old libraries' modules by their own names; in processes of their own, as `install` changes what is imported."""
+"""The old libraries' modules by their own names; in processes of their own, as `install` changes
+what is imported.
+"""
 
 import importlib.util
 import subprocess
@@ -11,7 +13,9 @@ pytestmark = pytest.mark.any_backend
 
 
 def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=folder, timeout=120)
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, cwd=folder, timeout=120
+    )
 
 
 def output_of(program: str, folder: Path) -> str:
@@ -49,7 +53,8 @@ from elmoformanylangs.elmo import Embedder as SameEmbedder
 from simple_elmo import ElmoModel
 from simple_elmo.elmo_helpers import ElmoModel as SameModel
 import elmokit.compat.allennlp, elmokit.compat.simple_elmo
-assert Elmo is Same is elmokit.compat.allennlp.Elmo and ScalarMix is SameMix and Embedder is SameEmbedder
+assert Elmo is Same is elmokit.compat.allennlp.Elmo
+assert ScalarMix is SameMix and Embedder is SameEmbedder
 assert ElmoModel is SameModel is elmokit.compat.simple_elmo.ElmoModel
 assert allennlp.commands.elmo.ElmoEmbedder is elmokit.compat.allennlp.ElmoEmbedder
 print(allennlp.commands.elmo.DEFAULT_BATCH_SIZE, bilm.Batcher is Batcher)
@@ -59,10 +64,13 @@ print(allennlp.commands.elmo.DEFAULT_BATCH_SIZE, bilm.Batcher is Batcher)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("tensorflow_hub") is not None, reason="tensorflow_hub is installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow_hub") is not None, reason="tensorflow_hub is installed"
+)
 def test_tensorflow_hub_is_found_on_request_only(tmp_path: Path) -> None:
     import_it = (
-        "try:\n    import tensorflow_hub as hub\n    print(hub.KerasLayer.__module__)\nexcept ImportError: print('no')"
+        "try:\n    import tensorflow_hub as hub\n    print(hub.KerasLayer.__module__)\nexcept "
+        "ImportError: print('no')"
     )
     program = f"{import_it}\ninstall(tensorflow_hub=True)\n{import_it}"
     assert output_of(program, tmp_path) == "no\nelmokit.compat.tf_hub\n"
@@ -76,7 +84,8 @@ def test_a_script_and_a_module_run_as_they_are(old_model: Path, tmp_path: Path) 
         "from helper import WORDS\n"
         "from allennlp.commands.elmo import ElmoEmbedder\n"
         "if __name__ == '__main__':\n"
-        "    print(sys.argv[0], ElmoEmbedder(sys.argv[1], sys.argv[2]).embed_sentence(WORDS).shape)\n"
+        "    print(sys.argv[0], ElmoEmbedder(sys.argv[1], "
+        "sys.argv[2]).embed_sentence(WORDS).shape)\n"
     )
     files = str(old_model / "options.json"), str(old_model / "model.hdf5")
     script = str(tmp_path / "script.py")

@@ -21,12 +21,16 @@ def files(old_model: Path) -> dict[str, Path]:
 
 
 def original(files: dict[str, Path]) -> ElmoEmbedder:
-    """The class that SeqVec and bio_embeddings call; tests/compat/test_goldens.py compares it with AllenNLP."""
+    """The class that SeqVec and bio_embeddings call; tests/compat/test_goldens.py compares it with
+    AllenNLP.
+    """
     return ElmoEmbedder(files["options_file"], files["weights_file"])
 
 
 def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
-    """Within rounding: with these random weights, float32 is up to 2e-5 away from float64 after 70 residues."""
+    """Within rounding: with these random weights, float32 is up to 2e-5 away from float64 after 70
+    residues.
+    """
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=5e-5)
 
 
@@ -52,12 +56,16 @@ def test_warm_up_carries_the_state_as_the_original_did(files: dict[str, Path]) -
     assert_close(embedder.embed("MVLS"), elmo.embed_sentence(list("MVLS")))
 
 
-def test_embed_many_keeps_the_order_and_does_not_depend_on_the_batch(files: dict[str, Path]) -> None:
+def test_embed_many_keeps_the_order_and_does_not_depend_on_the_batch(
+    files: dict[str, Path],
+) -> None:
     embedder, sequences = SeqVecEmbedder(**files), proteins([4, 9, 50, 2, 7, 0, 20])
     alone = [embedder.embed(sequence) for sequence in sequences]
     for batch_size in (None, 10, 21, 1000):  # the fourth is longer than the first two
         found = list(embedder.embed_many(iter(sequences), batch_size))
-        assert [array.shape for array in found] == [(3, len(sequence), 32) for sequence in sequences]
+        assert [array.shape for array in found] == [
+            (3, len(sequence), 32) for sequence in sequences
+        ]
         for array, expected in zip(found, alone, strict=True):
             assert_close(array, expected)
     assert list(embedder.embed_many([], 10)) == []

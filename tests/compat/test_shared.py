@@ -28,13 +28,15 @@ def simple_elmo(name: str) -> Callable[[Path, Iterable[Any]], Any]:
 CALLS: dict[str, Callable[[Path, Iterable[Any]], Any]] = {
     "batch_to_ids": lambda folder, sentences: batch_to_ids(sentences),
     "Batcher": lambda folder, sentences: Batcher(None, 50).batch_sentences(sentences),
-    "TokenBatcher": lambda folder, sentences: TokenBatcher(folder / "vocab.txt").batch_sentences(sentences),
-    "embed_batch": lambda folder, sentences: ElmoEmbedder(folder / "options.json", folder / "model.hdf5").embed_batch(
+    "TokenBatcher": lambda folder, sentences: TokenBatcher(folder / "vocab.txt").batch_sentences(
         sentences
     ),
-    "sents2elmo": lambda folder, sentences: elmoformanylangs.Embedder(write_efml(folder / "efml")).sents2elmo(
-        sentences
-    ),
+    "embed_batch": lambda folder, sentences: ElmoEmbedder(
+        folder / "options.json", folder / "model.hdf5"
+    ).embed_batch(sentences),
+    "sents2elmo": lambda folder, sentences: elmoformanylangs.Embedder(
+        write_efml(folder / "efml")
+    ).sents2elmo(sentences),
     "get_elmo_vectors": simple_elmo("get_elmo_vectors"),
     "get_elmo_vector_average": simple_elmo("get_elmo_vector_average"),
 }
@@ -42,7 +44,9 @@ CALLS: dict[str, Callable[[Path, Iterable[Any]], Any]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.filterwarnings("ignore:averages exclude padding")
-def test_iterators_of_iterators_are_lists_of_lists(name: str, old_model: Path, tmp_path: Path) -> None:
+def test_iterators_of_iterators_are_lists_of_lists(
+    name: str, old_model: Path, tmp_path: Path
+) -> None:
     results = []
     for number, sentences in enumerate((SENTENCES, (iter(sentence) for sentence in SENTENCES))):
         folder = tmp_path / str(number)

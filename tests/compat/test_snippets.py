@@ -1,8 +1,9 @@
-"""Programs for the original libraries run after changing only their import lines, or after `install()` as they are.
+"""Programs for the original libraries run after changing only their import lines, or after
+`install()` as they are.
 
-Each program imports an original library; the fixture `run` replaces only that line. The libraries' caches contain tiny
-random models under the URLs that the programs use. Programs for TensorFlow run eagerly, without placeholders and
-sessions.
+Each program imports an original library; the fixture `run` replaces only that line. The libraries'
+caches contain tiny random models under the URLs that the programs use. Programs for TensorFlow run
+eagerly, without placeholders and sessions.
 """
 
 import hashlib
@@ -29,16 +30,27 @@ NEW_IMPORTS = {
     r"from elmoformanylangs import": "from elmokit.compat.elmoformanylangs import",
     r"from simple_elmo import": "from elmokit.compat.simple_elmo import",
 }
-OLD_LIBRARIES = ("allennlp", "bilm", "bio_embeddings", "elmoformanylangs", "simple_elmo", "tensorflow_hub")
+OLD_LIBRARIES = (
+    "allennlp",
+    "bilm",
+    "bio_embeddings",
+    "elmoformanylangs",
+    "simple_elmo",
+    "tensorflow_hub",
+)
 
 
 @pytest.fixture(autouse=True)
-def _old_caches(old_model: Path, language_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _old_caches(
+    old_model: Path, language_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The download caches of the original libraries, and models in the working directory."""
     allennlp, hub = tmp_path / "allennlp", tmp_path / "hub"
     (allennlp / "cache").mkdir(parents=True)
     for url, name in ((DEFAULT_OPTIONS_FILE, "options.json"), (DEFAULT_WEIGHT_FILE, "model.hdf5")):
-        kept_as = hashlib.sha256(url.encode()).hexdigest() + "." + hashlib.sha256(b"etag").hexdigest()
+        kept_as = (
+            hashlib.sha256(url.encode()).hexdigest() + "." + hashlib.sha256(b"etag").hexdigest()
+        )
         shutil.copy(old_model / name, allennlp / "cache" / kept_as)
         (allennlp / "cache" / f"{kept_as}.json").write_text("{}")
     for url in HUB_URLS:
@@ -64,7 +76,9 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
 
     def run_program(program: str) -> dict[str, Any]:
         for old, new in NEW_IMPORTS.items():
-            program = program if with_install else re.sub(rf"^{old}", new, program, flags=re.MULTILINE)
+            program = (
+                program if with_install else re.sub(rf"^{old}", new, program, flags=re.MULTILINE)
+            )
         names: dict[str, Any] = {"__name__": "__main__"}
         exec(compile(program, "snippet", "exec"), names)
         return names
@@ -75,7 +89,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
         del sys.modules[name]
 
 
-# --- AllenNLP ----------------------------------------------------------------------------------------------------
+# --- AllenNLP -------------------------------------------------------------------------------------
 
 
 def test_allennlp_elmo_with_two_representations(run: Run) -> None:
@@ -231,7 +245,10 @@ for activation in output["activations"]:
     layers.append(without_bos_eos)
 stacked = torch.stack(layers, dim=1)
 """)
-    assert result["stacked"].shape == (2, 3, 3, 32) and result["mask"].tolist() == [[True] * 3, [True, False, False]]
+    assert result["stacked"].shape == (2, 3, 3, 32) and result["mask"].tolist() == [
+        [True] * 3,
+        [True, False, False],
+    ]
 
 
 def test_allennlp_weights_of_a_trained_model_are_saved_and_loaded(run: Run) -> None:
@@ -260,7 +277,9 @@ def vectors(each):
     return each["elmo"](ids)["elmo_representations"][0]
 trained, loaded, fresh = vectors(model), vectors(restored), vectors(make())
 """)
-    assert (result["trained"] == result["loaded"]).all() and (result["trained"] != result["fresh"]).any()
+    assert (result["trained"] == result["loaded"]).all() and (
+        result["trained"] != result["fresh"]
+    ).any()
 
 
 def test_allennlp_scalar_mix_of_layers_of_ones_own(run: Run) -> None:
@@ -275,10 +294,14 @@ mixed = mix(layers, mask)
 weights = [round(parameter.item(), 3) for parameter in mix.scalar_parameters]
 trainable = [parameter for parameter in mix.parameters() if parameter.requires_grad]
 """)
-    assert result["mixed"].shape == (2, 5, 8) and result["weights"] == [0, 0, 0, 1] and len(result["trainable"]) == 5
+    assert (
+        result["mixed"].shape == (2, 5, 8)
+        and result["weights"] == [0, 0, 0, 1]
+        and len(result["trainable"]) == 5
+    )
 
 
-# --- bilm-tf -----------------------------------------------------------------------------------------------------
+# --- bilm-tf --------------------------------------------------------------------------------------
 
 DATA = """
 raw_context = [
@@ -346,7 +369,7 @@ by_characters = BidirectionalLanguageModel(options_file, weight_file)(
     assert (by_words["mask"] == by_characters["mask"]).all()
 
 
-# --- bio_embeddings ----------------------------------------------------------------------------------------------
+# --- bio_embeddings -------------------------------------------------------------------------------
 
 
 def test_bio_embeddings_embeds_proteins(run: Run) -> None:
@@ -361,10 +384,12 @@ per_protein = np.stack([embedder.reduce_per_protein(each) for each in embeddings
 one = embedder.embed("SEQWENCE")
 """)
     assert [array.shape for array in result["embeddings"]] == [(3, 3, 32), (3, 8, 32), (3, 1, 32)]
-    assert abs(result["one"] - result["embeddings"][1]).max() < 1e-5 and result["per_protein"].shape == (3, 32)
+    assert abs(result["one"] - result["embeddings"][1]).max() < 1e-5 and result[
+        "per_protein"
+    ].shape == (3, 32)
 
 
-# --- TensorFlow Hub ----------------------------------------------------------------------------------------------
+# --- TensorFlow Hub -------------------------------------------------------------------------------
 
 
 def test_hub_module_with_strings(run: Run) -> None:
@@ -378,7 +403,14 @@ embeddings = elmo(
     as_dict=True)["elmo"]
 """)
     assert result["embeddings"].shape == (2, 6, 32) and result["embeddings"].requires_grad
-    assert sum(parameter.numel() for parameter in result["elmo"].parameters() if parameter.requires_grad) == 4
+    assert (
+        sum(
+            parameter.numel()
+            for parameter in result["elmo"].parameters()
+            if parameter.requires_grad
+        )
+        == 4
+    )
 
 
 def test_hub_module_with_tokens(run: Run) -> None:
@@ -400,7 +432,9 @@ strings = elmo(["the cat is on the mat", "dogs are in the fog"], signature="defa
 """)
     embeddings = result["embeddings"]
     assert embeddings["word_emb"].shape == (2, 6, 16)
-    assert all(embeddings[key].shape == (2, 6, 32) for key in ("lstm_outputs1", "lstm_outputs2", "elmo"))
+    assert all(
+        embeddings[key].shape == (2, 6, 32) for key in ("lstm_outputs1", "lstm_outputs2", "elmo")
+    )
     assert all((embeddings[key] == result["strings"][key]).all() for key in embeddings)
 
 
@@ -453,7 +487,7 @@ vectors = np.concatenate([elmo_vectors(batch) for batch in (["the cat is", "dogs
     assert result["vectors"].shape == (3, 32)
 
 
-# --- ELMoForManyLangs --------------------------------------------------------------------------------------------
+# --- ELMoForManyLangs -----------------------------------------------------------------------------
 
 
 def test_elmoformanylangs_sentences_to_vectors(run: Run) -> None:
@@ -496,7 +530,7 @@ pooled = [np.mean(embeds, axis=0) for embeds in top]
     assert [vector.shape for vector in result["pooled"]] == [(32,), (32,)]
 
 
-# --- simple_elmo -------------------------------------------------------------------------------------------------
+# --- simple_elmo ----------------------------------------------------------------------------------
 
 
 def test_simple_elmo_vectors(run: Run) -> None:
@@ -563,4 +597,6 @@ for sent in lex_substitutes:
         ["dogs", "are", "<UNK>"],
     ]
     (substitutes,) = result["target_substitutes"]["cat"]
-    assert all(len(substitutes[direction]["candidate_words"]) == 2 for direction in ("forward", "backward"))
+    assert all(
+        len(substitutes[direction]["candidate_words"]) == 2 for direction in ("forward", "backward")
+    )

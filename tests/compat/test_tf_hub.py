@@ -18,7 +18,9 @@ def module(language_model: Path) -> hub.Module:
     return hub.Module(language_model)
 
 
-def test_module_outputs_equal_those_of_the_embedder(module: hub.Module, language_model: Path) -> None:
+def test_module_outputs_equal_those_of_the_embedder(
+    module: hub.Module, language_model: Path
+) -> None:
     result = module(TEXTS, as_dict=True)
     assert result["sequence_len"].tolist() == [4, 1]
     embedder = Embedder.load(language_model)
@@ -26,16 +28,24 @@ def test_module_outputs_equal_those_of_the_embedder(module: hub.Module, language
         zip(embedder.embed(TOKENS, layers="all"), embedder.embed(TOKENS), strict=True)
     ):
         length = len(TOKENS[row])
-        np.testing.assert_allclose(result["word_emb"][row, :length], layers[0, :, :16], rtol=1e-5, atol=2e-6)
-        np.testing.assert_allclose(result["lstm_outputs1"][row, :length], layers[1], rtol=1e-5, atol=2e-6)
-        np.testing.assert_allclose(result["lstm_outputs2"][row, :length], layers[2], rtol=1e-5, atol=2e-6)
+        np.testing.assert_allclose(
+            result["word_emb"][row, :length], layers[0, :, :16], rtol=1e-5, atol=2e-6
+        )
+        np.testing.assert_allclose(
+            result["lstm_outputs1"][row, :length], layers[1], rtol=1e-5, atol=2e-6
+        )
+        np.testing.assert_allclose(
+            result["lstm_outputs2"][row, :length], layers[2], rtol=1e-5, atol=2e-6
+        )
         np.testing.assert_allclose(result["elmo"][row, :length], mixed, atol=1e-5)
         np.testing.assert_allclose(result["default"][row], mixed.mean(axis=0), atol=1e-5)
         assert not result["elmo"][row, length:].any()
     assert torch.equal(module(TEXTS), result["default"])
 
 
-@pytest.mark.parametrize("wrap", [list, np.array, lambda x: np.array(x).astype(bytes), lambda x: np.array(x, object)])
+@pytest.mark.parametrize(
+    "wrap", [list, np.array, lambda x: np.array(x).astype(bytes), lambda x: np.array(x, object)]
+)
 def test_module_accepts_strings_in_lists_arrays_and_bytes(module: hub.Module, wrap) -> None:
     padded = [["the", "cat", "is", "on", ""], ["dogs", "", "", "", ""]]
     inputs = {"tokens": wrap(padded), "sequence_len": np.array([4, 1])}
@@ -48,7 +58,10 @@ def test_module_accepts_strings_in_lists_arrays_and_bytes(module: hub.Module, wr
 
 def test_tokens_that_are_padded_at_the_left_are_read_with_a_warning(module: hub.Module) -> None:
     with pytest.warns(UserWarning, match="pad them at the right"):
-        module({"tokens": [["", "", "cat"], ["the", "cat", "is"]], "sequence_len": [1, 3]}, signature="tokens")
+        module(
+            {"tokens": [["", "", "cat"], ["the", "cat", "is"]], "sequence_len": [1, 3]},
+            signature="tokens",
+        )
 
 
 def test_module_trains_the_mix_when_trainable(language_model: Path) -> None:
@@ -62,20 +75,33 @@ def test_module_trains_the_mix_when_trainable(language_model: Path) -> None:
 def test_module_reads_the_mix_of_a_saved_model() -> None:
     module = hub.Module(Path(__file__).parents[1] / "fixtures/tf_hub_like")
     result = module(TEXTS, as_dict=True)
-    layers = torch.stack([result["word_emb"].repeat(1, 1, 2), result["lstm_outputs1"], result["lstm_outputs2"]])
+    layers = torch.stack(
+        [result["word_emb"].repeat(1, 1, 2), result["lstm_outputs1"], result["lstm_outputs2"]]
+    )
     weights = torch.softmax(module.mix.weights, dim=0)
     assert module.mix.gamma != 1 and weights.max() - weights.min() > 0.01
-    torch.testing.assert_close(result["elmo"], module.mix.gamma * torch.tensordot(weights, layers, dims=1))
+    torch.testing.assert_close(
+        result["elmo"], module.mix.gamma * torch.tensordot(weights, layers, dims=1)
+    )
 
 
-# --- KerasLayer --------------------------------------------------------------------------------------------------
+# --- KerasLayer -----------------------------------------------------------------------------------
 
 
-def test_keras_layer_returns_the_output_that_it_is_asked_for(module: hub.Module, language_model: Path) -> None:
+def test_keras_layer_returns_the_output_that_it_is_asked_for(
+    module: hub.Module, language_model: Path
+) -> None:
     expected = module(TEXTS, as_dict=True)
     by_default = [{}, {"signature": None}, {"signature": "default"}]
-    for settings, key in [*((settings, "default") for settings in by_default), ({"output_key": "elmo"}, "elmo")]:
-        layer = hub.KerasLayer(str(language_model), input_shape=[], dtype="string", trainable=False, **settings)
+    for settings, key in [
+        *((settings, "default") for settings in by_default),
+        ({"output_key": "elmo"}, "elmo"),
+    ]:
+        layer = hub.KerasLayer(
+            str(language_model), input_shape=[], dtype="string", trainable=False, **settings
+        )
         torch.testing.assert_close(layer(TEXTS), expected[key])
-    everything = hub.KerasLayer(hub.load(language_model, tags=["train"], options=None), signature_outputs_as_dict=True)
+    everything = hub.KerasLayer(
+        hub.load(language_model, tags=["train"], options=None), signature_outputs_as_dict=True
+    )
     assert everything(TEXTS).keys() == expected.keys()

@@ -29,7 +29,10 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Three files of 7, 1 and 10 sentences, with blank lines between them, in blocks of 4 lines."""
     monkeypatch.setattr(corpus, "BLOCK_LINES", 4)
     sizes = zip(COMPRESS, (7, 1, 10), strict=True)
-    texts = {name: "\n\n".join(f"{name} sentence {number}" for number in range(size)) for name, size in sizes}
+    texts = {
+        name: "\n\n".join(f"{name} sentence {number}" for number in range(size))
+        for name, size in sizes
+    }
     return [write(tmp_path / name, text.encode()) for name, text in texts.items()]
 
 
@@ -39,10 +42,14 @@ def sentences(reader: SentenceReader, count: int) -> list[str]:
 
 def everything(files: list[Path]) -> Counter[str]:
     sizes = zip(files, (7, 1, 10), strict=True)
-    return Counter(f"{file.name} sentence {number}" for file, size in sizes for number in range(size))
+    return Counter(
+        f"{file.name} sentence {number}" for file, size in sizes for number in range(size)
+    )
 
 
-def test_sentence_reader_reads_every_sentence_once_per_pass_in_a_new_order(files: list[Path]) -> None:
+def test_sentence_reader_reads_every_sentence_once_per_pass_in_a_new_order(
+    files: list[Path],
+) -> None:
     reader = SentenceReader(files, seed=1)
     first, second = sentences(reader, 18), sentences(reader, 18)
     assert Counter(first) == Counter(second) == everything(files)
@@ -61,8 +68,19 @@ def test_sentence_reader_resumes_from_every_position(files: list[Path]) -> None:
 
 
 def test_check_corpus_counts_words_like_the_reader(tmp_path: Path) -> None:
-    """Both split lines with `str.split`, also at no-break spaces: the number of steps depends on it."""
-    lines = ["two words", "", "  ", "\t", "a\u00a0b \u3000c", "\u00a0", "Größe\r", "three\u2028more\x85words"]
+    """Both split lines with `str.split`, also at no-break spaces: the number of steps depends on
+    it.
+    """
+    lines = [
+        "two words",
+        "",
+        "  ",
+        "\t",
+        "a\u00a0b \u3000c",
+        "\u00a0",
+        "Größe\r",
+        "three\u2028more\x85words",
+    ]
     file = write(tmp_path / "text.txt", "\n".join(lines).encode())
     report = check_corpus([file])
     read = [line.split() for line in lines if line.split()]
@@ -98,9 +116,22 @@ def test_a_corpus_with_an_empty_file_is_read_as_without_it(tmp_path: Path) -> No
 
 
 def test_find_files_expands_directories_in_order(tmp_path: Path) -> None:
-    for name in ("b.txt", "a.txt.gz", "c.txt.zst", "d.TXT", "notes.md", "._a.txt", ".partial-12345678-shard-00001.txt"):
+    for name in (
+        "b.txt",
+        "a.txt.gz",
+        "c.txt.zst",
+        "d.TXT",
+        "notes.md",
+        "._a.txt",
+        ".partial-12345678-shard-00001.txt",
+    ):
         (tmp_path / name).touch()
-    assert [file.name for file in find_files([tmp_path])] == ["a.txt.gz", "b.txt", "c.txt.zst", "d.TXT"]
+    assert [file.name for file in find_files([tmp_path])] == [
+        "a.txt.gz",
+        "b.txt",
+        "c.txt.zst",
+        "d.TXT",
+    ]
     assert find_files([tmp_path / "notes.md"]) == [tmp_path / "notes.md"]
     (tmp_path / "folder.txt").mkdir()
     for name in ("gone", "folder.txt"):

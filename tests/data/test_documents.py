@@ -24,7 +24,13 @@ def lines_of(path: Path, field: str = "text") -> list[list[str]]:
 
 def records(field: str = "text") -> list[dict[str, object]]:
     """One record per document, with blank lines in the text; and some without a text."""
-    texts = ["\r\n".join(DOCUMENTS[0]) + "\n", *("\n\n \n".join(lines) for lines in DOCUMENTS[1:]), "", None, " \n"]
+    texts = [
+        "\r\n".join(DOCUMENTS[0]) + "\n",
+        *("\n\n \n".join(lines) for lines in DOCUMENTS[1:]),
+        "",
+        None,
+        " \n",
+    ]
     return [{"id": number, field: text} for number, text in enumerate(texts)]
 
 
@@ -36,9 +42,14 @@ def test_text_is_split_at_blank_lines(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", PACKED)
-@pytest.mark.parametrize(("kind", "field"), [("jsonl", "text"), ("ndjson", "body"), ("json", "text"), ("JSONL", "x")])
+@pytest.mark.parametrize(
+    ("kind", "field"), [("jsonl", "text"), ("ndjson", "body"), ("json", "text"), ("JSONL", "x")]
+)
 def test_a_json_record_is_a_document(tmp_path: Path, suffix: str, kind: str, field: str) -> None:
-    text = "\n".join(json.dumps(record, ensure_ascii=number % 2 == 0) for number, record in enumerate(records(field)))
+    text = "\n".join(
+        json.dumps(record, ensure_ascii=number % 2 == 0)
+        for number, record in enumerate(records(field))
+    )
     path = tmp_path / f"a.{kind}{suffix}"
     path.write_bytes(PACKED[suffix](("\ufeff" + text + "\n\n").encode()))
     assert lines_of(path, field) == DOCUMENTS
@@ -50,8 +61,14 @@ def test_a_row_of_parquet_is_a_document(tmp_path: Path, kind: str) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     table = arrow.Table.from_pylist(records("body"))
     types = {"string": arrow.string(), "large_string": arrow.large_string()}
-    column = table["body"].dictionary_encode() if kind == "dictionary" else table["body"].cast(types[kind])
-    parquet.write_table(table.set_column(1, "body", column), tmp_path / "a.parquet", row_group_size=2)
+    column = (
+        table["body"].dictionary_encode()
+        if kind == "dictionary"
+        else table["body"].cast(types[kind])
+    )
+    parquet.write_table(
+        table.set_column(1, "body", column), tmp_path / "a.parquet", row_group_size=2
+    )
     assert lines_of(tmp_path / "a.parquet", "body") == DOCUMENTS
     for field in ("text", "id"):
         with pytest.raises(ValueError, match=field):

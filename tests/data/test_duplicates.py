@@ -43,14 +43,18 @@ def of_texts(texts: list[str]) -> list[Fingerprint]:
 @pytest.mark.parametrize("length", [1, 4, 5, 6, 300])
 def test_shingles_are_all_sequences_of_five_words(length: int) -> None:
     words = random.Random(0).choices(WORDS[:3], k=length)
-    assert shingles(", ".join(words) + " .") == [" ".join(words[at : at + 5]) for at in range(max(1, length - 4))]
+    assert shingles(", ".join(words) + " .") == [
+        " ".join(words[at : at + 5]) for at in range(max(1, length - 4))
+    ]
 
 
 def test_signatures_estimate_jaccard_similarity_whatever_the_other_texts_are() -> None:
     texts = variants(random.Random(1), 60)
     signatures = [each.signature for each in of_texts(texts)]
     pairs = pairwise(zip(texts, signatures, strict=True))
-    errors = [a.jaccard(b) - jaccard(x, y) for (x, a), (y, b) in pairs if a is not None and b is not None]
+    errors = [
+        a.jaccard(b) - jaccard(x, y) for (x, a), (y, b) in pairs if a is not None and b is not None
+    ]
     # The standard deviation of one estimate is at most 0.5 / sqrt(128) = 0.044.
     assert abs(sum(errors) / len(errors)) < 0.02 and max(map(abs, errors)) < 0.16
     (alone,) = of_texts(texts[7:8])
@@ -58,7 +62,9 @@ def test_signatures_estimate_jaccard_similarity_whatever_the_other_texts_are() -
 
 
 def test_documents_match_as_by_comparison_with_all_earlier_ones() -> None:
-    """Where similarities are not close to the threshold, so that neither the estimate nor a missed band matters."""
+    """Where similarities are not close to the threshold, so that neither the estimate nor a missed
+    band matters.
+    """
     draw = random.Random(3)
     bases = [draw.choices(WORDS, k=200) for _ in range(60)]
     texts = []
@@ -81,5 +87,7 @@ def test_documents_match_as_by_comparison_with_all_earlier_ones() -> None:
             seen.add(fingerprint, Place(0, number))
         else:
             assert match.exact == bool(equal)
-            assert match.similarity == pytest.approx(jaccard(texts[match.place.line], text), abs=0.1)
+            assert match.similarity == pytest.approx(
+                jaccard(texts[match.place.line], text), abs=0.1
+            )
     assert 100 < len(kept) < 140

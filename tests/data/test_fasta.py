@@ -31,7 +31,11 @@ def test_read_fasta_joins_lines_and_reads_upper_case(tmp_path: Path) -> None:
         FastaRecord(7, "sp|Q00000|EMPTY", ""),
     ]
     (tmp_path / "b.fasta.gz").write_bytes(gzip.compress(UNIPROT.replace("\n", "\r\n").encode()))
-    assert list(read_sequences(tmp_path / "b.fasta.gz")) == ["MVLSPADKTNVKAAWGKVGA", "MSKEWTPQL*", ""]
+    assert list(read_sequences(tmp_path / "b.fasta.gz")) == [
+        "MVLSPADKTNVKAAWGKVGA",
+        "MSKEWTPQL*",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -59,6 +63,8 @@ def test_read_identifiers_takes_the_field_or_the_whole_header(
         (">x|a\nM\n>y|a\nM\n", 3),
     ],
 )
-def test_read_identifiers_names_the_line_that_is_wrong(tmp_path: Path, text: str, line: int) -> None:
+def test_read_identifiers_names_the_line_that_is_wrong(
+    tmp_path: Path, text: str, line: int
+) -> None:
     with pytest.raises(ValueError, match=f"line {line}:"):
         read_identifiers(write(tmp_path / "a.fasta", text))

@@ -34,7 +34,9 @@ ENGLISH = get_tokenizer("english-1")
 def raw(tmp_path: Path) -> list[Path]:
     """Two raw files, one of them compressed, with blank lines at every position."""
     halves = DOCUMENTS[:5], DOCUMENTS[5:]
-    texts = ["\n\n" + "\n \n\n".join("\n".join(lines) for lines in half) + "\n\n" for half in halves]
+    texts = [
+        "\n\n" + "\n \n\n".join("\n".join(lines) for lines in half) + "\n\n" for half in halves
+    ]
     paths = [tmp_path / "a.txt", tmp_path / "b.txt.zst"]
     paths[0].write_text(texts[0], encoding="utf-8")
     paths[1].write_bytes(zstandard.compress(texts[1].encode()))
@@ -51,7 +53,9 @@ def expected_shards(documents: list[list[str]], num_shards: int, seed: int) -> l
     for number in sorted(range(len(documents)), key=lambda number: sort_key(number, seed)):
         for line in documents[number]:
             for sentence in ENGLISH.split_sentences(line):
-                shards[sort_key(number, seed) % num_shards].append(" ".join(ENGLISH.tokenize(sentence)))
+                shards[sort_key(number, seed) % num_shards].append(
+                    " ".join(ENGLISH.tokenize(sentence))
+                )
     return shards
 
 
@@ -59,7 +63,7 @@ def has_no_litter(directory: Path) -> bool:
     return not [path for path in directory.rglob("*") if path.name.startswith((".", "unsorted"))]
 
 
-# --- Shards ----------------------------------------------------------------------------------------------------------
+# --- Shards ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("buffer", [1, module.BUFFER_BYTES])
@@ -75,9 +79,16 @@ def test_prepare_equals_a_single_process_loop(
     assert "I do n't know ." in lines
     assert report.documents == len(DOCUMENTS)
     assert report.sentences == len(lines)
-    assert report.words == sum(len(line.split()) for line in lines) == sum(report.words_per_input.values())
+    assert (
+        report.words
+        == sum(len(line.split()) for line in lines)
+        == sum(report.words_per_input.values())
+    )
     assert read_report(tmp_path / "out") == report
-    assert json.loads((tmp_path / "out" / "corpus.json").read_text())["options"]["tokenizer"] == "english-1"
+    assert (
+        json.loads((tmp_path / "out" / "corpus.json").read_text())["options"]["tokenizer"]
+        == "english-1"
+    )
     assert has_no_litter(tmp_path)
 
 
@@ -91,17 +102,26 @@ def test_prepare_does_not_depend_on_the_number_of_processes(
 
 
 def test_prepare_writes_the_residues_of_proteins_as_words(tmp_path: Path) -> None:
-    sequences = ["".join(random.Random(number).choices("ACDEFGHIKLMNPQRSTVWY", k=150)) for number in range(5)]
+    sequences = [
+        "".join(random.Random(number).choices("ACDEFGHIKLMNPQRSTVWY", k=150)) for number in range(5)
+    ]
     near_copy = sequences[0][:-1] + "A"
-    entries = [f">p{number}\n{text[:60]}\n{text[60:]}\n" for number, text in enumerate([*sequences, near_copy])]
+    entries = [
+        f">p{number}\n{text[:60]}\n{text[60:]}\n"
+        for number, text in enumerate([*sequences, near_copy])
+    ]
     (tmp_path / "proteins.fasta").write_text("".join(entries))
     report = prepare([tmp_path / "proteins.fasta"], tmp_path / "shards", processes=1)
     assert report.options.tokenizer == "whitespace-1"
-    assert (report.sentences, report.words, report.dropped["near_duplicate"].documents) == (5, 750, 1)
+    assert (report.sentences, report.words, report.dropped["near_duplicate"].documents) == (
+        5,
+        750,
+        1,
+    )
     assert sorted(sentences(tmp_path / "shards")) == sorted(" ".join(text) for text in sequences)
 
 
-# --- Duplicates and exclusion ----------------------------------------------------------------------------------------
+# --- Duplicates and exclusion ---------------------------------------------------------------------
 
 
 def paragraph(seed: int, length: int = 60) -> str:
@@ -134,11 +154,17 @@ def line_of(document: int) -> int:
 
 
 def counts(report: PrepareReport) -> dict[str, tuple[int, int, int]]:
-    return {reason: (count.documents, count.paragraphs, count.words) for reason, count in report.dropped.items()}
+    return {
+        reason: (count.documents, count.paragraphs, count.words)
+        for reason, count in report.dropped.items()
+    }
 
 
 def test_prepare_drops_counts_and_lists_duplicates(tmp_path: Path) -> None:
-    raw, held_out = written(tmp_path / "raw.txt", REPEATING), written(tmp_path / "held.txt", [[HELD_OUT]])
+    raw, held_out = (
+        written(tmp_path / "raw.txt", REPEATING),
+        written(tmp_path / "held.txt", [[HELD_OUT]]),
+    )
     report = prepare([raw], tmp_path / "out", processes=1, num_shards=1, exclude=[held_out])
     assert counts(report) == {
         "excluded": (1, 1, 62 + 60),
@@ -148,7 +174,18 @@ def test_prepare_drops_counts_and_lists_duplicates(tmp_path: Path) -> None:
         "empty": (1, 0, 0),
     }
     new = "A first new line ."
-    kept = [ONE, THREE, "Short .", TWO, "Short .", new, paragraph(9), "Short .", paragraph(10), paragraph(11)]
+    kept = [
+        ONE,
+        THREE,
+        "Short .",
+        TWO,
+        "Short .",
+        new,
+        paragraph(9),
+        "Short .",
+        paragraph(10),
+        paragraph(11),
+    ]
     assert sorted(sentences(tmp_path / "out")) == sorted(kept)
     assert report.words == len(" ".join(kept).split())
 
@@ -163,7 +200,10 @@ def test_prepare_drops_counts_and_lists_duplicates(tmp_path: Path) -> None:
     assert notes[2]["like"] == {"file": str(raw), "line": 1} and 0.8 <= notes[2]["similarity"] < 1
     assert notes[4]["like"] == {"file": str(held_out), "line": 1}
     printed = str(report).splitlines()
-    assert printed[0] == f"kept: {report.documents} documents, {report.sentences} sentences, {report.words} words"
+    assert (
+        printed[0]
+        == f"kept: {report.documents} documents, {report.sentences} sentences, {report.words} words"
+    )
     assert "dropped (exact duplicate): 1 documents, 0 paragraphs, 60 words" in printed
 
 
@@ -178,18 +218,25 @@ def test_prepare_drops_counts_and_lists_duplicates(tmp_path: Path) -> None:
         ({"similarity": 0.999}, ["exact_duplicate", "repeated_paragraph", "empty"]),
     ],
 )
-def test_prepare_options_turn_off_each_reason(tmp_path: Path, options: dict[str, Any], left_out: list[str]) -> None:
-    raw, held_out = written(tmp_path / "raw.txt", REPEATING), written(tmp_path / "held.txt", [[HELD_OUT]])
+def test_prepare_options_turn_off_each_reason(
+    tmp_path: Path, options: dict[str, Any], left_out: list[str]
+) -> None:
+    raw, held_out = (
+        written(tmp_path / "raw.txt", REPEATING),
+        written(tmp_path / "held.txt", [[HELD_OUT]]),
+    )
     report = prepare([raw], tmp_path / "out", processes=1, **options)
     assert [reason for reason, count in report.dropped.items() if count != DropCount()] == left_out
     total = report.words + sum(count.words for count in report.dropped.values())
     assert total == sum(len(ENGLISH.tokenize(line)) for lines in REPEATING for line in lines)
     excluding = prepare([raw], tmp_path / "excluding", processes=1, exclude=[held_out], **options)
-    excluded = (0, 1, 60) if "similarity" in options else (1, 1, 122)  # whatever the other options are
+    excluded = (
+        (0, 1, 60) if "similarity" in options else (1, 1, 122)
+    )  # whatever the other options are
     assert counts(excluding) == {**counts(report), "excluded": excluded}
 
 
-# --- An output that is there -----------------------------------------------------------------------------------------
+# --- An output that is there ----------------------------------------------------------------------
 
 
 def test_prepare_does_nothing_when_the_output_is_complete(tmp_path: Path, raw: list[Path]) -> None:
@@ -209,7 +256,9 @@ def test_prepare_does_nothing_when_the_output_is_complete(tmp_path: Path, raw: l
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_prepare_leaves_a_directory_with_foreign_files_alone(tmp_path: Path, raw: list[Path], overwrite: bool) -> None:
+def test_prepare_leaves_a_directory_with_foreign_files_alone(
+    tmp_path: Path, raw: list[Path], overwrite: bool
+) -> None:
     (tmp_path / "foreign").mkdir()
     prepare(raw, tmp_path / "corpus", processes=1)
     for name in ("foreign", "corpus"):
@@ -220,7 +269,7 @@ def test_prepare_leaves_a_directory_with_foreign_files_alone(tmp_path: Path, raw
         assert contents(tmp_path / name) == before
 
 
-# --- Invalid input ---------------------------------------------------------------------------------------------------
+# --- Invalid input --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -234,7 +283,11 @@ def test_prepare_leaves_a_directory_with_foreign_files_alone(tmp_path: Path, raw
     ],
 )
 def test_prepare_refuses_what_it_cannot_use_and_writes_nothing(
-    arguments: dict[str, Any], message: str, tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
+    arguments: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    raw: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("bad.txt").write_bytes(b"good\n\nba\xffd\n")
@@ -244,7 +297,7 @@ def test_prepare_refuses_what_it_cannot_use_and_writes_nothing(
     assert set(tmp_path.iterdir()) == before
 
 
-# --- Interrupted -----------------------------------------------------------------------------------------------------
+# --- Interrupted ----------------------------------------------------------------------------------
 
 
 PREPARE = "import sys; from elmokit.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -253,7 +306,9 @@ PREPARE = "import sys; from elmokit.cli import main; sys.exit(main(sys.argv[1:])
 def descendants(pid: int) -> list[int]:
     """All child processes of a process, recursively."""
     try:
-        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        children = [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
     except FileNotFoundError:
         return []
     return [*children, *(child for parent in children for child in descendants(parent))]
@@ -271,10 +326,19 @@ def is_running(pid: int) -> bool:
 def test_prepare_killed_leaves_no_workers_and_starts_over(tmp_path: Path) -> None:
     text = "\n\n".join(f"{paragraph(seed, 400)}." for seed in range(2400))  # some seconds of work
     (tmp_path / "raw.txt").write_text(text)
-    command = ["prepare", str(tmp_path / "raw.txt"), "--output", str(tmp_path / "out"), "--processes", "2"]
+    command = [
+        "prepare",
+        str(tmp_path / "raw.txt"),
+        "--output",
+        str(tmp_path / "out"),
+        "--processes",
+        "2",
+    ]
     process = subprocess.Popen([sys.executable, "-c", PREPARE, *command], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while len(descendants(process.pid)) < 3 and time.monotonic() < deadline:  # two workers and the resource tracker
+    while (
+        len(descendants(process.pid)) < 3 and time.monotonic() < deadline
+    ):  # two workers and the resource tracker
         time.sleep(0.02)
     workers = descendants(process.pid)
     assert len(workers) == 3 and process.poll() is None

@@ -33,7 +33,8 @@ CONLLU = """# sent_id = 1
 
 def conllu(*tokens):
     lines = (
-        f"{token.replace(' ', chr(9))}{chr(9)}_" + "\t_" * 7 if token[:1].isdecimal() else token for token in tokens
+        f"{token.replace(' ', chr(9))}{chr(9)}_" + "\t_" * 7 if token[:1].isdecimal() else token
+        for token in tokens
     )
     return "".join(f"{line}\n" for line in lines)
 
@@ -56,15 +57,22 @@ def test_read_tagged_reads_columns(tmp_path):
         TaggedSentence(("Blackburn",), ("I-PER",)),
     ]
     assert read(path, tag_column=1)[0].tags == ("NNP", "VBZ")
-    assert next(read_tagged(path, Layout.of(path), with_tags=False)) == TaggedSentence(("EU", "rejects"))
+    assert next(read_tagged(path, Layout.of(path), with_tags=False)) == TaggedSentence(
+        ("EU", "rejects")
+    )
 
 
 def test_comments_before_the_sentences_of_column_files_are_no_words(tmp_path):
-    multiconer = "# id dcf4bb99-ab\tdomain=en\njohn _ _ B-PER\nsings _ _ O\n\n# id 27\tdomain=en\n# _ _ O\n5 _ _ O\n"
+    multiconer = (
+        "# id dcf4bb99-ab\tdomain=en\njohn _ _ B-PER\nsings _ _ O\n\n# id "
+        "27\tdomain=en\n# _ _ O\n5 _ _ O\n"
+    )
     path = write(tmp_path, "train.txt", multiconer + "\n# sent_id = 3\n# text = x\nx _ _ O\n")
     expected = [(("john", "sings"), ("B-PER", "O")), (("#", "5"), ("O", "O")), (("x",), ("O",))]
     assert read(path) == [TaggedSentence(*each) for each in expected]
-    write_predictions(path, [tags for _, tags in expected], tmp_path / "out.txt", Layout.of(path, with_tags=False))
+    write_predictions(
+        path, [tags for _, tags in expected], tmp_path / "out.txt", Layout.of(path, with_tags=False)
+    )
     assert (tmp_path / "out.txt").read_text().count("# id") == 2
     pound = write(tmp_path, "pound.txt", "# # B-NP\n5 CD I-NP\n\n# # B-NP\n")  # as in CoNLL-2000
     assert [sentence.words for sentence in read(pound)] == [("#", "5"), ("#",)]
@@ -72,7 +80,10 @@ def test_comments_before_the_sentences_of_column_files_are_no_words(tmp_path):
 
 def test_read_tagged_skips_conllu_comments_ranges_and_empty_nodes(tmp_path):
     path = write(tmp_path, "train.conllu.gz", CONLLU)
-    expected = [TaggedSentence(("Do", "n't", "go"), ("AUX", "PART", "VERB")), TaggedSentence(("10 000",), ("NUM",))]
+    expected = [
+        TaggedSentence(("Do", "n't", "go"), ("AUX", "PART", "VERB")),
+        TaggedSentence(("10 000",), ("NUM",)),
+    ]
     assert read(path) == expected
     assert read(path, tag_column="xpos")[0].tags == ("VB", "RB", "VB")
     assert read(write(tmp_path, "train.dat", CONLLU), format="conllu") == expected
@@ -134,7 +145,9 @@ def test_write_predictions_appends_a_column(tmp_path):
     source, target = write(tmp_path, "a.txt", CONLL), tmp_path / "out.txt.gz"
     write_predictions(source, [["O", "X"], ["Y"], ["Z"]], target, Layout.of(source))
     assert [sentence.tags for sentence in read(target)] == [("O", "X"), ("Y",), ("Z",)]
-    assert [sentence.tags for sentence in read(target, tag_column=-2)] == [s.tags for s in read(source)]
+    assert [sentence.tags for sentence in read(target, tag_column=-2)] == [
+        s.tags for s in read(source)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -147,5 +160,7 @@ def test_write_predictions_appends_a_column(tmp_path):
 )
 def test_read_tagged_refuses_raw_text_where_it_reads_no_tags(tmp_path, text):
     (tmp_path / "raw.txt").write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"raw\.txt should have one word per line, but looks like raw text.*--text"):
+    with pytest.raises(
+        ValueError, match=r"raw\.txt should have one word per line, but looks like raw text.*--text"
+    ):
         list(read_tagged(tmp_path / "raw.txt", Layout.of("raw.txt"), with_tags=False))

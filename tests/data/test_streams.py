@@ -24,7 +24,11 @@ from elmokit.data.streams import (
 from elmokit.text.vocab import Vocab
 
 VOCAB = Vocab(["<S>", "</S>", "<UNK>", *"abcdefgh"])
-SENTENCES = st.lists(st.lists(st.sampled_from([*"abcdefghij", "<S>"]), min_size=1, max_size=9), min_size=1, max_size=8)
+SENTENCES = st.lists(
+    st.lists(st.sampled_from([*"abcdefghij", "<S>"]), min_size=1, max_size=9),
+    min_size=1,
+    max_size=8,
+)
 
 
 def endless(sentences: list[list[str]]) -> Iterator[list[str]]:
@@ -43,8 +47,12 @@ def whole_streams(sentences: list[list[str]]) -> dict[str, list[str]]:
     return streams
 
 
-def assigned(sentences: Iterator[list[str]], rows: int, steps: int, windows: int) -> list[list[list[str]]]:
-    """The sentences of each row: for each window, row by row, a row without enough words takes the next sentences."""
+def assigned(
+    sentences: Iterator[list[str]], rows: int, steps: int, windows: int
+) -> list[list[list[str]]]:
+    """The sentences of each row: for each window, row by row, a row without enough words takes the
+    next sentences.
+    """
     taken: list[list[list[str]]] = [[] for _ in range(rows)]
     for window in range(1, windows + 1):
         for row in taken:
@@ -56,7 +64,9 @@ def assigned(sentences: Iterator[list[str]], rows: int, steps: int, windows: int
 def rows_of(window: TrainingWindow, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
     """Words (2, B, T) and targets (2, B, T) of a window, which is time-major."""
     words = np.array(window.words, dtype=object)[window.tokens.numpy()].reshape(2, -1, batch_size)
-    return words.transpose(0, 2, 1), window.targets.numpy().reshape(2, -1, batch_size).transpose(0, 2, 1)
+    return words.transpose(0, 2, 1), window.targets.numpy().reshape(2, -1, batch_size).transpose(
+        0, 2, 1
+    )
 
 
 @settings(max_examples=60)
@@ -74,7 +84,9 @@ def test_training_stream_windows_equal_bilm_tf_layout(
         for row, expected in enumerate(rows):
             for d, name in enumerate(["fwd", "bwd"]):
                 assert words[d, row].tolist() == expected[name][cut]
-                assert targets[d, row].tolist() == VOCAB.ids(expected[f"{name} targets"][cut]).tolist()
+                assert (
+                    targets[d, row].tolist() == VOCAB.ids(expected[f"{name} targets"][cut]).tolist()
+                )
 
 
 def test_training_stream_resumes_from_its_rows() -> None:
@@ -87,7 +99,9 @@ def test_training_stream_resumes_from_its_rows() -> None:
     for _ in range(4):
         resumed, expected = next(second), next(whole)
         assert resumed.words == expected.words
-        assert torch.equal(resumed.tokens, expected.tokens) and torch.equal(resumed.targets, expected.targets)
+        assert torch.equal(resumed.tokens, expected.tokens) and torch.equal(
+            resumed.targets, expected.targets
+        )
 
 
 def inputs_of(batch: PackedBatch, number: int) -> tuple[list[str], list[str]]:
@@ -95,7 +109,9 @@ def inputs_of(batch: PackedBatch, number: int) -> tuple[list[str], list[str]]:
     begin = int(batch.lengths[:number].sum())
     window = slice(begin, begin + int(batch.lengths[number]))
     words = np.array(batch.words, dtype=object)
-    fwd, bwd = (words[batch.tokens[d][batch.text.slots[d, window]].numpy()].tolist() for d in range(2))
+    fwd, bwd = (
+        words[batch.tokens[d][batch.text.slots[d, window]].numpy()].tolist() for d in range(2)
+    )
     return fwd, bwd
 
 
@@ -108,7 +124,9 @@ def test_packed_batches_contain_whole_sentences_with_boundaries(
     sentences: list[list[str]], num_rows: int, reset: bool
 ) -> None:
     rows = np.arange(len(sentences)) % num_rows
-    embedding, scoring = (make(sentences, rows, num_rows, reset) for make in (embedding_batch, scoring_batch))
+    embedding, scoring = (
+        make(sentences, rows, num_rows, reset) for make in (embedding_batch, scoring_batch)
+    )
     bare = embedding_batch(sentences, rows, num_rows, reset, boundaries=False)
     for number, words in enumerate(sentences):
         assert inputs_of(embedding, number) == (["<S>", *words, "</S>"],) * 2
@@ -136,7 +154,7 @@ def test_sentence_batches_keep_every_sentence_whole(sentences: list[list[str]], 
         assert sum(len(s) + 2 for s in group) >= words > sum(len(s) + 2 for s in group[:-1])
 
 
-# --- Batches of whole sentences --------------------------------------------------------------------------------------
+# --- Batches of whole sentences -------------------------------------------------------------------
 
 
 @given(SENTENCES, st.integers(2, 20), st.integers(1, 12))
@@ -156,7 +174,9 @@ def test_sentence_stream_reads_all_words_in_order_in_batches_of_a_size(
 
 
 @given(SENTENCES, st.integers(2, 20), st.integers(0, 8))
-def test_sentence_stream_continues_from_what_is_pending(sentences: list[list[str]], size: int, count: int) -> None:
+def test_sentence_stream_continues_from_what_is_pending(
+    sentences: list[list[str]], size: int, count: int
+) -> None:
     source = endless(sentences)
     stream = SentenceStream(source, size)
     for _ in range(count):

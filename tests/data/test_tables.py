@@ -1,4 +1,6 @@
-"""Rows of tables that other libraries write: every cell comes back, and what is malformed is refused with its line."""
+"""Rows of tables that other libraries write: every cell comes back, and what is malformed is
+refused with its line.
+"""
 
 import csv
 import json
@@ -11,20 +13,28 @@ from hypothesis import strategies as st
 from elmokit.data.documents import read_documents
 from elmokit.data.tables import read_records
 
-CELLS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"], include_characters="\n\t"), min_size=1)
+CELLS = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"], include_characters="\n\t"),
+    min_size=1,
+)
 ROWS = st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=5)
 
 
 def write(path: Path, rows: list[tuple[str, str]]) -> Path:
     if path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps({"id": id, "text": text}) + "\n" for id, text in rows), encoding="utf-8")
+        path.write_text(
+            "".join(json.dumps({"id": id, "text": text}) + "\n" for id, text in rows),
+            encoding="utf-8",
+        )
     elif path.suffix == ".parquet":
         pa = pytest.importorskip("pyarrow")
         columns = {"id": [id for id, _ in rows], "text": [text for _, text in rows]}
         __import__("pyarrow.parquet").parquet.write_table(pa.table(columns), path)
     else:
         with path.open("w", encoding="utf-8", newline="") as stream:
-            csv.writer(stream, "excel-tab" if path.suffix == ".tsv" else "excel").writerows([("id", "text"), *rows])
+            csv.writer(stream, "excel-tab" if path.suffix == ".tsv" else "excel").writerows(
+                [("id", "text"), *rows]
+            )
     return path
 
 
@@ -41,7 +51,9 @@ def test_cells_come_back_as_they_were_written(
 
 
 def test_marks_of_quotation_are_text_in_tsv(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text('id\ttext\n1\t"Yes" or "no"\n2\t"\n3\t5" of rain\n', encoding="utf-8")
+    (tmp_path / "a.tsv").write_text(
+        'id\ttext\n1\t"Yes" or "no"\n2\t"\n3\t5" of rain\n', encoding="utf-8"
+    )
     texts = [record["text"] for _, record in read_records(tmp_path / "a.tsv")]
     assert texts == ['"Yes" or "no"', '"', '5" of rain']
 

@@ -1,4 +1,6 @@
-"""Raw and tokenized text files: the one rule by which verbs read them, and warnings where it seems to be wrong."""
+"""Raw and tokenized text files: the one rule by which verbs read them, and warnings where it seems
+to be wrong.
+"""
 
 import json
 import unicodedata
@@ -60,13 +62,16 @@ def shard(tmp_path: Path) -> Path:
     return tmp_path / "shards" / "shard-00000.txt.zst"
 
 
-# --- The rule --------------------------------------------------------------------------------------------------------
+# --- The rule -------------------------------------------------------------------------------------
 
 
 def test_evaluate_gives_one_perplexity_for_raw_prepared_and_tokenized_text(
     model: Pretrained, shard: Path, tmp_path: Path
 ) -> None:
-    raw, tokenized = write(tmp_path / "raw.txt", PARAGRAPHS), write(tmp_path / "tokenized.txt", SENTENCES)
+    raw, tokenized = (
+        write(tmp_path / "raw.txt", PARAGRAPHS),
+        write(tmp_path / "tokenized.txt", SENTENCES),
+    )
     options = {"model": model, "state": "zeros", "device": "cpu"}
     found = [
         evaluate([raw], **options).total,
@@ -93,35 +98,54 @@ def words_by_score(file: Path, model: Pretrained, tokenize: bool) -> list[list[s
 
 @pytest.mark.parametrize("words_of", [words_by_embed, words_by_score])
 def test_verbs_by_line_tokenize_raw_text_and_leave_tokenized_text(
-    words_of: Callable[[Path, Pretrained, bool], list[list[str]]], model: Pretrained, shard: Path, tmp_path: Path
+    words_of: Callable[[Path, Pretrained, bool], list[list[str]]],
+    model: Pretrained,
+    shard: Path,
+    tmp_path: Path,
 ) -> None:
     expected = [sentence.split() for sentence in SENTENCES]
-    raw = write(tmp_path / "raw.txt", [text for line in PARAGRAPHS for text in ENGLISH.split_sentences(line)])
+    raw = write(
+        tmp_path / "raw.txt",
+        [text for line in PARAGRAPHS for text in ENGLISH.split_sentences(line)],
+    )
     tokenized = write(tmp_path / "tokenized.txt", SENTENCES)
     assert words_of(raw, model, True) == expected
     assert words_of(tokenized, model, False) == expected
     assert sorted(words_of(shard, model, True)) == sorted(expected)
 
 
-def test_tokenized_files_copies_raw_text_once_and_leaves_the_rest(shard: Path, tmp_path: Path) -> None:
+def test_tokenized_files_copies_raw_text_once_and_leaves_the_rest(
+    shard: Path, tmp_path: Path
+) -> None:
     raw = write(tmp_path / "raw.txt", PARAGRAPHS)
     copy, same = tokenized_files([raw, shard], tmp_path / "copies", "english-1")
     assert same == shard and list(read_lines(copy)) == SENTENCES
     written = copy.stat().st_mtime_ns
-    assert tokenized_files([raw], tmp_path / "copies", "english-1") == [copy] and copy.stat().st_mtime_ns == written
-    others = [tokenized_files([raw], tmp_path / "copies", "words-1", True, language) for language in ("en", "de")]
+    assert (
+        tokenized_files([raw], tmp_path / "copies", "english-1") == [copy]
+        and copy.stat().st_mtime_ns == written
+    )
+    others = [
+        tokenized_files([raw], tmp_path / "copies", "words-1", True, language)
+        for language in ("en", "de")
+    ]
     assert len({copy, *chain.from_iterable(others)}) == 3  # other tokens or sentences
     write(raw, PARAGRAPHS[:1])
     assert tokenized_files([raw], tmp_path / "copies", "english-1") != [copy]
 
 
-# --- Warnings --------------------------------------------------------------------------------------------------------
+# --- Warnings -------------------------------------------------------------------------------------
 
-GERMAN = ["Der Mann ging am 3. Oktober mit seiner Frau in die Stadt, weil sie ein neues Fahrrad kaufen wollten."] * 20
+GERMAN = [
+    "Der Mann ging am 3. Oktober mit seiner Frau in die Stadt, weil sie ein neues Fahrrad kaufen "
+    "wollten."
+] * 20
 CHINESE = ["春天来了，花开了，鸟儿在树上唱歌，孩子们在公园里玩耍。"] * 3
 
 
-def doubts(tmp_path: Path, lines: list[str], tokenizer: str, language: str | None = None) -> list[str]:
+def doubts(
+    tmp_path: Path, lines: list[str], tokenizer: str, language: str | None = None
+) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         file_tokenizers([write(tmp_path / "text.txt", lines)], tokenizer, language=language)
@@ -141,7 +165,11 @@ def test_raw_text_that_is_taken_for_tokenized_is_reported(lines: list[str], tmp_
         (SENTENCES, "whitespace-1", None),
         (GERMAN, "words-1", "de"),
         (CHINESE, "characters-1", None),
-        ([" ".join(get_tokenizer("characters-1").tokenize(line)) for line in CHINESE], "whitespace-1", None),
+        (
+            [" ".join(get_tokenizer("characters-1").tokenize(line)) for line in CHINESE],
+            "whitespace-1",
+            None,
+        ),
         (["a b c", "b zebra"], "whitespace-1", None),
     ],
 )
@@ -151,19 +179,26 @@ def test_text_that_is_what_it_is_taken_for_is_not_reported(
     assert doubts(tmp_path, lines, tokenizer, language) == []
 
 
-@pytest.mark.parametrize("row", ["{}\t{}\t{}", '{},{},"{}"', '{{"id": "{}", "stars": "{}", "text": "{}"}}'])
+@pytest.mark.parametrize(
+    "row", ["{}\t{}\t{}", '{},{},"{}"', '{{"id": "{}", "stars": "{}", "text": "{}"}}']
+)
 def test_rows_of_a_table_in_a_text_file_are_reported(row: str, tmp_path: Path) -> None:
     lines = [
-        row.format(*cells) for cells in (("id", "stars", "text"), *((n, 5, text) for n, text in enumerate(PARAGRAPHS)))
+        row.format(*cells)
+        for cells in (("id", "stars", "text"), *((n, 5, text) for n, text in enumerate(PARAGRAPHS)))
     ]
     (message,) = doubts(tmp_path, lines, "english-1")
     assert "table" in message
 
 
-DECOMPOSED = [unicodedata.normalize("NFD", f"The café number {n} in Zürich is open.") for n in range(3)]
+DECOMPOSED = [
+    unicodedata.normalize("NFD", f"The café number {n} in Zürich is open.") for n in range(3)
+]
 
 
-def test_decomposed_letters_are_reported_once_and_composed_by_prepare(model: Pretrained, tmp_path: Path) -> None:
+def test_decomposed_letters_are_reported_once_and_composed_by_prepare(
+    model: Pretrained, tmp_path: Path
+) -> None:
     composed = [unicodedata.normalize("NFC", line) for line in DECOMPOSED]
     (message,) = doubts(tmp_path, DECOMPOSED, "english-1")
     assert "NFC" in message and not doubts(tmp_path, composed, "english-1")
@@ -172,16 +207,27 @@ def test_decomposed_letters_are_reported_once_and_composed_by_prepare(model: Pre
         embedder.encode(DECOMPOSED)
     assert len({(each.filename, each.lineno, str(each.message)) for each in caught}) == 1
     embedder.encode([*composed, "\u212bngström sign: no marks"])  # without a warning
-    raw = write(tmp_path / "raw.txt", [line for pair in zip(DECOMPOSED, composed, strict=True) for line in (*pair, "")])
+    raw = write(
+        tmp_path / "raw.txt",
+        [line for pair in zip(DECOMPOSED, composed, strict=True) for line in (*pair, "")],
+    )
     with pytest.warns(UserWarning, match="composed here"):
         prepare([raw], tmp_path / "composed", drop_duplicates="none", processes=1)
     (shard,) = (tmp_path / "composed").glob("shard-*")
-    assert sorted(read_lines(shard)) == sorted(2 * [" ".join(ENGLISH.tokenize(line)) for line in composed])
+    assert sorted(read_lines(shard)) == sorted(
+        2 * [" ".join(ENGLISH.tokenize(line)) for line in composed]
+    )
 
 
-# --- No text ---------------------------------------------------------------------------------------------------------
+# --- No text --------------------------------------------------------------------------------------
 
-CONLLU = "# sent_id = 1\n# text = The cat.\n1-2\tThe cat" + "\t_" * 8 + "\n1\tThe\t_\tDET" + "\t_" * 6 + "\n"
+CONLLU = (
+    "# sent_id = 1\n# text = The cat.\n1-2\tThe cat"
+    + "\t_" * 8
+    + "\n1\tThe\t_\tDET"
+    + "\t_" * 6
+    + "\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +243,9 @@ CONLLU = "# sent_id = 1\n# text = The cat.\n1-2\tThe cat" + "\t_" * 8 + "\n1\tTh
         ("wnut", "Empire\tB-location\nState\tI-location\n\nfog\tO\n"),
     ],
 )
-def test_records_are_refused_in_place_of_lines_of_text(name: str, content: str, tmp_path: Path) -> None:
+def test_records_are_refused_in_place_of_lines_of_text(
+    name: str, content: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match="not lines of text"):
         file_tokenizers([tmp_path / name], "english-1")

@@ -61,7 +61,10 @@ def test_layers_are_those_of_the_bilm(embedder: Embedder) -> None:
         "average": lambda layers: layers.mean(axis=0),
         "sum": lambda layers: layers.sum(axis=0),
         "mix": lambda layers: np.tensordot(weights, layers, axes=1),
-        **{name: operator.itemgetter(number) for name, number in (("top", 2), (0, 0), (1, 1), (-1, 2))},
+        **{
+            name: operator.itemgetter(number)
+            for name, number in (("top", 2), (0, 0), (1, 1), (-1, 2))
+        },
     }
     without_mix = Embedder(replace(embedder.model, mix=None), device="cpu")
     assert_close(without_mix.embed(SENTENCES)[0], expected[0].mean(axis=0))
@@ -73,7 +76,10 @@ def test_layers_are_those_of_the_bilm(embedder: Embedder) -> None:
 
 
 def test_a_prepacked_model_is_used_again_in_its_own_type_only(tmp_path: Path) -> None:
-    save(tiny(softmax=FullSoftmax(4, 16), vocab=Vocab(["<S>", "</S>", "<UNK>", "I"])), tmp_path / "model")
+    save(
+        tiny(softmax=FullSoftmax(4, 16), vocab=Vocab(["<S>", "</S>", "<UNK>", "I"])),
+        tmp_path / "model",
+    )
     first = Embedder(tmp_path / "model", device="cpu", softmax=True)
     assert first.model.softmax is not None and first.model.softmax.weight.device == first.device
     again = Embedder(first.model, device="cpu")
@@ -96,7 +102,9 @@ def test_vectors_of_documents_and_queries_are_those_of_encode(policy: StatePolic
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 64])
-def test_a_sentence_has_the_same_vectors_in_any_company(embedder: Embedder, batch_size: int) -> None:
+def test_a_sentence_has_the_same_vectors_in_any_company(
+    embedder: Embedder, batch_size: int
+) -> None:
     alone = [embedder.embed([sentence])[0] for sentence in SENTENCES]
     order = [3, 1, 0, 5, 4, 2]
     found = embedder.embed([SENTENCES[number] for number in order], batch_size=batch_size)
@@ -106,7 +114,9 @@ def test_a_sentence_has_the_same_vectors_in_any_company(embedder: Embedder, batc
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])
-def test_carried_state_goes_from_sentence_to_sentence_of_a_row(embedder: Embedder, batch_size: int) -> None:
+def test_carried_state_goes_from_sentence_to_sentence_of_a_row(
+    embedder: Embedder, batch_size: int
+) -> None:
     found = embedder.embed(SENTENCES[:4], layers="all", state="carry", batch_size=batch_size)
     resumed = embedder.embed(SENTENCES[4:], layers="all", state=found.state)
     rows: list[BiLMState | None] = [None] * batch_size
@@ -128,7 +138,9 @@ def test_the_warm_state_is_where_each_sentence_starts_when_the_model_says_so() -
     embedder = Embedder(tiny(warm_state=warm, state_policy="warm"), device="cpu")
     for state in (warm, other):
         embedder.model.warm_state = state
-        for sentence, vectors in zip(SENTENCES, embedder.embed(SENTENCES, layers="all"), strict=True):
+        for sentence, vectors in zip(
+            SENTENCES, embedder.embed(SENTENCES, layers="all"), strict=True
+        ):
             assert_close(vectors, layers_alone(embedder.model.bilm, sentence, state)[0])
 
 
@@ -153,7 +165,9 @@ def test_streams_count_long_words_and_carry_the_state(embedder: Embedder) -> Non
     assert found.truncated_words == 2
     assert list(embedder.embed_stream([])) == []
     embedder = Embedder(embedder.model, "cpu", sizes=Sizes(batch_words=1, min_batch_words=1))
-    carried = [vectors for batch in embedder.embed_stream(SENTENCES, state="carry") for vectors in batch]
+    carried = [
+        vectors for batch in embedder.embed_stream(SENTENCES, state="carry") for vectors in batch
+    ]
     for vectors, expected in zip(carried, embedder.embed(SENTENCES, state="carry"), strict=True):
         np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)
 
@@ -170,13 +184,18 @@ def test_raw_text_for_a_model_without_a_tokenizer_is_warned_of_once() -> None:
     embedder = Embedder(tiny(), device="cpu")
     embedder.embed(["I like apples", "I like apples ."])
     embedder.embed(["I like apples."], tokenize=False)
-    with pytest.warns(UserWarning, match="'I like apples.' is split at white space, which leaves punctuation attached"):
+    with pytest.warns(
+        UserWarning,
+        match="'I like apples.' is split at white space, which leaves punctuation attached",
+    ):
         embedder.embed(["I like apples."])
     embedder.embed(["I like apples."])
 
 
 def test_words_that_lose_bytes_are_counted(embedder: Embedder) -> None:
-    with pytest.warns(UserWarning, match="2 words are too long and are cut after 48 bytes, as in sentence 1: 'yyy"):
+    with pytest.warns(
+        UserWarning, match="2 words are too long and are cut after 48 bytes, as in sentence 1: 'yyy"
+    ):
         embedder.embed([["x" * 48], ["a", "y" * 49, "ü" * 25]])
 
 
@@ -184,7 +203,9 @@ def test_encode_pools_the_words_of_a_text(embedder: Embedder) -> None:
     vectors = embedder.embed(SENTENCES)
     for pooling, pool in (("mean", np.mean), ("max", np.max)):
         pooled = embedder.encode(SENTENCES, pooling=pooling)
-        expected = [pool(words, axis=0) if len(words) else np.zeros(embedder.dim) for words in vectors]
+        expected = [
+            pool(words, axis=0) if len(words) else np.zeros(embedder.dim) for words in vectors
+        ]
         np.testing.assert_allclose(pooled, expected, rtol=0, atol=1e-6)
     lengths = np.linalg.norm(embedder.encode(SENTENCES, normalize_embeddings=True), axis=1)
     np.testing.assert_allclose(lengths, [1, 0, 1, 1, 1, 1], rtol=0, atol=1e-6)
@@ -194,11 +215,15 @@ def test_encode_pools_the_words_of_a_text(embedder: Embedder) -> None:
 def test_encode_returns_the_same_as_a_tensor_in_any_batch_with_a_bar(
     embedder: Embedder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)  # elsewhere a bar appears after half a minute
+    monkeypatch.setattr(
+        sys.stderr, "isatty", lambda: True
+    )  # elsewhere a bar appears after half a minute
     expected = embedder.encode(SENTENCES)
     assert not capsys.readouterr().err
     for batch_size in (1, 3):
-        vectors = embedder.encode(SENTENCES, batch_size=batch_size, show_progress_bar=True, convert_to_tensor=True)
+        vectors = embedder.encode(
+            SENTENCES, batch_size=batch_size, show_progress_bar=True, convert_to_tensor=True
+        )
         assert f"{len(SENTENCES)}/{len(SENTENCES)}" in capsys.readouterr().err
         assert isinstance(vectors, Tensor) and vectors.device == embedder.device
         np.testing.assert_allclose(vectors.numpy(), expected, rtol=0, atol=1e-5)
@@ -222,7 +247,10 @@ def test_embeddings_hold_the_words_of_their_rows(embedder: Embedder) -> None:
     assert [len(words) for words in embeddings.tokens] == [len(vectors) for vectors in embeddings]
     small = Embedder(tiny(), device="cpu", sizes=Sizes(batch_words=4))
     streamed = list(small.embed_stream(3 * texts))
-    assert len(streamed) > 3 and list(chain.from_iterable(batch.tokens for batch in streamed)) == 3 * expected
+    assert (
+        len(streamed) > 3
+        and list(chain.from_iterable(batch.tokens for batch in streamed)) == 3 * expected
+    )
     assert list(chain.from_iterable(batch.offsets for batch in streamed)) == 3 * embeddings.offsets
     for text, words, offsets in zip(texts, expected, embeddings.offsets, strict=True):
         text = text if isinstance(text, str) else " ".join(text)
@@ -244,23 +272,32 @@ def test_embeddings_hold_the_words_of_their_rows(embedder: Embedder) -> None:
         ([["I"]], {"batch_size": 0}, "batch_size must be at least 1"),
     ],
 )
-def test_what_cannot_be_embedded_raises(embedder: Embedder, sentences: Any, options: dict, message: str) -> None:
+def test_what_cannot_be_embedded_raises(
+    embedder: Embedder, sentences: Any, options: dict, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         embedder.embed(sentences, **options)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("layers", ["all", "mix", 0])
-@pytest.mark.parametrize(("state", "joined"), [("zeros", False), ("warm", False), ("carry", False), ("zeros", True)])
-def test_words_end_to_end_are_those_of_embed(layers: str | int, dtype: str, state: str, joined: bool) -> None:
+@pytest.mark.parametrize(
+    ("state", "joined"), [("zeros", False), ("warm", False), ("carry", False), ("zeros", True)]
+)
+def test_words_end_to_end_are_those_of_embed(
+    layers: str | int, dtype: str, state: str, joined: bool
+) -> None:
     config = BiLMConfig.preset("tiny")
     if joined:
-        config = replace(config, lstm=None, interleaved=InterleavedConfig(2, 32, 16, projects_layers=False))
+        config = replace(
+            config, lstm=None, interleaved=InterleavedConfig(2, 32, 16, projects_layers=False)
+        )
     torch.manual_seed(4)
     bilm = BiLM(config)
     warm = BiLMState(*(torch.randn(2, 2, 1, width) for width in (16, 32)))
     embedder = Embedder(
-        Pretrained(bilm, mix=None if joined else MIX, warm_state=None if joined else warm), device="cpu"
+        Pretrained(bilm, mix=None if joined else MIX, warm_state=None if joined else warm),
+        device="cpu",
     )
     groups = [SENTENCES[:4], [[]], [], SENTENCES[4:]]
     pipeline, spec = embedder.pipeline, OutputSpec.of(embedder.model, layers, None, dtype)
@@ -269,13 +306,19 @@ def test_words_end_to_end_are_those_of_embed(layers: str | int, dtype: str, stat
     in_order = list(chain.from_iterable(groups))  # a sentence without words changes a carried state
     expected = np.concatenate(embedder.embed(in_order, layers, state), axis=-2)
     by_word = expected.swapaxes(0, 1) if expected.ndim == 3 else expected
-    np.testing.assert_allclose(np.concatenate(found), by_word, rtol=0, atol=1e-5 if dtype == "float32" else 1e-2)
+    np.testing.assert_allclose(
+        np.concatenate(found), by_word, rtol=0, atol=1e-5 if dtype == "float32" else 1e-2
+    )
 
 
 def test_embedder_loads_the_tokenizer_only_for_strings(embedder: Embedder) -> None:
-    other = Embedder(replace(embedder.model, tokenizer="rjieba==0.0.1"), device="cpu")  # no such version is installed
+    other = Embedder(
+        replace(embedder.model, tokenizer="rjieba==0.0.1"), device="cpu"
+    )  # no such version is installed
     np.testing.assert_array_equal(other.embed([["a", "b"]])[0], embedder.embed([["a", "b"]])[0])
-    np.testing.assert_array_equal(other.embed(["a b"], tokenize=False)[0], embedder.embed([["a", "b"]])[0])
+    np.testing.assert_array_equal(
+        other.embed(["a b"], tokenize=False)[0], embedder.embed([["a", "b"]])[0]
+    )
     with pytest.raises((ValueError, ModuleNotFoundError), match="rjieba"):
         other.embed(["a b"])
     other.pipeline.model = replace(embedder.model, tokenizer="english-1")
@@ -287,7 +330,11 @@ def test_embedder_loads_the_tokenizer_only_for_strings(embedder: Embedder) -> No
 def test_words_end_to_end_refuse_what_float16_cannot_hold() -> None:
     large = Embedder(tiny(mix=MixWeights((0.0, 0.0, 0.0), gamma=1e9)), device="cpu")
     with pytest.raises(ValueError, match="too large for float16"):
-        list(large.pipeline.embed_all([SENTENCES], OutputSpec.of(large.model, "mix", None, "float16")))
+        list(
+            large.pipeline.embed_all(
+                [SENTENCES], OutputSpec.of(large.model, "mix", None, "float16")
+            )
+        )
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
@@ -299,13 +346,21 @@ def test_batches_are_even(seed: int) -> None:
     sizes = [sum(len(sentence) + 2 for sentence in batch) for batch in batches]
     assert len(batches) <= sum(sizes) / 100 + 1
     assert all(size < 100 + 32 for size in sizes)
-    assert len(sizes) < 2 or max(sizes[:-1]) - min(sizes[:-1]) < 32  # a batch ends with the sentence that fills it
+    assert (
+        len(sizes) < 2 or max(sizes[:-1]) - min(sizes[:-1]) < 32
+    )  # a batch ends with the sentence that fills it
 
 
-def test_long_sentences_are_run_by_length_and_returned_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_sentences_are_run_by_length_and_returned_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lengths = [90, 3, 70, 5, 0, 88, 4, 71, 120]
-    sentences = [[f"{number}-{word}" for word in range(length)] for number, length in enumerate(lengths)]
-    embedder = Embedder(tiny(), device="cpu", sizes=Sizes(batch_words=100, min_batch_words=100, rows=8))
+    sentences = [
+        [f"{number}-{word}" for word in range(length)] for number, length in enumerate(lengths)
+    ]
+    embedder = Embedder(
+        tiny(), device="cpu", sizes=Sizes(batch_words=100, min_batch_words=100, rows=8)
+    )
     run, sizes, plan = [], [], Pipeline.plan
 
     def planned(self: Pipeline, batch: Sequence[Sequence[str]], *given: Any) -> Plan:

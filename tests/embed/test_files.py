@@ -1,4 +1,6 @@
-"""File to file: the vectors of the embedder, in parts that outlive a kill, and errors that leave nothing by halves."""
+"""File to file: the vectors of the embedder, in parts that outlive a kill, and errors that leave
+nothing by halves.
+"""
 
 import errno
 import gzip
@@ -36,7 +38,9 @@ from elmokit.storage.store import EmbeddingStore, read_index
 # Lines of random words look neither raw nor English.
 pytestmark = [
     pytest.mark.any_backend,
-    pytest.mark.filterwarnings("ignore:.*(is read as|has letters of|has lines of|does not look like)"),
+    pytest.mark.filterwarnings(
+        "ignore:.*(is read as|has letters of|has lines of|does not look like)"
+    ),
 ]
 
 WORDS = ["I", "like", "apple", "naïve", "词向量", "the", "of", ",", "play", "unbelievable"]
@@ -46,14 +50,19 @@ KILLED_PART = 100
 def random_lines(count: int) -> list[str]:
     """Sentences of 1 to 20 words; every seventh line is blank."""
     draw = random.Random(7)
-    return [" ".join(draw.choices(WORDS, k=draw.randint(1, 20))) if line % 7 else "" for line in range(count)]
+    return [
+        " ".join(draw.choices(WORDS, k=draw.randint(1, 20))) if line % 7 else ""
+        for line in range(count)
+    ]
 
 
 @pytest.fixture(scope="module")
 def embedder() -> Embedder:
     torch.manual_seed(5)
     bilm = BiLM(BiLMConfig.preset("tiny"))
-    return Embedder(Pretrained(bilm, tokenizer="english-1", mix=MixWeights((0.2, 0.0, 0.4))), device="cpu")
+    return Embedder(
+        Pretrained(bilm, tokenizer="english-1", mix=MixWeights((0.2, 0.0, 0.4))), device="cpu"
+    )
 
 
 @pytest.fixture
@@ -81,7 +90,7 @@ def written(output: Path) -> dict[str, bytes]:
     return contents(output) if output.is_dir() else {"": output.read_bytes()}
 
 
-# --- The vectors ---------------------------------------------------------------------------------------------------
+# --- The vectors ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layers", ["mix", "all", 1])
@@ -92,27 +101,41 @@ def test_a_file_gets_the_vectors_of_the_embedder(
     report = write("out", layers=layers, state=state)
     sentences = [line.split() for line in random_lines(23)]
     store = EmbeddingStore(tmp_path / "out")
-    assert (report.sentences, report.words, report.parts, report.parts_kept) == (23, sum(map(len, sentences)), 5, 0)
+    assert (report.sentences, report.words, report.parts, report.parts_kept) == (
+        23,
+        sum(map(len, sentences)),
+        5,
+        0,
+    )
     assert [words for words, _ in store] == sentences
     for (_, found), expected in zip(store, embedder.embed(sentences, layers, state), strict=True):
         words_first = expected.swapaxes(0, 1) if layers == "all" else expected
         np.testing.assert_allclose(found, words_first, rtol=0, atol=1e-5)
-    assert sorted(contents(tmp_path / "out")) == ["index.json", *(f"part-0000{n}.safetensors" for n in range(5))]
+    assert sorted(contents(tmp_path / "out")) == [
+        "index.json",
+        *(f"part-0000{n}.safetensors" for n in range(5)),
+    ]
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
-def test_lines_get_the_vectors_of_encode(tmp_path: Path, write: Write, embedder: Embedder, pooling: str) -> None:
+def test_lines_get_the_vectors_of_encode(
+    tmp_path: Path, write: Write, embedder: Embedder, pooling: str
+) -> None:
     options: dict[str, Any] = {"pooling": pooling, "normalize_embeddings": True}
     assert write("out.npy", **options).sentences == 23
     found = np.load(tmp_path / "out.npy", mmap_mode="r")
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, embedder.encode(random_lines(23), **options), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        found, embedder.encode(random_lines(23), **options), rtol=0, atol=1e-5
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.npy", "text.txt"]
 
 
 def test_half_precision_compressed_and_tokenized_here(tmp_path: Path, embedder: Embedder) -> None:
     (tmp_path / "raw.txt.gz").write_bytes(gzip.compress(b"I don't.\n\nWell, yes!"))
-    embed_file(tmp_path / "raw.txt.gz", tmp_path / "out", embedder, storage_dtype="float16", tokenize=True)
+    embed_file(
+        tmp_path / "raw.txt.gz", tmp_path / "out", embedder, storage_dtype="float16", tokenize=True
+    )
     (words, vectors), (_, blank), (last, _) = EmbeddingStore(tmp_path / "out")
     assert (words, last) == (["I", "do", "n't", "."], ["Well", ",", "yes", "!"])
     assert (vectors.dtype, blank.shape) == (np.float16, (0, embedder.dim))
@@ -121,15 +144,21 @@ def test_half_precision_compressed_and_tokenized_here(tmp_path: Path, embedder: 
 
 def test_a_sentence_of_100_000_words(tmp_path: Path) -> None:
     config = BiLMConfig.preset("tiny")
-    embedder = Embedder(Pretrained(BiLM(replace(config, lstm=replace(config.lstm, num_layers=1)))), device="cpu")
+    embedder = Embedder(
+        Pretrained(BiLM(replace(config, lstm=replace(config.lstm, num_layers=1)))), device="cpu"
+    )
     sentence = random.Random(1).choices(WORDS, k=100_000)
-    (tmp_path / "text.txt").write_text("I like apple\n" + " ".join(sentence) + "\nlike\n", encoding="utf-8")
+    (tmp_path / "text.txt").write_text(
+        "I like apple\n" + " ".join(sentence) + "\nlike\n", encoding="utf-8"
+    )
     embed_file(tmp_path / "text.txt", tmp_path / "out", embedder)
     store = EmbeddingStore(tmp_path / "out")
     assert [len(words) for words, _ in store] == [3, 100_000, 1]
     np.testing.assert_allclose(store[2][1], embedder.embed([["like"]])[0], rtol=0, atol=1e-5)
     beginning, end = (embedder.embed([words])[0] for words in (sentence[:500], sentence[-500:]))
-    half = embedder.dim // 2  # forward, which cannot tell how the sentence goes on; backward, how it began
+    half = (
+        embedder.dim // 2
+    )  # forward, which cannot tell how the sentence goes on; backward, how it began
     np.testing.assert_allclose(store[1][1][:500, :half], beginning[:, :half], rtol=0, atol=1e-5)
     np.testing.assert_allclose(store[1][1][-500:, half:], end[:, half:], rtol=0, atol=1e-5)
 
@@ -137,16 +166,36 @@ def test_a_sentence_of_100_000_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["out", "out.npy"])
 @pytest.mark.parametrize("threads", [2, 4])
 def test_parts_are_the_same_on_any_number_of_cores(
-    tmp_path: Path, text: Path, embedder: Embedder, threads: int, name: str, num_threads: Callable[[int], None]
+    tmp_path: Path,
+    text: Path,
+    embedder: Embedder,
+    threads: int,
+    name: str,
+    num_threads: Callable[[int], None],
 ) -> None:
-    lines = [*random_lines(40), "", " ".join(WORDS * 10), "", ""]  # a long one, and blank ones to the end
+    lines = [
+        *random_lines(40),
+        "",
+        " ".join(WORDS * 10),
+        "",
+        "",
+    ]  # a long one, and blank ones to the end
     text.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    small = Embedder(embedder.model, "cpu", sizes=Sizes(batch_words=60))  # some batches a part, begun ahead
+    small = Embedder(
+        embedder.model, "cpu", sizes=Sizes(batch_words=60)
+    )  # some batches a part, begun ahead
     made = []
     for number in (1, threads):
         num_threads(number)
         function = encode_file if name.endswith("npy") else embed_file
-        function(text, tmp_path / f"{number}-{name}", small, sentences_per_part=7, layers="top", tokenize=False)
+        function(
+            text,
+            tmp_path / f"{number}-{name}",
+            small,
+            sentences_per_part=7,
+            layers="top",
+            tokenize=False,
+        )
         made.append(written(tmp_path / f"{number}-{name}"))
     assert made[0] == made[1]
 
@@ -161,14 +210,23 @@ embed_file(*sys.argv[1:4], layers="top", device="cpu")
 # Not what getrusage says, which includes the process that started this one.
 STATUS = Path("/proc/self/status")
 
-needs_peak_memory = pytest.mark.skipif(not STATUS.is_file(), reason="only Linux tells a process's own peak memory")
+needs_peak_memory = pytest.mark.skipif(
+    not STATUS.is_file(), reason="only Linux tells a process's own peak memory"
+)
 
 
 def peak_megabytes(program: str, *arguments: object) -> float:
     """Run a Python program on one thread; its arguments are `sys.argv[1:]`."""
-    command = [sys.executable, "-c", f"{program}\nprint(open({str(STATUS)!r}).read())", *map(str, arguments)]
+    command = [
+        sys.executable,
+        "-c",
+        f"{program}\nprint(open({str(STATUS)!r}).read())",
+        *map(str, arguments),
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    printed = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+    printed = subprocess.run(
+        command, env=environment, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
     (peak,) = (line.split()[1] for line in printed.splitlines() if line.startswith("VmHWM"))
     return int(peak) * 1024 / 1e6
 
@@ -182,19 +240,25 @@ def test_peak_memory_does_not_grow_with_the_number_of_sentences(tmp_path: Path) 
     peaks = {}
     for count in (300, 1500):
         (tmp_path / "text.txt").write_text((" ".join(WORDS * 10) + "\n") * count, encoding="utf-8")
-        peaks[count] = peak_megabytes(EMBED_FILE, tmp_path / "text.txt", tmp_path / f"{count}", tmp_path / "model")
+        peaks[count] = peak_megabytes(
+            EMBED_FILE, tmp_path / "text.txt", tmp_path / f"{count}", tmp_path / "model"
+        )
     assert peaks[1500] < peaks[300] + 60, peaks  # the vectors are 246 MB more
 
 
-# --- Interrupted and resumed ---------------------------------------------------------------------------------------
+# --- Interrupted and resumed ----------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "state"), [("out", "zeros"), ("out", "carry"), ("out.hdf5", "zeros")])
+@pytest.mark.parametrize(
+    ("name", "state"), [("out", "zeros"), ("out", "carry"), ("out.hdf5", "zeros")]
+)
 def test_a_killed_run_that_is_resumed_ends_with_the_same_vectors(
     tmp_path: Path, embedder: Embedder, name: str, state: str
 ) -> None:
-    text, model, killed, whole = (tmp_path / each for each in ("text.txt", "model", name, f"whole-{name}"))
+    text, model, killed, whole = (
+        tmp_path / each for each in ("text.txt", "model", name, f"whole-{name}")
+    )
     text.write_text("\n".join(random_lines(1500)), encoding="utf-8")
     save(embedder.model, model)
     options: dict[str, Any] = {"state": state, "device": "cpu", "sentences_per_part": KILLED_PART}
@@ -207,7 +271,9 @@ def test_a_killed_run_that_is_resumed_ends_with_the_same_vectors(
     assert process.exitcode == -signal.SIGKILL
     left = len(list(parts.glob("part-*")))
     report = embed_file(text, killed, model, **options)
-    assert left - 1 <= report.parts_kept <= left  # the last one may have been without its final check
+    assert (
+        left - 1 <= report.parts_kept <= left
+    )  # the last one may have been without its final check
     embed_file(text, whole, model, **options)
     if name == "out":
         assert contents(killed) == contents(whole)
@@ -220,7 +286,8 @@ def test_a_killed_run_that_is_resumed_ends_with_the_same_vectors(
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "call"), [(Pipeline, "embed_batch", 3), (FileJob, "_counted", 11), (files, "write_shard", 3)]
+    ("owner", "name", "call"),
+    [(Pipeline, "embed_batch", 3), (FileJob, "_counted", 11), (files, "write_shard", 3)],
 )
 def test_a_run_that_fails_while_it_writes_leaves_the_finished_parts(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int
@@ -236,14 +303,21 @@ def test_a_run_that_fails_while_it_writes_leaves_the_finished_parts(
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
         patch.setattr(owner, name, stopped_in_the_third_part)
         write("out", state="carry")
-    names = ["index.json", "part-00000.safetensors", "part-00001.safetensors", "state-00001.safetensors"]
+    names = [
+        "index.json",
+        "part-00000.safetensors",
+        "part-00001.safetensors",
+        "state-00001.safetensors",
+    ]
     assert sorted(contents(tmp_path / "out")) == names
     assert write("out", state="carry").parts_kept == 2
     write("whole", state="carry")
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(("state", "missing", "kept"), [("carry", [2], 0), ("carry", [4], 0), ("zeros", [1, 4], 3)])
+@pytest.mark.parametrize(
+    ("state", "missing", "kept"), [("carry", [2], 0), ("carry", [4], 0), ("zeros", [1, 4], 3)]
+)
 def test_a_finished_run_that_lost_parts_computes_them_again(
     tmp_path: Path, write: Write, state: str, missing: list[int], kept: int
 ) -> None:
@@ -256,16 +330,20 @@ def test_a_finished_run_that_lost_parts_computes_them_again(
     assert contents(tmp_path / "out") == whole
 
 
-def test_a_finished_directory_that_is_written_again_stays_as_it_is(tmp_path: Path, write: Write) -> None:
+def test_a_finished_directory_that_is_written_again_stays_as_it_is(
+    tmp_path: Path, write: Write
+) -> None:
     write("out")
     paths = [tmp_path, *tmp_path.rglob("*")]
-    before = [path.stat().st_mtime_ns for path in paths]  # of directories too, which change with any new file in them
+    before = [
+        path.stat().st_mtime_ns for path in paths
+    ]  # of directories too, which change with any new file in them
     for overwrite in (False, True):
         assert write("out", overwrite=overwrite).parts_kept == 5
     assert [path.stat().st_mtime_ns for path in paths] == before
 
 
-# --- Outputs that exist --------------------------------------------------------------------------------------------
+# --- Outputs that exist ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["out", "out.hdf5", "out.parquet", "out.npy"])
@@ -283,7 +361,9 @@ def test_output_with_other_vectors_needs_overwrite(tmp_path: Path, write: Write,
     write(name, layers=1, overwrite=True)
     write(f"fresh-{name}", layers=1)
     assert written(output) == written(tmp_path / f"fresh-{name}")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, f"fresh-{name}", "text.txt"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [name, f"fresh-{name}", "text.txt"]
+    )
 
 
 @pytest.mark.parametrize("name", ["out", "out.npy"])
@@ -327,21 +407,30 @@ def test_what_is_no_store_is_not_overwritten(tmp_path: Path, text: Path, write: 
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.txt").write_text("mine")
     (tmp_path / "link.hdf5").symlink_to(text)
-    for name, reason in (("out", "also holds notes"), ("foreign", r"no index\.json"), ("link.hdf5", "the input")):
+    for name, reason in (
+        ("out", "also holds notes"),
+        ("foreign", r"no index\.json"),
+        ("link.hdf5", "the input"),
+    ):
         with pytest.raises((FileExistsError, ValueError), match=reason):
             write(name, layers=1, overwrite=True)
     (tmp_path / "out" / "notes.txt").unlink()
     (tmp_path / "out" / "index.json").write_text("damaged")
-    with only_one_in(tmp_path / "out"), pytest.raises(ValueError, match=r"another process is writing in .*out"):
+    with (
+        only_one_in(tmp_path / "out"),
+        pytest.raises(ValueError, match=r"another process is writing in .*out"),
+    ):
         write("out", layers=1, overwrite=True)
     write("out", layers=1, overwrite=True)
     assert EmbeddingStore(tmp_path / "out").index.layers == "1"
-    text.write_text(text.read_text(encoding="utf-8").replace("like", "hate"), encoding="utf-8")  # of the same size
+    text.write_text(
+        text.read_text(encoding="utf-8").replace("like", "hate"), encoding="utf-8"
+    )  # of the same size
     with pytest.raises(ValueError, match="holds other embeddings"):
         write("out", layers=1)
 
 
-# --- What is refused -----------------------------------------------------------------------------------------------
+# --- What is refused ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -360,7 +449,12 @@ def test_what_is_no_store_is_not_overwritten(tmp_path: Path, text: Path, write: 
     ],
 )
 def test_errors_are_raised_before_anything_is_written(
-    tmp_path: Path, embedder: Embedder, content: bytes, name: str, options: dict[str, Any], message: str
+    tmp_path: Path,
+    embedder: Embedder,
+    content: bytes,
+    name: str,
+    options: dict[str, Any],
+    message: str,
 ) -> None:
     (tmp_path / "text.txt").write_bytes(content)
     write = encode_file if {"pooling", "normalize_embeddings"} & options.keys() else embed_file
@@ -369,20 +463,25 @@ def test_errors_are_raised_before_anything_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
-# --- Proteins ------------------------------------------------------------------------------------------------------
+# --- Proteins -------------------------------------------------------------------------------------
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 
 
 def sequences(lengths: list[int]) -> dict[str, str]:
     draw = random.Random(3)
-    return {f"P{number:05d}": "".join(draw.choices(RESIDUES, k=length)) for number, length in enumerate(lengths)}
+    return {
+        f"P{number:05d}": "".join(draw.choices(RESIDUES, k=length))
+        for number, length in enumerate(lengths)
+    }
 
 
 def write_fasta(path: Path, proteins: dict[str, str]) -> Path:
     lines = []
     for name, residues in proteins.items():
-        lines += [f">sp|{name}|{name}_HUMAN of chance"] + [residues[i : i + 60] for i in range(0, len(residues), 60)]
+        lines += [f">sp|{name}|{name}_HUMAN of chance"] + [
+            residues[i : i + 60] for i in range(0, len(residues), 60)
+        ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
@@ -408,7 +507,12 @@ READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {".npz": read_npz,
 @pytest.mark.parametrize("suffix", READERS)
 @pytest.mark.parametrize(
     "options",
-    [{"layers": "sum"}, {"layers": "all"}, {"layers": 1, "storage_dtype": "float16"}, {"protein": True}],
+    [
+        {"layers": "sum"},
+        {"layers": "all"},
+        {"layers": 1, "storage_dtype": "float16"},
+        {"protein": True},
+    ],
     ids=str,
 )
 def test_embed_fasta_writes_the_vectors_by_name(
@@ -445,7 +549,13 @@ def test_names_with_a_slash_are_groups_and_an_output_that_exists_needs_overwrite
 
 @pytest.mark.parametrize(
     ("suffix", "names"),
-    [(".npz", ["x", "x.npy"]), (".npz", ["a" * 66_000]), (".h5", ["a/b", "a"]), (".h5", ["/a", "a"]), (".h5", ["."])],
+    [
+        (".npz", ["x", "x.npy"]),
+        (".npz", ["a" * 66_000]),
+        (".h5", ["a/b", "a"]),
+        (".h5", ["/a", "a"]),
+        (".h5", ["."]),
+    ],
     ids=lambda value: str(value)[:20],
 )
 def test_names_that_the_file_would_lose_or_confuse_are_refused_before_the_work(
@@ -478,7 +588,15 @@ def test_command_embeds_proteins_with_the_options_of_the_old_script(
 ) -> None:
     save(embedder.model, tmp_path / "model")
     file, output = write_fasta(tmp_path / "in.fasta", PROTEINS), tmp_path / "out.npz"
-    command = ["embed", "--fasta", str(file), "--output", str(output), "--model", str(tmp_path / "model")]
+    command = [
+        "embed",
+        "--fasta",
+        str(file),
+        "--output",
+        str(output),
+        "--model",
+        str(tmp_path / "model"),
+    ]
     assert main([*command, "--protein", "--split-char", "_", "--id", "0"]) == 0
     assert list(read_npz(output)) == [f"sp|{name}|{name}" for name in PROTEINS]
     assert read_npz(output)["sp|P00001|P00001"].shape == (embedder.dim,)

@@ -20,8 +20,27 @@ SENTENCES = [
     ["Results", "do", "not", "depend", "on", "what", "else", "is", "in", "the", "batch", "."],
     [],
     ["naïve", "词向量", "", "x" * 40, "naïve"],
-    *([word] for word in ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]),
-    ["The", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "over", "a", "quick", "dog", "."],
+    *(
+        [word]
+        for word in ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+    ),
+    [
+        "The",
+        "quick",
+        "brown",
+        "fox",
+        "jumps",
+        "over",
+        "the",
+        "lazy",
+        "dog",
+        "and",
+        "over",
+        "a",
+        "quick",
+        "dog",
+        ".",
+    ],
 ]
 
 
@@ -35,7 +54,9 @@ def tiny() -> Pretrained:
 
 
 def embedder(dtype: torch.dtype = torch.float32, cached_words: int = 1000) -> Embedder:
-    return Embedder(tiny(), device="cpu", dtype=str(dtype)[6:], sizes=Sizes(cache_bytes=cached_words * 16 * 4))
+    return Embedder(
+        tiny(), device="cpu", dtype=str(dtype)[6:], sizes=Sizes(cache_bytes=cached_words * 16 * 4)
+    )
 
 
 def vectors_of(made: Embedder, state: str = "zeros") -> np.ndarray:
@@ -51,7 +72,9 @@ def assert_equal(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
 @pytest.mark.parametrize("absent", ["without_native", "on_reference"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("state", ["zeros", "warm", "carry"])
-def test_every_machine_gives_the_same(absent: str, dtype: str, state: str, request: pytest.FixtureRequest) -> None:
+def test_every_machine_gives_the_same(
+    absent: str, dtype: str, state: str, request: pytest.FixtureRequest
+) -> None:
     model = tiny()
     here = Embedder(model, device="cpu", dtype=dtype)
     found = vectors_of(here, state)
@@ -63,7 +86,9 @@ def test_every_machine_gives_the_same(absent: str, dtype: str, state: str, reque
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     else:
         for layer, of_layer in zip(found, expected, strict=True):
-            assert (layer * of_layer).sum() / np.linalg.norm(layer) / np.linalg.norm(of_layer) > 0.9995
+            assert (layer * of_layer).sum() / np.linalg.norm(layer) / np.linalg.norm(
+                of_layer
+            ) > 0.9995
 
 
 @each_native_dtype
@@ -96,7 +121,9 @@ def test_products_that_float16_cannot_hold_are_refused() -> None:
     model = tiny()
     assert model.bilm.token_encoder.projection is not None
     np.testing.assert_allclose(
-        Embedder(model, "cpu", "float16").embed([["a"]], "all")[0], embedder().embed([["a"]], "all")[0], atol=0.02
+        Embedder(model, "cpu", "float16").embed([["a"]], "all")[0],
+        embedder().embed([["a"]], "all")[0],
+        atol=0.02,
     )
     with torch.no_grad():
         model.bilm.token_encoder.projection.bias.fill_(60_000)

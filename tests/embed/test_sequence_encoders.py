@@ -1,4 +1,6 @@
-"""Embedding with every sequence encoder: as `BiLM.forward` of a sentence alone, whatever the batch."""
+"""Embedding with every sequence encoder: as `BiLM.forward` of a sentence alone, whatever the
+batch.
+"""
 
 import random
 
@@ -37,9 +39,13 @@ def test_vectors_are_those_of_each_sentence_alone(name: str, sizes: Sizes | None
     expected = [layers_alone(model.bilm, words)[0] for words in TEXTS]
     layers = embedder.embed(TEXTS, "all")
     for words, found in zip(expected, layers, strict=True):
-        assert found.shape == words.shape  # (L+1, T, 2D), also of an encoder that has the top layer only
+        assert (
+            found.shape == words.shape
+        )  # (L+1, T, 2D), also of an encoder that has the top layer only
         assert_close(found, words)
-    (stored,) = embedder.pipeline.embed_all([TEXTS[2:4]], OutputSpec.of(model, "all", None, "float32"))
+    (stored,) = embedder.pipeline.embed_all(
+        [TEXTS[2:4]], OutputSpec.of(model, "all", None, "float32")
+    )
     assert_close(stored.vectors[0], expected[3].swapaxes(0, 1))
     for words, found in zip(expected, embedder.embed(TEXTS, "top", batch_size=2), strict=True):
         assert_close(found, words[-1])

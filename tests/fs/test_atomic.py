@@ -61,7 +61,9 @@ def test_output_appears_when_complete(
     except RuntimeError:
         pass
     expected = ("old" if exists else None) if fails else "new"
-    assert (file.read_text() if file.exists() else None) == expected and path.is_symlink() == by_link
+    assert (
+        file.read_text() if file.exists() else None
+    ) == expected and path.is_symlink() == by_link
     assert list(target.parent.iterdir()) == [target] * (expected is not None)
     if expected is not None:
         with pytest.raises(FileExistsError), atomic(path, overwrite=False):
@@ -92,7 +94,9 @@ def test_files_have_the_mode_of_new_ones_whatever_wrote_them(tmp_path: Path, uma
         assert file.stat().st_mode & 0o777 == 0o666 & ~umask
 
 
-def test_a_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_on_the_disk_before_its_name_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[str] = []
     replace, fsync = os.replace, os.fsync
 
@@ -101,13 +105,15 @@ def test_a_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: p
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", record_sync)
-    monkeypatch.setattr(os, "replace", lambda source, target: calls.append("rename") or replace(source, target))
+    monkeypatch.setattr(
+        os, "replace", lambda source, target: calls.append("rename") or replace(source, target)
+    )
     with atomic_path(tmp_path / "a") as partial:
         partial.write_text("whole")
     assert calls == ["file", "rename", "directory"]
 
 
-# --- Kills -----------------------------------------------------------------------------------------------------------
+# --- Kills ----------------------------------------------------------------------------------------
 
 KILLED = """
 import os, signal, sys
@@ -130,7 +136,8 @@ with atomic.atomic_directory(path, overwrite=True) as partial:
 
 
 @pytest.mark.parametrize(
-    ("moment", "left"), [("while writing", "old"), ("between two renames", None), ("after the renames", "new")]
+    ("moment", "left"),
+    [("while writing", "old"), ("between two renames", None), ("after the renames", "new")],
 )
 def test_killed_writer_leaves_one_of_both_and_the_next_run_no_litter(
     tmp_path: Path, moment: str, left: str | None
@@ -144,7 +151,9 @@ def test_killed_writer_leaves_one_of_both_and_the_next_run_no_litter(
     assert left == "old" or os.listdir(tmp_path / ".replaced-model") == ["old"]
     with atomic_directory(target, overwrite=True) as partial:
         (partial / "newer").touch()
-    if left is not None:  # else what was replaced is the user's only copy, until the output is replaced again
+    if (
+        left is not None
+    ):  # else what was replaced is the user's only copy, until the output is replaced again
         with atomic_directory(target, overwrite=True) as partial:
             (partial / "newer").touch()
         assert os.listdir(tmp_path) == ["model"]
@@ -163,7 +172,7 @@ def test_leftovers_of_others_and_of_runs_that_live_are_kept(tmp_path: Path) -> N
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-# --- Before the work -------------------------------------------------------------------------------------------------
+# --- Before the work ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -185,7 +194,10 @@ MODEL: dict[str, Any] = {"directory_of": "config.json", "overwrite": True}
 @pytest.mark.parametrize(
     ("name", "options", "error", "message"),
     [
-        *((name, {"inputs": ["file"], "overwrite": True}, ValueError, "the input") for name in ("file", "link", ".")),
+        *(
+            (name, {"inputs": ["file"], "overwrite": True}, ValueError, "the input")
+            for name in ("file", "link", ".")
+        ),
         ("model/../file", {"inputs": ["file"], "overwrite": True}, ValueError, "the input"),
         ("model", {"inputs": ["model/config.json"], **MODEL}, ValueError, "the input"),
         ("file", {}, FileExistsError, "exists: remove it"),

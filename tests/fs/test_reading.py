@@ -25,15 +25,24 @@ def _long_window(data: bytes) -> bytes:
 
 
 FILES: list[tuple[str, Callable[[bytes], bytes]]] = [
-    ("a.txt", bytes), ("a.txt.gz", gzip.compress), ("a.txt.GZ", gzip.compress), ("a.zst", zstandard.compress),
-    ("A.ZST", zstandard.compress), ("two.zst", _two_frames), ("long.zst", _long_window),
-]  # fmt: skip
+    ("a.txt", bytes),
+    ("a.txt.gz", gzip.compress),
+    ("a.txt.GZ", gzip.compress),
+    ("a.zst", zstandard.compress),
+    ("A.ZST", zstandard.compress),
+    ("two.zst", _two_frames),
+    ("long.zst", _long_window),
+]
 
 
 @pytest.mark.parametrize(("name", "compress"), FILES)
 @pytest.mark.parametrize("read_size", [3, 1 << 18])
 def test_files_read_alike(
-    tmp_path: Path, name: str, compress: Callable[[bytes], bytes], read_size: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    name: str,
+    compress: Callable[[bytes], bytes],
+    read_size: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reading, "READ_SIZE", read_size)
     (tmp_path / name).write_bytes(compress(TEXT.encode()))

@@ -50,7 +50,9 @@ def assert_close(found: Tensor, expected: Tensor, mask: Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", BY_ALLENNLP)
-def test_layers_equal_those_of_allennlp(goldens: Callable[[str], Path], ids: Tensor, name: str, device: str) -> None:
+def test_layers_equal_those_of_allennlp(
+    goldens: Callable[[str], Path], ids: Tensor, name: str, device: str
+) -> None:
     bilm, golden = load(goldens(name)).bilm.to(device), arrays(goldens, name, "allennlp")
     out = bilm(ids.to(device))
     assert torch.equal(out.mask.cpu(), golden["mask"].bool())
@@ -74,8 +76,12 @@ def test_carried_state_equals_that_of_allennlp(
             assert_close(layer, golden[f"carry{batch}/layer{number}"], mask)
 
 
-def without_boundaries(bilm: BiLM, ids: Tensor, golden: dict[str, Tensor], calls: int) -> tuple[Tensor, Tensor]:
-    """Layers (L+1, B, T, 2D) of the last of several calls that carry the state, and their mask, less boundaries."""
+def without_boundaries(
+    bilm: BiLM, ids: Tensor, golden: dict[str, Tensor], calls: int
+) -> tuple[Tensor, Tensor]:
+    """Layers (L+1, B, T, 2D) of the last of several calls that carry the state, and their mask,
+    less boundaries.
+    """
     state = None
     for _ in range(calls):
         out = bilm(ids, state=state)
@@ -96,7 +102,9 @@ def test_layers_equal_those_of_bilm_tf(
 
 
 @pytest.mark.parametrize("name", BY_BILM_TF)
-def test_token_layer_equals_that_of_bilm_tf(goldens: Callable[[str], Path], ids: Tensor, name: str) -> None:
+def test_token_layer_equals_that_of_bilm_tf(
+    goldens: Callable[[str], Path], ids: Tensor, name: str
+) -> None:
     bilm, golden = load(goldens(name)).bilm, arrays(goldens, name, "bilm_tf")
     out = bilm(ids)
     for direction in out.layers[0].chunk(2, dim=-1):
@@ -104,7 +112,9 @@ def test_token_layer_equals_that_of_bilm_tf(goldens: Callable[[str], Path], ids:
 
 
 @pytest.mark.parametrize("name", BY_BILM_TF)
-def test_mixes_equal_those_of_bilm_tf(goldens: Callable[[str], Path], ids: Tensor, name: str) -> None:
+def test_mixes_equal_those_of_bilm_tf(
+    goldens: Callable[[str], Path], ids: Tensor, name: str
+) -> None:
     bilm, golden = load(goldens(name)).bilm, arrays(goldens, name, "bilm_tf")
     layers, mask = without_boundaries(bilm, ids, golden, calls=1)
     only_top = [-1e9] * (len(layers) - 1) + [0.0]
@@ -127,6 +137,8 @@ def test_three_streams_of_sentences_with_carried_state(goldens: Callable[[str], 
         state = out.state
         for row, sentence in enumerate(words):
             with h5py.File(folder / f"lm_embeddings_{row}.hdf5") as file:
-                expected = torch.cat([torch.from_numpy(direction[:]) for direction in file[str(number)]], dim=-1)
+                expected = torch.cat(
+                    [torch.from_numpy(direction[:]) for direction in file[str(number)]], dim=-1
+                )
             inner = slice(1, len(sentence) - 1)
             torch.testing.assert_close(out.layers[-1, row, inner], expected, atol=TOLERANCE, rtol=0)

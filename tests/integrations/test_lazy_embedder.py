@@ -35,7 +35,10 @@ def test_copies_share_the_weights_and_pickles_leave_them_out() -> None:
     pickled = pickle.dumps(lazy)
     assert len(pickled) < 500
     assert pickle.loads(pickled).get() is embedder  # while this process has it
-    assert pickle.loads(pickle.dumps(LazyEmbedder("en-small", "cpu", "bfloat16"))).get() is not embedder
+    assert (
+        pickle.loads(pickle.dumps(LazyEmbedder("en-small", "cpu", "bfloat16"))).get()
+        is not embedder
+    )
     vectors = embedder.encode(["a text"])
     del lazy, embedder
     gc.collect()
@@ -50,8 +53,13 @@ def test_all_names_of_a_model_share_one_embedder() -> None:
 
 
 def test_no_copy_keeps_the_vectors_of_files_that_were_replaced(tmp_path: Path) -> None:
-    """In place, of the same size and with the times of the old ones: only their content tells them apart."""
-    model, path = Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "model" / "model.safetensors"
+    """In place, of the same size and with the times of the old ones: only their content tells them
+    apart.
+    """
+    model, path = (
+        Pretrained(BiLM(BiLMConfig.preset("tiny"))),
+        tmp_path / "model" / "model.safetensors",
+    )
     save(model, tmp_path / "model")
     lazy = LazyEmbedder(str(tmp_path / "model"))
     first, pickled, status = lazy.get().encode(TEXTS), pickle.dumps(lazy), path.stat()
@@ -69,4 +77,7 @@ def test_no_copy_keeps_the_vectors_of_files_that_were_replaced(tmp_path: Path) -
 
 
 def test_pickle_of_a_model_that_only_another_machine_has() -> None:
-    assert pickle.loads(pickle.dumps(LazyEmbedder("of/another/machine"))).arguments[0] == "of/another/machine"
+    assert (
+        pickle.loads(pickle.dumps(LazyEmbedder("of/another/machine"))).arguments[0]
+        == "of/another/machine"
+    )

@@ -20,17 +20,22 @@ from elmokit.nn.inference import prepack
 from elmokit.text.characters import encode_words
 
 onnx = pytest.importorskip("onnx", reason="ONNX is NOT TESTED: pip install onnx onnxruntime")
-onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX is NOT TESTED: pip install onnxruntime")
+onnxruntime = pytest.importorskip(
+    "onnxruntime", reason="ONNX is NOT TESTED: pip install onnxruntime"
+)
 
 LSTM = LSTMConfig(2, 12, 6, cell_clip=0.8, proj_clip=0.5)
 CHARACTERS = CharCNNConfig(5, ((1, 4), (3, 7)), num_highway=2)
 CONFIGS = {
     "characters": BiLMConfig(LSTM, CHARACTERS),
     "tanh": BiLMConfig(LSTM, replace(CHARACTERS, activation="tanh", num_highway=1)),
-    "no projection of the token layer": BiLMConfig(LSTM, CharCNNConfig(4, ((1, 2), (2, 4)), num_highway=1)),
+    "no projection of the token layer": BiLMConfig(
+        LSTM, CharCNNConfig(4, ((1, 2), (2, 4)), num_highway=1)
+    ),
     "no projection of the cells": BiLMConfig(replace(LSTM, cell_dim=6), CHARACTERS),
     "no clips, no skips, three layers": BiLMConfig(
-        replace(LSTM, num_layers=3, cell_clip=None, proj_clip=None, use_skip_connections=False), CHARACTERS
+        replace(LSTM, num_layers=3, cell_clip=None, proj_clip=None, use_skip_connections=False),
+        CHARACTERS,
     ),
     "one layer": BiLMConfig(replace(LSTM, num_layers=1), CHARACTERS),
     "words": BiLMConfig(LSTM, char_cnn=None, num_words=9),
@@ -43,7 +48,9 @@ LENGTHS = [5, 0, 1, 7]
 
 
 def random_ids(bilm: BiLM, lengths: list[int], seed: int = 0) -> torch.Tensor:
-    """Ids (B, T, C) or (B, T) of random words with their boundaries, zeros after them; a row of length 0 has none."""
+    """Ids (B, T, C) or (B, T) of random words with their boundaries, zeros after them; a row of
+    length 0 has none.
+    """
     draw = np.random.default_rng(seed)
     widths = (bilm.config.char_cnn.max_characters,) if bilm.config.char_cnn else ()
     ids = torch.zeros(len(lengths), max(lengths) + 2, *widths, dtype=torch.int64)
@@ -51,8 +58,12 @@ def random_ids(bilm: BiLM, lengths: list[int], seed: int = 0) -> torch.Tensor:
         if not length:
             continue
         if widths:
-            words = ["".join(draw.choice(list("abcdeth今"), draw.integers(1, 9))) for _ in range(length)]
-            row[: length + 2] = torch.from_numpy(encode_words(["<S>", *words, "</S>"], *widths)).long()
+            words = [
+                "".join(draw.choice(list("abcdeth今"), draw.integers(1, 9))) for _ in range(length)
+            ]
+            row[: length + 2] = torch.from_numpy(
+                encode_words(["<S>", *words, "</S>"], *widths)
+            ).long()
         else:
             row[: length + 2] = torch.from_numpy(draw.integers(1, 10, length + 2))
     return ids
@@ -96,7 +107,9 @@ def test_exported_bilm_gives_what_forward_gives(name: str, tmp_path: Path) -> No
         assert_equal(bilm, path, ids, random_state(bilm, len(lengths)))
 
 
-def test_exported_bilm_refuses_words_of_another_width_instead_of_giving_other_vectors(tmp_path: Path) -> None:
+def test_exported_bilm_refuses_words_of_another_width_instead_of_giving_other_vectors(
+    tmp_path: Path,
+) -> None:
     bilm, path = BiLM(CONFIGS["characters"]), tmp_path / "model.onnx"
     export(bilm, path)
     ids = random_ids(bilm, LENGTHS)
@@ -154,9 +167,22 @@ def test_command_converts_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[
     bilm = BiLM(BiLMConfig.preset("tiny"))
     save(Pretrained(bilm, tokenizer="english-1"), tmp_path / "model")
     assert (
-        main(["convert", "--model", str(tmp_path / "model"), "--to", "onnx", "--output", str(tmp_path / "model.onnx")])
+        main(
+            [
+                "convert",
+                "--model",
+                str(tmp_path / "model"),
+                "--to",
+                "onnx",
+                "--output",
+                str(tmp_path / "model.onnx"),
+            ]
+        )
         == 0
     )
     printed = capsys.readouterr()
-    assert "format: onnx" in printed.out and "ONNX cannot hold the name of the tokenizer" in printed.err
+    assert (
+        "format: onnx" in printed.out
+        and "ONNX cannot hold the name of the tokenizer" in printed.err
+    )
     assert_equal(bilm, tmp_path / "model.onnx", random_ids(bilm, [3, 2]), bilm.initial_state(2))

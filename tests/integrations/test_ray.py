@@ -1,4 +1,6 @@
-"""Tables embedded by Ray Data in a local cluster, against `Embedder`; what the command refuses needs no cluster."""
+"""Tables embedded by Ray Data in a local cluster, against `Embedder`; what the command refuses
+needs no cluster.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,16 @@ ROWS = 40  # in two files of 24 and 16
 
 
 def write_source(path: Path) -> list[str]:
-    """Write two files, one of them in a directory and with groups of seven rows; the texts by id."""
+    """Write two files, one of them in a directory and with groups of seven rows; the texts by
+    id.
+    """
     texts = [f"{TEXTS[number % 4]} {number} times." for number in range(ROWS)]
     for name, rows in (("a", range(24)), ("de/b", range(24, ROWS))):
         file = path / f"{name}.parquet"
         file.parent.mkdir(parents=True)
-        parquet.write_table(pa.table({"id": rows, "text": [texts[n] for n in rows]}), file, row_group_size=7)
+        parquet.write_table(
+            pa.table({"id": rows, "text": [texts[n] for n in rows]}), file, row_group_size=7
+        )
     return texts
 
 
@@ -59,18 +65,24 @@ class Deadly(EmbedWords):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.filterwarnings(*(f"ignore::{kind}Warning" for kind in ("Deprecation", "Future", "User", "Resource")))
+@pytest.mark.filterwarnings(
+    *(f"ignore::{kind}Warning" for kind in ("Deprecation", "Future", "User", "Resource"))
+)
 class TestCluster:
     def test_every_row_is_embedded_in_order_although_a_process_dies(self, tmp_path: Path) -> None:
         texts = write_source(tmp_path / "source")
         embed = Deadly(tmp_path / "died")
-        report = embed_parquet(tmp_path / "source", tmp_path / "target", embed, sentences_per_part=10, batch_size=3)
+        report = embed_parquet(
+            tmp_path / "source", tmp_path / "target", embed, sentences_per_part=10, batch_size=3
+        )
         assert embed.marker.exists() and report.rows == ROWS
         files = sorted((tmp_path / "target").iterdir())
         assert [parquet.read_metadata(file).num_rows for file in files] == [10] * 4
         expected = Embedder().embed(texts)
         rows = parquet.read_table(tmp_path / "target").to_pylist()
-        assert [row["id"] for row in rows] == list(range(ROWS)) and [row["text"] for row in rows] == texts
+        assert [row["id"] for row in rows] == list(range(ROWS)) and [
+            row["text"] for row in rows
+        ] == texts
         assert [row["tokens"] for row in rows] == expected.tokens
         for row, vectors in zip(rows, expected, strict=True):
             np.testing.assert_allclose(np.array(row["vectors"]), vectors, atol=1e-5, rtol=1e-3)
@@ -78,14 +90,20 @@ class TestCluster:
     def test_batches_of_pandas_and_numpy_get_vectors_of_words_and_of_texts(self) -> None:
         import ray.data
 
-        rows = ray.data.from_items([{"id": number, "text": text} for number, text in enumerate(TEXTS)])
+        rows = ray.data.from_items(
+            [{"id": number, "text": text} for number, text in enumerate(TEXTS)]
+        )
         workers = ray.data.ActorPoolStrategy(size=1)
         for embed, batch_format in ((EmbedWords, "pandas"), (EmbedTexts, "numpy")):
             rows = rows.map_batches(embed, batch_format=batch_format, batch_size=2, compute=workers)
         found = sorted(rows.take_all(), key=lambda row: row["id"])
         assert [row["text"] for row in found] == TEXTS
-        for row, vectors, vector in zip(found, Embedder().embed(TEXTS), Embedder().encode(TEXTS), strict=True):
-            np.testing.assert_allclose(np.stack(row["vectors"]) if len(row["tokens"]) else vectors, vectors, atol=1e-5)
+        for row, vectors, vector in zip(
+            found, Embedder().embed(TEXTS), Embedder().encode(TEXTS), strict=True
+        ):
+            np.testing.assert_allclose(
+                np.stack(row["vectors"]) if len(row["tokens"]) else vectors, vectors, atol=1e-5
+            )
             np.testing.assert_allclose(row["vector"], vector, atol=1e-5)
 
     def test_a_job_that_fails_leaves_no_output(self, tmp_path: Path) -> None:

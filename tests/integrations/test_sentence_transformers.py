@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed: make test-integrations")
+pytest.importorskip(
+    "sentence_transformers", reason="sentence-transformers is not installed: make test-integrations"
+)
 from bundled_model import WIDTH
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
@@ -26,7 +28,14 @@ from elmokit.integrations.sentence_transformers import ElmoModule, load
 from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab
 
-TEXTS = ["The children play in the garden.", "Shakespeare wrote the play.", "", "  ", "Hä? 中文 🙂", "The play."]
+TEXTS = [
+    "The children play in the garden.",
+    "Shakespeare wrote the play.",
+    "",
+    "  ",
+    "Hä? 中文 🙂",
+    "The play.",
+]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +45,9 @@ def embedder() -> Embedder:
 
 def sentence_transformer(*args: Any, pooling: str = "mean", **settings: Any) -> SentenceTransformer:
     elmo = ElmoModule(*args, **settings)
-    return SentenceTransformer(modules=[elmo, Pooling(elmo.get_embedding_dimension(), pooling)], device="cpu")
+    return SentenceTransformer(
+        modules=[elmo, Pooling(elmo.get_embedding_dimension(), pooling)], device="cpu"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +55,14 @@ def model() -> SentenceTransformer:
     return sentence_transformer()
 
 
-# --- Vectors ---------------------------------------------------------------------------------------------------------
+# --- Vectors --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layers", ["mix", "average", "sum", "top", 0, -1], ids=str)
 @pytest.mark.parametrize("pooling", ["mean", "max"])
-def test_vectors_are_those_of_the_embedder(embedder: Embedder, layers: str | int, pooling: str) -> None:
+def test_vectors_are_those_of_the_embedder(
+    embedder: Embedder, layers: str | int, pooling: str
+) -> None:
     vectors = sentence_transformer(layers=layers, pooling=pooling).encode(TEXTS, batch_size=4)
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, embedder.encode(TEXTS, pooling, layers=layers), atol=1e-5)
@@ -72,7 +85,9 @@ def carrying() -> Pretrained:
 def of_words() -> Pretrained:
     torch.manual_seed(0)
     vocab = Vocab(["<S>", "</S>", "<UNK>", "the", "play", "."])
-    config = BiLMConfig(LSTMConfig(num_layers=1, cell_dim=8, projection_dim=4), char_cnn=None, num_words=len(vocab))
+    config = BiLMConfig(
+        LSTMConfig(num_layers=1, cell_dim=8, projection_dim=4), char_cnn=None, num_words=len(vocab)
+    )
     return Pretrained(BiLM(config), vocab=vocab, tokenizer="english-1")
 
 
@@ -83,11 +98,15 @@ def test_models_of_every_kind_give_the_vectors_of_the_embedder(make: Any) -> Non
     np.testing.assert_allclose(sentence_transformer(loaded).encode(TEXTS), expected, atol=1e-5)
 
 
-def test_vectors_of_words_are_those_of_the_embedder(model: SentenceTransformer, embedder: Embedder) -> None:
+def test_vectors_of_words_are_those_of_the_embedder(
+    model: SentenceTransformer, embedder: Embedder
+) -> None:
     vectors = model.encode(TEXTS, output_value="token_embeddings")
     for of_text, expected in zip(vectors, embedder.embed(TEXTS), strict=True):
         without_words = np.zeros((1, WIDTH), np.float32)
-        np.testing.assert_allclose(of_text.numpy(), expected if len(expected) else without_words, atol=1e-5)
+        np.testing.assert_allclose(
+            of_text.numpy(), expected if len(expected) else without_words, atol=1e-5
+        )
 
 
 def test_max_seq_length_cuts_words(model: SentenceTransformer, embedder: Embedder) -> None:
@@ -99,14 +118,20 @@ def test_max_seq_length_cuts_words(model: SentenceTransformer, embedder: Embedde
 
 
 @pytest.mark.parametrize(("prompt", "words"), [("Title of a text: ", 5), ("Option A. ", 2)])
-def test_a_prompt_is_read_and_left_out_of_the_mean_if_asked(embedder: Embedder, prompt: str, words: int) -> None:
+def test_a_prompt_is_read_and_left_out_of_the_mean_if_asked(
+    embedder: Embedder, prompt: str, words: int
+) -> None:
     # At the end of a sentence, "A." would be two words.
-    model = SentenceTransformer(modules=[ElmoModule(), Pooling(WIDTH, include_prompt=False)], device="cpu")
+    model = SentenceTransformer(
+        modules=[ElmoModule(), Pooling(WIDTH, include_prompt=False)], device="cpu"
+    )
     (expected,) = embedder.embed([f"{prompt}The play."])
-    np.testing.assert_allclose(model.encode("The play.", prompt=prompt), expected[words:].mean(0), atol=1e-5)
+    np.testing.assert_allclose(
+        model.encode("The play.", prompt=prompt), expected[words:].mean(0), atol=1e-5
+    )
 
 
-# --- Files, copies and processes -------------------------------------------------------------------------------------
+# --- Files, copies and processes ------------------------------------------------------------------
 
 
 def test_a_saved_model_is_loaded_and_its_directory_is_one_of_elmokit(
@@ -114,7 +139,10 @@ def test_a_saved_model_is_loaded_and_its_directory_is_one_of_elmokit(
 ) -> None:
     model.save_pretrained(tmp_path / "saved", create_model_card=False)
     native = load_model(tmp_path / "saved" / "0_ElmoModule")
-    assert fingerprint(native) == embedder.fingerprint() and native.card == load_model(softmax=False).card
+    assert (
+        fingerprint(native) == embedder.fingerprint()
+        and native.card == load_model(softmax=False).card
+    )
     trusted = SentenceTransformer(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
     for again in (load(tmp_path / "saved", device="cpu"), trusted):
         np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
@@ -124,14 +152,22 @@ def test_settings_survive_saving_also_into_the_same_directory(tmp_path: Path) ->
     elmo = ElmoModule(layers=np.int64(1), max_seq_length=7, freeze=False)
     modules = [elmo, Pooling(WIDTH), Dense(WIDTH, 8), Normalize()]
     model = SentenceTransformer(
-        modules=modules, prompts={"query": "Q: "}, similarity_fn_name="dot", truncate_dim=4, device="cpu"
+        modules=modules,
+        prompts={"query": "Q: "},
+        similarity_fn_name="dot",
+        truncate_dim=4,
+        device="cpu",
     )
     for _ in range(2):
         model.save_pretrained(tmp_path, create_model_card=False)
         again = load(tmp_path, device="cpu")
     assert [type(module) for module in again] == [type(module) for module in model]
     assert again[0].get_config_dict() == {"layers": 1, "max_seq_length": 7, "freeze": False}
-    assert (again.prompts["query"], again.similarity_fn_name, again.truncate_dim) == ("Q: ", "dot", 4)
+    assert (again.prompts["query"], again.similarity_fn_name, again.truncate_dim) == (
+        "Q: ",
+        "dot",
+        4,
+    )
     np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
     assert load(tmp_path, truncate_dim=2, device="cpu").encode(TEXTS).shape == (6, 2)
 
@@ -160,7 +196,11 @@ def test_a_pushed_model_says_what_it_needs_and_is_loaded_by_its_name(
     def snapshot_download(name: str, revision: str | None, **options: Any) -> str:
         assert (name, revision) == ("owner/name", None)
         patterns = {name: options[name] for name in ("allow_patterns", "ignore_patterns")}
-        names = [str(path.relative_to(tmp_path / "hub")) for path in (tmp_path / "hub").rglob("*") if path.is_file()]
+        names = [
+            str(path.relative_to(tmp_path / "hub"))
+            for path in (tmp_path / "hub").rglob("*")
+            if path.is_file()
+        ]
         for file in filter_repo_objects(names, **patterns):
             (tmp_path / "cache" / file).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / "cache" / file).write_bytes((tmp_path / "hub" / file).read_bytes())
@@ -178,7 +218,7 @@ def test_a_pushed_model_says_what_it_needs_and_is_loaded_by_its_name(
     np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
 
 
-# --- Training and evaluation -----------------------------------------------------------------------------------------
+# --- Training and evaluation ----------------------------------------------------------------------
 
 PAIRS = {
     "sentence1": ["A man eats.", "A dog runs.", "It rains.", "She sings."],
@@ -188,7 +228,9 @@ PAIRS = {
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
 @pytest.mark.parametrize(
     ("freeze", "steps", "learning_rate"),
     [(True, 5, 0.01), (False, 1, 1e-3)],  # a larger rate would amplify rounding
@@ -196,20 +238,38 @@ PAIRS = {
 def test_the_trainer_learns_the_mix_or_the_bilm_and_saves_it(
     freeze: bool, steps: int, learning_rate: float, tmp_path: Path
 ) -> None:
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed: make test-integrations")
+    datasets = pytest.importorskip(
+        "datasets", reason="datasets is not installed: make test-integrations"
+    )
     pytest.importorskip("accelerate", reason="accelerate is not installed: make test-integrations")
-    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers import (
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
     from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
 
     model = sentence_transformer(load_model(softmax=False), freeze=freeze)
-    before, weights = model.encode(TEXTS), [weight.clone() for weight in model[0].elmo.bilm.parameters()]
+    before, weights = (
+        model.encode(TEXTS),
+        [weight.clone() for weight in model[0].elmo.bilm.parameters()],
+    )
     arguments = SentenceTransformerTrainingArguments(
-        output_dir=str(tmp_path / "run"), max_steps=steps, per_device_train_batch_size=4, learning_rate=learning_rate,
-        logging_steps=1, report_to="none", use_cpu=True, save_strategy="no", disable_tqdm=True,
+        output_dir=str(tmp_path / "run"),
+        max_steps=steps,
+        per_device_train_batch_size=4,
+        learning_rate=learning_rate,
+        logging_steps=1,
+        report_to="none",
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
         dataloader_pin_memory=False,
-    )  # fmt: skip
+    )
     trainer = SentenceTransformerTrainer(
-        model, args=arguments, train_dataset=datasets.Dataset.from_dict(PAIRS), loss=CosineSimilarityLoss(model)
+        model,
+        args=arguments,
+        train_dataset=datasets.Dataset.from_dict(PAIRS),
+        loss=CosineSimilarityLoss(model),
     )
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -23,7 +23,14 @@ from elmokit.embed.embedder import Embedder
 from elmokit.integrations.sklearn import ElmoVectorizer
 from elmokit.nn.bilm import BiLM
 
-TEXTS = ["The children play in the garden.", "Shakespeare wrote the play.", "", "  ", "Hä? 中文 🙂", "The play."]
+TEXTS = [
+    "The children play in the garden.",
+    "Shakespeare wrote the play.",
+    "",
+    "  ",
+    "Hä? 中文 🙂",
+    "The play.",
+]
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +45,27 @@ def vectorizer() -> ElmoVectorizer:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"pooling": "max", "layers": 1}, {"layers": "average", "tokenize": False}, {"normalize": True}],
+    [
+        {},
+        {"pooling": "max", "layers": 1},
+        {"layers": "average", "tokenize": False},
+        {"normalize": True},
+    ],
     ids=str,
 )
 def test_vectors_are_those_of_the_embedder(embedder: Embedder, settings: dict[str, Any]) -> None:
     vectors = ElmoVectorizer(**settings).fit_transform(iter(TEXTS))
-    names = {"normalize_embeddings" if name == "normalize" else name: value for name, value in settings.items()}
+    names = {
+        "normalize_embeddings" if name == "normalize" else name: value
+        for name, value in settings.items()
+    }
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, embedder.encode(TEXTS, **names), atol=1e-5)
 
 
-def test_a_text_does_not_depend_on_those_before_it_where_the_model_carries_its_state(embedder: Embedder) -> None:
+def test_a_text_does_not_depend_on_those_before_it_where_the_model_carries_its_state(
+    embedder: Embedder,
+) -> None:
     carrying = replace(load(softmax=False), state_policy="carry")
     texts = ["The play.", "They play.", "The play."]
     np.testing.assert_allclose(
@@ -74,7 +91,11 @@ def test_other_input_is_refused(vectorizer: ElmoVectorizer, texts: Any, reason: 
 
 @pytest.mark.parametrize(
     ("settings", "error"),
-    [({"pooling": "median"}, ValueError), ({"layers": 3}, ValueError), ({"model": "/no/such"}, FileNotFoundError)],
+    [
+        ({"pooling": "median"}, ValueError),
+        ({"layers": 3}, ValueError),
+        ({"model": "/no/such"}, FileNotFoundError),
+    ],
     ids=str,
 )
 def test_fit_checks_the_settings(settings: dict[str, Any], error: type[Exception]) -> None:
@@ -84,7 +105,10 @@ def test_fit_checks_the_settings(settings: dict[str, Any], error: type[Exception
 
 def test_all_vectorizers_share_one_model_whose_content_joblib_hashes(tmp_path: Path) -> None:
     save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "model")
-    one, other = ElmoVectorizer(tmp_path / "model"), ElmoVectorizer(str(tmp_path / "model"), pooling="max")
+    one, other = (
+        ElmoVectorizer(tmp_path / "model"),
+        ElmoVectorizer(str(tmp_path / "model"), pooling="max"),
+    )
     assert one.fit(TEXTS)._embedder.get() is other.fit(TEXTS)._embedder.get()
     before = joblib.hash(ElmoVectorizer(tmp_path / "model"))
     assert before == joblib.hash(clone(one)) == joblib.hash(one)
@@ -111,16 +135,23 @@ def test_feature_names_and_pandas_output(vectorizer: ElmoVectorizer) -> None:
     np.testing.assert_allclose(frame.to_numpy(), vectorizer.transform(TEXTS), atol=1e-5)
 
 
-def test_columns_of_a_frame_are_embedded_by_a_column_transformer(vectorizer: ElmoVectorizer) -> None:
+def test_columns_of_a_frame_are_embedded_by_a_column_transformer(
+    vectorizer: ElmoVectorizer,
+) -> None:
     pandas = pytest.importorskip("pandas", reason="pandas is not installed: make test-integrations")
     frame = pandas.DataFrame({"text": TEXTS, "stars": range(len(TEXTS))})
     by_name = ColumnTransformer([("elmo", vectorizer, "text"), ("rest", "passthrough", ["stars"])])
     as_frame = ColumnTransformer([("elmo", vectorizer, ["text"])])
     vectors = vectorizer.transform(TEXTS)
-    np.testing.assert_allclose(by_name.fit_transform(frame), np.c_[vectors, range(len(TEXTS))], atol=1e-5)
+    np.testing.assert_allclose(
+        by_name.fit_transform(frame), np.c_[vectors, range(len(TEXTS))], atol=1e-5
+    )
     np.testing.assert_allclose(as_frame.fit_transform(frame), vectors, atol=1e-5)
     np.testing.assert_allclose(vectorizer.transform(frame[["text"]]), vectors, atol=1e-5)
-    assert by_name.get_feature_names_out()[-2:].tolist() == ["elmo__elmovectorizer511", "rest__stars"]
+    assert by_name.get_feature_names_out()[-2:].tolist() == [
+        "elmo__elmovectorizer511",
+        "rest__stars",
+    ]
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")  # of checks for numbers

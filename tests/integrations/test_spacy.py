@@ -31,7 +31,13 @@ from elmokit.integrations.spacy import elmo_tok2vec, embed_docs, make_elmo
 from elmokit.nn.scalar_mix import ScalarMix
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXTS = ["The children  play in the garden.\n And \n", "Shakespeare wrote the play.", "", " \n", "Hä? 中文 🙂"]
+TEXTS = [
+    "The children  play in the garden.\n And \n",
+    "Shakespeare wrote the play.",
+    "",
+    " \n",
+    "Hä? 中文 🙂",
+]
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +56,13 @@ def words_of(doc: Doc) -> list[str]:
     return [token.text for token in doc if not token.is_space]
 
 
-# --- Vectors ---------------------------------------------------------------------------------------------------------
+# --- Vectors --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layers", ["mix", "average", "sum", "top", 0, -1], ids=str)
-def test_tensor_is_what_the_embedder_computes_and_zero_for_white_space(embedder: Embedder, layers: str | int) -> None:
+def test_tensor_is_what_the_embedder_computes_and_zero_for_white_space(
+    embedder: Embedder, layers: str | int
+) -> None:
     nlp = spacy.blank("en")
     nlp.add_pipe("elmo", config={"model": {"layers": layers}})
     for doc in nlp.pipe(TEXTS, batch_size=2):
@@ -90,10 +98,12 @@ def test_the_mix_of_a_model_is_its_own(make: Any, tmp_path: Path) -> None:
     nlp.add_pipe("elmo", config={"model": {"model": str(tmp_path / "model")}})
     for doc in nlp.pipe(["the cat  sat", "", " \n", "cat http://" + "x" * 80]):
         ((expected,),) = Embedder(model).embed_stream([words_of(doc)])  # without a warning
-        np.testing.assert_allclose(doc.tensor[[not token.is_space for token in doc]], expected, atol=1e-5)
+        np.testing.assert_allclose(
+            doc.tensor[[not token.is_space for token in doc]], expected, atol=1e-5
+        )
 
 
-# --- vector and similarity -------------------------------------------------------------------------------------------
+# --- vector and similarity ------------------------------------------------------------------------
 
 
 def cosine(first: np.ndarray, second: np.ndarray) -> float:
@@ -105,8 +115,12 @@ def test_similarity_of_one_word_depends_on_its_context(nlp: Any, embedder: Embed
     first, second = embedder.embed([words_of(game), words_of(theatre)])
     assert game[1].similarity(theatre[3]) == pytest.approx(cosine(first[1], second[3]), abs=1e-5)
     assert game[1].similarity(theatre[3]) < 0.99
-    assert game[1:4].similarity(theatre[3]) == pytest.approx(cosine(first[1:3].mean(0), second[3]), abs=1e-5)
-    assert game.similarity(theatre) == pytest.approx(cosine(first.mean(0), second.mean(0)), abs=1e-5)
+    assert game[1:4].similarity(theatre[3]) == pytest.approx(
+        cosine(first[1:3].mean(0), second[3]), abs=1e-5
+    )
+    assert game.similarity(theatre) == pytest.approx(
+        cosine(first.mean(0), second.mean(0)), abs=1e-5
+    )
     assert nlp("").similarity(game) == 0
 
 
@@ -117,10 +131,12 @@ def test_hooks_put_elmo_before_static_vectors(hooks: bool) -> None:
     nlp.add_pipe("elmo", config={"hooks": hooks})
     doc = nlp("They play")
     assert doc.tensor.shape == (2, WIDTH) and doc[1].has_vector and doc.has_vector
-    assert doc[1].vector.shape == doc.vector.shape == doc[:1].vector.shape == (WIDTH if hooks else 4,)
+    assert (
+        doc[1].vector.shape == doc.vector.shape == doc[:1].vector.shape == (WIDTH if hooks else 4,)
+    )
 
 
-# --- Files, copies and processes -------------------------------------------------------------------------------------
+# --- Files, copies and processes ------------------------------------------------------------------
 
 
 def test_a_saved_pipeline_is_small_and_computes_the_same(nlp: Any, tmp_path: Path) -> None:
@@ -141,40 +157,69 @@ def test_a_pipeline_refuses_another_model_than_it_was_saved_with(nlp: Any, tmp_p
     save(other, tmp_path / "model")
     nlp.to_disk(tmp_path / "saved")
     with pytest.raises(ValueError, match="saved with"):
-        spacy.load(tmp_path / "saved", config={"components.elmo.model.model": str(tmp_path / "model")})
+        spacy.load(
+            tmp_path / "saved", config={"components.elmo.model.model": str(tmp_path / "model")}
+        )
 
 
 def test_spacy_finds_the_architecture_and_the_component_by_entry_points() -> None:
     architectures = entry_points(group="spacy_architectures", name="elmokit.Elmo.v1")
     if not architectures:
-        pytest.skip("elmokit was installed before it had these entry points: make test-integrations")
+        pytest.skip(
+            "elmokit was installed before it had these entry points: make test-integrations"
+        )
     (factory,) = entry_points(group="spacy_factories", name="elmo")
-    assert [point.load() for point in architectures] == [elmo_tok2vec] and factory.load() is make_elmo
-    program = "import spacy; print(spacy.blank('en').add_pipe('elmo').name, spacy.blank('en')('a').tensor.shape)"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert [point.load() for point in architectures] == [
+        elmo_tok2vec
+    ] and factory.load() is make_elmo
+    program = (
+        "import spacy; print(spacy.blank('en').add_pipe('elmo').name, "
+        "spacy.blank('en')('a').tensor.shape)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert run.stdout.split() == ["elmo", "(0,)"]
 
 
 @pytest.mark.slow
-def test_a_packaged_pipeline_requires_elmokit(nlp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_packaged_pipeline_requires_elmokit(
+    nlp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """spaCy finds the distribution of a module by the metadata of its wheel."""
     from spacy.cli.package import get_third_party_dependencies
 
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, env=os.environ | {"ELMOKIT_PURE": "1"}, check=True, capture_output=True)
+    command = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        "wheel",
+        "--directory",
+        str(tmp_path),
+    ]
+    subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"ELMOKIT_PURE": "1"}, check=True, capture_output=True
+    )
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         wheel.extractall(tmp_path, [name for name in wheel.namelist() if ".dist-info/" in name])
     monkeypatch.syspath_prepend(tmp_path)
-    assert [each.partition(">=")[0] for each in get_third_party_dependencies(nlp.config)] == ["elmokit"]
+    assert [each.partition(">=")[0] for each in get_third_party_dependencies(nlp.config)] == [
+        "elmokit"
+    ]
 
 
-# --- Training --------------------------------------------------------------------------------------------------------
+# --- Training -------------------------------------------------------------------------------------
 
 
 def test_the_gradient_of_the_mix_is_that_of_pytorch(nlp: Any, embedder: Embedder) -> None:
     (layer, _) = elmo_tok2vec().layers
     mix = ScalarMix(3)
-    start = {"weights": np.array([0.3, -0.2, 0.1], np.float32), "gamma": np.array([1.3], np.float32)}
+    start = {
+        "weights": np.array([0.3, -0.2, 0.1], np.float32),
+        "gamma": np.array([1.3], np.float32),
+    }
     with torch.no_grad():
         for name, parameter in mix.named_parameters():
             parameter.copy_(torch.from_numpy(start[name]).reshape(parameter.shape))
@@ -191,7 +236,9 @@ def test_the_gradient_of_the_mix_is_that_of_pytorch(nlp: Any, embedder: Embedder
         loss = loss + (expected * torch.from_numpy(gradient)).sum()
     loss.backward()
     for name, parameter in mix.named_parameters():
-        np.testing.assert_allclose(layer.get_grad(name).reshape(parameter.shape), parameter.grad, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(
+            layer.get_grad(name).reshape(parameter.shape), parameter.grad, rtol=1e-3, atol=1e-3
+        )
 
 
 def test_updates_change_the_mix_and_never_the_bilm(nlp: Any) -> None:
@@ -216,7 +263,9 @@ SENTENCES = [
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"
+)
 def test_spacy_train_learns_with_the_configuration_of_the_examples(tmp_path: Path) -> None:
     from spacy.cli.train import train
 
@@ -227,7 +276,11 @@ def test_spacy_train_learns_with_the_configuration_of_the_examples(tmp_path: Pat
     overrides = {"training.max_steps": 20, "training.eval_frequency": 10, "training.dropout": 0.0}
     corpus = str(tmp_path / "train.spacy")
     paths = {"paths.train": corpus, "paths.dev": corpus}
-    train(ROOT / "examples" / "spacy" / "ner_elmo.cfg", tmp_path / "run", overrides={**overrides, **paths})
+    train(
+        ROOT / "examples" / "spacy" / "ner_elmo.cfg",
+        tmp_path / "run",
+        overrides={**overrides, **paths},
+    )
     nlp = spacy.load(tmp_path / "run" / "model-best")
     examples = [Example.from_dict(nlp.make_doc(text), entities) for text, entities in SENTENCES]
     assert nlp.evaluate(examples)["ents_f"] > 0.9

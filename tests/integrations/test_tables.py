@@ -28,17 +28,27 @@ def embedder() -> Embedder:
     return Embedder()
 
 
-def check(columns: Any, embedder: Embedder, texts: list[str], layers: str | int = "mix", atol: float = 1e-5) -> None:
+def check(
+    columns: Any,
+    embedder: Embedder,
+    texts: list[str],
+    layers: str | int = "mix",
+    atol: float = 1e-5,
+) -> None:
     expected = embedder.embed(texts, layers)
     assert [list(words) for words in columns["tokens"]] == expected.tokens
     for vectors, of_text in zip(columns["vectors"], expected, strict=True):
         of_text = np.moveaxis(of_text, 0, 1) if of_text.ndim == 3 else of_text
-        np.testing.assert_allclose(np.array(vectors).reshape(of_text.shape), of_text, atol=atol, rtol=1e-3)
+        np.testing.assert_allclose(
+            np.array(vectors).reshape(of_text.shape), of_text, atol=atol, rtol=1e-3
+        )
 
 
 @pytest.mark.parametrize("layers", ["mix", 1, "all"])
 def test_a_table_gets_columns_of_words_and_vectors(embedder: Embedder, layers: str | int) -> None:
-    full, empty = (EmbedWords(layers=layers)(pa.table({"text": pa.array(t, pa.string())})) for t in (TEXTS, []))
+    full, empty = (
+        EmbedWords(layers=layers)(pa.table({"text": pa.array(t, pa.string())})) for t in (TEXTS, [])
+    )
     assert full.column_names == ["text", "tokens", "vectors"]
     check(full.to_pydict(), embedder, TEXTS, layers)
     assert len(empty) == 0 and empty.schema == full.schema
@@ -61,7 +71,9 @@ KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "settings", [{}, {"pooling": "max", "normalize": True, "layers": 1, "storage_dtype": "float16"}], ids=str
+    "settings",
+    [{}, {"pooling": "max", "normalize": True, "layers": 1, "storage_dtype": "float16"}],
+    ids=str,
 )
 def test_one_vector_for_each_text_is_that_of_the_embedder(
     embedder: Embedder, kind: str, settings: dict[str, Any]
@@ -71,8 +83,13 @@ def test_one_vector_for_each_text_is_that_of_the_embedder(
     assert type(embedded) is type(batch)
     columns = embedded.to_pydict() if kind == "table" else embedded
     assert list(columns) == ["id", "text", "v"] and list(columns["id"]) == [3, 1, 2, 0]
-    assert "v" not in (batch.column_names if kind == "table" else batch)  # the batch itself is not changed
-    options = {"normalize_embeddings" if name == "normalize" else name: value for name, value in settings.items()}
+    assert "v" not in (
+        batch.column_names if kind == "table" else batch
+    )  # the batch itself is not changed
+    options = {
+        "normalize_embeddings" if name == "normalize" else name: value
+        for name, value in settings.items()
+    }
     dtype = options.pop("storage_dtype", "float32")
     expected = embedder.encode(TEXTS, **options)
     found = np.array(list(columns["v"]), dtype=dtype)
@@ -81,7 +98,9 @@ def test_one_vector_for_each_text_is_that_of_the_embedder(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_columns_have_the_names_that_are_chosen(embedder: Embedder, kind: str) -> None:
-    both = EmbedWords(tokens_column="w", vectors_column="v")(EmbedWords()(KINDS[kind]({"text": TEXTS})))
+    both = EmbedWords(tokens_column="w", vectors_column="v")(
+        EmbedWords()(KINDS[kind]({"text": TEXTS}))
+    )
     columns = both.to_pydict() if kind == "table" else both
     assert list(columns) == ["text", "tokens", "vectors", "w", "v"]
     check({"tokens": columns["w"], "vectors": columns["v"]}, embedder, TEXTS)
@@ -91,10 +110,14 @@ def test_use_leaves_the_pickle_small_and_as_it_was() -> None:
     embed = EmbedWords()
     before = pickle.dumps(embed)
     embed({"text": ["a b"]})
-    assert pickle.dumps(embed) == before and len(before) < 500  # datasets looks its cache up by the pickle
+    assert (
+        pickle.dumps(embed) == before and len(before) < 500
+    )  # datasets looks its cache up by the pickle
 
 
-def test_a_text_does_not_depend_on_those_before_it_where_the_model_carries_its_state(embedder: Embedder) -> None:
+def test_a_text_does_not_depend_on_those_before_it_where_the_model_carries_its_state(
+    embedder: Embedder,
+) -> None:
     carrying = replace(elmokit.load(softmax=False), state_policy="carry")
     texts = ["The play.", "They play.", "The play."]
     vectors = EmbedWords(model=carrying)({"text": texts})["vectors"]
@@ -119,7 +142,10 @@ def test_a_model_named_by_a_relative_path_is_found_from_another_directory(
         ({"text": ["a"], "tokens": [1]}, "choose other names"),
         (pa.table({"text": ["a"], "vectors": [1]}), "choose other names"),
         ({"text": "the cat"}, "batched=True"),
-        *(({"text": ["a", row]}, "sentence 1") for row in (None, 3, float("nan"), b"abc", {"en": "the cat"})),
+        *(
+            ({"text": ["a", row]}, "sentence 1")
+            for row in (None, 3, float("nan"), b"abc", {"en": "the cat"})
+        ),
         (pa.table({"text": ["a", None]}), "sentence 1"),
     ],
     ids=str,
@@ -138,14 +164,18 @@ def test_vectors_that_float16_cannot_hold_are_refused() -> None:
 
 @pytest.mark.parametrize("form", [None, "numpy"])
 def test_datasets_map_takes_both_and_removes_columns(embedder: Embedder, form: str | None) -> None:
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed: make test-integrations")
+    datasets = pytest.importorskip(
+        "datasets", reason="datasets is not installed: make test-integrations"
+    )
     datasets.disable_caching()
     texts = ["", " ", *TEXTS]  # the first batch has no words that would show their type
     dataset = datasets.Dataset.from_dict({"id": range(len(texts)), "text": texts}).with_format(form)
     words = dataset.map(EmbedWords(), batched=True, batch_size=2)
     assert words.column_names == ["id", "text", "tokens", "vectors"]
     check(words.with_format(None), embedder, texts)
-    plain = dataset.with_format(None)  # of one with a format, `datasets` removes nothing that a function returns
+    plain = dataset.with_format(
+        None
+    )  # of one with a format, `datasets` removes nothing that a function returns
     vectors = plain.map(EmbedTexts(), batched=True, batch_size=2, remove_columns=["text"])
     assert vectors.column_names == ["id", "vector"]
     np.testing.assert_allclose(np.array(vectors["vector"][:]), embedder.encode(texts), atol=1e-5)

@@ -24,13 +24,22 @@ def model() -> Pretrained:
     return small_language_model()
 
 
-def expected_substitutes(model: Pretrained, words: Sequence[str], direction: str) -> list[list[tuple[str, float]]]:
+def expected_substitutes(
+    model: Pretrained, words: Sequence[str], direction: str
+) -> list[list[tuple[str, float]]]:
     """For each position all words but the special tokens, the most likely first."""
     forward, backward = brute_force(model, words)
-    by_frequency = forward[:-1] + backward[1:] + np.log(np.arange(len(vocab_of(model))) + 1)  # p(word) = 1 / rank
-    value = {"forward": forward[:-1], "backward": backward[1:], "both": log_softmax(by_frequency)}[direction]
+    by_frequency = (
+        forward[:-1] + backward[1:] + np.log(np.arange(len(vocab_of(model))) + 1)
+    )  # p(word) = 1 / rank
+    value = {"forward": forward[:-1], "backward": backward[1:], "both": log_softmax(by_frequency)}[
+        direction
+    ]
     named = [zip(vocab_of(model).words, row.tolist(), strict=True) for row in value]
-    return [sorted((pair for pair in row if pair[0] not in SPECIALS), key=lambda pair: -pair[1]) for row in named]
+    return [
+        sorted((pair for pair in row if pair[0] not in SPECIALS), key=lambda pair: -pair[1])
+        for row in named
+    ]
 
 
 @pytest.mark.parametrize("direction", ["both", "forward", "backward"])
@@ -42,9 +51,13 @@ def test_substitutes_equal_brute_force_for_every_chunk_size(
     for words in SENTENCES:
         result = substitutes(words, model, top=100, direction=direction)
         expected = expected_substitutes(model, words, direction)
-        assert [[each.word for each in row] for row in result] == [[word for word, _ in row] for row in expected]
+        assert [[each.word for each in row] for row in result] == [
+            [word for word, _ in row] for row in expected
+        ]
         for row, expected_row in zip(result, expected, strict=True):
-            assert [each.log_probability for each in row] == pytest.approx([v for _, v in expected_row], abs=1e-5)
+            assert [each.log_probability for each in row] == pytest.approx(
+                [v for _, v in expected_row], abs=1e-5
+            )
 
 
 def test_substitutes_at_positions_equal_those_of_the_whole_sentence(model: Pretrained) -> None:
@@ -64,9 +77,13 @@ def test_substitutes_of_a_word_are_no_punctuation_marks(model: Pretrained) -> No
 
 @pytest.mark.slow
 def test_substitutes_are_often_plausible() -> None:
-    """Mean precision of the first ten; docs/log.md has the figures of the rankings that were tried."""
+    """Mean precision of the first ten; docs/log.md has the figures of the rankings that were
+    tried.
+    """
     model, precisions = load(), []
-    for item in json.loads(Path(__file__).with_name("substitutes.json").read_text(encoding="utf-8")):
+    for item in json.loads(
+        Path(__file__).with_name("substitutes.json").read_text(encoding="utf-8")
+    ):
         words, plausible = item["sentence"].split(), {word.lower() for word in item["plausible"]}
         (best,) = substitutes(words, model, positions=[words.index(item["word"])], top=11)
         first = [each.word.lower() for each in best if each.word != item["word"]][:10]
@@ -79,11 +96,20 @@ def test_substitutes_are_often_plausible() -> None:
 def test_next_words_equal_the_distribution_without_unknown_words(
     model: Pretrained, direction: str, words: list[str]
 ) -> None:
-    vocab, result = vocab_of(model), next_words(words, model, top=len(vocab_of(model)), direction=direction)
-    log_p = brute_force(model, words)[1, 0] if direction == "backward" else brute_force(model, words)[0, -1]
+    vocab, result = (
+        vocab_of(model),
+        next_words(words, model, top=len(vocab_of(model)), direction=direction),
+    )
+    log_p = (
+        brute_force(model, words)[1, 0]
+        if direction == "backward"
+        else brute_force(model, words)[0, -1]
+    )
     known = [number for number in np.argsort(-log_p) if number != vocab.unk]
     assert [each.word for each in result] == [vocab.words[number] for number in known]
-    assert [each.log_probability for each in result] == pytest.approx(log_p[known].tolist(), abs=1e-5)
+    assert [each.log_probability for each in result] == pytest.approx(
+        log_p[known].tolist(), abs=1e-5
+    )
     assert next_words(words, model, top=1, direction=direction).candidates == result[:1]
 
 

@@ -26,7 +26,9 @@ from elmokit.text.vocab import Vocab
 pytestmark = pytest.mark.filterwarnings("ignore:.* of the words are not in the model's vocabulary")
 
 SENTENCES = [["a", "b", "zebra"], ["c"], ["b", "b", "a", "c", "<S>"], [], ["zebra", "c"]]
-CONFIG = BiLMConfig(LSTMConfig(2, 5, 4, cell_clip=1.0, proj_clip=1.0), CharCNNConfig(3, ((1, 3), (3, 4)), 1))
+CONFIG = BiLMConfig(
+    LSTMConfig(2, 5, 4, cell_clip=1.0, proj_clip=1.0), CharCNNConfig(3, ((1, 3), (3, 4)), 1)
+)
 
 
 VOCAB = Vocab(["<S>", "</S>", "<UNK>", "a", "b", "c"])
@@ -42,10 +44,18 @@ def small() -> Pretrained:
     return Pretrained(bilm, softmax=softmax, vocab=VOCAB, warm_state=warm)
 
 
-def brute_force(sentences: Sequence[Sequence[str]], state: str = "carry", rows: int = 1) -> tuple[float, float, float]:
-    """Forward, backward and mean perplexity by definition, one sentence, direction and word at a time."""
+def brute_force(
+    sentences: Sequence[Sequence[str]], state: str = "carry", rows: int = 1
+) -> tuple[float, float, float]:
+    """Forward, backward and mean perplexity by definition, one sentence, direction and word at a
+    time.
+    """
     model = small()
-    oracle, (weight, bias), vocab = Oracle(model.bilm), (p.detach().numpy() for p in model.softmax.parameters()), VOCAB
+    oracle, (weight, bias), vocab = (
+        Oracle(model.bilm),
+        (p.detach().numpy() for p in model.softmax.parameters()),
+        VOCAB,
+    )
     means = []
     for d in range(2):
         begin = oracle.zeros()
@@ -57,7 +67,9 @@ def brute_force(sentences: Sequence[Sequence[str]], state: str = "carry", rows: 
             ordered = list(words)[:: -1 if d else 1]
             inputs, targets = ["</S>" if d else "<S>", *ordered], [*ordered, "<S>" if d else "</S>"]
             vectors = [oracle.word(ids) for ids in encode_words(inputs)]
-            layers, after = oracle.direction(d, vectors, states[number % rows] if state == "carry" else begin)
+            layers, after = oracle.direction(
+                d, vectors, states[number % rows] if state == "carry" else begin
+            )
             states[number % rows] = after
             log_p = log_softmax(layers[-1] @ weight.T + bias)
             losses += (-log_p[np.arange(len(targets)), vocab.ids(targets)]).tolist()
@@ -70,7 +82,8 @@ def three(result: Perplexity) -> tuple[float, float, float]:
 
 
 @pytest.mark.parametrize(
-    ("state", "batch_size"), [*(("carry", n) for n in (1, 2, 7)), ("zeros", 1), ("zeros", 3), ("warm", 1)]
+    ("state", "batch_size"),
+    [*(("carry", n) for n in (1, 2, 7)), ("zeros", 1), ("zeros", 3), ("warm", 1)],
 )
 def test_perplexity_equals_brute_force(state: str, batch_size: int) -> None:
     result = measure(small(), SENTENCES, state, batch_size)
@@ -101,7 +114,11 @@ def test_perplexity_of_each_encoder_equals_the_formulas(encoder: str) -> None:
     bilm, softmax = BiLM(ENCODERS[encoder]).double(), FullSoftmax(len(vocab), 16).double()
     random_weights(bilm, seed=1, scale=0.5)
     random_weights(softmax, seed=2)
-    oracle, weight, bias = LayerOracle(bilm), softmax.weight.detach().numpy(), softmax.bias.detach().numpy()
+    oracle, weight, bias = (
+        LayerOracle(bilm),
+        softmax.weight.detach().numpy(),
+        softmax.bias.detach().numpy(),
+    )
     losses: list[list[float]] = [[], []]
     for words in SENTENCES:
         for d, (inputs, targets) in enumerate(
@@ -116,24 +133,28 @@ def test_perplexity_of_each_encoder_equals_the_formulas(encoder: str) -> None:
     assert three(result) == pytest.approx(expected, rel=1e-9)
 
 
-# --- bilm-tf's own figures ------------------------------------------------------------------------------------------
+# --- bilm-tf's own figures ------------------------------------------------------------------------
 
 
 def test_perplexity_equals_that_of_bilm_tf(goldens: Callable[[str], Path]) -> None:
     folder = goldens("bilm_tf_training/heldout.txt").parent
     with np.load(folder / "softmax.npz") as file:
         softmax = FullSoftmax(*file["W"].shape)
-        softmax.load_state_dict({"weight": torch.from_numpy(file["W"]), "bias": torch.from_numpy(file["b"])})
+        softmax.load_state_dict(
+            {"weight": torch.from_numpy(file["W"]), "bias": torch.from_numpy(file["b"])}
+        )
     vocab = Vocab.read(folder / "vocab.txt")
     model = Pretrained(load(folder / "weights.hdf5").bilm, softmax=softmax, vocab=vocab)
     expected = json.loads((folder / "expected.json").read_text())
     result = evaluate([folder / "heldout.txt"], model, batch_size=1).total
     assert result.predictions == expected["words_per_direction_batch_1"]
-    of_direction = [expected[f"perplexity_batch_1_{direction}"] for direction in ("forward", "backward")]
+    of_direction = [
+        expected[f"perplexity_batch_1_{direction}"] for direction in ("forward", "backward")
+    ]
     assert three(result) == pytest.approx((*of_direction, expected["perplexity_batch_1"]), rel=1e-6)
 
 
-# --- Files ----------------------------------------------------------------------------------------------------------
+# --- Files ----------------------------------------------------------------------------------------
 
 
 def test_evaluate_reports_each_file_and_the_total(tmp_path: Path) -> None:
@@ -145,10 +166,15 @@ def test_evaluate_reports_each_file_and_the_total(tmp_path: Path) -> None:
     for name, sentences in zip(names, texts.values(), strict=True):
         expected = brute_force([s for s in sentences if s], "zeros")
         assert three(result.files[name]) == pytest.approx(expected, rel=1e-9)
-    assert three(result.total) == pytest.approx(brute_force([s for s in SENTENCES if s], "zeros"), rel=1e-9)
+    assert three(result.total) == pytest.approx(
+        brute_force([s for s in SENTENCES if s], "zeros"), rel=1e-9
+    )
     assert (result.total.sentences, result.total.predictions, result.total.unknown) == (4, 15, 2)
     table = [line.split() for line in str(result).splitlines()]
-    assert table[0][:2] == ["perplexity", "forward"] and [row[0] for row in table[1:]] == [*names, "all"]
+    assert table[0][:2] == ["perplexity", "forward"] and [row[0] for row in table[1:]] == [
+        *names,
+        "all",
+    ]
     assert len(str(evaluate(names[:1], small())).splitlines()) == 2
 
 
@@ -166,4 +192,7 @@ def test_evaluate_names_a_file_without_sentences(tmp_path: Path) -> None:
 def test_perplexity_beyond_the_largest_float_is_infinite() -> None:
     found = Perplexity.of(np.array([9000.0, 20.0]), sentences=1, predictions=10, unknown=0)
     assert (found.forward, found.backward) == (math.inf, pytest.approx(math.exp(2)))
-    assert PseudoPerplexity.of(np.array([9000.0]), sentences=1, predictions=10, unknown=0).value == math.inf
+    assert (
+        PseudoPerplexity.of(np.array([9000.0]), sentences=1, predictions=10, unknown=0).value
+        == math.inf
+    )

@@ -1,4 +1,6 @@
-"""Words predicted from all others of their sentence, against brute force in float64; the names of the two measures."""
+"""Words predicted from all others of their sentence, against brute force in float64; the names of
+the two measures.
+"""
 
 import json
 from collections.abc import Callable, Sequence
@@ -46,7 +48,9 @@ def model() -> Pretrained:
 def brute_force(model: Pretrained, words: Sequence[str], position: int) -> np.ndarray:
     """Log p of every word at a position whose word is replaced by the mask, by the formulas."""
     assert model.softmax is not None
-    vectors = model.bilm.token_encoder(model.bilm.token_encoder.ids(["<S>", *words, "</S>"], VOCAB)).numpy()
+    vectors = model.bilm.token_encoder(
+        model.bilm.token_encoder.ids(["<S>", *words, "</S>"], VOCAB)
+    ).numpy()
     vectors[position + 1] = model.bilm.sequence_encoder.mask.numpy()
     forward, backward = np.split(LayerOracle(model.bilm).layers(vectors)[-1, position + 1], 2)
     weight, bias = (parameter.numpy() for parameter in model.softmax.parameters())
@@ -55,16 +59,22 @@ def brute_force(model: Pretrained, words: Sequence[str], position: int) -> np.nd
 
 def log_p(model: Pretrained, words: Sequence[str]) -> list[float]:
     ids = VOCAB.ids(words).tolist()
-    return [float(brute_force(model, words, position)[number]) for position, number in enumerate(ids)]
+    return [
+        float(brute_force(model, words, position)[number]) for position, number in enumerate(ids)
+    ]
 
 
-def score_checked(model: Pretrained, words: Sequence[str], check: Callable[[], None]) -> list[float]:
+def score_checked(
+    model: Pretrained, words: Sequence[str], check: Callable[[], None]
+) -> list[float]:
     (result,) = scores(model, [words], "zeros", 1, check)
     assert isinstance(result, MaskedScore)
     return result.masked.tolist()
 
 
-def substitutes_checked(model: Pretrained, words: Sequence[str], check: Callable[[], None]) -> list[float]:
+def substitutes_checked(
+    model: Pretrained, words: Sequence[str], check: Callable[[], None]
+) -> list[float]:
     return [best.log_probability for (best,) in substitutes(words, model, top=1, check=check)]
 
 
@@ -93,7 +103,9 @@ def test_score_of_masked_words_equals_brute_force(model: Pretrained) -> None:
     for result, words in zip(results, [*SENTENCES, []], strict=True):
         assert isinstance(result, MaskedScore) and result.words == tuple(words)
         np.testing.assert_allclose(result.masked, log_p(model, words), rtol=1e-9)
-        np.testing.assert_allclose(result.surprisal, np.array(log_p(model, words)) / -np.log(2), rtol=1e-6)
+        np.testing.assert_allclose(
+            result.surprisal, np.array(log_p(model, words)) / -np.log(2), rtol=1e-6
+        )
         assert result.unknown == words.count("zebra")
     alone = measure(model, [SENTENCES[2]])
     assert isinstance(results[2], MaskedScore)
@@ -124,12 +136,14 @@ def test_substitutes_of_masked_words_equal_brute_force(model: Pretrained) -> Non
         expected = dict(zip(VOCAB.words, brute_force(model, words, position), strict=True))
         for excluded in ["<S>", "</S>", "<UNK>", *([","] if words[position] != "," else [])]:
             del expected[excluded]
-        assert [each.word for each in candidates] == sorted(expected, key=expected.__getitem__, reverse=True)
+        assert [each.word for each in candidates] == sorted(
+            expected, key=expected.__getitem__, reverse=True
+        )
         found = {each.word: each.log_probability for each in candidates}
         assert found == pytest.approx(expected, rel=1e-9)
 
 
-# --- The two measures ------------------------------------------------------------------------------------------------
+# --- The two measures -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -145,22 +159,32 @@ def test_evaluate_and_score_name_their_measure(
 ) -> None:
     save(model_of(encoder, torch.float32), tmp_path / "model")
     is_merged = encoder == "interleaved"
-    name, kind = ("pseudo-perplexity", PseudoPerplexity) if is_merged else ("perplexity", Perplexity)
+    name, kind = (
+        ("pseudo-perplexity", PseudoPerplexity) if is_merged else ("perplexity", Perplexity)
+    )
     options = ["--model", str(tmp_path / "model"), "--no-tokenize"]
 
     result = evaluate([text], tmp_path / "model", tokenize=False)
     assert type(result.total) is kind and result.measure == name
     assert main(["evaluate", str(text), *options]) == 0
     table = capsys.readouterr().out.split()
-    assert table[0] == name and ("pseudo_perplexity" in table) == is_merged and ("forward" in table) != is_merged
+    assert (
+        table[0] == name
+        and ("pseudo_perplexity" in table) == is_merged
+        and ("forward" in table) != is_merged
+    )
 
     assert main(["score", str(text), "--output", str(tmp_path / "scores.jsonl"), *options]) == 0
     assert capsys.readouterr().out.startswith(f"{name}: ")
     first = json.loads((tmp_path / "scores.jsonl").read_text().splitlines()[0])
     assert ("pseudo_perplexity" in first) == ("masked" in first) == is_merged
     assert ("perplexity" in first) == ("forward" in first) != is_merged
-    score_file(text, tmp_path / "scores.tsv", tmp_path / "model", tokenize=False, tsv=True, bits=True)
-    header, *rows = (line.split("\t") for line in (tmp_path / "scores.tsv").read_text().splitlines())
+    score_file(
+        text, tmp_path / "scores.tsv", tmp_path / "model", tokenize=False, tsv=True, bits=True
+    )
+    header, *rows = (
+        line.split("\t") for line in (tmp_path / "scores.tsv").read_text().splitlines()
+    )
     contexts = ["masked_bits"] if is_merged else ["forward_bits", "backward_bits"]
     assert header[6:] == [*contexts, "unknown"]
     assert len(rows) == 11 and {len(row) for row in rows} == {len(header)}
@@ -172,7 +196,9 @@ def test_what_a_model_does_not_predict_is_refused(model: Pretrained) -> None:
     with pytest.raises(ValueError, match="direction"):
         substitutes(["a"], model, direction="forward")
     config = replace(model.config, interleaved=InterleavedConfig(1, 8, 16, projects_layers=False))
-    model = Pretrained(BiLM(config).double(), softmax=model.softmax, vocab=VOCAB)  # as of ELMoForManyLangs
+    model = Pretrained(
+        BiLM(config).double(), softmax=model.softmax, vocab=VOCAB
+    )  # as of ELMoForManyLangs
     for call in (measure, score, lambda sentences, model: substitutes(sentences[0], model)):
         with pytest.raises(ValueError, match="cannot predict words"):
             call(*((model, SENTENCES) if call is measure else (SENTENCES, model)))

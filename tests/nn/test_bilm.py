@@ -22,7 +22,9 @@ CHARACTERS, WORDS = 7, 9
 
 @st.composite
 def configurations(draw: st.DrawFn) -> BiLMConfig:
-    filters = tuple(draw(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=3)))
+    filters = tuple(
+        draw(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=3))
+    )
     total = sum(number for _, number in filters)
     dim = draw(st.sampled_from([total, 4]))  # the first: no projection after the convolutions
     lstm = LSTMConfig(
@@ -37,7 +39,9 @@ def configurations(draw: st.DrawFn) -> BiLMConfig:
     if draw(st.integers(0, 3)) == 0:
         return BiLMConfig(lstm, None, num_words=WORDS)
     activation = draw(st.sampled_from(["relu", "tanh"]))
-    return BiLMConfig(lstm, CharCNNConfig(3, filters, draw(st.integers(0, 2)), activation, CHARACTERS))
+    return BiLMConfig(
+        lstm, CharCNNConfig(3, filters, draw(st.integers(0, 2)), activation, CHARACTERS)
+    )
 
 
 def model(config: BiLMConfig, seed: int = 0) -> BiLM:
@@ -57,7 +61,10 @@ def random_ids(config: BiLMConfig, rows: int, tokens: int, seed: int) -> Tensor:
 def random_state(bilm: BiLM, rows: int, seed: int) -> BiLMState:
     generator = torch.Generator().manual_seed(seed)
     zeros = bilm.initial_state(rows)
-    h, c = (torch.randn(part.shape, dtype=torch.float64, generator=generator) for part in (zeros.h, zeros.c))
+    h, c = (
+        torch.randn(part.shape, dtype=torch.float64, generator=generator)
+        for part in (zeros.h, zeros.c)
+    )
     return BiLMState(h, c)
 
 
@@ -76,7 +83,9 @@ def assert_equals_oracle(
         words = [oracle.word(word) for word in ids[row][mask[row]].numpy()]
         begin = (oracle.zeros(), oracle.zeros()) if state is None else of_row(state, row)
         expected, after = oracle.row(words, begin)
-        np.testing.assert_allclose(found.layers[:, row, mask[row]].detach().numpy(), expected, atol=1e-9, rtol=0)
+        np.testing.assert_allclose(
+            found.layers[:, row, mask[row]].detach().numpy(), expected, atol=1e-9, rtol=0
+        )
         assert not found.layers[:, row, ~mask[row]].any()
         for mine, theirs in zip(of_row(found.state, row), after, strict=True):
             for (h, c), (expected_h, expected_c) in zip(mine, theirs, strict=True):
@@ -85,7 +94,14 @@ def assert_equals_oracle(
 
 
 @settings(max_examples=60)
-@given(configurations(), st.integers(1, 4), st.integers(0, 6), st.booleans(), st.booleans(), st.integers(0, 2**31))
+@given(
+    configurations(),
+    st.integers(1, 4),
+    st.integers(0, 6),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 2**31),
+)
 def test_any_model_on_any_mask_equals_the_oracle(
     config: BiLMConfig, rows: int, tokens: int, carried: bool, hidden_words: bool, seed: int
 ) -> None:
@@ -113,15 +129,21 @@ def ragged_stream(bilm: BiLM) -> tuple[Tensor, Tensor, bilm_module.Packing]:
 
 
 @pytest.mark.parametrize("skips", [True, False])
-def test_dropout_falls_where_bilm_tf_lets_it_fall(monkeypatch: pytest.MonkeyPatch, skips: bool) -> None:
-    """On the input of every layer, which the skip adds as dropped, and on the last output; layer 0 is whole."""
+def test_dropout_falls_where_bilm_tf_lets_it_fall(
+    monkeypatch: pytest.MonkeyPatch, skips: bool
+) -> None:
+    """On the input of every layer, which the skip adds as dropped, and on the last output; layer 0
+    is whole.
+    """
     bilm = model(replace(TINY, lstm=replace(TINY.lstm, use_skip_connections=skips)))
     words, tokens, packing = ragged_stream(bilm)
     drops: list[Tensor] = []
 
     def drop(x: Tensor, p: float) -> Tensor:
         assert p == 0.5
-        drops.append((torch.rand(x.shape, generator=torch.Generator().manual_seed(len(drops))) < 0.5) * 2.0)
+        drops.append(
+            (torch.rand(x.shape, generator=torch.Generator().manual_seed(len(drops))) < 0.5) * 2.0
+        )
         return x * drops[-1]
 
     monkeypatch.setattr(lstm_module, "apply_dropout", drop)
@@ -133,7 +155,9 @@ def test_dropout_falls_where_bilm_tf_lets_it_fall(monkeypatch: pytest.MonkeyPatc
         assert torch.equal(found[0, d], x)
         for index, layer in enumerate(stack.layers):
             dropped = x * own[index]
-            x, _ = layer(dropped, packing, bilm.initial_state(3).of_direction(d, packing.row_order)[index])
+            x, _ = layer(
+                dropped, packing, bilm.initial_state(3).of_direction(d, packing.row_order)[index]
+            )
             x = x + dropped if skips and index > 0 else x
             expected = x * own[-1] if index == count - 1 else x
             torch.testing.assert_close(found[index + 1, d], expected, atol=1e-12, rtol=0)

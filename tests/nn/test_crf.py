@@ -40,7 +40,9 @@ def path_score(crf, scores, path):
 
 
 def all_paths(crf, scores, length):
-    return {path: path_score(crf, scores, path) for path in itertools.product(range(K), repeat=length)}
+    return {
+        path: path_score(crf, scores, path) for path in itertools.product(range(K), repeat=length)
+    }
 
 
 def test_likelihood_is_that_of_enumeration(crf, scores, mask):
@@ -70,7 +72,9 @@ def test_padding_changes_nothing(crf, scores, mask):
     tags = torch.ones(mask.shape, dtype=torch.int64)
     noisy = torch.where(mask[..., None], scores, 1e3)
     garbage = torch.where(mask, tags, -100)
-    torch.testing.assert_close(crf.log_likelihood(noisy, garbage, mask), crf.log_likelihood(scores, tags, mask))
+    torch.testing.assert_close(
+        crf.log_likelihood(noisy, garbage, mask), crf.log_likelihood(scores, tags, mask)
+    )
     assert torch.equal(crf.decode(noisy, mask), crf.decode(scores, mask))
 
 

@@ -31,11 +31,15 @@ def ids() -> Tensor:
 def test_boundaries_stand_around_the_words_of_each_row() -> None:
     explicit = encode_sentences([["<S>", *sentence, "</S>"] for sentence in SENTENCES])
     np.testing.assert_array_equal(add_boundaries(ids(), tiny().token_encoder).numpy(), explicit)
-    padded = add_boundaries(torch.tensor([[2, 3, 5], [9, 0, 0], [0, 0, 0]]), BiLM(WORD_IDS).token_encoder)
+    padded = add_boundaries(
+        torch.tensor([[2, 3, 5], [9, 0, 0], [0, 0, 0]]), BiLM(WORD_IDS).token_encoder
+    )
     assert padded.tolist() == [[4, 2, 3, 5, 8], [4, 9, 8, 0, 0], [4, 8, 0, 0, 0]]
 
 
-@pytest.mark.parametrize("config", [BiLMConfig.preset("tiny"), WORD_IDS], ids=["characters", "words"])
+@pytest.mark.parametrize(
+    "config", [BiLMConfig.preset("tiny"), WORD_IDS], ids=["characters", "words"]
+)
 def test_representations_are_mixes_of_the_layers_between_the_boundaries(config: BiLMConfig) -> None:
     elmo, batch = Elmo(BiLM(config), num_mixes=2).eval(), ids()
     if config is WORD_IDS:
@@ -61,10 +65,14 @@ def test_state_is_an_argument_and_a_result() -> None:
     elmo = Elmo(tiny()).eval()
     first = elmo(ids())
     second, again = elmo(ids(), first.state), elmo(ids())
-    assert torch.equal(first.representations[0], again.representations[0])  # nothing hides in the module
+    assert torch.equal(
+        first.representations[0], again.representations[0]
+    )  # nothing hides in the module
     assert not torch.allclose(first.representations[0], second.representations[0])
     expected = (
-        elmo.bilm(add_boundaries(ids(), elmo.bilm.token_encoder), state=first.state).layers[:, 0, 1:4].mean(dim=0)
+        elmo.bilm(add_boundaries(ids(), elmo.bilm.token_encoder), state=first.state)
+        .layers[:, 0, 1:4]
+        .mean(dim=0)
     )
     torch.testing.assert_close(second.representations[0][0], expected)
 
@@ -73,7 +81,10 @@ def test_a_frozen_bilm_gets_no_gradient_and_its_mixes_do() -> None:
     elmo = Elmo(tiny())
     out = elmo(ids()).representations[0]
     out.square().sum().backward()
-    assert all(parameter.grad is None and not parameter.requires_grad for parameter in elmo.bilm.parameters())
+    assert all(
+        parameter.grad is None and not parameter.requires_grad
+        for parameter in elmo.bilm.parameters()
+    )
     assert elmo.mixes[0].weights.grad is not None and elmo.mixes[0].weights.grad.any()
 
 
@@ -107,7 +118,9 @@ def test_weights_written_past_the_counters_are_prepacked_again_when_asked() -> N
     torch.testing.assert_close(elmo(ids()).representations[0], expected)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 5e-3), (torch.float64, 1e-5)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 5e-3), (torch.float64, 1e-5)]
+)
 @pytest.mark.parametrize("freeze", [True, False])
 def test_elmo_in_another_number_type_gives_representations_of_that_type(
     dtype: torch.dtype, tolerance: float, freeze: bool
@@ -116,7 +129,9 @@ def test_elmo_in_another_number_type_gives_representations_of_that_type(
     elmo = Elmo(tiny(), freeze=freeze).to(dtype).eval()
     (found,) = elmo(ids()).representations
     assert found.dtype == dtype
-    torch.testing.assert_close(found.float(), expected, atol=tolerance * float(expected.abs().max()), rtol=0)
+    torch.testing.assert_close(
+        found.float(), expected, atol=tolerance * float(expected.abs().max()), rtol=0
+    )
     found.sum().backward()
     assert all(weight.grad is not None for weight in elmo.parameters() if weight.requires_grad)
 
@@ -124,7 +139,9 @@ def test_elmo_in_another_number_type_gives_representations_of_that_type(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the compiler itself
 def test_a_compiled_elmo_takes_batches_of_any_shape_and_leaves_the_bilm_as_it_is() -> None:
-    """Traced into the kernels, the biLM would be compiled in many pieces, and anew for each shape."""
+    """Traced into the kernels, the biLM would be compiled in many pieces, and anew for each
+    shape.
+    """
     elmo, pieces = Elmo(tiny()).eval(), []
     compiled, bilm = (
         torch.compile(elmo, backend="aot_eager"),
@@ -132,7 +149,9 @@ def test_a_compiled_elmo_takes_batches_of_any_shape_and_leaves_the_bilm_as_it_is
     )
     for sentences in SHAPES:
         batch = batch_to_ids(sentences)
-        torch.testing.assert_close(compiled(batch).representations[0], elmo(batch).representations[0])
+        torch.testing.assert_close(
+            compiled(batch).representations[0], elmo(batch).representations[0]
+        )
         torch.testing.assert_close(bilm(batch).layers, elmo.bilm(batch).layers)
     assert not pieces
 
@@ -159,7 +178,9 @@ def test_several_mixes_learn_apart() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert elmo.penalty(0.1).item() == pytest.approx(0.1 * sum(mix.weights.square().sum().item() for mix in elmo.mixes))
+    assert elmo.penalty(0.1).item() == pytest.approx(
+        0.1 * sum(mix.weights.square().sum().item() for mix in elmo.mixes)
+    )
     assert not torch.allclose(elmo.mixes[0].gamma, elmo.mixes[1].gamma)
     assert not torch.allclose(elmo.mixes[0].weights, elmo.mixes[1].weights)
     assert all(torch.equal(value, before[name]) for name, value in elmo.bilm.state_dict().items())
@@ -212,7 +233,9 @@ def test_gradients_reach_a_state() -> None:
         (ids() * (ids() != 261), IndexError, "characters"),
     ],
 )
-def test_ids_that_are_no_words_of_the_model_are_refused(wrong: Any, error: type[Exception], word: str) -> None:
+def test_ids_that_are_no_words_of_the_model_are_refused(
+    wrong: Any, error: type[Exception], word: str
+) -> None:
     with pytest.raises(error, match=word):
         Elmo(tiny())(wrong)
 

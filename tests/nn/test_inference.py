@@ -1,4 +1,6 @@
-"""The prepacked biLM against NumPy in float64 and the reference backend, whatever is done to its weights meanwhile."""
+"""The prepacked biLM against NumPy in float64 and the reference backend, whatever is done to its
+weights meanwhile.
+"""
 
 import copy
 import dataclasses
@@ -30,7 +32,9 @@ CONFIGS = {
     "no highway": BiLMConfig(LSTM, dataclasses.replace(CHARACTERS, num_highway=0)),
     "tanh": BiLMConfig(LSTM, dataclasses.replace(CHARACTERS, activation="tanh")),
     "no character projection": BiLMConfig(dataclasses.replace(LSTM, projection_dim=40), CHARACTERS),
-    "no projections": BiLMConfig(dataclasses.replace(LSTM, projection_dim=40, cell_dim=40), CHARACTERS),
+    "no projections": BiLMConfig(
+        dataclasses.replace(LSTM, projection_dim=40, cell_dim=40), CHARACTERS
+    ),
     "no clips": BiLMConfig(dataclasses.replace(LSTM, cell_clip=None, proj_clip=None), CHARACTERS),
     "no skips": BiLMConfig(dataclasses.replace(LSTM, use_skip_connections=False), CHARACTERS),
     "three layers": BiLMConfig(dataclasses.replace(LSTM, num_layers=3), CHARACTERS),
@@ -38,7 +42,14 @@ CONFIGS = {
     "odd sizes": BiLMConfig(dataclasses.replace(LSTM, cell_dim=19, projection_dim=7), CHARACTERS),
     "word ids": BiLMConfig(LSTM, None, num_words=30),
 }
-SENTENCES = [["a", "bc", "a"], [], ["", "x" * 60, "naïve", "词"], ["bc"], *([w] for w in "defghi"), list("aabcdefgh")]
+SENTENCES = [
+    ["a", "bc", "a"],
+    [],
+    ["", "x" * 60, "naïve", "词"],
+    ["bc"],
+    *([w] for w in "defghi"),
+    list("aabcdefgh"),
+]
 
 
 def draw_bilm(config: BiLMConfig) -> BiLM:
@@ -90,9 +101,15 @@ def test_layers_are_those_of_the_definition(config: BiLMConfig, start: str) -> N
     state = random_state(bilm, 1 if start == "warm" else rows) if start != "zeros" else None
     vectors = torch.randn(len(text.words), config.lstm.projection_dim)
     before, begin = (state, None) if start == "carried" else (None, state)
-    streams, after = prepack(bilm, torch.float32).run(vectors, text.tokens, text.text.packing, before, begin)
+    streams, after = prepack(bilm, torch.float32).run(
+        vectors, text.tokens, text.text.packing, before, begin
+    )
     oracle = Oracle(bilm)
-    states = [tuple(of_row(state, d, row) for d in range(2)) for row in range(rows)] if before is not None else []
+    states = (
+        [tuple(of_row(state, d, row) for d in range(2)) for row in range(rows)]
+        if before is not None
+        else []
+    )
 
     layers = torch.stack([text.text.unpack(stream) for stream in streams])
     ends = np.cumsum(text.lengths)
@@ -124,7 +141,8 @@ def test_the_bundled_model_on_real_text(dtype: torch.dtype) -> None:
         exact = bilm.double()
         expected = exact.run(exact.word_vectors(text.words), text.tokens, text.text.packing)[0]
     if dtype == torch.float32:
-        # The rounding of float32 in a paragraph of some hundred words: 4e-6 for the specification, 1e-5 here.
+        # The rounding of float32 in a paragraph of some hundred words: 4e-6 for the specification,
+        # 1e-5 here.
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=3e-5)
     for layer, of_reference in zip(found, expected, strict=True):
         cosines = torch.cosine_similarity(layer.double(), of_reference.double(), dim=-1)
@@ -135,7 +153,9 @@ def test_the_bundled_model_on_real_text(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("backend_name", ["reference", *FAST_BACKENDS])
-def test_every_backend_and_type_prepacks(backend_name: str, dtype: torch.dtype, backend: Callable[[str], None]) -> None:
+def test_every_backend_and_type_prepacks(
+    backend_name: str, dtype: torch.dtype, backend: Callable[[str], None]
+) -> None:
     backend(backend_name)
     plain = InterleavedConfig(cell_dim=20, projection_dim=6, projects_layers=False)
     merged = BiLMConfig(None, CHARACTERS, interleaved=plain)
@@ -158,7 +178,9 @@ def test_errors_are_those_of_the_bilm_which_stays_as_it_is() -> None:
     bilm, text = draw_bilm(CONFIGS["as published"]), block(3, reset=False)
     before = copy.deepcopy(bilm.state_dict())
     ready, vectors = prepack(bilm, torch.float32), torch.randn(len(text.words), 6)
-    assert not list(ready.parameters()) and all(parameter.requires_grad for parameter in bilm.parameters())
+    assert not list(ready.parameters()) and all(
+        parameter.requires_grad for parameter in bilm.parameters()
+    )
     assert all(map(torch.equal, bilm.state_dict().values(), before.values()))
     for model in (bilm, ready):
         for wrong in (random_state(bilm, 2), random_state(draw_bilm(CONFIGS["three layers"]), 3)):
@@ -187,7 +209,11 @@ def test_prepacked_bilm_is_neither_saved_nor_moved_nor_prepacked_for_another_typ
     prepacked = prepack(draw_bilm(CONFIGS["as published"]), torch.float32)
     assert prepacked.to(CPU).float() is prepacked  # nothing to do
     assert prepack(prepacked, None) is prepack(prepacked, torch.float32) is prepacked
-    calls = [lambda: prepacked.to("meta"), lambda: nn.ModuleList([prepacked]).half(), prepacked.state_dict]
+    calls = [
+        lambda: prepacked.to("meta"),
+        lambda: nn.ModuleList([prepacked]).half(),
+        prepacked.state_dict,
+    ]
     for call in (*calls, lambda: prepack(prepacked, torch.bfloat16)):
         with pytest.raises(ValueError, match="prepacked for"):
             call()
@@ -201,7 +227,7 @@ def test_it_can_be_sent_to_another_process(name: str) -> None:
     assert torch.equal(pickle.loads(pickle.dumps(made)).token_encoder(ids), made.token_encoder(ids))
 
 
-# --- Weights that change ---------------------------------------------------------------------------------------------
+# --- Weights that change --------------------------------------------------------------------------
 
 
 def frozen(config: BiLMConfig = CONFIGS["as published"], seed: int = 1) -> BiLM:
@@ -212,13 +238,17 @@ def frozen(config: BiLMConfig = CONFIGS["as published"], seed: int = 1) -> BiLM:
 
 @torch.no_grad()
 def assert_layers(prepacked: Prepacked, bilm: BiLM) -> Tensor:
-    """Layers and state are those of the specification, from zeros and from a state; returns the layers."""
+    """Layers and state are those of the specification, from zeros and from a state; returns the
+    layers.
+    """
     ids = bilm.token_encoder.ids(["<S>", "a", "naïve", "a", "x" * 60, "</S>"])[None]
     for state in (None, random_state(bilm, 1)):
         found = prepacked.bilm([*bilm.parameters()], lambda: bilm)(ids, state=state)
         with on_specification():
             expected = bilm(ids, state=state)
-        for left, right in zip((found.layers, found.state.h), (expected.layers, expected.state.h), strict=True):
+        for left, right in zip(
+            (found.layers, found.state.h), (expected.layers, expected.state.h), strict=True
+        ):
             torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)
     return found.layers
 

@@ -24,7 +24,9 @@ def as_torch_has_it(merged: InterleavedLSTM) -> nn.LSTM:
         for parameter in lstm.parameters():
             parameter.zero_()
         for index in range(merged.config.num_layers):
-            for stack, suffix in zip(merged.stacks, (f"l{index}", f"l{index}_reverse"), strict=True):
+            for stack, suffix in zip(
+                merged.stacks, (f"l{index}", f"l{index}_reverse"), strict=True
+            ):
                 layer = stack["layers"][index]
                 getattr(lstm, f"weight_ih_{suffix}").copy_(gates_of_torch(layer.input_weight))
                 getattr(lstm, f"weight_hh_{suffix}").copy_(gates_of_torch(layer.recurrent_weight))
@@ -38,11 +40,14 @@ def packed(rows: list[int], reset: bool) -> PackedText:
 
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize(
-    ("rows", "reset"), [([0, 1, 0, 1, 1, 0], True), ([0, 0, 0, 0, 0, 0], True), (list(range(6)), False)]
+    ("rows", "reset"),
+    [([0, 1, 0, 1, 1, 0], True), ([0, 0, 0, 0, 0, 0], True), (list(range(6)), False)],
 )
 def test_each_sentence_is_as_in_torch(rows: list[int], reset: bool, gradients: bool) -> None:
     torch.manual_seed(0)
-    merged = InterleavedLSTM(InterleavedConfig(3, HIDDEN, DIM, forget_bias=0.0, projects_layers=False))
+    merged = InterleavedLSTM(
+        InterleavedConfig(3, HIDDEN, DIM, forget_bias=0.0, projects_layers=False)
+    )
     for name, parameter in merged.stacks.named_parameters():
         if name.endswith("bias"):
             nn.init.normal_(parameter)
@@ -54,7 +59,9 @@ def test_each_sentence_is_as_in_torch(rows: list[int], reset: bool, gradients: b
         found = text.unpack(merged(tokens, streams, text.packing, state, None, 0.0)[0][0])
         for vectors, sentence in zip(found.split(LENGTHS), tokens.split(LENGTHS), strict=True):
             directions = lstm(sentence[None])[0][0].split(HIDDEN, dim=1)
-            torch.testing.assert_close(vectors, torch.cat(list(map(merged.top_projection, directions)), dim=1))
+            torch.testing.assert_close(
+                vectors, torch.cat(list(map(merged.top_projection, directions)), dim=1)
+            )
     if gradients:
         found.sum().backward()
         assert all(parameter.grad is not None for parameter in merged.parameters())

@@ -21,12 +21,21 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return np.exp(x) / np.exp(x).sum()
 
 
-def mixed(layers: Tensor, weights: np.ndarray, gamma: float, mask: Tensor | None = None) -> np.ndarray:
-    """gamma * sum_j softmax(weights)_j h_j; with a mask, of layers with mean 0 and variance 1 over its words."""
+def mixed(
+    layers: Tensor, weights: np.ndarray, gamma: float, mask: Tensor | None = None
+) -> np.ndarray:
+    """gamma * sum_j softmax(weights)_j h_j; with a mask, of layers with mean 0 and variance 1 over
+    its words.
+    """
     x = layers.double().numpy()
     if mask is not None:
         real = [layer[mask.numpy()] for layer in x]
-        x = np.stack([(layer - r.mean()) / np.sqrt(r.var() + 1e-12) for layer, r in zip(x, real, strict=True)])
+        x = np.stack(
+            [
+                (layer - r.mean()) / np.sqrt(r.var() + 1e-12)
+                for layer, r in zip(x, real, strict=True)
+            ]
+        )
     return gamma * np.einsum("l,lbtd->btd", softmax(weights), x)
 
 
@@ -38,14 +47,18 @@ def test_mix_equals_numpy(layer_norm: bool) -> None:
         mix.weights.copy_(torch.from_numpy(weights))
         mix.gamma.fill_(1.7)
     expected = mixed(layers, weights, 1.7, mask if layer_norm else None)
-    np.testing.assert_allclose(mix(layers, mask)[mask].detach().numpy(), expected[mask.numpy()], rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(
+        mix(layers, mask)[mask].detach().numpy(), expected[mask.numpy()], rtol=2e-5, atol=2e-5
+    )
 
 
 def test_layer_norm_in_float64_keeps_its_digits() -> None:
     layers, mask = batch()
     mix = ScalarMix(3, layer_norm=True).double()
     expected = mixed(layers, np.zeros(3), 1.0, mask)
-    np.testing.assert_allclose(mix(layers.double(), mask)[mask].detach().numpy(), expected[mask.numpy()], rtol=1e-12)
+    np.testing.assert_allclose(
+        mix(layers.double(), mask)[mask].detach().numpy(), expected[mask.numpy()], rtol=1e-12
+    )
 
 
 def test_fixed_weights_go_through_the_softmax_and_never_learn() -> None:
@@ -53,7 +66,9 @@ def test_fixed_weights_go_through_the_softmax_and_never_learn() -> None:
     mix = ScalarMix(3, fixed_weights=[1.0, 0.0, -1.0])
     assert not any(parameter.requires_grad for parameter in mix.parameters())
     assert not mix(layers).requires_grad
-    np.testing.assert_allclose(mix(layers).numpy(), mixed(layers, np.array([1.0, 0.0, -1.0]), 1.0), rtol=2e-5)
+    np.testing.assert_allclose(
+        mix(layers).numpy(), mixed(layers, np.array([1.0, 0.0, -1.0]), 1.0), rtol=2e-5
+    )
 
 
 def test_the_penalty_is_on_weights_before_the_softmax() -> None:

@@ -1,4 +1,6 @@
-"""Every sequence encoder against its formulas in float64, finite differences, and itself in other batches."""
+"""Every sequence encoder against its formulas in float64, finite differences, and itself in other
+batches.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -23,7 +25,8 @@ from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
 from elmokit.ops.packing import Packing, pack_sentences
 
-# Shorter than the context of the Transformer and than the width of the convolutions, as long, and several times longer.
+# Shorter than the context of the Transformer and than the width of the convolutions, as long, and
+# several times longer.
 LENGTHS = [3, 1, 17, 5, 6, 2, 4, 33, 16]
 SENTENCES = random_sentences(LENGTHS)
 ROWS = {"mixed": [0, 1, 0, 1, 1, 0, 2, 3, 2], "one row": [0] * 9, "a row each": list(range(9))}
@@ -46,7 +49,9 @@ def run(
     lengths = list(map(len, sentences))
     text = pack_sentences(lengths, rows, max(rows) + 1, reset)
     tokens = text.to_streams(torch.cat([*sentences]).expand(2, -1))
-    layers, after = bilm.run(word_vectors(bilm) if words is None else words, tokens, text.packing, state, start)
+    layers, after = bilm.run(
+        word_vectors(bilm) if words is None else words, tokens, text.packing, state, start
+    )
     return [*torch.stack([text.unpack(layer) for layer in layers]).split(lengths, dim=1)], after
 
 
@@ -62,8 +67,13 @@ def test_layers_of_packed_sentences_equal_the_formulas(name: str, rows: str) -> 
     oracle, words = LayerOracle(bilm), word_vectors(bilm).numpy()
     found, _ = run(bilm, SENTENCES, ROWS[rows], reset=rows != "a row each")
     for sentence, layers in zip(SENTENCES, found, strict=True):
-        np.testing.assert_allclose(layers.numpy(), oracle.layers(words[sentence.numpy()]), rtol=1e-9, atol=1e-9)
-        assert len(layers) == bilm.config.num_representations and layers.shape[2] == bilm.config.output_dim
+        np.testing.assert_allclose(
+            layers.numpy(), oracle.layers(words[sentence.numpy()]), rtol=1e-9, atol=1e-9
+        )
+        assert (
+            len(layers) == bilm.config.num_representations
+            and layers.shape[2] == bilm.config.output_dim
+        )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -78,7 +88,10 @@ def test_vectors_of_a_sentence_are_the_same_in_any_batch(name: str) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_gradients_equal_finite_differences(name: str) -> None:
     bilm = random_bilm(name, scale=0.4).requires_grad_(True)
-    sentences, names = random_sentences([7, 2, 1]), [name for name, _ in bilm.sequence_encoder.named_parameters()]
+    sentences, names = (
+        random_sentences([7, 2, 1]),
+        [name for name, _ in bilm.sequence_encoder.named_parameters()],
+    )
     names = [name for name in names if name != "mask"]  # which only training reads
 
     def layers(words: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
@@ -91,7 +104,9 @@ def test_gradients_equal_finite_differences(name: str) -> None:
 
     torch.manual_seed(0)  # for gradcheck's directions too
     words = torch.randn(NUM_WORDS, DIM, dtype=torch.float64, requires_grad=True)
-    parameters = [bilm.sequence_encoder.get_parameter(name).detach().requires_grad_() for name in names]
+    parameters = [
+        bilm.sequence_encoder.get_parameter(name).detach().requires_grad_() for name in names
+    ]
     assert torch.autograd.gradcheck(layers, (words, *parameters), fast_mode=True)
 
 
@@ -134,7 +149,7 @@ def test_a_transformer_sees_as_far_as_its_context() -> None:
     assert differs.nonzero().flatten().tolist() == list(range(3, 3 + reach + 1))
 
 
-# --- State -----------------------------------------------------------------------------------------------------------
+# --- State ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cuts", [[13, 27], [1, 2, 3], list(range(1, 40))])
@@ -143,7 +158,8 @@ def test_text_in_windows_that_carry_state_is_as_the_whole(name: str, cuts: list[
     bilm, rows = random_bilm(name), random_sentences([40, 40, 40])
     whole, last = run(bilm, rows, [0, 1, 2], reset=False)
     state, pieces = bilm.initial_state(3), []
-    # The backward direction goes on from what it has read before, so that its windows come from the end.
+    # The backward direction goes on from what it has read before, so that its windows come from the
+    # end.
     for begin, end in zip([0, *cuts], [*cuts, 40], strict=True):
         text = pack_sentences([end - begin] * 3, [0, 1, 2], 3, reset=False)
         forward = torch.cat([row[begin:end] for row in rows])
@@ -173,7 +189,12 @@ def test_rows_without_a_word_keep_their_state(name: str) -> None:
     bilm = random_bilm(name)
     _, state = run(bilm, random_sentences([4, 2, 9]), [0, 1, 2])
     text = pack_sentences([3], [1], 3, reset=False)
-    _, after = bilm.run(word_vectors(bilm), text.to_streams(torch.tensor([1, 2, 3]).expand(2, -1)), text.packing, state)
+    _, after = bilm.run(
+        word_vectors(bilm),
+        text.to_streams(torch.tensor([1, 2, 3]).expand(2, -1)),
+        text.packing,
+        state,
+    )
     for part, before in ((after.h, state.h), (after.c, state.c)):
         assert torch.equal(part[:, :, [0, 2]], before[:, :, [0, 2]])
     assert not torch.equal(after.h[:, :, 1], state.h[:, :, 1])
@@ -183,18 +204,24 @@ def test_rows_without_a_word_keep_their_state(name: str) -> None:
 def test_a_state_of_other_rows_or_another_model_is_refused(name: str) -> None:
     bilm = random_bilm(name)
     lstm = random_bilm("lstm" if name != "lstm" else "gated_cnn")
-    for given in ({"state": bilm.initial_state(2)}, {"state": lstm.initial_state(1)}, {"start": lstm.initial_state(1)}):
+    for given in (
+        {"state": bilm.initial_state(2)},
+        {"state": lstm.initial_state(1)},
+        {"start": lstm.initial_state(1)},
+    ):
         with pytest.raises(ValueError, match="the state of 1 rows"):
             run(bilm, random_sentences([3]), [0], **given)
 
 
-# --- Use -------------------------------------------------------------------------------------------------------------
+# --- Use ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_no_word_at_all_gives_no_vector(name: str) -> None:
     bilm = random_bilm(name)
-    layers, _ = bilm.run(word_vectors(bilm), torch.zeros(2, 0, dtype=torch.int64), Packing.rectangle(0, 2))
+    layers, _ = bilm.run(
+        word_vectors(bilm), torch.zeros(2, 0, dtype=torch.int64), Packing.rectangle(0, 2)
+    )
     assert layers.shape == (bilm.config.num_representations, 2, 0, DIM)
     assert bilm(torch.zeros(2, 3, dtype=torch.int64)).layers.abs().sum() == 0
 
@@ -210,7 +237,12 @@ def test_prepacked_layers_are_near_the_exact_ones(
     expected, _ = run(bilm, SENTENCES, ROWS["mixed"])
     prepacked = prepack(bilm if dtype == torch.float64 else bilm.float(), dtype)
     found, _ = run(prepacked, SENTENCES, ROWS["mixed"])
-    tolerance = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}[dtype]
+    tolerance = {
+        torch.float64: 1e-10,
+        torch.float32: 1e-5,
+        torch.float16: 1e-2,
+        torch.bfloat16: 5e-2,
+    }[dtype]
     for exact, layers in zip(expected, found, strict=True):
         assert layers.dtype == torch.promote_types(dtype, torch.float32)
         assert (layers - exact).norm() < tolerance * exact.norm()
@@ -230,7 +262,9 @@ def test_int8_layers_are_near_the_exact_ones(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_layers_under_autocast_are_float32_and_have_gradients(name: str, dtype: torch.dtype) -> None:
+def test_layers_under_autocast_are_float32_and_have_gradients(
+    name: str, dtype: torch.dtype
+) -> None:
     bilm = random_bilm(name, scale=0.3).float().requires_grad_(True)
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         found, _ = run(bilm, SENTENCES, ROWS["mixed"])
@@ -238,9 +272,13 @@ def test_layers_under_autocast_are_float32_and_have_gradients(name: str, dtype: 
     assert all(layers.dtype == torch.float32 for layers in found)
     exact, _ = run(bilm.double(), SENTENCES, ROWS["mixed"])
     for layers, expected in zip(found, exact, strict=True):
-        assert (layers - expected).norm() < (0.05 if dtype == torch.bfloat16 else 1e-5) * expected.norm()
+        assert (layers - expected).norm() < (
+            0.05 if dtype == torch.bfloat16 else 1e-5
+        ) * expected.norm()
     with_gradients = {name for name, weight in bilm.named_parameters() if weight.grad is not None}
-    assert {name for name, _ in bilm.named_parameters()} - with_gradients <= {"sequence_encoder.mask"}
+    assert {name for name, _ in bilm.named_parameters()} - with_gradients <= {
+        "sequence_encoder.mask"
+    }
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -248,7 +286,10 @@ def test_dropout_is_drawn_and_spares_the_token_layer(name: str) -> None:
     bilm, text = random_bilm(name), pack_sentences([20], [0], 1, reset=True)
     tokens = text.to_streams(random_sentences([20])[0].expand(2, -1))
     torch.manual_seed(1)
-    runs = [bilm.run(word_vectors(bilm), tokens, text.packing, dropout=dropout)[0] for dropout in (0.0, 0.5, 0.5)]
+    runs = [
+        bilm.run(word_vectors(bilm), tokens, text.packing, dropout=dropout)[0]
+        for dropout in (0.0, 0.5, 0.5)
+    ]
     assert not torch.equal(runs[0][-1], runs[1][-1]) and not torch.equal(runs[1][-1], runs[2][-1])
     if bilm.config.num_representations > 1:
         assert torch.equal(runs[0][0], runs[1][0])

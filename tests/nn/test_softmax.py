@@ -71,7 +71,9 @@ def test_expected_counts_equal_those_of_tensorflow(
     torch.testing.assert_close(found.float(), golden[counts].flatten(), rtol=1e-6, atol=0)
 
 
-def one_by_one(uniforms: Iterator[float], num_classes: int, num_samples: int) -> tuple[list[int], int]:
+def one_by_one(
+    uniforms: Iterator[float], num_classes: int, num_samples: int
+) -> tuple[list[int], int]:
     """The sampler as it is defined: draw a class at a time until enough distinct ones have come."""
     found: list[int] = []
     for tries, uniform in enumerate(uniforms, start=1):
@@ -91,8 +93,12 @@ def uniforms_of(seed: int, at_once: int) -> Iterator[float]:
 
 @pytest.mark.parametrize(("num_classes", "num_samples"), [(1000, 30), (40, 30), (12, 12), (3, 1)])
 @pytest.mark.parametrize("seed", range(5))
-def test_samples_are_the_first_distinct_draws(num_classes: int, num_samples: int, seed: int) -> None:
-    samples = LogUniformSampler(num_classes, num_samples).sample(torch.Generator().manual_seed(seed))
+def test_samples_are_the_first_distinct_draws(
+    num_classes: int, num_samples: int, seed: int
+) -> None:
+    samples = LogUniformSampler(num_classes, num_samples).sample(
+        torch.Generator().manual_seed(seed)
+    )
     ids, num_tries = one_by_one(uniforms_of(seed, 4 * num_samples), num_classes, num_samples)
     assert samples.ids.tolist() == ids
     assert samples.num_tries == num_tries
@@ -136,7 +142,9 @@ def test_gradients_of_sampled_losses_equal_plain_torch() -> None:
     softmax, sampler = FullSoftmax(20, 4), LogUniformSampler(20, 8)
     samples = [sampler.sample(torch.Generator().manual_seed(seed)) for seed in range(2)]
     targets = torch.tensor([[0, 1, 2, 13, 19, 0], [5, 0, 19, 19, 1, 3]])
-    assert all(torch.isin(one, drawn.ids).any() for one, drawn in zip(targets, samples, strict=True))
+    assert all(
+        torch.isin(one, drawn.ids).any() for one, drawn in zip(targets, samples, strict=True)
+    )
 
     def by_definition(hidden: Tensor, targets: Tensor, samples: Samples) -> Tensor:
         def logits(ids: Tensor) -> Tensor:
@@ -147,8 +155,12 @@ def test_gradients_of_sampled_losses_equal_plain_torch() -> None:
         negatives = logits(samples.ids).masked_fill(targets[:, None] == samples.ids, -torch.inf)
         return -F.log_softmax(torch.cat([true[:, None], negatives], dim=1), dim=1)[:, 0]
 
-    found = gradients(softmax, lambda hidden: softmax.sampled_losses(hidden, targets, samples, sampler))
-    expected = gradients(softmax, lambda hidden: torch.stack(list(map(by_definition, hidden, targets, samples))))
+    found = gradients(
+        softmax, lambda hidden: softmax.sampled_losses(hidden, targets, samples, sampler)
+    )
+    expected = gradients(
+        softmax, lambda hidden: torch.stack(list(map(by_definition, hidden, targets, samples)))
+    )
     for left, right in zip(found, expected, strict=True):
         torch.testing.assert_close(left, right, atol=1e-5, rtol=0)
 
@@ -156,5 +168,7 @@ def test_gradients_of_sampled_losses_equal_plain_torch() -> None:
 def test_a_lone_sample_that_is_the_target_costs_nothing() -> None:
     softmax, sampler = FullSoftmax(5, 4), LogUniformSampler(5, 1)
     samples, targets = Samples(torch.tensor([2]), num_tries=1), torch.full((2, 6), 2)
-    found = gradients(softmax, lambda hidden: softmax.sampled_losses(hidden, targets, [samples] * 2, sampler))
+    found = gradients(
+        softmax, lambda hidden: softmax.sampled_losses(hidden, targets, [samples] * 2, sampler)
+    )
     assert all(not gradient.any() for gradient in found)

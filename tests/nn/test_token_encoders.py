@@ -14,7 +14,11 @@ def test_trimmed_characters_give_the_very_same_vectors() -> None:
     config = CharCNNConfig(4, ((1, 3), (2, 4), (7, 5)), num_highway=2)
     encoder = CharCNN(config, 6).double()
     random_weights(encoder, seed=5)
-    words = ["<S>", "</S>", *(("né" * 30).encode()[:length].decode("utf-8", "ignore") for length in range(61))]
+    words = [
+        "<S>",
+        "</S>",
+        *(("né" * 30).encode()[:length].decode("utf-8", "ignore") for length in range(61)),
+    ]
     whole = encoder(torch.from_numpy(encode_words(words)))
     for word, expected in zip(words, whole, strict=True):
         trimmed = torch.from_numpy(encode_words([word], widest_filter=config.widest_filter))
@@ -40,7 +44,9 @@ def test_ids_are_padded_to_few_shapes_and_keep_their_vectors(length: int) -> Non
 
 
 @pytest.mark.parametrize("carry_bias", [-40.0, 40.0])
-def test_a_closed_highway_passes_its_input_on_and_an_open_one_transforms_it(carry_bias: float) -> None:
+def test_a_closed_highway_passes_its_input_on_and_an_open_one_transforms_it(
+    carry_bias: float,
+) -> None:
     highway, x = Highway(3), torch.randn(5, 3)
     random_weights(highway, seed=1, scale=0.1)
     with torch.no_grad():
@@ -52,13 +58,17 @@ def test_a_closed_highway_passes_its_input_on_and_an_open_one_transforms_it(carr
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_initialisation_is_that_of_bilm_tf(activation: str) -> None:
     torch.manual_seed(0)
-    encoder = CharCNN(CharCNNConfig(16, ((2, 300), (5, 400)), num_highway=1, activation=activation), 100)
+    encoder = CharCNN(
+        CharCNNConfig(16, ((2, 300), (5, 400)), num_highway=1, activation=activation), 100
+    )
     assert 0.97 < encoder.char_embedding.abs().max() <= 1
     for conv in encoder.convolutions:
         if activation == "relu":
             assert 0.049 < conv.weight.abs().max() <= 0.05
         else:
-            assert conv.weight.std().item() == pytest.approx((conv.weight.shape[2] * 16) ** -0.5, rel=0.03)
+            assert conv.weight.std().item() == pytest.approx(
+                (conv.weight.shape[2] * 16) ** -0.5, rel=0.03
+            )
         assert not conv.bias.any()
     gates, projection = encoder.highways[0].gates, encoder.projection
     assert gates.weight.std().item() == pytest.approx(700**-0.5, rel=0.03)

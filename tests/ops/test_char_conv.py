@@ -1,4 +1,6 @@
-"""The character convolutions, from tables and as products, against plain convolutions in float64."""
+"""The character convolutions, from tables and as products, against plain convolutions in
+float64.
+"""
 
 from collections.abc import Callable
 
@@ -31,10 +33,14 @@ def in_dtype(filters: CharFilters, dtype: torch.dtype) -> CharFilters:
     def of(tensor: Tensor) -> Tensor:
         return tensor.detach().to(dtype).requires_grad_()
 
-    return CharFilters(of(filters.embedding), *([of(part) for part in parts] for parts in filters[1:]))
+    return CharFilters(
+        of(filters.embedding), *([of(part) for part in parts] for parts in filters[1:])
+    )
 
 
-def draw(filters: tuple[tuple[int, int], ...] = FILTERS, num_characters: int = 261, seed: int = 0) -> CharFilters:
+def draw(
+    filters: tuple[tuple[int, int], ...] = FILTERS, num_characters: int = 261, seed: int = 0
+) -> CharFilters:
     generator = torch.Generator().manual_seed(seed)
 
     def leaf(*shape: int, terms: int = 1) -> Tensor:
@@ -47,7 +53,9 @@ def draw(filters: tuple[tuple[int, int], ...] = FILTERS, num_characters: int = 2
 def plainly(ids: Tensor, weights: CharFilters) -> Tensor:
     characters = F.embedding(ids, weights.embedding).transpose(1, 2)
     pairs = zip(weights.weights, weights.biases, strict=True)
-    return torch.cat([F.conv1d(characters, weight, bias).amax(dim=2) for weight, bias in pairs], dim=1)
+    return torch.cat(
+        [F.conv1d(characters, weight, bias).amax(dim=2) for weight, bias in pairs], dim=1
+    )
 
 
 def characters_of(words: list[str], widest: int | None = None) -> Tensor:
@@ -68,7 +76,9 @@ def assert_equal_to_plain(ids: Tensor, weights: CharFilters) -> None:
     ours = torch.autograd.grad(found, leaves(weights), upstream)
     theirs = torch.autograd.grad(expected, leaves(exact), upstream.double())
     for left, right in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(left.double(), right, atol=1e-5 * float(right.abs().max()), rtol=1e-5)
+        torch.testing.assert_close(
+            left.double(), right, atol=1e-5 * float(right.abs().max()), rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize(("widest", "dtype"), [(None, torch.int32), (9, torch.int64)])
@@ -89,7 +99,9 @@ def test_characters_without_padding(both_ways: None, length: int) -> None:
 
 
 @pytest.mark.native
-def test_two_threads_give_the_same(num_threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_give_the_same(
+    num_threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernel, "WORDS_WORTH_THREADS", 0)
     num_threads(2)
     assert_equal_to_plain(characters_of(WORDS), draw())
@@ -158,6 +170,8 @@ def test_tables_made_once_give_each_word_the_same_to_the_last_bit(
     pooled = prepack_char_conv(weights, torch.float32)
     together, alone = pooled(ids), [pooled(word[None].long()) for word in ids]
     trimmed = [pooled(characters_of([word], 9)) for word in WORDS]
-    torch.testing.assert_close(together.double(), plainly(ids, in_dtype(weights, torch.float64)), atol=1e-5, rtol=1e-6)
+    torch.testing.assert_close(
+        together.double(), plainly(ids, in_dtype(weights, torch.float64)), atol=1e-5, rtol=1e-6
+    )
     assert not together.requires_grad and pooled(ids[:0]).shape == (0, together.shape[1])
     assert torch.equal(torch.cat(alone), together) and torch.equal(torch.cat(trimmed), together)

@@ -17,7 +17,9 @@ def test_as_many_values_fall_as_asked_for_and_the_mean_stays(probability: float)
     spread = math.sqrt(probability * (1 - probability) / count)
     assert abs(int((found == 0).sum()) / count - probability) < 5 * spread + 1 / DROPOUT_LEVELS
     larger = found[found != 0]
-    torch.testing.assert_close(larger, torch.full_like(larger, 1 / (1 - probability)), atol=0, rtol=1e-3)
+    torch.testing.assert_close(
+        larger, torch.full_like(larger, 1 / (1 - probability)), atol=0, rtol=1e-3
+    )
     assert abs(float(found.mean()) - 1) < 5 * spread / (1 - probability)
 
 

@@ -37,10 +37,16 @@ def leaves(operation: Callable, shape: tuple[int, int, int], dtype: torch.dtype)
 def values_and_gradients(
     operation: Callable, tensors: list[Tensor], dtype: torch.dtype = torch.float32
 ) -> list[Tensor]:
-    """The result, and twice the gradients of x, weight and bias, for an upstream gradient that its shape determines."""
+    """The result, and twice the gradients of x, weight and bias, for an upstream gradient that its
+    shape determines.
+    """
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         found = operation(*tensors)
-    upstream = torch.randn(found.shape, generator=torch.Generator().manual_seed(1)).to(dtype).to(found.dtype)
+    upstream = (
+        torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
+        .to(dtype)
+        .to(found.dtype)
+    )
     kept = torch.autograd.grad(found, tensors, upstream, retain_graph=True)
     gradients = torch.autograd.grad(found, tensors, upstream)
     assert all(map(torch.equal, kept, gradients))
@@ -62,8 +68,12 @@ def test_values_and_gradients(
     ours = leaves(operation, shape, dtype)
     exact = [leaf.detach().double().requires_grad_() for leaf in ours]
     found, expected = values_and_gradients(operation, ours, dtype), EQUATIONS[operation](*exact)
-    upstream = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1)).to(dtype).double()
-    for left, right in zip(found, [expected, *torch.autograd.grad(expected, exact, upstream)], strict=True):
+    upstream = (
+        torch.randn(expected.shape, generator=torch.Generator().manual_seed(1)).to(dtype).double()
+    )
+    for left, right in zip(
+        found, [expected, *torch.autograd.grad(expected, exact, upstream)], strict=True
+    ):
         largest = right.abs().max().item() if right.numel() else 0
         tolerance = (1e-5 if dtype == torch.float32 else 0.02) * (1 + largest)
         torch.testing.assert_close(left.double(), right, rtol=0, atol=tolerance)
@@ -74,7 +84,10 @@ def test_values_and_gradients(
 @pytest.mark.parametrize("dtype", [*FLOAT_DTYPES, torch.float64])
 @pytest.mark.parametrize("shape", [*SHAPES, (1, 40, 96), (7, 2, 1), (64, 512, 64)])
 def test_a_prepacked_map_is_a_copy_that_can_be_sent_to_another_process(
-    shape: tuple[int, int, int], dtype: torch.dtype, backend_name: str, backend: Callable[[str], None]
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    backend_name: str,
+    backend: Callable[[str], None],
 ) -> None:
     backend(backend_name)
     x, weight, bias = (leaf.detach() for leaf in leaves(linear, shape, dtype))
@@ -95,23 +108,35 @@ def test_the_number_of_threads_does_not_change_a_bit(
     found = []
     for number in (1, threads):
         num_threads(number)
-        found.append(values_and_gradients(linear, leaves(linear, (1030, 200, 90), torch.float32), torch.float32))
+        found.append(
+            values_and_gradients(
+                linear, leaves(linear, (1030, 200, 90), torch.float32), torch.float32
+            )
+        )
     assert all(map(torch.equal, *found))
 
 
 @each_operation
 def test_memory_may_lie_in_any_order(operation: Callable) -> None:
     ours = [leaf.detach() for leaf in leaves(operation, (130, 70, 33), torch.float32)]
-    turned = [leaf.mT.contiguous().mT.requires_grad_() if leaf.dim() == 2 else leaf.requires_grad_() for leaf in ours]
+    turned = [
+        leaf.mT.contiguous().mT.requires_grad_() if leaf.dim() == 2 else leaf.requires_grad_()
+        for leaf in ours
+    ]
     straight = [leaf.detach().contiguous().requires_grad_() for leaf in ours]
-    pairs = zip(*(values_and_gradients(operation, leaves, torch.float32) for leaves in (turned, straight)), strict=True)
+    pairs = zip(
+        *(values_and_gradients(operation, leaves, torch.float32) for leaves in (turned, straight)),
+        strict=True,
+    )
     for left, right in pairs:
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)
 
 
 @each_operation
 @pytest.mark.parametrize("backend_name", ["reference", "portable"])
-def test_a_nan_is_not_lost(operation: Callable, backend_name: str, backend: Callable[[str], None]) -> None:
+def test_a_nan_is_not_lost(
+    operation: Callable, backend_name: str, backend: Callable[[str], None]
+) -> None:
     backend(backend_name)
     x, weight, bias = (leaf.detach() for leaf in leaves(operation, (5, 3, 4), torch.float32))
     x[2, 1] = torch.nan

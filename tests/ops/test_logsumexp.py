@@ -1,4 +1,6 @@
-"""log(sum(exp(hidden @ weight.T + bias))) and its gradient against float64, by the compiled passes and in pieces."""
+"""log(sum(exp(hidden @ weight.T + bias))) and its gradient against float64, by the compiled passes
+and in pieces.
+"""
 
 from collections.abc import Callable
 
@@ -25,7 +27,9 @@ def each_backend(
     monkeypatch.setattr(portable, "LOGITS_AT_ONCE", 1 << 15)
 
 
-def case(positions: int, classes: int, depth: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+def case(
+    positions: int, classes: int, depth: int, dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
     """hidden, weight and bias: float32 numbers that `dtype` holds exactly."""
     generator = torch.Generator().manual_seed(positions + classes + depth)
     shapes = (positions, depth), (classes, depth), (classes,)
@@ -35,7 +39,9 @@ def case(positions: int, classes: int, depth: int, dtype: torch.dtype = torch.fl
 
 
 def some_excluded(positions: int, classes: int) -> Tensor:
-    return torch.randint(-1, classes, (positions,), generator=torch.Generator().manual_seed(classes))
+    return torch.randint(
+        -1, classes, (positions,), generator=torch.Generator().manual_seed(classes)
+    )
 
 
 def by_definition(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None) -> Tensor:
@@ -68,7 +74,9 @@ def check(inputs: list[Tensor], excluded: Tensor | None, dtype: torch.dtype) -> 
     theirs = torch.autograd.grad(expected, wide, upstream.double())
     for left, right in zip(ours, theirs, strict=True):
         assert left.dtype == torch.float32
-        torch.testing.assert_close(left.double(), right, atol=float(right.abs().max()) * of_gradients, rtol=0)
+        torch.testing.assert_close(
+            left.double(), right, atol=float(right.abs().max()) * of_gradients, rtol=0
+        )
 
 
 def test_small_terms_after_a_large_one_are_not_lost() -> None:
@@ -78,17 +86,27 @@ def test_small_terms_after_a_large_one_are_not_lost() -> None:
         bias[1:] -= torch.logsumexp(hidden[0] @ weight.T + bias, 0) + 3
         bias[0] = -(hidden[0] @ weight[0])
         expected = by_definition(*(tensor.double() for tensor in (hidden[:1], weight, bias)), None)
-        assert compute([hidden[:1], weight, bias], None, torch.float32).double() == pytest.approx(expected, abs=3e-6)
+        assert compute([hidden[:1], weight, bias], None, torch.float32).double() == pytest.approx(
+            expected, abs=3e-6
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("positions", "classes", "depth"),
     [
-        (1, 1, 2), (1, 300, 8), (7, 5, 4), (64, 6, 64),
-        (65, 257, 66), (257, 513, 34), (300, 1100, 130), (3, 3000, 128), (9, 20, 3), (9, 20, 5),
+        (1, 1, 2),
+        (1, 300, 8),
+        (7, 5, 4),
+        (64, 6, 64),
+        (65, 257, 66),
+        (257, 513, 34),
+        (300, 1100, 130),
+        (3, 3000, 128),
+        (9, 20, 3),
+        (9, 20, 5),
     ],
-)  # fmt: skip
+)
 def test_values_and_gradients_are_those_of_float64(
     positions: int, classes: int, depth: int, dtype: torch.dtype
 ) -> None:
@@ -107,7 +125,11 @@ def test_a_class_is_left_out_wherever_it_stands(place: int) -> None:
 def test_values_do_not_depend_on_strides(dtype: torch.dtype) -> None:
     hidden, weight, bias = (tensor.detach() for tensor in case(50, 40, 6, dtype))
     expected = compute([hidden, weight, bias], some_excluded(50, 40), dtype)
-    spread = [hidden.T.contiguous().T, weight.T.contiguous().T, torch.stack([bias, bias], dim=1)[:, 0]]
+    spread = [
+        hidden.T.contiguous().T,
+        weight.T.contiguous().T,
+        torch.stack([bias, bias], dim=1)[:, 0],
+    ]
     excluded = some_excluded(50, 40).repeat_interleave(2)[::2]
     torch.testing.assert_close(
         compute(spread, excluded, dtype), expected, atol=0 if dtype == DTYPES[0] else 1e-6, rtol=0
@@ -116,7 +138,10 @@ def test_values_do_not_depend_on_strides(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("scale", [1e4, -1e4, 1e15, -1e15])
 def test_huge_logits_do_not_overflow(scale: float) -> None:
-    hidden, weight = torch.full((3, 2), abs(scale)), scale * torch.tensor([[1.0, 0], [0, 4], [2, 0]])
+    hidden, weight = (
+        torch.full((3, 2), abs(scale)),
+        scale * torch.tensor([[1.0, 0], [0, 4], [2, 0]]),
+    )
     inputs = [hidden.requires_grad_(), weight.requires_grad_(), torch.zeros(3, requires_grad=True)]
     found = linear_logsumexp(*inputs)
     expected = by_definition(*(tensor.detach().double() for tensor in inputs), None)
@@ -131,7 +156,9 @@ def test_classes_of_no_probability() -> None:
         bias[:7] = bias[20] = bias[39] = -torch.inf
     found, wide = linear_logsumexp(hidden, weight, bias), by_definition(hidden, weight, bias, None)
     torch.testing.assert_close(found, wide)
-    gradients = (torch.autograd.grad(result.sum(), [hidden, weight, bias]) for result in (found, wide))
+    gradients = (
+        torch.autograd.grad(result.sum(), [hidden, weight, bias]) for result in (found, wide)
+    )
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 
@@ -171,15 +198,22 @@ def test_native_gives_the_same_bits_on_any_number_of_threads(
         num_threads(count)
         result = compute(inputs, excluded, dtype)
         found.append([result, *torch.autograd.grad(result.sum(), inputs)])
-    assert all(torch.equal(left, right) for each in found for left, right in zip(each, found[0], strict=True))
+    assert all(
+        torch.equal(left, right)
+        for each in found
+        for left, right in zip(each, found[0], strict=True)
+    )
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
     """Compiled code would read past their ends."""
     hidden, weight, bias = torch.randn(5, 6), torch.randn(9, 6), torch.randn(9)
     for arguments in (
-        (hidden[:, :5], weight, bias), (hidden, weight, bias[:5]), (hidden, weight, bias, torch.full((4,), -1)),
-        (hidden, weight[:0], bias[:0]), (hidden[:, :0], weight[:, :0], bias),
-    ):  # fmt: skip
+        (hidden[:, :5], weight, bias),
+        (hidden, weight, bias[:5]),
+        (hidden, weight, bias, torch.full((4,), -1)),
+        (hidden, weight[:0], bias[:0]),
+        (hidden[:, :0], weight[:, :0], bias),
+    ):
         with pytest.raises(ValueError, match="do not fit"):
             linear_logsumexp(*arguments)

@@ -1,4 +1,6 @@
-"""The LSTM op on every backend against the specification in float64: values and all gradients; and the layer on top."""
+"""The LSTM op on every backend against the specification in float64: values and all gradients; and
+the layer on top.
+"""
 
 import math
 import os
@@ -18,8 +20,17 @@ from elmokit.ops.native import lstm as native_lstm
 from elmokit.ops.packing import Packing, pack_sentences
 from elmokit.ops.portable import lstm as portable_lstm
 
-RAGGED = ([4, 1, 0, 3, 2, 5, 9, 1, 1, 2], [0, 1, 1, 3, 0, 1, 4, 5, 6, 7], 9)  # row 2 is empty, so is row 8
-SIZES = [(6, 20), (70, 34), (128, 16), (2, 130)]  # (D, H): fewer than a vector, a rest, more than a panel
+RAGGED = (
+    [4, 1, 0, 3, 2, 5, 9, 1, 1, 2],
+    [0, 1, 1, 3, 0, 1, 4, 5, 6, 7],
+    9,
+)  # row 2 is empty, so is row 8
+SIZES = [
+    (6, 20),
+    (70, 34),
+    (128, 16),
+    (2, 130),
+]  # (D, H): fewer than a vector, a rest, more than a panel
 UNPROJECTED = [(34, 34), (16, 16)]
 ODD_SIZES = [(7, 20), (6, 19)]
 CLIPS = ["none", "cell", "projection", "both"]
@@ -39,14 +50,25 @@ def each_backend(request: pytest.FixtureRequest, backend: Callable[[str], None])
 
 
 class Case:
-    """Random inputs of one layer over a ragged stream, of values that `dtype` can hold, large enough for the clips."""
+    """Random inputs of one layer over a ragged stream, of values that `dtype` can hold, large
+    enough for the clips.
+    """
 
     def __init__(
-        self, sizes: tuple[int, int], clipped: str, start: str, dtype: torch.dtype, input_dim: int = 10, seed: int = 0
+        self,
+        sizes: tuple[int, int],
+        clipped: str,
+        start: str,
+        dtype: torch.dtype,
+        input_dim: int = 10,
+        seed: int = 0,
     ) -> None:
         self.packing = pack_sentences(*RAGGED, reset=start != "carried").packing
         (dim, cell), (slots, rows) = sizes, (sum(RAGGED[0]), RAGGED[2])
-        generator, wide = torch.Generator().manual_seed(dim + cell + seed), torch.promote_types(dtype, torch.float32)
+        generator, wide = (
+            torch.Generator().manual_seed(dim + cell + seed),
+            torch.promote_types(dtype, torch.float32),
+        )
 
         def draw(*shape: int, scale: float = 1.0) -> Tensor:
             return (scale * torch.randn(shape, generator=generator)).to(dtype).to(wide)
@@ -62,7 +84,8 @@ class Case:
         ]
         self.start = LSTMState(draw(1, dim), draw(1, cell)) if start == "reset to a state" else None
         self.clips = Clips(
-            0.7 if clipped in ("cell", "both") else None, 0.5 if clipped in ("projection", "both") else None
+            0.7 if clipped in ("cell", "both") else None,
+            0.5 if clipped in ("projection", "both") else None,
         )
         self.upstream = [draw(slots, dim), draw(rows, dim), draw(rows, cell)]
         self.dtype = dtype
@@ -101,11 +124,16 @@ class Case:
         steps = steps._replace(start=LSTMState(*(part.double() for part in steps.start)))
         outputs, state = reference.lstm(x, LSTMState(h, c), own, steps, torch.float64)
         found = [outputs, *state]
-        return [*found, *torch.autograd.grad(found, leaves, [part.double() for part in self.upstream])]
+        return [
+            *found,
+            *torch.autograd.grad(found, leaves, [part.double() for part in self.upstream]),
+        ]
 
 
 def distance(found: list[Tensor], expected: list[Tensor]) -> list[float]:
-    return [((a.double() - b).norm() / b.norm()).item() for a, b in zip(found, expected, strict=True)]
+    return [
+        ((a.double() - b).norm() / b.norm()).item() for a, b in zip(found, expected, strict=True)
+    ]
 
 
 def assert_close(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
@@ -114,13 +142,18 @@ def assert_close(found: list[Tensor], expected: list[Tensor], tolerance: float) 
         torch.testing.assert_close(left.double(), right, rtol=tolerance, atol=tolerance * scale)
 
 
-# --- Values and gradients --------------------------------------------------------------------------------------------
+# --- Values and gradients -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("sizes", "clipped", "start"), CASES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-11)])
 def test_values_and_gradients_equal_the_reference(
-    each_backend: str, sizes: tuple[int, int], clipped: str, start: str, dtype: torch.dtype, tolerance: float
+    each_backend: str,
+    sizes: tuple[int, int],
+    clipped: str,
+    start: str,
+    dtype: torch.dtype,
+    tolerance: float,
 ) -> None:
     case = Case(sizes, clipped, start, dtype)
     assert_close(case.values_and_gradients(), case.by_reference(), tolerance)
@@ -144,8 +177,12 @@ def dequantised(weight: Tensor) -> Tensor:
 
 
 @pytest.mark.native(torch.int8)
-@pytest.mark.parametrize(("sizes", "clipped", "start"), [*CASES, ((128, 260), "both", "reset to a state")])
-def test_lstm_in_int8_is_that_of_the_quantised_weights(sizes: tuple[int, int], clipped: str, start: str) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "clipped", "start"), [*CASES, ((128, 260), "both", "reset to a state")]
+)
+def test_lstm_in_int8_is_that_of_the_quantised_weights(
+    sizes: tuple[int, int], clipped: str, start: str
+) -> None:
     case = Case(sizes, clipped, start, torch.float32)
     x, h, c, *weights = case.leaves
     own = LSTMWeights(*weights, *([None] if len(weights) == 3 else []))
@@ -156,10 +193,14 @@ def test_lstm_in_int8_is_that_of_the_quantised_weights(sizes: tuple[int, int], c
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_lstm_gives_its_gradients_again_when_the_graph_is_retained(each_backend: str, dtype: torch.dtype) -> None:
+def test_lstm_gives_its_gradients_again_when_the_graph_is_retained(
+    each_backend: str, dtype: torch.dtype
+) -> None:
     """A last pass writes over what it no longer needs."""
     case = Case((70, 34), "both", "reset", dtype)
-    for once, again in zip(case.values_and_gradients(), case.values_and_gradients(passes=3), strict=True):
+    for once, again in zip(
+        case.values_and_gradients(), case.values_and_gradients(passes=3), strict=True
+    ):
         assert torch.equal(once, again)
 
 
@@ -167,13 +208,17 @@ def test_lstm_gives_its_gradients_again_when_the_graph_is_retained(each_backend:
 def test_gradients_of_some_inputs_are_those_of_all(each_backend: str, learning: list[int]) -> None:
     case = Case((6, 20), "both", "reset", torch.float32)
     everything, leaves = case.values_and_gradients()[3:], case.fresh(learning)
-    gradients = torch.autograd.grad(case.run(leaves), [leaves[number] for number in learning], case.upstream)
+    gradients = torch.autograd.grad(
+        case.run(leaves), [leaves[number] for number in learning], case.upstream
+    )
     for number, gradient in zip(learning, gradients, strict=True):
         assert torch.equal(gradient, everything[number])
 
 
 @pytest.mark.parametrize("backend_name", ["reference", *FAST_BACKENDS])
-def test_no_gradient_flows_to_the_state_of_a_reset(backend_name: str, backend: Callable[[str], None]) -> None:
+def test_no_gradient_flows_to_the_state_of_a_reset(
+    backend_name: str, backend: Callable[[str], None]
+) -> None:
     backend(backend_name)
     case = Case((6, 20), "both", "reset to a state", torch.float32)
     assert case.start is not None
@@ -202,7 +247,7 @@ def test_the_caller_keeps_its_state(each_backend: str) -> None:
     assert all(map(torch.equal, case.leaves, before))
 
 
-# --- Threads ---------------------------------------------------------------------------------------------------------
+# --- Threads --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -240,13 +285,16 @@ assert os.waitpid(child, 0)[1] == 0
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-# --- Prepacked weights -----------------------------------------------------------------------------------------------
+# --- Prepacked weights ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend_name", ["reference", *FAST_BACKENDS])
 @pytest.mark.parametrize("chunk_slots", [1, 5, 1000])
 def test_an_index_reads_shared_rows(
-    backend_name: str, chunk_slots: int, backend: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    backend_name: str,
+    chunk_slots: int,
+    backend: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backend(backend_name)
     for module in (native_lstm, portable_lstm):
@@ -266,9 +314,14 @@ def test_an_index_reads_shared_rows(
 def test_each_row_is_computed_as_it_would_be_alone(dtype: torch.dtype, rows: int) -> None:
     """To the last bit."""
     generator = torch.Generator().manual_seed(rows)
-    x, h, c = (torch.randn(n, size, generator=generator) for n, size in ((2 * rows, 10), (rows, 6), (rows, 20)))
+    x, h, c = (
+        torch.randn(n, size, generator=generator)
+        for n, size in ((2 * rows, 10), (rows, 6), (rows, 20))
+    )
     shapes = (80, 10), (80, 6), (80,), (6, 20)
-    run = prepack_lstm(LSTMWeights(*(torch.randn(shape, generator=generator) for shape in shapes)), dtype)
+    run = prepack_lstm(
+        LSTMWeights(*(torch.randn(shape, generator=generator) for shape in shapes)), dtype
+    )
     start = LSTMState(torch.zeros(1, 6), torch.zeros(1, 20))
 
     def outputs_of(chosen: slice) -> tuple[Tensor, ...]:
@@ -282,7 +335,9 @@ def test_each_row_is_computed_as_it_would_be_alone(dtype: torch.dtype, rows: int
     for row in {0, rows // 2, rows - 1}:
         alone, *final_alone = outputs_of(slice(row, row + 1))
         assert torch.equal(alone[:, 0], outputs[:, row])
-        assert all(torch.equal(one[0], each[row]) for one, each in zip(final_alone, final, strict=True))
+        assert all(
+            torch.equal(one[0], each[row]) for one, each in zip(final_alone, final, strict=True)
+        )
 
 
 @each_native_dtype
@@ -290,25 +345,35 @@ def test_an_index_out_of_bounds_is_refused(dtype: torch.dtype) -> None:
     case = Case((6, 20), "none", "carried", torch.float32)
     x, h, c, *weights = case.leaves
     run = prepack_lstm(LSTMWeights(*weights), dtype)
-    for index in (torch.full((len(x),), -1), torch.full((len(x),), len(x)), torch.zeros(len(x), dtype=torch.int32)):
+    for index in (
+        torch.full((len(x),), -1),
+        torch.full((len(x),), len(x)),
+        torch.zeros(len(x), dtype=torch.int32),
+    ):
         with pytest.raises(AssertionError):
             run(x, LSTMState(h, c), case.steps(), index)
 
 
-# --- Numbers ---------------------------------------------------------------------------------------------------------
+# --- Numbers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("clip", [None, 3.0])
-def test_a_nan_is_not_clipped_away(each_backend: str, dtype: torch.dtype, clip: float | None) -> None:
+def test_a_nan_is_not_clipped_away(
+    each_backend: str, dtype: torch.dtype, clip: float | None
+) -> None:
     """From the slot where it comes in it stays in its row, and in no other."""
     generator, packing = torch.Generator().manual_seed(0), Packing.rectangle(3, 4)
-    weights = LSTMWeights(*(torch.randn(shape, generator=generator) for shape in ((80, 10), (80, 6), (80,), (6, 20))))
+    weights = LSTMWeights(
+        *(torch.randn(shape, generator=generator) for shape in ((80, 10), (80, 6), (80,), (6, 20)))
+    )
     x = torch.randn(12, 10, generator=generator)
     x[5, 3] = torch.nan  # step 1, row 1
     state = LSTMState(torch.zeros(4, 6), torch.zeros(4, 20))
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        outputs, (h, c) = lstm(x, state, weights, LSTMSteps(packing, Clips(clip, clip), state.zero_row()))
+        outputs, (h, c) = lstm(
+            x, state, weights, LSTMSteps(packing, Clips(clip, clip), state.zero_row())
+        )
     lost = outputs.view(3, 4, 6).isnan()
     assert lost[1:, 1].all() and lost.sum() == 2 * 6
     assert h[1].isnan().all() and h.isnan().sum() == 6
@@ -321,10 +386,18 @@ def test_gates_of_any_size(each_backend: str, dtype: torch.dtype, learning: bool
     """Of infinite ones one side of each function is left. Each cell has another number."""
     sizes = torch.tensor([0.0, 1e-30, 1.0, 50.0, 1e4, 3e38, math.inf])
     bias = torch.cat([sizes, -sizes]).repeat(4).to(dtype).float().requires_grad_(learning)
-    packing, state = Packing.rectangle(2, 2), LSTMState(torch.zeros(2, 14), torch.full((2, 14), 0.5))
+    packing, state = (
+        Packing.rectangle(2, 2),
+        LSTMState(torch.zeros(2, 14), torch.full((2, 14), 0.5)),
+    )
     weights = LSTMWeights(torch.zeros(56, 4), torch.zeros(56, 14), bias, None)
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        found, _ = lstm(torch.zeros(4, 4), state, weights, LSTMSteps(packing, Clips(3.0, None), state.zero_row()))
+        found, _ = lstm(
+            torch.zeros(4, 4),
+            state,
+            weights,
+            LSTMSteps(packing, Clips(3.0, None), state.zero_row()),
+        )
     exact = LSTMWeights(*(weight.detach().double() for weight in weights[:3]), None)
     wide = LSTMState(*(part.double() for part in state))
     steps = LSTMSteps(packing, Clips(3.0, None), wide.zero_row())
@@ -353,11 +426,16 @@ def test_nothing_to_do(each_backend: str, steps: int, rows: int) -> None:
     run = LSTMSteps(Packing.rectangle(steps, rows), Clips(1.0, 1.0), state.zero_row())
     found, state = lstm(x, state, LSTMWeights(*weights), run)
     assert found.shape == (0, 6) and torch.equal(state.h, h) and torch.equal(state.c, c)
-    gradients = torch.autograd.grad((found, *state), leaves, [torch.ones_like(part) for part in (found, *state)])
-    assert all((gradient == (1 if number in (1, 2) else 0)).all() for number, gradient in enumerate(gradients))
+    gradients = torch.autograd.grad(
+        (found, *state), leaves, [torch.ones_like(part) for part in (found, *state)]
+    )
+    assert all(
+        (gradient == (1 if number in (1, 2) else 0)).all()
+        for number, gradient in enumerate(gradients)
+    )
 
 
-# --- The layer and the stack -----------------------------------------------------------------------------------------
+# --- The layer and the stack ----------------------------------------------------------------------
 
 
 def test_initialisation_is_glorot_uniform_on_the_stacked_kernel() -> None:
@@ -372,15 +450,27 @@ def test_initialisation_is_glorot_uniform_on_the_stacked_kernel() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"x": (5, 8)}, {"x": (4, 10)}, {"h": (2, 7)}, {"c": (3, 20)}, {"start h": (1, 5)}, {"resets": (2,)},
+        {"x": (5, 8)},
+        {"x": (4, 10)},
+        {"h": (2, 7)},
+        {"c": (3, 20)},
+        {"start h": (1, 5)},
+        {"resets": (2,)},
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("learns", [True, False])
 def test_sizes_that_do_not_fit_are_refused(
     each_backend: str, learns: bool, changed: dict[str, tuple[int, ...]]
 ) -> None:
     """Compiled code would read past their ends."""
-    sizes = {"x": (5, 10), "h": (2, 6), "c": (2, 20), "start h": (1, 6), "start c": (1, 20), "resets": (5,)} | changed
+    sizes = {
+        "x": (5, 10),
+        "h": (2, 6),
+        "c": (2, 20),
+        "start h": (1, 6),
+        "start c": (1, 20),
+        "resets": (5,),
+    } | changed
     x, h, c, start_h, start_c, resets = (torch.zeros(size) for size in sizes.values())
     layer = LSTMLayer(10, 20, 6, Clips(None, None), 1.0).requires_grad_(learns)
     packing = Packing((2, 2, 1), torch.arange(2), resets.bool())

@@ -14,12 +14,18 @@ Text = tuple[list[int], list[int], int]
 def texts(draw: st.DrawFn) -> Text:
     """The lengths of sentences, the row of each, and the number of rows."""
     num_rows = draw(st.integers(1, 5))
-    sentences = draw(st.lists(st.tuples(st.integers(0, 6), st.integers(0, num_rows - 1)), max_size=12))
+    sentences = draw(
+        st.lists(st.tuples(st.integers(0, 6), st.integers(0, num_rows - 1)), max_size=12)
+    )
     return [length for length, _ in sentences], [row for _, row in sentences], num_rows
 
 
-def laid_out(lengths: list[int], rows: list[int], num_rows: int) -> tuple[list[list[int]], list[list[int]]]:
-    """The tokens (numbered in order) that each row reads forward and backward: sentence after sentence."""
+def laid_out(
+    lengths: list[int], rows: list[int], num_rows: int
+) -> tuple[list[list[int]], list[list[int]]]:
+    """The tokens (numbered in order) that each row reads forward and backward: sentence after
+    sentence.
+    """
     forward, backward = [[] for _ in range(num_rows)], [[] for _ in range(num_rows)]
     begin = 0
     for length, row in zip(lengths, rows, strict=True):
@@ -81,7 +87,9 @@ def test_windows_cover_every_step_once(case: Text, slots: int) -> None:
     assert sum((piece.batch_sizes for _, piece in pieces), ()) == packing.batch_sizes
     assert packing.resets is not None
     covered = [packing.resets[window] for window, _ in pieces]
-    assert all(torch.equal(part, piece.resets) for part, (_, piece) in zip(covered, pieces, strict=True))
+    assert all(
+        torch.equal(part, piece.resets) for part, (_, piece) in zip(covered, pieces, strict=True)
+    )
     assert sum(len(part) for part in covered) == len(packing.resets)
     assert all(sum(piece.batch_sizes[:-1]) < slots for _, piece in pieces)
 
@@ -94,16 +102,26 @@ def test_segments_are_the_sentences_of_a_row_or_all_of_it(case: Text, reset: boo
     forward = text.to_streams(torch.arange(sum(lengths)).expand(2, -1))[0].numpy()
     segments = Segments.of(text.packing)
     found = [
-        forward[segments.slots[f : f + n]].tolist() for f, n in zip(segments.firsts, segments.lengths, strict=True)
+        forward[segments.slots[f : f + n]].tolist()
+        for f, n in zip(segments.firsts, segments.lengths, strict=True)
     ]
     laid, _ = laid_out(lengths, rows, num_rows)
-    begins = [int(end - length) for end, length in zip(np.cumsum(lengths, dtype=int), lengths, strict=True)]
-    by_sentence = [list(range(begin, begin + length)) for begin, length in zip(begins, lengths, strict=True) if length]
+    begins = [
+        int(end - length)
+        for end, length in zip(np.cumsum(lengths, dtype=int), lengths, strict=True)
+    ]
+    by_sentence = [
+        list(range(begin, begin + length))
+        for begin, length in zip(begins, lengths, strict=True)
+        if length
+    ]
     assert sorted(found) == sorted(by_sentence if reset else filter(None, laid))
     ranked = text.packing.row_order.numpy()[segments.ranks].tolist()
     assert all(set(tokens) <= set(laid[row]) for tokens, row in zip(found, ranked, strict=True))
     assert (segments.continued == (not reset)).all()
-    assert segments.positions().tolist() == [position for tokens in found for position in range(len(tokens))]
+    assert segments.positions().tolist() == [
+        position for tokens in found for position in range(len(tokens))
+    ]
 
 
 @settings(max_examples=100)

@@ -1,4 +1,6 @@
-"""Work on any number of threads: in order, in the caller's modes, and over whatever becomes of the caller."""
+"""Work on any number of threads: in order, in the caller's modes, and over whatever becomes of the
+caller.
+"""
 
 import subprocess
 import sys
@@ -26,7 +28,9 @@ pytestmark = pytest.mark.any_backend
 THREADS = (1, 2, 3, 8)
 
 
-def test_tasks_run_at_the_same_time_and_results_are_in_order(num_threads: Callable[[int], None]) -> None:
+def test_tasks_run_at_the_same_time_and_results_are_in_order(
+    num_threads: Callable[[int], None],
+) -> None:
     num_threads(4)
     together = threading.Barrier(4, timeout=20)
 
@@ -47,7 +51,9 @@ def test_every_chunk_is_done_once(num_threads: Callable[[int], None], threads: i
     assert sorted(done) == list(range(100))
     rows: list[slice] = []
     parallel_rows(rows.append, 10, 4)
-    assert sorted(part.start for part in rows) == [0, 4, 8] and max(part.stop for part in rows) == 10
+    assert (
+        sorted(part.start for part in rows) == [0, 4, 8] and max(part.stop for part in rows) == 10
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
@@ -58,11 +64,15 @@ def test_loops_within_tasks_neither_wait_for_each_other_nor_take_more_threads(
     done: list[tuple[int, int, int]] = []
 
     def task(outer: int) -> None:
-        parallel_for(lambda inner: parallel_for(lambda chunk: done.append((outer, inner, chunk)), 3), 5)
+        parallel_for(
+            lambda inner: parallel_for(lambda chunk: done.append((outer, inner, chunk)), 3), 5
+        )
         assert threads_here() <= threads
 
     run_side_by_side([lambda outer=outer: task(outer) for outer in range(6)])
-    assert sorted(done) == [(outer, inner, chunk) for outer in range(6) for inner in range(5) for chunk in range(3)]
+    assert sorted(done) == [
+        (outer, inner, chunk) for outer in range(6) for inner in range(5) for chunk in range(3)
+    ]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
@@ -82,7 +92,11 @@ def test_tasks_compute_in_the_modes_of_the_caller_without_gradients(
     num_threads(threads)
 
     def modes() -> tuple[bool, bool, bool]:
-        return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+        return (
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.is_autocast_enabled("cpu"),
+        )
 
     assert run_side_by_side([modes, modes]) == [(False, False, False)] * 2
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
@@ -90,7 +104,7 @@ def test_tasks_compute_in_the_modes_of_the_caller_without_gradients(
     assert torch.is_grad_enabled()
 
 
-# --- Items in a pipeline ----------------------------------------------------------------------------------------------
+# --- Items in a pipeline --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])
@@ -110,7 +124,9 @@ def test_an_error_comes_where_its_item_stood() -> None:
         next(found)
 
 
-def test_no_more_items_are_taken_than_are_processed_and_what_is_begun_ends_with_the_caller() -> None:
+def test_no_more_items_are_taken_than_are_processed_and_what_is_begun_ends_with_the_caller() -> (
+    None
+):
     taken, ended = [], []
 
     def process(item: int) -> int:
@@ -128,7 +144,7 @@ def test_no_more_items_are_taken_than_are_processed_and_what_is_begun_ends_with_
     assert len(ended) == count
 
 
-# --- Embedding -------------------------------------------------------------------------------------------------------
+# --- Embedding ------------------------------------------------------------------------------------
 
 
 def random_sentences(count: int) -> list[list[str]]:
@@ -138,16 +154,22 @@ def random_sentences(count: int) -> list[list[str]]:
 
 
 @each_native_or_int8_dtype
-@pytest.mark.parametrize("batch_words", [200, 2000])  # some batches of a few rows; one of so many that threads share it
+@pytest.mark.parametrize(
+    "batch_words", [200, 2000]
+)  # some batches of a few rows; one of so many that threads share it
 def test_compiled_kernels_give_the_same_bits_on_any_number_of_threads(
     num_threads: Callable[[int], None], dtype: torch.dtype, batch_words: int
 ) -> None:
     model, found = elmokit.load(), []
     for threads in (1, 3):
         num_threads(threads)
-        embedder = elmokit.Embedder(model, "cpu", str(dtype)[6:], sizes=Sizes(batch_words=batch_words))
+        embedder = elmokit.Embedder(
+            model, "cpu", str(dtype)[6:], sizes=Sizes(batch_words=batch_words)
+        )
         with pytest.warns(TruncationWarning):
-            found.append(np.concatenate(list(embedder.embed(random_sentences(60), layers="all")), axis=1))
+            found.append(
+                np.concatenate(list(embedder.embed(random_sentences(60), layers="all")), axis=1)
+            )
     for vectors in found[1:]:
         np.testing.assert_array_equal(vectors, found[0])
 
@@ -157,7 +179,10 @@ def test_gradients_of_a_training_step_are_the_same_bits_on_any_number_of_threads
     num_threads: Callable[[int], None], dtype: torch.dtype
 ) -> None:
     torch.manual_seed(0)
-    config = BiLMConfig(LSTMConfig(cell_dim=70, projection_dim=36), CharCNNConfig(8, ((1, 30), (3, 90)), num_highway=1))
+    config = BiLMConfig(
+        LSTMConfig(cell_dim=70, projection_dim=36),
+        CharCNNConfig(8, ((1, 30), (3, 90)), num_highway=1),
+    )
     bilm, softmax, packing = BiLM(config), FullSoftmax(700, 36), Packing.rectangle(6, 130)
     parameters = [*bilm.parameters(), *softmax.parameters()]
     ids, tokens = torch.randint(1, 200, (300, 12)), torch.randint(0, 300, (2, packing.num_slots))
@@ -201,5 +226,7 @@ try:
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
-    found = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True
+    )
     assert found.stdout.startswith("interrupted") and found.stdout.count("ended") == 2, found

@@ -1,4 +1,6 @@
-"""The Triton LSTM against the reference and its gradients: interpreted where there is no GPU, else compiled."""
+"""The Triton LSTM against the reference and its gradients: interpreted where there is no GPU, else
+compiled.
+"""
 
 import json
 import os
@@ -30,16 +32,24 @@ from elmokit.ops.dispatch import choose, explain
 from elmokit.ops.functional import Clips, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.packing import Packing, pack_sentences
 
-triton = pytest.importorskip("triton", reason="NO TRITON: its kernels are not tested (pip install triton)")
+triton = pytest.importorskip(
+    "triton", reason="NO TRITON: its kernels are not tested (pip install triton)"
+)
 from elmokit.ops.triton import lstm as kernels  # noqa: E402
 
 # Slow where it is interpreted. Triton 3.9 announces another default at its first compilation.
-pytestmark = [pytest.mark.slow, pytest.mark.any_backend, pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.any_backend,
+    pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION"),
+]
 HIDDEN, WIDTH, INPUT = 64, 32, 10  # two blocks of cells
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 LENGTHS, ROWS = [4, 1, 0, 3, 2, 5, 1, 1, 2], [0, 1, 1, 3, 0, 1, 4, 5, 6]
 PACKINGS = {
-    "a window": replace(Packing.rectangle(3, 18), resets=torch.arange(54) % 7 == 3),  # more rows than a program has
+    "a window": replace(
+        Packing.rectangle(3, 18), resets=torch.arange(54) % 7 == 3
+    ),  # more rows than a program has
     "reset": pack_sentences(LENGTHS, ROWS, 8, reset=True).packing,
     "carried": pack_sentences(LENGTHS, ROWS, 8, reset=False).packing,
     "one row": Packing.rectangle(3, 1),
@@ -68,9 +78,14 @@ def transposed(tensor: Tensor) -> Tensor:
 class Case:
     """Random inputs of a layer."""
 
-    def __init__(self, packing: Packing, clips: Clips, hidden: int = HIDDEN, width: int = WIDTH) -> None:
+    def __init__(
+        self, packing: Packing, clips: Clips, hidden: int = HIDDEN, width: int = WIDTH
+    ) -> None:
         self.packing, self.clips = packing, clips
-        slots, rows = packing.num_slots, max(packing.batch_sizes, default=0) + 1  # a row has nothing to read
+        slots, rows = (
+            packing.num_slots,
+            max(packing.batch_sizes, default=0) + 1,
+        )  # a row has nothing to read
         generator = torch.Generator().manual_seed(slots)
 
         def draw(*shape: int, scale: float = 1.0) -> Tensor:
@@ -91,13 +106,16 @@ class Case:
     def run(self, implementation: Any, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
         """Outputs, h, c and the gradients of all leaves."""
         leaves, start, upstream = (
-            [transposed(part.to(device)) for part in parts] for parts in (self.leaves, self.start, self.upstream)
+            [transposed(part.to(device)) for part in parts]
+            for parts in (self.leaves, self.start, self.upstream)
         )
         for leaf in leaves:
             leaf.requires_grad_()
         (x, h, c, *weights), start = leaves, LSTMState(*start)
         state, own = LSTMState(h, c), LSTMWeights(*weights)
-        outputs, state = implementation.lstm(x, state, own, LSTMSteps(self.packing, self.clips, start), dtype)
+        outputs, state = implementation.lstm(
+            x, state, own, LSTMSteps(self.packing, self.clips, start), dtype
+        )
         gradients = torch.autograd.grad((outputs, *state), leaves, upstream, materialize_grads=True)
         return [each.detach().cpu() for each in (outputs, *state, *gradients)]
 
@@ -105,9 +123,10 @@ class Case:
 def by_reference(case: Case, dtype: torch.dtype, cells: Tensor, outputs: Tensor) -> list[Tensor]:
     """The reference, which takes those values for clipped that the kernel has clipped.
 
-    A value that is clipped has no gradient. One that lies on the clip but for its rounding is clipped by one of two
-    implementations and not by the other, and a single one changes gradients by several percent. So this checks that
-    they disagree within rounding of the clip alone, and compares the gradients of the same decisions.
+    A value that is clipped has no gradient. One that lies on the clip but for its rounding is
+    clipped by one of two implementations and not by the other, and a single one changes gradients
+    by several percent. So this checks that they disagree within rounding of the clip alone, and
+    compares the gradients of the same decisions.
     """
     clamp, tolerance = Tensor.clamp, TOLERANCE[dtype]
     values = iter([each[slots] for slots, _ in case.packing.steps() for each in (cells, outputs)])
@@ -142,11 +161,13 @@ def assert_equal_to_reference(case: Case, dtype: torch.dtype, device: torch.devi
         assert error <= TOLERANCE[dtype], f"result {number}: {error}"
 
 
-# --- Values and gradients --------------------------------------------------------------------------------------------
+# --- Values and gradients -------------------------------------------------------------------------
 
 
 # The interpreter multiplies bfloat16 wrongly: NumPy has no such numbers.
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
+)
 @pytest.mark.parametrize(("packing", "clips"), [*zip(PACKINGS, cycle(CLIPS), strict=False)])
 def test_values_and_gradients_equal_those_of_the_reference(
     device: torch.device, dtype: torch.dtype, packing: str, clips: str
@@ -156,32 +177,49 @@ def test_values_and_gradients_equal_those_of_the_reference(
 
 @settings(max_examples=8)
 @given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 18)), max_size=12), st.booleans(), st.sampled_from([*CLIPS])
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 18)), max_size=12),
+    st.booleans(),
+    st.sampled_from([*CLIPS]),
 )
 def test_any_packing(sentences: list[tuple[int, int]], reset: bool, clips: str) -> None:
     if not triton.knobs.runtime.interpret:
         pytest.skip("compiled, not interpreted, where there is a GPU")
-    packing = pack_sentences([n for n, _ in sentences], [row for _, row in sentences], 19, reset).packing
-    assert_equal_to_reference(Case(packing, CLIPS[clips], 32, 16), torch.float32, torch.device("cpu"))
+    packing = pack_sentences(
+        [n for n, _ in sentences], [row for _, row in sentences], 19, reset
+    ).packing
+    assert_equal_to_reference(
+        Case(packing, CLIPS[clips], 32, 16), torch.float32, torch.device("cpu")
+    )
 
 
 @pytest.mark.gpu
 def test_the_sizes_of_the_bundled_model() -> None:
-    case = Case(replace(Packing.rectangle(5, 40), resets=torch.arange(200) % 9 == 3), Clips(0.7, 0.5), 1024, 256)
+    case = Case(
+        replace(Packing.rectangle(5, 40), resets=torch.arange(200) % 9 == 3),
+        Clips(0.7, 0.5),
+        1024,
+        256,
+    )
     assert_equal_to_reference(case, torch.bfloat16, torch.device("cuda:0"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("packing", ["a window", "reset", "no slots"])
-def test_prepacked_weights_and_an_index(device: torch.device, dtype: torch.dtype, packing: str) -> None:
+def test_prepacked_weights_and_an_index(
+    device: torch.device, dtype: torch.dtype, packing: str
+) -> None:
     case = Case(PACKINGS[packing], CLIPS["clipped"])
     slots = case.packing.num_slots
     x, h, c, *weights = case.leaves
     index = torch.arange(slots) * 7 % max(slots - 3, 1)
     steps, state = LSTMSteps(case.packing, case.clips, case.start), LSTMState(h, c)
     expected, state = reference.lstm(x[index], state, LSTMWeights(*weights), steps, dtype)
-    run = kernels.prepack_lstm(LSTMWeights(*(transposed(weight.to(device)) for weight in weights)), dtype)
-    state_there, start = (LSTMState(*(part.to(device) for part in parts)) for parts in (LSTMState(h, c), case.start))
+    run = kernels.prepack_lstm(
+        LSTMWeights(*(transposed(weight.to(device)) for weight in weights)), dtype
+    )
+    state_there, start = (
+        LSTMState(*(part.to(device) for part in parts)) for parts in (LSTMState(h, c), case.start)
+    )
     for source, rows in ((x, index.to(device)), (x[index], None)):
         outputs, final = run(source.to(device), state_there, steps._replace(start=start), rows)
         for ours, theirs in zip((outputs, *final), (expected, *state), strict=True):
@@ -199,11 +237,15 @@ def test_a_nan_stays_in_its_row(device: torch.device) -> None:
     assert c[1].isnan().all() and c.isnan().sum() == HIDDEN
 
 
-def test_a_model_equals_allennlp(goldens: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_equals_allennlp(
+    goldens: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Interpreted; on a GPU, tests/golden/test_goldens.py runs these kernels."""
     if not triton.knobs.runtime.interpret:
         pytest.skip("compiled, not interpreted, where there is a GPU")
-    monkeypatch.setattr(functional, "choose", lambda op, *request: kernels if op == "lstm" else choose(op, *request))
+    monkeypatch.setattr(
+        functional, "choose", lambda op, *request: kernels if op == "lstm" else choose(op, *request)
+    )
     bilm = load(goldens("clips-bind-3layer-tanh")).bilm
     ids = torch.from_numpy(np.load(goldens("char_ids.npz"))["ids"].astype(np.int64))
     with np.load(goldens("clips-bind-3layer-tanh/allennlp.npz")) as file:
@@ -217,7 +259,7 @@ def test_a_model_equals_allennlp(goldens: Callable[[str], Path], monkeypatch: py
                 torch.testing.assert_close(layer[out.mask], expected[out.mask], atol=5e-6, rtol=0)
 
 
-# --- On a GPU --------------------------------------------------------------------------------------------------------
+# --- On a GPU -------------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu
@@ -242,7 +284,9 @@ def test_directions_on_two_streams(dtype: torch.dtype, tolerance: float) -> None
         return [layers.detach(), alone, state.h.detach(), state.c.detach(), *gradients]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("elmokit.nn.bidirectional.run_on_streams", lambda tasks, _: [task() for task in tasks])
+        patch.setattr(
+            "elmokit.nn.bidirectional.run_on_streams", lambda tasks, _: [task() for task in tasks]
+        )
         expected = [results(batch) for batch in batches]
     found = [results(batch) for batch in batches]  # nothing waits for the GPU before all are issued
     for one, other in zip(found, expected, strict=True):
@@ -261,13 +305,15 @@ def test_nothing_waits_for_the_gpu() -> None:
     torch.cuda.set_sync_debug_mode("error")
     try:
         steps = LSTMSteps(packing, case.clips, start)
-        outputs, state = kernels.lstm(x, LSTMState(h, c), LSTMWeights(*weights), steps, torch.bfloat16)
+        outputs, state = kernels.lstm(
+            x, LSTMState(h, c), LSTMWeights(*weights), steps, torch.bfloat16
+        )
         torch.autograd.grad(outputs.sum() + state.c.sum(), leaves)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
 
-# --- Where it runs ---------------------------------------------------------------------------------------------------
+# --- Where it runs --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -284,9 +330,13 @@ def test_nothing_waits_for_the_gpu() -> None:
     ],
 )
 def test_where_it_runs(
-    request_: tuple[Any, ...], major: int, shared: int, reason: str | None, monkeypatch: pytest.MonkeyPatch,
+    request_: tuple[Any, ...],
+    major: int,
+    shared: int,
+    reason: str | None,
+    monkeypatch: pytest.MonkeyPatch,
     backend: Callable[[str], None],
-) -> None:  # fmt: skip
+) -> None:
     properties = SimpleNamespace(major=major, shared_memory_per_block_optin=shared << 10)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: properties)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
@@ -305,7 +355,9 @@ def test_kernels_fit_in_the_registers_and_the_shared_memory_of_an_h100(tmp_path:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     script = Path(__file__).parents[1] / "support" / "compile_triton.py"
-    done = subprocess.run([sys.executable, script, tmp_path], env=environment, check=True, stdout=subprocess.PIPE)
+    done = subprocess.run(
+        [sys.executable, script, tmp_path], env=environment, check=True, stdout=subprocess.PIPE
+    )
     for name, used in json.loads(done.stdout).items():
         assert used["stack"] == used["local"] == 0, (name, used)
         assert used["shared"] <= used["estimate"] <= 227 << 10, (name, used)

@@ -8,7 +8,10 @@ import torch
 
 from elmokit.ops.functional import unpack_sentences, unpack_words
 
-LARGEST, TOO_LARGE = 65519.996, 65520.0  # in float32, next to one another: what float16 holds, and what it does not
+LARGEST, TOO_LARGE = (
+    65519.996,
+    65520.0,
+)  # in float32, next to one another: what float16 holds, and what it does not
 
 
 @pytest.fixture(params=["reference", pytest.param("native", marks=pytest.mark.native)])
@@ -22,11 +25,15 @@ def of_words(streams: torch.Tensor, slots: torch.Tensor, dtype: str) -> np.ndarr
     return found
 
 
-def random_streams(layers: int, words: int, spare: int = 3, width: int = 37) -> tuple[torch.Tensor, torch.Tensor]:
+def random_streams(
+    layers: int, words: int, spare: int = 3, width: int = 37
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Streams with slots that no word has, and where the words lie."""
     generator = torch.Generator().manual_seed(layers * words)
     streams = torch.randn(layers, 2, words + spare, width, generator=generator)
-    slots = torch.stack([torch.randperm(words + spare, generator=generator)[:words] for _ in range(2)])
+    slots = torch.stack(
+        [torch.randperm(words + spare, generator=generator)[:words] for _ in range(2)]
+    )
     return streams, slots
 
 
@@ -49,7 +56,10 @@ def test_words_lie_end_to_end(any_machine: None, layers: int, words: int, dtype:
 
 def test_sentences_lie_layer_by_layer(any_machine: None) -> None:
     streams, slots = random_streams(layers=3, words=9)
-    begins, ends = np.array([0, 2, 2, 5]), np.array([2, 2, 4, 9])  # one is empty, and the word before the last has none
+    begins, ends = (
+        np.array([0, 2, 2, 5]),
+        np.array([2, 2, 4, 9]),
+    )  # one is empty, and the word before the last has none
     expected = word_by_word(streams, slots)
     found = [np.empty((3, length, expected.shape[-1]), np.float32) for length in ends - begins]
     unpack_sentences(streams, slots, begins, found)
@@ -75,7 +85,12 @@ def in_float16(numbers: np.ndarray) -> np.ndarray:
 
 
 def test_numbers_are_rounded_as_numpy_rounds_them(any_machine: None) -> None:
-    drawn = np.random.default_rng(0).integers(0, 1 << 32, 400_000, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    drawn = (
+        np.random.default_rng(0)
+        .integers(0, 1 << 32, 400_000, dtype=np.uint64)
+        .astype(np.uint32)
+        .view(np.float32)
+    )
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         ties = halves[:-1] + (halves[1:] - halves[:-1]) / 2  # and their neighbours on both sides
@@ -105,6 +120,10 @@ def test_a_number_too_large_is_seen_on_every_thread(
 
 @pytest.mark.parametrize("number", [TOO_LARGE, -TOO_LARGE, 3e38])
 def test_numbers_that_float16_cannot_hold_raise(any_machine: None, number: float) -> None:
-    assert in_float16(np.array([LARGEST, -LARGEST, np.inf, np.nan])).tolist()[:3] == [65504, -65504, np.inf]
+    assert in_float16(np.array([LARGEST, -LARGEST, np.inf, np.nan])).tolist()[:3] == [
+        65504,
+        -65504,
+        np.inf,
+    ]
     with pytest.raises(FloatingPointError):
         in_float16(np.array([0.5, number]))

@@ -22,7 +22,12 @@ def kept(blocks: CachingAllocator) -> int:
 @pytest.mark.parametrize("shape", [(3, 5), (2, 0, 4), (1000, 1100), (3, 1 << 20)])
 def test_an_array_has_its_shape_and_type(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     array = allocate(shape, dtype).fill_(7)
-    assert array.shape == shape and array.dtype == dtype and array.is_contiguous() and bool((array == 7).all())
+    assert (
+        array.shape == shape
+        and array.dtype == dtype
+        and array.is_contiguous()
+        and bool((array == 7).all())
+    )
     assert array.numel() * array.itemsize < MIN_CACHED or array.data_ptr() % HUGE_PAGE == 0
     assert not array._is_view()
 

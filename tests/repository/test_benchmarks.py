@@ -28,7 +28,10 @@ def test_operations_of_a_long_word_are_those_that_pytorch_counts() -> None:
     assert config is not None
     with FlopCounterMode(display=False) as counter:
         for width, number in config.filters:
-            conv1d(torch.zeros(1, config.embedding_dim, 50), torch.zeros(number, config.embedding_dim, width))
+            conv1d(
+                torch.zeros(1, config.embedding_dim, 50),
+                torch.zeros(number, config.embedding_dim, width),
+            )
         filters = config.num_filters
         linear(torch.zeros(1, filters), torch.zeros(2 * filters, filters))
         linear(torch.zeros(1, filters), torch.zeros(128, filters))
@@ -41,9 +44,17 @@ def test_gap_counts_decisions_about_both_names() -> None:
 
     text = "Ann Lee met Eve Ray. She left."
     row = {
-        "ID": "test-1", "Text": text, "Pronoun": "She", "Pronoun-offset": "21",
-        "A": "Ann Lee", "A-offset": "0", "A-coref": "TRUE", "B": "Eve Ray", "B-offset": "12", "B-coref": "FALSE",
-    }  # fmt: skip
+        "ID": "test-1",
+        "Text": text,
+        "Pronoun": "She",
+        "Pronoun-offset": "21",
+        "A": "Ann Lee",
+        "A-offset": "0",
+        "A-coref": "TRUE",
+        "B": "Eve Ray",
+        "B-offset": "12",
+        "B-coref": "FALSE",
+    }
     document, spans = gap_document(row)
     words = [word for sentence in document.sentences for word in sentence]
     assert {name: words[start:end] for name, (start, end) in spans.items()} == {
@@ -56,4 +67,6 @@ def test_gap_counts_decisions_about_both_names() -> None:
         ((((0, 2), (3, 5), (6, 7)),), 2 / 3),
         ((), 0.0),
     ):
-        assert gap_f1([(row, CorefClusters("", tuple(words), clusters), spans)]) == pytest.approx(expected)
+        assert gap_f1([(row, CorefClusters("", tuple(words), clusters), spans)]) == pytest.approx(
+            expected
+        )

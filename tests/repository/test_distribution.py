@@ -1,4 +1,6 @@
-"""The sdist and the wheels: what they hold, what they are called, and that they work where nothing can be compiled."""
+"""The sdist and the wheels: what they hold, what they are called, and that they work where nothing
+can be compiled.
+"""
 
 import os
 import re
@@ -37,8 +39,19 @@ np.save(sys.argv[1], elmokit.Embedder.load(device="cpu").embed([{SENTENCE!r}])[0
 
 def build(source: Path, target: str, output: Path, **environment: str) -> Path:
     """Build the "sdist" or the "wheel" of a source tree, without a network; the file."""
-    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(output)]
-    run = subprocess.run(command, cwd=source, env=os.environ | environment, capture_output=True, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        target,
+        "--directory",
+        str(output),
+    ]
+    run = subprocess.run(
+        command, cwd=source, env=os.environ | environment, capture_output=True, text=True
+    )
     assert run.returncode == 0, run.stdout + run.stderr
     (output / "log.txt").write_text(run.stdout + run.stderr)
     (built,) = (file for file in output.iterdir() if file.name != "log.txt")
@@ -46,8 +59,12 @@ def build(source: Path, target: str, output: Path, **environment: str) -> Path:
 
 
 def test_package_citation_and_changelog_name_the_same_version() -> None:
-    citation, changelog = ((ROOT / name).read_text(encoding="utf-8") for name in ("CITATION.cff", "CHANGELOG.md"))
-    cited, date = (re.search(rf"^{key}: (.*)$", citation, re.MULTILINE) for key in ("version", "date-released"))
+    citation, changelog = (
+        (ROOT / name).read_text(encoding="utf-8") for name in ("CITATION.cff", "CHANGELOG.md")
+    )
+    cited, date = (
+        re.search(rf"^{key}: (.*)$", citation, re.MULTILINE) for key in ("version", "date-released")
+    )
     latest = re.search(r"^## (\d\S*) - (\S+)$", changelog, re.MULTILINE)
     assert cited and date and latest
     assert (cited[1], date[1]) == latest.groups() and cited[1] == elmokit.__version__
@@ -69,24 +86,41 @@ def source(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_installed(wheel: Path, folder: Path) -> tuple[list[str], np.ndarray]:
-    """Install a wheel into a new environment without a compiler; its backends, and the vectors of a sentence."""
+    """Install a wheel into a new environment without a compiler; its backends, and the vectors of a
+    sentence.
+    """
     clean = folder / "environment"
     venv.create(clean, with_pip=False)
     python = clean / "bin" / "python"
-    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps"]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+    ]
     subprocess.run([*install, str(wheel)], check=True)
-    # The dependencies are those that are installed here; of this checkout nothing is found, even if it is editable.
+    # The dependencies are those that are installed here; of this checkout nothing is found, even if
+    # it is editable.
     (site,) = clean.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     environment = os.environ | {"CC": "false"}
     for name in ("ELMOKIT_BACKEND", "PYTHONPATH"):
         environment.pop(name, None)
     command = [str(python), "-c", PROGRAM, str(folder / "vectors.npy")]
-    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
     path, *backends = run.stdout.split()
     assert Path(path).is_relative_to(clean)
     script = [str(clean / "bin" / "elmokit"), "--version"]
-    version = subprocess.run(script, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    version = subprocess.run(
+        script, cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
     assert version.stdout == f"elmokit {elmokit.__version__}\n"
     return backends, np.load(folder / "vectors.npy")
 
@@ -94,7 +128,9 @@ def run_installed(wheel: Path, folder: Path) -> tuple[list[str], np.ndarray]:
 def test_sdist_holds_every_file_of_the_repository(sdist: Path) -> None:
     if not (ROOT / ".git").exists() or not shutil.which("git"):
         pytest.skip("no git repository to compare with")
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     tracked = {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
     with tarfile.open(sdist) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
@@ -102,10 +138,14 @@ def test_sdist_holds_every_file_of_the_repository(sdist: Path) -> None:
     assert not any(name.endswith(".so") for name in held)
 
 
-def test_wheel_of_the_sdist_runs_its_kernels_without_a_compiler(source: Path, tmp_path: Path) -> None:
+def test_wheel_of_the_sdist_runs_its_kernels_without_a_compiler(
+    source: Path, tmp_path: Path
+) -> None:
     if not (compiler := shutil.which("cc")):
         pytest.skip("no C compiler")
-    quick = tmp_path / "cc"  # which takes a fifth of the time; the kernels of the checkout are optimized
+    quick = (
+        tmp_path / "cc"
+    )  # which takes a fifth of the time; the kernels of the checkout are optimized
     quick.write_text(f'#!/bin/sh\nexec {compiler} "$@" -O0\n')
     quick.chmod(0o755)
     wheel = build(source, "wheel", tmp_path / "dist", CC=str(quick))
@@ -113,7 +153,9 @@ def test_wheel_of_the_sdist_runs_its_kernels_without_a_compiler(source: Path, tm
     assert (python, abi) == ("py3", "none") and platform.startswith(("linux_", "macosx_"))
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        assert archive.read(f"elmokit-{elmokit.__version__}.dist-info/top_level.txt").split() == [b"elmokit"]
+        assert archive.read(f"elmokit-{elmokit.__version__}.dist-info/top_level.txt").split() == [
+            b"elmokit"
+        ]
     assert LIBRARY in names and "elmokit/models/en-small/model.safetensors" in names
     backends, vectors = run_installed(wheel, tmp_path)
     assert "native" in backends
@@ -126,7 +168,9 @@ def test_wheel_without_kernels_is_pure_and_works(source: Path, tmp_path: Path) -
         assert wheel.stem.endswith("-py3-none-any")
         with zipfile.ZipFile(wheel) as archive:
             assert LIBRARY not in archive.namelist()
-        assert ("WITHOUT COMPILED KERNELS" in (tmp_path / name / "log.txt").read_text()) == ("CC" in environment)
+        assert ("WITHOUT COMPILED KERNELS" in (tmp_path / name / "log.txt").read_text()) == (
+            "CC" in environment
+        )
     backends, vectors = run_installed(wheel, tmp_path)
     assert "native" not in backends and "portable" in backends
     np.testing.assert_allclose(vectors, Embedder.load(device="cpu").embed([SENTENCE])[0], atol=1e-4)

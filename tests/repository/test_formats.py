@@ -1,4 +1,6 @@
-"""docs/formats.md is enough to read what elmokit writes: readers of JSON and safetensors alone, written from it."""
+"""docs/formats.md is enough to read what elmokit writes: readers of JSON and safetensors alone,
+written from it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from elmokit.text.vocab import Vocab
 LINES = ["The cat sat .", "", "naïve 词向量 " + "x" * 60, "a b", "c"]
 
 
-# --- A model ---------------------------------------------------------------------------------------------------------
+# --- A model --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,9 @@ def model() -> Pretrained:
     warm = BiLMState(torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 32))
     mix = MixWeights((0.5, -0.2, 0.1), gamma=1.5)
     softmax = FullSoftmax(len(vocab), 16)
-    return Pretrained(bilm, softmax=softmax, vocab=vocab, tokenizer="whitespace-1", mix=mix, warm_state=warm)
+    return Pretrained(
+        bilm, softmax=softmax, vocab=vocab, tokenizer="whitespace-1", mix=mix, warm_state=warm
+    )
 
 
 @pytest.fixture(scope="module")
@@ -62,25 +66,37 @@ def token_vector(word: str, char_cnn: dict[str, Any], tensors: dict[str, np.ndar
     characters = tensors["token_encoder.char_embedding"][rows]
     pooled = []
     for i, (width, _) in enumerate(char_cnn["filters"]):
-        weight, bias = (tensors[f"token_encoder.convolutions.{i}.{name}"] for name in ("weight", "bias"))
+        weight, bias = (
+            tensors[f"token_encoder.convolutions.{i}.{name}"] for name in ("weight", "bias")
+        )
         windows = [characters[p : p + width].T for p in range(len(characters) - width + 1)]
-        pooled.append(np.max([(weight * window).sum(axis=(1, 2)) + bias for window in windows], axis=0))
-    x = {"relu": lambda y: np.maximum(y, 0), "tanh": np.tanh}[char_cnn["activation"]](np.concatenate(pooled))
+        pooled.append(
+            np.max([(weight * window).sum(axis=(1, 2)) + bias for window in windows], axis=0)
+        )
+    x = {"relu": lambda y: np.maximum(y, 0), "tanh": np.tanh}[char_cnn["activation"]](
+        np.concatenate(pooled)
+    )
     for k in range(char_cnn["num_highway"]):
         gates = f"token_encoder.highways.{k}.gates"
         t, g = np.split(tensors[f"{gates}.weight"] @ x + tensors[f"{gates}.bias"], 2)
         x = sigmoid(g) * np.maximum(t, 0) + (1 - sigmoid(g)) * x
     if "token_encoder.projection.weight" in tensors:
-        x = tensors["token_encoder.projection.weight"] @ x + tensors["token_encoder.projection.bias"]
+        x = (
+            tensors["token_encoder.projection.weight"] @ x
+            + tensors["token_encoder.projection.bias"]
+        )
     return x
 
 
-def direction_layers(d: int, words: list[np.ndarray], lstm: dict, tensors: dict[str, np.ndarray]) -> list[list]:
+def direction_layers(
+    d: int, words: list[np.ndarray], lstm: dict, tensors: dict[str, np.ndarray]
+) -> list[list]:
     layers = [words]
     for number in range(lstm["num_layers"]):
         name = f"sequence_encoder.stacks.{d}.layers.{number}"
         w, u, b, p = (
-            tensors[f"{name}.{part}"] for part in ("input_weight", "recurrent_weight", "bias", "projection_weight")
+            tensors[f"{name}.{part}"]
+            for part in ("input_weight", "recurrent_weight", "bias", "projection_weight")
         )
         h, c, outputs = np.zeros(lstm["projection_dim"]), np.zeros(lstm["cell_dim"]), []
         for x in layers[-1]:
@@ -95,9 +111,14 @@ def direction_layers(d: int, words: list[np.ndarray], lstm: dict, tensors: dict[
 
 def test_vectors_computed_as_the_document_says_equal_those_of_the_embedder(directory: Path) -> None:
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    tensors = {name: array.astype(np.float64) for name, array in load_file(directory / "model.safetensors").items()}
+    tensors = {
+        name: array.astype(np.float64)
+        for name, array in load_file(directory / "model.safetensors").items()
+    }
     words = ["the", "naïve", "词向量", "x" * 60]
-    vectors = [token_vector(word, config["model"]["char_cnn"], tensors) for word in ["<S>", *words, "</S>"]]
+    vectors = [
+        token_vector(word, config["model"]["char_cnn"], tensors) for word in ["<S>", *words, "</S>"]
+    ]
     forward = direction_layers(0, vectors, config["model"]["lstm"], tensors)
     backward = direction_layers(1, vectors[::-1], config["model"]["lstm"], tensors)
     layers = np.concatenate([np.array(forward), np.array(backward)[:, ::-1]], axis=2)[:, 1:-1]
@@ -112,7 +133,9 @@ def test_vectors_computed_as_the_document_says_equal_those_of_the_embedder(direc
 def test_fingerprint_is_the_documented_digest(directory: Path, model: Pretrained) -> None:
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     digest = hashlib.sha256(
-        json.dumps([config[name] for name in ("model", "mix", "state", "tokenizer")], sort_keys=True).encode()
+        json.dumps(
+            [config[name] for name in ("model", "mix", "state", "tokenizer")], sort_keys=True
+        ).encode()
     )
     for file in ("model.safetensors", "state.safetensors"):
         tensors = sorted(load_file(directory / file).items())
@@ -121,37 +144,55 @@ def test_fingerprint_is_the_documented_digest(directory: Path, model: Pretrained
     assert digest.hexdigest() == fingerprint(model)
 
 
-# --- Embeddings ------------------------------------------------------------------------------------------------------
+# --- Embeddings -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def store(model: Pretrained, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("store")
-    (folder / "text.txt").write_text("\ufeff" + "\r\n".join(LINES) + "\r\n", encoding="utf-8", newline="")
+    (folder / "text.txt").write_text(
+        "\ufeff" + "\r\n".join(LINES) + "\r\n", encoding="utf-8", newline=""
+    )
     with pytest.warns(UserWarning, match="too long"):
-        embed_file(folder / "text.txt", folder / "vectors", Embedder(model, "cpu"), layers="all", sentences_per_part=2)
+        embed_file(
+            folder / "text.txt",
+            folder / "vectors",
+            Embedder(model, "cpu"),
+            layers="all",
+            sentences_per_part=2,
+        )
     return folder / "vectors"
 
 
-def test_embeddings_read_as_documented_are_those_of_every_line(store: Path, model: Pretrained) -> None:
+def test_embeddings_read_as_documented_are_those_of_every_line(
+    store: Path, model: Pretrained
+) -> None:
     index = json.loads((store / "index.json").read_text(encoding="utf-8"))
     assert index["complete"]
-    shards = [load_file(store / f"part-{number:05d}.safetensors") for number in range(index["num_parts"])]
+    shards = [
+        load_file(store / f"part-{number:05d}.safetensors") for number in range(index["num_parts"])
+    ]
     with pytest.warns(UserWarning, match="too long|truncated"):
         expected = Embedder(model, "cpu").embed(LINES, "all")
     for line, text in enumerate(LINES):
         shard, s = shards[line // index["sentences_per_part"]], line % index["sentences_per_part"]
         begin, end = shard["offsets"][s : s + 2]
         bounds = shard["token_offsets"][begin : end + 1]
-        assert [shard["token_bytes"][a:b].tobytes().decode() for a, b in pairwise(bounds)] == text.split()
+        assert [
+            shard["token_bytes"][a:b].tobytes().decode() for a, b in pairwise(bounds)
+        ] == text.split()
         vectors = shard["vectors"][begin:end]
         assert vectors.shape == (len(text.split()), *index["vector_shape"])
         np.testing.assert_allclose(vectors, expected[line].swapaxes(0, 1), atol=1e-5)
-    totals = [sum(len(shard[name]) - 1 for shard in shards) for name in ("offsets", "token_offsets")]
+    totals = [
+        sum(len(shard[name]) - 1 for shard in shards) for name in ("offsets", "token_offsets")
+    ]
     assert [index["num_sentences"], index["num_words"]] == totals
 
 
-def test_index_names_the_model_and_the_text_by_the_documented_digests(store: Path, model: Pretrained) -> None:
+def test_index_names_the_model_and_the_text_by_the_documented_digests(
+    store: Path, model: Pretrained
+) -> None:
     index = json.loads((store / "index.json").read_text(encoding="utf-8"))
     assert index["model"] == fingerprint(model)
     digest = hashlib.blake2b("".join(f"{line}\n" for line in LINES).encode(), digest_size=16)

@@ -9,7 +9,8 @@ HEAVY = {"torch", "numpy", "h5py", "safetensors"}
 TEXT = ("config", "fs", "text.characters", "text.tokenizers", "text.vocab")
 
 
-# The command line ends in SystemExit; the names go to the last line of stderr, past whatever it prints.
+# The command line ends in SystemExit; the names go to the last line of stderr, past whatever it
+# prints.
 PROGRAM = """
 import sys
 try:
@@ -23,7 +24,9 @@ print("\\n", *sys.modules, file=sys.stderr)
 def _modules_after(statement: str) -> set[str]:
     """Top-level names of the modules that a fresh interpreter has loaded after `statement`."""
     program = PROGRAM.format(statement=statement)
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     return {name.partition(".")[0] for name in run.stderr.splitlines()[-1].split()}
 
 
@@ -40,7 +43,9 @@ def test_no_heavy_module_is_loaded(statement: str) -> None:
 
 
 def test_text_needs_neither_torch_nor_the_command_line() -> None:
-    assert not {"torch", "tyro"} & _modules_after(f"import {', '.join(f'elmokit.{module}' for module in TEXT)}")
+    assert not {"torch", "tyro"} & _modules_after(
+        f"import {', '.join(f'elmokit.{module}' for module in TEXT)}"
+    )
 
 
 WITHOUT = """
@@ -57,7 +62,13 @@ for name in sys.argv[1:]:
 
 @pytest.mark.slow
 def test_an_integration_without_its_library_says_in_a_line_what_to_install() -> None:
-    libraries = {"sklearn": "scikit-learn", "sentence_transformers": "sentence-transformers", "spacy": "spacy"}
-    run = subprocess.run([sys.executable, "-c", WITHOUT, *libraries], capture_output=True, text=True, check=True)
+    libraries = {
+        "sklearn": "scikit-learn",
+        "sentence_transformers": "sentence-transformers",
+        "spacy": "spacy",
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *libraries], capture_output=True, text=True, check=True
+    )
     for line, package in zip(run.stdout.splitlines(), libraries.values(), strict=True):
         assert "pip install" in line and package in line

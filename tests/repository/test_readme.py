@@ -1,4 +1,6 @@
-"""The Python and the commands of the README and of the tours in docs run as they stand, in a clone."""
+"""The Python and the commands of the README and of the tours in docs run as they stand, in a
+clone.
+"""
 
 import re
 import shutil
@@ -11,7 +13,9 @@ from elmokit.cli.verbs import EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
 README, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
-INDEX, PYTHON, COMMANDS = (ROOT / "docs" / f"{page}.md" for page in ("index", "python", "command-line"))
+INDEX, PYTHON, COMMANDS = (
+    ROOT / "docs" / f"{page}.md" for page in ("index", "python", "command-line")
+)
 
 
 @pytest.fixture
@@ -40,15 +44,23 @@ def test_commands_are_examples_of_the_verbs(document: Path) -> None:
     """Which tests/cli/test_examples.py runs, as they stand."""
     text = "".join(blocks_of(document, "console")).replace("\\\n", " ")
     commands = [line for line in text.splitlines() if line.startswith("elmokit")]
-    assert commands and set(commands) <= {command for examples in EXAMPLES.values() for command in examples}
+    assert commands and set(commands) <= {
+        command for examples in EXAMPLES.values() for command in examples
+    }
 
 
 def without_comments(code: str) -> list[str]:
     """The lines of code, which are the same in every language."""
-    return [line for line in re.sub(r"(^|  )# .*$", "", code, flags=re.MULTILINE).splitlines() if line.strip()]
+    return [
+        line
+        for line in re.sub(r"(^|  )# .*$", "", code, flags=re.MULTILINE).splitlines()
+        if line.strip()
+    ]
 
 
 @pytest.mark.parametrize("language", ["python", "console"])
 def test_code_of_the_readme_is_the_same_in_chinese(language: str) -> None:
-    english, chinese = (list(map(without_comments, blocks_of(path, language))) for path in (README, CHINESE))
+    english, chinese = (
+        list(map(without_comments, blocks_of(path, language))) for path in (README, CHINESE)
+    )
     assert english == chinese

@@ -21,13 +21,19 @@ from elmokit.config import BiLMConfig
 from elmokit.text.vocab import Vocab
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-NOUNS, VERBS = ["cat", "dog", "fox", "hen", "owl", "cow"], ["sees", "likes", "chases", "feeds", "meets"]
+NOUNS, VERBS = (
+    ["cat", "dog", "fox", "hen", "owl", "cow"],
+    ["sees", "likes", "chases", "feeds", "meets"],
+)
 sys.path.append(str(RECIPES / "en_small"))
 
 
 def write_documents(path: Path, draw: random.Random, documents: int) -> None:
     def sentence() -> str:
-        return f"The {draw.choice(NOUNS)} of {draw.randrange(100)} {draw.choice(VERBS)} a {draw.choice(NOUNS)}."
+        return (
+            f"The {draw.choice(NOUNS)} of {draw.randrange(100)} {draw.choice(VERBS)} a "
+            f"{draw.choice(NOUNS)}."
+        )
 
     text = "\n\n".join(" ".join(sentence() for _ in range(8)) for _ in range(documents))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,10 +55,21 @@ def test_recipe_makes_a_model_with_its_card_from_raw_text(corpus: Path, tmp_path
     config.write_text(json.dumps(BiLMConfig.preset("tiny").to_dict()))
     model = tmp_path / "tiny-en"
     settings = {
-        "SHARDS": 2, "CONFIG": config, "VOCAB_SIZE": 60, "WORDS": 4000, "COOL_DOWN": 2000, "BATCH_SIZE": 8,
-        "UNROLL_STEPS": 10, "LEARNING_RATE": 0.06, "NUM_SAMPLES": 20, "THREADS": 1,
-        "HELDOUT_WORDS": 200, "MODEL": model, "RESULTS": tmp_path / "results", "PYTHON": sys.executable,
-    }  # fmt: skip
+        "SHARDS": 2,
+        "CONFIG": config,
+        "VOCAB_SIZE": 60,
+        "WORDS": 4000,
+        "COOL_DOWN": 2000,
+        "BATCH_SIZE": 8,
+        "UNROLL_STEPS": 10,
+        "LEARNING_RATE": 0.06,
+        "NUM_SAMPLES": 20,
+        "THREADS": 1,
+        "HELDOUT_WORDS": 200,
+        "MODEL": model,
+        "RESULTS": tmp_path / "results",
+        "PYTHON": sys.executable,
+    }
 
     environment = os.environ | {name: str(value) for name, value in settings.items()}
     command = ["bash", str(RECIPES / "en_small" / "train.sh"), str(corpus), str(tmp_path / "runs")]
@@ -61,7 +78,9 @@ def test_recipe_makes_a_model_with_its_card_from_raw_text(corpus: Path, tmp_path
     found = json.loads((tmp_path / "results" / "heldout_perplexity.json").read_text())
     loaded = load(model)
     assert loaded.tokenizer == "english-1" and loaded.vocab is not None and len(loaded.vocab) == 60
-    assert "float32 products" in loaded.card or "bfloat16 products" in loaded.card  # auto, as it was resolved
+    assert (
+        "float32 products" in loaded.card or "bfloat16 products" in loaded.card
+    )  # auto, as it was resolved
     assert "| alpha |" in loaded.card and "| all |" in loaded.card
     assert found["carry"]["all"]["mean"] < 30  # of 60 words: some was learnt
 
@@ -71,21 +90,38 @@ def test_recipe_of_wikitext2_measures_the_test_part(tmp_path: Path) -> None:
     draw, source = random.Random(0), tmp_path / "wikitext"
     source.mkdir()
     for part in ("train", "valid", "test"):
-        lines = [" \n = Title = \n \n", *(f" The {draw.choice(NOUNS)} {draw.choice(VERBS)} . \n" for _ in range(40))]
+        lines = [
+            " \n = Title = \n \n",
+            *(f" The {draw.choice(NOUNS)} {draw.choice(VERBS)} . \n" for _ in range(40)),
+        ]
         (source / f"wiki.{part}.tokens").write_text("".join(lines) * 2)
     (tmp_path / "config.json").write_text(json.dumps(BiLMConfig.preset("tiny").to_dict()))
-    settings = {"CONFIG": tmp_path / "config.json", "RESULTS": tmp_path, "EPOCHS": 3, "DTYPE": "float32", "THREADS": 1}
-    environment = os.environ | {name: str(value) for name, value in settings.items()} | {"PYTHON": sys.executable}
+    settings = {
+        "CONFIG": tmp_path / "config.json",
+        "RESULTS": tmp_path,
+        "EPOCHS": 3,
+        "DTYPE": "float32",
+        "THREADS": 1,
+    }
+    environment = (
+        os.environ
+        | {name: str(value) for name, value in settings.items()}
+        | {"PYTHON": sys.executable}
+    )
     command = ["bash", str(RECIPES / "wikitext2" / "train.sh"), str(source), str(tmp_path / "runs")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "wikitext2.json").read_text())
     tokens = (source / "wiki.test.tokens").read_text().split()
-    assert found["test"]["predictions"] == len(tokens) + 2 * 43 + 2  # each end of line, and of article
+    assert (
+        found["test"]["predictions"] == len(tokens) + 2 * 43 + 2
+    )  # each end of line, and of article
     assert 1 < found["test"]["forward"] < found["vocabulary"] and found["training"]["words"] > 0
 
 
-WORDS = st.text(st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"]), min_size=1, max_size=5)
+WORDS = st.text(
+    st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"]), min_size=1, max_size=5
+)
 
 
 @pytest.mark.slow
@@ -105,27 +141,57 @@ def test_every_phase_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
     draw, corpus, heldout = random.Random(0), tmp_path / "corpus", tmp_path / "heldout.txt"
     corpus.mkdir()
     (corpus / "corpus.json").write_text(json.dumps({"options": {"tokenizer": "english-1"}}))
-    lines = [f"The {draw.choice(NOUNS)} {draw.choice(VERBS)} {draw.randrange(99)} ." for _ in range(3000)]
+    lines = [
+        f"The {draw.choice(NOUNS)} {draw.choice(VERBS)} {draw.randrange(99)} ." for _ in range(3000)
+    ]
     for number in range(4):
         text = "\n".join(lines[number::4]) + "\n"
         (corpus / f"shard-0000{number}.txt.zst").write_bytes(zstandard.compress(text.encode()))
     heldout.write_text("\n".join(lines[:60]) + "\n")
-    vocab, config = Vocab.from_counts(Counter(" ".join(lines).split())), BiLMConfig.preset("tiny").to_dict()
+    vocab, config = (
+        Vocab.from_counts(Counter(" ".join(lines).split())),
+        BiLMConfig.preset("tiny").to_dict(),
+    )
     vocab.write(tmp_path / "vocab.txt")
     (tmp_path / "config.json").write_text(json.dumps(config))
     parts, size = [tmp_path / "first", tmp_path / "second"], 4_700  # of two shards each
     import pack_for_gpu
 
-    pack = ["--heldout", heldout, "--parts", *parts, "--mib", size / pack_for_gpu.MIB, "--no-libraries"]
+    pack = [
+        "--heldout",
+        heldout,
+        "--parts",
+        *parts,
+        "--mib",
+        size / pack_for_gpu.MIB,
+        "--no-libraries",
+    ]
     pack_for_gpu.main(list(map(str, [corpus, *pack])))
     options = {
-        "--work": tmp_path / "work", "--output": tmp_path / "output", "--config": tmp_path / "config.json",
-        "--vocab": tmp_path / "vocab.txt", "--large": "tiny", "--samples": 20, "--sentences": 40, "--steps": 3,
-        "--seconds": 3, "--evaluate-every": 2, "--learning-rate": 0.06,
-    }  # fmt: skip
+        "--work": tmp_path / "work",
+        "--output": tmp_path / "output",
+        "--config": tmp_path / "config.json",
+        "--vocab": tmp_path / "vocab.txt",
+        "--large": "tiny",
+        "--samples": 20,
+        "--sentences": 40,
+        "--steps": 3,
+        "--seconds": 3,
+        "--evaluate-every": 2,
+        "--learning-rate": 0.06,
+    }
 
     def run(part: Path, *phases: str) -> dict[str, Any]:
-        command = [sys.executable, RECIPES / "en_small" / "on_gpu.py", *phases, "--packed", part, "--rows", 4, 8]
+        command = [
+            sys.executable,
+            RECIPES / "en_small" / "on_gpu.py",
+            *phases,
+            "--packed",
+            part,
+            "--rows",
+            4,
+            8,
+        ]
         command += [value for item in options.items() for value in item]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -134,7 +200,9 @@ def test_every_phase_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
     without = ("ceilings", "tests", "tuning")
     found = run(parts[0], "unpack", *without, "compare", "embedding", "steps")
     assert all(found[name]["skipped"] == "no CUDA device" for name in without)
-    assert len(found["compare"]["differences"]) == 6  # outputs, and gradients of the input and four weights
+    assert (
+        len(found["compare"]["differences"]) == 6
+    )  # outputs, and gradients of the input and four weights
     rates = found["embedding"]["recipe, torch.float32"]
     assert all(rates[name] > 0 for name in ("elmokit", "torch.nn.LSTM", "elmokit, to NumPy"))
     assert found["steps"]["8"]["positions_per_second"] > 0

@@ -1,4 +1,6 @@
-"""The code and commands of the tutorials run as they stand, from top to bottom, and print what the tutorials show."""
+"""The code and commands of the tutorials run as they stand, from top to bottom, and print what the
+tutorials show.
+"""
 
 import shutil
 import sys
@@ -21,7 +23,9 @@ LIBRARIES = {
 ELSEWHERE = {"serve": "tests/serve/test_server.py"}
 FILES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 TUTORIALS = [
-    pytest.param(path, id=path.stem, marks=[pytest.mark.integrations] if path.stem in LIBRARIES else [])
+    pytest.param(
+        path, id=path.stem, marks=[pytest.mark.integrations] if path.stem in LIBRARIES else []
+    )
     for path in FILES
     if path.stem not in ELSEWHERE
 ]
@@ -38,7 +42,9 @@ def test_tutorial_runs(tutorial: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(tmp_path)
     modules = set(sys.modules)
-    different = [output for output in run_tutorial(tutorial) if not same_output(output.shown, output.printed)]
+    different = [
+        output for output in run_tutorial(tutorial) if not same_output(output.shown, output.printed)
+    ]
     for name in set(sys.modules) - modules:
         if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
             del sys.modules[name]

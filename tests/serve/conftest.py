@@ -1,4 +1,6 @@
-"""A server with everything in it, which most tests share, the model that it serves, and a service without a socket."""
+"""A server with everything in it, which most tests share, the model that it serves, and a service
+without a socket.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from elmokit.tasks.fitting.model import TaskModel
 
 
-has_libraries = all(map(find_spec, ("fastapi", "uvicorn", "prometheus_client", "httpx")))  # elmokit's extra serve
+has_libraries = all(
+    map(find_spec, ("fastapi", "uvicorn", "prometheus_client", "httpx"))
+)  # elmokit's extra serve
 collect_ignore_glob = [] if has_libraries else ["test_*.py"]
 
 
@@ -39,7 +43,9 @@ def tagger() -> TaskModel:
 
     toy = toy_tasks()["tagging"]
     words = WordsConfig(elmo="none", word_dim=8)
-    return fit(toy.task, toy.examples, toy.examples, words=words, config=replace(toy.config, max_epochs=12))[0]
+    return fit(
+        toy.task, toy.examples, toy.examples, words=words, config=replace(toy.config, max_epochs=12)
+    )[0]
 
 
 @pytest.fixture(scope="session")
@@ -76,26 +82,37 @@ def locked_server() -> Iterator[RunningServer]:
     from running_server import RunningServer
 
     key = {"ELMOKIT_API_KEY": "se cret"}
-    with RunningServer("--device", "cpu", "--timeout", 0.4, "--name", "other", environment=key) as running:
+    with RunningServer(
+        "--device", "cpu", "--timeout", 0.4, "--name", "other", environment=key
+    ) as running:
         assert running.name == "other"
         yield running
 
 
 @pytest.fixture
 def ask() -> Callable[..., list[httpx.Response]]:
-    """Called with arguments of `Service` and requests, the answers, once all jobs of the service have ended."""
+    """Called with arguments of `Service` and requests, the answers, once all jobs of the service
+    have ended.
+    """
     import httpx
 
     from elmokit.serve.app import create_app
     from elmokit.serve.service import Service
 
-    def ask_all(service_arguments: dict[str, Any], *requests: tuple[str, str, dict[str, Any]]) -> list[httpx.Response]:
+    def ask_all(
+        service_arguments: dict[str, Any], *requests: tuple[str, str, dict[str, Any]]
+    ) -> list[httpx.Response]:
         service = Service(**service_arguments)
         transport = httpx.ASGITransport(create_app(service), raise_app_exceptions=False)
 
         async def answers() -> list[httpx.Response]:
-            async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
-                answers = [await client.request(method, path, **options) for method, path, options in requests]
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://localhost", timeout=60
+            ) as client:
+                answers = [
+                    await client.request(method, path, **options)
+                    for method, path, options in requests
+                ]
             while service.jobs.unfinished:
                 await asyncio.sleep(0.02)
             return answers

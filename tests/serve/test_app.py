@@ -1,4 +1,6 @@
-"""The application: schemas, hosts, keys, a full queue, metrics; and bodies that are damaged, slow, endless or left."""
+"""The application: schemas, hosts, keys, a full queue, metrics; and bodies that are damaged, slow,
+endless or left.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,13 @@ BODIES = {
     "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b", "c"]}},
     "/tokenize": {"inputs": ["I don't.", ["a"]]},
     "/compare": {"word": "a", "sentences": ["a b", "c a"]},
-    "/neighbors": {"word": "play", "sentence": "I play .", "sentences": ["a play"], "count": 3, "layers": 0},
+    "/neighbors": {
+        "word": "play",
+        "sentence": "I play .",
+        "sentences": ["a play"],
+        "count": 3,
+        "layers": 0,
+    },
     "/senses": {"word": "a", "sentences": ["a b", "c a", "d a"], "clusters": 2, "max_uses": 5},
     "/score": {"inputs": ["a b"]},
     "/substitutes": {"sentence": "a b", "positions": [1], "top": 2, "direction": "both"},
@@ -45,20 +53,59 @@ BODIES = {
 }
 # Values that stand anywhere in place of another one.
 VALUES = [
-    None, True, -1, 0, 10**30, 1.5, float("nan"), float("-inf"), "", "\x00", "\U0001f600" * 30, " ", "\u202e\u0301",
-    "a\nb", "<S>", "word " * 300, "x" * 5000, [], [[]], [""], [[""]], {}, {"a": 1}, [None], [["a", None]],
-    [[["a"]]], "mix", "all",
-]  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    10**30,
+    1.5,
+    float("nan"),
+    float("-inf"),
+    "",
+    "\x00",
+    "\U0001f600" * 30,
+    " ",
+    "\u202e\u0301",
+    "a\nb",
+    "<S>",
+    "word " * 300,
+    "x" * 5000,
+    [],
+    [[]],
+    [""],
+    [[""]],
+    {},
+    {"a": 1},
+    [None],
+    [["a", None]],
+    [[["a"]]],
+    "mix",
+    "all",
+]
 # Bodies that no JSON encoder writes.
 RAW = [
-    b"", b"{", b"null", b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xfe", b'{"inputs":"\\ud800"}',
-    b'{"inputs":"\xed\xa0\x80"}', b"9" * 5000, b'{"inputs":' + b"9" * 5000 + b"}", b'{"inputs":"a"}garbage',
-    b'\xef\xbb\xbf{"inputs":"a"}', b"NaN", b'{"inputs":"a","inputs":1}', b"\x00" * 100,
-]  # fmt: skip
+    b"",
+    b"{",
+    b"null",
+    b"[" * 100_000,
+    b'{"a":' * 50_000,
+    b"\xff\xfe",
+    b'{"inputs":"\\ud800"}',
+    b'{"inputs":"\xed\xa0\x80"}',
+    b"9" * 5000,
+    b'{"inputs":' + b"9" * 5000 + b"}",
+    b'{"inputs":"a"}garbage',
+    b'\xef\xbb\xbf{"inputs":"a"}',
+    b"NaN",
+    b'{"inputs":"a","inputs":1}',
+    b"\x00" * 100,
+]
 HEAD = b"POST /embed HTTP/1.1\r\nHost: localhost\r\n"
 
 
-def test_openapi_describes_every_request_its_answer_and_the_one_form_of_errors(server: RunningServer) -> None:
+def test_openapi_describes_every_request_its_answer_and_the_one_form_of_errors(
+    server: RunningServer,
+) -> None:
     api = httpx.get(f"{server.url}/openapi.json").json()
     paths, (scheme,) = api["paths"], api["components"]["securitySchemes"].values()
     assert scheme["scheme"] == "bearer"
@@ -66,20 +113,35 @@ def test_openapi_describes_every_request_its_answer_and_the_one_form_of_errors(s
     assert {"/v1/models/{name}", "/health", "/info", "/metrics"} <= paths.keys()
     assert list(paths["/metrics"]["get"]["responses"]["200"]["content"]) == ["text/plain"]
     assert "application/octet-stream" in paths["/embed_all"]["post"]["responses"]["200"]["content"]
-    models = {route.path: route.response_model for route in endpoints.router.routes if isinstance(route, APIRoute)}
+    models = {
+        route.path: route.response_model
+        for route in endpoints.router.routes
+        if isinstance(route, APIRoute)
+    }
     for path, body in BODIES.items():
         of_path = paths[path]["post"]
-        assert of_path["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("Request")
-        assert of_path["security"] and of_path["responses"].pop("200")["content"]["application/json"]["schema"]
+        assert of_path["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith(
+            "Request"
+        )
+        assert (
+            of_path["security"]
+            and of_path["responses"].pop("200")["content"]["application/json"]["schema"]
+        )
         assert {"401", "413", "422", "429", "503"} <= of_path["responses"].keys()
-        schemas = [each["content"]["application/json"]["schema"]["$ref"] for each in of_path["responses"].values()]
+        schemas = [
+            each["content"]["application/json"]["schema"]["$ref"]
+            for each in of_path["responses"].values()
+        ]
         assert all(schema.endswith("/ErrorAnswer") for schema in schemas)
         TypeAdapter(models[path]).validate_python(server.post(path, body).json(), strict=True)
 
 
 def test_reference_loads_nothing_from_elsewhere(server: RunningServer) -> None:
     answer = httpx.get(f"{server.url}/docs")
-    assert "default-src 'none'" in answer.headers["content-security-policy"] and len(answer.content) < 10_000
+    assert (
+        "default-src 'none'" in answer.headers["content-security-policy"]
+        and len(answer.content) < 10_000
+    )
     assert "http" not in answer.text and "innerHTML" not in answer.text
 
 
@@ -94,9 +156,13 @@ def test_paths_and_methods_that_are_not_there(server: RunningServer) -> None:
 def test_key_is_needed_for_all_but_the_page_and_health(locked_server: RunningServer) -> None:
     for path in ("/", "/health", "/ready"):
         assert (
-            httpx.get(locked_server.url + path).status_code == httpx.head(locked_server.url + path).status_code == 200
+            httpx.get(locked_server.url + path).status_code
+            == httpx.head(locked_server.url + path).status_code
+            == 200
         )
-    assert {httpx.get(locked_server.url + path).status_code for path in ("/docs", "/openapi.json")} == {200}
+    assert {
+        httpx.get(locked_server.url + path).status_code for path in ("/docs", "/openapi.json")
+    } == {200}
     wrong = [({"authorization": given}, "wrong_key") for given in ("Bearer se cre", "se cret")]
     for headers, code in [({}, "missing_key"), *wrong]:
         for path in ("/embed", "/"):  # texts are posted there, too
@@ -106,20 +172,37 @@ def test_key_is_needed_for_all_but_the_page_and_health(locked_server: RunningSer
     for path in ("/metrics", "/info", "/v1/models", "/nothing"):
         assert httpx.get(locked_server.url + path).status_code == 401
     assert (
-        locked_server.post("/embed", BODIES["/embed"], headers={"authorization": "Bearer se cret"}).status_code == 200
+        locked_server.post(
+            "/embed", BODIES["/embed"], headers={"authorization": "Bearer se cret"}
+        ).status_code
+        == 200
     )
 
 
 def test_server_on_loopback_answers_only_to_its_names(server: RunningServer) -> None:
     for host in ("localhost", "LocalHost:1", "127.0.0.1", "127.0.0.1:8000", "[::1]", "[::1]:8000"):
         assert httpx.get(f"{server.url}/health", headers={"host": host}).status_code == 200
-    evil = ("evil.example", f"evil.example:{server.port}", "127.0.0.1.evil.example", "localhost:80:80", "[::1", "")
+    evil = (
+        "evil.example",
+        f"evil.example:{server.port}",
+        "127.0.0.1.evil.example",
+        "localhost:80:80",
+        "[::1",
+        "",
+    )
     for host in evil:
         for path in ("/", "/health", "/ready", "/metrics", "/info", "/nothing"):
             answer = httpx.get(server.url + path, headers={"host": host})
-            assert answer.status_code == 403 and answer.json()["error"]["code"] == "host_not_allowed"
+            assert (
+                answer.status_code == 403 and answer.json()["error"]["code"] == "host_not_allowed"
+            )
     assert server.post("/neighbors", {}, headers={"host": "evil.example"}).status_code == 403
-    for host in ("0.0.0.0", "::", "192.0.2.1", "2001:db8::1"):  # on a network, a server has names that it cannot know
+    for host in (
+        "0.0.0.0",
+        "::",
+        "192.0.2.1",
+        "2001:db8::1",
+    ):  # on a network, a server has names that it cannot know
         assert allowed_hosts(host) is None
     for host, name in (("127.0.0.2", b"127.0.0.2"), ("localhost", b"localhost"), ("::1", b"[::1]")):
         assert allowed_hosts(host) == {b"localhost", b"127.0.0.1", b"[::1]", name}
@@ -133,23 +216,42 @@ def test_server_on_loopback_answers_only_to_its_names(server: RunningServer) -> 
         ({"origin": "http://localhost:81"}, (), False),
         ({"origin": "null"}, (), False),
         ({"origin": "https://a.example"}, ("https://b.example",), False),
-        ({"origin": "https://b.example", "sec-fetch-site": "cross-site"}, ("https://b.example",), True),
+        (
+            {"origin": "https://b.example", "sec-fetch-site": "cross-site"},
+            ("https://b.example",),
+            True,
+        ),
         ({"origin": "https://b.example"}, ("*",), True),
         ({"sec-fetch-site": "cross-site"}, (), False),
         ({"origin": "https://proxy.example", "sec-fetch-site": "same-origin"}, (), True),
     ],
 )
 def test_pages_of_other_sites_are_refused_unless_they_are_named(
-    headers: dict[str, str], cors: tuple[str, ...], is_allowed: bool, embedder: Embedder, ask: Callable[..., Any]
+    headers: dict[str, str],
+    cors: tuple[str, ...],
+    is_allowed: bool,
+    embedder: Embedder,
+    ask: Callable[..., Any],
 ) -> None:
     service = {"embedder": embedder, "config": ServeConfig(cors=cors)}
-    requests = [("POST", "/tokenize", {"json": {"inputs": "a"}}), ("GET", "/info", {}), ("GET", "/", {})]
-    *answers, page = ask(service, *((method, path, {"headers": headers, **body}) for method, path, body in requests))
-    assert [answer.status_code for answer in answers] == [200 if is_allowed else 403] * 2 and page.status_code == 200
+    requests = [
+        ("POST", "/tokenize", {"json": {"inputs": "a"}}),
+        ("GET", "/info", {}),
+        ("GET", "/", {}),
+    ]
+    *answers, page = ask(
+        service, *((method, path, {"headers": headers, **body}) for method, path, body in requests)
+    )
+    assert [answer.status_code for answer in answers] == [
+        200 if is_allowed else 403
+    ] * 2 and page.status_code == 200
     if not is_allowed:
         assert answers[0].json()["error"]["code"] == "origin_not_allowed"
     if cors:  # whether the browser lets its page read the answer, and asks in its name at all
-        asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+        asks = {
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "authorization",
+        }
         (preflight,) = ask(service, ("OPTIONS", "/embed", {"headers": {**headers, **asks}}))
         assert preflight.is_success == is_allowed
         for answer in (answers[0], preflight) if is_allowed else ():
@@ -157,7 +259,9 @@ def test_pages_of_other_sites_are_refused_unless_they_are_named(
 
 
 def test_compressed_body_is_refused(server: RunningServer) -> None:
-    answer = httpx.post(f"{server.url}/embed", content=b"\x1f\x8b", headers={"content-encoding": "gzip"})
+    answer = httpx.post(
+        f"{server.url}/embed", content=b"\x1f\x8b", headers={"content-encoding": "gzip"}
+    )
     assert answer.status_code == 415 and "compressed" in answer.json()["error"]["message"]
 
 
@@ -169,13 +273,21 @@ def test_full_queue_refuses_requests_for_vectors_before_their_bodies_are_read(
         yield b""
 
     start = Engine.__init__
-    full = lambda engine, *options: (start(engine, *options), setattr(engine, "words_ahead", 65_536))[0]  # noqa: E731
+    full = lambda engine, *options: (  # noqa: E731
+        start(engine, *options),
+        setattr(engine, "words_ahead", 65_536),
+    )[0]
     monkeypatch.setattr(Engine, "__init__", full)
     unread = {"content": body(), "headers": {"content-length": "9"}}
     paths = ("/", "/v1/embeddings", "/embed", "/embed_all", "/similarity")
     requests = [("POST", path, unread) for path in paths]
-    served = [("GET", "/", {}), ("POST", "/tokenize", {"json": {"inputs": "a"}})]  # which do not wait for vectors
-    *refused, page, tokens = ask({"embedder": embedder, "config": ServeConfig()}, *requests, *served)
+    served = [
+        ("GET", "/", {}),
+        ("POST", "/tokenize", {"json": {"inputs": "a"}}),
+    ]  # which do not wait for vectors
+    *refused, page, tokens = ask(
+        {"embedder": embedder, "config": ServeConfig()}, *requests, *served
+    )
     for answer in refused:
         assert answer.status_code == 429 and int(answer.headers["retry-after"]) >= 1
         assert answer.json()["error"]["code"] == "overloaded"
@@ -186,13 +298,22 @@ def test_metrics_count_requests_by_endpoint_and_status(server: RunningServer) ->
     def count(endpoint: str, status: int) -> float:
         text = httpx.get(f"{server.url}/metrics").text
         name = f'elmokit_request_seconds_count{{endpoint="{endpoint}",status="{status}"}} '
-        return next((float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name)), 0.0)
+        return next(
+            (float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name)),
+            0.0,
+        )
 
-    cases = [("/embed", 200, {"inputs": "a"}), ("/embed", 422, {}), ("/tokenize", 200, {"inputs": "a"})]
+    cases = [
+        ("/embed", 200, {"inputs": "a"}),
+        ("/embed", 422, {}),
+        ("/tokenize", 200, {"inputs": "a"}),
+    ]
     before = [count(endpoint, status) for endpoint, status, _ in cases]
     for endpoint, _, body in cases:
         server.post(endpoint, body)
-    assert [count(endpoint, status) for endpoint, status, _ in cases] == [number + 1 for number in before]
+    assert [count(endpoint, status) for endpoint, status, _ in cases] == [
+        number + 1 for number in before
+    ]
     for made_up in ("/embed/", "/%00", "/x" * 500):
         httpx.get(server.url + made_up)
     assert "/x/x" not in httpx.get(f"{server.url}/metrics").text and count("other", 404) >= 3
@@ -200,16 +321,21 @@ def test_metrics_count_requests_by_endpoint_and_status(server: RunningServer) ->
     assert server.metric("process_resident_memory_bytes") > 1e7
 
 
-# --- Heads -----------------------------------------------------------------------------------------------------------
+# --- Heads ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "head", [b"GET /", b"GET / HTTP/1.1\r\nX: ", HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: "]
+    "head",
+    [b"GET /", b"GET / HTTP/1.1\r\nX: ", HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: "],
 )
-def test_head_or_trailer_that_is_too_large_is_refused_before_it_ends(head: bytes, server: RunningServer) -> None:
+def test_head_or_trailer_that_is_too_large_is_refused_before_it_ends(
+    head: bytes, server: RunningServer
+) -> None:
     with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
         connection.sendall(head)
-        with pytest.raises((BrokenPipeError, ConnectionResetError)):  # the server closes the connection
+        with pytest.raises(
+            (BrokenPipeError, ConnectionResetError)
+        ):  # the server closes the connection
             for _ in range(1000):
                 connection.sendall(b"a" * 0x10000)
 
@@ -217,15 +343,21 @@ def test_head_or_trailer_that_is_too_large_is_refused_before_it_ends(head: bytes
 def test_whole_head_that_is_too_large_is_refused(server: RunningServer) -> None:
     for size, status in ((60_000, 200), (70_000, 431)):
         with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
-            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * size + b"\r\n\r\n")
+            connection.sendall(
+                b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * size + b"\r\n\r\n"
+            )
             assert connection.recv(12) == b"HTTP/1.1 %d" % status
 
 
-def test_connections_without_a_whole_head_are_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_without_a_whole_head_are_closed_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("elmokit.serve.server.HEAD_SECONDS", 0.3)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
+        )
         await send({"type": "http.response.body"})
 
     async def seconds_until_closed(port: int, begin: bytes, drip: bytes) -> float:
@@ -237,17 +369,24 @@ def test_connections_without_a_whole_head_are_closed_in_time(monkeypatch: pytest
             await asyncio.sleep(0.02)
             assert time.monotonic() - began < 20
         with suppress(ConnectionError):
-            assert (await answer).startswith(b"HTTP/1.1 200" if begin.endswith(b"\r\n\r\n") else b"")
+            assert (await answer).startswith(
+                b"HTTP/1.1 200" if begin.endswith(b"\r\n\r\n") else b""
+            )
         writer.close()
         return time.monotonic() - began
 
     async def run() -> list[float]:
-        config = uvicorn.Config(app, http=Connection, ws="none", lifespan="off", timeout_keep_alive=1)
+        config = uvicorn.Config(
+            app, http=Connection, ws="none", lifespan="off", timeout_keep_alive=1
+        )
         config.load()
         listening = await asyncio.get_running_loop().create_server(
             lambda: Connection(config, ServerState(), {}), "127.0.0.1", 0
         )
-        port, whole = listening.sockets[0].getsockname()[1], b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        port, whole = (
+            listening.sockets[0].getsockname()[1],
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        )
         ways = [(b"", b""), (b"GET /", b"x"), (whole, b""), (whole + b"GET /", b"x")]
         async with listening:
             return await asyncio.gather(*(seconds_until_closed(port, *way) for way in ways))
@@ -256,7 +395,7 @@ def test_connections_without_a_whole_head_are_closed_in_time(monkeypatch: pytest
     assert min(idle, half_later) > 0.9
 
 
-# --- Bodies ----------------------------------------------------------------------------------------------------------
+# --- Bodies ---------------------------------------------------------------------------------------
 
 
 def mutant(body: object, draw: random.Random) -> object:
@@ -287,7 +426,12 @@ def test_a_thousand_damaged_bodies_are_never_an_error_of_the_server(server: Runn
         path = draw.choice(list(BODIES))
         text = json.dumps(BODIES[path] if number % 3 else mutant(BODIES[path], draw)).encode()
         body = draw.choice(RAW) if number % 20 == 0 else damaged(text, draw) if number % 3 else text
-        connection.request("POST", path, body, {"content-type": draw.choice(["application/json", "text/plain", "é"])})
+        connection.request(
+            "POST",
+            path,
+            body,
+            {"content-type": draw.choice(["application/json", "text/plain", "é"])},
+        )
         response = connection.getresponse()
         content = response.read()
         statuses.add(response.status)
@@ -298,10 +442,14 @@ def test_a_thousand_damaged_bodies_are_never_an_error_of_the_server(server: Runn
     assert server.post("/embed", BODIES["/embed"]).status_code == 200
 
 
-def test_body_that_is_too_large_is_refused_when_it_is_announced_or_has_come(server: RunningServer) -> None:
+def test_body_that_is_too_large_is_refused_when_it_is_announced_or_has_come(
+    server: RunningServer,
+) -> None:
     with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
         connection.sendall(HEAD + b"Content-Length: 99999999999\r\n\r\n{")
-        answer = b"".join(iter(lambda: connection.recv(4096), b""))  # until the server closes the connection
+        answer = b"".join(
+            iter(lambda: connection.recv(4096), b"")
+        )  # until the server closes the connection
         assert answer.startswith(b"HTTP/1.1 413") and b"more than 2,097,152 bytes" in answer
     with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
         connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
@@ -320,14 +468,18 @@ def test_slow_body_and_slow_answer_end_at_the_time_limit(locked_server: RunningS
         received = b"".join(iter(lambda: connection.recv(4096), b""))
         assert received.startswith(b"HTTP/1.1 408") and 0.3 < time.monotonic() - began < 10
     words = [f"word{number}" for number in range(12_000)]
-    late = locked_server.post("/score", {"inputs": [words]}, headers={"authorization": "Bearer se cret"})
+    late = locked_server.post(
+        "/score", {"inputs": [words]}, headers={"authorization": "Bearer se cret"}
+    )
     assert late.status_code == 503 and "retry-after" in late.headers
     assert late.json()["error"]["code"] == "timeout"
 
 
 def test_clients_that_are_killed_leave_nothing_behind(server: RunningServer) -> None:
     body = json.dumps({"inputs": [f"some {number} words " * 10 for number in range(100)]}).encode()
-    request = HEAD.replace(b"embed", b"embed_all") + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    request = (
+        HEAD.replace(b"embed", b"embed_all") + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    )
     descriptors = server.metric("process_open_fds")
 
     def leave(number: int) -> None:

@@ -1,4 +1,6 @@
-"""Endpoints over a socket, against the functions of the package; OpenAI's client is among the callers."""
+"""Endpoints over a socket, against the functions of the package; OpenAI's client is among the
+callers.
+"""
 
 from __future__ import annotations
 
@@ -35,29 +37,47 @@ from elmokit.serve.service import Service
 from elmokit.tasks.fitting.model import TaskModel
 from elmokit.text.vocab import Vocab
 
-TEXTS = ["The old man sat near the fire.", "", "He said: \u201cI don't know, 小王!\u201d \x00\u0301", "play"]
+TEXTS = [
+    "The old man sat near the fire.",
+    "",
+    "He said: \u201cI don't know, 小王!\u201d \x00\u0301",
+    "play",
+]
 NEAR = {"rtol": 0, "atol": 1e-5}
 VERB, NOUN = "They play in the garden.", "The play was long."
 VOCAB = Vocab(["<S>", "</S>", "<UNK>", "the", "play"])
 Ask = Callable[..., list[httpx.Response]]
 
-# --- Vectors ---------------------------------------------------------------------------------------------------------
+# --- Vectors --------------------------------------------------------------------------------------
 
 
-def test_openai_client_gets_the_vectors_of_the_embedder(server: RunningServer, embedder: Embedder) -> None:
+def test_openai_client_gets_the_vectors_of_the_embedder(
+    server: RunningServer, embedder: Embedder
+) -> None:
     openai = pytest.importorskip("openai", reason="no OpenAI client: pip install openai")
     expected = embedder.encode(TEXTS, normalize_embeddings=True)
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
-        assert [model.id for model in client.models.list()] == [client.models.retrieve("en-small").id] == ["en-small"]
+        assert (
+            [model.id for model in client.models.list()]
+            == [client.models.retrieve("en-small").id]
+            == ["en-small"]
+        )
         with pytest.raises(openai.NotFoundError):
             client.models.retrieve("gpt")
         for encoding in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
             answer = client.embeddings.create(model="en-small", input=TEXTS, **encoding)
             got = [each.embedding for each in answer.data]
-            if encoding.get("encoding_format") == "base64":  # which the client decodes only where it chose it
+            if (
+                encoding.get("encoding_format") == "base64"
+            ):  # which the client decodes only where it chose it
                 got = [np.frombuffer(base64.b64decode(each), "<f4") for each in got]
             np.testing.assert_allclose(got, expected, **NEAR)
-            assert [each.index for each in answer.data] == [0, 1, 2, 3] and answer.model == "en-small"
+            assert [each.index for each in answer.data] == [
+                0,
+                1,
+                2,
+                3,
+            ] and answer.model == "en-small"
             assert answer.usage.prompt_tokens == sum(len(embedder.tokenize(text)) for text in TEXTS)
         with pytest.raises(openai.NotFoundError, match="there is no model 'gpt'"):
             client.embeddings.create(model="gpt", input="a")
@@ -67,85 +87,150 @@ def test_openai_client_gets_the_vectors_of_the_embedder(server: RunningServer, e
 
 def test_embed_takes_a_string_strings_and_words(server: RunningServer, embedder: Embedder) -> None:
     expected = embedder.encode(TEXTS, normalize_embeddings=True)
-    np.testing.assert_allclose(server.post("/embed", {"inputs": TEXTS[0]}).json(), expected[:1], **NEAR)
+    np.testing.assert_allclose(
+        server.post("/embed", {"inputs": TEXTS[0]}).json(), expected[:1], **NEAR
+    )
     for inputs in (TEXTS, [embedder.tokenize(text) for text in TEXTS]):
         answer = server.post("/embed", {"inputs": inputs, "truncate": True, "unknown": 1})
         np.testing.assert_allclose(answer.json(), expected, **NEAR)
-    plain = server.post("/embed", {"inputs": TEXTS, "normalize": False, "pooling": "max", "layers": 0}).json()
+    plain = server.post(
+        "/embed", {"inputs": TEXTS, "normalize": False, "pooling": "max", "layers": 0}
+    ).json()
     np.testing.assert_allclose(plain, embedder.encode(TEXTS, "max", layers=0), **NEAR)
 
 
-def test_large_answers_in_chunks_are_those_of_small_ones(server: RunningServer, embedder: Embedder) -> None:
+def test_large_answers_in_chunks_are_those_of_small_ones(
+    server: RunningServer, embedder: Embedder
+) -> None:
     texts = [f"text {number}" for number in range(600)]  # more numbers than go into one chunk
     answer = server.post("/v1/embeddings", {"input": texts})
     assert answer.headers.get("transfer-encoding") == "chunked"
     data = answer.json()["data"]
-    assert [each["index"] for each in data] == list(range(600)) and answer.json()["usage"]["total_tokens"] == 1200
+    assert [each["index"] for each in data] == list(range(600)) and answer.json()["usage"][
+        "total_tokens"
+    ] == 1200
     expected = embedder.encode(texts, normalize_embeddings=True)
     np.testing.assert_allclose([each["embedding"] for each in data], expected, **NEAR)
     np.testing.assert_allclose(server.post("/embed", {"inputs": texts}).json(), expected, **NEAR)
     small = server.post("/v1/embeddings", {"input": texts[255:265]})
     assert "transfer-encoding" not in small.headers
-    np.testing.assert_allclose([each["embedding"] for each in small.json()["data"]], expected[255:265], **NEAR)
+    np.testing.assert_allclose(
+        [each["embedding"] for each in small.json()["data"]], expected[255:265], **NEAR
+    )
 
 
-def test_texts_of_more_words_than_other_requests_may_have_are_embedded_in_parts(embedder: Embedder, ask: Ask) -> None:
+def test_texts_of_more_words_than_other_requests_may_have_are_embedded_in_parts(
+    embedder: Embedder, ask: Ask
+) -> None:
     texts = [f"text {number} of many" for number in range(25)]
-    service = {"embedder": embedder, "config": ServeConfig(max_words=20, batch_words=20, queue_words=20)}
-    bodies = [("/embed", texts), ("/embed_all", texts), ("/embed", texts * 2), ("/embed", ["a " * 20])]
+    service = {
+        "embedder": embedder,
+        "config": ServeConfig(max_words=20, batch_words=20, queue_words=20),
+    }
+    bodies = [
+        ("/embed", texts),
+        ("/embed_all", texts),
+        ("/embed", texts * 2),
+        ("/embed", ["a " * 20]),
+    ]
     requests = [("POST", path, {"json": {"inputs": inputs}}) for path, inputs in bodies]
     whole, *refused = ask(service, *requests)
-    np.testing.assert_allclose(whole.json(), embedder.encode(texts, normalize_embeddings=True), **NEAR)
-    assert [answer.status_code for answer in refused] == [413] * 3 and "160 in all" in refused[1].text
+    np.testing.assert_allclose(
+        whole.json(), embedder.encode(texts, normalize_embeddings=True), **NEAR
+    )
+    assert [answer.status_code for answer in refused] == [413] * 3 and "160 in all" in refused[
+        1
+    ].text
 
 
-def test_embed_all_gives_every_word_and_every_layer(server: RunningServer, embedder: Embedder) -> None:
-    for texts in (TEXTS, ["one two three " * 200, "", "a b"]):  # the latter are more numbers than go into one chunk
+def test_embed_all_gives_every_word_and_every_layer(
+    server: RunningServer, embedder: Embedder
+) -> None:
+    for texts in (
+        TEXTS,
+        ["one two three " * 200, "", "a b"],
+    ):  # the latter are more numbers than go into one chunk
         for layers in ("mix", "top", "all"):
             body = {"inputs": texts, "layers": layers}
             answer = server.post("/embed_all", body)
             assert (answer.headers.get("transfer-encoding") == "chunked") == (texts is not TEXTS)
-            content = server.post("/embed_all", body, headers={"accept": "application/octet-stream"}).content
+            content = server.post(
+                "/embed_all", body, headers={"accept": "application/octet-stream"}
+            ).content
             arrays, expected = from_safetensors(content), embedder.embed(texts, layers)
             header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
             assert json.loads(header["__metadata__"]["tokens"]) == expected.tokens
-            for number, (vectors, of_embedder) in enumerate(zip(answer.json(), expected, strict=True)):
+            for number, (vectors, of_embedder) in enumerate(
+                zip(answer.json(), expected, strict=True)
+            ):
                 of_words = np.moveaxis(of_embedder, 0, 1) if layers == "all" else of_embedder
                 np.testing.assert_allclose(arrays[str(number)], of_words, **NEAR)
-                np.testing.assert_allclose(np.array(vectors).reshape(of_words.shape), of_words, **NEAR)
+                np.testing.assert_allclose(
+                    np.array(vectors).reshape(of_words.shape), of_words, **NEAR
+                )
 
 
-def test_vectors_are_those_of_a_lone_request_when_many_come_at_once(server: RunningServer, embedder: Embedder) -> None:
+def test_vectors_are_those_of_a_lone_request_when_many_come_at_once(
+    server: RunningServer, embedder: Embedder
+) -> None:
     def lines_of(number: int) -> list[str]:
-        return [f"Text {number} of many, {word} and {number * 7}." for word in ("apples", "the sea", "nothing")]
+        return [
+            f"Text {number} of many, {word} and {number * 7}."
+            for word in ("apples", "the sea", "nothing")
+        ]
 
     batches = server.metric("elmokit_batch_words_count")
     with ThreadPoolExecutor(30) as pool:
-        answers = list(pool.map(lambda number: server.post("/embed", {"inputs": lines_of(number)}).json(), range(60)))
+        answers = list(
+            pool.map(
+                lambda number: server.post("/embed", {"inputs": lines_of(number)}).json(), range(60)
+            )
+        )
     for number, vectors in enumerate(answers):
-        np.testing.assert_allclose(vectors, embedder.encode(lines_of(number), normalize_embeddings=True), **NEAR)
+        np.testing.assert_allclose(
+            vectors, embedder.encode(lines_of(number), normalize_embeddings=True), **NEAR
+        )
     assert server.metric("elmokit_batch_words_count") - batches < 60  # some were embedded together
 
 
-def test_similarity_is_the_cosine_of_the_texts_and_never_above_one(server: RunningServer, embedder: Embedder) -> None:
+def test_similarity_is_the_cosine_of_the_texts_and_never_above_one(
+    server: RunningServer, embedder: Embedder
+) -> None:
     vectors = embedder.encode(TEXTS, normalize_embeddings=True)
-    answer = server.post("/similarity", {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS}}).json()
+    answer = server.post(
+        "/similarity", {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS}}
+    ).json()
     np.testing.assert_allclose(answer, vectors @ vectors[0], **NEAR)
     for number in range(20):
         text = f"The play {number} was long."
-        (same,) = server.post("/similarity", {"inputs": {"source_sentence": text, "sentences": [text]}}).json()
+        (same,) = server.post(
+            "/similarity", {"inputs": {"source_sentence": text, "sentences": [text]}}
+        ).json()
         assert 1 - 1e-6 < same <= 1
 
 
-def test_tokenize_says_where_words_are_and_which_are_known(server: RunningServer, embedder: Embedder) -> None:
-    texts, vocab = ["I don't  like xqzt.", ["a", "b"], "An ex\u00adample of it."], embedder.model.vocab
+def test_tokenize_says_where_words_are_and_which_are_known(
+    server: RunningServer, embedder: Embedder
+) -> None:
+    texts, vocab = (
+        ["I don't  like xqzt.", ["a", "b"], "An ex\u00adample of it."],
+        embedder.model.vocab,
+    )
     assert vocab is not None
     first, second, third = server.post("/tokenize", {"inputs": texts}).json()
     assert [token["text"] for token in first] == ["I", "do", "n't", "like", "xqzt", "."]
-    assert [texts[0][token["start"] : token["stop"]] for token in first] == [token["text"] for token in first]
+    assert [texts[0][token["start"] : token["stop"]] for token in first] == [
+        token["text"] for token in first
+    ]
     assert [vocab.words[token["id"]] for token in first] == ["I", "do", "n't", "like", "<UNK>", "."]
     assert [token["start"] for token in second] == [None, None]
-    assert [texts[2][token["start"] : token["stop"]] for token in third] == ["An", "ex\u00adample", "of", "it", "."]
+    assert [texts[2][token["start"] : token["stop"]] for token in third] == [
+        "An",
+        "ex\u00adample",
+        "of",
+        "it",
+        ".",
+    ]
 
 
 def test_clients_of_text_embeddings_inference_may_post_to_the_address_itself(
@@ -153,7 +238,9 @@ def test_clients_of_text_embeddings_inference_may_post_to_the_address_itself(
 ) -> None:
     answer = server.post("/", {"inputs": TEXTS, "normalize": None, "truncate": None})
     assert answer.json() == server.post("/embed", {"inputs": TEXTS}).json()
-    hub = pytest.importorskip("huggingface_hub", reason="no huggingface_hub: pip install huggingface_hub")
+    hub = pytest.importorskip(
+        "huggingface_hub", reason="no huggingface_hub: pip install huggingface_hub"
+    )
     (vector,) = hub.InferenceClient(server.url).feature_extraction(TEXTS[0])
     np.testing.assert_allclose(vector, embedder.encode(TEXTS[0], normalize_embeddings=True), **NEAR)
 
@@ -165,27 +252,35 @@ def test_words_that_are_cut_are_counted(server: RunningServer) -> None:
     assert server.metric("elmokit_truncated_words_total") == before + 2
 
 
-# --- Words in context ------------------------------------------------------------------------------------------------
+# --- Words in context -----------------------------------------------------------------------------
 
 
-def test_compare_gives_the_similarity_of_each_layer(server: RunningServer, embedder: Embedder) -> None:
+def test_compare_gives_the_similarity_of_each_layer(
+    server: RunningServer, embedder: Embedder
+) -> None:
     answer = server.post("/compare", {"word": "play", "sentences": [VERB, NOUN]}).json()
     expected = compare("play", [VERB, NOUN], embedder, "all")
     assert [layer["name"] for layer in answer["layers"]] == list(expected.similarities)
     for layer in answer["layers"]:
-        np.testing.assert_allclose(layer["similarities"], expected.similarities[layer["name"]], atol=1e-4)
+        np.testing.assert_allclose(
+            layer["similarities"], expected.similarities[layer["name"]], atol=1e-4
+        )
     assert [(tuple(use["words"]), use["position"], 1) for use in answer["uses"]] == expected.uses
     assert answer["layers"][0]["similarities"][0][1] == pytest.approx(1)  # layer 0 knows no context
 
 
-def test_neighbors_are_those_of_the_corpus_or_of_given_sentences(server: RunningServer, embedder: Embedder) -> None:
+def test_neighbors_are_those_of_the_corpus_or_of_given_sentences(
+    server: RunningServer, embedder: Embedder
+) -> None:
     expected = neighbors("play", NOUN, CORPUS, embedder)
     for sentences in ({}, {"sentences": CORPUS.read_text(encoding="utf-8").splitlines()}):
         answer = server.post("/neighbors", {"word": "play", "sentence": NOUN, **sentences}).json()
         uses = [(tuple(use["words"]), use["position"], 1) for use in answer["neighbors"]]
         assert uses == [use for _, use in expected.nearest]
         similarities = [use["similarity"] for use in answer["neighbors"]]
-        np.testing.assert_allclose(similarities, [similarity for similarity, _ in expected.nearest], atol=1e-4)
+        np.testing.assert_allclose(
+            similarities, [similarity for similarity, _ in expected.nearest], atol=1e-4
+        )
         assert answer["sentences_searched"] == expected.sentences_searched
 
 
@@ -197,16 +292,22 @@ def test_senses_are_the_map_of_the_word(server: RunningServer, embedder: Embedde
         np.testing.assert_allclose(answer["planes"], expected["planes"], rtol=0, atol=2e-3)
     assert np.ptp(answer["planes"][0], axis=0).max() < 1e-3  # layer 0: one point
     before = server.metric("process_cpu_seconds_total")
-    answer = server.post("/senses", {"word": "a", "sentences": ["a b c d " * 400], "clusters": 2}).json()
+    answer = server.post(
+        "/senses", {"word": "a", "sentences": ["a b c d " * 400], "clusters": 2}
+    ).json()
     assert answer["uses_in_corpus"] == 400 and len(answer["uses"]) == 300
-    assert server.metric("process_cpu_seconds_total") - before < 15  # each use by itself: half a million words
+    assert (
+        server.metric("process_cpu_seconds_total") - before < 15
+    )  # each use by itself: half a million words
 
 
 def test_uses_in_the_corpus_are_sampled_before_they_are_embedded_and_kept(
     embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus = tmp_path / "corpus.txt"
-    corpus.write_text("".join(f"The play number {number} was long .\n" for number in range(60)), encoding="utf-8")
+    corpus.write_text(
+        "".join(f"The play number {number} was long .\n" for number in range(60)), encoding="utf-8"
+    )
     monkeypatch.setattr("elmokit.serve.service.SAMPLED_USES", 20)
     service = Service(embedder, ServeConfig(corpus=corpus))
     found = service.uses("play", None, Job())
@@ -216,7 +317,9 @@ def test_uses_in_the_corpus_are_sampled_before_they_are_embedded_and_kept(
     np.testing.assert_allclose(found.vectors_of(uses), expected, **NEAR)
     monkeypatch.setattr("elmokit.serve.service.SAMPLED_WORDS", 15 * 8)
     monkeypatch.setattr("elmokit.serve.service.CORPUS_USES_BYTES", 1)
-    assert len(service.uses("number", None, Job()).uses) == 15 and list(service.corpus_uses) == ["number"]
+    assert len(service.uses("number", None, Job()).uses) == 15 and list(service.corpus_uses) == [
+        "number"
+    ]
     assert not service.uses("absent", None, Job()).uses
     monkeypatch.setattr("elmokit.serve.service.CORPUS_USES_BYTES", 50_000)
     for number in range(20):  # absent words are kept, too, but take memory
@@ -225,10 +328,12 @@ def test_uses_in_the_corpus_are_sampled_before_they_are_embedded_and_kept(
     service.close()
 
 
-# --- The language model ----------------------------------------------------------------------------------------------
+# --- The language model ---------------------------------------------------------------------------
 
 
-def test_score_gives_the_log_probabilities_of_both_directions(server: RunningServer, embedder: Embedder) -> None:
+def test_score_gives_the_log_probabilities_of_both_directions(
+    server: RunningServer, embedder: Embedder
+) -> None:
     texts = [VERB, NOUN, "xqzt " + "long" * 30]
     answer = server.post("/score", {"inputs": texts}).json()
     for got, expected in zip(answer, score(texts, embedder.model), strict=True):
@@ -241,7 +346,9 @@ def test_score_gives_the_log_probabilities_of_both_directions(server: RunningSer
 
 def test_a_model_that_merges_directions_scores_masked_words_and_names_the_measure(ask: Ask) -> None:
     torch.manual_seed(4)
-    model = Pretrained(BiLM(CONFIGS["interleaved"]), softmax=FullSoftmax(len(VOCAB), 16), vocab=VOCAB)
+    model = Pretrained(
+        BiLM(CONFIGS["interleaved"]), softmax=FullSoftmax(len(VOCAB), 16), vocab=VOCAB
+    )
     words = ["the", "play", "ended"]
     bodies = {
         "/score": {"inputs": [words]},
@@ -249,7 +356,9 @@ def test_a_model_that_merges_directions_scores_masked_words_and_names_the_measur
         "/next_words": {"sentence": words},
     }
     requests = [("POST", path, {"json": body}) for path, body in bodies.items()]
-    scored, replaced, refused = ask({"embedder": Embedder(model, "cpu"), "config": ServeConfig()}, *requests)
+    scored, replaced, refused = ask(
+        {"embedder": Embedder(model, "cpu"), "config": ServeConfig()}, *requests
+    )
     (got,), (expected,) = scored.json(), score([words], model)
     assert isinstance(expected, MaskedScore)
     np.testing.assert_allclose(got["masked"], expected.masked, atol=1e-4)
@@ -263,7 +372,11 @@ def test_a_model_that_merges_directions_scores_masked_words_and_names_the_measur
     ("encoder", "path", "body"),
     [
         ("interleaved", "/score", {"inputs": "the play ended " * 200}),
-        ("interleaved", "/substitutes", {"sentence": "the play ended " * 200, "positions": list(range(100))}),
+        (
+            "interleaved",
+            "/substitutes",
+            {"sentence": "the play ended " * 200, "positions": list(range(100))},
+        ),
         ("lstm", "/score", {"inputs": ["the play ended " * 10] * 200}),
     ],
 )
@@ -280,26 +393,38 @@ def test_language_model_ends_soon_after_the_time_of_its_request(
     model = Pretrained(BiLM(CONFIGS[encoder]), softmax=FullSoftmax(len(VOCAB), 16), vocab=VOCAB)
     embedder = Embedder(model, "cpu")
     monkeypatch.setattr(BiLM, "run", slow_run)
-    (answer,) = ask({"embedder": embedder, "config": ServeConfig(timeout=1)}, ("POST", path, {"json": body}))
+    (answer,) = ask(
+        {"embedder": embedder, "config": ServeConfig(timeout=1)}, ("POST", path, {"json": body})
+    )
     assert answer.status_code == 503 and answer.json()["error"]["code"] == "timeout"
     assert 1 <= len(runs) <= 3  # of four or more
 
 
-def test_substitutes_and_next_words_are_those_of_the_language_model(server: RunningServer, embedder: Embedder) -> None:
+def test_substitutes_and_next_words_are_those_of_the_language_model(
+    server: RunningServer, embedder: Embedder
+) -> None:
     answer = server.post("/substitutes", {"sentence": NOUN, "positions": [1, 3], "top": 5}).json()
     expected = substitutes(NOUN, embedder.model, positions=[1, 3], top=5)
     assert [(each["word"], each["position"]) for each in answer] == [("play", 1), ("long", 3)]
     for got, candidates in zip(answer, expected, strict=True):
-        assert [each["word"] for each in got["candidates"]] == [candidate.word for candidate in candidates]
-    answer = server.post("/next_words", {"sentence": "Once upon a", "top": 4, "direction": "backward"}).json()
+        assert [each["word"] for each in got["candidates"]] == [
+            candidate.word for candidate in candidates
+        ]
+    answer = server.post(
+        "/next_words", {"sentence": "Once upon a", "top": 4, "direction": "backward"}
+    ).json()
     expected = next_words("Once upon a", embedder.model, top=4, direction="backward")
     assert answer["words"] == ["Once", "upon", "a"]
-    assert [each["word"] for each in answer["candidates"]] == [candidate.word for candidate in expected]
+    assert [each["word"] for each in answer["candidates"]] == [
+        candidate.word for candidate in expected
+    ]
     got = [each["log_probability"] for each in answer["candidates"]]
-    np.testing.assert_allclose(got, [candidate.log_probability for candidate in expected], atol=1e-4)
+    np.testing.assert_allclose(
+        got, [candidate.log_probability for candidate in expected], atol=1e-4
+    )
 
 
-# --- Tasks, and models without words ---------------------------------------------------------------------------------
+# --- Tasks, and models without words --------------------------------------------------------------
 
 
 def test_predict_is_the_answer_of_the_task_model_outside_of_the_event_loop(
@@ -327,8 +452,12 @@ def test_predict_answers_one_string_in_the_form_of_hugging_face(server: RunningS
     assert [(span["entity_group"], span["word"], span["start"], span["end"]) for span in spans] == [
         ("PER", "Ann", 0, 3), ("THING", "red dogs", 10, 18)
     ]  # fmt: skip
-    assert [span["score"] for span in spans] == pytest.approx([span["score"] for span in answer["spans"]], abs=1e-4)
-    hub = pytest.importorskip("huggingface_hub", reason="no huggingface_hub: pip install huggingface_hub")
+    assert [span["score"] for span in spans] == pytest.approx(
+        [span["score"] for span in answer["spans"]], abs=1e-4
+    )
+    hub = pytest.importorskip(
+        "huggingface_hub", reason="no huggingface_hub: pip install huggingface_hub"
+    )
     entities = hub.InferenceClient(f"{server.url}/predict").token_classification(text)
     assert [entity.entity_group for entity in entities] == ["PER", "THING"]
 
@@ -337,13 +466,18 @@ def test_predict_answers_one_string_in_the_form_of_hugging_face(server: RunningS
     ("answer", "expected"),
     [
         ({"words": ["a"], "label": "x", "scores": {"y": 0.4, "x": 0.6}}, [("x", 0.6), ("y", 0.4)]),
-        ({"words": ["a", "b"], "tags": ["DET", "N"], "scores": [0.9, 0.8]}, [("DET", 0.9), ("N", 0.8)]),
+        (
+            {"words": ["a", "b"], "tags": ["DET", "N"], "scores": [0.9, 0.8]},
+            [("DET", 0.9), ("N", 0.8)],
+        ),
         ({"answer": "b"}, [(None, None)]),
     ],
 )
 def test_labels_of_tasks_without_spans(answer: dict[str, Any], expected: list[Any]) -> None:
     labels = labels_of("a b", answer)
-    assert [(each.get("label", each.get("entity_group")), each.get("score")) for each in labels] == expected
+    assert [
+        (each.get("label", each.get("entity_group")), each.get("score")) for each in labels
+    ] == expected
 
 
 def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_none(
@@ -359,14 +493,17 @@ def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_non
     ):
         assert ask(path, body).json()["error"]["code"] == "not_found"
     tokens = ask("/tokenize", {"inputs": VERB}).json()[0]
-    assert [(token["id"], token["text"]) for token in tokens][-1] == (None, "garden.")  # its tokenizer is not known
+    assert [(token["id"], token["text"]) for token in tokens][-1] == (
+        None,
+        "garden.",
+    )  # its tokenizer is not known
     sentences = ["a play", "they play", "we play", "you play"]
     clusters = ask("/senses", {"word": "play", "sentences": sentences}).json()["clusters"]
     assert clusters and not any(cluster["substitutes"] for cluster in clusters)
     assert ask("/senses", {"word": "play"}).status_code == 422  # it has no corpus
 
 
-# --- What is wrong with a request ------------------------------------------------------------------------------------
+# --- What is wrong with a request -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -374,19 +511,44 @@ def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_non
     [
         ("/embed_all", {"inputs": "word " * 16_400}, 413, "too many: send at most 16,384"),
         ("/embed", {"inputs": []}, 422, "inputs: List should have at least 1 item, not 0"),
-        ("/embed", {"inputs": [None, ["a", 1]]}, 422, "inputs.0: Input should be a valid string or a valid array; in"),
+        (
+            "/embed",
+            {"inputs": [None, ["a", 1]]},
+            422,
+            "inputs.0: Input should be a valid string or a valid array; in",
+        ),
         ("/embed", {"inputs": ["a"] * 2049}, 422, "at most 2048"),
         ("/embed", {"inputs": "a", "layers": 3}, 422, "this model has the layers 0 to 2"),
         ("/embed", {"inputs": "a", "layers": "all"}, 422, "layers"),
         ("/embed", {"inputs": "a", "layers": True}, 422, "layers"),
-        ("/v1/embeddings", {"input": [1, 2, 3]}, 422, "token ids mean nothing to this model: send strings"),
+        (
+            "/v1/embeddings",
+            {"input": [1, 2, 3]},
+            422,
+            "token ids mean nothing to this model: send strings",
+        ),
         ("/v1/embeddings", {"input": [[1, 2], [3]]}, 422, "token ids mean nothing"),
-        ("/similarity", {"inputs": {"sentences": ["a"]}}, 422, "inputs.source_sentence: Field required"),
-        ("/compare", {"word": "zebra", "sentences": [VERB, NOUN]}, 422, "sentence 1 has no word 'zebra'"),
+        (
+            "/similarity",
+            {"inputs": {"sentences": ["a"]}},
+            422,
+            "inputs.source_sentence: Field required",
+        ),
+        (
+            "/compare",
+            {"word": "zebra", "sentences": [VERB, NOUN]},
+            422,
+            "sentence 1 has no word 'zebra'",
+        ),
         ("/compare", {"word": "a", "sentences": ["a " * 101]}, 422, "more than 100 uses of 'a'"),
         ("/substitutes", {"sentence": "a " * 101}, 422, "name at most 100 words"),
         ("/senses", {"word": "zebra"}, 422, "a map needs 3"),
-        ("/substitutes", {"sentence": VERB, "positions": [9]}, 422, "there is no word 9 in a sentence of 6 words"),
+        (
+            "/substitutes",
+            {"sentence": VERB, "positions": [9]},
+            422,
+            "there is no word 9 in a sentence of 6 words",
+        ),
         ("/next_words", {"sentense": VERB}, 422, "sentense: Extra inputs are not permitted"),
         ("/predict", {"inputs": [[["a"], "b"]]}, 422, "is not an input of tagging"),
     ],

@@ -1,4 +1,6 @@
-"""The engine: batches of what waits, bounded in words; and jobs: one at a time, bounded in number, ended in time."""
+"""The engine: batches of what waits, bounded in words; and jobs: one at a time, bounded in number,
+ended in time.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def make_engine(embedder: GatedEmbedder, batches: list[int]) -> Iterator[Callabl
 
 
 def block(engine: Engine) -> asyncio.Future[list[np.ndarray]]:
-    """Submit a request of two words, and wait until the engine has taken it: what comes next is the next batch."""
+    """Submit a request of two words, and wait until the engine has taken it: what comes next is the
+    next batch.
+    """
     GatedEmbedder.gate.clear()
     blocking = engine.submit([["a"]], MEAN)
     stop = time.monotonic() + 20
@@ -92,7 +96,9 @@ def test_engine_gives_the_vectors_of_the_embedder(
     async def submit(*requests: Any) -> list[list[np.ndarray]]:
         return await asyncio.gather(*(engine.submit(*request) for request in requests))
 
-    forth, back = asyncio.run(submit((SENTENCES, (layers, None)), (SENTENCES[::-1], (layers, None))))
+    forth, back = asyncio.run(
+        submit((SENTENCES, (layers, None)), (SENTENCES[::-1], (layers, None)))
+    )
     for got in (forth, back[::-1]):
         for vectors, expected in zip(got, embedder.embed(SENTENCES, layers), strict=True):
             np.testing.assert_allclose(vectors, expected, atol=1e-6)
@@ -107,7 +113,11 @@ def test_engine_gives_the_vectors_of_the_embedder(
     [(4096, range(50), [2, sum(range(51))]), (10, (4, 4, 30, 2, 2), [2, 10, 31, 6])],
 )
 def test_engine_embeds_together_what_waits_up_to_its_limit_and_in_order(
-    batch_words: int, lengths: Any, expected: list[int], make_engine: Callable[..., Engine], batches: list[int]
+    batch_words: int,
+    lengths: Any,
+    expected: list[int],
+    make_engine: Callable[..., Engine],
+    batches: list[int],
 ) -> None:
     engine = make_engine(batch_words=batch_words)
     order: list[int] = []
@@ -145,7 +155,9 @@ def test_large_request_is_embedded_in_parts_between_others(
         np.testing.assert_allclose(vectors, expected, atol=1e-6)
 
 
-def test_engine_refuses_what_does_not_fit_and_takes_it_later(make_engine: Callable[..., Engine]) -> None:
+def test_engine_refuses_what_does_not_fit_and_takes_it_later(
+    make_engine: Callable[..., Engine],
+) -> None:
     engine = make_engine(queue_words=20, batch_words=10)
 
     async def run() -> None:
@@ -199,7 +211,7 @@ def test_close_answers_what_was_accepted(make_engine: Callable[..., Engine]) -> 
     assert [len(vectors) for vectors in asyncio.run(run())] == [1] + [2] * 5
 
 
-# --- Jobs ------------------------------------------------------------------------------------------------------------
+# --- Jobs -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""The page: its policy and its weight; the corpus that it shows, and what it asks of no other client."""
+"""The page: its policy and its weight; the corpus that it shows, and what it asks of no other
+client.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,20 @@ import zstandard
 from elmokit.embed.embedder import Embedder
 
 Ask = Callable[..., Any]
-# Of CoarseWSD-20 and of the page's examples, the most frequent in the corpus of en-small that are nouns in two senses.
-AMBIGUOUS_NOUNS = ("bank", "letter", "court", "party", "light", "state", "interest", "plant", "note", "spring")
+# Of CoarseWSD-20 and of the page's examples, the most frequent in the corpus of en-small that are
+# nouns in two senses.
+AMBIGUOUS_NOUNS = (
+    "bank",
+    "letter",
+    "court",
+    "party",
+    "light",
+    "state",
+    "interest",
+    "plant",
+    "note",
+    "spring",
+)
 
 
 @pytest.fixture
@@ -30,7 +44,9 @@ def page(ask: Ask, embedder: Embedder) -> Any:
 
 
 def test_policy_allows_the_pages_own_script_and_style_and_nothing_else(page: Any) -> None:
-    policy = dict(part.strip().split(" ", 1) for part in page.headers["content-security-policy"].split(";"))
+    policy = dict(
+        part.strip().split(" ", 1) for part in page.headers["content-security-policy"].split(";")
+    )
     for element, directive in (("script", "script-src"), ("style", "style-src")):
         (content,) = re.findall(rf"<{element}>(.*?)</{element}>", page.text, flags=re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
@@ -38,8 +54,12 @@ def test_policy_allows_the_pages_own_script_and_style_and_nothing_else(page: Any
     assert policy.pop("connect-src") == "'self'" and policy.pop("img-src") == "data:"
     assert set(policy) == {"default-src", "base-uri", "form-action", "frame-ancestors"}
     assert set(policy.values()) == {"'none'"}
-    assert set(re.findall(r"https?://[^\s\"']+", page.text)) == {"http://www.w3.org/2000/svg"}  # an XML namespace
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|@import|url\(", page.text)
+    assert set(re.findall(r"https?://[^\s\"']+", page.text)) == {
+        "http://www.w3.org/2000/svg"
+    }  # an XML namespace
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|@import|url\(", page.text
+    )
     assert not re.search(r"<[^>]* (style|on\w+)=", page.text)  # which the policy would block
 
 
@@ -51,7 +71,9 @@ def test_page_is_light_and_in_two_languages_and_its_script_finds_its_elements(pa
         name.removesuffix("-view") for name in ids if name.endswith("-view")
     }
     texts = re.findall(r'say\("([^"]*)"', page.text)
-    assert len(texts) > 50 and all(text.count("|") == 1 and not text.split("|")[1].isascii() for text in texts)
+    assert len(texts) > 50 and all(
+        text.count("|") == 1 and not text.split("|")[1].isascii() for text in texts
+    )
     assert all(len({text.count("{}") for text in pair.split("|")}) == 1 for pair in texts)
 
 
@@ -67,7 +89,11 @@ def test_bundled_corpus_has_the_words_that_readers_try_first(ask: Ask, embedder:
     two_words = {"json": {"word": "bank", "second_word": "shore", "max_uses": 12}}
     answers = ask(service, ("GET", "/explore/corpus", {}), ("POST", "/senses", two_words))
     corpus, bank_and_shore = (answer.json() for answer in answers)
-    assert corpus["examples"] == list(EXAMPLES) and corpus["name"] is None and corpus["words"] > 400_000
+    assert (
+        corpus["examples"] == list(EXAMPLES)
+        and corpus["name"] is None
+        and corpus["words"] > 400_000
+    )
     assert {"the", "of"} <= set(corpus["grammar"]) and {"river", "money"} <= set(corpus["frequent"])
     words = [use["words"][use["position"]].lower() for use in bank_and_shore["uses"]]
     assert words == ["bank"] * 6 + ["shore"] * 6
@@ -83,10 +109,15 @@ def test_yardstick_has_the_quantiles_of_random_pairs(
     monkeypatch.setattr(explore, "LEAST_USES", 2)
     monkeypatch.setattr(explore, "WORDS_READ", 20)  # all lines but the last
     corpus = tmp_path / "few.txt"
-    corpus.write_text("red houses stand\nred birds sing\nold birds sing\nold houses stand\nred red\n")
+    corpus.write_text(
+        "red houses stand\nred birds sing\nold birds sing\nold houses stand\nred red\n"
+    )
     service = {"embedder": embedder, "config": ServeConfig(corpus=corpus)}
     overview, layers = (
-        answer.json() for answer in ask(service, *(("GET", f"/explore/{path}", {}) for path in ("corpus", "yardstick")))
+        answer.json()
+        for answer in ask(
+            service, *(("GET", f"/explore/{path}", {}) for path in ("corpus", "yardstick"))
+        )
     )
     assert overview["name"] == "few.txt" and overview["sentences"] == 4 and overview["words"] == 12
     assert (
@@ -98,7 +129,11 @@ def test_yardstick_has_the_quantiles_of_random_pairs(
     np.testing.assert_allclose(layers[0]["same_word"], 1, atol=1e-5)  # which reads only letters
     for layer in layers:
         same, other = np.array(layer["same_word"]), np.array(layer["other_word"])
-        assert len(same) == len(other) == 21 and (np.diff(same) >= 0).all() and (np.diff(other) >= 0).all()
+        assert (
+            len(same) == len(other) == 21
+            and (np.diff(same) >= 0).all()
+            and (np.diff(other) >= 0).all()
+        )
         assert same.mean() > other.mean()
 
 

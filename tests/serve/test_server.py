@@ -1,4 +1,6 @@
-"""The process: how it ends, and what it says where it cannot begin; the tutorial and the benchmark's load."""
+"""The process: how it ends, and what it says where it cannot begin; the tutorial and the
+benchmark's load.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,15 @@ ADDRESS = "http://127.0.0.1:8000"
 def test_sigterm_answers_what_was_accepted_and_refuses_the_rest() -> None:
     words = [f"word{number}" for number in range(3_000)]
     answers: list[httpx.Response] = []
-    with RunningServer("--device", "cpu") as server, httpx.Client(base_url=server.url, timeout=60) as client:
+    with (
+        RunningServer("--device", "cpu") as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
         client.get("/health")  # a connection that is there before
         accepted = [
-            threading.Thread(target=lambda: answers.append(server.post("/score", {"inputs": [words]})))
+            threading.Thread(
+                target=lambda: answers.append(server.post("/score", {"inputs": [words]}))
+            )
             for _ in range(2)
         ]
         for thread in accepted:
@@ -49,7 +56,10 @@ def test_sigterm_answers_what_was_accepted_and_refuses_the_rest() -> None:
 
 def test_neither_silent_clients_nor_work_that_nobody_waits_for_keep_the_server() -> None:
     words = [f"word{number}" for number in range(12_000)]  # whose scores take many seconds
-    with RunningServer("--device", "cpu") as server, socket.create_connection(("127.0.0.1", server.port)):
+    with (
+        RunningServer("--device", "cpu") as server,
+        socket.create_connection(("127.0.0.1", server.port)),
+    ):
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(f"{server.url}/score", json={"inputs": [words]}, timeout=1)
         assert server.metric("elmokit_jobs") == 1
@@ -59,11 +69,16 @@ def test_neither_silent_clients_nor_work_that_nobody_waits_for_keep_the_server()
 
 
 def test_client_that_stops_reading_does_not_keep_the_server() -> None:
-    body = json.dumps({"inputs": [[f"word{number}" for number in range(600)]], "layers": "all"}).encode()
+    body = json.dumps(
+        {"inputs": [[f"word{number}" for number in range(600)]], "layers": "all"}
+    ).encode()
     with RunningServer("--device", "cpu", "--timeout", 5) as server, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", server.port))
-        client.sendall(b"POST /embed_all HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        client.sendall(
+            b"POST /embed_all HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+            + body
+        )
         assert client.recv(12) == b"HTTP/1.1 200"
         began = time.monotonic()
         assert server.stop() == 0 and time.monotonic() - began < 40
@@ -94,7 +109,7 @@ def test_server_that_is_open_to_the_network_without_a_key_warns() -> None:
         serve("no-such-model", ServeConfig("0.0.0.0", port=0))
 
 
-# --- The tutorial ----------------------------------------------------------------------------------------------------
+# --- The tutorial ---------------------------------------------------------------------------------
 
 
 def test_commands_of_the_tutorial_are_answered(server: RunningServer) -> None:
@@ -105,7 +120,9 @@ def test_commands_of_the_tutorial_are_answered(server: RunningServer) -> None:
     for command in commands:
         words = shlex.split(command.replace(ADDRESS, server.url))
         assert words[0] == "curl"
-        done = subprocess.run([*words, "-s", "-S", "--fail"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*words, "-s", "-S", "--fail"], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, f"{command}: {done.stderr}"
         json.loads(done.stdout)
 
@@ -114,8 +131,10 @@ def test_commands_of_the_tutorial_are_answered(server: RunningServer) -> None:
 def test_python_of_the_tutorial_gives_what_it_says(server: RunningServer, tmp_path: Path) -> None:
     pytest.importorskip("openai", reason="no OpenAI client: pip install openai")
     document = tmp_path / TUTORIAL.name
-    document.write_text(TUTORIAL.read_text(encoding="utf-8").replace(ADDRESS, server.url), encoding="utf-8")
+    document.write_text(
+        TUTORIAL.read_text(encoding="utf-8").replace(ADDRESS, server.url), encoding="utf-8"
+    )
     assert run_python(document) == 2
 
 
-# --- The load of the server's benchmark ------------------------------------------------------------------------------
+# --- The load of the server's benchmark -----------------------------------------------------------

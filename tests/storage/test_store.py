@@ -20,16 +20,22 @@ from elmokit.storage.store import EmbeddingStore, StoreIndex, begin_store, finis
 SENTENCES = [["I", "like", "apple"], [], ["naïve", "词向量", ""], ["Hello"], ["I", "like", "apple"]]
 TOP = StoreIndex(model="abc", layers="top", vector_shape=(4,), sentences_per_part=2)
 ALL = StoreIndex(model="abc", layers="all", vector_shape=(3, 4), sentences_per_part=2)
-each_index = pytest.mark.parametrize("index", [TOP, ALL, replace(TOP, dtype="float16")], ids=["top", "all", "float16"])
+each_index = pytest.mark.parametrize(
+    "index", [TOP, ALL, replace(TOP, dtype="float16")], ids=["top", "all", "float16"]
+)
 
 
 def vectors_of(index: StoreIndex, sentences: list[list[str]] = SENTENCES) -> list[np.ndarray]:
     """Random vectors of each sentence, (T, 2D), or (T, L+1, 2D) for all layers."""
     draw = np.random.default_rng(5).standard_normal
-    return [draw((len(sentence), *index.vector_shape)).astype(index.dtype) for sentence in sentences]
+    return [
+        draw((len(sentence), *index.vector_shape)).astype(index.dtype) for sentence in sentences
+    ]
 
 
-def write_part(directory: Path, index: StoreIndex, number: int, sentences: list, vectors: list[np.ndarray]) -> None:
+def write_part(
+    directory: Path, index: StoreIndex, number: int, sentences: list, vectors: list[np.ndarray]
+) -> None:
     with write_shard(directory, index, number, sentences) as write:
         write(vectors[0])
         write(np.concatenate([np.empty((0, *index.vector_shape), index.dtype), *vectors[1:]]))
@@ -45,7 +51,9 @@ def fill(directory: Path, index: StoreIndex) -> EmbeddingStore:
 
 
 @each_index
-def test_store_returns_what_was_written(tmp_path: Path, index: StoreIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_returns_what_was_written(
+    tmp_path: Path, index: StoreIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(tmp_path / "out", index)
     monkeypatch.chdir(tmp_path)
     store = EmbeddingStore("out")
@@ -64,7 +72,9 @@ def test_store_returns_what_was_written(tmp_path: Path, index: StoreIndex, monke
         store[5]
 
 
-def test_killed_run_repeats_only_what_is_missing_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+def test_killed_run_repeats_only_what_is_missing_and_ends_with_the_same_bytes(
+    tmp_path: Path,
+) -> None:
     fill(tmp_path / "whole", ALL)
     fill(tmp_path / "killed", ALL)
     cut = tmp_path / "killed" / "part-00001.safetensors"
@@ -84,9 +94,13 @@ def test_killed_run_repeats_only_what_is_missing_and_ends_with_the_same_bytes(tm
 @pytest.mark.parametrize(
     "changes",
     [
-        {"dtype": "int8"}, {"vector_shape": [-4]}, {"sentences_per_part": 0}, {"complete": 1}, {"other": 1},
+        {"dtype": "int8"},
+        {"vector_shape": [-4]},
+        {"sentences_per_part": 0},
+        {"complete": 1},
+        {"other": 1},
     ],
-)  # fmt: skip
+)
 def test_damaged_index_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:
     fill(tmp_path, TOP)
     (tmp_path / "index.json").write_text(json.dumps(asdict(TOP) | changes))
@@ -100,15 +114,22 @@ def test_store_of_blank_lines_is_read(tmp_path: Path, sentences: list[list[str]]
     for number in range(len(sentences) // 2):
         write_part(tmp_path, ALL, number, sentences, vectors_of(ALL, sentences))
     finish_store(tmp_path, ALL, num_parts=len(sentences) // 2)
-    assert [(words, vectors.shape) for words, vectors in EmbeddingStore(tmp_path)] == [([], (0, 3, 4))] * len(sentences)
+    assert [(words, vectors.shape) for words, vectors in EmbeddingStore(tmp_path)] == [
+        ([], (0, 3, 4))
+    ] * len(sentences)
 
 
 def test_other_incomplete_and_foreign_directories_are_refused(tmp_path: Path) -> None:
     fill(tmp_path / "out", TOP)
     with pytest.raises(ValueError, match="another model; another text"):
         begin_store(tmp_path / "out", replace(TOP, model="xyz", arguments="text 7"))
-    before, now = (replace(TOP, arguments=f"state {state}, text {text}") for state, text in (("warm", 1), ("zeros", 2)))
-    assert now.differences(before) == "state warm; state zeros; another text" and not now.differences(now)
+    before, now = (
+        replace(TOP, arguments=f"state {state}, text {text}")
+        for state, text in (("warm", 1), ("zeros", 2))
+    )
+    assert now.differences(
+        before
+    ) == "state warm; state zeros; another text" and not now.differences(now)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.txt").write_text("mine")
     with pytest.raises(ValueError, match="not empty"):
@@ -120,8 +141,12 @@ def test_other_incomplete_and_foreign_directories_are_refused(tmp_path: Path) ->
 
 
 @each_index
-@pytest.mark.parametrize("sentences", [SENTENCES, [[], []], [["one"]]], ids=["words", "blank", "one"])
-def test_shard_has_the_bytes_of_safetensors(tmp_path: Path, index: StoreIndex, sentences: list[list[str]]) -> None:
+@pytest.mark.parametrize(
+    "sentences", [SENTENCES, [[], []], [["one"]]], ids=["words", "blank", "one"]
+)
+def test_shard_has_the_bytes_of_safetensors(
+    tmp_path: Path, index: StoreIndex, sentences: list[list[str]]
+) -> None:
     vectors = vectors_of(index, sentences)
     write_part(tmp_path, index, 0, sentences, vectors)
     words = [word.encode() for sentence in sentences for word in sentence]
@@ -132,10 +157,12 @@ def test_shard_has_the_bytes_of_safetensors(tmp_path: Path, index: StoreIndex, s
         "token_offsets": np.cumsum([0, *map(len, words)]),
     }
     save_file(tensors, tmp_path / "expected")
-    assert (tmp_path / "part-00000.safetensors").read_bytes() == (tmp_path / "expected").read_bytes()
+    assert (tmp_path / "part-00000.safetensors").read_bytes() == (
+        tmp_path / "expected"
+    ).read_bytes()
 
 
-# --- One file --------------------------------------------------------------------------------------------------------
+# --- One file -------------------------------------------------------------------------------------
 
 
 @each_index
@@ -152,11 +179,19 @@ def test_files_hold_lines_or_names(tmp_path: Path, index: StoreIndex) -> None:
     with h5py.File(tmp_path / "first" / "lines.hdf5") as file:
         assert set(file) == {"0", "1", "2", "3", "4", "sentence_to_index"}
         for number, expected in enumerate(layers_first):
-            np.testing.assert_array_equal(file[str(number)][()], expected.astype(np.float32), strict=True)
+            np.testing.assert_array_equal(
+                file[str(number)][()], expected.astype(np.float32), strict=True
+            )
         assert json.loads(file["sentence_to_index"][0]) == {
-            "I like apple": "4", "": "1", "naïve 词向量 ": "2", "Hello": "3"
-        }  # fmt: skip
-    with h5py.File(tmp_path / "first" / "names.hdf5") as file, np.load(tmp_path / "first" / "names.npz") as arrays:
+            "I like apple": "4",
+            "": "1",
+            "naïve 词向量 ": "2",
+            "Hello": "3",
+        }
+    with (
+        h5py.File(tmp_path / "first" / "names.hdf5") as file,
+        np.load(tmp_path / "first" / "names.npz") as arrays,
+    ):
         assert list(arrays) == list(lines)
         for name, line in lines.items():
             np.testing.assert_array_equal(file[name][()], layers_first[line], strict=True)
@@ -182,11 +217,15 @@ def test_one_vector_a_line_becomes_an_array(tmp_path: Path) -> None:
 def test_collate_pads_sentences_with_zeros(shape: tuple[int, ...]) -> None:
     draw = np.random.default_rng(1)
     lengths = [2, 0, 3]
-    sentences = [([f"w{n}"] * n, draw.standard_normal((n, *shape)).astype(np.float16)) for n in lengths]
+    sentences = [
+        ([f"w{n}"] * n, draw.standard_normal((n, *shape)).astype(np.float16)) for n in lengths
+    ]
     batch = collate(sentences)
     assert batch.words == [words for words, _ in sentences]
     assert batch.vectors.shape == (3, 3, *shape) and batch.vectors.dtype == torch.float32
     assert batch.mask.tolist() == [[True, True, False], [False] * 3, [True] * 3]
     for row, (_, vectors) in enumerate(sentences):
-        np.testing.assert_array_equal(batch.vectors[row, : len(vectors)], vectors.astype(np.float32))
+        np.testing.assert_array_equal(
+            batch.vectors[row, : len(vectors)], vectors.astype(np.float32)
+        )
     assert not batch.vectors[~batch.mask].any()

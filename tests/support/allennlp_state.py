@@ -9,7 +9,9 @@ from torch import Tensor
 
 
 def allennlp_state_dict(weight_file: Path, layers: int, highways: int) -> dict[str, Tensor]:
-    """The biLM's part of the state_dict of AllenNLP's `Elmo`, from HDF5 as its modules/elmo.py and elmo_lstm.py do."""
+    """The biLM's part of the state_dict of AllenNLP's `Elmo`, from HDF5 as its modules/elmo.py and
+    elmo_lstm.py do.
+    """
     state, prefix = {}, "_elmo_lstm._token_embedder."
     with h5py.File(weight_file) as file:
 
@@ -17,7 +19,9 @@ def allennlp_state_dict(weight_file: Path, layers: int, highways: int) -> dict[s
             return np.asarray(file["/".join(names)])
 
         embedded = read("char_embed")
-        state[prefix + "_char_embedding_weights"] = np.vstack([np.zeros((1, embedded.shape[1])), embedded])
+        state[prefix + "_char_embedding_weights"] = np.vstack(
+            [np.zeros((1, embedded.shape[1])), embedded]
+        )
         for number in range(len(file["CNN"]) // 2):
             weight = read("CNN", f"W_cnn_{number}")
             state[f"{prefix}char_conv_{number}.weight"] = weight.squeeze(axis=0).transpose(2, 1, 0)
@@ -26,7 +30,9 @@ def allennlp_state_dict(weight_file: Path, layers: int, highways: int) -> dict[s
             layer, group = f"{prefix}_highways._layers.{k}.", f"CNN_high_{k}"
             weights = [read(group, "W_transform").T, -read(group, "W_carry").T]
             state[layer + "weight"] = np.concatenate(weights)
-            state[layer + "bias"] = np.concatenate([read(group, "b_transform"), -read(group, "b_carry")])
+            state[layer + "bias"] = np.concatenate(
+                [read(group, "b_transform"), -read(group, "b_carry")]
+            )
         state[prefix + "_projection.weight"] = read("CNN_proj", "W_proj").T
         state[prefix + "_projection.bias"] = read("CNN_proj", "b_proj")
         for d, direction in enumerate(("forward", "backward")):
@@ -35,7 +41,9 @@ def allennlp_state_dict(weight_file: Path, layers: int, highways: int) -> dict[s
                 kernel, bias, projection = (read(cell, name) for name in ("W_0", "B", "W_P_0"))
                 width, hidden = projection.shape[1], len(bias) // 4
                 bias[2 * hidden : 3 * hidden] += 1
-                in_order = np.concatenate([np.arange(hidden) + hidden * gate for gate in (0, 2, 1, 3)])  # i, f, g, o
+                in_order = np.concatenate(
+                    [np.arange(hidden) + hidden * gate for gate in (0, 2, 1, 3)]
+                )  # i, f, g, o
                 layer = f"_elmo_lstm._elmo_lstm.{direction}_layer_{k}."
                 state[layer + "input_linearity.weight"] = kernel.T[in_order, :-width]
                 state[layer + "state_linearity.weight"] = kernel.T[in_order, -width:]

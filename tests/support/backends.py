@@ -1,4 +1,6 @@
-"""The fast backends, for tests of all of them; one that is not on this machine is skipped by the marker `native`."""
+"""The fast backends, for tests of all of them; one that is not on this machine is skipped by the
+marker `native`.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,20 +17,25 @@ FAST_BACKENDS = [
 ]
 
 NATIVE_DTYPES = [
-    pytest.param(each, marks=pytest.mark.native(each), id=str(each)[6:]) for each in (*FLOAT_DTYPES, torch.int8)
+    pytest.param(each, marks=pytest.mark.native(each), id=str(each)[6:])
+    for each in (*FLOAT_DTYPES, torch.int8)
 ]
 each_native_dtype = pytest.mark.parametrize("dtype", NATIVE_DTYPES[:2])
 each_native_or_int8_dtype = pytest.mark.parametrize("dtype", NATIVE_DTYPES)
 
 
 def has_native(dtype: torch.dtype, *depths: int) -> bool:
-    """Whether the compiled kernels multiply weights of this type, in dot products of these lengths."""
+    """Whether the compiled kernels multiply weights of this type, in dot products of these
+    lengths.
+    """
     return has_prepacked_products(torch.device("cpu"), dtype, *depths)
 
 
 @contextmanager
 def on_specification() -> Iterator[None]:
-    """Compute on the reference backend, which is the specification of every operation: an oracle for the others."""
+    """Compute on the reference backend, which is the specification of every operation: an oracle
+    for the others.
+    """
     before = get_backend()
     set_backend("reference")
     try:

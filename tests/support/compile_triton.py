@@ -1,4 +1,5 @@
-"""Compile the Triton LSTM for Hopper (sm_90) where there is no GPU, and print what the kernels use, as JSON.
+"""Compile the Triton LSTM for Hopper (sm_90) where there is no GPU, and print what the kernels use,
+as JSON.
 
 Run as a program: where Triton interprets kernels, it cannot compile them.
 """
@@ -29,10 +30,19 @@ def compiled(kernel: object, name: str, absent: tuple[str, ...]) -> dict[str, in
     from elmokit.ops.triton import launch
 
     rows, units, warps, stages = launch.LAUNCHES[name]
-    constants = {"HIDDEN": HIDDEN, "WIDTH": WIDTH, "ROWS": rows, "UNITS": units, "STAGES": stages, "PRECISION": "ieee"}
+    constants = {
+        "HIDDEN": HIDDEN,
+        "WIDTH": WIDTH,
+        "ROWS": rows,
+        "UNITS": units,
+        "STAGES": stages,
+        "PRECISION": "ieee",
+    }
     constants |= dict.fromkeys(absent)
     arguments = kernel.arg_names
-    signature = {each: "constexpr" if each in constants else TYPES.get(each, "*bf16") for each in arguments}
+    signature = {
+        each: "constexpr" if each in constants else TYPES.get(each, "*bf16") for each in arguments
+    }
     aligned = [number for number, each in enumerate(arguments) if signature[each].startswith("*")]
     source = ASTSource(
         kernel,
@@ -44,8 +54,12 @@ def compiled(kernel: object, name: str, absent: tuple[str, ...]) -> dict[str, in
     cubin = Path(sys.argv[1]) / "kernel.cubin"
     cubin.write_bytes(binary.asm["cubin"])
     cuobjdump = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    usage = subprocess.run([cuobjdump, "-res-usage", cubin], check=True, capture_output=True, text=True).stdout
-    used = {what.lower(): int(number) for what, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
+    usage = subprocess.run(
+        [cuobjdump, "-res-usage", cubin], check=True, capture_output=True, text=True
+    ).stdout
+    used = {
+        what.lower(): int(number) for what, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)
+    }
     estimate = launch._shared_bytes(launch.LAUNCHES[name], WIDTH, torch.bfloat16)
     return used | {"shared": binary.metadata.shared, "estimate": estimate}
 

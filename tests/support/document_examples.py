@@ -1,4 +1,6 @@
-"""Run the examples of a document: its Python, with the values that it claims, its commands, and what they print."""
+"""Run the examples of a document: its Python, with the values that it claims, its commands, and
+what they print.
+"""
 
 import ast
 import io
@@ -23,11 +25,11 @@ def blocks_of(document: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
-# --- Python ----------------------------------------------------------------------------------------------------------
+# --- Python ---------------------------------------------------------------------------------------
 
 
 def claimed_value(line: str) -> object:
-    """The value in the comment of a line, `expression  # VALUE` or `# VALUE: explanation`; None if there is none."""
+    """The value in the comment of `expression  # VALUE` or `# VALUE: explanation`, or None."""
     comment = line.partition("  # ")[2]
     try:
         return ast.literal_eval(comment.partition(": ")[0].strip())
@@ -36,11 +38,17 @@ def claimed_value(line: str) -> object:
 
 
 def _is_print(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "print"
+    return (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Name)
+        and value.func.id == "print"
+    )
 
 
 def run_block(code: str, names: dict[str, object], title: str) -> int:
-    """Run a block of Python; the number of values that its comments claim, of expressions or printed, all right."""
+    """Run a block of Python; the number of values that its comments claim, of expressions or
+    printed, all right.
+    """
     checked = 0
     for node in ast.parse(code).body:
         if not isinstance(node, ast.Expr):
@@ -52,24 +60,34 @@ def run_block(code: str, names: dict[str, object], title: str) -> int:
         print(printed.getvalue(), end="")
         claimed = claimed_value(code.splitlines()[(node.end_lineno or node.lineno) - 1])
         if claimed is not None:
-            value, claimed = (printed.getvalue().strip(), str(claimed)) if _is_print(node.value) else (value, claimed)
+            value, claimed = (
+                (printed.getvalue().strip(), str(claimed))
+                if _is_print(node.value)
+                else (value, claimed)
+            )
             assert value == claimed, f"{title}, line {node.lineno}: it is {value}"
             checked += 1
     return checked
 
 
 def run_python(document: Path) -> int:
-    """Run the Python of a document from top to bottom; the number of values that it claims, all of which are so."""
+    """Run the Python of a document from top to bottom; the number of values that it claims, all of
+    which are so.
+    """
     names: dict[str, object] = {"__name__": document.name}
     blocks = enumerate(blocks_of(document, "python"), start=1)
-    return sum(run_block(block, names, f"{document.name}, block {number}") for number, block in blocks)
+    return sum(
+        run_block(block, names, f"{document.name}, block {number}") for number, block in blocks
+    )
 
 
-# --- Commands --------------------------------------------------------------------------------------------------------
+# --- Commands -------------------------------------------------------------------------------------
 
 
 def run_command(command: str) -> None:
-    """Run a line of a shell, which is empty, a comment, or a command: of elmokit, or a module of Python."""
+    """Run a line of a shell, which is empty, a comment, or a command: of elmokit, or a module of
+    Python.
+    """
     words = shlex.split(command, comments=True)
     program, *arguments = [name for word in words for name in sorted(glob(word)) or [word]] or [""]
     if program == "elmokit" and "--ray" not in arguments:  # Ray would stay in this process
@@ -77,23 +95,30 @@ def run_command(command: str) -> None:
     elif program:
         assert program in ("elmokit", "python"), command
         module = ["-m", "elmokit"] if program == "elmokit" else []
-        path = os.pathsep.join(filter(None, [str(Path(elmokit.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(
+            filter(None, [str(Path(elmokit.__file__).parents[1]), os.environ.get("PYTHONPATH")])
+        )
         environment = os.environ | {"PYTHONPATH": path}
-        run = subprocess.run([sys.executable, *module, *arguments], env=environment, capture_output=True, text=True)
+        run = subprocess.run(
+            [sys.executable, *module, *arguments], env=environment, capture_output=True, text=True
+        )
         assert run.returncode == 0, run.stderr
         print(run.stdout, end="")
 
 
-# --- Tutorials -------------------------------------------------------------------------------------------------------
+# --- Tutorials ------------------------------------------------------------------------------------
 
 BLOCK = re.compile(
-    r"(?:<!-- (?P<mark>file: (?P<file>\S+)|output) -->\n)?^```(?P<language>python|console|text)\n(?P<content>.*?)^```$",
+    r"(?:<!-- (?P<mark>file: (?P<file>\S+)|output) "
+    r"-->\n)?^```(?P<language>python|console|text)\n(?P<content>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
 
 
 class Output(NamedTuple):
-    """A block that shows what the block before it prints: where it is in the text, what it shows, what was printed."""
+    """A block that shows what the block before it prints: where it is in the text, what it shows,
+    what was printed.
+    """
 
     span: tuple[int, int]
     shown: str
@@ -101,7 +126,9 @@ class Output(NamedTuple):
 
 
 def run_tutorial(document: Path) -> list[Output]:
-    """Write the files of a tutorial and run its blocks, from top to bottom, in the current directory."""
+    """Write the files of a tutorial and run its blocks, from top to bottom, in the current
+    directory.
+    """
     names: dict[str, object] = {"__name__": "tutorial"}
     outputs, printed = [], io.StringIO()
     blocks = list(BLOCK.finditer(document.read_text(encoding="utf-8")))
@@ -132,16 +159,25 @@ OF_THIS_RUN = ("seconds", "words_per_second")  # lines of a report that are neve
 
 
 def same_output(shown: str, printed: str) -> bool:
-    """Whether two outputs have the same words and integers, and numbers with decimals to a tenth or 0.05."""
+    """Whether two outputs have the same words and integers, and numbers with decimals to a tenth or
+    0.05.
+    """
     lines = [
-        [" ".join(line.split()) for line in text.splitlines() if not line.strip().startswith(OF_THIS_RUN)]
+        [
+            " ".join(line.split())
+            for line in text.splitlines()
+            if not line.strip().startswith(OF_THIS_RUN)
+        ]
         for text in (shown, printed)
     ]
     left, right = ("\n".join(each).strip() for each in lines)
     if NUMBER.sub("#", left) != NUMBER.sub("#", right):
         return False
     pairs = zip(NUMBER.findall(left), NUMBER.findall(right), strict=True)
-    return all(a == b or ("." in a and isclose(_value(a), _value(b), rel_tol=0.1, abs_tol=0.05)) for a, b in pairs)
+    return all(
+        a == b or ("." in a and isclose(_value(a), _value(b), rel_tol=0.1, abs_tol=0.05))
+        for a, b in pairs
+    )
 
 
 def _value(number: str) -> float:

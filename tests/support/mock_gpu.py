@@ -1,8 +1,9 @@
 """A GPU without values, for machines without one: tensors on it have shapes, but no numbers.
 
-Within `with MockGPU() as gpu:`, what this thread runs on the device `DEVICE` is counted: kernels, copies to it, and
-waits, as for the value of a tensor. An operation on tensors of two devices fails. Operations on the CPU are real.
-PyTorch cannot forget a device: after the block, `torch.accelerator.is_available()` says that it is gone.
+Within `with MockGPU() as gpu:`, what this thread runs on the device `DEVICE` is counted: kernels,
+copies to it, and waits, as for the value of a tensor. An operation on tensors of two devices fails.
+Operations on the CPU are real. PyTorch cannot forget a device: after the block,
+`torch.accelerator.is_available()` says that it is gone.
 """
 
 from __future__ import annotations
@@ -21,11 +22,36 @@ from torch.utils._pytree import tree_leaves, tree_map
 NAME = "mock"
 # Operations that only look at memory in another way, or obtain it.
 VIEWS = {
-    "view", "_unsafe_view", "t", "transpose", "slice", "select", "split", "split_with_sizes", "expand", "unsqueeze",
-    "squeeze", "detach", "alias", "as_strided", "permute", "unbind", "chunk", "_reshape_alias", "view_as",
-    "lift_fresh", "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "unfold", "movedim",
-    "reshape", "device",
-}  # fmt: skip
+    "view",
+    "_unsafe_view",
+    "t",
+    "transpose",
+    "slice",
+    "select",
+    "split",
+    "split_with_sizes",
+    "expand",
+    "unsqueeze",
+    "squeeze",
+    "detach",
+    "alias",
+    "as_strided",
+    "permute",
+    "unbind",
+    "chunk",
+    "_reshape_alias",
+    "view_as",
+    "lift_fresh",
+    "empty",
+    "empty_like",
+    "new_empty",
+    "empty_strided",
+    "new_empty_strided",
+    "unfold",
+    "movedim",
+    "reshape",
+    "device",
+}
 WAITS = {"_local_scalar_dense", "nonzero", "equal", "is_nonzero"}
 
 
@@ -90,7 +116,9 @@ class MockGPU(TorchDispatchMode):
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         devices = {leaf.type for leaf in leaves if isinstance(leaf, torch.device)}
         here = [tensor for tensor in tensors if tensor.device.type == NAME]
-        elsewhere = [tensor for tensor in tensors if tensor.device.type != NAME and tensor.dim() > 0]
+        elsewhere = [
+            tensor for tensor in tensors if tensor.device.type != NAME and tensor.dim() > 0
+        ]
         if not here and NAME not in devices:
             return func(*args, **kwargs)
         by_mask = "index" in name and any(tensor.dtype == torch.bool for tensor in tensors)
@@ -99,8 +127,12 @@ class MockGPU(TorchDispatchMode):
             if name == "_local_scalar_dense":
                 return 1.0 if args[0].dtype.is_floating_point else 1
             if name == "_to_copy":
-                return torch.zeros(here[0].shape, dtype=kwargs.get("dtype") or here[0].dtype, device="cpu")
-            assert not by_mask and name == "nonzero", f"the number of results of {name} is not known: {_place()}"
+                return torch.zeros(
+                    here[0].shape, dtype=kwargs.get("dtype") or here[0].dtype, device="cpu"
+                )
+            assert not by_mask and name == "nonzero", (
+                f"the number of results of {name} is not known: {_place()}"
+            )
             return torch.empty(0, args[0].dim(), dtype=torch.int64, device=DEVICE)
         if elsewhere:
             assert name in ("_to_copy", "copy_"), f"{name} of tensors on two devices: {_place()}"
@@ -109,13 +141,23 @@ class MockGPU(TorchDispatchMode):
             self.kernels[f"{name} {_place()}"] += 1
         with self._fake:
             if name == "_to_copy" and not here:
-                return torch.empty(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype, device=DEVICE)
+                return torch.empty(
+                    args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype, device=DEVICE
+                )
             if name == "segment_reduce":  # which FakeTensorMode lacks
-                return torch.empty(len(kwargs["lengths"]), *args[0].shape[1:], dtype=args[0].dtype, device=DEVICE)
+                return torch.empty(
+                    len(kwargs["lengths"]), *args[0].shape[1:], dtype=args[0].dtype, device=DEVICE
+                )
             args, kwargs = tree_map(_number, (args, kwargs))
             return func(*args, **kwargs)
 
 
 def _number(leaf: Any) -> Any:
-    """A real tensor without dimensions as a number, as PyTorch passes it to kernels of any device."""
-    return leaf.item() if isinstance(leaf, Tensor) and not isinstance(leaf, FakeTensor) and leaf.dim() == 0 else leaf
+    """A real tensor without dimensions as a number, as PyTorch passes it to kernels of any
+    device.
+    """
+    return (
+        leaf.item()
+        if isinstance(leaf, Tensor) and not isinstance(leaf, FakeTensor) and leaf.dim() == 0
+        else leaf
+    )

@@ -25,13 +25,31 @@ from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
-ABSURD = (0, -1, 3, 1 << 20, 10**9, 1 << 80, 1.5, float("inf"), float("nan"), "x", None, True, [], {}, [1] * 9)
+ABSURD = (
+    0,
+    -1,
+    3,
+    1 << 20,
+    10**9,
+    1 << 80,
+    1.5,
+    float("inf"),
+    float("nan"),
+    "x",
+    None,
+    True,
+    [],
+    {},
+    [1] * 9,
+)
 
 Mutation = Callable[[Path, random.Random], str]
-"""Damages a file, or leaves it alone where it is of another kind, and tells what it did ("" for nothing)."""
+"""Damages a file, or leaves it alone where it is of another kind, and tells what it did ("" for
+nothing).
+"""
 
 
-# --- Tiny models, one in each format -----------------------------------------------------------------------------
+# --- Tiny models, one in each format --------------------------------------------------------------
 
 
 def tiny() -> Pretrained:
@@ -73,7 +91,9 @@ def write_tensorflow(folder: Path) -> Path:
     arrays = {}
     for name, array in arrays_of(tiny().bilm).items():
         head, _, last = name.rpartition("/")
-        name = cell.sub(r"rnn/multi_rnn_cell/cell_\1/lstm_cell/", f"{head}/{weights.get(last, last)}")
+        name = cell.sub(
+            r"rnn/multi_rnn_cell/cell_\1/lstm_cell/", f"{head}/{weights.get(last, last)}"
+        )
         arrays[f"lm/{name.removeprefix('/')}"] = array
     arrays |= {"lm/softmax/W": np.ones((3, 16), np.float32), "lm/softmax/b": np.ones(3, np.float32)}
     write_bundle(folder / "model.ckpt-1", arrays)
@@ -85,7 +105,9 @@ def write_zip(folder: Path) -> Path:
     (unpacked / "meta.json").write_text('{"language": "nob"}')
     with zipfile.ZipFile(folder / "model.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(unpacked.iterdir()):
-            archive.writestr("model.hdf5" if file.suffix == ".hdf5" else file.name, file.read_bytes())
+            archive.writestr(
+                "model.hdf5" if file.suffix == ".hdf5" else file.name, file.read_bytes()
+            )
     shutil.rmtree(unpacked)
     return folder / "model.zip"
 
@@ -115,11 +137,13 @@ WRITERS = {
     "allennlp": write_allennlp,
     "native with dictionaries": write_dictionaries,
     "elmoformanylangs": write_efml,
-    "elmoformanylangs-2018": lambda folder: write_efml(folder, _use_new_zipfile_serialization=False),
+    "elmoformanylangs-2018": lambda folder: write_efml(
+        folder, _use_new_zipfile_serialization=False
+    ),
 }
 
 
-# --- Damage ------------------------------------------------------------------------------------------------------
+# --- Damage ---------------------------------------------------------------------------------------
 
 
 def truncate(file: Path, draw: random.Random) -> str:
@@ -133,7 +157,10 @@ def flip_bits(file: Path, draw: random.Random) -> str:
     content = bytearray(file.read_bytes())
     # Where files say what they hold: at their ends.
     reach = draw.choice([64, 1024, len(content)])
-    places = [draw.randrange(min(reach, len(content))) * draw.choice([1, -1]) for _ in range(draw.randint(1, 4))]
+    places = [
+        draw.randrange(min(reach, len(content))) * draw.choice([1, -1])
+        for _ in range(draw.randint(1, 4))
+    ]
     for place in places:
         content[place] ^= 1 << draw.randrange(8)
     file.write_bytes(content)
@@ -157,7 +184,13 @@ def remove(file: Path, draw: random.Random) -> str:
 def _places(values: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     if path:
         yield path
-    items = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
+    items = (
+        values.items()
+        if isinstance(values, dict)
+        else enumerate(values)
+        if isinstance(values, list)
+        else ()
+    )
     for key, value in items:
         yield from _places(value, (*path, key))
 
@@ -197,12 +230,20 @@ def change_hdf5(file: Path, draw: random.Random) -> str:
         name = draw.choice(names)
         shape = getattr(weights[name], "shape", (2,))
         del weights[name]
-        kind = draw.choice(["gone", "absurd", "text", "group", "link", "outside", "other shape", "filled"])
+        kind = draw.choice(
+            ["gone", "absurd", "text", "group", "link", "outside", "other shape", "filled"]
+        )
         if kind == "absurd":  # declared, and never stored
             weights.create_dataset(name, (1 << 40, *shape[1:]), "f4", chunks=(1, *shape[1:]))
-        elif kind == "filled":  # declared in the shape that is asked for, in one chunk of another size
+        elif (
+            kind == "filled"
+        ):  # declared in the shape that is asked for, in one chunk of another size
             weights.create_dataset(
-                name, shape, "f4", maxshape=(None,) * len(shape), chunks=(1 << 20,) * len(shape[:1]) + shape[1:]
+                name,
+                shape,
+                "f4",
+                maxshape=(None,) * len(shape),
+                chunks=(1 << 20,) * len(shape[:1]) + shape[1:],
             )
         elif kind == "text":
             weights[name] = "text"
@@ -211,7 +252,9 @@ def change_hdf5(file: Path, draw: random.Random) -> str:
         elif kind == "link":
             weights[name] = h5py.SoftLink("/CNN")
         elif kind == "outside":
-            weights.create_dataset(name, shape, "f4", external=[("/dev/zero", 0, h5py.h5f.UNLIMITED)])
+            weights.create_dataset(
+                name, shape, "f4", external=[("/dev/zero", 0, h5py.h5f.UNLIMITED)]
+            )
         elif kind == "other shape":
             weights[name] = np.zeros((2, *shape), np.float32)
     return f"{name} {kind}"
@@ -281,7 +324,9 @@ def change_dictionary(file: Path, draw: random.Random) -> str:
         return ""
     lines = file.read_text(encoding="utf-8").splitlines()
     number = draw.randrange(len(lines))
-    lines[number] = draw.choice(["", "x", "x\t", "x\t-1", "x\t0", f"x\t{10**12}", "\t3", "x\t\u0664", "x\t1.5"])
+    lines[number] = draw.choice(
+        ["", "x", "x\t", "x\t-1", "x\t0", f"x\t{10**12}", "\t3", "x\t\u0664", "x\t1.5"]
+    )
     file.write_text("\n".join(lines), encoding="utf-8")
     return f"line {number} is now {lines[number]!r}"
 
@@ -295,7 +340,14 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
     "zip": ANYWHERE,
     "tar": ANYWHERE,
     "allennlp": (*ANYWHERE, change_weights, change_weights),
-    "elmoformanylangs": (*ANYWHERE, remove, change_json, change_dictionary, change_weights, change_weights),
+    "elmoformanylangs": (
+        *ANYWHERE,
+        remove,
+        change_json,
+        change_dictionary,
+        change_weights,
+        change_weights,
+    ),
     "elmoformanylangs-2018": (*ANYWHERE, flip_bits, overwrite),
 }
 

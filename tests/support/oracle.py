@@ -1,4 +1,6 @@
-"""A slow biLM in NumPy float64, written from the equations alone: a word, a row, a direction and a step at a time."""
+"""A slow biLM in NumPy float64, written from the equations alone: a word, a row, a direction and a
+step at a time.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class Oracle:
             kernel = self.weights[f"token_encoder.convolutions.{number}.weight"]  # (F, E, w)
             bias = self.weights[f"token_encoder.convolutions.{number}.bias"]
             places = range(len(characters) - width + 1)
-            values = [(kernel * characters[p : p + width].T).sum(axis=(1, 2)) + bias for p in places]
+            values = [
+                (kernel * characters[p : p + width].T).sum(axis=(1, 2)) + bias for p in places
+            ]
             pooled.append(activation(np.max(values, axis=0)))
         return np.concatenate(pooled)
 
@@ -64,10 +68,14 @@ class Oracle:
 
     def zeros(self) -> State:
         lstm = self.config.lstm
-        return [(np.zeros(lstm.projection_dim), np.zeros(lstm.cell_dim)) for _ in range(lstm.num_layers)]
+        return [
+            (np.zeros(lstm.projection_dim), np.zeros(lstm.cell_dim)) for _ in range(lstm.num_layers)
+        ]
 
     def direction(self, d: int, words: list[np.ndarray], state: State) -> tuple[np.ndarray, State]:
-        """Word vectors as direction `d` reads them -> its layers (L+1, T, D) in that order, and the state."""
+        """Word vectors as direction `d` reads them -> its layers (L+1, T, D) in that order, and the
+        state.
+        """
         layers, after = [words], []
         for number, (h, c) in enumerate(state):
             outputs = []
@@ -77,13 +85,19 @@ class Oracle:
                 outputs.append(h + x if skip else h)
             layers.append(outputs)
             after.append((h, c))
-        return np.array(layers).reshape(len(layers), len(words), self.config.lstm.projection_dim), after
+        return np.array(layers).reshape(
+            len(layers), len(words), self.config.lstm.projection_dim
+        ), after
 
-    def step(self, d: int, number: int, x: np.ndarray, h: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def step(
+        self, d: int, number: int, x: np.ndarray, h: np.ndarray, c: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """One step of one cell: its new output (which is its recurrent state too) and cell."""
         lstm = self.config.lstm
         names = ("input_weight", "recurrent_weight", "bias")
-        w, u, b = (self.weights[f"sequence_encoder.stacks.{d}.layers.{number}.{name}"] for name in names)
+        w, u, b = (
+            self.weights[f"sequence_encoder.stacks.{d}.layers.{number}.{name}"] for name in names
+        )
         i, g, f, o = np.split(w @ x + u @ h + b, 4)
         c = sigmoid(i) * np.tanh(g) + sigmoid(f + lstm.forget_bias) * c
         if lstm.cell_clip is not None:
@@ -95,8 +109,12 @@ class Oracle:
                 h = np.clip(h, -lstm.proj_clip, lstm.proj_clip)
         return h, c
 
-    def row(self, words: list[np.ndarray], states: tuple[State, State]) -> tuple[np.ndarray, tuple[State, State]]:
-        """The words of one row -> layers (L+1, T, 2D) in the order of the words, and the state of each direction."""
+    def row(
+        self, words: list[np.ndarray], states: tuple[State, State]
+    ) -> tuple[np.ndarray, tuple[State, State]]:
+        """The words of one row -> layers (L+1, T, 2D) in the order of the words, and the state of
+        each direction.
+        """
         fwd, fwd_state = self.direction(0, words, states[0])
         bwd, bwd_state = self.direction(1, words[::-1], states[1])
         return np.concatenate([fwd, bwd[:, ::-1]], axis=2), (fwd_state, bwd_state)

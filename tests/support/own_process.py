@@ -1,6 +1,7 @@
 """A call in a process of its own, for tests that kill it.
 
-It is forked from a server that has imported PyTorch once, which takes longer than what most tests let it do.
+It is forked from a server that has imported PyTorch once, which takes longer than what most tests
+let it do.
 """
 
 import multiprocessing

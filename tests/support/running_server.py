@@ -22,7 +22,11 @@ class RunningServer:
         """Start it with options of the command line."""
         command = [sys.executable, "-m", "elmokit", "serve", "--port", "0", *map(str, options)]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | (environment or {})
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | (environment or {}),
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -35,7 +39,9 @@ class RunningServer:
     def __enter__(self) -> RunningServer:
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.process.poll() is None:
             self.stop()
         for stream in (self.process.stdout, self.process.stderr):
@@ -58,7 +64,9 @@ class RunningServer:
     def metric(self, name: str) -> float:
         """A metric without labels, or the sum of those with."""
         lines = httpx.get(f"{self.url}/metrics").text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+        return sum(
+            float(line.split()[-1]) for line in lines if line.split("{")[0].split(" ")[0] == name
+        )
 
     def wait_until(self, name: str, value: float, seconds: float = 20) -> None:
         """Wait until a metric has a value. AssertionError after some seconds."""

@@ -24,5 +24,7 @@ def assert_same_bilm(found: BiLM, expected: BiLM) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Copies of a file's tensors: older versions of safetensors map the file, which then cannot be written."""
+    """Copies of a file's tensors: older versions of safetensors map the file, which then cannot be
+    written.
+    """
     return {name: tensor.clone() for name, tensor in load_file(path).items()}

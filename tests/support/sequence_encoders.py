@@ -1,4 +1,6 @@
-"""A small model of every sequence encoder, and what its layers are by the formulas, in NumPy float64."""
+"""A small model of every sequence encoder, and what its layers are by the formulas, in NumPy
+float64.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ import numpy as np
 import torch
 from oracle import Oracle, random_weights, sigmoid
 
-from elmokit.config import BiLMConfig, CharCNNConfig, GatedCNNConfig, InterleavedConfig, LSTMConfig, TransformerConfig
+from elmokit.config import (
+    BiLMConfig,
+    CharCNNConfig,
+    GatedCNNConfig,
+    InterleavedConfig,
+    LSTMConfig,
+    TransformerConfig,
+)
 from elmokit.nn.bilm import BiLM
 
 DIM, NUM_WORDS = 8, 20
@@ -20,13 +29,17 @@ CONFIGS = {
     "elmoformanylangs": BiLMConfig(
         None, None, NUM_WORDS, interleaved=InterleavedConfig(2, 12, DIM, projects_layers=False)
     ),
-    "transformer": BiLMConfig(None, None, NUM_WORDS, transformer=TransformerConfig(3, DIM, 2, 16, context=5)),
+    "transformer": BiLMConfig(
+        None, None, NUM_WORDS, transformer=TransformerConfig(3, DIM, 2, 16, context=5)
+    ),
     "gated_cnn": BiLMConfig(None, None, NUM_WORDS, gated_cnn=GatedCNNConfig(3, DIM, 12, width=3)),
 }
 CHARACTERS = CharCNNConfig(4, ((1, 8), (2, 8)), num_highway=1)
 CARRYING = [name for name, config in CONFIGS.items() if config.sequence_encoder.carries_state]
 STATELESS = [name for name in CONFIGS if name not in CARRYING]
-INDEPENDENT = [name for name, config in CONFIGS.items() if not config.sequence_encoder.merges_directions]
+INDEPENDENT = [
+    name for name, config in CONFIGS.items() if not config.sequence_encoder.merges_directions
+]
 
 
 class LayerOracle:
@@ -34,7 +47,9 @@ class LayerOracle:
 
     def __init__(self, bilm: BiLM) -> None:
         self.config, self.bilm = bilm.config, bilm
-        self.weights = {name: value.detach().double().numpy() for name, value in bilm.state_dict().items()}
+        self.weights = {
+            name: value.detach().double().numpy() for name, value in bilm.state_dict().items()
+        }
 
     def layers(self, words: np.ndarray) -> np.ndarray:
         """Token vectors (T, D) -> layers (L+1, T, 2D)."""
@@ -56,11 +71,15 @@ class LayerOracle:
         stream = np.concatenate([words, words], axis=1)
         layers = [stream]
         for number in range(config.num_layers):
-            fwd, bwd = (self._lstm(config, number, 0, below[0]), self._lstm(config, number, 1, below[1][::-1])[::-1])
+            fwd, bwd = (
+                self._lstm(config, number, 0, below[0]),
+                self._lstm(config, number, 1, below[1][::-1])[::-1],
+            )
             both = np.concatenate([fwd, bwd], axis=1)
             if config.projects_layers:
                 weight, bias = (
-                    self.weights[f"sequence_encoder.projections.{number}.{name}"] for name in ("weight", "bias")
+                    self.weights[f"sequence_encoder.projections.{number}.{name}"]
+                    for name in ("weight", "bias")
                 )
                 stream = stream + both @ weight.T + bias
                 layers.append(stream)
@@ -68,12 +87,18 @@ class LayerOracle:
             below = [both, both]
         if config.projects_layers:
             return np.array(layers)
-        weight, bias = (self.weights[f"sequence_encoder.top_projection.{name}"] for name in ("weight", "bias"))
+        weight, bias = (
+            self.weights[f"sequence_encoder.top_projection.{name}"] for name in ("weight", "bias")
+        )
         return np.concatenate([half @ weight.T + bias for half in (fwd, bwd)], axis=1)[None]
 
-    def _lstm(self, config: InterleavedConfig, number: int, d: int, inputs: np.ndarray) -> np.ndarray:
+    def _lstm(
+        self, config: InterleavedConfig, number: int, d: int, inputs: np.ndarray
+    ) -> np.ndarray:
         layer = f"sequence_encoder.stacks.{d}.layers.{number}"
-        w, u, b = (self.weights[f"{layer}.{name}"] for name in ("input_weight", "recurrent_weight", "bias"))
+        w, u, b = (
+            self.weights[f"{layer}.{name}"] for name in ("input_weight", "recurrent_weight", "bias")
+        )
         h, c, outputs = np.zeros(config.cell_dim), np.zeros(config.cell_dim), []
         for x in inputs:
             i, g, f, o = np.split(w @ x + u @ h + b, 4)
@@ -90,7 +115,9 @@ class LayerOracle:
         layers = [x]
         for number in range(config.num_layers):
             name = f"sequence_encoder.stacks.{d}.layers.{number}"
-            attended = self._attention(config, self._affine(f"{name}.attention_input", normalized(x)))
+            attended = self._attention(
+                config, self._affine(f"{name}.attention_input", normalized(x))
+            )
             x = x + self._affine(f"{name}.attention_output", attended)
             hidden = gelu(self._affine(f"{name}.feedforward_input", normalized(x)))
             x = x + self._affine(f"{name}.feedforward_output", hidden)
@@ -102,13 +129,17 @@ class LayerOracle:
     def _attention(config: TransformerConfig, projected: np.ndarray) -> np.ndarray:
         """Queries, keys and values side by side (T, 3D), heads side by side in each -> (T, D)."""
         width = config.projection_dim // config.num_heads
-        queries, keys, values = (part.reshape(len(part), config.num_heads, width) for part in np.split(projected, 3, 1))
+        queries, keys, values = (
+            part.reshape(len(part), config.num_heads, width) for part in np.split(projected, 3, 1)
+        )
         outputs = np.zeros_like(queries)
         for position in range(len(projected)):
             seen = range(max(0, position - config.context + 1), position + 1)
             for head in range(config.num_heads):
                 query = rotated(queries[position, head], position)
-                scores = np.array([query @ rotated(keys[other, head], other) for other in seen]) / math.sqrt(width)
+                scores = np.array(
+                    [query @ rotated(keys[other, head], other) for other in seen]
+                ) / math.sqrt(width)
                 weights = np.exp(scores - scores.max())
                 outputs[position, head] = weights / weights.sum() @ values[list(seen), head]
         return outputs.reshape(len(projected), -1)
@@ -132,7 +163,9 @@ class LayerOracle:
         return np.array(layers)
 
     def _weight_normed(self, name: str, x: np.ndarray) -> np.ndarray:
-        weight, norms, bias = (self.weights[f"{name}.{part}"] for part in ("weight", "row_norms", "bias"))
+        weight, norms, bias = (
+            self.weights[f"{name}.{part}"] for part in ("weight", "row_norms", "bias")
+        )
         return norms * (weight @ x) / np.sqrt((weight**2).sum(axis=1)) + bias
 
 
@@ -146,7 +179,9 @@ def gelu(x: np.ndarray) -> np.ndarray:
 
 
 def rotated(x: np.ndarray, position: int) -> np.ndarray:
-    """Rotary positions (Su et al. 2021, equation 15): each pair of neighbours is turned by its own angle."""
+    """Rotary positions (Su et al. 2021, equation 15): each pair of neighbours is turned by its own
+    angle.
+    """
     turned, pairs = np.empty_like(x), len(x) // 2
     for pair in range(pairs):
         angle = position * 10_000 ** (-pair / pairs)
@@ -158,7 +193,9 @@ def rotated(x: np.ndarray, position: int) -> np.ndarray:
 
 def random_bilm(name: str, seed: int = 1, scale: float = 0.5, characters: bool = False) -> BiLM:
     """A model of words, or of characters, with large random weights, float64, without gradients."""
-    config = replace(CONFIGS[name], char_cnn=CHARACTERS, num_words=None) if characters else CONFIGS[name]
+    config = (
+        replace(CONFIGS[name], char_cnn=CHARACTERS, num_words=None) if characters else CONFIGS[name]
+    )
     bilm = BiLM(config).double()
     random_weights(bilm, seed, scale)
     return bilm.requires_grad_(False)

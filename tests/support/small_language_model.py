@@ -15,12 +15,16 @@ from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab
 
 SENTENCES = [["a", "b", "zebra"], ["c"], ["b", "b", "a", "c", "<S>"], [], ["zebra", "c"]]
-CONFIG = BiLMConfig(LSTMConfig(2, 5, 4, cell_clip=1.0, proj_clip=1.0), CharCNNConfig(3, ((1, 3), (3, 4)), 1))
+CONFIG = BiLMConfig(
+    LSTMConfig(2, 5, 4, cell_clip=1.0, proj_clip=1.0), CharCNNConfig(3, ((1, 3), (3, 4)), 1)
+)
 SPECIALS = ["<S>", "</S>", "<UNK>"]
 
 
 def small_language_model() -> Pretrained:
-    """Random weights, and a vocabulary whose special tokens are not first, so that their positions matter."""
+    """Random weights, and a vocabulary whose special tokens are not first, so that their positions
+    matter.
+    """
     vocab = Vocab(["a", "<S>", "b", "</S>", "c", "<UNK>", "d", "e"])
     bilm, softmax = BiLM(CONFIG), FullSoftmax(len(vocab), 4)
     random_weights(bilm, seed=1)
@@ -34,13 +38,18 @@ def small_language_model() -> Pretrained:
 def brute_force(model: Pretrained, words: Sequence[str], warm: bool = False) -> np.ndarray:
     """Log p by definition, (2, T+1, V): row k predicts word k forward, word k-1 backward."""
     assert model.softmax is not None
-    oracle, weight, bias = Oracle(model.bilm), *(p.detach().double().numpy() for p in model.softmax.parameters())
+    oracle, weight, bias = (
+        Oracle(model.bilm),
+        *(p.detach().double().numpy() for p in model.softmax.parameters()),
+    )
     log_p = []
     for d in range(2):
         state = oracle.zeros()
         if warm:
             assert model.warm_state is not None
-            h, c = (part[d, :, 0].double().numpy() for part in (model.warm_state.h, model.warm_state.c))
+            h, c = (
+                part[d, :, 0].double().numpy() for part in (model.warm_state.h, model.warm_state.c)
+            )
             state = list(zip(h, c, strict=True))
         inputs = ["</S>", *reversed(words)] if d else ["<S>", *words]
         layers, _ = oracle.direction(d, [oracle.word(ids) for ids in encode_words(inputs)], state)

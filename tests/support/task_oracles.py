@@ -1,4 +1,6 @@
-"""The networks of tasks in NumPy float64, written from the formulas alone: an example and a word at a time."""
+"""The networks of tasks in NumPy float64, written from the formulas alone: an example and a word at
+a time.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +27,31 @@ class GivenWords(nn.Module):
 
 
 def random_words(lengths: list[int], seed: int = 0) -> EncodedWords:
-    """Random vectors of sentences of these lengths, float64; padding, which a network ignores, has vectors too."""
+    """Random vectors of sentences of these lengths, float64; padding, which a network ignores, has
+    vectors too.
+    """
     generator = torch.Generator().manual_seed(seed)
     shape = (len(lengths), max(lengths))
     vectors, at_output = (
-        torch.randn(*shape, dim, generator=generator, dtype=torch.float64) for dim in (DIM, OUTPUT_DIM)
+        torch.randn(*shape, dim, generator=generator, dtype=torch.float64)
+        for dim in (DIM, OUTPUT_DIM)
     )
     return EncodedWords(vectors, at_output, torch.arange(shape[1]) < torch.tensor(lengths)[:, None])
 
 
 def random_network(make: Any, *arguments: Any, scale: float = 0.8) -> Any:
-    """A network in float64 with large random weights that reads `GivenWords`: make(*arguments) -> network."""
+    """A network in float64 with large random weights that reads `GivenWords`: make(*arguments) ->
+    network.
+    """
     network = make(*arguments).double().eval()
     random_weights(network, seed=1, scale=scale)
     return network.requires_grad_(False)
 
 
 class Sentence(NamedTuple):
-    """The vectors of a sentence's words, (T, DIM), and those of ELMo at the output, (T, OUTPUT_DIM)."""
+    """The vectors of a sentence's words, (T, DIM), and those of ELMo at the output, (T,
+    OUTPUT_DIM).
+    """
 
     vectors: np.ndarray
     at_output: np.ndarray
@@ -51,7 +60,9 @@ class Sentence(NamedTuple):
 def sentences_of(words: EncodedWords) -> list[Sentence]:
     """The sentences of a batch, without padding."""
     assert words.at_output is not None
-    rows = zip(words.vectors.numpy(), words.at_output.numpy(), words.mask.sum(1).tolist(), strict=True)
+    rows = zip(
+        words.vectors.numpy(), words.at_output.numpy(), words.mask.sum(1).tolist(), strict=True
+    )
     return [Sentence(vectors[:length], at_output[:length]) for vectors, at_output, length in rows]
 
 
@@ -67,7 +78,9 @@ class TaskOracle:
     """Parts of several networks."""
 
     def __init__(self, network: nn.Module) -> None:
-        self.weights = {name: value.double().numpy() for name, value in network.state_dict().items()}
+        self.weights = {
+            name: value.double().numpy() for name, value in network.state_dict().items()
+        }
 
     def affine(self, name: str, x: np.ndarray) -> np.ndarray:
         """W x + b of a vector, or of each row of a matrix; W x of a layer without a bias."""
@@ -87,7 +100,10 @@ class TaskOracle:
     ) -> tuple[np.ndarray, np.ndarray]:
         gates = np.zeros(4 * len(h))
         for part, read in (("ih", x), ("hh", h)):
-            gates += self.weights[f"{name}.weight_{part}{suffix}"] @ read + self.weights[f"{name}.bias_{part}{suffix}"]
+            gates += (
+                self.weights[f"{name}.weight_{part}{suffix}"] @ read
+                + self.weights[f"{name}.bias_{part}{suffix}"]
+            )
         i, f, g, o = np.split(gates, 4)
         c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
         return sigmoid(o) * np.tanh(c), c
@@ -95,7 +111,9 @@ class TaskOracle:
     def bilstm(self, name: str, x: np.ndarray, layer: int = 0) -> np.ndarray:
         """(T, I) -> (T, 2H)."""
         fwd, bwd = f"l{layer}", f"l{layer}_reverse"
-        return concat(self.lstm(f"{name}.lstm", x, fwd), self.lstm(f"{name}.lstm", x[::-1], bwd)[::-1])
+        return concat(
+            self.lstm(f"{name}.lstm", x, fwd), self.lstm(f"{name}.lstm", x[::-1], bwd)[::-1]
+        )
 
     def encode(self, sentence: Sentence) -> np.ndarray:
         """[h; ELMo] with h from the BiLSTM `encoder`."""
@@ -107,7 +125,7 @@ def aligned(x: np.ndarray, others: np.ndarray) -> np.ndarray:
     return np.array([softmax(others @ vector) @ others for vector in x])
 
 
-# --- Tagging ---------------------------------------------------------------------------------------------------------
+# --- Tagging --------------------------------------------------------------------------------------
 
 
 class TaggingOracle(TaskOracle):
@@ -121,7 +139,7 @@ class TaggingOracle(TaskOracle):
         return self.affine("output", concat(x, sentence.at_output))
 
 
-# --- Classification --------------------------------------------------------------------------------------------------
+# --- Classification -------------------------------------------------------------------------------
 
 
 class BiattentiveOracle(TaskOracle):
@@ -131,7 +149,9 @@ class BiattentiveOracle(TaskOracle):
         """The scores of the labels, (K,)."""
         x = self.bilstm("encoder", relu(self.affine("reduce", sentence.vectors)))
         context = aligned(x, x)
-        hidden = concat(self.bilstm("integrator", concat(x, x - context, x * context)), sentence.at_output)
+        hidden = concat(
+            self.bilstm("integrator", concat(x, x - context, x * context)), sentence.at_output
+        )
         attended = softmax(self.affine("attention", hidden)[:, 0]) @ hidden
         features = concat(attended, hidden.mean(axis=0), hidden.max(axis=0), hidden.min(axis=0))
         for number in range(2):  # maxout: the maximum of four linear layers
@@ -147,7 +167,7 @@ class PooledOracle(TaskOracle):
         return self.affine("output", concat(x.mean(axis=0), x.max(axis=0)))
 
 
-# --- Pairs -----------------------------------------------------------------------------------------------------------
+# --- Pairs ----------------------------------------------------------------------------------------
 
 
 class ESIMOracle(TaskOracle):
@@ -165,11 +185,13 @@ class ESIMOracle(TaskOracle):
         return self.affine("output", np.tanh(self.affine("hidden", concat(*pooled))))
 
 
-# --- Roles -----------------------------------------------------------------------------------------------------------
+# --- Roles ----------------------------------------------------------------------------------------
 
 
 class RolesOracle(TaskOracle):
-    """LSTMs of alternating direction, each with a highway connection around it (Srivastava et al. 2015)."""
+    """LSTMs of alternating direction, each with a highway connection around it (Srivastava et al.
+    2015).
+    """
 
     def scores(self, sentence: Sentence, predicate: int, num_layers: int) -> np.ndarray:
         """The scores of the tags of every word, (T, K)."""
@@ -183,11 +205,13 @@ class RolesOracle(TaskOracle):
         return self.affine("output", concat(x, sentence.at_output))
 
 
-# --- Translation -----------------------------------------------------------------------------------------------------
+# --- Translation ----------------------------------------------------------------------------------
 
 
 class TranslatorOracle(TaskOracle):
-    """Luong et al. 2015: general attention, and the attentional vector read with the next word (input feeding)."""
+    """Luong et al. 2015: general attention, and the attentional vector read with the next word
+    (input feeding).
+    """
 
     def log_probabilities(self, sentence: Sentence, target: list[int]) -> list[float]:
         """That of each target word but the first, given the words before it."""
@@ -196,20 +220,26 @@ class TranslatorOracle(TaskOracle):
         fed, found = np.zeros_like(h), []
         for before, word in pairwise(target):
             h, c = self.lstm_step("cell", concat(self.weights["targets.weight"][before], fed), h, c)
-            context = softmax(np.array([h @ self.affine("keys", vector) for vector in vectors])) @ vectors
+            context = (
+                softmax(np.array([h @ self.affine("keys", vector) for vector in vectors])) @ vectors
+            )
             fed = np.tanh(self.affine("attended", concat(h, context)))
             found.append(float(log_softmax(self.affine("output", fed))[word]))
         return found
 
 
-# --- Reading ---------------------------------------------------------------------------------------------------------
+# --- Reading --------------------------------------------------------------------------------------
 
 
 class BiDAFOracle(TaskOracle):
     """Clark and Gardner 2017, section 3.1, with the attention of Seo et al. 2017."""
 
-    def log_probabilities(self, question: Sentence, passage: Sentence) -> tuple[np.ndarray, np.ndarray]:
-        """Those of each word of the passage as the first and as the last of the answer, each (T,)."""
+    def log_probabilities(
+        self, question: Sentence, passage: Sentence
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Those of each word of the passage as the first and as the last of the answer, each
+        (T,).
+        """
         q, p = self.encode(question), self.encode(passage)
         similarity = self._similarity("attention", p, q)
         attended = np.array([softmax(row) @ q for row in similarity])
@@ -218,7 +248,9 @@ class BiDAFOracle(TaskOracle):
         x = x + self._from_other_words(x)
         starts = self.bilstm("start_lstm", x)
         ends = self.bilstm("end_lstm", concat(x, starts))
-        return log_softmax(self.affine("start", starts)[:, 0]), log_softmax(self.affine("end", ends)[:, 0])
+        return log_softmax(self.affine("start", starts)[:, 0]), log_softmax(
+            self.affine("end", ends)[:, 0]
+        )
 
     def _similarity(self, name: str, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         w = concat(self.weights[f"{name}.left.weight"][0], self.weights[f"{name}.right.weight"][0])

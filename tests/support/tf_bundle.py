@@ -1,4 +1,6 @@
-"""A small writer of TensorFlow's files of variables, for tests that need damaged or unusual ones."""
+"""A small writer of TensorFlow's files of variables, for tests that need damaged or unusual
+ones.
+"""
 
 import struct
 from collections.abc import Mapping
@@ -25,7 +27,9 @@ def field(number: int, value: int | bytes) -> bytes:
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
-def entry(dtype: str, shape: tuple[int, ...], offset: int, size: int, checksum: int | None = None) -> bytes:
+def entry(
+    dtype: str, shape: tuple[int, ...], offset: int, size: int, checksum: int | None = None
+) -> bytes:
     """A BundleEntryProto."""
     dims = b"".join(field(2, field(1, dim)) for dim in shape)
     place = field(1, DTYPES[dtype]) + field(2, dims) + field(4, offset) + field(5, size)
@@ -35,7 +39,8 @@ def entry(dtype: str, shape: tuple[int, ...], offset: int, size: int, checksum: 
 def block(items: Mapping[bytes, bytes]) -> bytes:
     """A block with its trailer; no name shares bytes with the one before."""
     content = b"".join(
-        varint(0) + varint(len(key)) + varint(len(value)) + key + value for key, value in sorted(items.items())
+        varint(0) + varint(len(key)) + varint(len(value)) + key + value
+        for key, value in sorted(items.items())
     )
     content += struct.pack("<II", 0, 1) + b"\0"
     return content + struct.pack("<I", masked_crc32c(content))
@@ -46,8 +51,15 @@ def write_index(prefix: Path, entries: Mapping[str, bytes]) -> None:
     data = block({b"": field(1, 1)} | {name.encode(): value for name, value in entries.items()})
     meta = block({})
     handles = block({b"\xff": varint(0) + varint(len(data) - 5)})
-    footer = varint(len(data)) + varint(len(meta) - 5) + varint(len(data) + len(meta)) + varint(len(handles) - 5)
-    prefix.with_name(prefix.name + ".index").write_bytes(data + meta + handles + footer.ljust(40, b"\0") + MAGIC)
+    footer = (
+        varint(len(data))
+        + varint(len(meta) - 5)
+        + varint(len(data) + len(meta))
+        + varint(len(handles) - 5)
+    )
+    prefix.with_name(prefix.name + ".index").write_bytes(
+        data + meta + handles + footer.ljust(40, b"\0") + MAGIC
+    )
 
 
 def write_bundle(prefix: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -55,7 +67,9 @@ def write_bundle(prefix: Path, arrays: Mapping[str, np.ndarray]) -> None:
     entries, data = {}, b""
     for name, array in arrays.items():
         raw = array.tobytes()
-        entries[name] = entry(array.dtype.name, array.shape, len(data), len(raw), masked_crc32c(raw))
+        entries[name] = entry(
+            array.dtype.name, array.shape, len(data), len(raw), masked_crc32c(raw)
+        )
         data += raw
     prefix.parent.mkdir(parents=True, exist_ok=True)
     prefix.with_name(prefix.name + ".data-00000-of-00001").write_bytes(data)

@@ -19,7 +19,9 @@ from elmokit.tasks.roles import PredicateFrame, RolesConfig, RolesTask
 from elmokit.tasks.tagging import TaggingConfig, TaggingTask
 from elmokit.text.tokenizer import word_offsets
 
-TranslationTask = find_task(f"{Path(__file__).parents[2] / 'examples/tasks/translation.py'}:TranslationTask")
+TranslationTask = find_task(
+    f"{Path(__file__).parents[2] / 'examples/tasks/translation.py'}:TranslationTask"
+)
 translation = sys.modules[TranslationTask.__module__]
 
 # Sentences of three and of four words, so that batches are padded.
@@ -39,7 +41,9 @@ class ToyTask:
 def _sentences(count: int) -> list[tuple[str, str, str]]:
     """Name, verb, thing."""
     random = np.random.default_rng(0)
-    return [tuple(str(random.choice(words)) for words in (NAMES, VERBS, THINGS)) for _ in range(count)]  # type: ignore
+    return [
+        tuple(str(random.choice(words)) for words in (NAMES, VERBS, THINGS)) for _ in range(count)
+    ]  # type: ignore
 
 
 def _tagged(name: str, verb: str, thing: str) -> TaggedSentence:
@@ -54,7 +58,9 @@ def _frame(name: str, verb: str, thing: str) -> PredicateFrame:
 
 def _pair(name: str, verb: str, thing: str) -> SentencePair:
     first, second = (name, verb, *thing.split()), (NAMES[0], verb, *thing.split())
-    return SentencePair(first, second, "same" if first == second else "other", float(first == second))
+    return SentencePair(
+        first, second, "same" if first == second else "other", float(first == second)
+    )
 
 
 def _question(name: str, verb: str, thing: str) -> Question:
@@ -73,23 +79,39 @@ def _document(name: str, verb: str, thing: str) -> CorefDocument:
 
 
 def _parallel(name: str, verb: str, thing: str) -> Any:
-    return translation.ParallelSentence((name, verb, *thing.split()), (*thing.upper().split(), verb, name))
+    return translation.ParallelSentence(
+        (name, verb, *thing.split()), (*thing.upper().split(), verb, name)
+    )
 
 
 def toy_tasks() -> dict[str, ToyTask]:
     """One for each task of elmokit, and one for a task of one's own, by its name."""
     rows = _sentences(24)
-    fast = FitConfig(max_epochs=40, patience=8, halve_after=40, batch_size=8, learning_rate=0.01, device="cpu")
+    fast = FitConfig(
+        max_epochs=40, patience=8, halve_after=40, batch_size=8, learning_rate=0.01, device="cpu"
+    )
     small = {"hidden_dim": 16, "dropout": 0.0}
     tasks = [
-        ToyTask(TaggingTask(TaggingConfig(**small)), [_tagged(*row) for row in rows], fast, "Ann sees red dogs"),
         ToyTask(
-            ClassificationTask(ClassificationConfig(encoder_dim=16, integrator_dim=16, maxout_dim=16, dropout=0.0)),
+            TaggingTask(TaggingConfig(**small)),
+            [_tagged(*row) for row in rows],
+            fast,
+            "Ann sees red dogs",
+        ),
+        ToyTask(
+            ClassificationTask(
+                ClassificationConfig(encoder_dim=16, integrator_dim=16, maxout_dim=16, dropout=0.0)
+            ),
             [LabelledText((name, verb, *thing.split()), thing) for name, verb, thing in rows],
             fast,
             "Ann sees red dogs",
         ),
-        ToyTask(PairsTask(PairsConfig(**small)), [_pair(*row) for row in rows], fast, ("Ann sees", "Bob sees")),
+        ToyTask(
+            PairsTask(PairsConfig(**small)),
+            [_pair(*row) for row in rows],
+            fast,
+            ("Ann sees", "Bob sees"),
+        ),
         ToyTask(
             RolesTask(RolesConfig(predicate_dim=8, num_layers=2, **small)),
             [_frame(*row) for row in rows],
@@ -104,10 +126,19 @@ def toy_tasks() -> dict[str, ToyTask]:
         ),
         ToyTask(
             CoreferenceTask(
-                CoreferenceConfig(span_dim=16, feature_dim=4, max_span_words=3, mentions_per_word=0.8, **small)
+                CoreferenceConfig(
+                    span_dim=16, feature_dim=4, max_span_words=3, mentions_per_word=0.8, **small
+                )
             ),
             [_document(*row) for row in rows[:6]],
-            FitConfig(max_epochs=30, patience=8, halve_after=30, batch_size=1, learning_rate=0.01, device="cpu"),
+            FitConfig(
+                max_epochs=30,
+                patience=8,
+                halve_after=30,
+                batch_size=1,
+                learning_rate=0.01,
+                device="cpu",
+            ),
             ["Ann sees red dogs", "She sees them"],
         ),
         ToyTask(

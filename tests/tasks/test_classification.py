@@ -1,4 +1,6 @@
-"""Readers of labelled texts and trees; pooling that ignores padding; the networks by their formulas."""
+"""Readers of labelled texts and trees; pooling that ignores padding; the networks by their
+formulas.
+"""
 
 from pathlib import Path
 
@@ -6,7 +8,14 @@ import numpy as np
 import pytest
 import torch
 from oracle import log_softmax
-from task_oracles import BiattentiveOracle, GivenWords, PooledOracle, random_network, random_words, sentences_of
+from task_oracles import (
+    BiattentiveOracle,
+    GivenWords,
+    PooledOracle,
+    random_network,
+    random_words,
+    sentences_of,
+)
 
 from elmokit.tasks.classification import (
     BiattentiveNetwork,
@@ -40,7 +49,10 @@ def test_fit_on_trees_trains_on_phrases_and_scores_whole_sentences(tmp_path: Pat
     assert report.examples == 7 + 3
     whole = ClassificationTask(ClassificationConfig(phrases=False)).read_training(files[0])
     assert list(whole) == list(task.read(files[0])) and len(list(task.read(files[0]))) == 2
-    assert report.confusion is not None and sum(sum(row.values()) for row in report.confusion.values()) == 2
+    assert (
+        report.confusion is not None
+        and sum(sum(row.values()) for row in report.confusion.values()) == 2
+    )
     predicted = predict_file(model, tmp_path / "trees.txt", tmp_path / "predicted.jsonl")
     assert predicted.examples == len((tmp_path / "predicted.jsonl").read_text().splitlines()) == 2
 
@@ -49,12 +61,22 @@ def test_a_line_has_a_label_and_a_text_or_a_tree(tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text(f"1 A Good film\n\n0 Bad .\n  {TREE}\n")
     task = ClassificationTask(ClassificationConfig(lowercase=True))
     first, second, tree = task.read(tmp_path / "texts.txt")
-    assert (first, second) == (LabelledText(("a", "good", "film"), "1"), LabelledText(("bad", "."), "0"))
+    assert (first, second) == (
+        LabelledText(("a", "good", "film"), "1"),
+        LabelledText(("bad", "."), "0"),
+    )
     assert tree == LabelledText(("it", "'s", "a", "-lrb-good-rrb-"), "3")
-    assert [text.label for text in task.read(tmp_path / "texts.txt", with_answers=False)] == [None] * 3
+    assert [text.label for text in task.read(tmp_path / "texts.txt", with_answers=False)] == [
+        None
+    ] * 3
     (tmp_path / "texts.txt").write_text("very good \tA fine film .\n\nbad\tA dull one .\n")
     first, second = ClassificationTask().read(tmp_path / "texts.txt")
-    assert (first.label, second.label) == ("very good", "bad") and first.words == ("A", "fine", "film", ".")
+    assert (first.label, second.label) == ("very good", "bad") and first.words == (
+        "A",
+        "fine",
+        "film",
+        ".",
+    )
 
 
 def test_balanced_losses_give_every_label_the_same_weight_in_total() -> None:
@@ -64,7 +86,9 @@ def test_balanced_losses_give_every_label_the_same_weight_in_total() -> None:
     assert (weights * torch.tensor([54, 6])).tolist() == pytest.approx([30, 30])
 
 
-@pytest.mark.parametrize("make, oracle_of", [(BiattentiveNetwork, BiattentiveOracle), (PooledNetwork, PooledOracle)])
+@pytest.mark.parametrize(
+    "make, oracle_of", [(BiattentiveNetwork, BiattentiveOracle), (PooledNetwork, PooledOracle)]
+)
 def test_network_and_loss_equal_the_formulas(make: type, oracle_of: type) -> None:
     weights, labels = torch.tensor([0.5, 1.0, 2.0]), torch.tensor([2, 0, -1, 2])
     config = ClassificationConfig(encoder_dim=4, integrator_dim=3, maxout_dim=6)

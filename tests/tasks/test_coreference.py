@@ -1,4 +1,6 @@
-"""Clusters from brackets, the network by its formulas over all pairs, and the scores of the CoNLL scorer."""
+"""Clusters from brackets, the network by its formulas over all pairs, and the scores of the CoNLL
+scorer.
+"""
 
 from itertools import permutations
 from pathlib import Path
@@ -43,7 +45,9 @@ def cross(one: Span, two: Span) -> bool:
 
 
 class CoreferenceOracle(TaskOracle):
-    """Lee et al. 2017, section 4, for one document: all candidates, the mentions that are kept, scores of pairs."""
+    """Lee et al. 2017, section 4, for one document: all candidates, the mentions that are kept,
+    scores of pairs.
+    """
 
     def __init__(self, network: nn.Module, sentences: list[Sentence]) -> None:
         super().__init__(network)
@@ -69,7 +73,9 @@ class CoreferenceOracle(TaskOracle):
         inside = self.words[first : last + 1]
         head = softmax(self.affine("head", inside)[:, 0]) @ inside
         width = self.weights["width.weight"][last - first]
-        weight = concat(*np.split(self.weights["span_words.weight"], 3), self.weights["span_width.weight"])
+        weight = concat(
+            *np.split(self.weights["span_words.weight"], 3), self.weights["span_width.weight"]
+        )
         features = concat(self.words[first], self.words[last], head, width)
         return relu(weight @ features + self.weights["span_width.bias"])
 
@@ -86,7 +92,9 @@ class CoreferenceOracle(TaskOracle):
         return sorted(kept)
 
     def pair_score(self, number: int, before: int) -> float:
-        """The score of mention `before` as the antecedent of mention `number`, which includes their own scores."""
+        """The score of mention `before` as the antecedent of mention `number`, which includes their
+        own scores.
+        """
         mention, antecedent = self.mentions[number], self.mentions[before]
         a, b = self.vectors[mention], self.vectors[antecedent]
         bin_of_distance = sum(number - before >= bound for bound in (1, 2, 3, 4, 5, 8, 16, 32, 64))
@@ -100,15 +108,25 @@ class CoreferenceOracle(TaskOracle):
         return score + self.mention_scores[mention] + self.mention_scores[antecedent]
 
     def antecedent_scores(self) -> list[dict[int | None, float]]:
-        """For each mention the scores of its antecedents, by their number; None, no antecedent, has 0."""
+        """For each mention the scores of its antecedents, by their number; None, no antecedent, has
+        0.
+        """
         reach = self.config.max_antecedents
         return [
-            {None: 0.0, **{before: self.pair_score(number, before) for before in range(max(0, number - reach), number)}}
+            {
+                None: 0.0,
+                **{
+                    before: self.pair_score(number, before)
+                    for before in range(max(0, number - reach), number)
+                },
+            }
             for number in range(len(self.mentions))
         ]
 
     def loss(self, cluster_of: dict[Span, int]) -> float:
-        """Of the correct antecedents, all of equal right, and of all candidates as mentions or not."""
+        """Of the correct antecedents, all of equal right, and of all candidates as mentions or
+        not.
+        """
         losses = []
         for mention, scores in zip(self.mentions, self.antecedent_scores(), strict=True):
             correct = [
@@ -119,9 +137,13 @@ class CoreferenceOracle(TaskOracle):
                 and cluster_of.get(self.mentions[before]) == cluster_of[mention]
             ]
             total = sum(np.exp(score) for score in scores.values())
-            losses.append(-np.log(sum(np.exp(scores[before]) for before in correct or [None]) / total))
+            losses.append(
+                -np.log(sum(np.exp(scores[before]) for before in correct or [None]) / total)
+            )
         signs = {span: 1 if span in cluster_of else -1 for span in self.mention_scores}
-        missed = sum(np.log1p(np.exp(-signs[span] * score)) for span, score in self.mention_scores.items())
+        missed = sum(
+            np.log1p(np.exp(-signs[span] * score)) for span, score in self.mention_scores.items()
+        )
         return float(np.mean(losses) + self.config.mention_loss * missed / len(cluster_of))
 
 
@@ -137,7 +159,9 @@ def test_read_converts_brackets_to_clusters(tmp_path: Path) -> None:
     write_document(tmp_path / "d.conll", ["(0|(1)", "0)", "_", "|", "(1|(2", "1)", "2)", "(0)"])
     write_document(tmp_path / "e.conll", ["(0", "(1", "0)", "1)|(0)"])  # mentions that cross
     (tmp_path / "README").write_text("no document")
-    (tmp_path / "f.v4_auto_conll").write_text("#begin document (d)\nd\t0\t0\tword\n#end document\n")  # without clusters
+    (tmp_path / "f.v4_auto_conll").write_text(
+        "#begin document (d)\nd\t0\t0\tword\n#end document\n"
+    )  # without clusters
     (*_, words) = CoreferenceTask().read(tmp_path, with_answers=False)
     assert words.sentences == (("word",),) and words.clusters is None
     (tmp_path / "f.v4_auto_conll").unlink()
@@ -158,15 +182,21 @@ def test_non_crossing_equals_brute_force() -> None:
     assert kept == expected
 
 
-# --- The network -----------------------------------------------------------------------------------------------------
+# --- The network ----------------------------------------------------------------------------------
 
 
-def ranker_and_batch(**settings: Any) -> tuple[SpanRanker, CoreferenceOracle, CorefBatch, dict[tuple[int, int], int]]:
-    """A network with random weights, its oracle, a document, and the cluster of each gold mention (first, last).
+def ranker_and_batch(
+    **settings: Any,
+) -> tuple[SpanRanker, CoreferenceOracle, CorefBatch, dict[tuple[int, int], int]]:
+    """A network with random weights, its oracle, a document, and the cluster of each gold mention
+    (first, last).
 
-    Gold mentions are most of those that the network keeps, in two clusters, and a span that it does not keep.
+    Gold mentions are most of those that the network keeps, in two clusters, and a span that it does
+    not keep.
     """
-    config = CoreferenceConfig(4, span_dim=6, feature_dim=3, max_span_words=3, mentions_per_word=0.9, **settings)
+    config = CoreferenceConfig(
+        4, span_dim=6, feature_dim=3, max_span_words=3, mentions_per_word=0.9, **settings
+    )
     network = random_network(SpanRanker, config, GivenWords(), scale=0.6)
     network.pair[-1].bias -= 5  # or all mentions have an antecedent
     words = random_words([5, 1, 7])
@@ -179,7 +209,9 @@ def ranker_and_batch(**settings: Any) -> tuple[SpanRanker, CoreferenceOracle, Co
 
 
 @pytest.mark.parametrize("max_antecedents, mention_loss", [(2, 0.0), (100, 0.0), (2, 0.7)])
-def test_network_and_loss_equal_the_formulas_for_every_span_and_pair(max_antecedents: int, mention_loss: float) -> None:
+def test_network_and_loss_equal_the_formulas_for_every_span_and_pair(
+    max_antecedents: int, mention_loss: float
+) -> None:
     settings = {"max_antecedents": max_antecedents, "mention_loss": mention_loss}
     network, oracle, batch, cluster_of = ranker_and_batch(**settings)
     assert network.loss(batch).item() == pytest.approx(oracle.loss(cluster_of))
@@ -187,12 +219,23 @@ def test_network_and_loss_equal_the_formulas_for_every_span_and_pair(max_anteced
     assert len(oracle.mentions) == 11  # of 13 words
     for spans, expected in ((candidates, [*oracle.vectors]), (mentions, oracle.mentions)):
         assert bounds(spans) == [(first, last + 1) for first, last in expected]
-        np.testing.assert_allclose(spans.vectors, [oracle.vectors[span] for span in expected], rtol=1e-9)
-        np.testing.assert_allclose(spans.scores, [oracle.mention_scores[span] for span in expected], rtol=1e-9)
+        np.testing.assert_allclose(
+            spans.vectors, [oracle.vectors[span] for span in expected], rtol=1e-9
+        )
+        np.testing.assert_allclose(
+            spans.scores, [oracle.mention_scores[span] for span in expected], rtol=1e-9
+        )
     assert scores.shape == (11, 1 + min(max_antecedents, 10))
-    for number, (row, by_antecedent) in enumerate(zip(scores.tolist(), oracle.antecedent_scores(), strict=True)):
-        numbers = [None, *(number - back if number >= back else -1 for back in range(1, scores.shape[1]))]
-        assert row == pytest.approx([by_antecedent.get(each, -np.inf) for each in numbers], rel=1e-9)
+    for number, (row, by_antecedent) in enumerate(
+        zip(scores.tolist(), oracle.antecedent_scores(), strict=True)
+    ):
+        numbers = [
+            None,
+            *(number - back if number >= back else -1 for back in range(1, scores.shape[1])),
+        ]
+        assert row == pytest.approx(
+            [by_antecedent.get(each, -np.inf) for each in numbers], rel=1e-9
+        )
 
 
 @pytest.mark.parametrize("max_antecedents", [2, 100])
@@ -202,24 +245,39 @@ def test_decode_links_each_mention_to_its_best_antecedent(max_antecedents: int) 
     for number, scores in enumerate(oracle.antecedent_scores()):
         best = max(scores, key=lambda before: scores[before])
         if best is not None:
-            one, other = (next(cluster for cluster in clusters if each in cluster) for each in (best, number))
-            clusters = [cluster for cluster in clusters if cluster not in (one, other)] + [one | other]
-    expected = [[oracle.mentions[number] for number in sorted(cluster)] for cluster in clusters if len(cluster) > 1]
+            one, other = (
+                next(cluster for cluster in clusters if each in cluster) for each in (best, number)
+            )
+            clusters = [cluster for cluster in clusters if cluster not in (one, other)] + [
+                one | other
+            ]
+    expected = [
+        [oracle.mentions[number] for number in sorted(cluster)]
+        for cluster in clusters
+        if len(cluster) > 1
+    ]
     (found,) = network.decode(batch)
-    assert sorted(found) == sorted([(first, last + 1) for first, last in cluster] for cluster in expected)
+    assert sorted(found) == sorted(
+        [(first, last + 1) for first, last in cluster] for cluster in expected
+    )
     assert found
 
 
-# --- Scores ----------------------------------------------------------------------------------------------------------
+# --- Scores ---------------------------------------------------------------------------------------
 
-# The worked example of Pradhan et al. 2014 ("Scoring coreference partitions of predicted mentions", section 4).
+# The worked example of Pradhan et al. 2014 ("Scoring coreference partitions of predicted mentions",
+# section 4).
 GOLD = [["a", "b", "c"], ["d", "e", "f", "g"]]
 PREDICTED = [["a", "b"], ["c", "d"], ["f", "g", "h", "i"]]
 
 
 def test_scores_equal_the_published_example() -> None:
     counts = coreference_counts(GOLD, PREDICTED)
-    expected = {"muc": (2 / 5, 2 / 5), "b3": (0.42, 0.50), "ceaf": (0.65, 0.43)}  # recall and precision
+    expected = {
+        "muc": (2 / 5, 2 / 5),
+        "b3": (0.42, 0.50),
+        "ceaf": (0.65, 0.43),
+    }  # recall and precision
     for name, scores in expected.items():
         assert [right / all for right, all in counts[name]] == pytest.approx(scores, abs=0.005)
 
@@ -229,14 +287,23 @@ def test_score_counts_a_mention_that_is_marked_twice_once() -> None:
     found = CorefClusters("d", ("a", "b", "c"), (((1, 2), (2, 3)),))
     gold = CorefDocument("d", (("a", "b", "c"),), (((0, 1), (0, 1)), ((1, 2), (2, 3))))
     CoreferenceTask().check(gold)
-    assert CoreferenceTask().score([gold], [found]) == {"average": 1.0, "muc": 1.0, "b3": 1.0, "ceaf": 1.0}
+    assert CoreferenceTask().score([gold], [found]) == {
+        "average": 1.0,
+        "muc": 1.0,
+        "b3": 1.0,
+        "ceaf": 1.0,
+    }
     assert coreference_scores([(GOLD, [])])["average"] == 0.0
 
 
 def random_partition(mentions: list[int], random: np.random.Generator) -> list[list[int]]:
     kept = [mention for mention in mentions if random.random() < 0.8]
     numbers = random.integers(0, 4, len(kept))
-    return [cluster for n in range(4) if (cluster := [m for m, k in zip(kept, numbers, strict=True) if k == n])]
+    return [
+        cluster
+        for n in range(4)
+        if (cluster := [m for m, k in zip(kept, numbers, strict=True) if k == n])
+    ]
 
 
 def test_b_cubed_and_ceaf_equal_their_definitions_on_any_partition() -> None:
@@ -244,7 +311,9 @@ def test_b_cubed_and_ceaf_equal_their_definitions_on_any_partition() -> None:
     for _ in range(50):
         gold, predicted = (random_partition([*range(8)], random) for _ in range(2))
         counts = coreference_counts(gold, predicted)
-        for row, (clusters, others) in zip(counts["b3"], ((gold, predicted), (predicted, gold)), strict=True):
+        for row, (clusters, others) in zip(
+            counts["b3"], ((gold, predicted), (predicted, gold)), strict=True
+        ):
             of = {mention: set(cluster) for cluster in others for mention in cluster}
             shares = [
                 len(of[mention] & {*cluster}) / len(cluster) if mention in of else 0.0
@@ -255,6 +324,10 @@ def test_b_cubed_and_ceaf_equal_their_definitions_on_any_partition() -> None:
         few, many = sorted((gold, predicted), key=len)
         alignments = permutations(many, len(few))
         best = max(
-            sum(2 * len({*a} & {*b}) / (len(a) + len(b)) for a, b in zip(few, each, strict=True)) for each in alignments
+            sum(2 * len({*a} & {*b}) / (len(a) + len(b)) for a, b in zip(few, each, strict=True))
+            for each in alignments
         )
-        assert counts["ceaf"].tolist() == [pytest.approx([best, len(gold)]), pytest.approx([best, len(predicted)])]
+        assert counts["ceaf"].tolist() == [
+            pytest.approx([best, len(gold)]),
+            pytest.approx([best, len(predicted)]),
+        ]

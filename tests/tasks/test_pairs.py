@@ -1,4 +1,6 @@
-"""Readers of the published files of sentence pairs, ESIM by its formulas, and correlations against SciPy."""
+"""Readers of the published files of sentence pairs, ESIM by its formulas, and correlations against
+SciPy.
+"""
 
 import json
 from dataclasses import replace
@@ -13,12 +15,22 @@ from toy_tasks import toy_tasks
 
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.fitting.fit import fit
-from elmokit.tasks.pairs import ESIM, PairBatch, PairPrediction, PairsConfig, PairsTask, SentencePair
+from elmokit.tasks.pairs import (
+    ESIM,
+    PairBatch,
+    PairPrediction,
+    PairsConfig,
+    PairsTask,
+    SentencePair,
+)
 
 SICK = (
-    "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n1\tA dog runs\tA cat sits\t2.5\tNEUTRAL\n"
+    "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n1\tA dog runs\tA "
+    "cat sits\t2.5\tNEUTRAL\n"
 )
-MRPC = '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t7\t8\tHe said "yes.\tShe said no.\r\n'
+MRPC = (
+    '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t7\t8\tHe said "yes.\tShe said no.\r\n'
+)
 
 
 def test_read_accepts_the_columns_of_published_files(tmp_path: Path) -> None:
@@ -31,7 +43,9 @@ def test_read_accepts_the_columns_of_published_files(tmp_path: Path) -> None:
     assert mrpc == SentencePair(("He", "said", '"', "yes", "."), ("She", "said", "no", "."), "1")
     (score,) = PairsTask(PairsConfig(target="score")).read(tmp_path / "sick.txt")
     assert score == SentencePair(("A", "dog", "runs"), ("A", "cat", "sits"), score=2.5)
-    rows = [{"sentence1": "A b", "sentence2": "c", "gold_label": label} for label in ("neutral", "-")]
+    rows = [
+        {"sentence1": "A b", "sentence2": "c", "gold_label": label} for label in ("neutral", "-")
+    ]
     (tmp_path / "snli.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert [pair.label for pair in task.read(tmp_path / "snli.jsonl")] == ["neutral"]
 
@@ -43,7 +57,7 @@ def test_score_of_paraphrases_includes_f1_of_the_positive_class() -> None:
     assert task.score(gold, found) == {"score": 0.5, "accuracy": 0.5, "f1": 0.5}
 
 
-# --- Similarity ------------------------------------------------------------------------------------------------------
+# --- Similarity -----------------------------------------------------------------------------------
 
 SIMILARITY = {"Ann": 4.5, "Bob": 3.0, "Eve": 1.0}  # by the first word, from 1 to 5 as in SICK
 
@@ -63,7 +77,7 @@ def test_fit_predicts_similarity_on_the_scale_of_its_training_set() -> None:
     assert report.dev["score"] == pytest.approx(np.corrcoef(gold, predicted)[0, 1])
 
 
-# --- The network -----------------------------------------------------------------------------------------------------
+# --- The network ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_outputs", [1, 3])

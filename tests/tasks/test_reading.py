@@ -1,4 +1,6 @@
-"""Positions of answers in a passage; BiDAF by its formulas, decoded by brute force; the official scores of SQuAD."""
+"""Positions of answers in a passage; BiDAF by its formulas, decoded by brute force; the official
+scores of SQuAD.
+"""
 
 import json
 from dataclasses import replace
@@ -44,17 +46,26 @@ def test_read_converts_answers_to_spans_of_words(tmp_path: Path) -> None:
     assert found == Answer("7", "October 1973", 24, 36, 0.5)
     assert ReadingTask().score([question], [found]) == {"f1": 1.0, "exact match": 1.0}
     (unanswered,) = ReadingTask().read(tmp_path / "squad.json", with_answers=False)
-    of_text = ReadingTask().from_text(("When did it begin?", CONTEXT), lambda text: ["another", "tokenizer"])
+    of_text = ReadingTask().from_text(
+        ("When did it begin?", CONTEXT), lambda text: ["another", "tokenizer"]
+    )
     assert replace(of_text, id="7") == unanswered
 
 
-def test_answers_in_another_place_are_left_out_of_training_and_refused_beyond_one_in_a_hundred(tmp_path: Path) -> None:
+def test_answers_in_another_place_are_left_out_of_training_and_refused_beyond_one_in_a_hundred(
+    tmp_path: Path,
+) -> None:
     file, start = tmp_path / "squad.json", CONTEXT.index("October")
     for count, wrong in ((200, 2), (199, 2)):
         starts = [start + (number < wrong) for number in range(count)]
         answers = [[{"text": "October", "answer_start": start}] for start in starts]
-        entries = [{"id": number, "question": "When?", "answers": each} for number, each in enumerate(answers)]
-        file.write_text(json.dumps({"data": [{"paragraphs": [{"context": CONTEXT, "qas": entries}]}]}))
+        entries = [
+            {"id": number, "question": "When?", "answers": each}
+            for number, each in enumerate(answers)
+        ]
+        file.write_text(
+            json.dumps({"data": [{"paragraphs": [{"context": CONTEXT, "qas": entries}]}]})
+        )
         if 100 * wrong > count:
             with pytest.raises(ValueError, match="2 of 199 answers"):
                 list(ReadingTask().read_training(file))
@@ -77,7 +88,7 @@ def test_scores_equal_those_of_squad() -> None:
     assert score == {"f1": 1.0, "exact match": 1.0}
 
 
-# --- The network -----------------------------------------------------------------------------------------------------
+# --- The network ----------------------------------------------------------------------------------
 
 
 def test_network_and_loss_equal_the_formulas() -> None:
@@ -98,9 +109,13 @@ def test_network_and_loss_equal_the_formulas() -> None:
 @pytest.mark.parametrize("max_answer_words", [1, 3, 100])
 def test_decode_equals_brute_force(max_answer_words: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of random scores, by which the best pairs of words are often reversed, or too long."""
-    network = random_network(BiDAF, ReadingConfig(hidden_dim=4, max_answer_words=max_answer_words), GivenWords())
+    network = random_network(
+        BiDAF, ReadingConfig(hidden_dim=4, max_answer_words=max_answer_words), GivenWords()
+    )
     start, end = np.random.default_rng(0).normal(-5, 3, size=(2, 20, 9))
-    monkeypatch.setattr(network, "forward", lambda _: (torch.from_numpy(start), torch.from_numpy(end)))
+    monkeypatch.setattr(
+        network, "forward", lambda _: (torch.from_numpy(start), torch.from_numpy(end))
+    )
     for row, (first, last, probability) in enumerate(network.decode(None)):
         spans = [(i, j) for i in range(9) for j in range(i, min(i + max_answer_words, 9))]
         best = max(spans, key=lambda span: start[row, span[0]] + end[row, span[1]])

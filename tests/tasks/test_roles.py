@@ -33,7 +33,9 @@ def test_read_yields_an_example_per_predicate(tmp_path: Path) -> None:
     assert (first.predicate, second.predicate) == (1, 5)
     assert first.tags == ("B-ARG0", "B-V", "B-ARG1", "I-ARG1", "I-ARG1", "I-ARG1")
     assert second.tags == ("O", "O", "B-ARG0", "I-ARG0", "O", "B-V")
-    assert [frame.tags for frame in RolesTask().read(tmp_path / "srl.conll", with_answers=False)] == [(), ()]
+    assert [
+        frame.tags for frame in RolesTask().read(tmp_path / "srl.conll", with_answers=False)
+    ] == [(), ()]
 
 
 CONLL_2012 = [
@@ -70,8 +72,14 @@ def test_score_joins_the_phrases_of_discontinuous_arguments(
     gold: str, predicted: str, correct: int, excess: int, missed: int
 ) -> None:
     words = ("a", "b", "c", "d", "e")
-    examples, frames = [PredicateFrame(words, 1, tuple(gold.split()))], [Frame(words, 1, (), tuple(predicted.split()))]
-    scores, by_role = RolesTask().score(examples, frames), RolesTask().score_by_label(examples, frames)
+    examples, frames = (
+        [PredicateFrame(words, 1, tuple(gold.split()))],
+        [Frame(words, 1, (), tuple(predicted.split()))],
+    )
+    scores, by_role = (
+        RolesTask().score(examples, frames),
+        RolesTask().score_by_label(examples, frames),
+    )
     assert scores["precision"] == correct / (correct + excess)
     assert scores["recall"] == correct / (correct + missed)
     assert sum(score.support for score in by_role.values()) == correct + missed

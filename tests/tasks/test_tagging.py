@@ -1,4 +1,6 @@
-"""Taggers: tags that depend on neighbours, the network by its formulas, schemes of spans, files in and out."""
+"""Taggers: tags that depend on neighbours, the network by its formulas, schemes of spans, files in
+and out.
+"""
 
 import gzip
 import random
@@ -43,7 +45,9 @@ def make_sentences(count: int, seed: int) -> list[TaggedSentence]:
         words = tuple(random.choice(WORDS, size=random.integers(1, 9)).tolist())
         before = ("", *words)
         tags = tuple(
-            ("A" if before[i][:1].isupper() else "B") if word == "x" else ("UP" if word[0].isupper() else "LOW")
+            ("A" if before[i][:1].isupper() else "B")
+            if word == "x"
+            else ("UP" if word[0].isupper() else "LOW")
             for i, word in enumerate(words)
         )
         sentences.append(TaggedSentence(words, tags))
@@ -57,14 +61,22 @@ WITHOUT_ELMO = WordsConfig(elmo="none", word_dim=16, word_dropout=0.1)
 
 
 def test_network_and_loss_equal_the_formulas() -> None:
-    network = random_network(TaggingNetwork, TaggingConfig(hidden_dim=4, num_layers=2), GivenWords(), 3, None)
+    network = random_network(
+        TaggingNetwork, TaggingConfig(hidden_dim=4, num_layers=2), GivenWords(), 3, None
+    )
     words, tags = random_words([4, 1, 3]), torch.tensor([[0, 1, 2, 1], [2, 0, 0, 0], [1, -1, 0, 0]])
     batch, oracle = TaggingBatch(words, tags), TaggingOracle(network)  # type: ignore[arg-type]
     losses: list[float] = []
-    for row, sentence, numbers in zip(network(batch), sentences_of(words), tags.tolist(), strict=True):
+    for row, sentence, numbers in zip(
+        network(batch), sentences_of(words), tags.tolist(), strict=True
+    ):
         expected = oracle.scores(sentence, num_layers=2)
         np.testing.assert_allclose(row[: len(expected)], expected, rtol=1e-9)
-        losses += [-scores[tag] for scores, tag in zip(log_softmax(expected), numbers, strict=False) if tag >= 0]
+        losses += [
+            -scores[tag]
+            for scores, tag in zip(log_softmax(expected), numbers, strict=False)
+            if tag >= 0
+        ]
     assert network.loss(batch).item() == pytest.approx(np.mean(losses))
 
 
@@ -83,19 +95,26 @@ def test_predictions_are_in_the_scheme_of_the_training_set(scheme: str) -> None:
     assert [(span.start, span.end, span.type) for span in found.spans] == sorted(spans(tags))
     assert [span.score for span in found.spans] == [0.8, 0.7, 0.5]  # the lowest of each
     assert [(span.text, span.start_char, span.end_char) for span in found.spans] == [
-        ("a b", 0, 3), ("c", 4, 5), ("e", 8, 9),
-    ]  # fmt: skip
+        ("a b", 0, 3),
+        ("c", 4, 5),
+        ("e", 8, 9),
+    ]
     of_text = task.from_text("a b,c (d)e", lambda text: ["a", "b", "c", "d", "e"])
     (found,) = task.predictions([of_text], [(numbers, [1.0] * 5)])
-    assert [(span.text, span.start_char) for span in found.spans] == [("a b", 0), ("c", 4), ("e", 9)]
+    assert [(span.text, span.start_char) for span in found.spans] == [
+        ("a b", 0),
+        ("c", 4),
+        ("e", 9),
+    ]
 
 
-# --- Files -----------------------------------------------------------------------------------------------------------
+# --- Files ----------------------------------------------------------------------------------------
 
 
 def write_columns(path: Path, sentences: list[TaggedSentence]) -> None:
     text = "-DOCSTART- -X-\n\n" + "\n".join(
-        "".join(f"{word} {tag}\n" for word, tag in zip(s.words, s.tags, strict=True)) for s in sentences
+        "".join(f"{word} {tag}\n" for word, tag in zip(s.words, s.tags, strict=True))
+        for s in sentences
     )
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
 
@@ -104,7 +123,9 @@ def write_conllu(path: Path, sentences: list[TaggedSentence]) -> None:
     lines = []
     for sentence in sentences:
         lines.append("# a comment")
-        for number, (word, tag) in enumerate(zip(sentence.words, sentence.tags, strict=True), start=1):
+        for number, (word, tag) in enumerate(
+            zip(sentence.words, sentence.tags, strict=True), start=1
+        ):
             lines.append("\t".join([str(number), word, "_", "_", tag, *"_____"]))
         lines.append("")
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -115,7 +136,11 @@ def write_conllu(path: Path, sentences: list[TaggedSentence]) -> None:
     [(write_columns, ".txt.gz", None, "softmax"), (write_conllu, ".conllu", "xpos", "crf")],
 )
 def test_a_tagger_learns_tags_that_depend_on_the_word_before_from_files(
-    write: Callable[[Path, list[TaggedSentence]], None], suffix: str, column: str | None, decoder: Any, tmp_path: Path
+    write: Callable[[Path, list[TaggedSentence]], None],
+    suffix: str,
+    column: str | None,
+    decoder: Any,
+    tmp_path: Path,
 ) -> None:
     files = [tmp_path / f"{name}{suffix}" for name in ("train", "dev")]
     for file, sentences in zip(files, (TRAIN, DEV), strict=True):
@@ -128,7 +153,11 @@ def test_a_tagger_learns_tags_that_depend_on_the_word_before_from_files(
     layout = Layout.of(files[1], None, 0, column)
     predicted = list(read_tagged(tmp_path / f"out{suffix}", layout))
     assert [sentence.words for sentence in predicted] == [sentence.words for sentence in DEV]
-    right = sum(a == b for s, p in zip(DEV, predicted, strict=True) for a, b in zip(s.tags, p.tags, strict=True))
+    right = sum(
+        a == b
+        for s, p in zip(DEV, predicted, strict=True)
+        for a, b in zip(s.tags, p.tags, strict=True)
+    )
     assert right / sum(len(s.words) for s in DEV) == pytest.approx(report.dev["accuracy"])
 
 
@@ -147,13 +176,16 @@ def test_accuracy_is_that_of_seqeval_in_any_scheme_of_the_file() -> None:
 @pytest.mark.parametrize(
     "tags, expected",
     [
-        ("O O", []), ("B-X I-X O B-X", [(0, 2, "X"), (3, 4, "X")]), ("B-X B-X I-X", [(0, 1, "X"), (1, 3, "X")]),
+        ("O O", []),
+        ("B-X I-X O B-X", [(0, 2, "X"), (3, 4, "X")]),
+        ("B-X B-X I-X", [(0, 1, "X"), (1, 3, "X")]),
         ("I-X I-X B-X I-Y", [(0, 2, "X"), (2, 3, "X"), (3, 4, "Y")]),  # IOB1
         ("B-X I-Y I-Y", [(0, 1, "X"), (1, 3, "Y")]),  # inconsistent: a new type starts a span
         ("S-X B-X I-X E-X S-Y", [(0, 1, "X"), (1, 4, "X"), (4, 5, "Y")]),  # BIOES
-        ("E-X E-X I-X", [(0, 1, "X"), (1, 2, "X"), (2, 3, "X")]), ("B-C-A I-C-A", [(0, 2, "C-A")]),
+        ("E-X E-X I-X", [(0, 1, "X"), (1, 2, "X"), (2, 3, "X")]),
+        ("B-C-A I-C-A", [(0, 2, "C-A")]),
     ],
-)  # fmt: skip
+)
 def test_spans_equal_those_of_conlleval(tags, expected):
     assert spans(tags.split()) == {Span(*span) for span in expected}
 
@@ -161,12 +193,23 @@ def test_spans_equal_those_of_conlleval(tags, expected):
 @pytest.mark.parametrize(
     "tags, scheme",
     [
-        ("B-X I-X O", "IOB2"), ("O I-X I-X B-X", "IOB1"), ("B-X I-Y", "IOB2"), ("I-X O I-Y", "IOB1"),
-        ("B-X E-X S-X", "BIOES"), ("B I O B", "IOB2"), ("B E S O", "BIOES"),  # the last two: spans of one kind
-        ("NOUN VERB", None), ("O O", None), ("B-X S", None), ("B-X N V N", None),
-        ("B M E S", None), ("S- V- I- N-", None),  # segments of words; parts of speech in PROIEL's treebanks
+        ("B-X I-X O", "IOB2"),
+        ("O I-X I-X B-X", "IOB1"),
+        ("B-X I-Y", "IOB2"),
+        ("I-X O I-Y", "IOB1"),
+        # the last two: spans of one kind
+        ("B-X E-X S-X", "BIOES"),
+        ("B I O B", "IOB2"),
+        ("B E S O", "BIOES"),
+        ("NOUN VERB", None),
+        ("O O", None),
+        ("B-X S", None),
+        ("B-X N V N", None),
+        # segments of words; parts of speech in PROIEL's treebanks
+        ("B M E S", None),
+        ("S- V- I- N-", None),
     ],
-)  # fmt: skip
+)
 def test_span_scheme_recognizes_iob1_iob2_and_bioes(tags, scheme):
     assert span_scheme([tags.split()]) == scheme
 
@@ -174,11 +217,15 @@ def test_span_scheme_recognizes_iob1_iob2_and_bioes(tags, scheme):
 @pytest.mark.parametrize(
     "tags",
     [
-        "B-PER I-PER L-PER O U-LOC O U-LOC U-LOC", "B-PER M-PER E-PER O", "B_PER I_PER O B_LOC",
-        "b-per i-per O b-loc b-loc", "B-PER E-PER O S-LOC " * 10 + "X",
-        "B-PER I-PER 0 0 0 B-LOC 0 0", "B-PER I-PER _ _ _ O O",
+        "B-PER I-PER L-PER O U-LOC O U-LOC U-LOC",
+        "B-PER M-PER E-PER O",
+        "B_PER I_PER O B_LOC",
+        "b-per i-per O b-loc b-loc",
+        "B-PER E-PER O S-LOC " * 10 + "X",
+        "B-PER I-PER 0 0 0 B-LOC 0 0",
+        "B-PER I-PER _ _ _ O O",
     ],
-)  # fmt: skip
+)
 def test_tags_of_other_schemes_are_refused(tags: str) -> None:
     for check in (check_scheme, lambda tags: span_scheme([tags])):
         with pytest.raises(ValueError, match="IOB2"):
@@ -187,7 +234,9 @@ def test_tags_of_other_schemes_are_refused(tags: str) -> None:
 
 def random_tags(draw: random.Random, prefixes: str = "BIOES") -> list[str]:
     """Any sequence of tags, valid or not."""
-    tags = [f"{prefix}-{type}" for prefix in prefixes if prefix != "O" for type in ("X", "Y")] + ["O"]
+    tags = [f"{prefix}-{type}" for prefix in prefixes if prefix != "O" for type in ("X", "Y")] + [
+        "O"
+    ]
     return [draw.choice(tags) for _ in range(draw.randint(1, 12))]
 
 
@@ -215,4 +264,6 @@ def test_from_spans_round_trips_in_every_scheme(scheme: str) -> None:
         converted = from_spans(spans(tags), len(tags), scheme)
         assert spans(converted) == spans(tags)
         assert spans(to_bioes(tags)) == spans(tags)
-        assert span_scheme([converted]) in ((scheme, "IOB2", None) if scheme == "IOB1" else (scheme, None))
+        assert span_scheme([converted]) in (
+            (scheme, "IOB2", None) if scheme == "IOB1" else (scheme, None)
+        )

@@ -1,4 +1,6 @@
-"""The example of a task of one's own: files, copied words, BLEU, the formulas, and beam search by brute force."""
+"""The example of a task of one's own: files, copied words, BLEU, the formulas, and beam search by
+brute force.
+"""
 
 from itertools import product
 
@@ -15,16 +17,24 @@ BEGIN, END, PADDING, SPECIALS, UNKNOWN = (
     getattr(translation, name) for name in ("BEGIN", "END", "PADDING", "SPECIALS", "UNKNOWN")
 )
 ParallelSentence, TranslationConfig, TranslationTask = (
-    getattr(translation, name) for name in ("ParallelSentence", "TranslationConfig", "TranslationTask")
+    getattr(translation, name)
+    for name in ("ParallelSentence", "TranslationConfig", "TranslationTask")
 )
 
 
 def test_loss_equals_the_formulas() -> None:
     network = random_network(
-        translation.Translator, TranslationConfig(hidden_dim=4, target_dim=3), GivenWords(), SPECIALS + 3
+        translation.Translator,
+        TranslationConfig(hidden_dim=4, target_dim=3),
+        GivenWords(),
+        SPECIALS + 3,
     )
     words = random_words([4, 1, 3])
-    targets = [[BEGIN, SPECIALS, SPECIALS + 2, END], [BEGIN, END], [BEGIN, SPECIALS + 1, UNKNOWN, END]]
+    targets = [
+        [BEGIN, SPECIALS, SPECIALS + 2, END],
+        [BEGIN, END],
+        [BEGIN, SPECIALS + 1, UNKNOWN, END],
+    ]
     padded = torch.tensor([target + [PADDING] * (4 - len(target)) for target in targets])
     found = network.loss(translation.TranslationBatch(words, padded)).item()
     of_sentences = map(TranslatorOracle(network).log_probabilities, sentences_of(words), targets)
@@ -55,7 +65,10 @@ def test_decode_with_a_wide_beam_equals_exhaustive_search(bias: float, length: i
             return float(total) / (len(numbers) + 1)
 
         choices = (UNKNOWN, SPECIALS, SPECIALS + 1)
-        best = max((numbers for words in range(5) for numbers in product(choices, repeat=words)), key=log_probability)
+        best = max(
+            (numbers for words in range(5) for numbers in product(choices, repeat=words)),
+            key=log_probability,
+        )
         assert tuple(number for number, _ in path) == best and len(best) == length
         assert score == pytest.approx(log_probability(best), abs=1e-5)
 
@@ -65,4 +78,6 @@ def test_unknown_words_are_copied_from_the_source() -> None:
     copied = [(UNKNOWN if n == 5 else SPECIALS + n, 0) for n in range(6)]
     found = task.predictions([ParallelSentence(("mat",))], [(copied, 0.0)])
     assert found[0].words == ("the", "cat", "sat", "on", "a", "mat")
-    assert task.score([ParallelSentence(("mat",), found[0].words)], found)["bleu"] == pytest.approx(1)
+    assert task.score([ParallelSentence(("mat",), found[0].words)], found)["bleu"] == pytest.approx(
+        1
+    )

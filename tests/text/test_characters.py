@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from elmokit.text.characters import BOS, EOS, UNK, count_truncated, encode_sentences, encode_words
 
 WORDS = st.lists(
-    st.one_of(st.text(st.characters(codec="utf-8"), max_size=60), st.sampled_from([BOS, EOS, UNK, ""])), max_size=8
+    st.one_of(
+        st.text(st.characters(codec="utf-8"), max_size=60), st.sampled_from([BOS, EOS, UNK, ""])
+    ),
+    max_size=8,
 )
 
 
@@ -38,7 +41,9 @@ def test_encode_words_equals_a_reference_encoder(words: list[str], width: int) -
 
 
 @given(WORDS, st.sampled_from([1, 3, 7]))
-def test_encode_words_with_widest_filter_only_removes_padding(words: list[str], widest_filter: int) -> None:
+def test_encode_words_with_widest_filter_only_removes_padding(
+    words: list[str], widest_filter: int
+) -> None:
     full, trimmed = encode_words(words), encode_words(words, widest_filter=widest_filter)
     width = trimmed.shape[1]
     np.testing.assert_array_equal(trimmed, full[:, :width])

@@ -17,7 +17,20 @@ BOTH = EfmlEncoderConfig(
 )
 ONLY_WORDS = dataclasses.replace(BOTH, characters=(), char_cnn=None)
 ONLY_CHARACTERS = dataclasses.replace(BOTH, words=())
-TOKENS = ["the", "cat", "", "今", "hé😀", "thecatthecat", "<bos>", "</S>", "<S>", "<eos>", "<pad>", "\u3000"]
+TOKENS = [
+    "the",
+    "cat",
+    "",
+    "今",
+    "hé😀",
+    "thecatthecat",
+    "<bos>",
+    "</S>",
+    "<S>",
+    "<eos>",
+    "<pad>",
+    "\u3000",
+]
 
 
 def reference_encode(word: str, config: EfmlEncoderConfig) -> list[int]:
@@ -30,14 +43,19 @@ def reference_encode(word: str, config: EfmlEncoderConfig) -> list[int]:
         row.append(WORDS.index(cut if cut in WORDS else "<oov>"))
     if config.characters:
         spelled = [cut] if boundary else list(cut)
-        ids = [CHARACTERS.index(c if c in CHARACTERS else "<oov>") for c in ["<eow>", *spelled, "<bow>"]]
+        ids = [
+            CHARACTERS.index(c if c in CHARACTERS else "<oov>")
+            for c in ["<eow>", *spelled, "<bow>"]
+        ]
         row += ids + [CHARACTERS.index("<pad>")] * (9 - len(ids))
     return [number + 1 for number in row]
 
 
 @pytest.mark.parametrize("config", [BOTH, ONLY_WORDS, ONLY_CHARACTERS])
 def test_encode_efml_equals_a_reference_encoder(config: EfmlEncoderConfig) -> None:
-    assert encode_efml(TOKENS, config).tolist() == [reference_encode(word, config) for word in TOKENS]
+    assert encode_efml(TOKENS, config).tolist() == [
+        reference_encode(word, config) for word in TOKENS
+    ]
 
 
 def test_encode_efml_without_a_limit_truncates_nothing() -> None:
@@ -47,7 +65,9 @@ def test_encode_efml_without_a_limit_truncates_nothing() -> None:
     assert count_truncated_efml(["a" * 100], config) == 0
     assert count_truncated_efml(TOKENS, BOTH) == 1
     narrow = dataclasses.replace(ONLY_WORDS, max_characters=4)  # boundaries are not counted
-    assert count_truncated_efml(["<bos>", "<S>", "</S>", "<eos>", "ab", "abc", "<pad>"], narrow) == 2
+    assert (
+        count_truncated_efml(["<bos>", "<S>", "</S>", "<eos>", "ab", "abc", "<pad>"], narrow) == 2
+    )
 
 
 @pytest.mark.parametrize("config", [BOTH, ONLY_WORDS, ONLY_CHARACTERS])

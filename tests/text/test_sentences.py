@@ -1,4 +1,6 @@
-"""Sentence splitting by windows, against sentencex on the whole paragraph; languages; linear time."""
+"""Sentence splitting by windows, against sentencex on the whole paragraph; languages; linear
+time.
+"""
 
 import random
 import time
@@ -49,7 +51,9 @@ def test_segments_splits_text_on_which_sentencex_panics(
 ) -> None:
     text = f"Take vitamin C{space}. It{space}helps. "
     assert "".join(segments(language, text)) == text
-    assert list(segments(language, text)) == cut(text, segment(language, text.replace(space, " " * len(space))))
+    assert list(segments(language, text)) == cut(
+        text, segment(language, text.replace(space, " " * len(space)))
+    )
     assert "".join(segments(language, text * 9, window=50)) == text * 9
     assert capfd.readouterr().err == ""  # where Rust reports a panic, even one that is caught
 
@@ -65,7 +69,8 @@ def test_segments_takes_linear_time(mark: str) -> None:
     start = time.process_time()
     text = mark * (100_000 // len(mark))
     assert "".join("".join(split_english_sentences(text)).split()) == "".join(text.split())
-    # sentencex alone takes 0.7 s for this number of apostrophes and 9 s for that of quotation marks.
+    # sentencex alone takes 0.7 s for this number of apostrophes and 9 s for that of quotation
+    # marks.
     assert time.process_time() - start < 5
 
 
@@ -84,12 +89,17 @@ UNCUT = {
 
 @pytest.mark.parametrize("language", UNCUT)
 def test_split_sentences_keeps_abbreviations_and_dates(language: str) -> None:
-    assert split_sentences(language, f"{UNCUT[language]} {UNCUT[language]}") == [UNCUT[language]] * 2
+    assert (
+        split_sentences(language, f"{UNCUT[language]} {UNCUT[language]}") == [UNCUT[language]] * 2
+    )
 
 
 def test_split_sentences_splits_at_sentence_ends() -> None:
     assert split_sentences("es", "Vino el Sr. Gil. Bien.") == ["Vino el Sr. Gil.", "Bien."]
-    text = "Im Jahr 1990 war das so. Dann kam er. Er sagte: „Nein!“ Ist es Teil 3? Ja, bzw. Nein usw. und so fort."
+    text = (
+        "Im Jahr 1990 war das so. Dann kam er. Er sagte: „Nein!“ Ist es Teil 3? Ja, bzw. Nein "
+        "usw. und so fort."
+    )
     assert split_sentences("de", text) == [
         "Im Jahr 1990 war das so.",
         "Dann kam er.",
@@ -109,6 +119,8 @@ def test_split_sentences_splits_at_sentence_ends() -> None:
         ("am", ["ይህ መጽሐፍ ነው።", "ሄደ።"]),
     ],
 )
-def test_split_sentences_knows_the_punctuation_of_scripts(language: str, sentences: list[str]) -> None:
+def test_split_sentences_knows_the_punctuation_of_scripts(
+    language: str, sentences: list[str]
+) -> None:
     assert language in LANGUAGES
     assert split_sentences(language, " ".join(sentences)) == sentences

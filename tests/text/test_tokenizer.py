@@ -43,16 +43,24 @@ def test_offsets_are_those_of_consecutive_tokens(name: str) -> None:
         ("ab c", ["", "ab", "", "c"], [None, (0, 2), None, (3, 4)]),
     ],
 )
-def test_offsets_of_tokens_that_differ_from_the_text(text: str, tokens: list[str], offsets: list) -> None:
+def test_offsets_of_tokens_that_differ_from_the_text(
+    text: str, tokens: list[str], offsets: list
+) -> None:
     assert token_offsets(text, tokens) == offsets
 
 
 def test_word_offsets_are_of_the_text_that_was_given() -> None:
     assert word_offsets("a b a", ["a", "b", "a", "gone"]) == ((0, 1), (2, 3), (4, 5), (5, 5))
-    assert word_offsets(["New York", "", "is"], ["New York", "", "is"]) == ((0, 8), (9, 9), (10, 12))
+    assert word_offsets(["New York", "", "is"], ["New York", "", "is"]) == (
+        (0, 8),
+        (9, 9),
+        (10, 12),
+    )
 
 
-@given(st.lists(st.text(alphabet="ab.' \t", max_size=12), max_size=40), st.sampled_from([1, 3, 1000]))
+@given(
+    st.lists(st.text(alphabet="ab.' \t", max_size=12), max_size=40), st.sampled_from([1, 3, 1000])
+)
 def test_chunk_cache_equals_no_cache_for_every_size(texts: list[str], size: int) -> None:
     rules, before = re.compile(r"\w+|\S"), tokenizer.CACHED_CHUNKS
     cached, tokenizer.CACHED_CHUNKS = ChunkCache(rules), size

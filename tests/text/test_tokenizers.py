@@ -1,4 +1,6 @@
-"""The tokenizers: treebank conventions by example, invariants on any text, and agreement with UD English EWT."""
+"""The tokenizers: treebank conventions by example, invariants on any text, and agreement with UD
+English EWT.
+"""
 
 import io
 import re
@@ -34,7 +36,10 @@ ENGLISH_EXAMPLES = [
     ("I cannot, I'm gonna, I've gotta.", "I can not , I 'm gon na , I 've got ta ."),
     ("a well-known non-human e-mail", "a well - known non-human e-mail"),
     ("It cost $1,000.50 (5%) at 5pm, not £3.", "It cost $ 1,000.50 ( 5 % ) at 5 pm , not £ 3 ."),
-    ("Mr. J. R. Smith of the U.S. spoke, e.g. today.", "Mr. J. R. Smith of the U.S. spoke , e.g. today ."),
+    (
+        "Mr. J. R. Smith of the U.S. spoke, e.g. today.",
+        "Mr. J. R. Smith of the U.S. spoke , e.g. today .",
+    ),
     ("So did I. Cats, dogs, etc.", "So did I. Cats , dogs , etc ."),
     ("It was you and I.", "It was you and I ."),
     ("See http://x.org/a?b=c, or a.b@c.com.", "See http://x.org/a?b=c , or a.b@c.com ."),
@@ -53,7 +58,10 @@ ENGLISH_EXAMPLES = [
 # Of Universal Dependencies treebanks.
 WORDS_EXAMPLES = [
     # German
-    ("Am 3. Oktober 1990 wurde, z.B. in Berlin, gefeiert.", "Am 3. Oktober 1990 wurde , z.B. in Berlin , gefeiert ."),
+    (
+        "Am 3. Oktober 1990 wurde, z.B. in Berlin, gefeiert.",
+        "Am 3. Oktober 1990 wurde , z.B. in Berlin , gefeiert .",
+    ),
     (
         "Dr. Müller (vgl. Abb. 5) zahlt 1.000,50 €, d.h. 20%.",
         "Dr. Müller ( vgl. Abb. 5 ) zahlt 1.000,50 € , d.h. 20 % .",
@@ -62,7 +70,10 @@ WORDS_EXAMPLES = [
     ("„Gut“, sagte er, »ja« usw.", "„ Gut “ , sagte er , » ja « usw."),
     ("Das war gut. Es war 1990. Ende", "Das war gut . Es war 1990 . Ende"),
     # French, Italian, Spanish, Catalan
-    ("L'homme qu’il voit aujourd'hui n'est pas d'ici.", "L' homme qu’ il voit aujourd'hui n' est pas d' ici ."),
+    (
+        "L'homme qu’il voit aujourd'hui n'est pas d'ici.",
+        "L' homme qu’ il voit aujourd'hui n' est pas d' ici .",
+    ),
     ("« C'est-à-dire ? » dit M. Dupont.", "« C' est-à-dire ? » dit M. Dupont ."),
     ("C'è l'arte dell'Ottocento.", "C' è l' arte dell' Ottocento ."),
     ("¿Vive en EE.UU. el Sr. Gil?", "¿ Vive en EE.UU. el Sr. Gil ?"),
@@ -77,7 +88,10 @@ WORDS_EXAMPLES = [
     ("나는 학교에 갔다.", "나는 학교에 갔다 ."),
     ("Αυτό είναι, π.χ. εδώ.", "Αυτό είναι , π.χ. εδώ ."),
     # Any language
-    ("http://x.org/a?b, a.b@c.de und www.spiegel.de!", "http://x.org/a?b , a.b@c.de und www.spiegel.de !"),
+    (
+        "http://x.org/a?b, a.b@c.de und www.spiegel.de!",
+        "http://x.org/a?b , a.b@c.de und www.spiegel.de !",
+    ),
     ("ja ... nein?! -- 1990–1995", "ja ... nein ?! -- 1990 – 1995"),
     ("<S> \u200bx\u00ady", "< S > xy"),
     ("", ""),
@@ -86,9 +100,12 @@ WORDS_EXAMPLES = [
 
 @pytest.mark.parametrize(
     ("name", "text", "tokens"),
-    [("english-1", *example) for example in ENGLISH_EXAMPLES] + [("words-1", *example) for example in WORDS_EXAMPLES],
+    [("english-1", *example) for example in ENGLISH_EXAMPLES]
+    + [("words-1", *example) for example in WORDS_EXAMPLES],
 )
-def test_rules_follow_treebank_conventions_and_keep_tokenized_text(name: str, text: str, tokens: str) -> None:
+def test_rules_follow_treebank_conventions_and_keep_tokenized_text(
+    name: str, text: str, tokens: str
+) -> None:
     tokenize = get_tokenizer(name).tokenize
     assert tokenize(text) == tokenize(tokens) == tokens.split()
 
@@ -123,7 +140,14 @@ def test_english_splits_sentences() -> None:
 
 @pytest.mark.parametrize(
     "chunk",
-    ["a-" * 50_000, "a." * 50_000, "x" * 100_000, "'" * 100_000, "1," * 50_000, "http://" + ".'" * 200_000 + "a"],
+    [
+        "a-" * 50_000,
+        "a." * 50_000,
+        "x" * 100_000,
+        "'" * 100_000,
+        "1," * 50_000,
+        "http://" + ".'" * 200_000 + "a",
+    ],
     ids=lambda chunk: chunk[:9],
 )
 @pytest.mark.parametrize("name", ["english-1", "words-1"])
@@ -135,8 +159,21 @@ def test_tokenizers_take_linear_time_for_a_huge_chunk(name: str, chunk: str) -> 
 
 def test_characters_1_splits_ideographs() -> None:
     chinese = get_tokenizer("characters-1")
-    assert chinese.tokenize("我爱NLP，2024年 ok。") == ["我", "爱", "NLP", "，", "2024", "年", "ok", "。"]
-    assert chinese.split_sentences("他说：“好！”我走了。再见") == ["他说：“好！”", "我走了。", "再见"]
+    assert chinese.tokenize("我爱NLP，2024年 ok。") == [
+        "我",
+        "爱",
+        "NLP",
+        "，",
+        "2024",
+        "年",
+        "ok",
+        "。",
+    ]
+    assert chinese.split_sentences("他说：“好！”我走了。再见") == [
+        "他说：“好！”",
+        "我走了。",
+        "再见",
+    ]
 
 
 GERMAN = "Am 3. Oktober 1990 kam z.B. Dr. Müller. Er blieb. Es war schön!"
@@ -148,7 +185,7 @@ def prepared(directory: Path, text: str, **options: object) -> list[str]:
     return list(read_lines(directory / "out" / "shard-00000.txt.zst"))
 
 
-# --- Choice by language --------------------------------------------------------------------------------------------
+# --- Choice by language ---------------------------------------------------------------------------
 
 
 def test_tokenizer_for_chooses_by_language() -> None:
@@ -173,7 +210,9 @@ def test_prepare_keeps_german_dates_and_abbreviations(tmp_path: Path) -> None:
         ("klingon-1", "de", "choose one of whitespace-1, english-1, words-1, characters-1, rjieba"),
     ],
 )
-def test_tokenizer_for_raises_for_mismatched_languages(name: str, language: str | None, message: str) -> None:
+def test_tokenizer_for_raises_for_mismatched_languages(
+    name: str, language: str | None, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         tokenizer_for(name, language)
 
@@ -187,24 +226,33 @@ def test_tokenizer_for_raises_for_mismatched_languages(name: str, language: str 
         ("ฉันชอบกินแอปเปิ้ล" * 20, {"language": "zh"}, "100%"),
     ],
 )
-def test_prepare_warns_of_unknown_scripts(tmp_path: Path, text: str, options: dict[str, str], share: str) -> None:
+def test_prepare_warns_of_unknown_scripts(
+    tmp_path: Path, text: str, options: dict[str, str], share: str
+) -> None:
     with pytest.warns(UserWarning, match=rf"has letters of scripts for which .* \({share} of"):
         prepared(tmp_path, text, **options)
 
 
-# --- Tokenizers of other libraries -----------------------------------------------------------------------------------
+# --- Tokenizers of other libraries ----------------------------------------------------------------
 
 
 def needs(*modules: str) -> None:
     for module in modules:
-        pytest.importorskip(module, reason=f"{module} is not installed: it belongs to an optional extra")
+        pytest.importorskip(
+            module, reason=f"{module} is not installed: it belongs to an optional extra"
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "modules", "text", "sentences"),
     [
-        ("rjieba", ["rjieba"], "他在北京大学读书。 NLP 很好！", ["他 在 北京大学 读书 。", "NLP 很 好 ！"]),
+        (
+            "rjieba",
+            ["rjieba"],
+            "他在北京大学读书。 NLP 很好！",
+            ["他 在 北京大学 读书 。", "NLP 很 好 ！"],
+        ),
         (
             "unidic-lite",
             ["fugashi", "unidic_lite"],
@@ -217,7 +265,12 @@ def needs(*modules: str) -> None:
             "ฉันชอบกินข้าว เขาเรียนที่มหาวิทยาลัย",
             ["ฉัน ชอบ กินข้าว", "เขา เรียน ที่ มหาวิทยาลัย"],
         ),
-        ("spacy:de", ["spacy"], "Am 3. Oktober war es so. Gut!", ["Am 3. Oktober war es so .", "Gut !"]),
+        (
+            "spacy:de",
+            ["spacy"],
+            "Am 3. Oktober war es so. Gut!",
+            ["Am 3. Oktober war es so .", "Gut !"],
+        ),
     ],
 )
 def test_segmenters_split_words_and_sentences_and_record_their_version(
@@ -233,7 +286,8 @@ def test_segmenters_split_words_and_sentences_and_record_their_version(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "module"), [("rjieba", "rjieba"), ("unidic-lite", "fugashi"), ("pythainlp", "pythainlp")]
+    ("name", "module"),
+    [("rjieba", "rjieba"), ("unidic-lite", "fugashi"), ("pythainlp", "pythainlp")],
 )
 @given(text=st.text(alphabet="我爱北京はい行กินข้า aB1. \n\u3000\u200b\x1c😀", max_size=30))
 def test_segmenters_keep_every_visible_character(name: str, module: str, text: str) -> None:
@@ -245,13 +299,15 @@ def test_segmenters_keep_every_visible_character(name: str, module: str, text: s
     assert "".join("".join(tokenizer.split_sentences(text)).split()) == "".join(text.split())
 
 
-# --- Agreement with UD English EWT -----------------------------------------------------------------------------------
+# --- Agreement with UD English EWT ----------------------------------------------------------------
 
 
 def _ewt_sentences(shared: Path, part: str) -> Iterator[tuple[str, list[str]]]:
     """Raw text and gold tokens of each sentence of UD English EWT."""
     packed = (shared / "eval" / "ud_english_ewt.tar.zst").read_bytes()
-    with tarfile.open(fileobj=io.BytesIO(zstandard.ZstdDecompressor().stream_reader(packed).read())) as archive:
+    with tarfile.open(
+        fileobj=io.BytesIO(zstandard.ZstdDecompressor().stream_reader(packed).read())
+    ) as archive:
         member = next(name for name in archive.getnames() if f"-{part}." in name)
         stream = archive.extractfile(member)
         assert stream is not None

@@ -38,7 +38,9 @@ def test_ids_of_unknown_words_are_unk() -> None:
         | st.sampled_from(["!!!MAXTERMID", "\ufeff", "a\r", "\r", "", "a", "\u3000"])
     )
 )
-def test_vocab_is_read_back_or_names_the_word_that_would_not_be(tmp_path_factory: Any, words: list[str]) -> None:
+def test_vocab_is_read_back_or_names_the_word_that_would_not_be(
+    tmp_path_factory: Any, words: list[str]
+) -> None:
     try:
         vocab = Vocab([*words, "<S>", "</S>", "<UNK>"])
     except ValueError as error:
@@ -50,7 +52,9 @@ def test_vocab_is_read_back_or_names_the_word_that_would_not_be(tmp_path_factory
 
 
 def test_read_leaves_out_white_space_and_the_mark_of_the_first_vocabularies(tmp_path: Path) -> None:
-    (tmp_path / "vocab.txt").write_text("!!!MAXTERMID\n<S> \n</S>\n<UNK>\t\n cat \n\u00a0\n", encoding="utf-8")
+    (tmp_path / "vocab.txt").write_text(
+        "!!!MAXTERMID\n<S> \n</S>\n<UNK>\t\n cat \n\u00a0\n", encoding="utf-8"
+    )
     assert Vocab.read(tmp_path / "vocab.txt").words == ("<S>", "</S>", "<UNK>", "cat", "\u00a0")
 
 
@@ -67,7 +71,9 @@ def test_blank_and_repeated_words_keep_their_rows_in_every_reader(tmp_path: Path
     write_bilm_hdf5(bilm, tmp_path)
     with pytest.warns(UserWarning, match="3 words of the vocabulary are blank or repeated"):
         vocab = load(tmp_path).vocab
-    assert vocab is not None and list(vocab.words) == lines == Vocabulary(tmp_path / "vocab.txt").words
+    assert (
+        vocab is not None and list(vocab.words) == lines == Vocabulary(tmp_path / "vocab.txt").words
+    )
     known = ["a", "\u3000", "b", "unknown"]
     assert vocab.ids(known).tolist() == [7, 5, 6, 2]  # as in bilm-tf, the last of the rows of "a"
     assert list(map(Vocabulary(tmp_path / "vocab.txt").word_to_id, known)) == [7, 5, 6, 2]
@@ -86,7 +92,7 @@ def test_count_words_counts_those_of_all_files(tmp_path: Path) -> None:
     assert counts == Counter({"the": 25_003, "end": 25_001, "cat": 1, "saw": 1, "dog": 1})
 
 
-# --- With a model ---------------------------------------------------------------------------------------------
+# --- With a model ---------------------------------------------------------------------------------
 
 
 def test_an_invalid_vocabulary_of_a_word_model_is_refused(tmp_path: Path) -> None:

@@ -37,7 +37,9 @@ def write_domain(path: Path, seed: int) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model pretrained on the toy text, the same one without its softmax, and text of another domain."""
+    """A model pretrained on the toy text, the same one without its softmax, and text of another
+    domain.
+    """
     folder = tmp_path_factory.mktemp("toy")
     settings = settings_for(write_text(folder / "toy.txt"), folder / "run")
     model = load(pretrain(replace(settings, epochs=4, dropout=0.0)).model)
@@ -53,15 +55,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def settings(folder: Path, tmp_path: Path) -> FinetuneConfig:
     """Settings of a run of about 40 steps."""
     return FinetuneConfig(
-        corpus=(folder / "domain.txt",), output=tmp_path / "run", model=str(folder / "model"), tokenize=False,
-        heldout=(folder / "heldout.txt",), others=(folder / "toy.txt",), min_count=1, batch_size=4, unroll_steps=5,
-        epochs=2.0, softmax_epochs=2.0, num_samples=6, learning_rate=0.005, dtype="float32", device="cpu", threads=1,
-        log_every=10, checkpoint_every=9,
-    )  # fmt: skip
+        corpus=(folder / "domain.txt",),
+        output=tmp_path / "run",
+        model=str(folder / "model"),
+        tokenize=False,
+        heldout=(folder / "heldout.txt",),
+        others=(folder / "toy.txt",),
+        min_count=1,
+        batch_size=4,
+        unroll_steps=5,
+        epochs=2.0,
+        softmax_epochs=2.0,
+        num_samples=6,
+        learning_rate=0.005,
+        dtype="float32",
+        device="cpu",
+        threads=1,
+        log_every=10,
+        checkpoint_every=9,
+    )
 
 
 @pytest.mark.slow
-def test_finetune_improves_the_domain_and_reports_both_texts(settings: FinetuneConfig, folder: Path) -> None:
+def test_finetune_improves_the_domain_and_reports_both_texts(
+    settings: FinetuneConfig, folder: Path
+) -> None:
     report = finetune(settings)
     domain, other = (report.changes[str(folder / name)] for name in ("heldout.txt", "toy.txt"))
     assert domain.percent < -30 and other.percent > 0
@@ -69,26 +87,47 @@ def test_finetune_improves_the_domain_and_reports_both_texts(settings: FinetuneC
     for place, change in ((folder / "model", "before"), (report.model, "after")):
         result = evaluate([*settings.heldout, *settings.others], place).files
         for name, perplexity in result.items():
-            assert getattr(report.changes[name], change).mean == pytest.approx(perplexity.mean, rel=1e-6)
+            assert getattr(report.changes[name], change).mean == pytest.approx(
+                perplexity.mean, rel=1e-6
+            )
     written = json.loads((settings.output / "report.json").read_text())
     assert written[str(folder / "heldout.txt")]["after"]["mean"] == domain.after.mean
 
 
 @pytest.mark.slow
-def test_finetune_trains_a_missing_softmax_with_frozen_bilm(settings: FinetuneConfig, folder: Path) -> None:
+def test_finetune_trains_a_missing_softmax_with_frozen_bilm(
+    settings: FinetuneConfig, folder: Path
+) -> None:
     settings = replace(settings, model=str(folder / "headless"), softmax_epochs=15.0)
     report = finetune(settings)
     snapshot = latest_snapshot(settings.output / "softmax/checkpoints")
     assert snapshot is not None
-    fitted, start = read_snapshot(snapshot).with_prefix("bilm"), load(folder / "headless").bilm.state_dict()
+    fitted, start = (
+        read_snapshot(snapshot).with_prefix("bilm"),
+        load(folder / "headless").bilm.state_dict(),
+    )
     assert all(torch.equal(fitted[name], start[name]) for name in start)
     tuned = load(report.model)
-    assert any(not torch.equal(tensor, start[name]) for name, tensor in tuned.bilm.state_dict().items())
+    assert any(
+        not torch.equal(tensor, start[name]) for name, tensor in tuned.bilm.state_dict().items()
+    )
     assert tuned.vocab is not None and set(tuned.vocab.words) == {
-        "<S>", "</S>", "<UNK>", "a", "the", "cat", "dog", "fox", "hen", "sees", "."
-    }  # fmt: skip
+        "<S>",
+        "</S>",
+        "<UNK>",
+        "a",
+        "the",
+        "cat",
+        "dog",
+        "fox",
+        "hen",
+        "sees",
+        ".",
+    }
     change = report.changes[str(folder / "heldout.txt")]
-    assert change.after.mean < change.before.mean < 10  # uniform guessing among 11 words has a perplexity of 11
+    assert (
+        change.after.mean < change.before.mean < 10
+    )  # uniform guessing among 11 words has a perplexity of 11
 
 
 @pytest.mark.slow
@@ -126,12 +165,22 @@ def test_finetune_refuses_another_model_a_new_vocabulary_of_word_ids_and_other_s
         other.bilm.sequence_encoder.stacks[0].layers[0].bias.add_(1)
     save(other, tmp_path / "other")
     vocab = Vocab(["<S>", "</S>", "<UNK>", "a"])
-    save(Pretrained(BiLM(BiLMConfig(LSTMConfig(1, 8, 4), None, 4)), vocab=vocab), tmp_path / "words")
-    prepare([folder / "domain.txt"], tmp_path / "shards", tokenizer="words-1", language="de", processes=1)
+    save(
+        Pretrained(BiLM(BiLMConfig(LSTMConfig(1, 8, 4), None, 4)), vocab=vocab), tmp_path / "words"
+    )
+    prepare(
+        [folder / "domain.txt"],
+        tmp_path / "shards",
+        tokenizer="words-1",
+        language="de",
+        processes=1,
+    )
     shards = {"corpus": (tmp_path / "shards",), "tokenize": True}
     for model, message, changes in (
-        ("other", "start differ", {}), ("words", "new_vocab", {"new_vocab": True}), ("english", "words-1", shards),
-    ):  # fmt: skip
+        ("other", "start differ", {}),
+        ("words", "new_vocab", {"new_vocab": True}),
+        ("english", "words-1", shards),
+    ):
         with pytest.raises(ValueError, match=message):
             finetune(replace(settings, model=str(tmp_path / model), **changes))
 
@@ -141,10 +190,19 @@ def test_finetune_with_a_new_vocabulary_knows_the_words_of_the_corpus(
 ) -> None:
     text = tmp_path / "foreign.txt"
     text.write_text("der cat sees a hund .\n" * 30)
-    foreign = replace(settings, corpus=(text,), heldout=(text,), others=(), max_words=40, new_vocab=True)
+    foreign = replace(
+        settings, corpus=(text,), heldout=(text,), others=(), max_words=40, new_vocab=True
+    )
     report = finetune(foreign)
     tuned = load(report.model)
-    assert tuned.vocab is not None and set(tuned.vocab.words[3:]) == {"der", "cat", "sees", "a", "hund", "."}
+    assert tuned.vocab is not None and set(tuned.vocab.words[3:]) == {
+        "der",
+        "cat",
+        "sees",
+        "a",
+        "hund",
+        ".",
+    }
     assert report.changes[str(text)].after.unknown_share == 0
     assert tuned.bilm.config == load(folder / "model").bilm.config
 
@@ -154,10 +212,16 @@ def test_finetune_of_interleaved_lstms_improves_their_own_measure(
     settings: FinetuneConfig, folder: Path, tmp_path: Path
 ) -> None:
     base = settings_for(folder / "toy.txt", tmp_path / "base")
-    model = pretrain(replace(base, config=write_config("interleaved", tmp_path / "config.json"), dropout=0.0)).model
+    model = pretrain(
+        replace(base, config=write_config("interleaved", tmp_path / "config.json"), dropout=0.0)
+    ).model
     report = finetune(replace(settings, model=str(model)))
     change = report.changes[str(folder / "heldout.txt")]
     name = "pseudo-perplexity"
     assert change.before.measure == change.after.measure == name and change.percent < 0
     written = json.loads((settings.output / "report.json").read_text())[str(folder / "heldout.txt")]
-    assert written["measure"] == name and name in str(report) and f"| {name} " in load(report.model).card
+    assert (
+        written["measure"] == name
+        and name in str(report)
+        and f"| {name} " in load(report.model).card
+    )

@@ -1,4 +1,6 @@
-"""How often a step of training, and embedding, would launch kernels on a GPU, and wait for it: counted without one."""
+"""How often a step of training, and embedding, would launch kernels on a GPU, and wait for it:
+counted without one.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ pytestmark = pytest.mark.slow
 # The layers of en-small, each of a few dimensions: the number of kernels does not depend on sizes.
 CONFIG = BiLMConfig(
     LSTMConfig(2, 16, 8, cell_clip=3.0, proj_clip=3.0),
-    CharCNNConfig(filters=((1, 4), (2, 4), (3, 4), (4, 4), (5, 4), (6, 4), (7, 4)), num_highway=2, embedding_dim=4),
+    CharCNNConfig(
+        filters=((1, 4), (2, 4), (3, 4), (4, 4), (5, 4), (6, 4), (7, 4)),
+        num_highway=2,
+        embedding_dim=4,
+    ),
 )
 
 
@@ -45,15 +51,21 @@ class Kernel:
         return self._launch
 
     def _launch(self, **arguments: Any) -> None:
-        assert {each.device for each in arguments.values() if isinstance(each, torch.Tensor)} == {DEVICE}
+        assert {each.device for each in arguments.values() if isinstance(each, torch.Tensor)} == {
+            DEVICE
+        }
         self._gpu.launch(self._name)
 
 
 def triton_without_compiler(gpu: MockGPU) -> ModuleType:
-    """A stand-in for the package: all that elmokit's kernels need when they are defined and launched."""
+    """A stand-in for the package: all that elmokit's kernels need when they are defined and
+    launched.
+    """
     triton: Any = ModuleType("triton")
     triton.language, triton.cdiv = ModuleType("triton.language"), lambda a, b: -(-a // b)
-    triton.jit = lambda function=None, **_: Kernel(gpu, function.__name__) if function else triton.jit
+    triton.jit = lambda function=None, **_: (
+        Kernel(gpu, function.__name__) if function else triton.jit
+    )
     return triton
 
 
@@ -68,32 +80,46 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockGPU]:
         sys.modules.pop("elmokit.ops.triton.lstm", None)
         lstm = import_module("elmokit.ops.triton.lstm")
         monkeypatch.setattr(
-            "elmokit.ops.functional.choose", lambda op, *request: lstm if op == "lstm" else choose(op, *request)
+            "elmokit.ops.functional.choose",
+            lambda op, *request: lstm if op == "lstm" else choose(op, *request),
         )
         with gpu:
             yield gpu
 
 
-def test_a_step_of_training_launches_few_kernels_and_does_not_wait(gpu: MockGPU, tmp_path: Path) -> None:
+def test_a_step_of_training_launches_few_kernels_and_does_not_wait(
+    gpu: MockGPU, tmp_path: Path
+) -> None:
     text = write_text(tmp_path / "text.txt")
     settings = replace(
-        settings_for(text, tmp_path / "run"), recipe="muon", schedule="constant", batch_size=512, unroll_steps=40,
-        dropout=0.0, dtype="bfloat16",
-    )  # fmt: skip
+        settings_for(text, tmp_path / "run"),
+        recipe="muon",
+        schedule="constant",
+        batch_size=512,
+        unroll_steps=40,
+        dropout=0.0,
+        dtype="bfloat16",
+    )
     run = Trainer(settings, CONFIG, Vocab.from_counts(count_words([text])), [text], None)
     run.train_step()
     gpu.reset()
     losses = run.train_step()
     assert losses.device == DEVICE and losses.shape == (2,)
-    assert sum(count for name, count in gpu.kernels.items() if "ward_kernel" in name) == 8  # of 2 layers and directions
+    assert (
+        sum(count for name, count in gpu.kernels.items() if "ward_kernel" in name) == 8
+    )  # of 2 layers and directions
     assert gpu.kernels.total() <= 900, gpu.kernels.most_common(40)
     assert gpu.waits.total() <= 1, gpu.waits
     assert gpu.copies.total() <= 4, gpu.copies
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-def test_embedding_launches_few_kernels_for_a_word_and_waits_for_its_results(gpu: MockGPU, pooled: bool) -> None:
-    sizes = Sizes(batch_words=32_768, rows=512, batches_ahead=1)  # those of a GPU, but on this thread, which counts
+def test_embedding_launches_few_kernels_for_a_word_and_waits_for_its_results(
+    gpu: MockGPU, pooled: bool
+) -> None:
+    sizes = Sizes(
+        batch_words=32_768, rows=512, batches_ahead=1
+    )  # those of a GPU, but on this thread, which counts
     embedder = Embedder(Pretrained(BiLM(CONFIG)), sizes=sizes)
     draws = np.random.default_rng(0)
     sentences = [[f"word{number}" for number in draws.integers(9000, size=25)] for _ in range(4000)]

@@ -1,4 +1,6 @@
-"""The objectives of training, for each sequence encoder: losses, hidden words, gradients, parts, resumption."""
+"""The objectives of training, for each sequence encoder: losses, hidden words, gradients, parts,
+resumption.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,13 +30,17 @@ def trainer(settings: PretrainConfig, encoder: str, **changes: Any) -> Trainer:
 
 
 def outputs_of(run: Trainer, words: Sequence[str], hidden: Sequence[int] = ()) -> torch.Tensor:
-    """The top layer (2, T, D) of one row with these words, from its front; some are replaced by the mask."""
+    """The top layer (2, T, D) of one row with these words, from its front; some are replaced by the
+    mask.
+    """
     vectors = run.bilm.word_vectors(words, run.vocab)[: len(words)]
     tokens = torch.arange(len(words))
     if hidden:
         vectors = torch.cat([vectors, run.bilm.sequence_encoder.mask[None]])
         tokens[list(hidden)] = len(words)
-    layers, _ = run.bilm.run(vectors, torch.stack([tokens, tokens.flip(0)]), Packing.rectangle(len(tokens), 1))
+    layers, _ = run.bilm.run(
+        vectors, torch.stack([tokens, tokens.flip(0)]), Packing.rectangle(len(tokens), 1)
+    )
     return torch.stack([layers[-1, 0], layers[-1, 1].flip(0)])
 
 
@@ -43,18 +49,30 @@ def cross_entropy(run: Trainer, outputs: torch.Tensor, targets: Sequence[str]) -
     return F.cross_entropy(logits, torch.from_numpy(run.vocab.ids(targets)), reduction="none")
 
 
-# --- The loss --------------------------------------------------------------------------------------------------------
+# --- The loss -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("encoder", "recipe"), [*((encoder, "muon") for encoder in ENCODERS), ("lstm", "modern")])
+@pytest.mark.parametrize(
+    ("encoder", "recipe"), [*((encoder, "muon") for encoder in ENCODERS), ("lstm", "modern")]
+)
 def test_training_lowers_the_loss(settings: PretrainConfig, encoder: str, recipe: str) -> None:
-    run = trainer(settings, encoder, recipe=recipe, dropout=0.0, learning_rate=0.01, num_samples=0, batch_size=8)
+    run = trainer(
+        settings,
+        encoder,
+        recipe=recipe,
+        dropout=0.0,
+        learning_rate=0.01,
+        num_samples=0,
+        batch_size=8,
+    )
     losses = torch.stack([run.train_step().mean() for _ in range(40)])
     assert losses[-5:].mean() < 0.85 * losses[:5].mean()
 
 
 def test_likelihood_of_sentences_equals_that_of_each_by_itself(settings: PretrainConfig) -> None:
-    twin, run = (trainer(settings, "transformer", batch_size=3, unroll_steps=11, **EXACT) for _ in range(2))
+    twin, run = (
+        trainer(settings, "transformer", batch_size=3, unroll_steps=11, **EXACT) for _ in range(2)
+    )
     losses: list[list[torch.Tensor]] = [[], []]
     for sentence in next(twin.objective.stream):
         forward = outputs_of(twin, ["<S>", *sentence])[0]
@@ -65,8 +83,12 @@ def test_likelihood_of_sentences_equals_that_of_each_by_itself(settings: Pretrai
     torch.testing.assert_close(run.train_step(), expected.detach(), atol=2e-6, rtol=0)
 
 
-def test_loss_of_masked_words_equals_that_of_each_sentence_by_itself(settings: PretrainConfig) -> None:
-    twin, run = (trainer(settings, "interleaved", batch_size=3, unroll_steps=11, **EXACT) for _ in range(2))
+def test_loss_of_masked_words_equals_that_of_each_sentence_by_itself(
+    settings: PretrainConfig,
+) -> None:
+    twin, run = (
+        trainer(settings, "interleaved", batch_size=3, unroll_steps=11, **EXACT) for _ in range(2)
+    )
     sentences = next(twin.objective.stream)
     losses = []
     for sentence, hidden in zip(
@@ -74,17 +96,26 @@ def test_loss_of_masked_words_equals_that_of_each_sentence_by_itself(settings: P
     ):
         places = [1 + int(position) for position in hidden]
         outputs = outputs_of(twin, ["<S>", *sentence, "</S>"], places).sum(dim=0)
-        losses.append(cross_entropy(twin, outputs[places], [sentence[place - 1] for place in places]))
-    torch.testing.assert_close(run.train_step(), torch.cat(losses).mean()[None].detach(), atol=2e-6, rtol=0)
+        losses.append(
+            cross_entropy(twin, outputs[places], [sentence[place - 1] for place in places])
+        )
+    torch.testing.assert_close(
+        run.train_step(), torch.cat(losses).mean()[None].detach(), atol=2e-6, rtol=0
+    )
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_train_step_applies_the_dropout_of_the_settings(settings: PretrainConfig, encoder: str) -> None:
-    losses = [trainer(settings, encoder, **EXACT | {"dropout": share}).train_step() for share in (0.0, 0.0, 0.5)]
+def test_train_step_applies_the_dropout_of_the_settings(
+    settings: PretrainConfig, encoder: str
+) -> None:
+    losses = [
+        trainer(settings, encoder, **EXACT | {"dropout": share}).train_step()
+        for share in (0.0, 0.0, 0.5)
+    ]
     assert torch.equal(losses[0], losses[1]) and (losses[2] - losses[0]).abs().min() > 1e-5
 
 
-# --- Hidden words ----------------------------------------------------------------------------------------------------
+# --- Hidden words ---------------------------------------------------------------------------------
 
 
 def test_masked_words_do_not_leak_into_the_outputs(settings: PretrainConfig) -> None:
@@ -95,13 +126,18 @@ def test_masked_words_do_not_leak_into_the_outputs(settings: PretrainConfig) -> 
     vectors = run.bilm.word_vectors(part.words, run.vocab)
     changed = part.tokens.scatter(1, part.hidden, 0)
     assert not torch.equal(changed, part.tokens)
-    of = [run.objective.outputs(run.bilm, vectors, replace(part, tokens=t), 0.0) for t in (part.tokens, changed)]
+    of = [
+        run.objective.outputs(run.bilm, vectors, replace(part, tokens=t), 0.0)
+        for t in (part.tokens, changed)
+    ]
     assert torch.equal(*of)
     visible = torch.ones(part.tokens.shape[1], dtype=torch.bool)
     visible[part.hidden[0]] = False
     other = part.tokens.clone()
     other[:, visible] = 0
-    assert not torch.allclose(run.objective.outputs(run.bilm, vectors, replace(part, tokens=other), 0.0), of[0])
+    assert not torch.allclose(
+        run.objective.outputs(run.bilm, vectors, replace(part, tokens=other), 0.0), of[0]
+    )
 
 
 def test_gradients_of_the_masked_loss_equal_finite_differences(settings: PretrainConfig) -> None:
@@ -133,16 +169,22 @@ def test_gradients_of_the_masked_loss_equal_finite_differences(settings: Pretrai
             assert float(gradient[place]) == pytest.approx(difference, abs=1e-8, rel=1e-4), name
 
 
-# --- Resumed, on any number of threads -------------------------------------------------------------------------------
+# --- Resumed, on any number of threads ------------------------------------------------------------
 
 
 def weights(run: Trainer) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in run.parameters]
 
 
-@pytest.mark.parametrize("encoder, recipe", [("lstm", "original"), *((encoder, "muon") for encoder in ENCODERS)])
-def test_a_restored_run_ends_with_the_same_bits(settings: PretrainConfig, encoder: str, recipe: str) -> None:
-    """With dropout, negative samples and all else that draws; the snapshot falls amidst the text."""
+@pytest.mark.parametrize(
+    "encoder, recipe", [("lstm", "original"), *((encoder, "muon") for encoder in ENCODERS)]
+)
+def test_a_restored_run_ends_with_the_same_bits(
+    settings: PretrainConfig, encoder: str, recipe: str
+) -> None:
+    """With dropout, negative samples and all else that draws; the snapshot falls amidst the
+    text.
+    """
     whole = trainer(settings, encoder, recipe=recipe)
     for _ in range(4):
         whole.train_step()
@@ -160,7 +202,9 @@ def test_a_restored_run_ends_with_the_same_bits(settings: PretrainConfig, encode
 
 @pytest.mark.native
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_training_does_not_depend_on_the_number_of_threads(settings: PretrainConfig, encoder: str) -> None:
+def test_training_does_not_depend_on_the_number_of_threads(
+    settings: PretrainConfig, encoder: str
+) -> None:
     ends = []
     for threads in (1, 3):
         with pytorch_threads(threads):

@@ -1,4 +1,6 @@
-"""Pretraining runs: killed, interrupted and resumed; training and logging; errors before training starts."""
+"""Pretraining runs: killed, interrupted and resumed; training and logging; errors before training
+starts.
+"""
 
 import json
 import os
@@ -67,7 +69,7 @@ def assert_same_model(left: Path, right: Path) -> None:
         assert (left / name).read_bytes() == (right / name).read_bytes(), name
 
 
-# --- Interrupted and resumed ------------------------------------------------------------------------------------------
+# --- Interrupted and resumed ----------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -76,7 +78,9 @@ def test_pretrain_killed_at_any_step_ends_with_the_same_bytes(
     settings: PretrainConfig, tmp_path: Path, recipe: Any, encoder: str | None
 ) -> None:
     config = None if encoder is None else write_config(encoder, tmp_path / "config.json")
-    settings = replace(settings, config=config, recipe=recipe, heldout=settings.corpus, evaluate_every=30)
+    settings = replace(
+        settings, config=config, recipe=recipe, heldout=settings.corpus, evaluate_every=30
+    )
     whole = pretrained(replace(settings, output=tmp_path / "whole"))
     kill_at_step(settings, random.SystemRandom().randrange(12, 45))
     assert not (settings.output / "model").exists()
@@ -86,7 +90,9 @@ def test_pretrain_killed_at_any_step_ends_with_the_same_bytes(
 
 
 @pytest.mark.slow
-def test_pretrain_terminated_writes_a_checkpoint_first(settings: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_terminated_writes_a_checkpoint_first(
+    settings: PretrainConfig, tmp_path: Path
+) -> None:
     process = start_process(pretrain, settings)
     wait_for_step(settings.output, 15, lambda: not process.is_alive())
     process.terminate()
@@ -96,7 +102,9 @@ def test_pretrain_terminated_writes_a_checkpoint_first(settings: PretrainConfig,
     stopped = latest_snapshot(settings.output / "checkpoints")
     assert stopped is not None and read_snapshot(stopped).progress["step"] == last
     assert last < events(settings.output, "start")[0]["total_steps"]
-    assert_same_model(pretrained(settings), pretrained(replace(settings, output=tmp_path / "whole")))
+    assert_same_model(
+        pretrained(settings), pretrained(replace(settings, output=tmp_path / "whole"))
+    )
 
 
 def test_pretrain_refuses_a_checkpoint_of_another_run_and_names_what_differs(
@@ -109,7 +117,10 @@ def test_pretrain_refuses_a_checkpoint_of_another_run_and_names_what_differs(
     *others, last, rarest = Vocab.read(settings.output / "vocab.txt").words
     Vocab([*others, rarest, last]).write(tmp_path / "vocab.txt")
     for changes, names in (
-        ({"dropout": 0.0, "recipe": "original"}, "recipe, schedule, learning_rate, fresh_starts, dropout, total_steps"),
+        (
+            {"dropout": 0.0, "recipe": "original"},
+            "recipe, schedule, learning_rate, fresh_starts, dropout, total_steps",
+        ),
         ({"preset": "small"}, "model"),
         ({"epochs": 3, "max_words": None}, "total_steps"),
         ({"vocab": tmp_path / "vocab.txt"}, "vocabulary"),
@@ -119,16 +130,20 @@ def test_pretrain_refuses_a_checkpoint_of_another_run_and_names_what_differs(
             pretrain(replace(settings, **changes))
 
 
-# --- Runs without a planned end ---------------------------------------------------------------------------------------
+# --- Runs without a planned end -------------------------------------------------------------------
 
 
 @pytest.fixture
 def endless(settings: PretrainConfig) -> PretrainConfig:
-    """Settings of a constant run of 33 steps, each of 20 positions, six sevenths of which are words."""
+    """Settings of a constant run of 33 steps, each of 20 positions, six sevenths of which are
+    words.
+    """
     return replace(settings, recipe="muon", schedule="constant", max_words=566)
 
 
-def test_pretrain_constant_stops_at_max_words_and_resumes_with_more(endless: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_constant_stops_at_max_words_and_resumes_with_more(
+    endless: PretrainConfig, tmp_path: Path
+) -> None:
     first = pretrain(endless)
     assert (first.reason, first.step, first.words) == ("words", 34, 583)
     more = pretrain(replace(endless, max_words=800))
@@ -137,18 +152,24 @@ def test_pretrain_constant_stops_at_max_words_and_resumes_with_more(endless: Pre
     assert more.model is not None and whole.model is not None
     assert_same_model(more.model, whole.model)
     rates = [event["learning_rate"] for event in events(endless.output, "train")]
-    assert rates == [pytest.approx(4e-3 * step / 1000) for step in range(1, 48)]  # during the warm-up
+    assert rates == [
+        pytest.approx(4e-3 * step / 1000) for step in range(1, 48)
+    ]  # during the warm-up
 
 
 def test_pretrain_stops_at_max_hours_with_a_checkpoint(endless: PretrainConfig) -> None:
     report = pretrain(replace(endless, max_hours=1e-9))
     assert (report.reason, report.step) == ("hours", 0) and report.model is not None
-    report = pretrain(replace(endless, schedule="cosine", output=endless.output / "planned", max_hours=1e-9))
+    report = pretrain(
+        replace(endless, schedule="cosine", output=endless.output / "planned", max_hours=1e-9)
+    )
     assert report.model is None and "run the same command again" in str(report)
 
 
 @pytest.mark.slow
-def test_cool_down_finishes_a_run_without_changing_it(endless: PretrainConfig, tmp_path: Path) -> None:
+def test_cool_down_finishes_a_run_without_changing_it(
+    endless: PretrainConfig, tmp_path: Path
+) -> None:
     pretrain(endless)
     cooled = pretrain(replace(endless, cool_down=200))
     assert cooled.reason == "end" and cooled.step == 34 + 12 and cooled.model is not None
@@ -157,14 +178,19 @@ def test_cool_down_finishes_a_run_without_changing_it(endless: PretrainConfig, t
     assert [event["learning_rate"] for event in log] == pytest.approx(expected)
     assert "cool-down: from step 34 over 12 steps" in load(cooled.model).card
     half = pretrain(replace(endless, cool_down=0.5))  # of 34 steps
-    assert half.model is not None and half.model.parent.name == "cool-down-00000034-17" and half.step == 51
+    assert (
+        half.model is not None
+        and half.model.parent.name == "cool-down-00000034-17"
+        and half.step == 51
+    )
     more, whole = (
-        pretrained(replace(endless, max_words=800, output=output)) for output in (endless.output, tmp_path / "whole")
+        pretrained(replace(endless, max_words=800, output=output))
+        for output in (endless.output, tmp_path / "whole")
     )
     assert_same_model(more, whole)
 
 
-# --- Early stopping ---------------------------------------------------------------------------------------------------
+# --- Early stopping -------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -173,48 +199,65 @@ def test_early_stopping_keeps_the_best_weights(settings: PretrainConfig, tmp_pat
     reverse = tmp_path / "heldout.txt"
     lines = settings.corpus[0].read_text().splitlines()
     reverse.write_text("".join(" ".join(reversed(line.split())) + "\n" for line in lines))
-    settings = replace(settings, dropout=0.0, heldout=(reverse,), patience=3, evaluate_every=2, epochs=30)
+    settings = replace(
+        settings, dropout=0.0, heldout=(reverse,), patience=3, evaluate_every=2, epochs=30
+    )
     report = pretrain(settings)
     means = {event["step"]: event["mean"] for event in events(settings.output, "heldout")}
     best = min(means, key=means.__getitem__)
     assert report.reason == "patience" and report.step == max(means) == best + 3 * 2
-    assert report.heldout is not None and report.heldout.value == pytest.approx(means[best], rel=1e-6)
+    assert report.heldout is not None and report.heldout.value == pytest.approx(
+        means[best], rel=1e-6
+    )
     assert pretrain(settings).step == max(means)  # a finished run is not continued
-    with pytest.raises(ValueError, match=r"another run \(heldout differ\)"):  # whose values could not be compared
+    with pytest.raises(
+        ValueError, match=r"another run \(heldout differ\)"
+    ):  # whose values could not be compared
         pretrain(replace(settings, heldout=settings.corpus))
 
 
-# --- Divergence -------------------------------------------------------------------------------------------------------
+# --- Divergence -----------------------------------------------------------------------------------
 
 
 def diverging(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[Trainer], bool]) -> None:
     """The losses of steps after which `is_bad` are five nats higher."""
     train_step = Trainer.train_step
-    monkeypatch.setattr(Trainer, "train_step", lambda trainer: train_step(trainer) + 5 * is_bad(trainer))
+    monkeypatch.setattr(
+        Trainer, "train_step", lambda trainer: train_step(trainer) + 5 * is_bad(trainer)
+    )
 
 
 @pytest.mark.slow
 def test_a_run_that_diverges_goes_back_with_half_the_rate(
     settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From step 40 on, until the rate is a quarter; a snapshot from which it diverges again is given up."""
+    """From step 40 on, until the rate is a quarter; a snapshot from which it diverges again is
+    given up.
+    """
     diverging(monkeypatch, lambda trainer: trainer.step > 39 and trainer.rate_factor > 0.25)
     assert pretrain(settings).step == 70
     diverged = events(settings.output, "diverged")
     assert [event["rate_factor"] for event in diverged] == [0.5, 0.25]
     assert [event["restored"] for event in diverged] == [33, 22]
-    assert all(40 < event["step"] < 44 for event in diverged)  # the smoothed loss rises within a few steps
-    assert "step 43: the loss diverged; training goes on from step 22 with the " in capsys.readouterr().out
+    assert all(
+        40 < event["step"] < 44 for event in diverged
+    )  # the smoothed loss rises within a few steps
+    assert (
+        "step 43: the loss diverged; training goes on from step 22 with the "
+        in capsys.readouterr().out
+    )
     rates = {event["step"]: event["learning_rate"] for event in events(settings.output, "train")}
     assert rates[70] == pytest.approx(0.25 * 0.002 * 0.05, rel=0.1)
 
 
-# --- Whole runs --------------------------------------------------------------------------------------------------
+# --- Whole runs -----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_pretrain_learns_and_logs_events(settings: PretrainConfig) -> None:
-    settings = replace(settings, epochs=8, dropout=0.0, heldout=settings.corpus, evaluate_every=60, log_every=20)
+    settings = replace(
+        settings, epochs=8, dropout=0.0, heldout=settings.corpus, evaluate_every=60, log_every=20
+    )
     settings = replace(settings, tokenizer="whitespace-1")
     model = load(pretrained(settings))
     start_event, ended = (events(settings.output, kind)[0] for kind in ("start", "end"))
@@ -222,32 +265,57 @@ def test_pretrain_learns_and_logs_events(settings: PretrainConfig) -> None:
     report = check_corpus(settings.corpus)
     assert (report.sentences, report.words) == (NUM_SENTENCES, NUM_SENTENCES * WORDS_PER_SENTENCE)
     assert (start_event["sentences"], start_event["words"]) == (report.sentences, report.words)
-    assert start_event["total_steps"] == int(8 * 700 / 20)  # the stream has 700 positions, a step reads 20
+    assert start_event["total_steps"] == int(
+        8 * 700 / 20
+    )  # the stream has 700 positions, a step reads 20
     assert [event["step"] for event in heldout] == [60, 120, 180, 240]
     assert heldout[0]["mean"] > heldout[-1]["mean"] > ended["mean"]
     for direction in ("forward", "backward"):
-        assert POSSIBLE_SENTENCES ** (1 / 7) < ended[direction] < 5  # 7 predictions per sentence, 13 words
+        assert (
+            POSSIBLE_SENTENCES ** (1 / 7) < ended[direction] < 5
+        )  # 7 predictions per sentence, 13 words
     assert ended["sentences"] == NUM_SENTENCES
     for loss in ("loss_forward", "loss_backward"):
         assert train[0][loss] > train[-1][loss]
     assert all(event["words_per_second"] > 0 and event["seconds_left"] >= 0 for event in train)
     assert all(event["processor_seconds"] > 0 for event in train)
     assert train[-1]["seconds_left"] == 0
-    assert model.tokenizer == "whitespace-1" and model.vocab == Vocab.read(settings.output / "vocab.txt")
+    assert model.tokenizer == "whitespace-1" and model.vocab == Vocab.read(
+        settings.output / "vocab.txt"
+    )
     assert f"{ended['mean']:.2f}" in model.card
 
 
 @pytest.mark.slow
-def test_pretrain_starts_from_the_weights_and_vocabulary_of_a_model(settings: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_starts_from_the_weights_and_vocabulary_of_a_model(
+    settings: PretrainConfig, tmp_path: Path
+) -> None:
     first = pretrained(replace(settings, tokenizer="whitespace-1", seed=1))
-    still = {"recipe": "muon", "schedule": "constant", "learning_rate": 1e-30, "max_words": 100, "config": None}
+    still = {
+        "recipe": "muon",
+        "schedule": "constant",
+        "learning_rate": 1e-30,
+        "max_words": 100,
+        "config": None,
+    }
     (tmp_path / "heldout.txt").write_text("the cat likes a dog .\na hen .\n")
     heldout = *settings.corpus, tmp_path / "heldout.txt"
-    more = replace(settings, output=tmp_path / "more", initial_model=str(first), vocab_size=5, heldout=heldout, **still)
+    more = replace(
+        settings,
+        output=tmp_path / "more",
+        initial_model=str(first),
+        vocab_size=5,
+        heldout=heldout,
+        **still,
+    )
     before, after = load(first), load(pretrained(more))
     total = evaluate(heldout, after, tokenize=False).total
     assert events(more.output, "end")[0]["mean"] == pytest.approx(total.value, rel=1e-6)
-    assert after.vocab == before.vocab and after.tokenizer == "whitespace-1" and str(first) in after.card
+    assert (
+        after.vocab == before.vocab
+        and after.tokenizer == "whitespace-1"
+        and str(first) in after.card
+    )
     for name, weight in before.bilm.state_dict().items():
         assert torch.allclose(after.bilm.state_dict()[name], weight, rtol=1e-6), name
     assert torch.allclose(after.softmax.weight, before.softmax.weight, rtol=1e-6)  # type: ignore[union-attr]
@@ -258,20 +326,34 @@ def test_pretrain_starts_from_the_weights_and_vocabulary_of_a_model(settings: Pr
             pretrain(replace(more, max_words=200, **changes))
 
 
-def test_pretrain_on_raw_text_equals_that_on_its_tokenized_sentences(settings: PretrainConfig, tmp_path: Path) -> None:
+def test_pretrain_on_raw_text_equals_that_on_its_tokenized_sentences(
+    settings: PretrainConfig, tmp_path: Path
+) -> None:
     paragraph = "Mr. Fox didn't see the hen. The hen, which saw Mr. Fox, ran!\n"
     (tmp_path / "raw.txt").write_text(paragraph * 20)
     tokenized = "Mr. Fox did n't see the hen .\nThe hen , which saw Mr. Fox , ran !\n"
     (tmp_path / "tokenized.txt").write_text(tokenized * 20)
     short = replace(settings, max_words=100)
     raw, same = (
-        load(pretrained(replace(short, corpus=(tmp_path / name,), tokenize=tokenize, output=tmp_path / str(tokenize))))
+        load(
+            pretrained(
+                replace(
+                    short,
+                    corpus=(tmp_path / name,),
+                    tokenize=tokenize,
+                    output=tmp_path / str(tokenize),
+                )
+            )
+        )
         for name, tokenize in (("raw.txt", True), ("tokenized.txt", False))
     )
     assert (raw.tokenizer, same.tokenizer) == ("english-1", None)
     assert (raw.language, same.language) == ("en", None)
     assert raw.vocab == same.vocab
-    assert all(torch.equal(tensor, same.bilm.state_dict()[name]) for name, tensor in raw.bilm.state_dict().items())
+    assert all(
+        torch.equal(tensor, same.bilm.state_dict()[name])
+        for name, tensor in raw.bilm.state_dict().items()
+    )
 
 
 @pytest.mark.parametrize("is_prepared", [True, False])
@@ -279,25 +361,42 @@ def test_a_model_records_the_language_by_which_text_is_split(
     settings: PretrainConfig, tmp_path: Path, is_prepared: bool
 ) -> None:
     raw = tmp_path / "raw.txt"
-    raw.write_text("Der 3. Oktober ist ein Feiertag. Er geht.\n" * 20)  # English rules end a sentence after "3."
+    raw.write_text(
+        "Der 3. Oktober ist ein Feiertag. Er geht.\n" * 20
+    )  # English rules end a sentence after "3."
     if is_prepared:
-        prepare([raw], tmp_path / "shards", language="de", processes=1, drop_duplicates="none", drop_paragraphs=False)
-    corpus = {"corpus": (tmp_path / "shards",)} if is_prepared else {"corpus": (raw,), "language": "de"}
+        prepare(
+            [raw],
+            tmp_path / "shards",
+            language="de",
+            processes=1,
+            drop_duplicates="none",
+            drop_paragraphs=False,
+        )
+    corpus = (
+        {"corpus": (tmp_path / "shards",)} if is_prepared else {"corpus": (raw,), "language": "de"}
+    )
     german = replace(settings, heldout=(raw,), tokenize=True, max_words=100, **corpus)
     model = load(pretrained(german))
     assert (model.tokenizer, model.language) == ("words-1", "de") and "language: de" in model.card
     (logged,), total = events(german.output, "end"), evaluate([raw], model).total
-    assert total.sentences == logged["sentences"] == 40 and total.value == pytest.approx(logged["mean"], rel=1e-6)
+    assert total.sentences == logged["sentences"] == 40 and total.value == pytest.approx(
+        logged["mean"], rel=1e-6
+    )
     assert evaluate([raw], replace(model, language=None)).total.sentences == 60
-    tuned = FinetuneConfig((raw,), tmp_path / "tuned", model=str(german.output / "model"), max_words=10, threads=1)
+    tuned = FinetuneConfig(
+        (raw,), tmp_path / "tuned", model=str(german.output / "model"), max_words=10, threads=1
+    )
     assert load(finetune(tuned).model).language == "de"
 
 
-# --- Before training ----------------------------------------------------------------------------------------------
+# --- Before training ------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore:.*is read as raw text, but looks tokenized")
-def test_what_cannot_be_trained_is_refused_before_the_training(settings: PretrainConfig, tmp_path: Path) -> None:
+def test_what_cannot_be_trained_is_refused_before_the_training(
+    settings: PretrainConfig, tmp_path: Path
+) -> None:
     for name, content in {"bad": b"fine\nnot \xff\n", "raw": b"The cat sees.\n" * 50}.items():
         (tmp_path / name).write_bytes(content)
     prepare([tmp_path / "raw"], tmp_path / "shards")

@@ -1,4 +1,6 @@
-"""Pretraining on several processes: the loss, the model and the snapshots of one process, but for rounding."""
+"""Pretraining on several processes: the loss, the model and the snapshots of one process, but for
+rounding.
+"""
 
 import json
 import socket
@@ -19,18 +21,42 @@ from elmokit.train.processes import Processes, joined_processes
 pytestmark = pytest.mark.any_backend
 
 BATCH, UNROLL = 7, 8
-OPTIONS = ["--preset", "tiny", "--batch-size", str(BATCH), "--unroll-steps", str(UNROLL), "--num-samples", "6"]
+OPTIONS = [
+    "--preset",
+    "tiny",
+    "--batch-size",
+    str(BATCH),
+    "--unroll-steps",
+    str(UNROLL),
+    "--num-samples",
+    "6",
+]
 OPTIONS += ["--min-count", "1", "--no-tokenize", "--dropout", "0"]
-OPTIONS += ["--fresh-starts", "0.2", "--dtype", "float32", "--log-every", "1", "--device", "cpu", "--threads", "1"]
+OPTIONS += [
+    "--fresh-starts",
+    "0.2",
+    "--dtype",
+    "float32",
+    "--log-every",
+    "1",
+    "--device",
+    "cpu",
+    "--threads",
+    "1",
+]
 OPTIONS += ["--schedule", "constant", "--recipe", "modern", "--evaluate-every", "60"]
 
 
 def test_every_row_of_a_batch_is_computed_once() -> None:
     for count in (1, 2, 3, 7):
-        assert [row for rank in range(count) for row in range(7)[Processes(rank, count).rows(7)]] == list(range(7))
+        assert [
+            row for rank in range(count) for row in range(7)[Processes(rank, count).rows(7)]
+        ] == list(range(7))
 
 
-@pytest.mark.parametrize(("device", "backend", "own"), [("cpu", "gloo", "cpu"), (None, "nccl", "cuda:1")])
+@pytest.mark.parametrize(
+    ("device", "backend", "own"), [("cpu", "gloo", "cpu"), (None, "nccl", "cuda:1")]
+)
 def test_processes_join_on_the_device_of_the_settings(
     device: str | None, backend: str, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,16 +64,21 @@ def test_processes_join_on_the_device_of_the_settings(
     backends: list[str] = []
     for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(dist, "init_process_group", lambda backend, timeout: backends.append(backend))
+    monkeypatch.setattr(
+        dist, "init_process_group", lambda backend, timeout: backends.append(backend)
+    )
     for name, value in {"get_rank": 1, "get_world_size": 2, "destroy_process_group": None}.items():
         monkeypatch.setattr(dist, name, lambda value=value: value)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    monkeypatch.setattr("elmokit.train.processes.pick_device", lambda name: torch.device(name or "cuda:0"))
+    monkeypatch.setattr(
+        "elmokit.train.processes.pick_device", lambda name: torch.device(name or "cuda:0")
+    )
     with joined_processes(device) as processes:
         assert (processes, backends) == (Processes(1, 2, torch.device(own)), [backend])
 
 
-# Several runs in one launch, as starting processes takes long: each with a store of its own, at one of the ports.
+# Several runs in one launch, as starting processes takes long: each with a store of its own, at one
+# of the ports.
 PROGRAM = """
 import json, os, sys
 from elmokit.cli import main
@@ -77,15 +108,30 @@ def command(corpus: Path, name: str, encoder: str, steps: int, *options: str) ->
     config = write_config(encoder, corpus.with_name(f"{encoder}.json"))
     words = round(steps * BATCH * UNROLL * WORDS_PER_SENTENCE / (WORDS_PER_SENTENCE + 1))
     return [
-        "pretrain", "--corpus", str(corpus), "--heldout", str(corpus), "--output", str(corpus.with_name(name)),
-        "--config", str(config), "--max-words", str(words), *OPTIONS, *options,
-    ]  # fmt: skip
+        "pretrain",
+        "--corpus",
+        str(corpus),
+        "--heldout",
+        str(corpus),
+        "--output",
+        str(corpus.with_name(name)),
+        "--config",
+        str(config),
+        "--max-words",
+        str(words),
+        *OPTIONS,
+        *options,
+    ]
 
 
 @pytest.fixture(scope="module")
 def runs_of_two(corpus: Path) -> Path:
-    """The directory of runs that two processes made: of each encoder; and with dropout, at once and resumed."""
-    commands = [command(corpus, f"two-{name}", name, steps, *more) for name, (steps, more) in CASES.items()]
+    """The directory of runs that two processes made: of each encoder; and with dropout, at once and
+    resumed.
+    """
+    commands = [
+        command(corpus, f"two-{name}", name, steps, *more) for name, (steps, more) in CASES.items()
+    ]
     for name, ends in (("whole", (12,)), ("resumed", (6, 12))):
         commands += [command(corpus, name, "lstm", steps, "--dropout", "0.5") for steps in ends]
     sockets = [socket.create_server(("localhost", 0)) for _ in commands]
@@ -94,7 +140,10 @@ def runs_of_two(corpus: Path) -> Path:
         each.close()
     corpus.with_name("program.py").write_text(PROGRAM)
     launched = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    launched += [str(corpus.with_name("program.py")), json.dumps(list(zip(ports, commands, strict=True)))]
+    launched += [
+        str(corpus.with_name("program.py")),
+        json.dumps(list(zip(ports, commands, strict=True))),
+    ]
     found = subprocess.run(launched, capture_output=True, text=True, timeout=300)
     assert found.returncode == 0, found.stderr[-3000:]
     return corpus.parent
@@ -104,11 +153,15 @@ def losses(output: Path) -> np.ndarray:
     """The losses of both directions at every step, in the order of the log."""
     events = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
     names = [name for name in ("loss_forward", "loss_backward", "loss_masked") if name in events[1]]
-    return np.array([[event[name] for name in names] for event in events if event["event"] == "train"])
+    return np.array(
+        [[event[name] for name in names] for event in events if event["event"] == "train"]
+    )
 
 
 @pytest.mark.slow
-def test_two_processes_have_the_losses_of_one_which_may_go_on(runs_of_two: Path, corpus: Path) -> None:
+def test_two_processes_have_the_losses_of_one_which_may_go_on(
+    runs_of_two: Path, corpus: Path
+) -> None:
     for encoder, (steps, more) in CASES.items():
         if encoder == "lstm":
             steps += 6

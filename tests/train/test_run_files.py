@@ -9,18 +9,28 @@ import pytest
 import torch
 
 from elmokit.train.loop import Tracker, read_events, training_records
-from elmokit.train.trainer import Snapshot, latest_snapshot, read_snapshot, remove_latest_snapshot, write_snapshot
+from elmokit.train.trainer import (
+    Snapshot,
+    latest_snapshot,
+    read_snapshot,
+    remove_latest_snapshot,
+    write_snapshot,
+)
 
 pytestmark = pytest.mark.any_backend
 
 
 def write_steps(directory: Path, *steps: int, keep: int = 2) -> Path:
     for step in steps:
-        path = write_snapshot(directory, step, Snapshot({"a.x": torch.full((9,), step)}, {"step": step}), keep)
+        path = write_snapshot(
+            directory, step, Snapshot({"a.x": torch.full((9,), step)}, {"step": step}), keep
+        )
     return path
 
 
-def test_write_snapshot_keeps_only_the_latest_and_none_of_a_way_that_was_given_up(tmp_path: Path) -> None:
+def test_write_snapshot_keeps_only_the_latest_and_none_of_a_way_that_was_given_up(
+    tmp_path: Path,
+) -> None:
     assert latest_snapshot(tmp_path) is None
     write_steps(tmp_path, 5, 10, 15, 100)
     assert sorted(os.listdir(tmp_path)) == ["step-00000015", "step-00000100"]
@@ -38,7 +48,8 @@ def test_read_snapshot_finds_any_change_of_its_files(tmp_path: Path, name: str) 
     path = write_steps(tmp_path, 1)
     whole = (path / name).read_bytes()
     flipped = (
-        [*whole[:place], whole[place] ^ 1 << place % 8, *whole[place + 1 :]] for place in range(0, len(whole), 3)
+        [*whole[:place], whole[place] ^ 1 << place % 8, *whole[place + 1 :]]
+        for place in range(0, len(whole), 3)
     )
     for damaged in (*map(bytes, flipped), whole[:-3], b"", None):
         (path / name).unlink() if damaged is None else (path / name).write_bytes(damaged)
@@ -51,7 +62,9 @@ def test_read_snapshot_finds_any_change_of_its_files(tmp_path: Path, name: str) 
 def write(directory: Path, *events: tuple[str, int]) -> bytes:
     with closing(Tracker(directory)) as tracker:
         for kind, step in events:
-            tracker.event(kind, step, loss=step / 3 if step else float("nan"), note="naïve")  # which JSON lacks
+            tracker.event(
+                kind, step, loss=step / 3 if step else float("nan"), note="naïve"
+            )  # which JSON lacks
     return (directory / "log.jsonl").read_bytes()
 
 
@@ -71,13 +84,20 @@ def test_reading_keeps_the_last_event_of_a_repeated_step(tmp_path: Path) -> None
     # Killed after step 30, resumed from 20: step 30 then took half as long.
     with closing(Tracker(tmp_path)) as tracker:
         for kind, step, seconds in (
-            ("start", 0, 0.0), ("train", 10, 2.0), ("train", 20, 1.0), ("train", 30, 4.0), ("resume", 20, 0.0),
-            ("train", 30, 2.0), ("train", 40, 1.0),
-        ):  # fmt: skip
+            ("start", 0, 0.0),
+            ("train", 10, 2.0),
+            ("train", 20, 1.0),
+            ("train", 30, 4.0),
+            ("resume", 20, 0.0),
+            ("train", 30, 2.0),
+            ("train", 40, 1.0),
+        ):
             tracker.event(kind, step, processor_seconds=seconds)
 
     def seconds(**limits: int) -> dict[int, float]:
-        return {each["step"]: each["processor_seconds"] for each in training_records(tmp_path, **limits)}
+        return {
+            each["step"]: each["processor_seconds"] for each in training_records(tmp_path, **limits)
+        }
 
     assert seconds() == {10: 2.0, 20: 1.0, 30: 2.0, 40: 1.0}
     assert seconds(after=20) == {30: 2.0, 40: 1.0}

@@ -1,8 +1,9 @@
 """Change of a word between two corpora, by the vectors of its uses (Kutuzov and Giulianelli 2020).
 
-The average pairwise distance is the mean cosine distance between a use in one corpus and a use in the other; the
-prototype distance is the one between the two mean vectors. Permutation tests tell how likely a distance is by chance:
-the same uses are assigned to two groups of the same sizes at random.
+The average pairwise distance is the mean cosine distance between a use in one corpus and a use in
+the other; the prototype distance is the one between the two mean vectors. Permutation tests tell
+how likely a distance is by chance: the same uses are assigned to two groups of the same sizes at
+random.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from elmokit.embed.embedder import Embedder, resolve_embedder
 class Distance:
     """A cosine distance, and its p-value (None without permutations).
 
-    The p-value is the share of assignments, random ones and the observed one, whose distance is at least as large.
+    The p-value is the share of assignments, random ones and the observed one, whose distance is at
+    least as large.
     """
 
     distance: float
@@ -38,7 +40,8 @@ class WordChange:
     Attributes:
         word: The word.
         uses: Number of sampled uses in the first and in the second corpus.
-        pairwise: Average pairwise distance (APD); None of a word with fewer than two uses in one of them.
+        pairwise: Average pairwise distance (APD); None of a word with fewer than two uses in one of
+            them.
         prototype: Prototype distance (PRT), or None.
     """
 
@@ -78,8 +81,8 @@ def compare_vectors(
     Args:
         first: The first group, (N, D).
         second: The second group, (M, D).
-        permutations: Random assignments of the vectors to groups of the same sizes, in 8 (N + M) bytes each; 0: no
-            p-values.
+        permutations: Random assignments of the vectors to groups of the same sizes, in 8 (N + M)
+            bytes each; 0: no p-values.
         seed: Seed of the permutations.
 
     Returns:
@@ -88,7 +91,8 @@ def compare_vectors(
     vectors = np.concatenate([first, second]).astype(np.float64)
     random = np.random.default_rng(seed)
     groups = np.zeros((permutations + 1, len(vectors)))  # 1 for the members of the first group
-    # With the observed assignment, number 0, among them, so that no p-value is 0 (Phipson and Smyth 2010).
+    # With the observed assignment, number 0, among them, so that no p-value is 0 (Phipson and Smyth
+    # 2010).
     groups[0, : len(first)] = 1
     for row in groups[1:]:
         row[random.permutation(len(vectors))[: len(first)]] = 1
@@ -127,18 +131,22 @@ def change(
     """Compare the uses of words in two corpora, e.g. of two periods.
 
     Args:
-        words: Words and phrases, each as in `elmokit.senses`: one with several forms is a string with commas, or a list
-            of its own. Or one word, as a string.
-        first: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files, which is streamed; or
-            a directory that `embed_file` wrote with the same model, whose vectors are read.
+        words: Words and phrases, each as in `elmokit.senses`: one with several forms is a string
+            with commas, or a list of its own. Or one word, as a string.
+        first: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files,
+            which is streamed; or a directory that `embed_file` wrote with the same model, whose
+            vectors are read.
         second: Another corpus.
         model: An `Embedder`, or a model as it takes one.
-        layers: Representation, as in `Embedder.embed`, except "all"; None: "top", or the one that is stored.
+        layers: Representation, as in `Embedder.embed`, except "all"; None: "top", or the one that
+            is stored.
         config: Settings of the sampling and of the permutations.
-        tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`, at white space.
+        tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`,
+            at white space.
 
     Returns:
-        The distances, in the order of the words; none of words with fewer than two distinct uses in a corpus.
+        The distances, in the order of the words; none of words with fewer than two distinct uses in
+        a corpus.
 
     Raises:
         ValueError: `layers` is invalid, or stored vectors are of another model or other layers.
@@ -152,7 +160,9 @@ def change(
     words = [words] if isinstance(words, str) else words
     forms = [WordForms.of(word, embedder.tokenize if tokenize else str.split) for word in words]
     changes = []
-    for word, *samples in zip(forms, *(_sampled(forms, corpus, config) for corpus in corpora), strict=True):
+    for word, *samples in zip(
+        forms, *(_sampled(forms, corpus, config) for corpus in corpora), strict=True
+    ):
         counts, distances = (len(samples[0]), len(samples[1])), ()
         if min(counts) > 1:
             pairs = zip(corpora, samples, strict=True)

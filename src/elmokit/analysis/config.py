@@ -43,11 +43,13 @@ class MapConfig:
     max_uses: Annotated[int, AtLeast(3)] = 500
     """Maximum number of occurrences; a random sample if the corpus has more."""
     match_case: bool = False
-    """Match only occurrences with the same case as the word. Otherwise case is ignored in sentences without an exact
-    match."""
+    """Match only occurrences with the same case as the word. Otherwise case is ignored in sentences
+    without an exact match.
+    """
     clusters: Count | None = None
-    """Number of clusters; fewer where fewer occurrences differ (default: from 2 to 5, each with 5 % of the occurrences
-    at least, by the largest silhouette; one where that is low)."""
+    """Number of clusters; fewer where fewer occurrences differ (default: from 2 to 5, each with 5 %
+    of the occurrences at least, by the largest silhouette; one where that is low).
+    """
     seed: CountOrZero = 0
     """Seed of the sampling and the clustering."""
 

@@ -1,4 +1,6 @@
-"""Where a word is looked for: text, whose sentences are embedded, or the vectors that `elmokit embed` wrote of one."""
+"""Where a word is looked for: text, whose sentences are embedded, or the vectors that `elmokit
+embed` wrote of one.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ class Corpus:
     Args:
         path: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files.
         embedder: The model.
-        tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`, at white space.
+        tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`,
+            at white space.
     """
 
     def __init__(self, path: str | Path, embedder: Embedder, tokenize: bool = True) -> None:
@@ -39,13 +42,17 @@ class Corpus:
         return filter(None, (uses_of(word, sentence) for sentence in sentences))
 
     def choose_layers(self, layers: str | int | None) -> str | int:
-        """The representation to use, "top" where None is asked for. ValueError where there are no such vectors."""
+        """The representation to use, "top" where None is asked for. ValueError where there are no
+        such vectors.
+        """
         layers = plain_layers("top" if layers is None else layers)
         layer_weights(self.embedder.model, layers)
         return layers
 
     def vectors(self, uses: Sequence[Use], layers: str | int) -> np.ndarray:
-        """The vectors of uses, (N, 2D), or with "all" every layer that there is of them, (N, L+1, 2D)."""
+        """The vectors of uses, (N, 2D), or with "all" every layer that there is of them, (N, L+1,
+        2D).
+        """
         return vectors_of_uses(uses, self.embedder, layers)
 
 
@@ -81,11 +88,17 @@ class StoredCorpus(Corpus):
         layers = super().choose_layers(self.layers if layers is None else layers)
         weights = [layer_weights(self.embedder.model, each) for each in (layers, self.layers)]
         if not torch.equal(*weights):
-            raise ValueError(f"{self.path} has the layers {self.layers}, not {layers}: embed these, or all")
+            raise ValueError(
+                f"{self.path} has the layers {self.layers}, not {layers}: embed these, or all"
+            )
         return layers
 
     def vectors(self, uses: Sequence[Use], layers: str | int) -> np.ndarray:
-        places = [(self._lines[use.sentence], place) for use in uses for place in range(use.position, use.stop)]
+        places = [
+            (self._lines[use.sentence], place)
+            for use in uses
+            for place in range(use.position, use.stop)
+        ]
         vectors = self.store.word_vectors(*np.array(places).T).astype(np.float32)
         if len(places) > len(uses):  # of phrases the means
             ends = np.cumsum([use.length for use in uses])

@@ -8,10 +8,15 @@ import numpy as np
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> str:
-    """Lines of text with aligned columns, the first to the left and others to the right, and a note in parentheses."""
+    """Lines of text with aligned columns, the first to the left and others to the right, and a note
+    in parentheses.
+    """
     lines = [header, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    texts = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in lines]
+    texts = [
+        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
+        for line in lines
+    ]
     return "\n".join([*texts, f"({note})"] if note else texts)
 
 
@@ -31,7 +36,9 @@ def as_json(value: Any) -> Any:
 
 
 class Report:
-    """The base of results, dataclasses without a `__repr__` of their own, so that a notebook shows the table."""
+    """The base of results, dataclasses without a `__repr__` of their own, so that a notebook shows
+    the table.
+    """
 
     def __repr__(self) -> str:
         return str(self)

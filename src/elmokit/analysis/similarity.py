@@ -1,4 +1,6 @@
-"""Cosine similarities of the uses of a word: between some sentences, and the nearest ones in a corpus."""
+"""Cosine similarities of the uses of a word: between some sentences, and the nearest ones in a
+corpus.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +44,17 @@ class SenseContrast(NamedTuple):
         nearest_other = np.where(~same, cosines, -np.inf).max(axis=1)
         # By more than rounding errors: without dependence on the context, all cosines are 1.
         is_nearer = nearest - nearest_other > 1e-6
-        return SenseContrast(float(cosines[same & pairs].mean()), float(cosines[~same].mean()), int(is_nearer.sum()))
+        return SenseContrast(
+            float(cosines[same & pairs].mean()), float(cosines[~same].mean()), int(is_nearer.sum())
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Report):
     """N uses of a word and, by name of the representation, their (N, N) cosine similarities.
 
-    The last `num_other` uses are those in another sense, if any were given; `contrasts` then has how the two senses
-    differ, by name of the representation.
+    The last `num_other` uses are those in another sense, if any were given; `contrasts` then has
+    how the two senses differ, by name of the representation.
     """
 
     word: str
@@ -63,13 +67,24 @@ class Comparison(Report):
         count = len(self.uses)
         numbers = [str(number) for number in range(1, count + 1)]
         parts = [
-            "\n".join(f"{number:>{len(str(count))}}  {use}" for number, use in zip(numbers, self.uses, strict=True))
+            "\n".join(
+                f"{number:>{len(str(count))}}  {use}"
+                for number, use in zip(numbers, self.uses, strict=True)
+            )
         ]
         for name, matrix in self.similarities.items():
-            rows = [[number, *(f"{cosine:.2f}" for cosine in row)] for number, row in zip(numbers, matrix, strict=True)]
+            rows = [
+                [number, *(f"{cosine:.2f}" for cosine in row)]
+                for number, row in zip(numbers, matrix, strict=True)
+            ]
             parts.append(f"{name}\n{table(['', *numbers], rows)}")
         if self.num_other:
-            header = ["mean similarity", "same sense", "other sense", "nearest use has the same sense"]
+            header = [
+                "mean similarity",
+                "same sense",
+                "other sense",
+                "nearest use has the same sense",
+            ]
             rows = [
                 [name, f"{same:.2f}", f"{other:.2f}", f"{nearest} of {count}"]
                 for name, (same, other, nearest) in self.contrasts.items()
@@ -78,15 +93,21 @@ class Comparison(Report):
         return "\n\n".join(parts)
 
 
-def _representations(uses: Sequence[Use], embedder: Embedder, layers: str | int | None) -> dict[str, np.ndarray]:
-    """The vectors to compare, (N, 2D), by the printed name of the representation; sentences are embedded once."""
+def _representations(
+    uses: Sequence[Use], embedder: Embedder, layers: str | int | None
+) -> dict[str, np.ndarray]:
+    """The vectors to compare, (N, 2D), by the printed name of the representation; sentences are
+    embedded once.
+    """
     vectors = vectors_of_uses(uses, embedder, "all" if layers is None else layers)
     if layers not in (None, "all"):
         return {f"layer {layers}" if isinstance(layers, int) else layers: vectors}
     if embedder.num_layers == 1:  # the top layer: a token layer always has others above it
         return {"top layer (contextual)": vectors[:, 0]}
     kinds = ["context-independent", *["contextual"] * (embedder.num_layers - 1)]
-    of_layers = {f"layer {number} ({kind})": vectors[:, number] for number, kind in enumerate(kinds)}
+    of_layers = {
+        f"layer {number} ({kind})": vectors[:, number] for number, kind in enumerate(kinds)
+    }
     if layers is None:
         del of_layers["layer 0 (context-independent)"]
     mix = np.einsum("nld,l->nd", vectors, layer_weights(embedder.model, "mix").numpy())
@@ -104,12 +125,12 @@ def compare(
     """Compute the cosine similarities between the vectors of all uses of a word in some sentences.
 
     Args:
-        word: A word or a phrase ("New York"), or several forms of it ("play,plays,played", or a list); case is ignored
-            in sentences without an exact match.
+        word: A word or a phrase ("New York"), or several forms of it ("play,plays,played", or a
+            list); case is ignored in sentences without an exact match.
         sentences: Strings, which the model's tokenizer splits, or lists of tokens.
         model: An `Embedder`, or a model as it takes one.
-        layers: "all" (every layer, and where there are several the mix), or one representation as in `Embedder.embed`;
-            None: all but layer 0, in which all uses of a word are equal.
+        layers: "all" (every layer, and where there are several the mix), or one representation as
+            in `Embedder.embed`; None: all but layer 0, in which all uses of a word are equal.
         tokenize: Split strings with the model's tokenizer; else at white space.
         other: Sentences in which the word has another sense than in `sentences`.
 
@@ -117,7 +138,8 @@ def compare(
         The similarities; with `other` also the contrast between the senses.
 
     Raises:
-        ValueError: A sentence lacks the word, or there are fewer than two uses (with `other`, in each sense).
+        ValueError: A sentence lacks the word, or there are fewer than two uses (with `other`, in
+            each sense).
     """
     check_list(sentences)
     embedder = resolve_embedder(model)
@@ -128,16 +150,22 @@ def compare(
     num_other = len(uses_in_each(forms, tokens[len(sentences) :]))
     if min(len(uses) - num_other, num_other or 2) < 2:
         of_each = " in each sense" if other else ""
-        raise ValueError(f"a comparison needs at least two uses of {forms.name!r}{of_each}: add another sentence")
-    representations = _representations(uses, embedder, None if layers is None else plain_layers(layers))
+        raise ValueError(
+            f"a comparison needs at least two uses of {forms.name!r}{of_each}: add another sentence"
+        )
+    representations = _representations(
+        uses, embedder, None if layers is None else plain_layers(layers)
+    )
     units = {name: unit_vectors(vectors) for name, vectors in representations.items()}
-    similarities = {name: np.clip(vectors @ vectors.T, -1, 1) for name, vectors in units.items()}  # rounding exceeds 1
+    similarities = {
+        name: np.clip(vectors @ vectors.T, -1, 1) for name, vectors in units.items()
+    }  # rounding exceeds 1
     senses = similarities if num_other else {}
     contrasts = {name: SenseContrast.of(matrix, num_other) for name, matrix in senses.items()}
     return Comparison(forms.name, uses, similarities, num_other, contrasts)
 
 
-# --- Nearest neighbors in a corpus, as of "play" in table 4 of Peters et al. (2018) ----------------------------------
+# --- Nearest neighbors in a corpus, as of "play" in table 4 of Peters et al. (2018) ---------------
 
 BATCH_SENTENCES = 512  # whose vectors are in memory at a time
 
@@ -151,7 +179,9 @@ class Neighbor(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Neighbors(Report):
-    """The query, and the uses nearest to it, nearest first, among those in the sentences that were searched."""
+    """The query, and the uses nearest to it, nearest first, among those in the sentences that were
+    searched.
+    """
 
     query: Use
     nearest: list[Neighbor]
@@ -159,7 +189,9 @@ class Neighbors(Report):
 
     def __str__(self) -> str:
         lines = [f"{similarity:5.3f}  {use}" for similarity, use in self.nearest]
-        return "\n".join([f"       {self.query}", *lines, f"({self.sentences_searched} sentences searched)"])
+        return "\n".join(
+            [f"       {self.query}", *lines, f"({self.sentences_searched} sentences searched)"]
+        )
 
 
 def nearest_uses(
@@ -174,8 +206,8 @@ def nearest_uses(
 
     Args:
         query: The use to search for.
-        uses: The uses in each sentence, read some hundred sentences at a time. Those in the sentence of the query are
-            left out, and repeated ones are returned once.
+        uses: The uses in each sentence, read some hundred sentences at a time. Those in the
+            sentence of the query are left out, and repeated ones are returned once.
         embedder: The model.
         layers: Representation, as in `Embedder.embed`, except "all".
         config: How many neighbors to search for, in how many sentences.
@@ -192,9 +224,12 @@ def nearest_uses(
     searched = 0
     while batch := list(islice(sentences, BATCH_SENTENCES)):
         searched += len(batch)
-        in_batch = [use for of_sentence in batch for use in of_sentence if use.sentence != query.sentence]
+        in_batch = [
+            use for of_sentence in batch for use in of_sentence if use.sentence != query.sentence
+        ]
         if in_batch:
-            # Rounded, so that rounding errors, which depend on the batch, do not rank equal vectors.
+            # Rounded, so that rounding errors, which depend on the batch, do not rank equal
+            # vectors.
             cosines = (unit_vectors(vectors_of(in_batch)) @ query_vector).round(6)
             best |= zip(in_batch, cosines.tolist(), strict=True)
             # The sort is stable: of equal cosines the first in the corpus stays first.
@@ -211,29 +246,31 @@ def neighbors(
     config: SearchConfig | None = None,
     tokenize: bool = True,
 ) -> Neighbors:
-    """Find the uses of a word in a corpus whose vectors are nearest to that of its first use in `sentence`.
+    """Find the uses of a word in a corpus whose vectors are nearest to that of its first use in
+    `sentence`.
 
-    Text is streamed, and only sentences with the word are embedded (every sentence with `any_word`). Of stored vectors,
-    only those of the word are read.
+    Text is streamed, and only sentences with the word are embedded (every sentence with
+    `any_word`). Of stored vectors, only those of the word are read.
 
     Args:
         word: As in `compare`.
         sentence: A sentence with the use to search for.
-        corpus: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files; or a directory that
-            `embed_file` wrote with the same model. Uses in the query sentence are left out, and repeated sentences are
-            returned once.
+        corpus: Text (plain, .gz or .zst) with one sentence per line, or a directory of such files;
+            or a directory that `embed_file` wrote with the same model. Uses in the query sentence
+            are left out, and repeated sentences are returned once.
         model: An `Embedder`, or a model as it takes one.
-        layers: Representation, as in `Embedder.embed`, except "all"; None: "top", or the one that is stored.
+        layers: Representation, as in `Embedder.embed`, except "all"; None: "top", or the one that
+            is stored.
         config: How many neighbors to search for, and where.
-        tokenize: Split the sentence and raw lines with the model's tokenizer; else, and lines of `elmokit prepare`, at
-            white space.
+        tokenize: Split the sentence and raw lines with the model's tokenizer; else, and lines of
+            `elmokit prepare`, at white space.
 
     Returns:
         The neighbors.
 
     Raises:
-        ValueError: `sentence` lacks the word, no other sentence in the corpus has it, or the stored vectors are of
-            another model or other layers.
+        ValueError: `sentence` lacks the word, no other sentence in the corpus has it, or the stored
+            vectors are of another model or other layers.
         FileNotFoundError: There is no such corpus.
     """
     config = config or SearchConfig()
@@ -247,7 +284,9 @@ def neighbors(
         result = _nearest_words(query, opened, layers, config.count)
     else:
         uses = opened.uses(None if config.any_word else forms)
-        result = nearest_uses(query, uses, embedder, layers, config, partial(opened.vectors, layers=layers))
+        result = nearest_uses(
+            query, uses, embedder, layers, config, partial(opened.vectors, layers=layers)
+        )
     if not result.nearest:
         searched = "" if config.any_word else f" with the word {forms.name!r}"
         raise ValueError(f"{corpus} has no other sentence{searched}: try another corpus")

@@ -1,4 +1,6 @@
-"""Uses of a word in tokenized sentences and in text files, their vectors, and those of annotated sentences."""
+"""Uses of a word in tokenized sentences and in text files, their vectors, and those of annotated
+sentences.
+"""
 
 import re
 import warnings
@@ -24,7 +26,9 @@ WORDS_AROUND = 200  # a sentence may be a whole document, which each use in it w
 
 
 class Use(NamedTuple):
-    """An occurrence of a word, or of a phrase of `length` words: a tokenized sentence and its position, from 0."""
+    """An occurrence of a word, or of a phrase of `length` words: a tokenized sentence and its
+    position, from 0.
+    """
 
     sentence: tuple[str, ...]
     position: int
@@ -46,7 +50,9 @@ class Use(NamedTuple):
         return " ".join(self.words)
 
     def __str__(self) -> str:
-        return " ".join([*self.sentence[: self.position], f"[{self.word}]", *self.sentence[self.stop :]])
+        return " ".join(
+            [*self.sentence[: self.position], f"[{self.word}]", *self.sentence[self.stop :]]
+        )
 
     def window(self, around: int) -> "Use":
         """The use with its sentence shortened to at most `around` words on each side."""
@@ -54,7 +60,9 @@ class Use(NamedTuple):
         return Use(self.sentence[start : self.stop + around], self.position - start, self.length)
 
     def to_json(self) -> dict[str, Any]:
-        """Up to `WORDS_AROUND` words on either side of the use, its position among them, and its number of words."""
+        """Up to `WORDS_AROUND` words on either side of the use, its position among them, and its
+        number of words.
+        """
         words, position, length = self.window(WORDS_AROUND)
         return {"words": list(words), "position": position, "length": length}
 
@@ -76,12 +84,18 @@ class WordForms:
         """From what a user gives.
 
         Args:
-            word: A word or phrase, several forms separated by commas, or a list of forms (which may have commas).
-            split: The tokenizer of the text. A form is looked for as it splits it, and as it is between white space.
+            word: A word or phrase, several forms separated by commas, or a list of forms (which may
+                have commas).
+            split: The tokenizer of the text. A form is looked for as it splits it, and as it is
+                between white space.
         """
         if isinstance(word, WordForms):
             return word
-        texts = ([text for text in FORM_SEPARATOR.split(word) if text] or [word]) if isinstance(word, str) else word
+        texts = (
+            ([text for text in FORM_SEPARATOR.split(word) if text] or [word])
+            if isinstance(word, str)
+            else word
+        )
         forms = {tuple(way(text)) for text in texts for way in (str.split, split)}
         return WordForms(word if isinstance(word, str) else texts[0], frozenset(forms - {()}))
 
@@ -96,12 +110,16 @@ def read_lemmas(table: Path) -> dict[str, list[str]]:
         if line.strip():
             form, _, lemma = line.strip().partition("\t")
             if not lemma or "\t" in lemma:
-                raise ValueError(f"{table} must have a form, a tab and its lemma on each line, not {line[:60]!r}")
+                raise ValueError(
+                    f"{table} must have a form, a tab and its lemma on each line, not {line[:60]!r}"
+                )
             forms.setdefault(lemma, [lemma]).append(form)
     return forms
 
 
-def _runs(sentence: tuple[str, ...], words: Sequence[str], forms: Collection[tuple[str, ...]]) -> list[Use]:
+def _runs(
+    sentence: tuple[str, ...], words: Sequence[str], forms: Collection[tuple[str, ...]]
+) -> list[Use]:
     """The places of forms among words, from left to right, at each the longest."""
     first, longest = {form[0] for form in forms}, max(map(len, forms), default=0)
     uses, stop = [], 0
@@ -115,7 +133,8 @@ def _runs(sentence: tuple[str, ...], words: Sequence[str], forms: Collection[tup
 
 
 def uses_of(word: Word | None, sentence: Sequence[str]) -> list[Use]:
-    """The uses of a word in a tokenized sentence: exact matches, or if there are none, matches regardless of case.
+    """The uses of a word in a tokenized sentence: exact matches, or if there are none, matches
+    regardless of case.
 
     Those of every word, if `word` is None.
     """
@@ -125,7 +144,9 @@ def uses_of(word: Word | None, sentence: Sequence[str]) -> list[Use]:
     forms = WordForms.of(word).forms
     if exact := _runs(words, words, forms):
         return exact
-    return _runs(words, list(map(str.lower, words)), {tuple(map(str.lower, form)) for form in forms})
+    return _runs(
+        words, list(map(str.lower, words)), {tuple(map(str.lower, form)) for form in forms}
+    )
 
 
 def uses_in_each(word: Word, sentences: Sequence[Sequence[str]]) -> list[Use]:
@@ -135,7 +156,9 @@ def uses_in_each(word: Word, sentences: Sequence[Sequence[str]]) -> list[Use]:
         in_sentence = uses_of(word, sentence)
         if not in_sentence:
             name = WordForms.of(word).name
-            raise ValueError(f"sentence {number} has no word {name!r}; its words are: {' | '.join(sentence)}")
+            raise ValueError(
+                f"sentence {number} has no word {name!r}; its words are: {' | '.join(sentence)}"
+            )
         uses += in_sentence
     return uses
 
@@ -153,51 +176,77 @@ def sentences_with(
     """Stream the tokenized sentences of text files in which one of some words may occur.
 
     Args:
-        words: The words; lines that contain no form of them, in any case, are skipped. None: every sentence.
+        words: The words; lines that contain no form of them, in any case, are skipped. None: every
+            sentence.
         files: Text files with one sentence per line.
         embedder: The embedder whose tokenizer splits raw lines.
-        tokenize: Split raw lines with the tokenizer; else, and lines of `elmokit prepare`, at white space.
+        tokenize: Split raw lines with the tokenizer; else, and lines of `elmokit prepare`, at white
+            space.
         tokenizers: The tokenizer of each file, by `file_tokenizers`; None: look for them.
         progress: Show a progress bar.
-        on_line: Called for every line, also skipped ones; an exception that it raises ends the search.
+        on_line: Called for every line, also skipped ones; an exception that it raises ends the
+            search.
     """
     if tokenizers is None:
         tokenizers = file_tokenizers(files, embedder.model.tokenizer, tokenize)
-    lowered = [[INVISIBLE.sub("", part.lower()) for part in form] for word in words or () for form in word.forms]
+    lowered = [
+        [INVISIBLE.sub("", part.lower()) for part in form]
+        for word in words or ()
+        for form in word.forms
+    ]
     for file, tokenizer in zip(files, tokenizers, strict=True):
-        for line in ProgressBar(read_lines(file), "search", unit=" sentences", unit_scale=True, disable=not progress):
+        for line in ProgressBar(
+            read_lines(file), "search", unit=" sentences", unit_scale=True, disable=not progress
+        ):
             if on_line is not None:
                 on_line()
-            # The tokenizer takes most of the time. It may remove invisible characters from words, as soft hyphens.
+            # The tokenizer takes most of the time. It may remove invisible characters from words,
+            # as soft hyphens.
             text = INVISIBLE.sub("", line.lower())
             if words is None or any(all(part in text for part in form) for form in lowered):
                 yield tuple(tokenizer.tokenize(line))
 
 
 def uses_in_files(
-    word: Word | None, files: Sequence[Path], embedder: Embedder, tokenize: bool = True, **options: Any
+    word: Word | None,
+    files: Sequence[Path],
+    embedder: Embedder,
+    tokenize: bool = True,
+    **options: Any,
 ) -> Iterator[list[Use]]:
-    """Stream the uses of a word in each sentence of text files that has any; arguments as in `sentences_with`.
+    """Stream the uses of a word in each sentence of text files that has any; arguments as in
+    `sentences_with`.
 
     The word is matched as in `uses_of`; None: every word.
     """
-    forms = None if word is None else WordForms.of(word, embedder.tokenize if tokenize else str.split)
-    sentences = sentences_with(None if forms is None else [forms], files, embedder, tokenize, **options)
+    forms = (
+        None if word is None else WordForms.of(word, embedder.tokenize if tokenize else str.split)
+    )
+    sentences = sentences_with(
+        None if forms is None else [forms], files, embedder, tokenize, **options
+    )
     return filter(None, (uses_of(forms, sentence) for sentence in sentences))
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Scale vectors (..., 2D) to unit length, so that dot products are cosines; zero vectors stay zero."""
+    """Scale vectors (..., 2D) to unit length, so that dot products are cosines; zero vectors stay
+    zero.
+    """
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 def vectors_of_uses(
-    uses: Sequence[Use], embedder: Embedder, layers: str | int, check: Callable[[], None] | None = None
+    uses: Sequence[Use],
+    embedder: Embedder,
+    layers: str | int,
+    check: Callable[[], None] | None = None,
 ) -> np.ndarray:
-    """Vectors of uses, (N, 2D), or with "all" every layer of each, (N, L+1, 2D); of a phrase the mean of its words.
+    """Vectors of uses, (N, 2D), or with "all" every layer of each, (N, L+1, 2D); of a phrase the
+    mean of its words.
 
-    Each distinct sentence is embedded once. `check` is called after each batch of sentences; an exception that it
-    raises ends the computation. Warns with a TruncationWarning if words are longer than the model reads.
+    Each distinct sentence is embedded once. `check` is called after each batch of sentences; an
+    exception that it raises ends the computation. Warns with a TruncationWarning if words are
+    longer than the model reads.
     """
     numbers_in: dict[tuple[str, ...], list[int]] = {}
     for number, use in enumerate(uses):
@@ -211,7 +260,9 @@ def vectors_of_uses(
         for embedding, numbers in zip(batch, remaining, strict=False):
             for number in numbers:
                 use = uses[number]
-                vectors[number] = embedding[..., use.position : use.stop, :].mean(axis=-2)  # a new array
+                vectors[number] = embedding[..., use.position : use.stop, :].mean(
+                    axis=-2
+                )  # a new array
     if truncated:
         message = truncation_in(sentences, embedder.count_truncated, embedder.word_limit)
         warnings.warn(message, TruncationWarning, stacklevel=3)
@@ -221,8 +272,8 @@ def vectors_of_uses(
 class UseSample:
     """A uniform random sample of the distinct ones among uses that are added one by one.
 
-    It keeps the uses with the smallest hashes of seed and use. The sample does not depend on the order of the uses, nor
-    on how often one is repeated; memory holds twice the sample at most.
+    It keeps the uses with the smallest hashes of seed and use. The sample does not depend on the
+    order of the uses, nor on how often one is repeated; memory holds twice the sample at most.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -233,7 +284,9 @@ class UseSample:
     def add(self, use: Use) -> None:
         """Add a use. A repeated one is counted, but kept once."""
         self.count += 1
-        self._kept.setdefault(blake2b(repr((self.seed, *use)).encode(), digest_size=16).digest(), use)
+        self._kept.setdefault(
+            blake2b(repr((self.seed, *use)).encode(), digest_size=16).digest(), use
+        )
         if len(self._kept) > 2 * self.size:
             self._kept = self._smallest()
 
@@ -255,7 +308,7 @@ def sample_uses(uses: Iterable[Use], size: int, seed: int) -> tuple[list[Use], i
     return sample.uses, sample.count
 
 
-# --- All layers of annotated sentences -------------------------------------------------------------------------------
+# --- All layers of annotated sentences ------------------------------------------------------------
 
 Item = TypeVar("Item")
 
@@ -266,18 +319,19 @@ def all_layers(
     embedder: Embedder,
     state: StatePolicy | None = None,
 ) -> Iterator[tuple[Item, np.ndarray]]:
-    """Pair each annotated sentence with all layers of its words; memory holds one batch of sentences at a time.
+    """Pair each annotated sentence with all layers of its words; memory holds one batch of
+    sentences at a time.
 
     Args:
         items: Annotated sentences of any type.
         words_of: Returns the T tokens of an item.
         embedder: The model.
-        state: Initial state of a sentence: "zeros", "warm", or "carry" (the final state of the sentence before);
-            the model's policy by default.
+        state: Initial state of a sentence: "zeros", "warm", or "carry" (the final state of the
+            sentence before); the model's policy by default.
 
     Yields:
-        The items in order, each with its layers, (L+1, T, 2D) float32. Words longer than the model reads are counted in
-        a TruncationWarning at the end.
+        The items in order, each with its layers, (L+1, T, 2D) float32. Words longer than the model
+        reads are counted in a TruncationWarning at the end.
     """
     pending: deque[Item] = deque()
     truncated = 0
@@ -292,4 +346,6 @@ def all_layers(
         for layers in batch:
             yield pending.popleft(), layers
     if truncated:
-        warnings.warn(f"{truncated} words are too long and are cut", TruncationWarning, stacklevel=2)
+        warnings.warn(
+            f"{truncated} words are too long and are cut", TruncationWarning, stacklevel=2
+        )

@@ -17,7 +17,9 @@ Target = Literal["native", "hdf5", "onnx", "token-embeddings"]
 
 
 def _warn_of_losses(model: Pretrained, format: str, kept: Collection[str] = ()) -> None:
-    """Warn of the parts of a model, besides its biLM, that a format cannot hold; `kept` names those that it can."""
+    """Warn of the parts of a model, besides its biLM, that a format cannot hold; `kept` names those
+    that it can.
+    """
     lost = {
         "softmax": model.softmax is not None,
         "mix of layers": model.mix is not None,
@@ -30,11 +32,14 @@ def _warn_of_losses(model: Pretrained, format: str, kept: Collection[str] = ()) 
         "card": bool(model.card),
     }
     if names := ", ".join(name for name, is_there in lost.items() if is_there and name not in kept):
-        warnings.warn(f"{format} cannot hold the {names}: left out, keep the original", stacklevel=3)
+        warnings.warn(
+            f"{format} cannot hold the {names}: left out, keep the original", stacklevel=3
+        )
 
 
 def save_hdf5(model: Pretrained, directory: str | Path, *, overwrite: bool = False) -> None:
-    """Write a model as AllenNLP and bilm-tf read it: options.json and weights.hdf5, with vocab.txt and README.md.
+    """Write a model as AllenNLP and bilm-tf read it: options.json and weights.hdf5, with vocab.txt
+    and README.md.
 
     Args:
         model: A biLM over characters or word ids.
@@ -42,12 +47,13 @@ def save_hdf5(model: Pretrained, directory: str | Path, *, overwrite: bool = Fal
         overwrite: Replace a directory that holds a model in this format, and nothing else.
 
     Raises:
-        FileExistsError: The path is a file, or a directory that is not empty, and `overwrite` is not set or it holds no
-            such model, or other files.
+        FileExistsError: The path is a file, or a directory that is not empty, and `overwrite` is
+            not set or it holds no such model, or other files.
         ValueError: The format cannot express the model's configuration.
 
     Warns:
-        UserWarning: The model has parts that the format cannot hold: softmax, mix, state policy, warm state, tokenizer,
+        UserWarning: The model has parts that the format cannot hold: softmax, mix, state policy,
+        warm state, tokenizer,
             or without a vocabulary the rows of the boundary words.
     """
     directory = Path(directory).expanduser()
@@ -75,10 +81,13 @@ def convert(
     Args:
         input: The model, as `elmokit.load` takes it.
         output: A directory; for "onnx" and "token-embeddings" a file.
-        to: "native", elmokit's own format; "hdf5", that of AllenNLP and bilm-tf; "onnx", the biLM for onnxruntime; or
-            "token-embeddings", bilm-tf's HDF5 file of context-independent vectors of words.
-        vocab: A file of words, one a line, for "token-embeddings"; None: the vocabulary of the model.
-        overwrite: Replace another model; for "onnx" and "token-embeddings", the file, whatever it holds.
+        to: "native", elmokit's own format; "hdf5", that of AllenNLP and bilm-tf; "onnx", the biLM
+            for onnxruntime; or "token-embeddings", bilm-tf's HDF5 file of context-independent
+            vectors of words.
+        vocab: A file of words, one a line, for "token-embeddings"; None: the vocabulary of the
+            model.
+        overwrite: Replace another model; for "onnx" and "token-embeddings", the file, whatever it
+            holds.
 
     Returns:
         The output's path, format and bytes.
@@ -93,7 +102,9 @@ def convert(
     """
     conform(Target, to, "to")
     if vocab is not None and to != "token-embeddings":
-        raise ValueError(f"vocab ({vocab}) is for token-embeddings only, and the target is {to}: leave it out")
+        raise ValueError(
+            f"vocab ({vocab}) is for token-embeddings only, and the target is {to}: leave it out"
+        )
     output = Path(output).expanduser()
     layout = {"native": NATIVE, "hdf5": HDF5}.get(to)
     inputs = [input, *([vocab] if vocab else [])]

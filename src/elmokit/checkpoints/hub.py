@@ -1,6 +1,7 @@
 """Models on the Hugging Face Hub: from OWNER/NAME, or the URL of its page, to a local directory.
 
-huggingface_hub (elmokit's extra `hub`) fetches the files into its cache, where they are read like any others.
+huggingface_hub (elmokit's extra `hub`) fetches the files into its cache, where they are read like
+any others.
 """
 
 import re
@@ -9,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-# The files that loaders read, the last ones in the modules of a SentenceTransformer: no code, and no pickles but those
-# of ELMoForManyLangs and AllenNLP, from which nothing is executed.
+# The files that loaders read, the last ones in the modules of a SentenceTransformer: no code, and
+# no pickles but those of ELMoForManyLangs and AllenNLP, from which nothing is executed.
 FILES = (
     "*.json", "README.md", "*vocab*.txt", "vocab.txt.gz", "*.dic",
     "model.safetensors", "softmax.safetensors", "state.safetensors",
@@ -24,7 +25,9 @@ FILES = (
 IGNORED = ("*/*.hdf5", "*/*.h5")
 
 NAME = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
-ADDRESS = re.compile(rf"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/({NAME})(?:/tree/([^/?#]+))?/?", re.ASCII)
+ADDRESS = re.compile(
+    rf"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/({NAME})(?:/tree/([^/?#]+))?/?", re.ASCII
+)
 PREFIX = "hf:"
 # Names of missing local files rather than of models on the Hub.
 FILE = re.compile(r".*\.(?:hdf5|h5|json|safetensors|th|zip|tar|tar\.gz|tgz|index)")
@@ -45,7 +48,8 @@ def hub_model(name: str, revision: str | None = None) -> HubModel | None:
     """Parse the name of a model on the Hub.
 
     Args:
-        name: OWNER/NAME, hf:OWNER/NAME, or https://huggingface.co/OWNER/NAME, also with /tree/REVISION.
+        name: OWNER/NAME, hf:OWNER/NAME, or https://huggingface.co/OWNER/NAME, also with
+            /tree/REVISION.
         revision: Branch, tag or commit; it overrides the one in a URL.
 
     Returns:
@@ -60,7 +64,9 @@ def hub_model(name: str, revision: str | None = None) -> HubModel | None:
     if re.fullmatch(NAME, plain, re.ASCII) and (is_explicit or not FILE.fullmatch(plain)):
         return HubModel(plain, revision)
     if is_explicit or "://" in name:
-        raise ValueError(f"{name!r} is neither {PREFIX}OWNER/NAME nor https://huggingface.co/OWNER/NAME")
+        raise ValueError(
+            f"{name!r} is neither {PREFIX}OWNER/NAME nor https://huggingface.co/OWNER/NAME"
+        )
     return None
 
 
@@ -75,27 +81,33 @@ def download(model: HubModel, **options: Any) -> Path:
         The directory with its files, in the cache.
 
     Raises:
-        FileNotFoundError: There is no such model, the cache lacks files that may not be fetched, or huggingface_hub is
-            not installed.
+        FileNotFoundError: There is no such model, the cache lacks files that may not be fetched, or
+            huggingface_hub is not installed.
         OSError: The network or the Hub fails, or wants another token.
     """
     try:
         from huggingface_hub import errors, snapshot_download
     except ImportError as error:
         raise FileNotFoundError(
-            f"no model {model} on this disk, and huggingface_hub, which searches the Hugging Face Hub, is not "
-            "installed: check the path, or pip install huggingface_hub (elmokit's extra hub)"
+            f"no model {model} on this disk, and huggingface_hub, which searches the Hugging Face "
+            "Hub, is not installed: check the path, or pip install huggingface_hub (elmokit's "
+            "extra hub)"
         ) from error
     files = {"allow_patterns": list(FILES), "ignore_patterns": list(IGNORED)}
     try:
         return Path(snapshot_download(model.name, revision=model.revision, **files, **options))
     # Connections fail with errors of the HTTP library, which differs between versions.
     except Exception as error:
-        absent = errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.LocalEntryNotFoundError
+        absent = (
+            errors.RepositoryNotFoundError,
+            errors.RevisionNotFoundError,
+            errors.LocalEntryNotFoundError,
+        )
         is_absent = isinstance(error, absent) and not isinstance(error, errors.GatedRepoError)
         raise (FileNotFoundError if is_absent else OSError)(
-            f"no model {model} on this disk, and it was not fetched from the Hugging Face Hub ({reason_of(error)}): "
-            "check the name, and log in with `hf auth login` if it is private"
+            f"no model {model} on this disk, and it was not fetched from the Hugging Face Hub "
+            f"({reason_of(error)}): check the name, and log in with `hf auth login` if it is "
+            "private"
         ) from error
 
 

@@ -1,4 +1,6 @@
-"""Load, save and describe models, given by a path, the name of a bundled model, or a name on the Hugging Face Hub."""
+"""Load, save and describe models, given by a path, the name of a bundled model, or a name on the
+Hugging Face Hub.
+"""
 
 import re
 from collections.abc import Callable
@@ -11,8 +13,18 @@ from torch import Tensor
 from elmokit.checkpoints.formats.allennlp import allennlp_files, find_allennlp, load_allennlp
 from elmokit.checkpoints.formats.archives import find_archive, unpacked
 from elmokit.checkpoints.formats.bilm_hdf5 import OPTIONS, find_hdf5, load_bilm_hdf5, options_of
-from elmokit.checkpoints.formats.efml import ENCODER, TOKEN_ENCODER, efml_files, find_efml, load_efml
-from elmokit.checkpoints.formats.tf_checkpoint import find_prefix, load_tf_checkpoint, tensorflow_files
+from elmokit.checkpoints.formats.efml import (
+    ENCODER,
+    TOKEN_ENCODER,
+    efml_files,
+    find_efml,
+    load_efml,
+)
+from elmokit.checkpoints.formats.tf_checkpoint import (
+    find_prefix,
+    load_tf_checkpoint,
+    tensorflow_files,
+)
 from elmokit.checkpoints.hub import PREFIX, download, hub_model
 from elmokit.checkpoints.native import DICTIONARIES, FILES, load_native, native_files, write_native
 from elmokit.checkpoints.pretrained import (
@@ -32,7 +44,7 @@ CARD_LINES = 16
 ELMO_MODULE = "0_ElmoModule"  # the first module of a SentenceTransformer, with a model of ours
 
 
-# --- Formats -----------------------------------------------------------------------------------------------------
+# --- Formats --------------------------------------------------------------------------------------
 
 
 class Format(NamedTuple):
@@ -40,9 +52,10 @@ class Format(NamedTuple):
 
     Attributes:
         name: Its name, for users.
-        find: Maps a path to the path that the loader reads; None if it is not of this format. It opens no weights, but
-            reads the first bytes of files without a suffix.
-        files: Maps the path that the loader reads to the files of the model, those that are missing, too.
+        find: Maps a path to the path that the loader reads; None if it is not of this format. It
+            opens no weights, but reads the first bytes of files without a suffix.
+        files: Maps the path that the loader reads to the files of the model, those that are
+            missing, too.
         load: Loads the model from that path, with its softmax if that is asked for.
     """
 
@@ -68,8 +81,9 @@ class Detected(NamedTuple):
 
 
 def _find_native(path: Path) -> Path | None:
-    """A directory with config.json, unless its weights have another format: then config.json is of another program,
-    as often in repositories on the Hub."""
+    """A directory with config.json, unless its weights have another format: then config.json is of
+    another program, as often in repositories on the Hub.
+    """
     if (path / ELMO_MODULE).is_dir():
         path = path / ELMO_MODULE
     if not (path / "config.json").is_file():
@@ -88,27 +102,37 @@ def _load_archive(archive: Path, softmax: bool) -> Pretrained:
             folders = (folder, *sorted(path for path in folder.rglob("*") if path.is_dir()))
             models = list(dict.fromkeys(filter(None, map(detect, folders))))
             if len(models) != 1:
-                listed = ", ".join(str(model.path.relative_to(folder)) for model in models) or "none"
-                raise ValueError(f"it must hold one model, but holds {listed}: unpack it, and name one")
+                listed = (
+                    ", ".join(str(model.path.relative_to(folder)) for model in models) or "none"
+                )
+                raise ValueError(
+                    f"it must hold one model, but holds {listed}: unpack it, and name one"
+                )
             return models[0].load(softmax)
         except (ValueError, FileNotFoundError) as error:
             # Users know the archive, not the temporary folder.
             raise CheckpointError(f"{archive}: {str(error).replace(f'{folder}/', '')}") from error
 
 
-# The first match counts. Directories of ELMoForManyLangs and AllenNLP hold a config.json, as native ones do.
+# The first match counts. Directories of ELMoForManyLangs and AllenNLP hold a config.json, as native
+# ones do.
 FORMATS = (
     Format("ELMoForManyLangs", find_efml, efml_files, load_efml),
     Format("AllenNLP model", find_allennlp, allennlp_files, load_allennlp),
     Format("elmokit 1", _find_native, native_files, load_native),
-    Format("AllenNLP / bilm-tf HDF5", find_hdf5, lambda weights: [options_of(weights), weights], load_bilm_hdf5),
+    Format(
+        "AllenNLP / bilm-tf HDF5",
+        find_hdf5,
+        lambda weights: [options_of(weights), weights],
+        load_bilm_hdf5,
+    ),
     Format("archive", find_archive, lambda archive: [archive], _load_archive),
     Format("TensorFlow variables", find_prefix, tensorflow_files, load_tf_checkpoint),
 )
 # For messages: the directories that are recognised.
 KNOWN_DIRECTORIES = (
-    "config.json, with options.json and one *.hdf5, with encoder.pkl of ELMoForManyLangs, with weights.th of AllenNLP, "
-    "or with a TensorFlow checkpoint or SavedModel"
+    "config.json, with options.json and one *.hdf5, with encoder.pkl of ELMoForManyLangs, with "
+    "weights.th of AllenNLP, or with a TensorFlow checkpoint or SavedModel"
 )
 
 
@@ -125,7 +149,9 @@ def detect(path: Path) -> Detected | None:
 
 
 def model_of(path: Path) -> Path:
-    """The model that a file belongs to: its directory, or the weights that options are for; else the path itself."""
+    """The model that a file belongs to: its directory, or the weights that options are for; else
+    the path itself.
+    """
     if not path.is_file():
         return path
     weights = path.with_name(path.name.removesuffix("options.json") + "weights.hdf5")
@@ -135,9 +161,10 @@ def model_of(path: Path) -> Path:
     return path.parent if path.name in members else path
 
 
-# --- Loading -----------------------------------------------------------------------------------------------------
+# --- Loading --------------------------------------------------------------------------------------
 
-# A path, the name of a bundled model, a name on the Hub, or None for the bundled English model; or a loaded model.
+# A path, the name of a bundled model, a name on the Hub, or None for the bundled English model; or
+# a loaded model.
 ModelSource: TypeAlias = Pretrained | str | Path | None
 
 
@@ -146,14 +173,20 @@ def list_models() -> list[str]:
     return sorted(config.parent.name for config in BUNDLED_MODELS.glob("*/config.json"))
 
 
-def locate(model: str | Path | None = None, revision: str | None = None, **options: Any) -> Detected:
-    """Find a model without loading it; one on the Hub is fetched. Arguments and errors are those of `load`.
+def locate(
+    model: str | Path | None = None, revision: str | None = None, **options: Any
+) -> Detected:
+    """Find a model without loading it; one on the Hub is fetched. Arguments and errors are those of
+    `load`.
 
     Returns:
         Its format, and the path that the format's loader reads, which `load` takes, too.
     """
     if not isinstance(model, str | Path | None):
-        raise ValueError(f"a model must be a path, a name, or the result of elmokit.load, not {type(model).__name__}")
+        raise ValueError(
+            f"a model must be a path, a name, or the result of elmokit.load, not "
+            f"{type(model).__name__}"
+        )
     name = DEFAULT_MODEL if model is None else str(model)
     path, detected = Path(name).expanduser(), None
     if not name.startswith((PREFIX, "https://", "http://")):
@@ -162,18 +195,28 @@ def locate(model: str | Path | None = None, revision: str | None = None, **optio
     is_path = detected is not None or path.exists() or Path(*path.parts[:1]).exists()
     on_hub = None if is_path else hub_model(name, revision)
     if revision is not None and on_hub is None:
-        raise ValueError(f"only models on the Hugging Face Hub have revisions: write {PREFIX}OWNER/NAME, not {name!r}")
+        raise ValueError(
+            f"only models on the Hugging Face Hub have revisions: write {PREFIX}OWNER/NAME, not "
+            f"{name!r}"
+        )
     if on_hub is not None:
         detected = detect(download(on_hub, **options))
     if detected is not None:
         return detected
-    inside = [str(found) for found in (path / "model", *path.glob("*/model")) if (found / "config.json").is_file()]
+    inside = [
+        str(found)
+        for found in (path / "model", *path.glob("*/model"))
+        if (found / "config.json").is_file()
+    ]
     if inside:
-        raise FileNotFoundError(f"{path} is not a model, but holds {', '.join(inside)}: give that path")
+        raise FileNotFoundError(
+            f"{path} is not a model, but holds {', '.join(inside)}: give that path"
+        )
     raise FileNotFoundError(
-        f"no model {name!r}: looked for a directory or repository with {KNOWN_DIRECTORIES}, for an archive, and for a "
-        f"bundled model of that name (there are: {', '.join(list_models()) or 'none'}); for a model on the Hugging "
-        f"Face Hub, write {PREFIX}OWNER/NAME"
+        f"no model {name!r}: looked for a directory or repository with {KNOWN_DIRECTORIES}, for an "
+        "archive, and for a bundled model of that name (there are: "
+        f"{', '.join(list_models()) or 'none'}); for a model on the Hugging Face Hub, write "
+        f"{PREFIX}OWNER/NAME"
     )
 
 
@@ -190,21 +233,23 @@ def load(
 ) -> Pretrained:
     """Load a model of any published format, which is detected.
 
-    Formats are elmokit's own directory; an *.hdf5 file of AllenNLP or bilm-tf next to its options, or the directory of
-    both; the ELMo in a model that AllenNLP saved (model.tar.gz, or weights.th); a TensorFlow checkpoint of bilm-tf (its
-    directory or PREFIX), or the module google/elmo as a SavedModel; a directory of ELMoForManyLangs; a saved
-    SentenceTransformer that begins with elmokit's module; any of them in a tar archive, or in a zip archive, such as
-    those of the NLPL repository.
+    Formats are elmokit's own directory; an *.hdf5 file of AllenNLP or bilm-tf next to its options,
+    or the directory of both; the ELMo in a model that AllenNLP saved (model.tar.gz, or weights.th);
+    a TensorFlow checkpoint of bilm-tf (its directory or PREFIX), or the module google/elmo as a
+    SavedModel; a directory of ELMoForManyLangs; a saved SentenceTransformer that begins with
+    elmokit's module; any of them in a tar archive, or in a zip archive, such as those of the NLPL
+    repository.
 
     Args:
-        model: A path, also of the model's config.json or options.json; the name of a bundled model; or OWNER/NAME on
-            the Hugging Face Hub (which needs huggingface_hub), unless a path OWNER exists: hf:OWNER/NAME is always on
-            the Hub. None: the bundled English model.
-        softmax: Read the output layer of the language model too, where there is one. Vectors do not need it; scoring,
-            fine-tuning and saving the whole model do.
+        model: A path, also of the model's config.json or options.json; the name of a bundled model;
+            or OWNER/NAME on the Hugging Face Hub (which needs huggingface_hub), unless a path OWNER
+            exists: hf:OWNER/NAME is always on the Hub. None: the bundled English model.
+        softmax: Read the output layer of the language model too, where there is one. Vectors do not
+            need it; scoring, fine-tuning and saving the whole model do.
         revision: Branch, tag or commit of a model on the Hub.
         local_files_only: Take a model of the Hub from the cache, without a network.
-        token: An access token for the Hub; None: that of `hf auth login` or HF_TOKEN, if there is one.
+        token: An access token for the Hub; None: that of `hf auth login` or HF_TOKEN, if there is
+            one.
         cache_dir: The cache for models of the Hub; None: that of huggingface_hub.
         force_download: Fetch the files of a model of the Hub again.
         allow_non_finite: Accept weights that are infinite or NaN.
@@ -214,8 +259,8 @@ def load(
 
     Raises:
         FileNotFoundError: There is no such model, or a file of it is missing.
-        CheckpointError: Its files are damaged or do not fit each other, or have weights that are not finite; the
-            message names every offending key.
+        CheckpointError: Its files are damaged or do not fit each other, or have weights that are
+            not finite; the message names every offending key.
     """
     options = {"token": token, "cache_dir": cache_dir, "force_download": force_download}
     found = locate(model, revision, local_files_only=local_files_only, **options)
@@ -228,21 +273,28 @@ def load(
 def _tensors_of(model: Pretrained) -> dict[str, Tensor]:
     """All weights of a model by name, shared, not copied."""
     softmax = {} if model.softmax is None else model.softmax.state_dict(prefix="softmax.")
-    state = {} if model.warm_state is None else {"state.h": model.warm_state.h, "state.c": model.warm_state.c}
+    state = (
+        {}
+        if model.warm_state is None
+        else {"state.h": model.warm_state.h, "state.c": model.warm_state.c}
+    )
     return {**model.bilm.state_dict(), **softmax, **state}
 
 
 def resolve_model(model: ModelSource, *, softmax: bool = False) -> Pretrained:
-    """The model itself if it is loaded, else `load(model)`; every function with an argument `model` uses this."""
+    """The model itself if it is loaded, else `load(model)`; every function with an argument `model`
+    uses this.
+    """
     model = getattr(model, "model", model)  # of an Embedder
     return model if isinstance(model, Pretrained) else load(model, softmax=softmax)
 
 
 def describe(model: str | Path | None = None) -> dict[str, Any]:
-    """Describe a model for `elmokit info`: format, bytes of its files, sizes, settings, beginning of the card.
+    """Describe a model for `elmokit info`: format, bytes of its files, sizes, settings, beginning
+    of the card.
 
-    The whole model is read, so that damaged files are found. `model` and errors are those of `load`, except that
-    weights that are not finite are reported, not refused.
+    The whole model is read, so that damaged files are found. `model` and errors are those of
+    `load`, except that weights that are not finite are reported, not refused.
     """
     found = locate(model)
     loaded = found.load(softmax=True)
@@ -272,7 +324,7 @@ def describe(model: str | Path | None = None) -> dict[str, Any]:
     }
 
 
-# --- Saving ------------------------------------------------------------------------------------------------------
+# --- Saving ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -291,9 +343,13 @@ class Layout:
 
 
 NATIVE = Layout(  # elmokit's module for sentence-transformers adds the last
-    "config.json", frozenset({"format_version", "model"}), frozenset({*FILES, "README.md", "elmo_module.json"})
+    "config.json",
+    frozenset({"format_version", "model"}),
+    frozenset({*FILES, "README.md", "elmo_module.json"}),
 )
-HDF5 = Layout("options.json", frozenset({"lstm"}), frozenset({"weights.hdf5", "vocab.txt", "README.md"}))
+HDF5 = Layout(
+    "options.json", frozenset({"lstm"}), frozenset({"weights.hdf5", "vocab.txt", "README.md"})
+)
 
 
 def check_overwritable(directory: str | Path, layout: Layout = NATIVE) -> None:
@@ -308,10 +364,18 @@ def check_overwritable(directory: str | Path, layout: Layout = NATIVE) -> None:
         ValueError: It is a file.
     """
     others = re.compile("|".join(map(re.escape, layout.others)))
-    check_output(directory, overwrite=True, directory_of=layout.settings, keys=layout.keys, own_files=others)
+    check_output(
+        directory, overwrite=True, directory_of=layout.settings, keys=layout.keys, own_files=others
+    )
 
 
-def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, storage_dtype: str = "float32") -> None:
+def save(
+    model: Pretrained,
+    directory: str | Path,
+    *,
+    overwrite: bool = False,
+    storage_dtype: str = "float32",
+) -> None:
     """Write a model as a directory in elmokit's own format, whole or not at all (docs/formats.md).
 
     Args:
@@ -321,10 +385,10 @@ def save(model: Pretrained, directory: str | Path, *, overwrite: bool = False, s
         storage_dtype: "float32", or "float16", which halves the files; both load as float32.
 
     Raises:
-        FileExistsError: The path is a file, or a directory that is not empty, and `overwrite` is not set or it holds no
-            such model, or other files.
-        ValueError: `model` is not a `Pretrained`, weights are not finite in `storage_dtype`, the softmax has no
-            vocabulary, or the biLM is prepacked.
+        FileExistsError: The path is a file, or a directory that is not empty, and `overwrite` is
+            not set or it holds no such model, or other files.
+        ValueError: `model` is not a `Pretrained`, weights are not finite in `storage_dtype`, the
+            softmax has no vocabulary, or the biLM is prepacked.
         OSError: The directory cannot be written.
     """
     if not isinstance(model, Pretrained):

@@ -1,6 +1,6 @@
 """elmokit's own format of a model, a directory (docs/formats.md):
 
-config.json            format_version, the BiLMConfig, tokenizer, language, state policy, mix weights and gamma
+config.json            format_version, BiLMConfig, tokenizer, language, state, mix weights, gamma
 model.safetensors      the weights of the biLM
 dictionaries.json      the dictionaries of an ELMoForManyLangs token encoder
 vocab.txt              optional: the words of the softmax, or of the word table
@@ -19,7 +19,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from elmokit.checkpoints.pretrained import MixWeights, Pretrained, Shape, check_shapes, errors_naming, shapes_in
+from elmokit.checkpoints.pretrained import (
+    MixWeights,
+    Pretrained,
+    Shape,
+    check_shapes,
+    errors_naming,
+    shapes_in,
+)
 from elmokit.config import BiLMConfig
 from elmokit.fs.json_files import read_json
 from elmokit.nn.bidirectional import state_shapes
@@ -28,10 +35,21 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.settings import StatePolicy, conform
 from elmokit.text.vocab import Vocab
 
-FILES = ("model.safetensors", "dictionaries.json", "vocab.txt", "softmax.safetensors", "state.safetensors")
-DICTIONARIES = ("words", "characters")  # of the ELMoForManyLangs token encoder, in a file of their own
+FILES = (
+    "model.safetensors",
+    "dictionaries.json",
+    "vocab.txt",
+    "softmax.safetensors",
+    "state.safetensors",
+)
+DICTIONARIES = (
+    "words",
+    "characters",
+)  # of the ELMoForManyLangs token encoder, in a file of their own
 ALIGNMENT = 64  # of PyTorch's CPU memory, in bytes
-NO_SHARE = 1e4  # so far below the others, before the softmax, is a layer that has no share in the mix
+NO_SHARE = (
+    1e4  # so far below the others, before the softmax, is a layer that has no share in the mix
+)
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -48,12 +66,14 @@ class _Config:
     language: str | None = None
 
 
-# --- Writing -----------------------------------------------------------------------------------------------------
+# --- Writing --------------------------------------------------------------------------------------
 
 
 def _write_tensors(tensors: Mapping[str, Tensor], path: Path, storage_dtype: str) -> None:
     dtype = getattr(torch, storage_dtype)
-    stored = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in tensors.items()}
+    stored = {
+        name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in tensors.items()
+    }
     if overflown := [name for name, tensor in stored.items() if not tensor.isfinite().all()]:
         raise ValueError(f"these weights are not finite as {storage_dtype}: {', '.join(overflown)}")
     save_file(stored, path)
@@ -74,20 +94,36 @@ def write_native(model: Pretrained, directory: Path, storage_dtype: str = "float
     """Write the files of a model into an empty directory.
 
     Raises:
-        ValueError: Weights are not finite in `storage_dtype`, the softmax has no vocabulary, or the biLM is prepacked.
+        ValueError: Weights are not finite in `storage_dtype`, the softmax has no vocabulary, or the
+            biLM is prepacked.
     """
     softmax, mix, settings = model.softmax, None, model.config.to_dict()
     if softmax is not None and model.vocab is None:
-        raise ValueError("a softmax is saved with the vocabulary of its words, which this model lacks")
-    weights = model.bilm.state_dict()  # a pruned or parametrized model has other names, which could not be read
-    check_shapes("the biLM", weight_shapes(model.config), {name: tuple(each.shape) for name, each in weights.items()})
+        raise ValueError(
+            "a softmax is saved with the vocabulary of its words, which this model lacks"
+        )
+    weights = (
+        model.bilm.state_dict()
+    )  # a pruned or parametrized model has other names, which could not be read
+    check_shapes(
+        "the biLM",
+        weight_shapes(model.config),
+        {name: tuple(each.shape) for name, each in weights.items()},
+    )
     if encoder := settings.get("efml"):
         dictionaries = {name: encoder.pop(name) for name in DICTIONARIES}
-        text = json.dumps(dictionaries, indent=0, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        text = json.dumps(dictionaries, indent=0, ensure_ascii=False).encode(
+            "utf-8", "surrogatepass"
+        )
         (directory / "dictionaries.json").write_bytes(text + b"\n")
-    if model.mix is not None:  # JSON lacks minus infinity; so small a weight is 0 after the softmax, too
+    if (
+        model.mix is not None
+    ):  # JSON lacks minus infinity; so small a weight is 0 after the softmax, too
         lowest = max(model.mix.weights) - NO_SHARE
-        mix = {"weights": [max(weight, lowest) for weight in model.mix.weights], "gamma": model.mix.gamma}
+        mix = {
+            "weights": [max(weight, lowest) for weight in model.mix.weights],
+            "gamma": model.mix.gamma,
+        }
     config = {
         "format_version": 1,
         "model": settings,
@@ -109,19 +145,27 @@ def write_native(model: Pretrained, directory: Path, storage_dtype: str = "float
         write_card(model.card, directory)
 
 
-# --- Reading -----------------------------------------------------------------------------------------------------
+# --- Reading --------------------------------------------------------------------------------------
 
 
 def native_files(directory: Path) -> list[Path]:
     """The files of a model: those that it must have, and those of the others that it has."""
     if (directory / "weights.safetensors").is_file():  # the name that tasks give to theirs
-        raise ValueError("it is a task model: use it with elmokit predict, or elmokit.load_task_model in Python")
+        raise ValueError(
+            "it is a task model: use it with elmokit predict, or elmokit.load_task_model in Python"
+        )
     required, optional = ("config.json", "model.safetensors"), ("README.md", *FILES[1:])
-    return [directory / name for name in (*required, *optional) if name in required or (directory / name).exists()]
+    return [
+        directory / name
+        for name in (*required, *optional)
+        if name in required or (directory / name).exists()
+    ]
 
 
 def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
-    """The configuration of the biLM, and the other settings as keyword arguments of `Pretrained`."""
+    """The configuration of the biLM, and the other settings as keyword arguments of
+    `Pretrained`.
+    """
     with errors_naming(path):
         values: _Config = conform(_Config, read_json(path))
         if encoder := values.model.get("efml"):
@@ -132,7 +176,9 @@ def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
 
 
 def _read_tensors(path: Path, expected: Mapping[str, Shape]) -> dict[str, Tensor]:
-    """Read a file in float32. CheckpointError if it is damaged, or its names or shapes are not the expected ones."""
+    """Read a file in float32. CheckpointError if it is damaged, or its names or shapes are not the
+    expected ones.
+    """
     with errors_naming(path):
         tensors = load_file(path)
     check_shapes(path, expected, shapes_in(tensors))
@@ -144,16 +190,20 @@ def filled(make: Callable[[], Module], tensors: Mapping[str, Tensor]) -> Module:
 
     Args:
         make: The constructor.
-        tensors: The weights by the names of the module's state_dict. Aligned ones are used without a copy.
+        tensors: The weights by the names of the module's state_dict. Aligned ones are used without
+            a copy.
     """
     with shapes_only():
         module = make()
-    module.load_state_dict({name: _aligned(tensor) for name, tensor in tensors.items()}, assign=True)
+    module.load_state_dict(
+        {name: _aligned(tensor) for name, tensor in tensors.items()}, assign=True
+    )
     return module
 
 
 def _aligned(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy if it is not aligned like PyTorch's own: the last digits of products depend on alignment.
+    """The tensor, or a copy if it is not aligned like PyTorch's own: the last digits of products
+    depend on alignment.
 
     The alignment of a file's tensors depends on the length of its header, and so on its metadata.
     """
@@ -167,7 +217,9 @@ def read_card(directory: Path) -> str:
 
 
 def load_native(directory: Path, softmax: bool = True) -> Pretrained:
-    """Load the model in a directory, with or without its softmax; errors are those of `elmokit.load`."""
+    """Load the model in a directory, with or without its softmax; errors are those of
+    `elmokit.load`.
+    """
     config, settings = _read_config(directory / "config.json")
     tensors = _read_tensors(directory / "model.safetensors", weight_shapes(config))
     words, output_layer, state = (directory / name for name in ("vocab.txt", *FILES[3:]))

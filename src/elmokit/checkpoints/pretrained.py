@@ -1,4 +1,6 @@
-"""A pretrained model in memory: the biLM and all that belongs to it; and the error for one that cannot be read."""
+"""A pretrained model in memory: the biLM and all that belongs to it; and the error for one that
+cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -30,46 +32,81 @@ from elmokit.text.vocab import Vocab
 Shape = tuple[int, ...]
 
 
-# --- Damaged files -----------------------------------------------------------------------------------------------
+# --- Damaged files --------------------------------------------------------------------------------
 
 
 class CheckpointError(ValueError):
-    """A model cannot be read: its files are damaged, or do not fit each other; the message names offending keys."""
+    """A model cannot be read: its files are damaged, or do not fit each other; the message names
+    offending keys.
+    """
 
 
-# What json, h5py, safetensors, torch.load, zipfile, tarfile and struct raise for a file that is damaged or hostile.
+# What json, h5py, safetensors, torch.load, zipfile, tarfile and struct raise for a file that is
+# damaged or hostile.
 DAMAGED = (
-    ValueError, TypeError, LookupError, AttributeError, AssertionError, ArithmeticError, RuntimeError, EOFError,
-    ImportError, MemoryError, OSError, SafetensorError, pickle.UnpicklingError, struct.error, tarfile.TarError,
-    zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+    RuntimeError,
+    EOFError,
+    ImportError,
+    MemoryError,
+    OSError,
+    SafetensorError,
+    pickle.UnpicklingError,
+    struct.error,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @contextmanager
 def errors_naming(path: str | Path) -> Iterator[None]:
-    """CheckpointError that names the file, where reading it fails in any way but that it is missing."""
+    """CheckpointError that names the file, where reading it fails in any way but that it is
+    missing.
+    """
     try:
         yield
     except (CheckpointError, FileNotFoundError):
         raise
     except DAMAGED as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).strip() or type(error).__name__
+        reason = (
+            f"{error} is missing"
+            if isinstance(error, KeyError)
+            else str(error).strip() or type(error).__name__
+        )
         raise CheckpointError(f"{path} cannot be read: {reason.splitlines()[0]}") from error
 
 
 def shapes_in(tensors: Mapping[str, Any]) -> dict[str, Shape | None]:
-    """The shapes of tensors by name; None for what is no array of floating-point numbers that its storage holds."""
+    """The shapes of tensors by name; None for what is no array of floating-point numbers that its
+    storage holds.
+    """
 
     def is_weight(value: Any) -> bool:
-        is_dense = isinstance(value, Tensor) and value.layout == torch.strided and value.device.type == "cpu"
+        is_dense = (
+            isinstance(value, Tensor)
+            and value.layout == torch.strided
+            and value.device.type == "cpu"
+        )
         if not is_dense or not value.is_floating_point():
             return False
-        return value.numel() * value.element_size() <= value.untyped_storage().nbytes()  # strides may claim more
+        return (
+            value.numel() * value.element_size() <= value.untyped_storage().nbytes()
+        )  # strides may claim more
 
-    return {name: tuple(value.shape) if is_weight(value) else None for name, value in tensors.items()}
+    return {
+        name: tuple(value.shape) if is_weight(value) else None for name, value in tensors.items()
+    }
 
 
-def check_shapes(source: object, expected: Mapping[str, Shape], actual: Mapping[str, Shape | None]) -> None:
+def check_shapes(
+    source: object, expected: Mapping[str, Shape], actual: Mapping[str, Shape | None]
+) -> None:
     """Compare names and shapes of tensors.
 
     Args:
@@ -78,7 +115,8 @@ def check_shapes(source: object, expected: Mapping[str, Shape], actual: Mapping[
         actual: The shapes in `source`, by name; None for what is no weight.
 
     Raises:
-        CheckpointError: They differ; the message lists every missing, unexpected and wrong-shaped key.
+        CheckpointError: They differ; the message lists every missing, unexpected and wrong-shaped
+            key.
     """
     problems = [f"  missing: {key} {expected[key]}" for key in expected if key not in actual]
     problems += [f"  unexpected: {key} {actual[key]}" for key in actual if key not in expected]
@@ -93,7 +131,8 @@ def check_shapes(source: object, expected: Mapping[str, Shape], actual: Mapping[
 
 def non_finite(tensors: Mapping[str, Tensor]) -> list[str]:
     """The names of the tensors with a number that is not finite."""
-    # If a number is not finite, neither is the sum, which takes a fraction of the time; large numbers may overflow it.
+    # If a number is not finite, neither is the sum, which takes a fraction of the time; large
+    # numbers may overflow it.
     suspects = {name: tensor for name, tensor in tensors.items() if not tensor.sum().isfinite()}
     return [name for name, tensor in suspects.items() if not tensor.isfinite().all()]
 
@@ -102,17 +141,18 @@ def check_finite(source: object, tensors: Mapping[str, Tensor]) -> None:
     """CheckpointError that names every tensor with a number that is not finite."""
     if wrong := non_finite(tensors):
         raise CheckpointError(
-            f"{source} has weights that are not finite: {', '.join(wrong)}; fetch it again, or load it with "
-            "allow_non_finite=True to inspect it"
+            f"{source} has weights that are not finite: {', '.join(wrong)}; fetch it again, or "
+            "load it with allow_non_finite=True to inspect it"
         )
 
 
-# --- The model ---------------------------------------------------------------------------------------------------
+# --- The model ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class MixWeights:
-    """A fixed mix of layers, gamma * sum_j softmax(weights)_j h_j: L+1 weights, before the softmax, and gamma.
+    """A fixed mix of layers, gamma * sum_j softmax(weights)_j h_j: L+1 weights, before the softmax,
+    and gamma.
 
     A weight of minus infinity leaves a layer out.
     """
@@ -123,8 +163,13 @@ class MixWeights:
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", tuple(map(float, self.weights)))
         object.__setattr__(self, "gamma", float(self.gamma))
-        if any(map(math.isnan, self.weights)) or not math.isfinite(self.gamma + max(self.weights, default=0.0)):
-            raise ValueError(f"the weights and gamma of a mix must be finite, not {self.weights} and {self.gamma}")
+        if any(map(math.isnan, self.weights)) or not math.isfinite(
+            self.gamma + max(self.weights, default=0.0)
+        ):
+            raise ValueError(
+                f"the weights and gamma of a mix must be finite, not {self.weights} and "
+                f"{self.gamma}"
+            )
 
 
 @dataclass(eq=False)
@@ -133,8 +178,8 @@ class Pretrained:
 
     Attributes:
         bilm: The network.
-        softmax: The output layer of the language model, over the words of `vocab`; None if the model has none, or was
-            loaded without it.
+        softmax: The output layer of the language model, over the words of `vocab`; None if the
+            model has none, or was loaded without it.
         vocab: The words of the softmax, and of the word table of a biLM that reads word ids.
         card: The model card, in Markdown.
         tokenizer: Name of the tokenizer of the training text; None if it is not known.
@@ -170,14 +215,23 @@ class Pretrained:
             ("words of the vocabulary", vocab and len(vocab), config.num_words),
             ("rows of <S> and </S> in the vocabulary", rows, config.boundary_words),
             ("words of the softmax", num_words, vocab and len(vocab)),
-            ("numbers in a vector that the softmax reads", width, config.sequence_encoder.projection_dim),
+            (
+                "numbers in a vector that the softmax reads",
+                width,
+                config.sequence_encoder.projection_dim,
+            ),
         ):
             if None not in (found, expected) and found != expected:
-                raise ValueError(f"the model does not fit together: {found} {what}, and {expected} in the rest of it")
+                raise ValueError(
+                    f"the model does not fit together: {found} {what}, and {expected} in the rest "
+                    f"of it"
+                )
 
     @property
     def single_sentence_state(self) -> StatePolicy:
-        """The state policy for sentences that must not depend on each other: "zeros" in place of "carry"."""
+        """The state policy for sentences that must not depend on each other: "zeros" in place of
+        "carry".
+        """
         return "zeros" if self.state_policy == "carry" else self.state_policy
 
     @property
@@ -186,15 +240,19 @@ class Pretrained:
         return self.bilm.config
 
     def start(self, state: str) -> BiLMState | None:
-        """The state of one row that every sentence starts from under a policy; None for "zeros" and "carry".
+        """The state of one row that every sentence starts from under a policy; None for "zeros" and
+        "carry".
 
         Raises:
-            ValueError: There is no such policy, it is "warm" and the model has no warm state, or it is "carry" and the
-                sequence encoder carries no state.
+            ValueError: There is no such policy, it is "warm" and the model has no warm state, or it
+                is "carry" and the sequence encoder carries no state.
         """
         conform(StatePolicy, state, "state")
         if state == "carry" and not self.config.sequence_encoder.carries_state:
-            raise ValueError(f"the sequence encoder {self.config.encoder_name} carries no state: use state='zeros'")
+            raise ValueError(
+                f"the sequence encoder {self.config.encoder_name} carries no state: use "
+                f"state='zeros'"
+            )
         if state == "warm" and self.warm_state is None:
             raise ValueError("state='warm' needs a model with a warm state: use state='zeros'")
         return self.warm_state if state == "warm" else None
@@ -204,7 +262,9 @@ class Pretrained:
         parts = [
             f"{self.config.num_representations} layers of {self.config.output_dim} dimensions",
             f"{size:,} parameters" if size else "prepacked weights",
-            "no softmax" if self.softmax is None else f"softmax over {len(self.softmax.weight):,} words",
+            "no softmax"
+            if self.softmax is None
+            else f"softmax over {len(self.softmax.weight):,} words",
             f"reads {self.bilm.token_encoder.input}",
             f"tokenizer {self.tokenizer or 'unknown'}",
             f"state {self.state_policy}",
@@ -229,7 +289,9 @@ def on_device(model: Pretrained, device: torch.device) -> Pretrained:
 
 
 def weights_digest(tensors: Mapping[str, Tensor]) -> str:
-    """The SHA-256, in hexadecimal, of tensors: of the name and the values in float32 of each, in the order of names."""
+    """The SHA-256, in hexadecimal, of tensors: of the name and the values in float32 of each, in
+    the order of names.
+    """
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(name.encode())
@@ -238,7 +300,8 @@ def weights_digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def fingerprint(model: Pretrained, weights: str | None = None) -> str:
-    """The SHA-256, in hexadecimal, of all that vectors depend on: configuration, weights, words, tokenizer, mix, state.
+    """The SHA-256, in hexadecimal, of all that vectors depend on: configuration, weights, words,
+    tokenizer, mix, state.
 
     Args:
         model: The model.
@@ -247,11 +310,18 @@ def fingerprint(model: Pretrained, weights: str | None = None) -> str:
     Raises:
         ValueError: The biLM is prepacked, and no digest is given.
     """
-    settings = [model.config.to_dict(), model.mix and asdict(model.mix), model.state_policy, model.tokenizer]
+    settings = [
+        model.config.to_dict(),
+        model.mix and asdict(model.mix),
+        model.state_policy,
+        model.tokenizer,
+    ]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     digest.update((weights or weights_digest(model.bilm.state_dict())).encode())
     if model.warm_state is not None:
         digest.update(weights_digest({"h": model.warm_state.h, "c": model.warm_state.c}).encode())
-    if model.vocab is not None and model.config.num_words is not None:  # they give the rows of the table their meaning
+    if (
+        model.vocab is not None and model.config.num_words is not None
+    ):  # they give the rows of the table their meaning
         digest.update("\n".join(model.vocab.words).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()

@@ -1,4 +1,6 @@
-"""Push models to the Hugging Face Hub: the files of elmokit's format and a card with metadata, in one commit."""
+"""Push models to the Hugging Face Hub: the files of elmokit's format and a card with metadata, in
+one commit.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,11 @@ vectors = embedder.embed(["A sentence."])
 """
 
 
-def card_with_metadata(model: Pretrained, name: str, license: str | None = None, language: str | None = None) -> str:
-    """The card of a model with the metadata by which the Hub lists it; metadata that the card has is kept.
+def card_with_metadata(
+    model: Pretrained, name: str, license: str | None = None, language: str | None = None
+) -> str:
+    """The card of a model with the metadata by which the Hub lists it; metadata that the card has
+    is kept.
 
     Args:
         model: The model; one without a card gets a short one.
@@ -42,12 +47,16 @@ def card_with_metadata(model: Pretrained, name: str, license: str | None = None,
     """
     from huggingface_hub import ModelCard
 
-    own = _CARD.format(name=name, dim=model.config.output_dim, layers=model.config.num_representations)
+    own = _CARD.format(
+        name=name, dim=model.config.output_dim, layers=model.config.num_representations
+    )
     text = model.card or own
     try:
         card = ModelCard(text if text.startswith("---\n") else f"---\n{{}}\n---\n{text}")
     except Exception as error:  # PyYAML's, which huggingface_hub depends on
-        raise ValueError(f"the metadata at the beginning of the model's card is not valid YAML: {error}") from error
+        raise ValueError(
+            f"the metadata at the beginning of the model's card is not valid YAML: {error}"
+        ) from error
     data = card.data
     data["library_name"] = data.get("library_name", "elmokit")
     data["pipeline_tag"] = data.get("pipeline_tag", "feature-extraction")
@@ -70,10 +79,11 @@ def push_to_hub(
     language: str | None = None,
     storage_dtype: str = "float32",
 ) -> str:
-    """Push a model to the Hugging Face Hub, where `elmokit.load(repo_id)` finds it. Needs huggingface_hub.
+    """Push a model to the Hugging Face Hub, where `elmokit.load(repo_id)` finds it. Needs
+    huggingface_hub.
 
-    The repository is created if it does not exist. Its files are those of `elmokit.save`, replaced in one commit; other
-    files stay. The card gets the metadata by which the Hub lists models.
+    The repository is created if it does not exist. Its files are those of `elmokit.save`, replaced
+    in one commit; other files stay. The card gets the metadata by which the Hub lists models.
 
     Args:
         model: A loaded model, or whatever `elmokit.load` takes.
@@ -83,7 +93,8 @@ def push_to_hub(
         token: An access token; None: that of `hf auth login` or HF_TOKEN.
         commit_message: The subject of the commit.
         create_pr: Open a pull request instead of committing to the branch.
-        license: The license for the card, by the Hub's identifier, such as cc-by-sa-4.0; None: what the card says.
+        license: The license for the card, by the Hub's identifier, such as cc-by-sa-4.0; None: what
+            the card says.
         language: Language code for the card; None: what the card or the model says.
         storage_dtype: As for `elmokit.save`.
 
@@ -91,17 +102,21 @@ def push_to_hub(
         The URL of the commit, or of the pull request.
 
     Raises:
-        ValueError: `repo_id` is not a name on the Hub, the card's metadata is not valid, or huggingface_hub is not
-            installed; or as `elmokit.save`.
+        ValueError: `repo_id` is not a name on the Hub, the card's metadata is not valid, or
+            huggingface_hub is not installed; or as `elmokit.save`.
         OSError: The network or the Hub fails, or the token may not write there.
     """
     repository = hub_model(repo_id, revision)
     if repository is None:
-        raise ValueError(f"{repo_id!r} is not the name of a repository on the Hugging Face Hub: write OWNER/NAME")
+        raise ValueError(
+            f"{repo_id!r} is not the name of a repository on the Hugging Face Hub: write OWNER/NAME"
+        )
     try:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     except ImportError as error:
-        raise ValueError("to push a model, pip install huggingface_hub (elmokit's extra hub)") from error
+        raise ValueError(
+            "to push a model, pip install huggingface_hub (elmokit's extra hub)"
+        ) from error
     name, branch, loaded = repository.name, repository.revision, resolve_model(model, softmax=True)
     api = HfApi(token=token, library_name="elmokit", library_version=__version__)
     with tempfile.TemporaryDirectory(prefix="elmokit-") as temporary:
@@ -123,6 +138,6 @@ def push_to_hub(
         # Connections fail with errors of the HTTP library, which differs between versions.
         except Exception as error:
             raise OSError(
-                f"{name} cannot be written on the Hugging Face Hub ({reason_of(error)}): log in with `hf auth login`, "
-                "or set HF_TOKEN to a token that may write there"
+                f"{name} cannot be written on the Hugging Face Hub ({reason_of(error)}): log in "
+                "with `hf auth login`, or set HF_TOKEN to a token that may write there"
             ) from error

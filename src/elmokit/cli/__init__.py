@@ -14,14 +14,15 @@ from elmokit.cli.verbs import parse
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb.
 
-    With ELMOKIT_DEBUG=1 in the environment, errors are raised with their traceback, and warnings show the line of code
-    that issued them.
+    With ELMOKIT_DEBUG=1 in the environment, errors are raised with their traceback, and warnings
+    show the line of code that issued them.
 
     Args:
         arguments: The command line after the program's name; None: that of this process.
 
     Returns:
-        The exit code: 0 on success, 2 on bad input, 130 if interrupted, and 141 if the output was closed.
+        The exit code: 0 on success, 2 on bad input, 130 if interrupted, and 141 if the output was
+        closed.
 
     Raises:
         SystemExit: After help.
@@ -43,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("; ".join(filter(None, ("elmokit: interrupted", str(error)))), file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python prints when it ends
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # for what Python prints when it ends
         return 128 + signal.SIGPIPE
     except (ValueError, OSError) as error:
         if is_debugging:

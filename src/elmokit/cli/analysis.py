@@ -1,4 +1,6 @@
-"""Verbs that measure the information in the vectors: tags, word senses, the occurrences of a word."""
+"""Verbs that measure the information in the vectors: tags, word senses, the occurrences of a
+word.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,14 +39,16 @@ class Probe:
     """
 
     train: Positional[Path]
-    """Tagged sentences to train on, one token per line: CoNLL-U, or columns (plain, .gz or .zst)."""
+    """Tagged sentences to train on, one token per line: CoNLL-U, or columns (plain, .gz or
+    .zst).
+    """
     dev: Positional[Path]
     """Tagged sentences to select the L2 penalty on."""
     test: Annotated[Path | None, UNSET] = None
     """Tagged sentences for the final score."""
     json: Json = False
     model: Model = None
-    columns: Annotated[ColumnsConfig, arg(name="")] = ColumnsConfig()  # noqa: RUF009 (frozen)
+    columns: Annotated[ColumnsConfig, arg(name="")] = ColumnsConfig()  # noqa: RUF009
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     device: Device = None
@@ -54,7 +58,9 @@ class Probe:
         from elmokit.embed.embedder import Embedder
 
         embedder = Embedder(self.model, self.device, self.dtype)
-        report = probe_files(self.train, self.dev, self.test, embedder, self.state, **vars(self.columns))
+        report = probe_files(
+            self.train, self.dev, self.test, embedder, self.state, **vars(self.columns)
+        )
         show(report, self.json)
 
 
@@ -62,18 +68,30 @@ class Probe:
 class Wsd:
     """Score word-sense disambiguation for each layer, against the most frequent sense.
 
-    A use is assigned the sense whose centroid, the mean vector of the sense's training uses, is nearest; with
-    --neighbors K, the sense of most of the K nearest training uses, which are all held in memory.
+    A use is assigned the sense whose centroid, the mean vector of the sense's training uses, is
+    nearest; with --neighbors K, the sense of most of the K nearest training uses, which are all
+    held in memory.
     """
 
-    data: Annotated[Positional[tuple[Path, ...]], arg(metavar="DATA [DATA ...]", help_behavior_hint="(required)")]
-    """Directory of CoarseWSD folders; or all-words test sets NAME.data.xml with their NAME.gold.key.txt."""
+    data: Annotated[
+        Positional[tuple[Path, ...]],
+        arg(metavar="DATA [DATA ...]", help_behavior_hint="(required)"),
+    ]
+    """Directory of CoarseWSD folders; or all-words test sets NAME.data.xml with their
+    NAME.gold.key.txt.
+    """
     train: Annotated[Path | None, UNSET] = None
-    """SemCor (NAME.data.xml or JSON lines), to train on for all-words test sets. CoarseWSD brings its own."""
+    """SemCor (NAME.data.xml or JSON lines), to train on for all-words test sets. CoarseWSD brings
+    its own.
+    """
     first_senses: Annotated[Path | None, UNSET] = None
-    """WordNet's index.sense, or its directory: its first senses answer for lemmas absent from the training text."""
+    """WordNet's index.sense, or its directory: its first senses answer for lemmas absent from the
+    training text.
+    """
     neighbors: Annotated[int | None, UNSET] = None
-    """Number of nearest training uses that vote for a sense (default: the nearest centroid decides)."""
+    """Number of nearest training uses that vote for a sense (default: the nearest centroid
+    decides).
+    """
     json: Json = False
     model: Model = None
     state: OptionalState = None
@@ -93,14 +111,17 @@ class Wsd:
 class Change:
     """Measure how far apart the uses of words in two corpora are, with permutation tests."""
 
-    words: Annotated[Positional[tuple[str, ...]], arg(metavar="WORD [WORD ...]", help_behavior_hint="(required)")]
-    """Words to compare; commas separate the forms of one, as in mouse,mice, and quotation marks hold a phrase. In
-    sentences without an exact match, the case of letters is ignored."""
+    words: Annotated[
+        Positional[tuple[str, ...]], arg(metavar="WORD [WORD ...]", help_behavior_hint="(required)")
+    ]
+    """Words to compare; commas separate the forms of one, as in mouse,mice, and quotation marks
+    hold a phrase. In sentences without an exact match, the case of letters is ignored.
+    """
     first: Corpus
     second: Corpus
     lemma: Lemmas = None
     json: Json = False
-    config: Annotated[ChangeConfig, arg(name="")] = ChangeConfig()  # noqa: RUF009 (frozen)
+    config: Annotated[ChangeConfig, arg(name="")] = ChangeConfig()  # noqa: RUF009
     model: Model = None
     layers: CorpusLayers = None
     device: Device = None
@@ -117,17 +138,20 @@ class Change:
 
 @dataclass(frozen=True)
 class Senses:
-    """Cluster the occurrences of a word in a corpus by their vectors; list typical sentences and substitutes."""
+    """Cluster the occurrences of a word in a corpus by their vectors; list typical sentences and
+    substitutes.
+    """
 
     word: Positional[str]
-    """Word to look up; commas separate its forms, as in play,plays,played, and quotation marks hold a phrase. In
-    sentences without an exact match, the case of letters is ignored."""
+    """Word to look up; commas separate its forms, as in play,plays,played, and quotation marks hold
+    a phrase. In sentences without an exact match, the case of letters is ignored.
+    """
     corpus: Corpus
     lemma: Lemmas = None
     output: Annotated[Path | None, UNSET] = None
     """HTML file for scatter plots of all layers."""
     json: Json = False
-    config: Annotated[MapConfig, arg(name="")] = MapConfig()  # noqa: RUF009 (frozen)
+    config: Annotated[MapConfig, arg(name="")] = MapConfig()  # noqa: RUF009
     model: Model = None
     layers: CorpusLayers = None
     device: Device = None

@@ -1,8 +1,9 @@
-"""The standard streams of a command: text read from `-`, results printed as lines, errors of one line.
+"""The standard streams of a command: text read from `-`, results printed as lines, errors of one
+line.
 
-`-` in place of a text file is standard input, which is copied to a temporary file, since text is read twice. It may be
-plain text, JSON lines, CoNLL-U or FASTA, compressed or not. A verb with `WRITES_STANDARD_OUTPUT` takes `-` as its
-output too.
+`-` in place of a text file is standard input, which is copied to a temporary file, since text is
+read twice. It may be plain text, JSON lines, CoNLL-U or FASTA, compressed or not. A verb with
+`WRITES_STANDARD_OUTPUT` takes `-` as its output too.
 """
 
 import re
@@ -27,7 +28,7 @@ SUFFIX_OF_MAGIC = {b"\x1f\x8b": ".gz", b"\x28\xb5": ".zst"}
 
 Verb = TypeVar("Verb")  # a dataclass of options
 
-# --- Input -----------------------------------------------------------------------------------------------------------
+# --- Input ----------------------------------------------------------------------------------------
 
 
 def _is_stream(path: Path) -> bool:
@@ -36,7 +37,9 @@ def _is_stream(path: Path) -> bool:
 
 
 def _suffix(file: Path) -> str:
-    """The suffix for the format of a text, detected from its first lines that are neither blank nor comments."""
+    """The suffix for the format of a text, detected from its first lines that are neither blank nor
+    comments.
+    """
     from elmokit.data.fasta import are_fasta
     from elmokit.data.readers import is_conllu_token  # imported here because it loads safetensors
 
@@ -52,7 +55,9 @@ def _suffix(file: Path) -> str:
 def _copy(path: Path, directory: Path) -> Path:
     """Copy a stream to a file, whose suffixes say its format and compression."""
     name = "standard-input" if path == STANDARD_STREAM else path.name
-    with sys.stdin.buffer if path == STANDARD_STREAM else path.open("rb") as stream:  # which cannot be read again
+    with (
+        sys.stdin.buffer if path == STANDARD_STREAM else path.open("rb") as stream
+    ):  # which cannot be read again
         magic = stream.read(2)
         compression = SUFFIX_OF_MAGIC.get(magic, "")
         file = directory / f"{name}.txt{compression}"
@@ -71,14 +76,18 @@ def _with_files(value: Any, file_of: Callable[[Path], Path]) -> Any:
     if not is_dataclass(value):
         return value
     options = {field.name: getattr(value, field.name) for field in fields(value)}
-    if (output := options.pop("output", None)) == STANDARD_STREAM and not hasattr(value, "WRITES_STANDARD_OUTPUT"):
+    if (output := options.pop("output", None)) == STANDARD_STREAM and not hasattr(
+        value, "WRITES_STANDARD_OUTPUT"
+    ):
         raise ValueError(f"output must be a file, not {output}")
-    return replace(value, **{name: _with_files(option, file_of) for name, option in options.items()})  # pyright: ignore[reportArgumentType]
+    changed = {name: _with_files(option, file_of) for name, option in options.items()}
+    return replace(value, **changed)  # pyright: ignore[reportArgumentType]  (an instance)
 
 
 @contextmanager
 def spool_standard_input(verb: Verb) -> Iterator[Verb]:
-    """The verb with temporary files in place of standard input and pipes, until the `with` block ends.
+    """The verb with temporary files in place of standard input and pipes, until the `with` block
+    ends.
 
     Raises:
         ValueError: Standard input is named twice, or as an output.
@@ -87,12 +96,13 @@ def spool_standard_input(verb: Verb) -> Iterator[Verb]:
         yield _with_files(verb, lambda path: _copy(path, Path(directory)))
 
 
-# --- Output ----------------------------------------------------------------------------------------------------------
+# --- Output ---------------------------------------------------------------------------------------
 
 
 @contextmanager
 def output_file(output: Path, suffix: str = ".jsonl") -> Iterator[Path]:
-    """The file for a verb to write to; for `-` a temporary one, which is copied to standard output when complete.
+    """The file for a verb to write to; for `-` a temporary one, which is copied to standard output
+    when complete.
 
     For `-`, what the `with` block prints goes to standard error.
 
@@ -119,7 +129,9 @@ def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_text(inner)}" for name, inner in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(f"({_text(item)})" if isinstance(item, list | tuple) else _text(item) for item in value)
+        return ", ".join(
+            f"({_text(item)})" if isinstance(item, list | tuple) else _text(item) for item in value
+        )
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     return f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -141,8 +153,8 @@ def show(result: Any, json: bool = False) -> None:
     """Print a result.
 
     Args:
-        result: A mapping, or a dataclass without a `__str__`, is printed as lines `name: value`, a sequence as a line
-            per item, anything else as `str` of it.
+        result: A mapping, or a dataclass without a `__str__`, is printed as lines `name: value`, a
+            sequence as a line per item, anything else as `str` of it.
         json: Print one line of JSON instead.
     """
     if json:
@@ -156,11 +168,13 @@ def show(result: Any, json: bool = False) -> None:
     print("\n".join(_lines(result)) if isinstance(result, Mapping) else result, flush=True)
 
 
-# --- Messages --------------------------------------------------------------------------------------------------------
+# --- Messages -------------------------------------------------------------------------------------
 
 
 def one_line(message: Warning | Exception | str) -> str:
-    """The message on a single line, with standard input in place of its copy; the class of an empty one."""
+    """The message on a single line, with standard input in place of its copy; the class of an empty
+    one.
+    """
     lines = (line.strip() for line in str(message).splitlines())
     text = "; ".join(filter(None, lines)).replace(":; ", ": ") or type(message).__name__
     return re.sub(r"\S*/elmokit-\w+/standard-input[.\w]*\w", "standard input", text)
@@ -176,18 +190,24 @@ def usage_error(box: str, arguments: Sequence[str], options: Collection[str]) ->
     """One line about an error in the options of a verb.
 
     Args:
-        box: What tyro prints about the error in ASCII: a title, a message, details and where to find help, with
-            horizontal lines between them.
+        box: What tyro prints about the error in ASCII: a title, a message, details and where to
+            find help, with horizontal lines between them.
         arguments: The command line, from the verb on.
         options: The options that the verb has.
     """
     see = f"see elmokit {arguments[0]} --help"
-    names = (argument.partition("=")[0].replace("_", "-") for argument in arguments if re.match(r"--\w", argument))
+    names = (
+        argument.partition("=")[0].replace("_", "-")
+        for argument in arguments
+        if re.match(r"--\w", argument)
+    )
     if unknown := next((name for name in names if name not in options), None):
         return f"there is no option {unknown}{did_you_mean(unknown, options, see)}"
     _, *sections, _ = re.split(r"^ +-+ *$", box, flags=re.MULTILINE)
     message = " ".join(re.findall(r"^ +(\S.*?) *$", sections[0], re.MULTILINE))
-    usages = [re.findall(r"^ {6}(\S.*?) *$", each, re.MULTILINE) for each in sections]  # --layers {mix,top}|INT
+    usages = [
+        re.findall(r"^ {6}(\S.*?) *$", each, re.MULTILINE) for each in sections
+    ]  # --layers {mix,top}|INT
     if message.startswith("Missing from"):
         missing, *unexpected = map(", ".join, usages)
         message = "; unexpected: ".join([f"{message.partition(':')[0]}: {missing}", *unexpected])

@@ -25,48 +25,56 @@ state_defaults_in_text(PretrainConfig)
 state_defaults_in_text(FinetuneConfig)
 
 PREPARE_INPUTS = (
-    "Raw text: text files with one paragraph per line and blank lines between documents (plain, .gz or .zst); "
-    "tables (.csv, .tsv, .jsonl, also .gz or .zst, or .parquet) with one document per row; or protein "
-    "sequences (.fasta, .fa or .faa, also .gz or .zst), whose words are their residues."
+    "Raw text: text files with one paragraph per line and blank lines between documents (plain, "
+    ".gz or .zst); tables (.csv, .tsv, .jsonl, also .gz or .zst, or .parquet) with one document "
+    "per row; or protein sequences (.fasta, .fa or .faa, also .gz or .zst), whose words are their "
+    "residues."
 )
 PREPARE_LANGUAGE = (
-    "Language code, such as de, whose rules split the text into sentences (default: en, unless a tokenizer is given). "
-    "There are rules for am, ar, bg, bn, ca, da, de, el, en, es, fi, fr, gu, hi, hy, it, ja, kk, kn, ml, mr, my (which "
-    "needs a tokenizer as well), nl, pa, pl, pt, ru, sk, ta, te, th, uk and zh. Other languages use the rules of a "
-    "related one, with a warning."
+    "Language code, such as de, whose rules split the text into sentences (default: en, unless a "
+    "tokenizer is given). There are rules for am, ar, bg, bn, ca, da, de, el, en, es, fi, fr, gu, "
+    "hi, hy, it, ja, kk, kn, ml, mr, my (which needs a tokenizer as well), nl, pa, pl, pt, ru, sk, "
+    "ta, te, th, uk and zh. Other languages use the rules of a related one, with a warning."
 )
 PREPARE_TOKENIZER = (
-    "Tokenizer (default: the one of the language): english-1 (en), characters-1 (zh and ja, one token per ideograph), "
-    "pythainlp (th), words-1 (other languages with spaces between words), rjieba (zh words), unidic-lite (ja words), "
-    "spacy:MODEL, spacy:LANGUAGE (a blank spaCy pipeline) or whitespace-1 (text that is already tokenized, one "
-    "sentence per line). Models trained on the shards record its name."
+    "Tokenizer (default: the one of the language): english-1 (en), characters-1 (zh and ja, one "
+    "token per ideograph), pythainlp (th), words-1 (other languages with spaces between words), "
+    "rjieba (zh words), unidic-lite (ja words), spacy:MODEL, spacy:LANGUAGE (a blank spaCy "
+    "pipeline) or whitespace-1 (text that is already tokenized, one sentence per line). Models "
+    "trained on the shards record its name."
 )
 EVALUATE_STATE = (
-    "Initial state of a sentence: zeros, the model's warm state, or carry, the final state of an earlier sentence "
-    "(default: carry; zeros for a model that carries no state)."
+    "Initial state of a sentence: zeros, the model's warm state, or carry, the final state of an "
+    "earlier sentence (default: carry; zeros for a model that carries no state)."
 )
 SCORE_TSV = (
-    "Write a table with a row per word: line, position, word, its first character in the line and the one after its "
-    "last, the number of the word between white space that it is in, surprisal given the words before it (forward) and "
-    "given the words after it (backward), and 1 for a word outside the vocabulary, which is scored as <UNK>. A model "
-    "that merges the directions has one surprisal, given all other words (masked)."
+    "Write a table with a row per word: line, position, word, its first character in the line and "
+    "the one after its last, the number of the word between white space that it is in, surprisal "
+    "given the words before it (forward) and given the words after it (backward), and 1 for a word "
+    "outside the vocabulary, which is scored as <UNK>. A model that merges the directions has one "
+    "surprisal, given all other words (masked)."
 )
 SCORE_PER = (
-    "Rows of the table: words as the model reads them (token); or, with their surprisals added up, words between white "
-    "space (word), or regions of the text, which | separates (region). The last two need no --tsv."
+    "Rows of the table: words as the model reads them (token); or, with their surprisals added up, "
+    "words between white space (word), or regions of the text, which | separates (region). The "
+    "last two need no --tsv."
 )
 
 
 @dataclass(frozen=True)
 class Prepare:
-    """Split raw text into sentences and tokens, drop duplicates, and write shuffled shards of one sentence a line."""
+    """Split raw text into sentences and tokens, drop duplicates, and write shuffled shards of one
+    sentence a line.
+    """
 
     inputs: Annotated[
         Positional[tuple[Path, ...]],
         arg(metavar="INPUT [INPUT ...]", help=PREPARE_INPUTS, help_behavior_hint="(required)"),
     ]
     output: Path
-    """Directory for the shards, their summary (corpus.json) and the list of dropped documents (dropped.jsonl)."""
+    """Directory for the shards, their summary (corpus.json) and the list of dropped documents
+    (dropped.jsonl).
+    """
     language: Annotated[str | None, arg(help=PREPARE_LANGUAGE), UNSET] = None
     tokenizer: Annotated[str | None, arg(help=PREPARE_TOKENIZER), UNSET] = None
     column: str = "text"
@@ -78,9 +86,13 @@ class Prepare:
     drop_paragraphs: bool = True
     """Drop paragraphs of at least 100 characters that occurred before."""
     exclude: Annotated[tuple[Path, ...], UNSET] = ()
-    """Held-out files, whose documents, near duplicates and paragraphs of at least 100 characters are dropped."""
+    """Held-out files, whose documents, near duplicates and paragraphs of at least 100 characters
+    are dropped.
+    """
     num_shards: Annotated[int | None, UNSET] = None
-    """Number of shards, each of which must fit in memory (default: one per 16 MB of input, at most 256)."""
+    """Number of shards, each of which must fit in memory (default: one per 16 MB of input, at most
+    256).
+    """
     processes: Annotated[int | None, UNSET] = None
     """Worker processes (default: one per core). The output does not depend on it."""
     seed: int = 0
@@ -96,10 +108,11 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Pretrain:
-    """Pretrain a bidirectional language model on text. Rerun the command to resume an interrupted run.
+    """Pretrain a bidirectional language model on text. Rerun the command to resume an interrupted
+    run.
 
-    Two cores with AVX-512 read 100 million words in about 8 hours with the preset small. The LSTMs of medium and
-    original do 4 and 16 times as much work per word.
+    Two cores with AVX-512 read 100 million words in about 8 hours with the preset small. The LSTMs
+    of medium and original do 4 and 16 times as much work per word.
     """
 
     settings: Annotated[PretrainConfig, arg(name="")]
@@ -112,7 +125,9 @@ class Pretrain:
 
 @dataclass(frozen=True)
 class Finetune:
-    """Continue training a model on text of a domain. Rerun the command to resume an interrupted run."""
+    """Continue training a model on text of a domain. Rerun the command to resume an interrupted
+    run.
+    """
 
     settings: Annotated[FinetuneConfig, arg(name="")]
 
@@ -124,22 +139,29 @@ class Finetune:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Compute the exact perplexity of text under a model, forward, backward and their mean; or score a task model.
+    """Compute the exact perplexity of text under a model, forward, backward and their mean; or
+    score a task model.
 
-    A model that merges the two directions has a pseudo-perplexity instead (each word given all others of its
-    sentence), which is another quantity and cannot be compared with a perplexity. It reads sentences of more than
-    1,024 words in windows of at most that length. A task model, a directory that `elmokit fit` wrote, is scored on a
-    file of examples with answers; only --task and --device apply to it.
+    A model that merges the two directions has a pseudo-perplexity instead (each word given all
+    others of its sentence), which is another quantity and cannot be compared with a perplexity. It
+    reads sentences of more than 1,024 words in windows of at most that length. A task model, a
+    directory that `elmokit fit` wrote, is scored on a file of examples with answers; only --task
+    and --device apply to it.
     """
 
-    files: Annotated[Positional[tuple[Path, ...]], arg(metavar="FILE [FILE ...]", help_behavior_hint="(required)")]
-    """Text (plain, .gz or .zst), whose lines are split into sentences; or directories written by `elmokit prepare`. Of
-    a task model: a file in the task's format."""
+    files: Annotated[
+        Positional[tuple[Path, ...]],
+        arg(metavar="FILE [FILE ...]", help_behavior_hint="(required)"),
+    ]
+    """Text (plain, .gz or .zst), whose lines are split into sentences; or directories written by
+    `elmokit prepare`. Of a task model: a file in the task's format.
+    """
     model: Model = None
     state: Annotated[StatePolicy | None, arg(help=EVALUATE_STATE), UNSET] = None
     batch_size: int = 32
-    """With --state carry, the number of texts read side by side: sentence i starts from the final state of sentence i -
-    batch size, as in training; 1 reads the file as one text."""
+    """With --state carry, the number of texts read side by side: sentence i starts from the final
+    state of sentence i - batch size, as in training; 1 reads the file as one text.
+    """
     device: Device = None
     tokenize: Tokenize = True
     language: Language = None
@@ -161,18 +183,21 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Score:
-    """Write the log-probability of every word of a file, given its left context and given its right context.
+    """Write the log-probability of every word of a file, given its left context and given its right
+    context.
 
     A model that merges the two directions predicts each word from all others of its sentence.
     """
 
     WRITES_STANDARD_OUTPUT: ClassVar[bool] = True
     file: Positional[Path]
-    """Text, one sentence per line, or a table (.csv, .tsv, .jsonl or .parquet); plain, .gz or .zst. Blank lines are
-    skipped."""
+    """Text, one sentence per line, or a table (.csv, .tsv, .jsonl or .parquet); plain, .gz or .zst.
+    Blank lines are skipped.
+    """
     output: Path
-    """File for the scores, one JSON object per sentence (.jsonl, .jsonl.gz or .jsonl.zst), or with --tsv a table; - is
-    standard output."""
+    """File for the scores, one JSON object per sentence (.jsonl, .jsonl.gz or .jsonl.zst), or with
+    --tsv a table; - is standard output.
+    """
     tsv: Annotated[bool, arg(help=SCORE_TSV)] = False
     per: Annotated[Literal["token", "word", "region"], arg(help=SCORE_PER)] = "token"
     bits: bool = False
@@ -180,10 +205,13 @@ class Score:
     overwrite: Overwrite = False
     model: Model = None
     state: StatePolicy = "zeros"
-    """Initial state of a sentence: zeros, the model's warm state, or the final state of the sentence before."""
+    """Initial state of a sentence: zeros, the model's warm state, or the final state of the
+    sentence before.
+    """
     batch_size: int = 1
-    """With --state carry, the number of texts read side by side: sentence i starts from the final state of sentence i -
-    batch size."""
+    """With --state carry, the number of texts read side by side: sentence i starts from the final
+    state of sentence i - batch size.
+    """
     device: Device = None
     tokenize: Tokenize = True
     column: Column = None
@@ -194,7 +222,9 @@ class Score:
 
         options: dict[str, Any] = dict(vars(self))
         del options["json"]
-        with output_file(self.output, ".tsv" if self.tsv or self.per != "token" else ".jsonl") as output:
+        with output_file(
+            self.output, ".tsv" if self.tsv or self.per != "token" else ".jsonl"
+        ) as output:
             show(score_file(**{**options, "output": output}), self.json)
             if not self.json:
                 show(f"{self.output}: the scores")
@@ -202,7 +232,9 @@ class Score:
 
 @dataclass(frozen=True)
 class Substitutes:
-    """Print the most likely replacements of each word of a sentence, with their log-probabilities."""
+    """Print the most likely replacements of each word of a sentence, with their
+    log-probabilities.
+    """
 
     sentence: Positional[str]
     """Sentence whose words to replace."""

@@ -7,7 +7,14 @@ from typing import Annotated, Literal
 from tyro.conf import arg
 
 from elmokit.cli.console import show
-from elmokit.cli.options import UNSET, ComputeDtype, Device, Model, Overwrite, state_defaults_in_text
+from elmokit.cli.options import (
+    UNSET,
+    ComputeDtype,
+    Device,
+    Model,
+    Overwrite,
+    state_defaults_in_text,
+)
 from elmokit.serve.config import ServeConfig
 
 state_defaults_in_text(ServeConfig)
@@ -15,20 +22,24 @@ state_defaults_in_text(ServeConfig)
 
 @dataclass(frozen=True)
 class Convert:
-    """Convert a model to another format: elmokit's own, the HDF5 files of AllenNLP and bilm-tf, or ONNX; or publish it.
+    """Convert a model to another format: elmokit's own, the HDF5 files of AllenNLP and bilm-tf, or
+    ONNX; or publish it.
 
-    To publish a model on the Hugging Face Hub needs huggingface_hub, and a token: log in with `hf auth login`. The
-    function `elmokit.push_to_hub` has more options.
+    To publish a model on the Hugging Face Hub needs huggingface_hub, and a token: log in with `hf
+    auth login`. The function `elmokit.push_to_hub` has more options.
     """
 
     model: str
     """Model to convert, in any format that `elmokit.load` reads."""
     output: Path
-    """Directory for the model, or file for onnx and token-embeddings; for hub, OWNER/NAME of a repository, which is
-    created if it does not exist. Its model is replaced in one commit; other files stay."""
+    """Directory for the model, or file for onnx and token-embeddings; for hub, OWNER/NAME of a
+    repository, which is created if it does not exist. Its model is replaced in one commit; other
+    files stay.
+    """
     to: Literal["native", "hdf5", "onnx", "token-embeddings", "hub"] = "native"
-    """elmokit's directory, options.json and weights.hdf5, an ONNX file, bilm-tf's context-independent vectors, or
-    elmokit's directory on the Hugging Face Hub."""
+    """elmokit's directory, options.json and weights.hdf5, an ONNX file, bilm-tf's
+    context-independent vectors, or elmokit's directory on the Hugging Face Hub.
+    """
     vocab: Annotated[Path | None, UNSET] = None
     """Words for token-embeddings, one per line (default: the model's vocabulary)."""
     private: bool = False
@@ -47,11 +58,15 @@ class Convert:
 
 @dataclass(frozen=True)
 class Info:
-    """Describe a model (format, sizes, vocabulary, language, tokenizer) and the available backends."""
+    """Describe a model (format, sizes, vocabulary, language, tokenizer) and the available
+    backends.
+    """
 
     model: Model = None
     full: bool = False
-    """Add the files, all settings, and the card, which says what the model was trained on and how good it is."""
+    """Add the files, all settings, and the card, which says what the model was trained on and how
+    good it is.
+    """
 
     def run(self) -> None:
         from elmokit.checkpoints.loading import describe
@@ -62,7 +77,11 @@ class Info:
         card = facts.pop("card", [])
         if not self.full:
             details = {"files", "input", "model", "state", "mix", "fingerprint"}
-            facts = {name: value for name, value in facts.items() if name not in details and value is not None}
+            facts = {
+                name: value
+                for name, value in facts.items()
+                if name not in details and value is not None
+            }
             card = ["elmokit info --full prints all settings, and the card"]
         backends = {"backend": get_backend(), "available backends": list(available_backends())}
         show({**facts, **backends, "instruction set": describe_target()})
@@ -74,12 +93,13 @@ class Info:
 class Serve:
     """Serve a model over HTTP, with a web page to explore it, until the process is stopped.
 
-    It serves vectors in the formats of OpenAI's API and of text-embeddings-inference; neighbors, senses, scores and
-    substitutes of words; and predictions of a task model. docs/tutorials/serve.md describes the requests.
+    It serves vectors in the formats of OpenAI's API and of text-embeddings-inference; neighbors,
+    senses, scores and substitutes of words; and predictions of a task model.
+    docs/tutorials/serve.md describes the requests.
     """
 
     model: Model = None
-    config: Annotated[ServeConfig, arg(name="")] = ServeConfig()  # noqa: RUF009 (frozen)
+    config: Annotated[ServeConfig, arg(name="")] = ServeConfig()  # noqa: RUF009
     dtype: ComputeDtype = "float32"
     device: Device = None
 

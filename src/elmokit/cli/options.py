@@ -13,7 +13,9 @@ UNSET = arg(help_behavior_hint="")  # no "(default: None)": the help text itself
 
 
 def state_defaults_in_text(settings: type) -> None:
-    """Apply `UNSET` to settings that default to None or (): their help text says what that means, "(default: ...)"."""
+    """Apply `UNSET` to settings that default to None or (): their help text says what that means,
+    "(default: ...)".
+    """
     types = get_type_hints(settings, include_extras=True)
     for field in fields(settings):
         if field.default in (None, ()):
@@ -23,22 +25,28 @@ def state_defaults_in_text(settings: type) -> None:
 Model = Annotated[
     str | None,
     arg(
-        help="Model: a directory, a bundled name, or OWNER/NAME (also hf:OWNER/NAME) on the Hugging Face Hub "
+        help="Model: a directory, a bundled name, or OWNER/NAME (also hf:OWNER/NAME) on the "
+        "Hugging Face Hub "
         "(default: bundled English)."
     ),
     UNSET,
 ]
-Device = Annotated[str | None, arg(help="Device: cpu, cuda or cuda:N (default: a GPU if there is one)."), UNSET]
+Device = Annotated[
+    str | None, arg(help="Device: cpu, cuda or cuda:N (default: a GPU if there is one)."), UNSET
+]
 OptionalState = Annotated[
     settings.StatePolicy | None,
     arg(
-        help="Initial state of a sentence: zeros, the model's warm state, or the final state of the sentence "
+        help="Initial state of a sentence: zeros, the model's warm state, or the final state of "
+        "the sentence "
         "before (default: the model's policy)."
     ),
     UNSET,
 ]
 Layers = Literal["mix", "average", "sum", "top", "all"] | int
-ONE_LAYER = "Representation: the model's mix, the average, the sum, the top, or the number of a layer"
+ONE_LAYER = (
+    "Representation: the model's mix, the average, the sum, the top, or the number of a layer"
+)
 OneLayer = Annotated[
     Literal["mix", "average", "sum", "top"] | int,
     arg(help=f"{ONE_LAYER} (0: the tokens)."),
@@ -51,13 +59,17 @@ CorpusLayers = Annotated[
 Corpus = Annotated[
     Path,
     arg(
-        help="Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`; or one "
+        help="Text (plain, .gz or .zst), one sentence per line, or a directory written by "
+        "`elmokit prepare`; or one "
         "written by `elmokit embed`, whose vectors are then read, not computed."
     ),
 ]
 Lemmas = Annotated[
     Path | None,
-    arg(help="Table with a form, a tab and its lemma on each line: a word then stands for all forms of this lemma."),
+    arg(
+        help="Table with a form, a tab and its lemma on each line: a word then stands for all "
+        "forms of this lemma."
+    ),
     UNSET,
 ]
 Overwrite = Annotated[bool, arg(help="Replace an existing output.")]
@@ -66,25 +78,34 @@ Json = Annotated[bool, arg(help="Print the result as JSON.")]
 Tokenize = Annotated[
     bool,
     arg(
-        help="Raw text: split it with the model's tokenizer. With --no-tokenize, the text is already tokenized: its "
+        help="Raw text: split it with the model's tokenizer. With --no-tokenize, the text is "
+        "already tokenized: its "
         "words are separated by spaces. Output of `elmokit prepare` is recognized as such."
     ),
 ]
 Column = Annotated[
     str | None,
-    arg(help="Column of the texts if the file is a table: CSV, TSV, JSON lines or Parquet (default: text)."),
+    arg(
+        help="Column of the texts if the file is a table: CSV, TSV, JSON lines or Parquet "
+        "(default: text)."
+    ),
     UNSET,
 ]
 Language = Annotated[
     str | None,
-    arg(help="Code of the language whose rules split raw lines into sentences (default: the model's)."),
+    arg(
+        help="Code of the language whose rules split raw lines into sentences (default: the "
+        "model's)."
+    ),
     UNSET,
 ]
 ComputeDtype = Annotated[
     Literal["float32", "bfloat16", "int8", "auto"],
     arg(
-        help="Number type to compute in: float32 (the most precise), bfloat16 (faster on hardware that supports it), "
-        "int8 (faster still, on a CPU; needs the compiled kernels), or auto (bfloat16 where the hardware supports it, "
+        help="Number type to compute in: float32 (the most precise), bfloat16 (faster on hardware "
+        "that supports it), "
+        "int8 (faster still, on a CPU; needs the compiled kernels), or auto (bfloat16 where the "
+        "hardware supports it, "
         "else float32)."
     ),
 ]

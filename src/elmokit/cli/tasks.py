@@ -18,7 +18,8 @@ state_defaults_in_text(WordsConfig)
 Task = Annotated[
     Positional[str],
     arg(
-        help=f"{', '.join(TASKS)}; or FILE.py:CLASS for a task of your own. `elmokit fit TASK --help` shows the "
+        help=f"{', '.join(TASKS)}; or FILE.py:CLASS for a task of your own. `elmokit fit TASK "
+        f"--help` shows the "
         "options of a task."
     ),
 ]
@@ -35,8 +36,9 @@ class Fit(Generic[TaskConfig]):
 
     task: Task
     train: Positional[Path]
-    """Examples to train on, in the task's format, or for classification, tagging and pairs a table (.csv, .tsv, .jsonl,
-    .parquet); plain, .gz or .zst."""
+    """Examples to train on, in the task's format, or for classification, tagging and pairs a table
+    (.csv, .tsv, .jsonl, .parquet); plain, .gz or .zst.
+    """
     dev: Positional[Path]
     """Examples that determine when to stop, and which weights are kept."""
     output: Path
@@ -45,11 +47,15 @@ class Fit(Generic[TaskConfig]):
     test: Annotated[Path | None, UNSET] = None
     """Examples for the final score."""
     model: Model = None
-    words: Annotated[WordsConfig, arg(name="")] = WordsConfig()  # noqa: RUF009 (it is frozen)
-    config: Annotated[FitConfig, arg(name="")] = FitConfig()  # noqa: RUF009 (it is frozen)
+    words: Annotated[WordsConfig, arg(name="")] = WordsConfig()  # noqa: RUF009
+    config: Annotated[FitConfig, arg(name="")] = FitConfig()  # noqa: RUF009
     cache: Annotated[Path | None, UNSET] = None
-    """Directory for the vectors of frozen encoders, shared by all runs (default: elmokit in the user's cache)."""
-    overwrite: Annotated[bool, arg(help="Train again, and replace the model in the output directory.")] = False
+    """Directory for the vectors of frozen encoders, shared by all runs (default: elmokit in the
+    user's cache).
+    """
+    overwrite: Annotated[
+        bool, arg(help="Train again, and replace the model in the output directory.")
+    ] = False
 
     def run(self) -> None:
         from elmokit.tasks.fitting.fit import fit
@@ -58,7 +64,10 @@ class Fit(Generic[TaskConfig]):
         if isinstance(self.settings, NoTask):
             raise ValueError(f"name the task first: elmokit fit {self.task} ...")
         task = find_task(self.task)(self.settings)
-        options = {name: getattr(self, name) for name in ("model", "output", "words", "config", "cache", "overwrite")}
+        options = {
+            name: getattr(self, name)
+            for name in ("model", "output", "words", "config", "cache", "overwrite")
+        }
         _, report = fit(task, self.train, self.dev, self.test, **options)
         show(report)
         print(f"{self.output}: the model and its report.json")
@@ -86,16 +95,21 @@ class Predict:
 
     WRITES_STANDARD_OUTPUT: ClassVar[bool] = True
     file: Positional[Path]
-    """Examples in the task's format or a table as for fit, or with --text raw text or a table; plain, .gz or .zst."""
+    """Examples in the task's format or a table as for fit, or with --text raw text or a table;
+    plain, .gz or .zst.
+    """
     model: Path
     """Directory that fit wrote."""
     output: Path
-    """JSON lines (- is standard output); with a tagger and a suffix other than .jsonl, the words with predicted tags in
-    columns."""
+    """JSON lines (- is standard output); with a tagger and a suffix other than .jsonl, the words
+    with predicted tags in columns.
+    """
     text: bool = False
     """The file is raw text, one input per line."""
     column: Annotated[str | None, UNSET] = None
-    """Column of the inputs if the file is a table (default: that of the training; with --text, text)."""
+    """Column of the inputs if the file is a table (default: that of the training; with --text,
+    text).
+    """
     task: Annotated[str | None, UNSET] = None
     """FILE.py:CLASS of a task of your own."""
     device: Device = None

@@ -27,17 +27,18 @@ from elmokit.cli.options import (
 )
 
 EMBED_OUTPUT = (
-    "Directory for the vectors, or a file name ending in .hdf5 or .h5 for AllenNLP's layout, or in .parquet for a "
-    "table; with --fasta a file name ending in .npz or .h5, for an array per sequence."
+    "Directory for the vectors, or a file name ending in .hdf5 or .h5 for AllenNLP's layout, or in "
+    ".parquet for a table; with --fasta a file name ending in .npz or .h5, for an array per "
+    "sequence."
 )
 RAY = (
-    "The file is a Parquet file, or a directory of them; its texts are embedded on the Ray cluster that RAY_ADDRESS "
-    "names, or else on all cores of this machine, into a directory of Parquet files; such a run does not resume. With "
-    "--device cuda each process has a GPU."
+    "The file is a Parquet file, or a directory of them; its texts are embedded on the Ray cluster "
+    "that RAY_ADDRESS names, or else on all cores of this machine, into a directory of Parquet "
+    "files; such a run does not resume. With --device cuda each process has a GPU."
 )
 LAYERS = (
-    "Representation: the model's mix, the average, the sum, the top, all layers, or the number of a layer, 0 for the "
-    "tokens, -1 for the top"
+    "Representation: the model's mix, the average, the sum, the top, all layers, or the number of "
+    "a layer, 0 for the tokens, -1 for the top"
 )
 
 
@@ -66,14 +67,19 @@ class RayOptions:
 
 @dataclass(frozen=True)
 class Embed:
-    """Write the contextual vectors of every word of a file. Rerun the command to resume an interrupted run."""
+    """Write the contextual vectors of every word of a file. Rerun the command to resume an
+    interrupted run.
+    """
 
     file: Positional[Path]
-    """Text, one sentence per line, or a table (.csv, .tsv, .jsonl or .parquet); with --fasta protein sequences. Plain,
-    .gz or .zst."""
+    """Text, one sentence per line, or a table (.csv, .tsv, .jsonl or .parquet); with --fasta
+    protein sequences. Plain, .gz or .zst.
+    """
     output: Annotated[Path, arg(help=EMBED_OUTPUT)]
     model: Model = None
-    layers: Annotated[Layers | None, arg(help=f"{LAYERS} (default: mix; with --fasta sum)."), UNSET] = None
+    layers: Annotated[
+        Layers | None, arg(help=f"{LAYERS} (default: mix; with --fasta sum)."), UNSET
+    ] = None
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     storage_dtype: StorageDtype = "float32"
@@ -81,7 +87,9 @@ class Embed:
     tokenize: Tokenize = True
     column: Column = None
     sentences_per_part: int = 1000
-    """Sentences in a file of the output directory; an interrupted run recomputes the unfinished ones."""
+    """Sentences in a file of the output directory; an interrupted run recomputes the unfinished
+    ones.
+    """
     overwrite: Overwrite = False
     sequences: Annotated[FastaOptions, arg(name="")] = FastaOptions()
     cluster: Annotated[RayOptions, arg(name="")] = RayOptions()
@@ -100,7 +108,9 @@ class Embed:
             del options["tokenize"], options["column"]  # each residue is a word
             show(embed_fasta(**options, **sequences))
         elif self.sequences != FastaOptions():
-            raise ValueError("--protein, --id and --split-char are for protein sequences: add --fasta")
+            raise ValueError(
+                "--protein, --id and --split-char are for protein sequences: add --fasta"
+            )
         else:
             show(embed_file(**options))
 
@@ -114,17 +124,26 @@ class Embed:
         }
         if names := [name for name, is_given in unsupported.items() if is_given]:
             raise ValueError(f"{names[0]} cannot be used with --ray: omit one of them")
-        options: Any = {"storage_dtype": self.storage_dtype, "tokenize": self.tokenize, "device": self.device}
+        options: Any = {
+            "storage_dtype": self.storage_dtype,
+            "tokenize": self.tokenize,
+            "device": self.device,
+        }
         options |= {"dtype": self.dtype, "layers": "mix" if self.layers is None else self.layers}
         embed = EmbedWords(self.column or "text", self.model, **options)
-        options = {"num_actors": self.cluster.num_actors, "sentences_per_part": self.sentences_per_part}
+        options = {
+            "num_actors": self.cluster.num_actors,
+            "sentences_per_part": self.sentences_per_part,
+        }
         num_gpus = int(self.device == "cuda")  # Ray hides GPUs from processes that ask for none
         show(embed_parquet(self.file, self.output, embed, num_gpus=num_gpus, **options))
 
 
 @dataclass(frozen=True)
 class Encode:
-    """Write one pooled vector for each line or row of a file. Rerun the command to resume an interrupted run."""
+    """Write one pooled vector for each line or row of a file. Rerun the command to resume an
+    interrupted run.
+    """
 
     file: Positional[Path]
     """Text, one text per line, or a table (.csv, .tsv, .jsonl or .parquet). Plain, .gz or .zst."""
@@ -156,17 +175,21 @@ class Compare:
     """Print the cosine similarities of one word's vectors across sentences."""
 
     word: Positional[str]
-    """Word to look up; commas separate its forms, as in play,plays,played, and quotation marks hold a phrase. In
-    sentences without an exact match, the case of letters is ignored."""
+    """Word to look up; commas separate its forms, as in play,plays,played, and quotation marks hold
+    a phrase. In sentences without an exact match, the case of letters is ignored.
+    """
     sentences: Annotated[
-        Positional[tuple[str, ...]], arg(metavar="SENTENCE [SENTENCE ...]", help_behavior_hint="(required)")
+        Positional[tuple[str, ...]],
+        arg(metavar="SENTENCE [SENTENCE ...]", help_behavior_hint="(required)"),
     ]
     """Sentences that contain the word."""
     other: Annotated[tuple[str, ...], UNSET] = ()
     """Sentences in which the word has another sense; a summary then contrasts the two senses."""
     model: Model = None
     lemma: Lemmas = None
-    layers: Annotated[Layers | None, arg(help=f"{LAYERS} (default: mix and all but 0)."), UNSET] = None
+    layers: Annotated[Layers | None, arg(help=f"{LAYERS} (default: mix and all but 0)."), UNSET] = (
+        None
+    )
     device: Device = None
     tokenize: Tokenize = True
     json: Json = False
@@ -177,16 +200,22 @@ class Compare:
 
         embedder = Embedder(self.model, self.device)
         word = with_forms(self.word, self.lemma)
-        show(compare(word, self.sentences, embedder, self.layers, self.tokenize, self.other), self.json)
+        show(
+            compare(word, self.sentences, embedder, self.layers, self.tokenize, self.other),
+            self.json,
+        )
 
 
 @dataclass(frozen=True)
 class Neighbors:
-    """Find the occurrences of a word in a corpus that are nearest in meaning to its occurrence in a sentence."""
+    """Find the occurrences of a word in a corpus that are nearest in meaning to its occurrence in a
+    sentence.
+    """
 
     word: Positional[str]
-    """Word to look up; commas separate its forms, as in play,plays,played, and quotation marks hold a phrase. In
-    sentences without an exact match, the case of letters is ignored."""
+    """Word to look up; commas separate its forms, as in play,plays,played, and quotation marks hold
+    a phrase. In sentences without an exact match, the case of letters is ignored.
+    """
     sentence: Annotated[str, arg(name="in")]
     """Sentence with the occurrence to search for."""
     corpus: Corpus
@@ -211,5 +240,7 @@ class Neighbors:
         config = SearchConfig(self.count, self.any_word, self.max_sentences)
         embedder = Embedder(self.model, self.device)
         word = with_forms(self.word, self.lemma)
-        found = neighbors(word, self.sentence, self.corpus, embedder, self.layers, config, self.tokenize)
+        found = neighbors(
+            word, self.sentence, self.corpus, embedder, self.layers, config, self.tokenize
+        )
         show(found, self.json)

@@ -1,4 +1,5 @@
-"""The verbs: one frozen dataclass each, whose fields are the options and whose docstrings are the help text.
+"""The verbs: one frozen dataclass each, whose fields are the options and whose docstrings are the
+help text.
 
 A verb imports the function that does its work when it runs, so that `--help` does not load PyTorch.
 """
@@ -16,24 +17,51 @@ from tyro.conf import subcommand
 
 from elmokit.cli.analysis import Change, Probe, Senses, Wsd
 from elmokit.cli.console import did_you_mean, usage_error
-from elmokit.cli.language_model import Evaluate, Finetune, NextWords, Prepare, Pretrain, Score, Substitutes
+from elmokit.cli.language_model import (
+    Evaluate,
+    Finetune,
+    NextWords,
+    Prepare,
+    Pretrain,
+    Score,
+    Substitutes,
+)
 from elmokit.cli.models import Convert, Info, Serve
 from elmokit.cli.options import TYRO_CONFIG
 from elmokit.cli.tasks import Fit, NoTask, Predict, with_settings_of
 from elmokit.cli.vectors import Compare, Embed, Encode, Neighbors
 
 Verb = (
-    Prepare | Pretrain | Finetune | Evaluate | Embed | Encode | Score | Substitutes | NextWords | Compare | Neighbors
-    | Probe | Wsd | Senses | Change | Fit | Predict | Convert | Info | Serve
-)  # fmt: skip
+    Prepare
+    | Pretrain
+    | Finetune
+    | Evaluate
+    | Embed
+    | Encode
+    | Score
+    | Substitutes
+    | NextWords
+    | Compare
+    | Neighbors
+    | Probe
+    | Wsd
+    | Senses
+    | Change
+    | Fit
+    | Predict
+    | Convert
+    | Info
+    | Serve
+)
 
 DESCRIPTION = (
-    "Pretrain, load and use ELMo, deep contextual word vectors. `elmokit COMMAND --help` lists the options of a "
-    "command, `elmokit --version` prints the version. As the name of a text file, - means standard input."
+    "Pretrain, load and use ELMo, deep contextual word vectors. `elmokit COMMAND --help` lists the "
+    "options of a command, `elmokit --version` prints the version. As the name of a text file, - "
+    "means standard input."
 )
 EXAMPLES_HEADING = "Examples, in a checkout of elmokit:"
-# They run in a checkout as they are, also after those of the README, which are the same where they write the same
-# files. Tests run them in this order, since some read the output of an earlier one.
+# They run in a checkout as they are, also after those of the README, which are the same where they
+# write the same files. Tests run them in this order, since some read the output of an earlier one.
 DATA = "examples/data"
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
@@ -47,16 +75,23 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'elmokit compare play "They play chess" "The boys play in the street" '
         '--other "The play has five acts" "He wrote the play"',
     ),
-    "neighbors": (f'elmokit neighbors play --in "The play was a success" --corpus {DATA}/sentences.txt',),
+    "neighbors": (
+        f'elmokit neighbors play --in "The play was a success" --corpus {DATA}/sentences.txt',
+    ),
     "senses": (f"elmokit senses play --corpus {DATA}/sentences.txt --output runs/senses.html",),
-    "change": (f"elmokit change mouse house --first {DATA}/mouse-1950.txt --second {DATA}/mouse-2000.txt",),
-    "prepare": (f"elmokit prepare {DATA}/raw/*.txt --exclude {DATA}/heldout.txt --output runs/shards",),
+    "change": (
+        f"elmokit change mouse house --first {DATA}/mouse-1950.txt --second {DATA}/mouse-2000.txt",
+    ),
+    "prepare": (
+        f"elmokit prepare {DATA}/raw/*.txt --exclude {DATA}/heldout.txt --output runs/shards",
+    ),
     "pretrain": (
-        f"elmokit pretrain --corpus runs/shards --heldout {DATA}/heldout.txt --preset tiny --epochs 10 "
-        "--output runs/tiny",
+        f"elmokit pretrain --corpus runs/shards --heldout {DATA}/heldout.txt --preset tiny "
+        "--epochs 10 --output runs/tiny",
     ),
     "finetune": (
-        f"elmokit finetune --corpus runs/shards --heldout {DATA}/heldout.txt --max-words 10000 --output runs/speeches",
+        f"elmokit finetune --corpus runs/shards --heldout {DATA}/heldout.txt --max-words 10000 "
+        f"--output runs/speeches",
     ),
     "score": (
         f"elmokit score {DATA}/sentences.txt --output runs/scores.jsonl",
@@ -66,10 +101,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "next-words": ('elmokit next-words "Once upon a time there was a"',),
     "probe": (f"elmokit probe {DATA}/train.conllu {DATA}/dev.conllu --test {DATA}/test.conllu",),
     "wsd": (f"elmokit wsd {DATA}/coarse-wsd",),
-    "fit": (f"elmokit fit tagging {DATA}/train.conllu {DATA}/dev.conllu --batch-size 4 --output runs/tagger",),
+    "fit": (
+        f"elmokit fit tagging {DATA}/train.conllu {DATA}/dev.conllu --batch-size 4 --output "
+        f"runs/tagger",
+    ),
     "predict": (
         f"elmokit predict {DATA}/test.conllu --model runs/tagger --output runs/tagged.conllu",
-        f"elmokit predict {DATA}/sentences.txt --model runs/tagger --text --output runs/tagged.jsonl",
+        f"elmokit predict {DATA}/sentences.txt --model runs/tagger --text --output "
+        f"runs/tagged.jsonl",
     ),
     "evaluate": (
         f"elmokit evaluate {DATA}/heldout.txt --model runs/tiny/model",
@@ -98,18 +137,27 @@ def _help(verb: Any) -> str:
 
 
 def _parser(arguments: Sequence[str]) -> partial[Any]:
-    """The parser of a command line, which is that of the verb that it names, or else of the list of all verbs."""
+    """The parser of a command line, which is that of the verb that it names, or else of the list of
+    all verbs.
+    """
     options: dict[str, Any] = {"config": TYRO_CONFIG}
     name, *rest = arguments
     verb: Any = VERBS.get(name)
     if name in HELP:
         # The first paragraph of each verb. Fit has the options of a task, which is not named here.
         each = ((name, Fit[NoTask] if verb is Fit else verb) for name, verb in VERBS.items())
-        verbs = (Annotated[verb, subcommand(name, description=_help(verb).partition("\n\n")[0])] for name, verb in each)
-        every: Any = Union[tuple(verbs)]  # noqa: UP007 (made at run time)
-        return partial(tyro.cli, every, prog="elmokit", description=DESCRIPTION, args=arguments, **options)
+        verbs = (
+            Annotated[verb, subcommand(name, description=_help(verb).partition("\n\n")[0])]
+            for name, verb in each
+        )
+        every: Any = Union[tuple(verbs)]  # noqa: UP007
+        return partial(
+            tyro.cli, every, prog="elmokit", description=DESCRIPTION, args=arguments, **options
+        )
     if verb is None:
-        raise ValueError(f"there is no command {name}{did_you_mean(name, VERBS, 'elmokit --help lists them')}")
+        raise ValueError(
+            f"there is no command {name}{did_you_mean(name, VERBS, 'elmokit --help lists them')}"
+        )
     if verb is Fit:
         has_task = rest and not rest[0].startswith("-")
         verb = with_settings_of(verb, rest[0]) if has_task else cast(Any, verb)[NoTask]

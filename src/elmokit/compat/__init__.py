@@ -7,9 +7,9 @@
     simple_elmo                                     ->  elmokit.compat.simple_elmo
     bio_embeddings.embed                            ->  elmokit.compat.seqvec
 
-`elmokit.compat.install()` makes the old imports work unchanged; `python -m elmokit.compat SCRIPT` runs a script that
-uses them.
-docs/migrating.md lists the differences from the original libraries, and the reasons for them.
+`elmokit.compat.install()` makes the old imports work unchanged; `python -m elmokit.compat SCRIPT`
+runs a script that uses them. docs/migrating.md lists the differences from the original libraries,
+and the reasons for them.
 """
 
 from elmokit.compat.old_modules import install

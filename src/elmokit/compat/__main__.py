@@ -1,4 +1,6 @@
-"""Run an unchanged script for an old library, or with -m a module: python -m elmokit.compat [-m] SCRIPT ARGS..."""
+"""Run an unchanged script for an old library, or with -m a module: python -m elmokit.compat [-m]
+SCRIPT ARGS...
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         "python -m elmokit.compat",
         usage="%(prog)s [-h] [--tensorflow-hub] [-m] SCRIPT [ARGUMENT ...]",
-        description="Run a Python script that was written for AllenNLP, bilm-tf, ELMoForManyLangs or simple_elmo.",
+        description="Run a Python script that was written for AllenNLP, bilm-tf, ELMoForManyLangs "
+        "or simple_elmo.",
     )
-    parser.add_argument("--tensorflow-hub", action="store_true", help="stand in for tensorflow_hub, too")
-    parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT names a module, as in python -m")
+    parser.add_argument(
+        "--tensorflow-hub", action="store_true", help="stand in for tensorflow_hub, too"
+    )
+    parser.add_argument(
+        "-m", dest="is_module", action="store_true", help="SCRIPT names a module, as in python -m"
+    )
     parser.add_argument("script", metavar="SCRIPT")
     # argparse would remove a "--" from the script's arguments, so it sees none of them.
     own = len(list(takewhile(lambda argument: argument.startswith("-"), sys.argv[1:]))) + 2

@@ -19,11 +19,14 @@ AVERAGE, ALL = -1, -2
 class Embedder:
     """ELMoForManyLangs' `Embedder`, whose `sents2elmo` computes vectors.
 
-    As in ELMoForManyLangs, a call sorts its sentences, the longest first; in that order sentence i starts from the
-    final state of sentence i - `batch_size`, also across calls. `reset_states()` resets the state to zeros.
+    As in ELMoForManyLangs, a call sorts its sentences, the longest first; in that order sentence i
+    starts from the final state of sentence i - `batch_size`, also across calls. `reset_states()`
+    resets the state to zeros.
     """
 
-    def __init__(self, model_dir: str | Path, batch_size: int = 64, device: str | None = None) -> None:
+    def __init__(
+        self, model_dir: str | Path, batch_size: int = 64, device: str | None = None
+    ) -> None:
         """Load a model.
 
         Args:
@@ -37,8 +40,12 @@ class Embedder:
         self.model_dir, self.batch_size = model_dir, batch_size
         self._embedder = embedder.Embedder.load(model_dir, device)
         self._state: BiLMState | StatePolicy = "carry"
-        if not self._embedder.model.config.sequence_encoder.carries_state:  # also that of ELMoForManyLangs' "lstm"
-            raise ValueError("ELMoForManyLangs carries its state, which this model has not: use elmokit.Embedder")
+        if (
+            not self._embedder.model.config.sequence_encoder.carries_state
+        ):  # also that of ELMoForManyLangs' "lstm"
+            raise ValueError(
+                "ELMoForManyLangs carries its state, which this model has not: use elmokit.Embedder"
+            )
 
     def sents2elmo(self, sents: Sentences, output_layer: int = AVERAGE) -> list[np.ndarray]:
         """Compute the vectors of tokenized sentences.
@@ -52,14 +59,22 @@ class Embedder:
         """
         sents = word_lists(sents)
         if len(sents) > self.batch_size:
-            warn_once("batches are processed longest first; ELMoForManyLangs shuffles them, so that its vectors vary")
+            warn_once(
+                "batches are processed longest first; ELMoForManyLangs shuffles them, so that its "
+                "vectors vary"
+            )
         order = sorted(range(len(sents)), key=lambda number: -len(sents[number]))
-        embeddings = self._embedder.embed([sents[number] for number in order], "all", self._state, self.batch_size)
+        embeddings = self._embedder.embed(
+            [sents[number] for number in order], "all", self._state, self.batch_size
+        )
         self._state = embeddings.state or "carry"
         vectors = [embeddings[place] for place in np.argsort(order)]
         if output_layer == ALL:
             return vectors
-        return [layers.mean(axis=0) if output_layer == AVERAGE else layers[output_layer] for layers in vectors]
+        return [
+            layers.mean(axis=0) if output_layer == AVERAGE else layers[output_layer]
+            for layers in vectors
+        ]
 
     def reset_states(self) -> None:
         """Reset the state to zeros."""

@@ -42,7 +42,8 @@ MODULES = {
     "simple_elmo.elmo_helpers": "simple_elmo",
 }
 TENSORFLOW_HUB = {"tensorflow_hub": "tf_hub"}
-# Classes that a real AllenNLP builds from settings: the class, its base class with its module, its name in settings.
+# Classes that a real AllenNLP builds from settings: the class, its base class with its module, its
+# name in settings.
 REGISTERED = {
     "allennlp.data.token_indexers.elmo_indexer": (
         "ELMoTokenCharactersIndexer token_indexer TokenIndexer elmo_characters"
@@ -54,7 +55,10 @@ REGISTERED = {
 
 
 def _missing(name: str) -> str:
-    return f"elmokit has no {name}: docs/migrating.md lists what it has, and what to use instead of the rest"
+    return (
+        f"elmokit has no {name}: docs/migrating.md lists what it has, and what to use instead "
+        f"of the rest"
+    )
 
 
 def is_installed(library: str) -> bool:
@@ -64,12 +68,16 @@ def is_installed(library: str) -> bool:
 
 
 class _OldModules(MetaPathFinder, Loader):
-    """Finds the modules of a table and gives each the names of its counterpart, which is imported with it."""
+    """Finds the modules of a table and gives each the names of its counterpart, which is imported
+    with it.
+    """
 
     def __init__(self, modules: dict[str, str]) -> None:
         self._modules = modules
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> Any:
         is_package = any(name.startswith(f"{fullname}.") for name in self._modules)
         if is_package or fullname in self._modules:
             return ModuleSpec(fullname, self, origin=__file__, is_package=is_package)
@@ -80,10 +88,14 @@ class _OldModules(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
-        module.__file__ = __file__  # for Python's message if a name cannot be imported from the module
+        module.__file__ = (
+            __file__  # for Python's message if a name cannot be imported from the module
+        )
         if counterpart := self._modules.get(name):
             source = import_module(f"elmokit.compat.{counterpart}")
-            vars(module).update({key: value for key, value in vars(source).items() if not key.startswith("__")})
+            vars(module).update(
+                {key: value for key, value in vars(source).items() if not key.startswith("__")}
+            )
             module.__doc__, module.__file__ = source.__doc__, source.__file__
         if name in REGISTERED and is_installed("allennlp"):
             ours, base_module, base, registered = REGISTERED[name].split()
@@ -97,13 +109,15 @@ class _OldModules(MetaPathFinder, Loader):
 
 
 def install(*, tensorflow_hub: bool = False) -> None:
-    """Let `import allennlp.modules.elmo`, `import bilm` and so on find the modules of `elmokit.compat`.
+    """Let `import allennlp.modules.elmo`, `import bilm` and so on find the modules of
+    `elmokit.compat`.
 
     Installed libraries take precedence; only modules that they lack, as AllenNLP 1 and 2 lack
     `allennlp.commands.elmo`, are found here.
 
     Args:
-        tensorflow_hub: Stand in for `tensorflow_hub`, too. Off by default, since that library is not only for ELMo.
+        tensorflow_hub: Stand in for `tensorflow_hub`, too. Off by default, since that library is
+            not only for ELMo.
     """
     tables = [MODULES, TENSORFLOW_HUB] if tensorflow_hub else [MODULES]
     installed = [finder._modules for finder in sys.meta_path if isinstance(finder, _OldModules)]

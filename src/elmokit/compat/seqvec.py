@@ -1,4 +1,5 @@
-"""bio_embeddings' `SeqVecEmbedder`: ELMo for proteins (Heinzinger et al., 2019), whose words are residues.
+"""bio_embeddings' `SeqVecEmbedder`: ELMo for proteins (Heinzinger et al., 2019), whose words are
+residues.
 
 `elmokit embed --fasta` takes the place of SeqVec's own script.
 """
@@ -18,7 +19,10 @@ from elmokit.compat.shared import CarriedStates, open_bilm
 from elmokit.embed.embedder import Embedder
 
 # The sequence with which bio_embeddings warms its model up: T0922 of CASP.
-WARMUP_SEQUENCE = "MGSSHHHHHHSSGLVPRGSHMASVQKFPGDANCDGIVDISDAVLIMQTMANPSKYQMTDKGRINADVTGNSDGVTVLDAQFIQSYCLGLVELPPVE"
+WARMUP_SEQUENCE = (
+    "MGSSHHHHHHSSGLVPRGSHMASVQKFPGDANCDGIVDISDAVLIMQTMANPSKYQMTDK"
+    "GRINADVTGNSDGVTVLDAQFIQSYCLGLVELPPVE"
+)
 
 
 def _open(options: dict[str, Any]) -> Pretrained:
@@ -28,17 +32,19 @@ def _open(options: dict[str, Any]) -> Pretrained:
     if directory and not Path(directory, names[1]).is_file():
         return load(directory, softmax=False)
     if None in files:
-        raise ValueError("SeqVec is not downloaded: give its options_file and weights_file, or a model_directory")
+        raise ValueError(
+            "SeqVec is not downloaded: give its options_file and weights_file, or a model_directory"
+        )
     return Pretrained(open_bilm(*files))
 
 
 class SeqVecEmbedder:
     """bio_embeddings' `SeqVecEmbedder`: all layers of the residues of protein sequences.
 
-    Every sequence starts from zeros, so that its vectors depend on nothing else. With `warmup_rounds` (4 in the
-    original) the model first reads a sample sequence that many times, and the state is carried from call to call as in
-    AllenNLP: row k of a batch starts from the final state of row k of the last one. `embed_many` keeps the order of the
-    sequences.
+    Every sequence starts from zeros, so that its vectors depend on nothing else. With
+    `warmup_rounds` (4 in the original) the model first reads a sample sequence that many times, and
+    the state is carried from call to call as in AllenNLP: row k of a batch starts from the final
+    state of row k of the last one. `embed_many` keeps the order of the sequences.
     """
 
     name = "seqvec"
@@ -58,19 +64,25 @@ class SeqVecEmbedder:
         """Load the model.
 
         Args:
-            warmup_rounds: How many times the model first reads the sample sequence; 0: no state is carried.
+            warmup_rounds: How many times the model first reads the sample sequence; 0: no state is
+                carried.
             device: As for `elmokit.Embedder`.
             dtype: As for `elmokit.Embedder`.
             use_cpu: The same as device="cpu".
-            options: `weights_file` and `options_file`, or `model_directory`, which has files of these names or is any
-                model that `elmokit.load` accepts. Other options are ignored, as in the original.
+            options: `weights_file` and `options_file`, or `model_directory`, which has files of
+                these names or is any model that `elmokit.load` accepts. Other options are ignored,
+                as in the original.
 
         Raises:
-            ValueError: No model is named, or `warmup_rounds` is set for a model that carries no state.
+            ValueError: No model is named, or `warmup_rounds` is set for a model that carries no
+                state.
         """
         named = "cpu" if use_cpu else None if device is None else str(device)
         self._embedder = Embedder(_open(options), named, dtype)
-        self.embedding_dimension, self.number_of_layers = self._embedder.dim, self._embedder.num_layers
+        self.embedding_dimension, self.number_of_layers = (
+            self._embedder.dim,
+            self._embedder.num_layers,
+        )
         self.warmup_rounds = warmup_rounds
         self._states = CarriedStates(stateful=warmup_rounds > 0)
         for _ in range(warmup_rounds):
@@ -87,13 +99,18 @@ class SeqVecEmbedder:
         sentences = [list(sequence) for sequence in batch]
         state = self._states.initial(len(batch), self._embedder.device)
         policy = "carry" if self._states.stateful else "zeros"
-        embeddings = self._embedder.embed(sentences, "all", policy if state is None else state, len(batch))
+        embeddings = self._embedder.embed(
+            sentences, "all", policy if state is None else state, len(batch)
+        )
         if embeddings.state is not None:
             self._states.update(embeddings.state)
         yield from embeddings
 
-    def embed_many(self, sequences: Iterable[str], batch_size: int | None = None) -> Iterator[np.ndarray]:
-        """Yield the layers of each sequence, (L+1, T, 2D) float32, in batches of fewer than `batch_size` residues.
+    def embed_many(
+        self, sequences: Iterable[str], batch_size: int | None = None
+    ) -> Iterator[np.ndarray]:
+        """Yield the layers of each sequence, (L+1, T, 2D) float32, in batches of fewer than
+        `batch_size` residues.
 
         A longer sequence is a batch of its own; without `batch_size`, every sequence is.
         """

@@ -1,4 +1,6 @@
-"""What the interfaces of the old libraries share: weights by path or URL, the carried state, frozen biLMs, warnings."""
+"""What the interfaces of the old libraries share: weights by path or URL, the carried state, frozen
+biLMs, warnings.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,17 @@ from elmokit.checkpoints.pretrained import Pretrained, check_finite
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.text.characters import count_truncated, encode_sentences
 
-# --- Weights by path, or by a URL, whose file is in the cache of the library -----------------------------------------
+# --- Weights by path, or by a URL, whose file is in the cache of the library ----------------------
 
-ORIGINAL = (
-    "https://allennlp.s3.amazonaws.com/models/elmo/2x4096_512_2048cnn_2xhighway/elmo_2x4096_512_2048cnn_2xhighway"
-)
+ORIGINAL = "https://allennlp.s3.amazonaws.com/models/elmo/2x4096_512_2048cnn_2xhighway/elmo_2x4096_512_2048cnn_2xhighway"
 DEFAULT_OPTIONS_FILE = f"{ORIGINAL}_options.json"
 DEFAULT_WEIGHT_FILE = f"{ORIGINAL}_weights.hdf5"
 
 
 def _not_cached(name: str | Path, cache: Path) -> FileNotFoundError:
-    return FileNotFoundError(f"{name} is not in {cache}, and elmokit does not download it: give the path of a copy")
+    return FileNotFoundError(
+        f"{name} is not in {cache}, and elmokit does not download it: give the path of a copy"
+    )
 
 
 def local_path(name: str | Path) -> Path:
@@ -65,7 +67,9 @@ def open_bilm(options_file: str | Path | None, weight_file: str | Path | None) -
 
 
 def open_hub_module(handle: str | Path) -> Pretrained:
-    """Load the model of a path or name that `elmokit.load` accepts, or of a URL in TensorFlow Hub's cache."""
+    """Load the model of a path or name that `elmokit.load` accepts, or of a URL in TensorFlow Hub's
+    cache.
+    """
     if "://" not in str(handle):
         return load(handle, softmax=False)
     cache = Path(os.environ.get("TFHUB_CACHE_DIR", Path(tempfile.gettempdir()) / "tfhub_modules"))
@@ -75,7 +79,7 @@ def open_hub_module(handle: str | Path) -> Pretrained:
     return load(module, softmax=False)
 
 
-# --- The state that is carried between calls; in the rest of elmokit, state is explicit ------------------------------
+# --- The state that is carried between calls; in the rest of elmokit, state is explicit -----------
 
 
 def _with_rows(state: Tensor, rows: int, device: torch.device) -> Tensor:
@@ -87,9 +91,9 @@ def _with_rows(state: Tensor, rows: int, device: torch.device) -> Tensor:
 class CarriedStates(nn.Module):
     """The state carried between calls (AllenNLP, encoder_base.py; bilm-tf, model.py).
 
-    Row k of a call starts from the final state of row k of the previous call. Rows that a call does not use keep their
-    state. With `stateful=False`, every call starts from zeros. This is a module because AllenNLP's trainers look for
-    `stateful` and `reset_states` among `model.modules()`.
+    Row k of a call starts from the final state of row k of the previous call. Rows that a call does
+    not use keep their state. With `stateful=False`, every call starts from zeros. This is a module
+    because AllenNLP's trainers look for `stateful` and `reset_states` among `model.modules()`.
     """
 
     def __init__(self, stateful: bool = True) -> None:
@@ -101,7 +105,9 @@ class CarriedStates(nn.Module):
         """The initial state of a call with `rows` rows; None for zeros."""
         if not self.stateful or self._current is None:
             return None
-        return BiLMState(_with_rows(self._current.h, rows, device), _with_rows(self._current.c, rows, device))
+        return BiLMState(
+            _with_rows(self._current.h, rows, device), _with_rows(self._current.c, rows, device)
+        )
 
     def update(self, final: BiLMState) -> None:
         """Store the final state of a call, detached from the graph."""
@@ -133,7 +139,7 @@ def without_boundaries(layers: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return layers[..., 1:-1, :] * inner.unsqueeze(-1), inner
 
 
-# --- Warnings of what the original libraries did not report ----------------------------------------------------------
+# --- Warnings of what the original libraries did not report ---------------------------------------
 
 
 @cache
@@ -142,24 +148,37 @@ def warn_once(message: str) -> None:
     warnings.warn(message, UserWarning, stacklevel=3)
 
 
-def encode_with_notices(sentences: Iterable[Iterable[str]], max_characters: int, library: str) -> np.ndarray:
-    """Tokenized sentences -> character ids (B, T, `max_characters`) int64, with the two warnings below."""
+def encode_with_notices(
+    sentences: Iterable[Iterable[str]], max_characters: int, library: str
+) -> np.ndarray:
+    """Tokenized sentences -> character ids (B, T, `max_characters`) int64, with the two warnings
+    below.
+    """
     lists = word_lists(sentences)
     warn_of_truncated(chain.from_iterable(lists), max_characters, library)
     return encode_sentences(lists, max_characters).astype(np.int64)
 
 
 def word_lists(sentences: Iterable[Iterable[str]]) -> list[list[str]]:
-    """The words of sentences, any of which may be an iterator; those of a string are its characters, as the libraries
-    read it, with a warning."""
+    """The words of sentences, any of which may be an iterator; those of a string are its
+    characters, as the libraries read it, with a warning.
+    """
     sentences = list(sentences)
     if any(isinstance(sentence, str) for sentence in sentences):
-        warn_once("a sentence is a string instead of a list of tokens: each of its characters is read as a token")
+        warn_once(
+            "a sentence is a string instead of a list of tokens: each of its characters is read "
+            "as a token"
+        )
     return list(map(list, sentences))
 
 
 def warn_of_truncated(words: Iterable[str], max_characters: int, library: str) -> None:
-    """Warn if words are longer than a model reads, whose `max_characters` include the two marks around a word."""
+    """Warn if words are longer than a model reads, whose `max_characters` include the two marks
+    around a word.
+    """
     if count_truncated(list(words), max_characters):
         limit = max_characters - 2
-        warn_once(f"some words have more than {limit} bytes: as in {library}, only the first {limit} are read")
+        warn_once(
+            f"some words have more than {limit} bytes: as in {library}, only the first {limit} "
+            f"are read"
+        )

@@ -25,7 +25,9 @@ BATCH_WORDS = 256  # 100 MB of logits for each 100,000 words of the vocabulary
 
 
 def _weights_in(directory: str | Path, full: bool) -> str | Path:
-    """The weights that simple_elmo prefers in a directory: the checkpoint with `full`, otherwise model.hdf5."""
+    """The weights that simple_elmo prefers in a directory: the checkpoint with `full`, otherwise
+    model.hdf5.
+    """
     folder = Path(directory).expanduser()
     if full:
         return find_prefix(folder) or directory
@@ -36,9 +38,9 @@ def _weights_in(directory: str | Path, full: bool) -> str | Path:
 class ElmoModel:
     """simple_elmo's `ElmoModel`: load a model, then compute vectors, averages or substitutes.
 
-    As in simple_elmo, the sentences of a batch pass their state on to those of the next, and with `warmup` the first
-    batch is run once in advance. A call starts from zeros, unless it is given a `session` (anything but None): then it
-    starts from the final state of the previous call.
+    As in simple_elmo, the sentences of a batch pass their state on to those of the next, and with
+    `warmup` the first batch is run once in advance. A call starts from zeros, unless it is given a
+    `session` (anything but None): then it starts from the final state of the previous call.
     """
 
     batch_size = max_chars = vector_size = n_layers = 0
@@ -48,25 +50,34 @@ class ElmoModel:
     _softmax: FullSoftmax | None
     _state: BiLMState | StatePolicy = "carry"
 
-    def load(self, directory: str | Path, max_batch_size: int = 32, limit: int = 100, full: bool = False) -> None:
+    def load(
+        self, directory: str | Path, max_batch_size: int = 32, limit: int = 100, full: bool = False
+    ) -> None:
         """Load a model.
 
         Args:
-            directory: Directory or zip archive with options.json and model.hdf5, or any other model that `elmokit.load`
-                accepts.
+            directory: Directory or zip archive with options.json and model.hdf5, or any other model
+                that `elmokit.load` accepts.
             max_batch_size: Sentences per batch.
             limit: Ignored.
             full: Load the softmax as well, for substitutes.
 
         Raises:
-            ValueError: The model carries no state, or `full` is set, but it has no softmax or vocabulary.
+            ValueError: The model carries no state, or `full` is set, but it has no softmax or
+                vocabulary.
         """
         embedder = Embedder.load(_weights_in(directory, full), softmax=full)
         model, config = embedder.model, embedder.model.config
         if not config.sequence_encoder.carries_state:
-            raise ValueError(f"{config.encoder_name} models carry no state, as simple_elmo does: use elmokit.Embedder")
+            raise ValueError(
+                f"{config.encoder_name} models carry no state, as simple_elmo does: use "
+                f"elmokit.Embedder"
+            )
         if full and None in (model.softmax, model.vocab):
-            raise ValueError(f"full=True needs a softmax and a vocabulary, which {directory} lacks: load a checkpoint")
+            raise ValueError(
+                f"full=True needs a softmax and a vocabulary, which {directory} lacks: load a "
+                f"checkpoint"
+            )
         self._embedder, self._softmax, self.vocab = embedder, model.softmax, model.vocab
         self._state, self.batch_size = "carry", max_batch_size
         self.max_chars = 0 if config.char_cnn is None else config.char_cnn.max_characters
@@ -76,7 +87,8 @@ class ElmoModel:
     def get_elmo_vectors(
         self, texts: Sentences, warmup: bool = True, layers: str = "average", session: Any = None
     ) -> np.ndarray:
-        """Tokenized sentences -> float64 (N, T, 2D), or (N, L+1, T, 2D) with layers="all", zeros for padding.
+        """Tokenized sentences -> float64 (N, T, 2D), or (N, L+1, T, 2D) with layers="all", zeros
+        for padding.
 
         Args:
             texts: Tokenized sentences.
@@ -96,14 +108,15 @@ class ElmoModel:
     def get_elmo_vector_average(
         self, texts: Sentences, warmup: bool = True, layers: str = "average", session: Any = None
     ) -> np.ndarray:
-        """The mean of each sentence's words, scaled to length one: float64 (N, 2D), or (N, L+1, 2D) with layers="all".
+        """The mean of each sentence's words, scaled to length one: float64 (N, 2D), or (N, L+1, 2D)
+        with layers="all".
 
-        With layers="all", as in simple_elmo, all layers of a sentence together have length one, not each of them.
-        Arguments are those of `get_elmo_vectors`.
+        With layers="all", as in simple_elmo, all layers of a sentence together have length one, not
+        each of them. Arguments are those of `get_elmo_vectors`.
         """
         warn_once(
-            "averages exclude padding and are taken per layer, unlike simple_elmo's, which depend on the batch, and "
-            "with layers='all' confuse layers and words"
+            "averages exclude padding and are taken per layer, unlike simple_elmo's, which depend "
+            "on the batch, and with layers='all' confuse layers and words"
         )
         texts = word_lists(texts)
         shape = (self.n_layers, self.vector_size) if layers == "all" else (self.vector_size,)
@@ -126,20 +139,28 @@ class ElmoModel:
             nodelimiters: Exclude <S> and </S>.
 
         Returns:
-            For each word of each sentence {"word": ..., "forward": {"candidates", "candidate_words", "logp"},
-            "backward": {...}}, the most likely candidate first; an unknown word is given as <UNK>.
+            For each word of each sentence {"word": ..., "forward": {"candidates",
+            "candidate_words", "logp"}, "backward": {...}}, the most likely candidate first; an
+            unknown word is given as <UNK>.
 
         Raises:
             ValueError: The model was loaded without `full`, or `data` is a single string.
         """
         if self.vocab is None or self._softmax is None or isinstance(data, str):
-            raise ValueError("substitutes need load(directory, full=True), and a list of sentences, not one string")
-        warn_once("logp is a log-probability given the whole context; simple_elmo's is a logit given a single word")
+            raise ValueError(
+                "substitutes need load(directory, full=True), and a list of sentences, not one "
+                "string"
+            )
+        warn_once(
+            "logp is a log-probability given the whole context; simple_elmo's is a logit given a "
+            "single word"
+        )
         bilm, words, substitutes = self._embedder.model.bilm, self.vocab.words, []
         for sentences in sentence_batches((text.split() for text in data), BATCH_WORDS):
             batch = scoring_batch(sentences, np.arange(len(sentences)), len(sentences), reset=False)
             (forward, backward), _ = final_outputs(bilm, self.vocab, batch)
-            # Position k predicts word k forward and word k - 1 backward; the last and the first predict boundaries.
+            # Position k predicts word k forward and word k - 1 backward; the last and the first
+            # predict boundaries.
             is_word = torch.ones(len(forward), dtype=torch.bool)
             is_word[np.cumsum([len(sentence) + 1 for sentence in sentences]) - 1] = False
             count = min(topn, len(words) - 2 * nodelimiters)
@@ -150,15 +171,22 @@ class ElmoModel:
             )
             for sentence in sentences:
                 named = zip(map(words.__getitem__, self.vocab.ids(sentence)), pairs, strict=False)
-                substitutes.append([{"word": word, "forward": f, "backward": b} for word, (f, b) in named])
+                substitutes.append(
+                    [{"word": word, "forward": f, "backward": b} for word, (f, b) in named]
+                )
         return substitutes
 
     def warmup(self, sess: Any, texts: Sentences) -> None:
         """Run the first batch of `texts`; calls with a session start from its final state."""
         first = word_lists(texts)[: self.batch_size]
-        self._state = self._embedder.embed(first, state=self._state, batch_size=self.batch_size).state or "carry"
+        self._state = (
+            self._embedder.embed(first, state=self._state, batch_size=self.batch_size).state
+            or "carry"
+        )
 
-    def _embed(self, texts: list[list[str]], warmup: bool, layers: str, session: Any) -> Sequence[np.ndarray]:
+    def _embed(
+        self, texts: list[list[str]], warmup: bool, layers: str, session: Any
+    ) -> Sequence[np.ndarray]:
         if session is None:
             self._state = "carry"
         if warmup:
@@ -167,7 +195,9 @@ class ElmoModel:
         self._state = embeddings.state or "carry"
         return embeddings
 
-    def _best(self, hidden: torch.Tensor, count: int, nodelimiters: bool) -> Iterator[dict[str, Any]]:
+    def _best(
+        self, hidden: torch.Tensor, count: int, nodelimiters: bool
+    ) -> Iterator[dict[str, Any]]:
         """Yield the `count` most likely words for each row of `hidden`, (M, D)."""
         assert self._softmax is not None and self.vocab is not None
         log_p = torch.log_softmax(hidden @ self._softmax.weight.T + self._softmax.bias, dim=-1)

@@ -1,7 +1,8 @@
-"""TensorFlow Hub's `google/elmo` without TensorFlow: `Module`, `KerasLayer`, and `load` with its signatures.
+"""TensorFlow Hub's `google/elmo` without TensorFlow: `Module`, `KerasLayer`, and `load` with its
+signatures.
 
-A handle is a path or name that `elmokit.load` accepts, or a URL whose module is in TensorFlow Hub's cache. Results are
-torch tensors; there are no sessions.
+A handle is a path or name that `elmokit.load` accepts, or a URL whose module is in TensorFlow Hub's
+cache. Results are torch tensors; there are no sessions.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from elmokit.text.characters import encode_sentences
 
 
 class HubTensor(Tensor):
-    """A result of a module, which NumPy and TensorFlow can read even if it requires gradients, which end there."""
+    """A result of a module, which NumPy and TensorFlow can read even if it requires gradients,
+    which end there.
+    """
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
         """The values."""
         if self.requires_grad:
             warn_once(
-                "NumPy arrays carry no gradients, so the mix of a trainable module is not trained through them: use a "
-                "PyTorch network, or set trainable=False"
+                "NumPy arrays carry no gradients, so the mix of a trainable module is not trained "
+                "through them: use a PyTorch network, or set trainable=False"
             )
         return self.as_subclass(Tensor).detach().cpu().numpy()
 
@@ -43,20 +46,23 @@ def _strings(values: Any, dimensions: int) -> list[Any]:
     array = np.asarray(values, dtype=object)
     if array.ndim != dimensions or not all(isinstance(value, str | bytes) for value in array.flat):
         raise ValueError(
-            f"the module reads strings in {dimensions} dimensions, not {type(values).__name__}: pass the texts "
-            "themselves, and train on the vectors"
+            f"the module reads strings in {dimensions} dimensions, not {type(values).__name__}: "
+            "pass the texts themselves, and train on the vectors"
         )
     decoded = [value.decode() if isinstance(value, bytes) else str(value) for value in array.flat]
     return np.array(decoded, dtype=object).reshape(array.shape).tolist()
 
 
 class Module(nn.Module):
-    """The module of a handle. With `trainable`, the weights and gamma of the mix are trainable parameters.
+    """The module of a handle. With `trainable`, the weights and gamma of the mix are trainable
+    parameters.
 
     Every sentence starts from zeros, so that results do not depend on the batch.
     """
 
-    def __init__(self, spec: str | Path, trainable: bool = False, name: str = "module", tags: Any = None) -> None:
+    def __init__(
+        self, spec: str | Path, trainable: bool = False, name: str = "module", tags: Any = None
+    ) -> None:
         """Load the module.
 
         Args:
@@ -68,7 +74,9 @@ class Module(nn.Module):
         super().__init__()
         model = open_hub_module(spec)
         if model.config.char_cnn is None:
-            raise ValueError(f"{spec} does not read words as UTF-8 bytes, as google/elmo does: use another model")
+            raise ValueError(
+                f"{spec} does not read words as UTF-8 bytes, as google/elmo does: use another model"
+            )
         self.name, self.max_characters = name, model.config.char_cnn.max_characters
         self.bilm = model.bilm.requires_grad_(False)
         self._prepacked = Prepacked()
@@ -80,20 +88,24 @@ class Module(nn.Module):
 
     @property
     def signatures(self) -> Mapping[str, Callable[..., dict[str, Tensor]]]:
-        """The signatures, as in `hub.load(handle)`: `default(texts)` and `tokens(tokens=..., sequence_len=...)`."""
+        """The signatures, as in `hub.load(handle)`: `default(texts)` and `tokens(tokens=...,
+        sequence_len=...)`.
+        """
         return {"default": self._default, "tokens": self._tokens}
 
     def forward(self, inputs: Any, signature: str | None = None, as_dict: bool = False) -> Any:
         """Embed sentences.
 
         Args:
-            inputs: Strings (B,); or with signature="tokens", {"tokens": (B, T), "sequence_len": (B,)}.
+            inputs: Strings (B,); or with signature="tokens", {"tokens": (B, T), "sequence_len":
+                (B,)}.
             signature: "default", which None stands for, or "tokens".
             as_dict: Return all outputs.
 
         Returns:
-            With `as_dict`: word_emb (B, T, D), lstm_outputs1, lstm_outputs2 and elmo (B, T, 2D), all zero at padding;
-            default (B, 2D), the mean of elmo over the words; and sequence_len (B,). Otherwise default alone.
+            With `as_dict`: word_emb (B, T, D), lstm_outputs1, lstm_outputs2 and elmo (B, T, 2D),
+            all zero at padding; default (B, 2D), the mean of elmo over the words; and sequence_len
+            (B,). Otherwise default alone.
 
         Raises:
             KeyError: There is no such signature.
@@ -105,14 +117,22 @@ class Module(nn.Module):
         return outputs if as_dict else outputs["default"]
 
     def _default(self, text: Any) -> dict[str, Tensor]:
-        sentences = [[word for word in text.split(" ") if word] for text in _strings(text, 1)]  # at spaces only
+        sentences = [
+            [word for word in text.split(" ") if word] for text in _strings(text, 1)
+        ]  # at spaces only
         return self._outputs(sentences, max(map(len, sentences), default=0))
 
     def _tokens(self, tokens: Any, sequence_len: Any) -> dict[str, Tensor]:
         rows, lengths = _strings(tokens, 2), np.asarray(sequence_len).reshape(-1)
         sentences = [row[:length] for row, length in zip(rows, lengths, strict=True)]
-        if any(sentence and not sentence[0] and any(row) for sentence, row in zip(sentences, rows, strict=True)):
-            warn_once("tokens are padded at the left, where their first sequence_len are read: pad them at the right")
+        if any(
+            sentence and not sentence[0] and any(row)
+            for sentence, row in zip(sentences, rows, strict=True)
+        ):
+            warn_once(
+                "tokens are padded at the left, where their first sequence_len are read: pad them "
+                "at the right"
+            )
         return self._outputs(sentences, max(map(len, rows), default=0))
 
     def _outputs(self, sentences: list[list[str]], width: int) -> dict[str, Tensor]:
@@ -125,7 +145,9 @@ class Module(nn.Module):
         out = bilm(add_boundaries(ids.to(self.bilm.device), bilm.token_encoder))
         layers, mask = without_boundaries(out.layers, out.mask)
         mixed, lengths = self.mix(layers), mask.sum(dim=1)
-        outputs = {f"lstm_outputs{number}": layer for number, layer in enumerate(layers[1:], start=1)}
+        outputs = {
+            f"lstm_outputs{number}": layer for number, layer in enumerate(layers[1:], start=1)
+        }
         outputs |= {
             "word_emb": layers[0].chunk(2, dim=-1)[0],
             "elmo": mixed,
@@ -136,7 +158,9 @@ class Module(nn.Module):
 
 
 class KerasLayer(nn.Module):
-    """TensorFlow Hub's `KerasLayer`, called with strings; it is a PyTorch module, not a Keras layer."""
+    """TensorFlow Hub's `KerasLayer`, called with strings; it is a PyTorch module, not a Keras
+    layer.
+    """
 
     def __init__(
         self,
@@ -156,9 +180,11 @@ class KerasLayer(nn.Module):
             trainable: Whether its mix is trained; ignored if `handle` is a loaded module.
             signature: "default", which None stands for, or "tokens".
             signature_outputs_as_dict: Return all outputs.
-            output_key: The output to return; by default "default", unless `signature_outputs_as_dict` is set.
+            output_key: The output to return; by default "default", unless
+                `signature_outputs_as_dict` is set.
             name: Kept as `name`.
-            ignored: `input_shape`, `output_shape`, `dtype`, `tags` and others that a graph would need.
+            ignored: `input_shape`, `output_shape`, `dtype`, `tags` and others that a graph would
+                need.
 
         Raises:
             ValueError: Both `output_key` and `signature_outputs_as_dict` are set.
@@ -171,11 +197,15 @@ class KerasLayer(nn.Module):
         self._output_key = None if signature_outputs_as_dict else output_key or "default"
 
     def forward(self, inputs: Any, training: bool | None = None) -> Any:
-        """Embed sentences as `Module.forward` does, with the same errors; KeyError if there is no such output."""
+        """Embed sentences as `Module.forward` does, with the same errors; KeyError if there is no
+        such output.
+        """
         outputs = self.module(inputs, self._signature, as_dict=True)
         return outputs if self._output_key is None else outputs[self._output_key]
 
 
 def load(handle: str | Path, tags: Any = None, options: Any = None) -> Module:
-    """`hub.load(handle)`; `load(handle).signatures["default"](texts)` returns all outputs. The rest is ignored."""
+    """`hub.load(handle)`; `load(handle).signatures["default"](texts)` returns all outputs. The rest
+    is ignored.
+    """
     return Module(handle)

@@ -7,7 +7,9 @@ T = TypeVar("T")
 
 
 def chunks(items: Iterable[T], size: Callable[[T], int], least: int) -> Iterator[list[T]]:
-    """Lists of consecutive items, whose sizes add up to `least`, or somewhat more; the last may be smaller."""
+    """Lists of consecutive items, whose sizes add up to `least`, or somewhat more; the last may be
+    smaller.
+    """
     chunk: list[T] = []
     total = 0
     for item in items:

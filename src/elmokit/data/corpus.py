@@ -1,4 +1,6 @@
-"""A corpus of tokenized text files, one sentence per line: streamed in a reproducible shuffled order, resumable."""
+"""A corpus of tokenized text files, one sentence per line: streamed in a reproducible shuffled
+order, resumable.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from elmokit.fs.reading import read_lines, suffixes_of
 from elmokit.progress import ProgressBar
 from elmokit.text.characters import count_truncated
 
-BLOCK_LINES, BLOCK_CHARACTERS = 1 << 17, 1 << 25  # maximum of a shuffled block, except for its last line
+BLOCK_LINES, BLOCK_CHARACTERS = (
+    1 << 17,
+    1 << 25,
+)  # maximum of a shuffled block, except for its last line
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,16 @@ class CorpusReport:
     order: tuple[int, ...]
 
     def in_order(self, files: Sequence[Path]) -> list[Path]:
-        """The files in an order that depends on their contents alone, so that a run resumes whatever their names."""
+        """The files in an order that depends on their contents alone, so that a run resumes
+        whatever their names.
+        """
         return [files[index] for index in self.order]
 
     @property
     def stream_tokens(self) -> int:
-        """Number of positions of one direction of the token stream: words and one boundary per sentence."""
+        """Number of positions of one direction of the token stream: words and one boundary per
+        sentence.
+        """
         return self.words + self.sentences
 
 
@@ -66,7 +75,11 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
     for path in map(Path, paths):
         if path.is_dir():
             # Hidden files are left out: unfinished ones, and macOS's attributes of others.
-            named = (file for file in path.iterdir() if suffixes_of(file).kind == ".txt" and file.name[0] != ".")
+            named = (
+                file
+                for file in path.iterdir()
+                if suffixes_of(file).kind == ".txt" and file.name[0] != "."
+            )
             inside = sorted(filter(Path.is_file, named))
             if not inside:
                 raise FileNotFoundError(f"{path} has no text files (.txt, .txt.gz, .txt.zst)")
@@ -94,7 +107,9 @@ def check_corpus(files: Sequence[Path]) -> CorpusReport:
     digests = []
     for file in files:
         content = blake2b(digest_size=16)
-        for line in ProgressBar(read_lines(file), desc=f"check {file.name}", unit=" lines", unit_scale=True):
+        for line in ProgressBar(
+            read_lines(file), desc=f"check {file.name}", unit=" lines", unit_scale=True
+        ):
             content.update(f"{line}\n".encode())
             tokens = line.split()
             sentences += bool(tokens)
@@ -102,7 +117,9 @@ def check_corpus(files: Sequence[Path]) -> CorpusReport:
             long_words += count_truncated(tokens)
         digests.append(content.hexdigest())
     if not sentences:  # a single file may have none, as a shard of a small corpus
-        raise ValueError(f"the corpus of {', '.join(map(str, files[:3]))} has no sentences: give text")
+        raise ValueError(
+            f"the corpus of {', '.join(map(str, files[:3]))} has no sentences: give text"
+        )
     digest = blake2b("".join(sorted(digests)).encode(), digest_size=16).hexdigest()
     order = tuple(sorted(range(len(files)), key=digests.__getitem__))
     return CorpusReport(len(files), sentences, words, long_words, digest, order)
@@ -143,7 +160,8 @@ class Position:
 
 
 class SentenceReader:
-    """An endless stream of the sentences of a corpus, in a new order in each pass; `position` is where to resume.
+    """An endless stream of the sentences of a corpus, in a new order in each pass; `position` is
+    where to resume.
 
     Each pass shuffles the files, and the sentences within blocks of lines.
     """
@@ -152,7 +170,8 @@ class SentenceReader:
         """Start reading.
 
         Args:
-            files: Text files (plain, .gz or .zst) with one sentence per line, of which `check_corpus` has found one.
+            files: Text files (plain, .gz or .zst) with one sentence per line, of which
+                `check_corpus` has found one.
             seed: Seed of the order.
             position: Where to start.
         """

@@ -18,7 +18,9 @@ MAX_DOCUMENT_CHARACTERS = 250_000
 
 
 class Place(NamedTuple):
-    """Where a document begins: the index of its file, and the number of its line (in Parquet, row) there, from 1."""
+    """Where a document begins: the index of its file, and the number of its line (in Parquet, row)
+    there, from 1.
+    """
 
     file: int
     line: int
@@ -38,7 +40,9 @@ def is_fasta(path: str | Path) -> bool:
 
 
 def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:
-    """Yield the position and text of each line that is not blank; a text of None marks the end of a document."""
+    """Yield the position and text of each line that is not blank; a text of None marks the end of a
+    document.
+    """
     if is_table(path):
         for position, text in read_column(path, field):
             for line in text.split("\n"):
@@ -52,7 +56,8 @@ def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:
             yield record.line, None
     elif is_conllu(path):
         raise ValueError(
-            f"{path} holds CoNLL-U, not text: write its sentences, which are in its lines `# text = `, to a text file"
+            f"{path} holds CoNLL-U, not text: write its sentences, which are in its lines `# text "
+            f"= `, to a text file"
         )
     else:
         for number, line in enumerate(read_lines(path), start=1):
@@ -63,20 +68,21 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
     """Stream the documents of a file.
 
     Args:
-        path: Text file (plain, .gz or .zst) with blank lines between documents; a table as in `read_records`, with
-            one document per row; or FASTA (.fasta, .fa or .faa; plain, .gz or .zst), each sequence a document of one
-            line, with spaces between its residues.
+        path: Text file (plain, .gz or .zst) with blank lines between documents; a table as in
+            `read_records`, with one document per row; or FASTA (.fasta, .fa or .faa; plain, .gz or
+            .zst), each sequence a document of one line, with spaces between its residues.
         field: Field or column with the text.
         file: Index of the file, which each document records.
 
     Yields:
-        Documents with at least one line. One of more than MAX_LINES lines or MAX_DOCUMENT_CHARACTERS characters is cut
-        into several, between lines; those of one record have its position.
+        Documents with at least one line. One of more than MAX_LINES lines or
+        MAX_DOCUMENT_CHARACTERS characters is cut into several, between lines; those of one record
+        have its position.
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: The file is damaged, not UTF-8, has no such field, is CoNLL-U, or needs a library that is not
-            installed.
+        ValueError: The file is damaged, not UTF-8, has no such field, is CoNLL-U, or needs a
+            library that is not installed.
     """
     lines: list[str] = []
     characters = begin = 0
@@ -85,7 +91,9 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
             begin = begin if lines else position
             lines.append(line)
             characters += len(line)
-        if lines and (line is None or len(lines) == MAX_LINES or characters >= MAX_DOCUMENT_CHARACTERS):
+        if lines and (
+            line is None or len(lines) == MAX_LINES or characters >= MAX_DOCUMENT_CHARACTERS
+        ):
             yield Document(Place(file, begin), lines)
             lines, characters = [], 0
     if lines:

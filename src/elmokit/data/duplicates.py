@@ -1,9 +1,9 @@
 """Exact and near duplicates among documents.
 
-Near duplicates are documents whose sets of five-word shingles have an estimated Jaccard similarity of at least a
-threshold. The estimate is MinHash's (Broder, 1997); candidates are documents that agree in a band of the signature
-(locality-sensitive hashing; Leskovec, Rajaraman and Ullman, "Mining of Massive Datasets", chapter 3). Signatures and
-index are rensa's.
+Near duplicates are documents whose sets of five-word shingles have an estimated Jaccard similarity
+of at least a threshold. The estimate is MinHash's (Broder, 1997); candidates are documents that
+agree in a band of the signature (locality-sensitive hashing; Leskovec, Rajaraman and Ullman,
+"Mining of Massive Datasets", chapter 3). Signatures and index are rensa's.
 """
 
 import re
@@ -16,23 +16,31 @@ from rensa import RMinHash, RMinHashLSH  # pyright: ignore[reportAttributeAccess
 from elmokit.data.documents import Place
 from elmokit.text.tokenizers import UNSPACED_LETTER
 
-PARAGRAPH_CHARACTERS = 100  # shorter lines that repeat, such as headings or "Yes.", are rarely copies
+PARAGRAPH_CHARACTERS = (
+    100  # shorter lines that repeat, such as headings or "Yes.", are rarely copies
+)
 SHINGLE_WORDS = 5
 PERMUTATIONS = 128
-BANDS = 16  # a pair with similarity 0.8 becomes a candidate with probability 0.95, one with 0.9 with 0.9999
+# a pair with similarity 0.8 becomes a candidate with probability 0.95, one with 0.9 with 0.9999
+BANDS = 16
 SIMILARITY = 0.8
-CANDIDATES = 1_000  # pages of one template may all agree in a band, and are compared with the first of them only
+# pages of one template may all agree in a band, and are compared with the first of them only
+CANDIDATES = 1_000
 
 # Each letter of a script without spaces is a word.
 WORD = re.compile(rf"{UNSPACED_LETTER.pattern}|[^\W{UNSPACED_LETTER.pattern[1:-1]}]+")
 
 
 def shingles(text: str) -> list[str]:
-    """The five-word shingles of a text, without case and punctuation; a text of fewer words is a single shingle."""
+    """The five-word shingles of a text, without case and punctuation; a text of fewer words is a
+    single shingle.
+    """
     words = WORD.findall(text.casefold())
     if len(words) < SHINGLE_WORDS:
         return [" ".join(words)] if words else []
-    return list(map(" ".join, zip(*(words[begin:] for begin in range(SHINGLE_WORDS)), strict=False)))
+    return list(
+        map(" ".join, zip(*(words[begin:] for begin in range(SHINGLE_WORDS)), strict=False))
+    )
 
 
 def text_key(text: str) -> bytes:
@@ -46,7 +54,8 @@ class Fingerprint(NamedTuple):
     Attributes:
         document: Key of the text.
         paragraphs: Key of each line; None for lines that are too short to be compared.
-        signature: MinHash of the shingles; None without words, or if near duplicates are not looked for.
+        signature: MinHash of the shingles; None without words, or if near duplicates are not looked
+            for.
     """
 
     document: bytes
@@ -73,12 +82,16 @@ def fingerprints(documents: Sequence[Sequence[str]], near: bool) -> list[Fingerp
             [text_key(line) if len(line) >= PARAGRAPH_CHARACTERS else None for line in lines],
             signature if has_words else None,
         )
-        for text, lines, signature, has_words in zip(texts, documents, signatures, of_texts, strict=True)
+        for text, lines, signature, has_words in zip(
+            texts, documents, signatures, of_texts, strict=True
+        )
     ]
 
 
 class Match(NamedTuple):
-    """The place of an earlier document that a document duplicates, and their similarity (1.0 for exact duplicates)."""
+    """The place of an earlier document that a document duplicates, and their similarity (1.0 for
+    exact duplicates).
+    """
 
     place: Place
     similarity: float
@@ -86,7 +99,9 @@ class Match(NamedTuple):
 
 
 class SeenDocuments:
-    """An index of the documents that were kept so far, in memory: about 2 KB for each document with a signature."""
+    """An index of the documents that were kept so far, in memory: about 2 KB for each document with
+    a signature.
+    """
 
     def __init__(self, similarity: float = SIMILARITY) -> None:
         """Start an empty index; `similarity` is the threshold of near duplicates."""
@@ -96,7 +111,9 @@ class SeenDocuments:
         self._index = RMinHashLSH(similarity, PERMUTATIONS, BANDS)
 
     def match(self, fingerprint: Fingerprint) -> Match | None:
-        """The document that equals this one, else the first candidate that is nearly the same, else None."""
+        """The document that equals this one, else the first candidate that is nearly the same, else
+        None.
+        """
         if (place := self._exact.get(fingerprint.document)) is not None:
             return Match(place, 1.0, exact=True)
         if fingerprint.signature is not None:

@@ -1,4 +1,6 @@
-"""Protein sequences in FASTA format: a line `>HEADER`, then the residues, one letter each, on any number of lines."""
+"""Protein sequences in FASTA format: a line `>HEADER`, then the residues, one letter each, on any
+number of lines.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ RESIDUES = re.compile(r"[A-Za-z*.-]*")  # including the marks of stops and gaps
 
 @dataclass(frozen=True)
 class FastaRecord:
-    """A sequence: the line of its header (from 1), the header without `>`, and the residues in upper case."""
+    """A sequence: the line of its header (from 1), the header without `>`, and the residues in
+    upper case.
+    """
 
     line: int
     header: str
@@ -39,7 +43,8 @@ def read_fasta(path: str | Path) -> Iterator[FastaRecord]:
 
     Raises:
         FileNotFoundError: The file is missing.
-        ValueError: A line of residues has other characters, or precedes the first header; the message names the line.
+        ValueError: A line of residues has other characters, or precedes the first header; the
+            message names the line.
     """
     line, header, residues = 0, None, []
     for number, text in enumerate(read_lines(path), start=1):
@@ -50,28 +55,40 @@ def read_fasta(path: str | Path) -> Iterator[FastaRecord]:
             continue
         part = "".join(text.split())
         if part and header is None:
-            raise ValueError(f"{path}, line {number}: residues without a header: is this FASTA? It begins with >NAME")
+            raise ValueError(
+                f"{path}, line {number}: residues without a header: is this FASTA? It begins with "
+                f">NAME"
+            )
         if RESIDUES.fullmatch(part) is None:
-            raise ValueError(f"{path}, line {number}: residues are letters, not {text.strip()[:60]!r}")
+            raise ValueError(
+                f"{path}, line {number}: residues are letters, not {text.strip()[:60]!r}"
+            )
         residues.append(part.upper())
     if header is not None:
         yield FastaRecord(line, header, "".join(residues))
 
 
 def _by_length(records: Iterable[FastaRecord], group: int) -> Iterator[tuple[int, FastaRecord]]:
-    """Records with their numbers in the file; every `group` consecutive ones are sorted by length."""
+    """Records with their numbers in the file; every `group` consecutive ones are sorted by
+    length.
+    """
     numbered = enumerate(records)
     while together := list(islice(numbered, group)):
         yield from sorted(together, key=lambda each: len(each[1].sequence))
 
 
 def read_sequences(path: str | Path, group: int = 1) -> Iterator[str]:
-    """Stream the residues of each sequence; every `group` consecutive ones are held in memory and sorted by length."""
+    """Stream the residues of each sequence; every `group` consecutive ones are held in memory and
+    sorted by length.
+    """
     return (record.sequence for _, record in _by_length(read_fasta(path), group))
 
 
-def read_identifiers(path: str | Path, separator: str = "|", field: int = 1, group: int = 1) -> dict[str, int]:
-    """The names of all sequences: a field of each header, such as P69905 in `>sp|P69905|HBA_HUMAN Hemoglobin`.
+def read_identifiers(
+    path: str | Path, separator: str = "|", field: int = 1, group: int = 1
+) -> dict[str, int]:
+    """The names of all sequences: a field of each header, such as P69905 in `>sp|P69905|HBA_HUMAN
+    Hemoglobin`.
 
     Args:
         path: The file.
@@ -80,21 +97,26 @@ def read_identifiers(path: str | Path, separator: str = "|", field: int = 1, gro
         group: As for `read_sequences`.
 
     Returns:
-        For each name, in the order of the file, the index of its sequence in the order of `read_sequences`, from 0.
+        For each name, in the order of the file, the index of its sequence in the order of
+        `read_sequences`, from 0.
 
     Raises:
-        ValueError: A header has no such field, or two sequences have the same name; the message names the line.
+        ValueError: A header has no such field, or two sequences have the same name; the message
+            names the line.
     """
     in_order = enumerate(_by_length(read_fasta(path), group))
-    headers = sorted((number, place, record.line, record.header) for place, (number, record) in in_order)
+    headers = sorted(
+        (number, place, record.line, record.header) for place, (number, record) in in_order
+    )
     names: dict[str, int] = {}
     for _, place, line, header in headers:
         fields = [header] if field == -1 else header.split(separator)
         name = fields[field].strip() if field < len(fields) else ""
         if not name or name in names:
             raise ValueError(
-                f"{path}, line {line}: field {field} between {separator!r} of the header {header[:60]!r} "
-                f"{'names another sequence, too' if name else 'is empty'}: choose another, or -1 for the whole header"
+                f"{path}, line {line}: field {field} between {separator!r} of the header "
+                f"{header[:60]!r} {'names another sequence, too' if name else 'is empty'}: choose "
+                "another, or -1 for the whole header"
             )
         names[name] = place
     return names

@@ -1,8 +1,9 @@
 """Preparation of raw text for pretraining: tokenized, deduplicated, shuffled shards.
 
-Documents are streamed once. Worker processes split them into sentences and tokens and compute their fingerprints; the
-main process decides in input order which documents to keep, and distributes them to the shards. At the end, each shard
-is shuffled. A run that was killed leaves nothing that counts, and starts over.
+Documents are streamed once. Worker processes split them into sentences and tokens and compute their
+fingerprints; the main process decides in input order which documents to keep, and distributes them
+to the shards. At the end, each shard is shuffled. A run that was killed leaves nothing that counts,
+and starts over.
 """
 
 import json
@@ -38,7 +39,9 @@ BUFFER_BYTES = 1 << 26  # of all shards
 KEY_DIGITS = 16  # hexadecimal digits of a sort key
 
 DROPPED_NAME = "dropped.jsonl"  # a JSON line for each dropped document
-OWN_FILES = re.compile(rf"{SHARD.pattern}|{re.escape(DROPPED_NAME)}|\.partial-.*")  # besides the report
+OWN_FILES = re.compile(
+    rf"{SHARD.pattern}|{re.escape(DROPPED_NAME)}|\.partial-.*"
+)  # besides the report
 
 DropDuplicates = Literal["near", "exact", "none"]
 Reason = Literal["excluded", "exact_duplicate", "near_duplicate", "repeated_paragraph", "empty"]
@@ -65,7 +68,9 @@ class PrepareOptions:
 
 @dataclass
 class DropCount:
-    """Counts for one reason: dropped documents, paragraphs dropped from kept documents, and the words of both."""
+    """Counts for one reason: dropped documents, paragraphs dropped from kept documents, and the
+    words of both.
+    """
 
     documents: int = 0
     paragraphs: int = 0
@@ -98,11 +103,17 @@ class PrepareReport:
 
     def __str__(self) -> str:
         """The counts, a line each; the options are in corpus.json."""
-        lines = [f"kept: {self.documents:,} documents, {self.sentences:,} sentences, {self.words:,} words"]
+        lines = [
+            f"kept: {self.documents:,} documents, {self.sentences:,} sentences, {self.words:,} "
+            f"words"
+        ]
         lines += [f"  from {path}: {words:,} words" for path, words in self.words_per_input.items()]
         for reason, drop in self.dropped.items():
             if drop.documents or drop.paragraphs:
-                dropped = f"{drop.documents:,} documents, {drop.paragraphs:,} paragraphs, {drop.words:,} words"
+                dropped = (
+                    f"{drop.documents:,} documents, {drop.paragraphs:,} paragraphs, "
+                    f"{drop.words:,} words"
+                )
                 lines.append(f"dropped ({reason.replace('_', ' ')}): {dropped}")
         lines.append(f"tokenizer: {self.options.tokenizer}")
         if self.already_done:
@@ -123,14 +134,19 @@ def _words(lines: Sequence[str]) -> int:
 def _select(
     documents: Iterable[tuple[Document, Fingerprint]], report: PrepareReport, notes: IO[str]
 ) -> Iterator[tuple[int, str]]:
-    """Yield the number and the text of each document to keep, in the order of the input, excluded files first.
+    """Yield the number and the text of each document to keep, in the order of the input, excluded
+    files first.
 
-    Excluded documents have no numbers, so that they do not change the order of the others. A JSON line for each other
-    document that is dropped is written to `notes`.
+    Excluded documents have no numbers, so that they do not change the order of the others. A JSON
+    line for each other document that is dropped is written to `notes`.
     """
     options, numbers = report.options, count()
     paths, num_excluded = [*options.exclude_bytes, *options.input_bytes], len(options.exclude_bytes)
-    seen, paragraphs, excluded = SeenDocuments(options.similarity), set[bytes | None](), set[bytes | None]()
+    seen, paragraphs, excluded = (
+        SeenDocuments(options.similarity),
+        set[bytes | None](),
+        set[bytes | None](),
+    )
     for document, fingerprint in documents:
         place, lines, keys = document.place, document.lines, fingerprint.paragraphs
         if place.file < num_excluded:
@@ -148,7 +164,9 @@ def _select(
         else:
             for key in keys:
                 is_repeated = key in paragraphs
-                reasons.append("excluded" if key in excluded else "repeated_paragraph" if is_repeated else None)
+                reasons.append(
+                    "excluded" if key in excluded else "repeated_paragraph" if is_repeated else None
+                )
                 if key is not None and options.drop_paragraphs:
                     paragraphs.add(key)
         kept = [line for line, why in zip(lines, reasons, strict=True) if why is None]
@@ -167,14 +185,19 @@ def _select(
         else:
             first = next(filter(None, reasons))
             report.dropped[first].documents += 1
-            note = {"file": paths[place.file], "line": place.line, "reason": first, "words": _words(lines)}
+            note = {
+                "file": paths[place.file],
+                "line": place.line,
+                "reason": first,
+                "words": _words(lines),
+            }
             if match:
                 like = {"file": paths[match.place.file], "line": match.place.line}
                 note |= {"similarity": round(match.similarity, 3), "like": like}
             notes.write(json.dumps(note, ensure_ascii=False) + "\n")
 
 
-# --- Shuffling into shards -------------------------------------------------------------------------------------------
+# --- Shuffling into shards ------------------------------------------------------------------------
 
 
 def sort_key(number: int, seed: int) -> int:
@@ -183,10 +206,12 @@ def sort_key(number: int, seed: int) -> int:
 
 
 class ShuffledShards:
-    """Writes documents to shard-NNNNN.txt.zst in shuffled order; the lines of a document stay together.
+    """Writes documents to shard-NNNNN.txt.zst in shuffled order; the lines of a document stay
+    together.
 
-    It needs the memory of one shard and two passes over the disk: documents are appended to the file of their shard in
-    order of arrival, each with its sort key, and afterwards each file is sorted in memory.
+    It needs the memory of one shard and two passes over the disk: documents are appended to the
+    file of their shard in order of arrival, each with its sort key, and afterwards each file is
+    sorted in memory.
     """
 
     def __init__(self, directory: Path, num_shards: int, seed: int) -> None:
@@ -208,7 +233,9 @@ class ShuffledShards:
 
     def _flush(self) -> None:
         for shard, buffer in enumerate(self._buffers):
-            with self._unsorted(shard).open("ab") as file:  # opened anew, as there may be more shards than open files
+            with self._unsorted(shard).open(
+                "ab"
+            ) as file:  # opened anew, as there may be more shards than open files
                 file.write(zstandard.ZstdCompressor(level=1).compress(b"".join(buffer)))
             buffer.clear()
         self._buffered = 0
@@ -224,7 +251,7 @@ class ShuffledShards:
                     file.write(record[KEY_DIGITS + 1 :] + b"\n")
 
 
-# --- The run ---------------------------------------------------------------------------------------------------------
+# --- The run --------------------------------------------------------------------------------------
 
 
 def _sizes(paths: Sequence[str | Path]) -> dict[str, int]:
@@ -237,15 +264,20 @@ def _usable_cores() -> int:
 
 
 def _tokenizer(files: Sequence[str | Path], name: str | None, language: str | None) -> Tokenizer:
-    """The tokenizer: that of `tokenizer_for`, or for protein sequences whitespace-1, as spaces separate their residues.
+    """The tokenizer: that of `tokenizer_for`, or for protein sequences whitespace-1, as spaces
+    separate their residues.
 
-    ValueError if only some of the files are FASTA, or if another tokenizer or a language is given for them.
+    ValueError if only some of the files are FASTA, or if another tokenizer or a language is given
+    for them.
     """
     sequences = [path for path in files if is_fasta(path)]
     if not sequences:
         return tokenizer_for(name, language)
     if len(sequences) < len(files) or name not in (None, TOKENIZED) or language is not None:
-        raise ValueError(f"{sequences[0]} has proteins: prepare them without text, and omit tokenizer and language")
+        raise ValueError(
+            f"{sequences[0]} has proteins: prepare them without text, and omit tokenizer and "
+            f"language"
+        )
     return tokenizer_for(TOKENIZED)
 
 
@@ -265,43 +297,51 @@ def prepare(
     exclude: Sequence[str | Path] = (),
     overwrite: bool = False,
 ) -> PrepareReport:
-    """Split raw text into sentences and tokens, drop duplicates, and write shuffled shards of one sentence a line.
+    """Split raw text into sentences and tokens, drop duplicates, and write shuffled shards of one
+    sentence a line.
 
     Letters whose accents are characters of their own are composed (Unicode's NFC).
 
-    As with any function that starts processes, call it below `if __name__ == "__main__":` in scripts. The index of
-    duplicates is in memory: about 2.6 KB for each document that is kept, or 0.2 KB where `drop_duplicates` is not
-    "near", and 0.1 KB for each paragraph of at least 100 characters.
+    As with any function that starts processes, call it below `if __name__ == "__main__":` in
+    scripts. The index of duplicates is in memory: about 2.6 KB for each document that is kept, or
+    0.2 KB where `drop_duplicates` is not "near", and 0.1 KB for each paragraph of at least 100
+    characters.
 
     Args:
-        inputs: UTF-8 text files (plain, .gz or .zst) with one paragraph per line and blank lines between documents;
-            tables (.csv, .tsv, .jsonl, plain, .gz or .zst, or .parquet) with one document per row; or protein
-            sequences (.fasta, .fa or .faa, plain, .gz or .zst), each a sentence whose words are its residues. A
-            document of more than 1,000 lines or 250,000 characters is cut into several, at the ends of lines: a file
-            that is one line is one document, and must fit in memory.
-        output: Directory for shard-NNNNN.txt.zst, corpus.json (the report) and dropped.jsonl: a line for each dropped
-            document, with its file and its line (in Parquet its row), from 1, and the same for the document that it
-            duplicates. It is created atomically; if it is there already, prepared with the same options from files of
-            the same names and sizes, nothing is done.
-        tokenizer: Name of a tokenizer, which models trained on the shards record; by default the one of the language
-            (see `tokenizer_for`), for protein sequences whitespace-1.
-        num_shards: Number of shards, each of which must fit in memory; by default one per 16 MB of input, at most 256.
-        processes: Number of worker processes; by default one per core that this process may use. The output
-            does not depend on it.
-        seed: Seed of the shuffling. Documents are shuffled; the sentences of a document stay together and in order.
-        language: Language code, such as "de", whose rules split the text into sentences; English by default, unless a
-            tokenizer is given.
+        inputs: UTF-8 text files (plain, .gz or .zst) with one paragraph per line and blank lines
+            between documents; tables (.csv, .tsv, .jsonl, plain, .gz or .zst, or .parquet) with one
+            document per row; or protein sequences (.fasta, .fa or .faa, plain, .gz or .zst), each a
+            sentence whose words are its residues. A document of more than 1,000 lines or 250,000
+            characters is cut into several, at the ends of lines: a file that is one line is one
+            document, and must fit in memory.
+        output: Directory for shard-NNNNN.txt.zst, corpus.json (the report) and dropped.jsonl: a
+            line for each dropped document, with its file and its line (in Parquet its row), from 1,
+            and the same for the document that it duplicates. It is created atomically; if it is
+            there already, prepared with the same options from files of the same names and sizes,
+            nothing is done.
+        tokenizer: Name of a tokenizer, which models trained on the shards record; by default the
+            one of the language (see `tokenizer_for`), for protein sequences whitespace-1.
+        num_shards: Number of shards, each of which must fit in memory; by default one per 16 MB of
+            input, at most 256.
+        processes: Number of worker processes; by default one per core that this process may use.
+            The output does not depend on it.
+        seed: Seed of the shuffling. Documents are shuffled; the sentences of a document stay
+            together and in order.
+        language: Language code, such as "de", whose rules split the text into sentences; English by
+            default, unless a tokenizer is given.
         column: The column of a table with the text.
-        drop_duplicates: Drop documents that equal an earlier one up to white space ("exact"), those and near duplicates
-            ("near"), or no documents ("none").
-        similarity: Threshold for near duplicates: Jaccard similarity of the sets of five-word shingles.
+        drop_duplicates: Drop documents that equal an earlier one up to white space ("exact"), those
+            and near duplicates ("near"), or no documents ("none").
+        similarity: Threshold for near duplicates: Jaccard similarity of the sets of five-word
+            shingles.
         drop_paragraphs: Drop paragraphs of at least 100 characters that occurred before.
-        exclude: Held-out files. Their documents, near duplicates of these, and their paragraphs of at least 100
-            characters are dropped from the inputs, whatever the other options are.
+        exclude: Held-out files. Their documents, near duplicates of these, and their paragraphs of
+            at least 100 characters are dropped from the inputs, whatever the other options are.
         overwrite: Replace a corpus that was prepared before, once the new one is complete.
 
     Returns:
-        The number of documents, sentences and words that were kept, and of those that were dropped for each reason.
+        The number of documents, sentences and words that were kept, and of those that were dropped
+        for each reason.
 
     Raises:
         ValueError: An option is invalid, or a file is damaged, not UTF-8 or CoNLL-U.
@@ -318,34 +358,54 @@ def prepare(
     if num_shards is None:
         num_shards = min(1 + sum(input_bytes.values()) // SHARD_BYTES, MAX_DEFAULT_SHARDS)
     options = PrepareOptions(
-        input_bytes, _sizes(exclude), column, chosen.name, language, drop_duplicates, similarity, drop_paragraphs,
-        num_shards, seed,
-    )  # fmt: skip
+        input_bytes,
+        _sizes(exclude),
+        column,
+        chosen.name,
+        language,
+        drop_duplicates,
+        similarity,
+        drop_paragraphs,
+        num_shards,
+        seed,
+    )
     if (output / REPORT_NAME).is_file() and not overwrite:
         report = read_report(output)
-        if json.dumps(asdict(report.options)) != json.dumps(asdict(options)):  # as text: the order of files counts
-            raise FileExistsError(f"{output} was prepared with other options or files: remove it, or {OVERWRITE}")
+        if json.dumps(asdict(report.options)) != json.dumps(
+            asdict(options)
+        ):  # as text: the order of files counts
+            raise FileExistsError(
+                f"{output} was prepared with other options or files: remove it, or {OVERWRITE}"
+            )
         report.already_done = True
         return report
     files = [*options.exclude_bytes, *options.input_bytes]
     check_output(output, files, overwrite=overwrite, directory_of=REPORT_NAME, own_files=OWN_FILES)
     for path in input_bytes:
-        first = [document.lines for document in islice(read_documents(path, column), FIRST_DOCUMENTS)]
+        first = [
+            document.lines for document in islice(read_documents(path, column), FIRST_DOCUMENTS)
+        ]
         if doubt := doubt_of(list(chain.from_iterable(first)), chosen):
             composed = " (it is composed here)" if doubt == DECOMPOSED else ""
             warnings.warn(f"{path} {doubt}{composed}", stacklevel=2)
 
     near = bool(exclude) or drop_duplicates == "near"
     work = Work(chosen.name, language, len(exclude), near)
-    documents = chain.from_iterable(read_documents(path, column, number) for number, path in enumerate(files))
+    documents = chain.from_iterable(
+        read_documents(path, column, number) for number, path in enumerate(files)
+    )
     tokenized = tokenize_documents(documents, work, processes or _usable_cores())
     report = PrepareReport(options, words_per_input=dict.fromkeys(input_bytes, 0))
     with atomic_directory(output, overwrite) as partial:
         shards = ShuffledShards(partial, num_shards, seed)
         with closing(tokenized), (partial / DROPPED_NAME).open("w", encoding="utf-8") as notes:
-            for number, text in _select(ProgressBar(tokenized, "prepare", unit=" documents"), report, notes):
+            for number, text in _select(
+                ProgressBar(tokenized, "prepare", unit=" documents"), report, notes
+            ):
                 shards.add(number, text)
         shards.finish()
         write_json(partial / REPORT_NAME, asdict(report))
-        check_output(output, overwrite=overwrite, directory_of=REPORT_NAME, own_files=OWN_FILES)  # hours later
+        check_output(
+            output, overwrite=overwrite, directory_of=REPORT_NAME, own_files=OWN_FILES
+        )  # hours later
     return report

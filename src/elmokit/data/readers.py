@@ -1,4 +1,6 @@
-"""Tagged sentences in files with one token per line (CoNLL-style columns, CoNLL-U), and predictions in them."""
+"""Tagged sentences in files with one token per line (CoNLL-style columns, CoNLL-U), and predictions
+in them.
+"""
 
 import re
 import warnings
@@ -16,7 +18,8 @@ CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "depre
 CONLLU_ID = re.compile(r"\d+([-.]\d+)?")
 PARTS_OF_SPEECH = ("upos", "xpos")
 DOCUMENT_START = "-DOCSTART-"
-# Words may contain other white space, such as no-break spaces; and spaces, where tabs separate the columns.
+# Words may contain other white space, such as no-break spaces; and spaces, where tabs separate the
+# columns.
 SEPARATOR, TABS = re.compile(r"[ \t]+"), re.compile(r" *\t[ \t]*")
 SPAN_TAG_AT_END, TAGGED_SHARE = re.compile(r"\S[ \t]+(O|[BIES]-\S+)$"), 0.9
 LONG_SENTENCE = 500  # words, of a file whose sentences may not be separated
@@ -29,7 +32,9 @@ class TaggedSentence:
 
     words: tuple[str, ...]
     tags: tuple[str, ...] = ()
-    text: str | None = field(default=None, compare=False)  # of which these are the words, if it was one string
+    text: str | None = field(
+        default=None, compare=False
+    )  # of which these are the words, if it was one string
 
 
 class Line(NamedTuple):
@@ -42,7 +47,9 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of words and tags in a file with one token per line, from 0; negative ones count from the end."""
+    """The columns of words and tags in a file with one token per line, from 0; negative ones count
+    from the end.
+    """
 
     conllu: bool
     word_column: int
@@ -63,10 +70,10 @@ class Layout:
             path: The file.
             format: "columns" or "conllu"; inferred from the suffix of the file by default.
             word_column: Number of the column of the words; ignored for CoNLL-U.
-            tag_column: For CoNLL-U, the name of the column of the tags, by default upos; otherwise its number, by
-                default the last.
-            with_tags: Whether tags are read. If not, `tag_column` matters only for CoNLL-U, where tags are written, and
-                only if it names one of its columns.
+            tag_column: For CoNLL-U, the name of the column of the tags, by default upos; otherwise
+                its number, by default the last.
+            with_tags: Whether tags are read. If not, `tag_column` matters only for CoNLL-U, where
+                tags are written, and only if it names one of its columns.
 
         Returns:
             The layout.
@@ -80,16 +87,22 @@ class Layout:
             if name not in CONLLU_COLUMNS and not with_tags:  # a number, of the files with tags
                 name = "upos"
             if name not in CONLLU_COLUMNS:
-                raise ValueError(f"CoNLL-U has no column {tag_column!r}, only {', '.join(CONLLU_COLUMNS)}")
+                raise ValueError(
+                    f"CoNLL-U has no column {tag_column!r}, only {', '.join(CONLLU_COLUMNS)}"
+                )
             return cls(True, CONLLU_COLUMNS.index("form"), CONLLU_COLUMNS.index(name))
         if format != "columns":
             raise ValueError(f"format must be columns or conllu, not {format!r}")
-        return cls(False, word_column, -1 if tag_column is None or not with_tags else int(tag_column))
+        return cls(
+            False, word_column, -1 if tag_column is None or not with_tags else int(tag_column)
+        )
 
 
-# In files that are not CoNLL-U, a "#" may be a word. Comments of MultiCoNER, "# id ..."; of GermEval, "#\thttp://...";
-# of CoNLL-2012, "#begin document"; of others, "# sent_id = ...".
-COMMENT = re.compile(r"#([ \t]id[ \t]+\S+|\t\w+://\S+|(begin|end) document|[ \t]?[\w.:]+[ \t]*=)([ \t]|$)")
+# In files that are not CoNLL-U, a "#" may be a word. Comments of MultiCoNER, "# id ..."; of
+# GermEval, "#\thttp://..."; of CoNLL-2012, "#begin document"; of others, "# sent_id = ...".
+COMMENT = re.compile(
+    r"#([ \t]id[ \t]+\S+|\t\w+://\S+|(begin|end) document|[ \t]?[\w.:]+[ \t]*=)([ \t]|$)"
+)
 
 
 def is_conllu_token(line: str) -> bool:
@@ -99,21 +112,31 @@ def is_conllu_token(line: str) -> bool:
 
 
 def is_conllu(path: str | Path) -> bool:
-    """Whether a file is CoNLL-U, by its name or by its first line that is neither blank nor a comment."""
+    """Whether a file is CoNLL-U, by its name or by its first line that is neither blank nor a
+    comment.
+    """
     if suffixes_of(path).kind == ".conllu":
         return True
     lines = islice(read_lines(path), SAMPLE_LINES)
-    return is_conllu_token(next((line for line in lines if line.strip() and not line.startswith("#")), ""))
+    return is_conllu_token(
+        next((line for line in lines if line.strip() and not line.startswith("#")), "")
+    )
 
 
 def is_tagged(path: str | Path) -> bool:
-    """Whether the first lines of a file are words in columns, the last one of which has tags of spans."""
+    """Whether the first lines of a file are words in columns, the last one of which has tags of
+    spans.
+    """
     lines = [line for line in islice(read_lines(path), SAMPLE_LINES) if line.strip()]
-    return len(lines) > 1 and sum(map(bool, map(SPAN_TAG_AT_END.search, lines))) > TAGGED_SHARE * len(lines)
+    return len(lines) > 1 and sum(
+        map(bool, map(SPAN_TAG_AT_END.search, lines))
+    ) > TAGGED_SHARE * len(lines)
 
 
 def conllu_lines(words: Iterable[str], tags: Iterable[str], tag_column: int) -> str:
-    """A sentence in CoNLL-U, with the empty line after it; all columns except id, form and the tag are "_"."""
+    """A sentence in CoNLL-U, with the empty line after it; all columns except id, form and the tag
+    are "_".
+    """
     lines = []
     for number, (word, tag) in enumerate(zip(words, tags, strict=True), start=1):
         columns = [str(number), word, *"_" * (len(CONLLU_COLUMNS) - 2)]
@@ -134,14 +157,20 @@ def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
 
     Raises:
         FileNotFoundError: The file is missing.
-        ValueError: A token has another number of columns than those before, the ids of CoNLL-U do not count up, or the
-            file is not UTF-8; the message names the line.
+        ValueError: A token has another number of columns than those before, the ids of CoNLL-U do
+            not count up, or the file is not UTF-8; the message names the line.
     """
     width, separator, last_id = len(CONLLU_COLUMNS) if layout.conllu else None, None, 0
     is_start = True  # of a sentence
     for number, text in enumerate(read_rows(path), start=1):
-        is_comment = text.startswith("#") if layout.conllu else is_start and COMMENT.match(text) is not None
-        if not text.strip(" \t") or is_comment or (text.startswith(DOCUMENT_START) and not layout.conllu):
+        is_comment = (
+            text.startswith("#") if layout.conllu else is_start and COMMENT.match(text) is not None
+        )
+        if (
+            not text.strip(" \t")
+            or is_comment
+            or (text.startswith(DOCUMENT_START) and not layout.conllu)
+        ):
             yield Line(number, text, None)
             is_start, last_id = True, last_id if text.startswith("#") else 0
             continue
@@ -152,16 +181,20 @@ def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
         if len(columns) != width:
             expected = "CoNLL-U has" if layout.conllu else "the lines before have"
             raise ValueError(
-                f"{path}, line {number}: {len(columns)} columns where {expected} {width}: {text[:80]!r} (only "
-                "`elmokit predict --text` reads raw text)"
+                f"{path}, line {number}: {len(columns)} columns where {expected} {width}: "
+                f"{text[:80]!r} (only `elmokit predict --text` reads raw text)"
             )
         # Multiword tokens ("3-4") and empty nodes ("5.1") are not words.
-        skipped = layout.conllu and CONLLU_ID.fullmatch(columns[0]) is not None and not columns[0].isdecimal()
+        skipped = (
+            layout.conllu
+            and CONLLU_ID.fullmatch(columns[0]) is not None
+            and not columns[0].isdecimal()
+        )
         if layout.conllu and not skipped:
             if columns[0] != str(last_id + 1):
                 raise ValueError(
-                    f"{path}, line {number}: the id {columns[0]!r} follows {last_id}; ids count from 1 in each "
-                    "sentence, and an empty line ends it"
+                    f"{path}, line {number}: the id {columns[0]!r} follows {last_id}; ids count "
+                    "from 1 in each sentence, and an empty line ends it"
                 )
             last_id += 1
         yield Line(number, text, None if skipped else columns)
@@ -169,25 +202,54 @@ def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
 
 def ends_sentence(line: Line) -> bool:
     """Whether a line separates sentences: blank, or the start of a document."""
-    return not line.text.strip(" \t") or (line.columns is None and line.text.startswith(DOCUMENT_START))
+    return not line.text.strip(" \t") or (
+        line.columns is None and line.text.startswith(DOCUMENT_START)
+    )
 
 
-COLUMN_NAMES = {"label", "labels", "class", "category", "target", "text", "texts", "sentence", "review", "title"}
-COLUMN_NAMES |= {"word", "words", "token", "tokens", "form", "tag", "tags", "pos", "upos", "ner", "ner_tags"}
+COLUMN_NAMES = {
+    "label",
+    "labels",
+    "class",
+    "category",
+    "target",
+    "text",
+    "texts",
+    "sentence",
+    "review",
+    "title",
+}
+COLUMN_NAMES |= {
+    "word",
+    "words",
+    "token",
+    "tokens",
+    "form",
+    "tag",
+    "tags",
+    "pos",
+    "upos",
+    "ner",
+    "ner_tags",
+}
 MAX_COLUMNS_OF_ONE_WORD = 4
 ABBREVIATION = re.compile(r"\w[\w.&'-]*\.")  # such as "Mr.", a token in a line of its own
 
 
 def refuse_raw_text(path: str | Path) -> None:
-    """ValueError if a file that should have one token per line looks like raw text, from its first lines."""
+    """ValueError if a file that should have one token per line looks like raw text, from its first
+    lines.
+    """
     lines = [line.split() for line in islice(read_lines(path), SAMPLE_LINES) if line.strip()]
     lines = [words for words in lines if words[0] != DOCUMENT_START]
     has_one_line_of_many_words = len(lines) == 1 and len(lines[0]) > MAX_COLUMNS_OF_ONE_WORD
     unclear = [words for words in lines if len(words) > 1 or not ABBREVIATION.fullmatch(words[0])]
-    if lines and (example := attached_mark(unclear) or (has_one_line_of_many_words and lines[0][0])):
+    if lines and (
+        example := attached_mark(unclear) or (has_one_line_of_many_words and lines[0][0])
+    ):
         raise ValueError(
-            f"{path} should have one word per line, but looks like raw text, as in {example!r}: predict it with --text "
-            "(text=True in Python)"
+            f"{path} should have one word per line, but looks like raw text, as in {example!r}: "
+            "predict it with --text (text=True in Python)"
         )
 
 
@@ -196,23 +258,28 @@ def _column(line: Line, index: int, path: str | Path) -> str:
     try:
         return line.columns[index]
     except IndexError:
-        raise ValueError(f"{path}, line {line.number}: there is no column {index} among {len(line.columns)}") from None
+        raise ValueError(
+            f"{path}, line {line.number}: there is no column {index} among {len(line.columns)}"
+        ) from None
 
 
-def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Iterator[TaggedSentence]:
+def read_tagged(
+    path: str | Path, layout: Layout, with_tags: bool = True
+) -> Iterator[TaggedSentence]:
     """Stream the sentences of a task file.
 
     Args:
         path: File (plain, .gz or .zst) with one token per line.
         layout: Its columns.
-        with_tags: Whether to read the tags. If not, a file with a single column has the words there.
+        with_tags: Whether to read the tags. If not, a file with a single column has the words
+            there.
 
     Yields:
         The sentences; a sentence of CoNLL-U whose parts of speech are all "_" has no tags.
 
     Raises:
-        ValueError: A line has a wrong number of columns, or none for tags; or the file looks like raw text, or its
-            words are the numbers 1, 2, 3, ..., or all "_".
+        ValueError: A line has a wrong number of columns, or none for tags; or the file looks like
+            raw text, or its words are the numbers 1, 2, 3, ..., or all "_".
         FileNotFoundError: The file does not exist.
 
     Warns:
@@ -232,14 +299,18 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
             if with_tags:
                 tags.append(_column(line, layout.tag_column, path))
                 if (layout.tag_column - layout.word_column) % len(line.columns) == 0:
-                    raise ValueError(f"{path}, line {line.number}: there is no column of tags besides that of words")
+                    raise ValueError(
+                        f"{path}, line {line.number}: there is no column of tags besides that of "
+                        f"words"
+                    )
         elif words and ends_sentence(line):
             if not are_words_checked and len(words) > 1:
                 are_words_checked = True
                 if words == list(map(str, range(1, len(words) + 1))):
                     raise ValueError(
-                        f"{path}: the words of its first longer sentence are the numbers 1 to {words[-1]}: set format "
-                        "to conllu if it is CoNLL-U, otherwise set word_column, counted from 0"
+                        f"{path}: the words of its first longer sentence are the numbers 1 to "
+                        f"{words[-1]}: set format to conllu if it is CoNLL-U, otherwise set "
+                        "word_column, counted from 0"
                     )
             if {words[0].lower(), *map(str.lower, tags[:1])} <= COLUMN_NAMES and tags:
                 raise ValueError(f"{path}: a sentence begins with names of columns: remove them")
@@ -253,7 +324,8 @@ def read_tagged(path: str | Path, layout: Layout, with_tags: bool = True) -> Ite
             words, tags = [], []
     if distinct == {"_"}:
         raise ValueError(
-            f"{path}: all words are _: the treebank is published without its text, which must be merged in"
+            f"{path}: all words are _: the treebank is published without its text, which must be "
+            f"merged in"
         )
 
 
@@ -274,8 +346,8 @@ def write_predictions(
 ) -> tuple[int, int]:
     """Write a copy of a task file with predicted tags, atomically.
 
-    In CoNLL-U they replace the tag column. In other files they become a new last column, next to the gold tags, as
-    conlleval expects.
+    In CoNLL-U they replace the tag column. In other files they become a new last column, next to
+    the gold tags, as conlleval expects.
 
     Args:
         source: The task file.
@@ -299,15 +371,21 @@ def write_predictions(
             text = line.text
             if line.columns is not None:
                 if (tag := next(tags, None)) is None:
-                    raise ValueError(f"{source}, line {line.number}: no tag was predicted for this token")
+                    raise ValueError(
+                        f"{source}, line {line.number}: no tag was predicted for this token"
+                    )
                 text = _with_tag(line, tag, layout)
                 sentences, tokens, is_inside = sentences + (not is_inside), tokens + 1, True
             elif ends_sentence(line):
                 is_inside = False
-                # The line that starts a document has as many columns as others in CoNLL-2003: conlleval counts them.
+                # The line that starts a document has as many columns as others in CoNLL-2003:
+                # conlleval counts them.
                 if not layout.conllu and len(SEPARATOR.split(text.strip(" \t"))) > 1:
                     text = _with_tag(line, "O", layout)
             stream.write(f"{text}\n".encode())
         if next(tags, None) is not None:
-            raise ValueError(f"{source} has fewer tokens than were predicted: give the file that the tags are for")
+            raise ValueError(
+                f"{source} has fewer tokens than were predicted: give the file that the tags are "
+                f"for"
+            )
     return sentences, tokens

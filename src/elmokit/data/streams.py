@@ -17,12 +17,18 @@ from elmokit.ops.packing import PackedText, pack_sentences
 from elmokit.text.characters import BOS, EOS
 from elmokit.text.vocab import Vocab
 
-MAX_UNKNOWN = 1 << 20  # words outside the vocabulary that a `TrainingStream` keeps numbered, in about 200 MB
+MAX_UNKNOWN = (
+    1 << 20
+)  # words outside the vocabulary that a `TrainingStream` keeps numbered, in about 200 MB
 
 
 def number_words(words: Iterable[str]) -> tuple[list[str], np.ndarray]:
-    """The distinct words in order of first appearance, and the index of each word among them, (N,) int64."""
-    numbers: defaultdict[str, int] = defaultdict(count().__next__)  # a new word gets the next number
+    """The distinct words in order of first appearance, and the index of each word among them, (N,)
+    int64.
+    """
+    numbers: defaultdict[str, int] = defaultdict(
+        count().__next__
+    )  # a new word gets the next number
     indices = np.fromiter(map(numbers.__getitem__, words), dtype=np.int64)
     return list(numbers), indices
 
@@ -35,8 +41,8 @@ class TrainingWindow:
         words: The distinct words, in order of first appearance.
         tokens: Index into `words` at each position, (2, T*B) int32.
         targets: Vocabulary id to predict at each position, (2, T*B) int32.
-        begins: True where a sentence begins, (T*B,), the same for both directions. A literal <S> in the text counts as
-            a beginning.
+        begins: True where a sentence begins, (T*B,), the same for both directions. A literal <S> in
+            the text counts as a beginning.
     """
 
     words: list[str]
@@ -60,23 +66,28 @@ class _Numbers(dict[str, int]):
 
 @dataclass(frozen=True)
 class PendingRows:
-    """The words that a `TrainingStream` has read and not yet given, as numbers: for each row (4, N), the forward inputs
-    and targets and the backward inputs and targets; and the words of these numbers."""
+    """The words that a `TrainingStream` has read and not yet given, as numbers: for each row (4,
+    N), the forward inputs and targets and the backward inputs and targets; and the words of these
+    numbers.
+    """
 
     rows: list[np.ndarray]
     words: list[str]
 
     def to_words(self) -> list[list[list[str]]]:
         """For each row the same four, as words."""
-        return [[[self.words[number] for number in column] for column in row.tolist()] for row in self.rows]
+        return [
+            [[self.words[number] for number in column] for column in row.tolist()]
+            for row in self.rows
+        ]
 
 
 class TrainingStream:
     """Windows over rows of concatenated sentences (bilm-tf, data.py:281-303).
 
-    Forward rows read `<S> w1 .. wn <S> ..` to predict `w1 .. wn </S> ..`; backward rows read the same sentences in
-    the same order, `</S> wn .. w1 </S> ..`, to predict `wn .. w1 <S> ..`. A row takes the next sentence when it runs
-    out of words.
+    Forward rows read `<S> w1 .. wn <S> ..` to predict `w1 .. wn </S> ..`; backward rows read the
+    same sentences in the same order, `</S> wn .. w1 </S> ..`, to predict `wn .. w1 <S> ..`. A row
+    takes the next sentence when it runs out of words.
     """
 
     def __init__(
@@ -105,12 +116,16 @@ class TrainingStream:
         """Begin numbering words anew, with those of the pending rows."""
         self._numbers, self._first = _Numbers(self._vocab), np.zeros(0, dtype=np.int32)
         number = self._numbers.__getitem__
-        self._rows = [np.array([list(map(number, column)) for column in row], dtype=np.int32) for row in rows]
+        self._rows = [
+            np.array([list(map(number, column)) for column in row], dtype=np.int32) for row in rows
+        ]
 
     @property
     def pending(self) -> PendingRows:
         """The pending words of each row, from which a stream can be continued."""
-        return PendingRows(self._rows, self._numbers.words)  # neither rows nor words are changed, but for more words
+        return PendingRows(
+            self._rows, self._numbers.words
+        )  # neither rows nor words are changed, but for more words
 
     def __iter__(self) -> Iterator[TrainingWindow]:
         return self
@@ -145,12 +160,19 @@ class TrainingStream:
         ]
 
     def _columns(self, sentences: Sequence[list[str]]) -> tuple[np.ndarray, np.ndarray]:
-        """Forward inputs and targets, backward inputs and targets of sentences, (4, N); the begin of each, and N."""
+        """Forward inputs and targets, backward inputs and targets of sentences, (4, N); the begin
+        of each, and N.
+        """
         begins = np.cumsum([0, *(len(sentence) + 1 for sentence in sentences)])
         lengths, lasts = np.diff(begins), begins[1:] - 1
-        numbers = np.fromiter(map(self._numbers.__getitem__, chain.from_iterable(sentences)), dtype=np.int32)
+        numbers = np.fromiter(
+            map(self._numbers.__getitem__, chain.from_iterable(sentences)), dtype=np.int32
+        )
         columns = np.empty((4, begins[-1]), dtype=np.int32)
-        for column, boundaries, number in ((0, begins[:-1], self._vocab.bos), (1, lasts, self._vocab.eos)):
+        for column, boundaries, number in (
+            (0, begins[:-1], self._vocab.bos),
+            (1, lasts, self._vocab.eos),
+        ):
             is_word = np.ones(begins[-1], dtype=bool)
             is_word[boundaries] = False
             columns[column, is_word], columns[column, boundaries] = numbers, number
@@ -164,14 +186,18 @@ class TrainingStream:
         if len(self._first) < len(self._numbers.words):
             self._first = np.empty(2 * len(self._numbers.words), dtype=np.int32)
         positions = np.arange(len(inputs), dtype=np.int32)
-        self._first[inputs[::-1]] = positions[::-1]  # with repeated indices, the last assignment remains
+        self._first[inputs[::-1]] = positions[
+            ::-1
+        ]  # with repeated indices, the last assignment remains
         first = self._first[inputs]
         is_first = first == positions
         tokens = (np.cumsum(is_first, dtype=np.int32) - 1)[first].reshape(2, -1)
         words = [self._numbers.words[number] for number in inputs[is_first].tolist()]
         targets = columns[[1, 3]]
         targets[targets >= len(self._vocab)] = self._vocab.unk
-        return TrainingWindow(words, *map(torch.from_numpy, (tokens, targets, columns[0] == self._vocab.bos)))
+        return TrainingWindow(
+            words, *map(torch.from_numpy, (tokens, targets, columns[0] == self._vocab.bos))
+        )
 
 
 @dataclass
@@ -190,12 +216,14 @@ class PendingText:
 class SentenceStream:
     """Batches of whole sentences, for encoders that carry no state from one sentence to the next.
 
-    A batch has `size` positions on average: the words, and one boundary per sentence, which is what each direction
-    predicts. It ends with the sentence that reaches its size, and the next batch makes up for the excess. A sentence
-    that is longer than a batch is cut into several.
+    A batch has `size` positions on average: the words, and one boundary per sentence, which is what
+    each direction predicts. It ends with the sentence that reaches its size, and the next batch
+    makes up for the excess. A sentence that is longer than a batch is cut into several.
     """
 
-    def __init__(self, sentences: Iterator[list[str]], size: int, pending: PendingText | None = None) -> None:
+    def __init__(
+        self, sentences: Iterator[list[str]], size: int, pending: PendingText | None = None
+    ) -> None:
         """Start a stream, or continue one.
 
         Args:
@@ -207,11 +235,15 @@ class SentenceStream:
             ValueError: `size` is below 2, too small for a word and a boundary.
         """
         if size < 2:
-            raise ValueError("a batch of whole sentences needs 2 positions or more: raise batch_size or unroll_steps")
+            raise ValueError(
+                "a batch of whole sentences needs 2 positions or more: raise batch_size or "
+                "unroll_steps"
+            )
         self._sentences, self._size = sentences, size
         pending = pending or PendingText()
         self._excess = pending.excess
-        # Number of words read from a sentence that is being cut, which is kept whole: it may be a whole book.
+        # Number of words read from a sentence that is being cut, which is kept whole: it may be a
+        # whole book.
         self._sentence, self._done = pending.rest, 0
 
     @property
@@ -231,7 +263,9 @@ class SentenceStream:
         return batch
 
     def _next_sentence(self) -> list[str]:
-        """The next sentence, or the next piece of one that is being cut, with at most as many positions as a batch."""
+        """The next sentence, or the next piece of one that is being cut, with at most as many
+        positions as a batch.
+        """
         longest = self._size - 1
         if self._done >= len(self._sentence):
             self._sentence, self._done = next(self._sentences), 0
@@ -240,7 +274,9 @@ class SentenceStream:
         return self._sentence[begin : self._done]
 
 
-def draw_hidden(lengths: Sequence[int], share: float, generator: torch.Generator) -> list[np.ndarray]:
+def draw_hidden(
+    lengths: Sequence[int], share: float, generator: torch.Generator
+) -> list[np.ndarray]:
     """Draw the words of each sentence that are hidden from the model, for it to predict.
 
     Args:
@@ -253,7 +289,10 @@ def draw_hidden(lengths: Sequence[int], share: float, generator: torch.Generator
     """
     draws = torch.rand(sum(lengths), generator=generator, device="cpu").numpy()
     begins = np.cumsum(lengths)[:-1]
-    return [np.sort(np.argsort(own)[: max(1, round(share * len(own)))]) for own in np.split(draws, begins)]
+    return [
+        np.sort(np.argsort(own)[: max(1, round(share * len(own)))])
+        for own in np.split(draws, begins)
+    ]
 
 
 @dataclass(frozen=True)
@@ -276,7 +315,11 @@ class PackedBatch:
 
 
 def embedding_batch(
-    sentences: Sequence[Sequence[str]], rows: np.ndarray, num_rows: int, reset: bool, boundaries: bool = True
+    sentences: Sequence[Sequence[str]],
+    rows: np.ndarray,
+    num_rows: int,
+    reset: bool,
+    boundaries: bool = True,
 ) -> PackedBatch:
     """Pack sentences that both directions read completely.
 
@@ -284,31 +327,38 @@ def embedding_batch(
         sentences: Lists of words.
         rows: Row of each sentence in the streams.
         num_rows: Number of rows.
-        reset: Whether each sentence starts from the initial state instead of the final state of the sentence before.
+        reset: Whether each sentence starts from the initial state instead of the final state of the
+            sentence before.
         boundaries: Whether to add <S> and </S>.
 
     Returns:
         The batch.
     """
     first, last = ([BOS], [EOS]) if boundaries else ([], [])
-    words, indices = number_words(chain.from_iterable(chain(first, sentence, last) for sentence in sentences))
+    words, indices = number_words(
+        chain.from_iterable(chain(first, sentence, last) for sentence in sentences)
+    )
     lengths = np.array([len(sentence) + 2 * boundaries for sentence in sentences], dtype=np.int64)
     text = pack_sentences(lengths, rows, num_rows, reset)
     tokens = text.to_streams(torch.from_numpy(np.stack([indices, indices])))
     return PackedBatch(words, tokens, text, lengths, margin=int(boundaries))
 
 
-def scoring_batch(sentences: Sequence[Sequence[str]], rows: np.ndarray, num_rows: int, reset: bool) -> PackedBatch:
-    """Pack sentences as in training: forward reads <S> and the words, backward </S> and the words in reverse.
+def scoring_batch(
+    sentences: Sequence[Sequence[str]], rows: np.ndarray, num_rows: int, reset: bool
+) -> PackedBatch:
+    """Pack sentences as in training: forward reads <S> and the words, backward </S> and the words
+    in reverse.
 
-    Unpacked, position k of a sentence (from 0) predicts word k forward (</S> at the last position) and word k-1
-    backward (<S> at the first).
+    Unpacked, position k of a sentence (from 0) predicts word k forward (</S> at the last position)
+    and word k-1 backward (<S> at the first).
 
     Args:
         sentences: Lists of words.
         rows: Row of each sentence in the streams.
         num_rows: Number of rows.
-        reset: Whether each sentence starts from the initial state instead of the final state of the sentence before.
+        reset: Whether each sentence starts from the initial state instead of the final state of the
+            sentence before.
 
     Returns:
         The batch.
@@ -318,11 +368,14 @@ def scoring_batch(sentences: Sequence[Sequence[str]], rows: np.ndarray, num_rows
     words, indices = number_words(chain(forward, backward))
     lengths = np.array([len(sentence) + 1 for sentence in sentences])
     text = pack_sentences(lengths, rows, num_rows, reset)
-    return PackedBatch(words, text.to_streams(torch.from_numpy(indices.reshape(2, -1))), text, lengths)
+    return PackedBatch(
+        words, text.to_streams(torch.from_numpy(indices.reshape(2, -1))), text, lengths
+    )
 
 
 def assign_rows(lengths: Sequence[int] | np.ndarray, num_rows: int) -> np.ndarray:
-    """Assign sentences to rows of about equal total length: the longest first, each to the shortest row.
+    """Assign sentences to rows of about equal total length: the longest first, each to the shortest
+    row.
 
     Args:
         lengths: The length of each of N sentences.
@@ -340,12 +393,15 @@ def assign_rows(lengths: Sequence[int] | np.ndarray, num_rows: int) -> np.ndarra
     return rows
 
 
-def sentence_batches(sentences: Iterable[Sequence[str]], words: int) -> Iterator[list[Sequence[str]]]:
+def sentence_batches(
+    sentences: Iterable[Sequence[str]], words: int
+) -> Iterator[list[Sequence[str]]]:
     """Group consecutive sentences into batches.
 
     Args:
         sentences: Lists of words.
-        words: Size of a batch in words and boundaries, two per sentence; it ends with the sentence that reaches it.
+        words: Size of a batch in words and boundaries, two per sentence; it ends with the sentence
+            that reaches it.
 
     Returns:
         The batches; the last may have fewer words.

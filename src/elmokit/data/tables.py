@@ -16,7 +16,9 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 PARQUET = ".parquet"
 TABLES = (CSV, TSV, *JSON_LINES, PARQUET)
 
-Record = tuple[int, dict[str, Any]]  # the number of a row's last line, or in Parquet of the row, from 1; its columns
+Record = tuple[
+    int, dict[str, Any]
+]  # the number of a row's last line, or in Parquet of the row, from 1; its columns
 
 
 def is_table(path: str | Path) -> bool:
@@ -30,7 +32,9 @@ def _json_records(path: str | Path) -> Iterator[Record]:
             try:
                 yield number, {**json.loads(line)}
             except (ValueError, TypeError, RecursionError) as error:
-                raise ValueError(f"{path}, line {number} is no JSON object: one is expected in each line") from error
+                raise ValueError(
+                    f"{path}, line {number} is no JSON object: one is expected in each line"
+                ) from error
 
 
 def _unquoted(cell: str) -> str:
@@ -47,7 +51,9 @@ def _delimited_records(path: str | Path, kind: str) -> Iterator[Record]:
         reader = csv.reader((f"{line}\n" for line in lines), strict=True)
         rows = ((reader.line_num, row) for row in reader)
     else:
-        rows = enumerate(([_unquoted(cell) for cell in line.split("\t")] for line in lines), start=1)
+        rows = enumerate(
+            ([_unquoted(cell) for cell in line.split("\t")] for line in lines), start=1
+        )
     names: list[str] = []
     try:
         for number, row in rows:
@@ -57,11 +63,14 @@ def _delimited_records(path: str | Path, kind: str) -> Iterator[Record]:
                 yield number, dict(zip(names, row, strict=True))
             elif row not in ([], [""]):
                 raise ValueError(
-                    f"{path}, line {number}: {len(row)} columns, but {len(names)} names in the first line (is the "
-                    "separator another one, or in a cell, which needs .csv and quotation marks?)"
+                    f"{path}, line {number}: {len(row)} columns, but {len(names)} names in the "
+                    "first line (is the separator another one, or in a cell, which needs .csv and "
+                    "quotation marks?)"
                 )
     except csv.Error as error:
-        raise ValueError(f"{path} is no CSV: {error} (is a quotation mark never closed?)") from error
+        raise ValueError(
+            f"{path} is no CSV: {error} (is a quotation mark never closed?)"
+        ) from error
 
 
 def _parquet_records(path: str | Path, columns: Sequence[str] | None) -> Iterator[Record]:
@@ -80,16 +89,16 @@ def read_records(path: str | Path, columns: Sequence[str] | None = None) -> Iter
     """Stream the rows of a table.
 
     Args:
-        path: CSV (.csv) or TSV (.tsv, or another suffix) with names of columns in the first line, JSON lines (.jsonl,
-            .ndjson or .json); plain, .gz or .zst; or Parquet.
+        path: CSV (.csv) or TSV (.tsv, or another suffix) with names of columns in the first line,
+            JSON lines (.jsonl, .ndjson or .json); plain, .gz or .zst; or Parquet.
         columns: The columns that are needed; None: all.
 
     Yields:
         The number of each row and its values by column.
 
     Raises:
-        ValueError: The file is malformed, not UTF-8, or needs a library that is not installed; the message names the
-            line.
+        ValueError: The file is malformed, not UTF-8, or needs a library that is not installed; the
+            message names the line.
         FileNotFoundError: The file does not exist.
     """
     kind = suffixes_of(path).kind
@@ -118,7 +127,8 @@ def read_column(path: str | Path, column: str) -> Iterator[tuple[int, str]]:
         column: The name of the column.
 
     Yields:
-        The number of each row, as in `read_records`, and its text; "" where the cell is empty, or has no value.
+        The number of each row, as in `read_records`, and its text; "" where the cell is empty, or
+        has no value.
 
     Raises:
         ValueError: There is no such column, or a cell is not text; and as `read_records`.
@@ -127,8 +137,13 @@ def read_column(path: str | Path, column: str) -> Iterator[tuple[int, str]]:
     for number, record in read_records(path, [column]):
         if column not in record:
             names = ", ".join(map(repr, record))
-            raise ValueError(f"{row_of(path, number)}: there is no column {column!r}: choose one of {names} (--column)")
+            raise ValueError(
+                f"{row_of(path, number)}: there is no column {column!r}: choose one of {names} "
+                f"(--column)"
+            )
         text = "" if is_empty(record[column]) else record[column]
         if not isinstance(text, str):
-            raise ValueError(f"{row_of(path, number)}: the column {column!r} has {text!r:.60}, which is no text")
+            raise ValueError(
+                f"{row_of(path, number)}: the column {column!r} has {text!r:.60}, which is no text"
+            )
         yield number, text

@@ -21,7 +21,8 @@ CHUNK_CHARACTERS = 1_000_000  # of documents that are sent to a process at a tim
 
 
 class Work(NamedTuple):
-    """The work of a process: normalization (NFC), tokenization, and with `near` signatures to find near duplicates.
+    """The work of a process: normalization (NFC), tokenization, and with `near` signatures to find
+    near duplicates.
 
     Documents of the first `num_excluded` files, which are excluded ones, are not tokenized.
     """
@@ -52,7 +53,9 @@ def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def _start_worker() -> None:
-    """Leave interrupts and warnings to the parent process, and exit when it does, even if it is killed."""
+    """Leave interrupts and warnings to the parent process, and exit when it does, even if it is
+    killed.
+    """
 
     def exit_with_parent() -> None:
         if (parent := parent_process()) is not None:
@@ -87,7 +90,9 @@ def tokenize_documents(
             yield from work(chunk)
         return
     # Not "fork": a forked copy of a process that has used torch may deadlock.
-    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_start_worker)
+    pool = ProcessPoolExecutor(
+        processes, mp_context=get_context("spawn"), initializer=_start_worker
+    )
     try:
         pending: deque[Future[list[tuple[Document, Fingerprint]]]] = deque()
         for chunk in _chunks(documents):

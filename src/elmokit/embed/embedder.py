@@ -22,7 +22,14 @@ from elmokit.embed.pipeline import Pipeline, Sizes
 from elmokit.nn.bilm import BiLMState
 from elmokit.nn.inference import PrepackedBiLM
 from elmokit.progress import ProgressBar
-from elmokit.runtime import INFERENCE_DTYPES, check_length, check_list, pick_device, pick_dtype, release_freed_memory
+from elmokit.runtime import (
+    INFERENCE_DTYPES,
+    check_length,
+    check_list,
+    pick_device,
+    pick_dtype,
+    release_freed_memory,
+)
 from elmokit.settings import Count, StatePolicy, conform
 from elmokit.text.characters import TruncationWarning, truncation_in
 from elmokit.text.tokenizer import Sentence, word_offsets
@@ -54,7 +61,8 @@ class Embeddings(list[np.ndarray]):
 
     @property
     def offsets(self) -> list[tuple[tuple[int, int], ...]]:
-        """The start and end in characters of each word in its sentence as given, or in its words joined by spaces.
+        """The start and end in characters of each word in its sentence as given, or in its words
+        joined by spaces.
 
         A word that the tokenizer changed has length 0.
         """
@@ -65,13 +73,18 @@ class Embeddings(list[np.ndarray]):
             return "Embeddings(no sentences)"
         words, (*layers, _, dim) = sum(vectors.shape[-2] for vectors in self), self[0].shape
         of_layers = f"{layers[0]} layers of " if layers else ""
-        return f"Embeddings({len(self)} sentences, {words} words, {of_layers}{dim} dimensions in {self[0].dtype})"
+        return (
+            f"Embeddings({len(self)} sentences, {words} words, {of_layers}{dim} dimensions in "
+            f"{self[0].dtype})"
+        )
 
 
 class Embedder:
-    """A pretrained biLM that turns sentences into vectors, which depend on neither the batch nor earlier calls.
+    """A pretrained biLM that turns sentences into vectors, which depend on neither the batch nor
+    earlier calls.
 
-    Only with state="carry", which is also the policy of some models, do they depend on the sentences before.
+    Only with state="carry", which is also the policy of some models, do they depend on the
+    sentences before.
     """
 
     def __init__(
@@ -86,19 +99,20 @@ class Embedder:
         """Prepack a model for a device and a number type.
 
         Args:
-            model: A loaded model, which is not changed; or whatever `elmokit.load` takes, of which only the prepacked
-                weights stay in memory, as `model.bilm`.
+            model: A loaded model, which is not changed; or whatever `elmokit.load` takes, of which
+                only the prepacked weights stay in memory, as `model.bilm`.
             device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one.
-            dtype: The number type to compute in: "float32" (exact, the default), "bfloat16", "float16" (on a GPU),
-                "int8", or "auto", which is bfloat16 where the machine multiplies it, else float32. int8, the fastest,
-                quantises the weights, and the activations that are multiplied by them: it needs a CPU and the compiled
-                kernels. Vectors are float32 in any case.
+            dtype: The number type to compute in: "float32" (exact, the default), "bfloat16",
+                "float16" (on a GPU), "int8", or "auto", which is bfloat16 where the machine
+                multiplies it, else float32. int8, the fastest, quantises the weights, and the
+                activations that are multiplied by them: it needs a CPU and the compiled kernels.
+                Vectors are float32 in any case.
             softmax: Load the output layer of the language model too, as in `elmokit.load`.
             sizes: How much is computed at a time; vectors depend on it by rounding at most.
 
         Raises:
-            ValueError: If the device or the number type is not available here, or the model is prepacked for another
-                one.
+            ValueError: If the device or the number type is not available here, or the model is
+                prepacked for another one.
             FileNotFoundError, CheckpointError: As `elmokit.load`.
         """
         self.device = pick_device(device)
@@ -131,7 +145,8 @@ class Embedder:
             device: As for `Embedder`.
             dtype: As for `Embedder`.
             softmax: As for `Embedder`.
-            options: Those of `elmokit.load` for models on the Hugging Face Hub: revision, token, ...
+            options: Those of `elmokit.load` for models on the Hugging Face Hub: revision, token,
+                ...
 
         Raises:
             ValueError, FileNotFoundError, CheckpointError: As `Embedder` and `elmokit.load`.
@@ -158,7 +173,9 @@ class Embedder:
 
     @property
     def num_layers(self) -> int:
-        """Number of layers: L + 1, the token layer and those above; 1 for a model that has only the top one."""
+        """Number of layers: L + 1, the token layer and those above; 1 for a model that has only the
+        top one.
+        """
         return self.model.config.num_representations
 
     def __repr__(self) -> str:
@@ -172,7 +189,9 @@ class Embedder:
             self.pipeline.cache.clear()
 
     def count_truncated(self, words: Sequence[str]) -> int:
-        """How many of the words are longer than the model reads, so that it sees their beginning only."""
+        """How many of the words are longer than the model reads, so that it sees their beginning
+        only.
+        """
         return self.pipeline.bilm.token_encoder.count_truncated(words)
 
     @property
@@ -181,10 +200,15 @@ class Embedder:
         return self.pipeline.bilm.token_encoder.word_limit
 
     def tokenize(self, text: str) -> list[str]:
-        """Split a text as the model's training text was; at white space if the model names no tokenizer."""
+        """Split a text as the model's training text was; at white space if the model names no
+        tokenizer.
+        """
         if not isinstance(text, str):
-            raise ValueError(f"tokenize takes one string, not a {type(text).__name__}: call it for each text")
-        # Here, as a tokenizer may need a library that is not installed, and lists of words need no tokenizer.
+            raise ValueError(
+                f"tokenize takes one string, not a {type(text).__name__}: call it for each text"
+            )
+        # Here, as a tokenizer may need a library that is not installed, and lists of words need no
+        # tokenizer.
         return get_tokenizer(self.model.tokenizer or TOKENIZED).split(text)
 
     def embed(
@@ -198,19 +222,20 @@ class Embedder:
         """Embed sentences: a vector for every word.
 
         Args:
-            sentences: Each a list of tokens, or a string, which is split as the model's training text was.
-            layers: "mix" (the model's own weights, equal ones where it has none), "average", "sum", "top", "all", or
-                the number of a layer (0: the tokens; -1: the last).
-            state: The state that sentences start from: "zeros" or "warm" at each sentence; "carry", where sentence i
-                starts from the final state of sentence i - `batch_size`; or a state to carry on from, with
-                `batch_size` rows. None: the model's own policy.
-            batch_size: Rows that are computed side by side; None: 1 with "carry", those of a given state, else
-                `Sizes.rows`. Without carried state no vector depends on it.
+            sentences: Each a list of tokens, or a string, which is split as the model's training
+                text was.
+            layers: "mix" (the model's own weights, equal ones where it has none), "average", "sum",
+                "top", "all", or the number of a layer (0: the tokens; -1: the last).
+            state: The state that sentences start from: "zeros" or "warm" at each sentence; "carry",
+                where sentence i starts from the final state of sentence i - `batch_size`; or a
+                state to carry on from, with `batch_size` rows. None: the model's own policy.
+            batch_size: Rows that are computed side by side; None: 1 with "carry", those of a given
+                state, else `Sizes.rows`. Without carried state no vector depends on it.
             tokenize: Split strings as the model's training text was; else at white space.
 
         Returns:
-            For each sentence (T, 2D) float32, or (L+1, T, 2D) with layers="all"; the words as `.tokens`, the final
-            state, if carried, as `.state`.
+            For each sentence (T, 2D) float32, or (L+1, T, 2D) with layers="all"; the words as
+            `.tokens`, the final state, if carried, as `.state`.
 
         Raises:
             ValueError: If a sentence, `layers`, `state` or `batch_size` is not as described.
@@ -229,7 +254,8 @@ class Embedder:
         state: StatePolicy | None = None,
         tokenize: bool = True,
     ) -> Iterator[Embeddings]:
-        """Embed a stream of sentences, in order, in batches of several thousand words, some computed ahead.
+        """Embed a stream of sentences, in order, in batches of several thousand words, some
+        computed ahead.
 
         Args:
             sentences: See `embed`.
@@ -238,17 +264,21 @@ class Embedder:
             tokenize: See `embed`.
 
         Returns:
-            An iterator over the vectors of each batch, with the words as `.tokens`. Words that are too long are counted
-            as `.truncated_words`, without a warning.
+            An iterator over the vectors of each batch, with the words as `.tokens`. Words that are
+            too long are counted as `.truncated_words`, without a warning.
 
         Raises:
             ValueError: As `embed`.
         """
         check_list(sentences)
         sentences, given = tee(sentences)
-        batches, again = tee(sentence_batches(self._split(sentences, tokenize), self.pipeline.sizes.batch_words))
+        batches, again = tee(
+            sentence_batches(self._split(sentences, tokenize), self.pipeline.sizes.batch_words)
+        )
         results = self.pipeline.embed_all(batches, OutputSpec.of(self.model, layers), state)
-        pairs = zip(results, again, strict=False)  # the results first, whose batches are taken ahead
+        pairs = zip(
+            results, again, strict=False
+        )  # the results first, whose batches are taken ahead
         return (
             Embeddings(result.vectors, tokens, islice(given, len(tokens)), result.truncated_words)
             for result, tokens in pairs
@@ -277,25 +307,32 @@ class Embedder:
             state: See `embed`.
             tokenize: See `embed`.
             batch_size: See `embed`.
-            show_progress_bar: Show how many texts are done: a bar on a terminal, else a line every half minute.
+            show_progress_bar: Show how many texts are done: a bar on a terminal, else a line every
+                half minute.
             convert_to_tensor: Return a tensor, on the embedder's device.
 
         Returns:
-            (N, 2D) float32, or (2D,) for one string; zeros where there are no words. A NumPy array unless
-            `convert_to_tensor` is set.
+            (N, 2D) float32, or (2D,) for one string; zeros where there are no words. A NumPy array
+            unless `convert_to_tensor` is set.
 
         Raises:
             ValueError: As `embed`, and for an unknown pooling.
         """
         spec = OutputSpec.of(self.model, layers, Pooling(pooling, normalize_embeddings))
         tokens = list(self._split([texts] if isinstance(texts, str) else texts, tokenize))
-        with ProgressBar(total=len(tokens), desc="encode", unit=" texts", disable=not show_progress_bar) as bar:
+        with ProgressBar(
+            total=len(tokens), desc="encode", unit=" texts", disable=not show_progress_bar
+        ) as bar:
             pooled = self._embed(tokens, spec, state, batch_size, bar)
-        vectors = np.asarray(pooled, np.float32).reshape(self.dim if isinstance(texts, str) else (-1, self.dim))
+        vectors = np.asarray(pooled, np.float32).reshape(
+            self.dim if isinstance(texts, str) else (-1, self.dim)
+        )
         return torch.from_numpy(vectors).to(self.device) if convert_to_tensor else vectors
 
     def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
-        """The vectors of texts, as `encode` computes them; with `embed_query`, the interface of LangChain."""
+        """The vectors of texts, as `encode` computes them; with `embed_query`, the interface of
+        LangChain.
+        """
         return np.asarray(self.encode(texts, state=self.model.single_sentence_state)).tolist()
 
     def embed_query(self, text: str) -> list[float]:
@@ -303,7 +340,9 @@ class Embedder:
         return self.embed_documents([text])[0]
 
     def _split(self, sentences: Iterable[Sentence], tokenize: bool) -> Iterator[Sequence[str]]:
-        """The tokens of each sentence, split lazily. ValueError for what is no list of sentences."""
+        """The tokens of each sentence, split lazily. ValueError for what is no list of
+        sentences.
+        """
         check_list(sentences)
         split = self._split_raw if tokenize else str.split
 
@@ -312,7 +351,9 @@ class Embedder:
             if isinstance(words, np.ndarray):  # as pandas reads lists of words from a Parquet file
                 words = words.tolist()
             if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
-                raise ValueError(f"sentence {number} is neither a string nor a list of strings: {words!r:.60}")
+                raise ValueError(
+                    f"sentence {number} is neither a string nor a list of strings: {words!r:.60}"
+                )
             check_length(len(words), f"sentence {number}")
             return words
 
@@ -324,8 +365,9 @@ class Embedder:
         if not (self.model.tokenizer or self._warned) and has_attached_mark(tokens):
             self._warned = True
             warnings.warn(
-                f"the model does not record its tokenizer, so {text[:40]!r} is split at white space, which leaves "
-                "punctuation attached to words: give lists of words, or set tokenize=False if this is intended",
+                f"the model does not record its tokenizer, so {text[:40]!r} is split at white "
+                "space, which leaves punctuation attached to words: give lists of words, or set "
+                "tokenize=False if this is intended",
                 stacklevel=5,
             )
         return tokens
@@ -362,7 +404,13 @@ class Embedder:
 
 
 def resolve_embedder(
-    model: Embedder | ModelSource = None, device: str | None = None, dtype: str | None = None, *, softmax: bool = False
+    model: Embedder | ModelSource = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    *,
+    softmax: bool = False,
 ) -> Embedder:
-    """The embedder itself, or a new one for a model, which is loaded or whatever `elmokit.load` takes."""
+    """The embedder itself, or a new one for a model, which is loaded or whatever `elmokit.load`
+    takes.
+    """
     return model if isinstance(model, Embedder) else Embedder(model, device, dtype, softmax=softmax)

@@ -15,12 +15,14 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.ops.transfer import upload
 from elmokit.settings import StorageDtype, check, conform
 
-# --- Layers ----------------------------------------------------------------------------------------------------------
+# --- Layers ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class LayerSelection:
-    """Layers (L+1, 2, N, D) -> their sum weighted by `weights` (1, 2, N, D), or without weights all `count` layers."""
+    """Layers (L+1, 2, N, D) -> their sum weighted by `weights` (1, 2, N, D), or without weights all
+    `count` layers.
+    """
 
     count: int
     weights: Tensor | None = None
@@ -33,7 +35,9 @@ class LayerSelection:
 
     @property
     def keeps_axis(self) -> bool:
-        """Whether vectors have an axis of layers, which they have for all layers, even where there is only one."""
+        """Whether vectors have an axis of layers, which they have for all layers, even where there
+        is only one.
+        """
         return self.weights is None
 
 
@@ -43,7 +47,9 @@ def plain_layers(layers: str | int) -> str | int:
 
 
 def layer_names(count: int) -> list[str]:
-    """The names of all layers in reports. A model with a single one has only the top layer, but no token layer."""
+    """The names of all layers in reports. A model with a single one has only the top layer, but no
+    token layer.
+    """
     return ["top layer"] if count == 1 else [f"layer {number}" for number in range(count)]
 
 
@@ -70,7 +76,10 @@ def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
         return torch.ones(count, dtype=torch.float32, device="cpu")
     number = count - 1 if layers == "top" else layers
     if isinstance(number, bool | str | float) or number not in range(-count, count):
-        choices = f"layers must be mix, average, sum, top, or a number from 0 (the tokens) to {count - 1} (the top)"
+        choices = (
+            f"layers must be mix, average, sum, top, or a number from 0 (the tokens) to "
+            f"{count - 1} (the top)"
+        )
         if layers == "all":
             raise ValueError(f"one vector is needed, of one layer or mix: {choices}")
         raise ValueError(f"{choices}, or all for every layer; not {layers!r}")
@@ -84,12 +93,14 @@ def select_layers(model: Pretrained, layers: str | int) -> LayerSelection:
     return LayerSelection(1, layer_weights(model, layers))
 
 
-# --- Pooling ---------------------------------------------------------------------------------------------------------
+# --- Pooling --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """How the vectors of a text's words become one: by their "mean" or "max", scaled to length one if `normalize`."""
+    """How the vectors of a text's words become one: by their "mean" or "max", scaled to length one
+    if `normalize`.
+    """
 
     name: Literal["mean", "max"] = "mean"
     normalize: bool = False
@@ -98,7 +109,9 @@ class Pooling:
         conform(Literal["mean", "max"], self.name, "pooling")
 
     def __call__(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """The vectors of the words of B texts, end to end (M, 2D) -> (B, 2D); zeros for a text without words."""
+        """The vectors of the words of B texts, end to end (M, 2D) -> (B, 2D); zeros for a text
+        without words.
+        """
         # Not the default: it checks the lengths, for which it waits for a GPU.
         pooled = torch.segment_reduce(vectors, self.name, lengths=lengths, axis=0, unsafe=True)
         pooled.masked_fill_((lengths == 0)[:, None], 0.0)
@@ -112,7 +125,8 @@ class OutputSpec:
     Attributes:
         layers: The layers of each vector.
         pooling: Not None: one vector for each sentence.
-        storage_dtype: Not None: the vectors of all words end to end, as a store holds them: (M, 2D) or (M, L+1, 2D).
+        storage_dtype: Not None: the vectors of all words end to end, as a store holds them: (M, 2D)
+            or (M, L+1, 2D).
     """
 
     layers: LayerSelection
@@ -132,7 +146,8 @@ class OutputSpec:
         """The output for `layers`, as `Embedder.embed` names them.
 
         Raises:
-            ValueError: The model has no such layers, there is more than one with a pooling, or `storage_dtype` is none.
+            ValueError: The model has no such layers, there is more than one with a pooling, or
+                `storage_dtype` is none.
         """
         if pooling is not None:
             return OutputSpec(LayerSelection(1, layer_weights(model, layers)), pooling)

@@ -1,1 +1,3 @@
-"""Files and directories: streamed reading, atomic writing, locks, and the formats that several packages read."""
+"""Files and directories: streamed reading, atomic writing, locks, and the formats that several
+packages read.
+"""

@@ -1,7 +1,7 @@
 """Atomic writing: a file or directory has its final name only when it is complete.
 
-Until then it is in a temporary directory `.partial-XXXXXXXX-NAME` next to it, which is locked as long as it is in use.
-One that is not locked was left by a killed process.
+Until then it is in a temporary directory `.partial-XXXXXXXX-NAME` next to it, which is locked as
+long as it is in use. One that is not locked was left by a killed process.
 """
 
 import glob
@@ -22,7 +22,8 @@ from elmokit.fs.json_files import read_json
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import suffixes_of
 
-OVERWRITE = "ask to overwrite it (--overwrite; overwrite=True in Python)"  # the end of messages about an output
+# the end of messages about an output
+OVERWRITE = "ask to overwrite it (--overwrite; overwrite=True in Python)"
 
 
 def create_bytes(path: str | Path) -> BinaryIO:
@@ -30,7 +31,9 @@ def create_bytes(path: str | Path) -> BinaryIO:
     path = Path(path)
     compression = suffixes_of(path).compression
     if compression == ".gz":
-        return cast(BinaryIO, gzip.GzipFile(path, "wb", mtime=0))  # without the time, which would differ in each file
+        return cast(
+            BinaryIO, gzip.GzipFile(path, "wb", mtime=0)
+        )  # without the time, which would differ in each file
     if compression == ".zst":
         return zstandard.ZstdCompressor(level=3).stream_writer(path.open("wb"))
     return path.open("wb")
@@ -49,7 +52,9 @@ def sync(path: Path) -> None:
 
 
 def remove_leftovers(directory: Path, name: str = "*") -> None:
-    """Remove what killed processes left in a directory while they wrote the output `name` there, or any output."""
+    """Remove what killed processes left in a directory while they wrote the output `name` there, or
+    any output.
+    """
     for folder in directory.glob(f".partial-????????-{name if name == '*' else glob.escape(name)}"):
         with suppress(ValueError), only_one_in(folder) as is_locked:
             if is_locked:
@@ -68,7 +73,9 @@ def _aside(path: Path) -> Iterator[Path]:
 
 
 def _finish(partial: Path) -> None:
-    """Give files the mode of new ones, as some libraries write what only its owner may read, and flush everything."""
+    """Give files the mode of new ones, as some libraries write what only its owner may read, and
+    flush everything.
+    """
     mode = partial.parent.stat().st_mode & 0o666
     for path in [*partial.rglob("*"), partial]:
         if path.is_file():
@@ -85,8 +92,8 @@ def atomic_path(path: str | Path, overwrite: bool = True) -> Iterator[Path]:
         overwrite: Replace a file.
 
     Yields:
-        A temporary path with the name of `path` in another directory, renamed to it when the block succeeds, and
-        removed when it raises.
+        A temporary path with the name of `path` in another directory, renamed to it when the block
+        succeeds, and removed when it raises.
 
     Raises:
         FileExistsError: `path` exists, and is not to be overwritten.
@@ -103,9 +110,13 @@ def atomic_path(path: str | Path, overwrite: bool = True) -> Iterator[Path]:
 
 
 def write_json(path: str | Path, values: Any, overwrite: bool = True) -> None:
-    """Write values as a file of indented JSON, atomically; arguments and errors are those of `atomic_path`."""
+    """Write values as a file of indented JSON, atomically; arguments and errors are those of
+    `atomic_path`.
+    """
     with atomic_path(path, overwrite) as partial:
-        partial.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        partial.write_text(
+            json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
 
 @contextmanager
@@ -117,7 +128,8 @@ def atomic_directory(path: str | Path, overwrite: bool = False) -> Iterator[Path
         overwrite: Replace a directory with all that it holds.
 
     Yields:
-        A temporary directory, renamed to `path` when the block succeeds, and removed when it raises.
+        A temporary directory, renamed to `path` when the block succeeds, and removed when it
+        raises.
 
     Raises:
         FileExistsError: `path` exists, and is not to be overwritten.
@@ -134,7 +146,9 @@ def atomic_directory(path: str | Path, overwrite: bool = False) -> Iterator[Path
 
 
 def publish_directory(new: Path, path: Path) -> None:
-    """Flush a complete directory to the disk, and rename it to `path`, in the place of a directory of that name."""
+    """Flush a complete directory to the disk, and rename it to `path`, in the place of a directory
+    of that name.
+    """
     _finish(new)
     former = path.with_name(f".replaced-{path.name}")
     if path.exists():  # else that may be the only one, after a kill between the two renames
@@ -146,7 +160,9 @@ def publish_directory(new: Path, path: Path) -> None:
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory; if the process is killed meanwhile, nothing of it is left under its name."""
+    """Remove a directory; if the process is killed meanwhile, nothing of it is left under its
+    name.
+    """
     with _aside(path) as aside:
         os.rename(path, aside)
 
@@ -183,15 +199,15 @@ def check_output(
         output: The file or directory to write.
         inputs: The files and directories that are read.
         overwrite: The output may replace an existing one.
-        directory_of: For an output directory, the name of a file that an existing one must hold to be replaced; None:
-            the output is a file.
+        directory_of: For an output directory, the name of a file that an existing one must hold to
+            be replaced; None: the output is a file.
         keys: The keys that this file, of JSON, must have.
         own_files: The names of all other files that a directory to be replaced may hold; None: any.
 
     Raises:
         FileExistsError: The output exists, and must not be replaced.
-        ValueError: The output is, or contains, one of the inputs; or it exists as a file instead of a directory, or the
-            reverse.
+        ValueError: The output is, or contains, one of the inputs; or it exists as a file instead of
+            a directory, or the reverse.
         OSError: The output cannot be written.
     """
     output = Path(os.path.realpath(output))
@@ -206,11 +222,17 @@ def check_output(
         _check_free(output)
     elif _is_occupied(output) and directory_of:
         names = sorted(set(os.listdir(output)) - {directory_of})
-        foreign = ", ".join([name for name in names if own_files and not own_files.fullmatch(name)][:9])
+        foreign = ", ".join(
+            [name for name in names if own_files and not own_files.fullmatch(name)][:9]
+        )
         is_such = _has_keys(output / directory_of, keys)
         if foreign or not is_such:
-            reason = f"also holds {foreign}" if is_such else f"has no {directory_of} of such an output"
-            raise FileExistsError(f"{output} {reason}, so it is not overwritten: choose another name")
+            reason = (
+                f"also holds {foreign}" if is_such else f"has no {directory_of} of such an output"
+            )
+            raise FileExistsError(
+                f"{output} {reason}, so it is not overwritten: choose another name"
+            )
     remove_leftovers(output.parent, output.name)
     if not output.exists():
         with _aside(output):  # raises the system's error where it cannot be written

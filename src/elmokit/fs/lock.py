@@ -1,4 +1,6 @@
-"""A lock on a directory, which is released when the process that holds it ends, for whatever reason."""
+"""A lock on a directory, which is released when the process that holds it ends, for whatever
+reason.
+"""
 
 import os
 from collections.abc import Iterator
@@ -19,7 +21,8 @@ def only_one_in(directory: str | Path) -> Iterator[bool]:
         directory: The directory, created if it is missing.
 
     Yields:
-        Whether it is locked; not where the system or the file system has no such locks, such as some network ones.
+        Whether it is locked; not where the system or the file system has no such locks, such as
+        some network ones.
 
     Raises:
         ValueError: Another process holds the lock.
@@ -35,7 +38,9 @@ def only_one_in(directory: str | Path) -> Iterator[bool]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            message = f"another process is writing in {directory}: wait for it, or choose another output"
+            message = (
+                f"another process is writing in {directory}: wait for it, or choose another output"
+            )
             raise ValueError(message) from None
         except OSError:
             is_locked = False

@@ -12,8 +12,12 @@ import zstandard
 COMPRESSIONS = (".gz", ".zst")
 PARQUET_START = b"PAR1\x15"  # and the first byte of a page's header
 READ_SIZE = 1 << 18
-ZSTD_READ_SIZE = 1 << 10  # small, since four bytes may become 128 KiB, and a whole read is decompressed at once
-ZSTD_WINDOW = 1 << 31  # the largest window that is accepted; a file's own, chosen by `zstd --long`, is held in memory
+ZSTD_READ_SIZE = (
+    1 << 10
+)  # small, since four bytes may become 128 KiB, and a whole read is decompressed at once
+ZSTD_WINDOW = (
+    1 << 31
+)  # the largest window that is accepted; a file's own, chosen by `zstd --long`, is held in memory
 
 
 class Suffixes(NamedTuple):
@@ -37,10 +41,14 @@ def suffixes_of(path: str | Path) -> Suffixes:
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a file to read its bytes; ValueError for a directory, and for a pipe or device, which may never end."""
+    """Open a file to read its bytes; ValueError for a directory, and for a pipe or device, which
+    may never end.
+    """
     path = Path(path)
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is not a regular file (a pipe can be read only once: write it to a file first)")
+        raise ValueError(
+            f"{path} is not a regular file (a pipe can be read only once: write it to a file first)"
+        )
     return path.open("rb")
 
 
@@ -90,7 +98,9 @@ def read_blocks(path: str | Path) -> Iterator[bytes]:
             while block := stream.read(READ_SIZE):
                 yield block
         except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
-            raise ValueError(f"{path} cannot be decompressed ({error}): it is damaged or misnamed") from error
+            raise ValueError(
+                f"{path} cannot be decompressed ({error}): it is damaged or misnamed"
+            ) from error
 
 
 def read_line_blocks(path: str | Path) -> Iterator[list[bytes]]:
@@ -106,7 +116,9 @@ def read_line_blocks(path: str | Path) -> Iterator[list[bytes]]:
         FileNotFoundError: The file is missing.
         ValueError: It is not a regular file, or cannot be decompressed to its end.
     """
-    begun: list[bytes] = []  # parts of an unfinished line, concatenated once: a line may be as long as a book
+    begun: list[
+        bytes
+    ] = []  # parts of an unfinished line, concatenated once: a line may be as long as a book
     for block in read_blocks(path):
         *lines, rest = block.split(b"\n")
         if lines:
@@ -125,28 +137,41 @@ def read_lines(path: str | Path) -> Iterator[str]:
         path: The file.
 
     Yields:
-        Lines without their end, "\n" or "\r\n" (no other character ends a line), and without a byte order mark.
+        Lines without their end, "\n" or "\r\n" (no other character ends a line), and without a byte
+        order mark.
 
     Raises:
         FileNotFoundError: The file is missing.
-        ValueError: It is not UTF-8 (the message names file, line and column), not a regular file, or cannot be
-            decompressed.
+        ValueError: It is not UTF-8 (the message names file, line and column), not a regular file,
+            or cannot be decompressed.
     """
     for number, line in enumerate(chain.from_iterable(read_line_blocks(path)), start=1):
         if number == 1 and line.startswith(PARQUET_START):
-            raise ValueError(f"{path} is Parquet: name it .parquet, and the column of its texts (--column)")
+            raise ValueError(
+                f"{path} is Parquet: name it .parquet, and the column of its texts (--column)"
+            )
         try:
             text = line.decode("utf-8").rstrip("\r")
         except UnicodeDecodeError as error:
-            where = f"{path}, line {number}: byte 0x{line[error.start]:02x} at column {error.start + 1} is not UTF-8"
+            where = (
+                f"{path}, line {number}: byte 0x{line[error.start]:02x} at column "
+                f"{error.start + 1} is not UTF-8"
+            )
             kind = "UTF-16" if line.startswith((b"\xff\xfe", b"\xfe\xff")) else "LATIN1"
-            raise ValueError(f"{where}: is it compressed, or {kind} (`iconv -f {kind} -t UTF-8 {path}`)?") from None
+            raise ValueError(
+                f"{where}: is it compressed, or {kind} (`iconv -f {kind} -t UTF-8 {path}`)?"
+            ) from None
         yield text.removeprefix("\ufeff") if number == 1 else text
 
 
 def read_rows(path: str | Path) -> Iterator[str]:
-    r"""`read_lines` of a file of annotations, in which "\r" is never data; ValueError for lines that end in it."""
+    r"""`read_lines` of a file of annotations, in which "\r" is never data; ValueError for lines
+    that end in it.
+    """
     for number, line in enumerate(read_lines(path), start=1):
         if "\r" in line:
-            raise ValueError(f"{path}, line {number}: lines end in CR alone; write them anew with LF (`mac2unix`)")
+            raise ValueError(
+                f"{path}, line {number}: lines end in CR alone; write them anew with LF "
+                f"(`mac2unix`)"
+            )
         yield line

@@ -1,1 +1,3 @@
-"""ELMo inside other libraries: each module needs the library that it is named after, which is an extra of elmokit."""
+"""ELMo inside other libraries: each module needs the library that it is named after, which is an
+extra of elmokit.
+"""

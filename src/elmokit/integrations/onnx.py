@@ -1,7 +1,8 @@
-"""ONNX: a biLM as a file that onnxruntime and others run without PyTorch. Needs onnx (elmokit's extra `onnx`).
+"""ONNX: a biLM as a file that onnxruntime and others run without PyTorch. Needs onnx (elmokit's
+extra `onnx`).
 
-`elmokit convert --model MODEL --to onnx` does the same on the command line; docs/tutorials/onnx.md shows how the file
-is used.
+`elmokit convert --model MODEL --to onnx` does the same on the command line; docs/tutorials/onnx.md
+shows how the file is used.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ def export(model: BiLM | ModelSource, path: str | Path, *, overwrite: bool = Fal
     """Write a biLM as an ONNX file in float32, with dynamic numbers of sentences and words.
 
     Args:
-        model: A biLM; or a loaded model, or anything that `elmokit.load` takes, of which only the biLM is written, but
-            not the softmax, mix, state policy, warm state, tokenizer, vocabulary and card.
-        path: The file. Its inputs are `ids` (B, T, C) or (B, T), int64, as in `BiLM.forward`, where C is the model's
-            `max_characters` (any number for those of ELMoForManyLangs), and `h` (2, L, B, D) and `c` (2, L, B, H), the
-            state from which rows start. Its outputs are `layers` (L+1, B, T, 2D), `mask` (B, T), `h_after` and
-            `c_after`. A model with interleaved directions has no state.
+        model: A biLM; or a loaded model, or anything that `elmokit.load` takes, of which only the
+            biLM is written, but not the softmax, mix, state policy, warm state, tokenizer,
+            vocabulary and card.
+        path: The file. Its inputs are `ids` (B, T, C) or (B, T), int64, as in `BiLM.forward`, where
+            C is the model's `max_characters` (any number for those of ELMoForManyLangs), and `h`
+            (2, L, B, D) and `c` (2, L, B, H), the state from which rows start. Its outputs are
+            `layers` (L+1, B, T, 2D), `mask` (B, T), `h_after` and `c_after`. A model with
+            interleaved directions has no state.
         overwrite: Replace a file with other content.
 
     Raises:
         FileExistsError: The file exists with other content, and is not to be overwritten.
-        ValueError: onnx is not installed, or the biLM is prepacked, has more than 2 GB, or has a sequence encoder other
-            than an LSTM.
+        ValueError: onnx is not installed, or the biLM is prepacked, has more than 2 GB, or has a
+            sequence encoder other than an LSTM.
     """
     write_onnx(model if isinstance(model, BiLM) else resolve_model(model).bilm, path, overwrite)

@@ -25,7 +25,9 @@ class TablesReport:
 
 
 class _Actor:
-    """A copy of `EmbedWords` or `EmbedTexts` in a process of the cluster: Ray makes an actor for each instance."""
+    """A copy of `EmbedWords` or `EmbedTexts` in a process of the cluster: Ray makes an actor for
+    each instance.
+    """
 
     def __init__(self, embed: EmbedWords | EmbedTexts) -> None:
         self._embed = embed
@@ -44,19 +46,23 @@ def embed_parquet(
     batch_size: int = 256,
     **actor_options: Any,
 ) -> TablesReport:
-    """Embed the texts of Parquet files on all machines of a Ray cluster, into a directory of Parquet files.
+    """Embed the texts of Parquet files on all machines of a Ray cluster, into a directory of
+    Parquet files.
 
     The rows keep their order and all columns. If a process dies, its rows are computed again.
 
     Args:
         source: A Parquet file, or a directory of them, at a path that exists on every machine.
         target: The directory to write, on a file system that all machines share.
-        embed: The column to embed, and how; `EmbedWords()` by default, or `EmbedTexts` for a vector for each text.
-        num_actors: Number of processes, each with its own copy of the model; by default Ray chooses it.
-        sentences_per_part: Rows in each file of the output, at most; the files are named in the order of the rows.
+        embed: The column to embed, and how; `EmbedWords()` by default, or `EmbedTexts` for a vector
+            for each text.
+        num_actors: Number of processes, each with its own copy of the model; by default Ray chooses
+            it.
+        sentences_per_part: Rows in each file of the output, at most; the files are named in the
+            order of the rows.
         batch_size: Rows that a process holds in memory at a time.
-        actor_options: Further options of Ray Data's `map_batches`, such as `num_gpus=1`; or `num_cpus=4`, for four
-            threads in each process instead of one.
+        actor_options: Further options of Ray Data's `map_batches`, such as `num_gpus=1`; or
+            `num_cpus=4`, for four threads in each process instead of one.
 
     Returns:
         The number of rows, and the time.
@@ -68,14 +74,20 @@ def embed_parquet(
         RayError: A process failed, for example as a row has no text; Ray prints its error.
     """
     try:
-        data: Any = import_module("ray.data")  # without Ray, pyright would take `import ray` for this file
+        data: Any = import_module(
+            "ray.data"
+        )  # without Ray, pyright would take `import ray` for this file
     except ImportError as error:
-        raise ValueError("a cluster needs Ray: pip install 'ray[data]' (elmokit's extra ray)") from error
+        raise ValueError(
+            "a cluster needs Ray: pip install 'ray[data]' (elmokit's extra ray)"
+        ) from error
     import pyarrow as pa
     from pyarrow import parquet
 
     class Parts(data.Datasink):
-        """Writes the rows in order; `write_parquet` does it with threads, which may swap neighbouring rows."""
+        """Writes the rows in order; `write_parquet` does it with threads, which may swap
+        neighbouring rows.
+        """
 
         def __init__(self, directory: Path) -> None:
             self._directory = directory

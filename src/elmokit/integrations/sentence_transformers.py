@@ -1,4 +1,6 @@
-"""`ElmoModule`: ELMo as the first module of a SentenceTransformer (elmokit's extra sentence-transformers)."""
+"""`ElmoModule`: ELMo as the first module of a SentenceTransformer (elmokit's extra
+sentence-transformers).
+"""
 
 from __future__ import annotations
 
@@ -27,36 +29,50 @@ from elmokit.text.tokenizers import TOKENIZED, get_tokenizer
 try:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import InputModule
-    from sentence_transformers.sentence_transformer.model_card import SentenceTransformerModelCardData
+    from sentence_transformers.sentence_transformer.model_card import (
+        SentenceTransformerModelCardData,
+    )
     from sentence_transformers.util import import_module_class
 except ImportError as error:
     raise ImportError(
-        "elmokit.integrations.sentence_transformers needs sentence-transformers of version 6: pip install "
-        "'sentence-transformers>=6' (elmokit's extra sentence-transformers)"
+        "elmokit.integrations.sentence_transformers needs sentence-transformers of version 6: pip "
+        "install 'sentence-transformers>=6' (elmokit's extra sentence-transformers)"
     ) from error
 
 TYPE_IN_FILES = "elmokit.integrations.sentence_transformers.ElmoModule"
-HUB_OPTIONS = {"token": "token", "cache_folder": "cache_dir", "local_files_only": "local_files_only"}
+HUB_OPTIONS = {
+    "token": "token",
+    "cache_folder": "cache_dir",
+    "local_files_only": "local_files_only",
+}
 
 
 class ElmoCardData(SentenceTransformerModelCardData):
-    """The data of a card whose example loads the model by `load`, and says that it needs elmokit."""
+    """The data of a card whose example loads the model by `load`, and says that it needs
+    elmokit.
+    """
 
     def generate_usage_snippet(self) -> str:
         snippet = super().generate_usage_snippet()
         for theirs, ours in (
-            ("from sentence_transformers import SentenceTransformer", f"from {__name__} import load"),
+            (
+                "from sentence_transformers import SentenceTransformer",
+                f"from {__name__} import load",
+            ),
             ("model = SentenceTransformer(", "model = load("),
         ):
             snippet = snippet.replace(theirs, ours)
-        return f"Its first module is an ELMo of elmokit, which has to be installed, too.\n\n{snippet}"
+        return (
+            f"Its first module is an ELMo of elmokit, which has to be installed, too.\n\n{snippet}"
+        )
 
 
 class ElmoModule(InputModule):
     """Texts -> ELMo vectors of their words, to be followed by a pooling module.
 
-    A saved module is a directory in elmokit's own format with one more file, so that `elmokit.load` reads it, too,
-    including what was trained: the mix of the layers and, with freeze=False, the biLM.
+    A saved module is a directory in elmokit's own format with one more file, so that `elmokit.load`
+    reads it, too, including what was trained: the mix of the layers and, with freeze=False, the
+    biLM.
     """
 
     config_file_name = "elmo_module.json"  # config.json belongs to the biLM
@@ -74,8 +90,8 @@ class ElmoModule(InputModule):
 
         Args:
             model: Anything that `elmokit.load` takes, or a loaded model, which is not copied.
-            layers: "mix", whose weights are trained, or "average", "sum", "top" or the index of a layer, which are
-                fixed.
+            layers: "mix", whose weights are trained, or "average", "sum", "top" or the index of a
+                layer, which are fixed.
             max_seq_length: Maximum number of words that are read of a text; None: no limit.
             freeze: Do not train the biLM.
 
@@ -92,7 +108,10 @@ class ElmoModule(InputModule):
             weights, gamma = torch.tensor(start.weights), start.gamma
         else:
             shares = layer_weights(self._model, layers)
-            weights, gamma = (shares / shares.sum()).log(), float(shares.sum())  # -inf leaves a layer out
+            weights, gamma = (
+                (shares / shares.sum()).log(),
+                float(shares.sum()),
+            )  # -inf leaves a layer out
             self._mix.requires_grad_(False)
         with torch.no_grad():
             self._mix.weights.copy_(weights)
@@ -100,7 +119,9 @@ class ElmoModule(InputModule):
         self._tokenizer = get_tokenizer(self._model.tokenizer or TOKENIZED)
 
     def on_model_ready(self, model: Any) -> None:
-        """Let the card of the SentenceTransformer name elmokit; called when it has all its modules."""
+        """Let the card of the SentenceTransformer name elmokit; called when it has all its
+        modules.
+        """
         if type(model.model_card_data) is SentenceTransformerModelCardData:
             model.model_card_data.__class__ = ElmoCardData
             model.model_card_data.add_tags(["elmokit", "elmo"])
@@ -113,9 +134,11 @@ class ElmoModule(InputModule):
         """Width of a word's vector."""
         return self._model.config.output_dim
 
-    # --- Texts to vectors --------------------------------------------------------------------------------------------
+    # --- Texts to vectors -------------------------------------------------------------------------
 
-    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
+    def preprocess(
+        self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
         """Split texts into words, and encode these.
 
         Args:
@@ -124,14 +147,16 @@ class ElmoModule(InputModule):
             kwargs: Other settings of `SentenceTransformer.encode`, all ignored.
 
         Returns:
-            "input_ids" (B, T, C) or (B, T) int64, as `Elmo` takes them; "attention_mask" (B, T) int64, 1 for a word,
-            and for the first position of a text without words, whose vector is zero; "prompt_length" in words, if there
-            is a prompt.
+            "input_ids" (B, T, C) or (B, T) int64, as `Elmo` takes them; "attention_mask" (B, T)
+            int64, 1 for a word, and for the first position of a text without words, whose vector is
+            zero; "prompt_length" in words, if there is a prompt.
 
         Warns:
             TruncationWarning: Words are longer than the model can read.
         """
-        sentences = [self._tokenizer.split((prompt or "") + text)[: self.max_seq_length] for text in inputs]
+        sentences = [
+            self._tokenizer.split((prompt or "") + text)[: self.max_seq_length] for text in inputs
+        ]
         encoder, words = self._model.bilm.token_encoder, list(chain.from_iterable(sentences))
         if encoder.count_truncated(words):
             message = truncation_in(sentences, encoder.count_truncated, encoder.word_limit)
@@ -158,14 +183,22 @@ class ElmoModule(InputModule):
         features["token_embeddings"] = self.elmo(ids, start).representations[0]
         return features
 
-    # --- Files -------------------------------------------------------------------------------------------------------
+    # --- Files ------------------------------------------------------------------------------------
 
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write the model in elmokit's own format, always as safetensors, and the settings of the module."""
+    def save(
+        self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any
+    ) -> None:
+        """Write the model in elmokit's own format, always as safetensors, and the settings of the
+        module.
+        """
         learned = MixWeights(tuple(self._mix.weights.tolist()), self._mix.gamma.item())
         is_average = not any(learned.weights) and learned.gamma == 1
         keeps_mix = self.layers != "mix" or (is_average and self._model.mix is None)
-        save(self._model if keeps_mix else replace(self._model, mix=learned), output_path, overwrite=True)
+        save(
+            self._model if keeps_mix else replace(self._model, mix=learned),
+            output_path,
+            overwrite=True,
+        )
         self.save_config(output_path)
 
     @classmethod
@@ -181,12 +214,16 @@ class ElmoModule(InputModule):
     ) -> ElmoModule:
         """Read what `save` wrote, from a directory or from a model on the Hugging Face Hub.
 
-        The arguments are those of `sentence_transformers.base.modules.Module.load`; errors are those of `ElmoModule`.
+        The arguments are those of `sentence_transformers.base.modules.Module.load`; errors are
+        those of `ElmoModule`.
         """
         place: dict[str, Any] = {
-            "subfolder": subfolder, "token": token, "cache_folder": cache_folder, "revision": revision,
+            "subfolder": subfolder,
+            "token": token,
+            "cache_folder": cache_folder,
+            "revision": revision,
             "local_files_only": local_files_only,
-        }  # fmt: skip
+        }
         config = cls.load_config(model_name_or_path, **place)
         settings = {name: config[name] for name in cls.config_keys}
         return cls(load_model(cls.load_dir_path(model_name_or_path, **place)), **settings)
@@ -196,25 +233,33 @@ class ElmoModule(InputModule):
 def load(directory: str | Path, **settings: Any) -> SentenceTransformer:  # pyright: ignore[reportGeneralTypeIssues]
     """Load a saved SentenceTransformer that begins with an `ElmoModule`.
 
-    `SentenceTransformer(directory)` loads no class from outside of its own package without trust_remote_code=True,
-    which would also trust any other class that the directory names. This function trusts only `ElmoModule`.
+    `SentenceTransformer(directory)` loads no class from outside of its own package without
+    trust_remote_code=True, which would also trust any other class that the directory names. This
+    function trusts only `ElmoModule`.
 
     Args:
-        directory: A directory written by `SentenceTransformer.save_pretrained`, or OWNER/NAME on the Hugging Face Hub.
-        settings: Arguments of `SentenceTransformer`, such as `device`, or for the Hub `revision`, `token`,
-            `cache_folder` and `local_files_only`; they override those that were saved.
+        directory: A directory written by `SentenceTransformer.save_pretrained`, or OWNER/NAME on
+            the Hugging Face Hub.
+        settings: Arguments of `SentenceTransformer`, such as `device`, or for the Hub `revision`,
+            `token`, `cache_folder` and `local_files_only`; they override those that were saved.
 
     Raises:
         FileNotFoundError: A file is missing.
         ValueError: One of the modules is neither `ElmoModule` nor one of sentence-transformers.
     """
     revision = settings.pop("revision", None)
-    options = {ours: settings.pop(theirs) for theirs, ours in HUB_OPTIONS.items() if theirs in settings}
+    options = {
+        ours: settings.pop(theirs) for theirs, ours in HUB_OPTIONS.items() if theirs in settings
+    }
     repository = None if Path(directory).exists() else hub_model(str(directory), revision)
     directory = Path(directory) if repository is None else download(repository, **options)
     modules: Any = OrderedDict()  # by name, as SentenceTransformer itself makes it
     for entry in read_json(directory / "modules.json"):
-        kind = ElmoModule if entry["type"] == TYPE_IN_FILES else import_module_class(entry["type"], str(directory))
+        kind = (
+            ElmoModule
+            if entry["type"] == TYPE_IN_FILES
+            else import_module_class(entry["type"], str(directory))
+        )
         modules[entry["name"]] = kind.load(str(directory), subfolder=entry["path"])
     config = read_json(directory / "config_sentence_transformers.json")
     names = {"prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim"}

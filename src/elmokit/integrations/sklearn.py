@@ -15,17 +15,19 @@ try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 except ImportError as error:
     raise ImportError(
-        "elmokit.integrations.sklearn needs scikit-learn: pip install scikit-learn (elmokit's extra sklearn)"
+        "elmokit.integrations.sklearn needs scikit-learn: pip install scikit-learn (elmokit's "
+        "extra sklearn)"
     ) from error
 
 
 class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Texts -> one ELMo vector each, as `Embedder.encode` computes it: a stateless transformer of scikit-learn.
+    """Texts -> one ELMo vector each, as `Embedder.encode` computes it: a stateless transformer of
+    scikit-learn.
 
-    All vectorizers of a process share one loaded model, and a pickle contains only its name; given a loaded model, each
-    clone and each pickle contains a copy of it. A text that occurs repeatedly in a call is embedded once. If the same
-    texts are transformed again and again, as in a grid search over the settings of a classifier, give the pipeline a
-    `memory`.
+    All vectorizers of a process share one loaded model, and a pickle contains only its name; given
+    a loaded model, each clone and each pickle contains a copy of it. A text that occurs repeatedly
+    in a call is embedded once. If the same texts are transformed again and again, as in a grid
+    search over the settings of a classifier, give the pipeline a `memory`.
 
     Args:
         model: Anything that `elmokit.load` takes, or a loaded model.
@@ -57,8 +59,12 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.dtype = dtype
 
     def fit(self, X: Any, y: Any = None) -> ElmoVectorizer:
-        """Load the model and check the parameters, with the errors of `transform`; nothing is learned."""
-        OutputSpec.of(self._embedder.get().model, self.layers, Pooling(self.pooling, self.normalize))
+        """Load the model and check the parameters, with the errors of `transform`; nothing is
+        learned.
+        """
+        OutputSpec.of(
+            self._embedder.get().model, self.layers, Pooling(self.pooling, self.normalize)
+        )
         return self
 
     def transform(self, X: Iterable[str]) -> np.ndarray:
@@ -68,42 +74,57 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             X: Strings: a list, an array, a column of a frame, or a frame with one column.
 
         Returns:
-            (N, 2D) float32, zeros for a text without words; a data frame if `set_output` asks for one.
+            (N, 2D) float32, zeros for a text without words; a data frame if `set_output` asks for
+            one.
 
         Raises:
             ValueError: X is something else, or a parameter is not as described.
             FileNotFoundError, CheckpointError: As `elmokit.load`.
         """
         if isinstance(X, str):
-            raise ValueError("ElmoVectorizer takes a list of texts, not a single one: write transform([text])")
-        if getattr(X, "ndim", 1) == 2:  # a frame, of which `list` would give the names of the columns
+            raise ValueError(
+                "ElmoVectorizer takes a list of texts, not a single one: write transform([text])"
+            )
+        if (
+            getattr(X, "ndim", 1) == 2
+        ):  # a frame, of which `list` would give the names of the columns
             array = np.asarray(X)
             if array.shape[1] != 1:
-                raise ValueError(f"ElmoVectorizer takes one column of texts, not {array.shape[1]}: choose a column")
+                raise ValueError(
+                    f"ElmoVectorizer takes one column of texts, not {array.shape[1]}: choose a "
+                    f"column"
+                )
             X = array[:, 0]
         texts = list(X)
         if others := [text for text in texts if not isinstance(text, str)]:
             raise ValueError(
-                f"{others[0]!r:.60} is not a string: join lists of words by spaces, with tokenize=False, decode bytes, "
-                "and replace missing values by ''"
+                f"{others[0]!r:.60} is not a string: join lists of words by spaces, with "
+                "tokenize=False, decode bytes, and replace missing values by ''"
             )
         distinct = list(dict.fromkeys(texts))
         place = {text: number for number, text in enumerate(distinct)}
         embedder = self._embedder.get()
         state = embedder.model.single_sentence_state  # no text may depend on those before it
-        vectors = embedder.encode(distinct, self.pooling, self.normalize, self.layers, state, tokenize=self.tokenize)
+        vectors = embedder.encode(
+            distinct, self.pooling, self.normalize, self.layers, state, tokenize=self.tokenize
+        )
         return cast(np.ndarray, vectors)[[place[text] for text in texts]]
 
     @property
     def _embedder(self) -> LazyEmbedder:
         """The embedder, kept until one of the parameters that it is loaded from changes."""
         lazy_embedder = LazyEmbedder(self.model, self.device, self.dtype)
-        if "_lazy_embedder" not in vars(self) or self._lazy_embedder.arguments != lazy_embedder.arguments:
+        if (
+            "_lazy_embedder" not in vars(self)
+            or self._lazy_embedder.arguments != lazy_embedder.arguments
+        ):
             self._lazy_embedder = lazy_embedder
         return self._lazy_embedder
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_lazy_embedder": self._embedder}  # by whose pickle caches know the model
+        return super().__getstate__() | {
+            "_lazy_embedder": self._embedder
+        }  # by whose pickle caches know the model
 
     @property
     def _n_features_out(self) -> int:

@@ -1,8 +1,10 @@
-"""ELMo in spaCy (elmokit's extra spacy): an architecture for its components, and the component `elmo`.
+"""ELMo in spaCy (elmokit's extra spacy): an architecture for its components, and the component
+`elmo`.
 
-`elmokit.Elmo.v1` is a layer from which spaCy's own tagger, parser and entity recognizer learn; `nlp.add_pipe("elmo")`
-puts its vectors into `doc.tensor`, from where `token.vector` and `similarity` take them. Installed entry points let
-spaCy's configurations find both without an import.
+`elmokit.Elmo.v1` is a layer from which spaCy's own tagger, parser and entity recognizer learn;
+`nlp.add_pipe("elmo")` puts its vectors into `doc.tensor`, from where `token.vector` and
+`similarity` take them. Installed entry points let spaCy's configurations find both without an
+import.
 """
 
 # spaCy reads annotations at run time, so they must not be strings here.
@@ -28,13 +30,16 @@ try:
     from thinc.shims import Shim
     from thinc.types import Floats2d
 except ImportError as error:
-    raise ImportError("elmokit.integrations.spacy needs spaCy: pip install spacy (elmokit's extra spacy)") from error
+    raise ImportError(
+        "elmokit.integrations.spacy needs spaCy: pip install spacy (elmokit's extra spacy)"
+    ) from error
 
-# --- The layer -------------------------------------------------------------------------------------------------------
+# --- The layer ------------------------------------------------------------------------------------
 
 
 class FrozenModel(Shim):
-    """A frozen biLM in a layer of thinc. A saved pipeline contains its fingerprint instead of its weights.
+    """A frozen biLM in a layer of thinc. A saved pipeline contains its fingerprint instead of its
+    weights.
 
     Attributes:
         lazy_embedder: The model's embedder; copies of a pipeline share it.
@@ -60,7 +65,8 @@ class FrozenModel(Shim):
     def from_bytes(self, data: bytes) -> "FrozenModel":
         if data != self._fingerprint:
             raise ValueError(
-                f"{self.lazy_embedder.arguments[0]!r} is not the model that this pipeline was saved with: restore that "
+                f"{self.lazy_embedder.arguments[0]!r} is not the model that this pipeline was "
+                f"saved with: restore that "
                 "model, or give its path, as in "
                 'spacy.load(path, config={"components.elmo.model.model": "path/of/the/model"})'
             )
@@ -68,7 +74,8 @@ class FrozenModel(Shim):
 
 
 def embed_docs(embedder: Embedder, docs: Sequence[Doc], layers: str | int = "mix") -> list[Any]:
-    """Embed documents, each sentence by itself, or the whole document if its sentences are not known.
+    """Embed documents, each sentence by itself, or the whole document if its sentences are not
+    known.
 
     Args:
         embedder: The model.
@@ -76,11 +83,13 @@ def embed_docs(embedder: Embedder, docs: Sequence[Doc], layers: str | int = "mix
         layers: See `Embedder.embed`.
 
     Returns:
-        For each document an array (T, 2D) float32, or (L+1, T, 2D) for all layers, zeros for white space. Words that
-        are longer than the model can read are truncated without a warning.
+        For each document an array (T, 2D) float32, or (L+1, T, 2D) for all layers, zeros for white
+        space. Words that are longer than the model can read are truncated without a warning.
     """
     parts = [list(doc.sents) if doc.has_annotation("SENT_START") else [doc] for doc in docs]
-    words = [[token.text for token in part if not token.is_space] for of_doc in parts for part in of_doc]
+    words = [
+        [token.text for token in part if not token.is_space] for of_doc in parts for part in of_doc
+    ]
     state = embedder.model.single_sentence_state
     arrays = chain_iterables.from_iterable(embedder.embed_stream(words, layers, state))
     shape = (embedder.num_layers,) if layers == "all" else ()
@@ -94,12 +103,18 @@ def embed_docs(embedder: Embedder, docs: Sequence[Doc], layers: str | int = "mix
     return vectors
 
 
-def _forward(layers: str | int, model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Any], Callable]:
-    """The vectors of documents, and for "mix" the gradient of gamma * sum_j softmax(weights)_j h_j (paper eq. 1)."""
+def _forward(
+    layers: str | int, model: Model, docs: list[Doc], is_train: bool
+) -> tuple[list[Any], Callable]:
+    """The vectors of documents, and for "mix" the gradient of gamma * sum_j softmax(weights)_j h_j
+    (paper eq. 1).
+    """
     embedder = cast(FrozenModel, model.shims[0]).lazy_embedder.get()
     xp: Any = model.ops.xp
     if layers != "mix":
-        return [xp.asarray(of_doc) for of_doc in embed_docs(embedder, docs, layers)], lambda gradients: []
+        return [
+            xp.asarray(of_doc) for of_doc in embed_docs(embedder, docs, layers)
+        ], lambda gradients: []
     hidden = [xp.asarray(of_doc) for of_doc in embed_docs(embedder, docs, "all")]
     gamma: Any = model.get_param("gamma")
     shares: Any = model.ops.softmax(cast(Any, model.get_param("weights")))
@@ -122,11 +137,14 @@ def elmo_tok2vec(
     device: str | None = None,
     dtype: str | None = None,
 ) -> Model[list[Doc], list[Floats2d]]:
-    """A frozen biLM as a layer of spaCy: documents -> the vectors of their tokens, zeros for white space.
+    """A frozen biLM as a layer of spaCy: documents -> the vectors of their tokens, zeros for white
+    space.
 
     Args:
-        model: A name or path that `elmokit.load` takes. A saved pipeline stores only this name, not the model.
-        layers: "mix", whose weights are trained, or "average", "sum", "top" or the index of a layer, which are fixed.
+        model: A name or path that `elmokit.load` takes. A saved pipeline stores only this name, not
+            the model.
+        layers: "mix", whose weights are trained, or "average", "sum", "top" or the index of a
+            layer, which are fixed.
         device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one, else the CPU.
         dtype: The number type to compute in, see `Embedder`.
 
@@ -143,15 +161,20 @@ def elmo_tok2vec(
     params: dict[str, Any] = {}
     if layers == "mix":
         mix = embedder.model.mix or MixWeights((0.0,) * embedder.num_layers)
-        params = {"weights": np.array(mix.weights, np.float32), "gamma": np.array([mix.gamma], np.float32)}
+        params = {
+            "weights": np.array(mix.weights, np.float32),
+            "gamma": np.array([mix.gamma], np.float32),
+        }
     shims: list[Any] = [FrozenModel(lazy_embedder)]
-    layer = Model("elmo", partial(_forward, layers), params=params, dims={"nO": embedder.dim}, shims=shims)
+    layer = Model(
+        "elmo", partial(_forward, layers), params=params, dims={"nO": embedder.dim}, shims=shims
+    )
     with_dropout = chain(layer, Dropout())
     with_dropout.set_dim("nO", embedder.dim)
     return with_dropout
 
 
-# --- The component ---------------------------------------------------------------------------------------------------
+# --- The component --------------------------------------------------------------------------------
 
 
 def _vector(part: Doc | Span | Token) -> Any:
@@ -175,16 +198,21 @@ def _similarity(part: Doc | Span | Token, other: Any) -> float:
 
 
 HOOKS: dict[str, Callable] = {
-    "vector": _vector, "has_vector": lambda part: True, "vector_norm": _vector_norm, "similarity": _similarity,
-}  # fmt: skip
+    "vector": _vector,
+    "has_vector": lambda part: True,
+    "vector_norm": _vector_norm,
+    "similarity": _similarity,
+}
 
 
 class ElmoPipe(Tok2Vec):
-    """spaCy's `Tok2Vec` with the layer `elmokit.Elmo.v1`: it sets `doc.tensor`, and is trained with its listeners.
+    """spaCy's `Tok2Vec` with the layer `elmokit.Elmo.v1`: it sets `doc.tensor`, and is trained with
+    its listeners.
 
-    With `hooks`, `vector` and `similarity` of tokens, spans and documents use ELMo even in pipelines with static
-    vectors, spans and documents leave out white space, and two tokens of the same word are compared by their vectors,
-    where spaCy itself would return 1. Hooks are not saved with documents, of which spaCy warns.
+    With `hooks`, `vector` and `similarity` of tokens, spans and documents use ELMo even in
+    pipelines with static vectors, spans and documents leave out white space, and two tokens of the
+    same word are compared by their vectors, where spaCy itself would return 1. Hooks are not saved
+    with documents, of which spaCy warns.
     """
 
     def __init__(self, vocab: Vocab, model: Model, name: str = "elmo", hooks: bool = True) -> None:
@@ -208,6 +236,8 @@ class ElmoPipe(Tok2Vec):
         "hooks": True,
     },
 )
-def make_elmo(nlp: Language, name: str, model: Model[list[Doc], list[Floats2d]], hooks: bool) -> ElmoPipe:
+def make_elmo(
+    nlp: Language, name: str, model: Model[list[Doc], list[Floats2d]], hooks: bool
+) -> ElmoPipe:
     """The component `elmo` of a pipeline; spaCy calls it with the settings of a configuration."""
     return ElmoPipe(nlp.vocab, model, name, hooks)

@@ -1,7 +1,7 @@
 """Vectors for the texts in a table: callables on batches of rows, for any engine that maps batches.
 
-Ray Data, Spark, pandas and `datasets.map` take them unchanged. They need none of these libraries themselves; pyarrow's
-tables need pyarrow (elmokit's extra parquet).
+Ray Data, Spark, pandas and `datasets.map` take them unchanged. They need none of these libraries
+themselves; pyarrow's tables need pyarrow (elmokit's extra parquet).
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from elmokit.storage.shard import nothing_overflows
 
 
 class _EmbedColumn:
-    """Batches of rows with texts -> the same rows with more columns; `_columns` makes these of the texts."""
+    """Batches of rows with texts -> the same rows with more columns; `_columns` makes these of the
+    texts.
+    """
 
     def __init__(
         self,
@@ -34,7 +36,12 @@ class _EmbedColumn:
         dtype: str | None,
     ) -> None:
         conform(StorageDtype, storage_dtype, "storage_dtype")
-        self.column, self.layers, self.storage_dtype, self.tokenize = column, layers, storage_dtype, tokenize
+        self.column, self.layers, self.storage_dtype, self.tokenize = (
+            column,
+            layers,
+            storage_dtype,
+            tokenize,
+        )
         self._embedder = LazyEmbedder(model, device, dtype)
 
     def _columns(self, rows: Sequence[Any], arrow: bool) -> dict[str, Any]:
@@ -48,20 +55,28 @@ class _EmbedColumn:
             batch: A pyarrow table, a data frame of pandas, or a mapping from names to columns.
 
         Returns:
-            A copy with the new columns. Words that are longer than the model can read are truncated without a warning.
+            A copy with the new columns. Words that are longer than the model can read are truncated
+            without a warning.
 
         Raises:
             KeyError: There is no such column.
-            ValueError: The batch is a single row, or has a column of the new name, a row has no text, or numbers are
-                too large for float16.
+            ValueError: The batch is a single row, or has a column of the new name, a row has no
+                text, or numbers are too large for float16.
         """
         column, arrow = batch[self.column], hasattr(batch, "append_column")
         if isinstance(column, str):
-            raise ValueError(f"{self.column!r} has one text, not those of several rows: map batches, with batched=True")
+            raise ValueError(
+                f"{self.column!r} has one text, not those of several rows: map batches, with "
+                f"batched=True"
+            )
         columns = self._columns(column.to_pylist() if arrow else list(column), arrow)
         if taken := set(columns).intersection(batch.column_names if arrow else batch):
-            raise ValueError(f"there is a column {taken.pop()!r} already: choose other names for the new ones")
-        batch = batch if arrow else copy(batch)  # `datasets` knows its own mapping, and leaves columns out of it
+            raise ValueError(
+                f"there is a column {taken.pop()!r} already: choose other names for the new ones"
+            )
+        batch = (
+            batch if arrow else copy(batch)
+        )  # `datasets` knows its own mapping, and leaves columns out of it
         for name, values in columns.items():
             if arrow:
                 batch = batch.append_column(name, values)
@@ -71,10 +86,11 @@ class _EmbedColumn:
 
 
 class EmbedWords(_EmbedColumn):
-    """Batches of rows with texts -> the same rows with the words of each text, and a vector for each word.
+    """Batches of rows with texts -> the same rows with the words of each text, and a vector for
+    each word.
 
-    The model is loaded at the first batch; a copy that is sent to another process contains only its name. No vector
-    depends on how rows are batched.
+    The model is loaded at the first batch; a copy that is sent to another process contains only its
+    name. No vector depends on how rows are batched.
     """
 
     def __init__(
@@ -94,9 +110,11 @@ class EmbedWords(_EmbedColumn):
 
         Args:
             column: The column of texts: strings, or lists of words.
-            model: Anything that `elmokit.load` takes, and every process finds; or a loaded model, which is sent along.
+            model: Anything that `elmokit.load` takes, and every process finds; or a loaded model,
+                which is sent along.
             tokens_column: The new column of the words of each text.
-            vectors_column: The new column of their vectors, for each text (T, 2D), or (T, L+1, 2D) for all layers.
+            vectors_column: The new column of their vectors, for each text (T, 2D), or (T, L+1, 2D)
+                for all layers.
             layers: See `Embedder.embed`.
             storage_dtype: The number type of the vectors, "float32" or "float16".
             tokenize: Split strings like the model's training text; otherwise at white space.
@@ -114,7 +132,9 @@ class EmbedWords(_EmbedColumn):
         tokens, vectors = self._embed([*rows, []] if arrow else rows)
         if arrow:
             arrays = embedding_columns(tokens, vectors).values()
-            return {name: values[: len(rows)] for name, values in zip(self.names, arrays, strict=True)}
+            return {
+                name: values[: len(rows)] for name, values in zip(self.names, arrays, strict=True)
+            }
         # `datasets` takes the type of a column from its first batch, and empty lists have none.
         typed = tokens if any(tokens) else [np.array([], dtype=str) for _ in tokens]
         return dict(zip(self.names, (typed, vectors), strict=True))
@@ -134,7 +154,9 @@ class EmbedWords(_EmbedColumn):
 
 
 class EmbedTexts(_EmbedColumn):
-    """Batches of rows with texts -> the same rows with a vector for each text, as `EmbedWords` for each word."""
+    """Batches of rows with texts -> the same rows with a vector for each text, as `EmbedWords` for
+    each word.
+    """
 
     def __init__(
         self,
@@ -159,7 +181,8 @@ class EmbedTexts(_EmbedColumn):
             normalize: Scale every vector to length one.
 
         Raises:
-            ValueError: `storage_dtype` is neither "float32" nor "float16", or `pooling` neither "mean" nor "max".
+            ValueError: `storage_dtype` is neither "float32" nor "float16", or `pooling` neither
+                "mean" nor "max".
         """
         super().__init__(column, model, layers, storage_dtype, tokenize, device, dtype)
         self.vector_column, self.pooling = vector_column, Pooling(pooling, normalize)

@@ -41,7 +41,9 @@ class Candidate:
 
 @dataclass(frozen=True, repr=False)
 class Candidates(Sequence[Candidate]):
-    """The candidates at a position of a sentence, from 0, the most likely first, and the word that is there, if any."""
+    """The candidates at a position of a sentence, from 0, the most likely first, and the word that
+    is there, if any.
+    """
 
     position: int
     word: str | None
@@ -61,17 +63,23 @@ def _words_of_one(model: Pretrained, sentence: Sentence, tokenize: bool) -> Sequ
     """`words_of`; ValueError for a list of sentences."""
     words = words_of(model, sentence, tokenize)
     if words and all(" " in word for word in words):
-        raise ValueError(f"{words[0][:60]!r} is not a word: give one sentence, as a string or a list of words")
+        raise ValueError(
+            f"{words[0][:60]!r} is not a word: give one sentence, as a string or a list of words"
+        )
     return words
 
 
 @torch.no_grad()
 def _outputs(
-    model: Pretrained, sentences: Sequence[Sequence[str]], state: str, check: Callable[[], None] | None
+    model: Pretrained,
+    sentences: Sequence[Sequence[str]],
+    state: str,
+    check: Callable[[], None] | None,
 ) -> Tensor:
     """Inputs of the softmax for sentences, (2, N, D), T+1 for each of T words.
 
-    Of these, number k predicts word k forward (</S> at the last position), and word k-1 backward (<S> at the first).
+    Of these, number k predicts word k forward (</S> at the last position), and word k-1 backward
+    (<S> at the first).
     """
     for words in sentences:
         check_length(len(words), "the sentence")
@@ -82,11 +90,13 @@ def _outputs(
 
 
 def _in_both_contexts(forward: Tensor, backward: Tensor) -> Tensor:
-    """log p(word | words before, words after) of every word (P, V), from those of the two directions.
+    """log p(word | words before, words after) of every word (P, V), from those of the two
+    directions.
 
-    If the two contexts are independent given the word, p is proportional to p(word | before) p(word | after) / p(word);
-    without the division, the frequency of the word would count twice, and function words would win. p(word) is taken
-    to be proportional to 1 / rank (Zipf), since vocabularies are sorted by descending frequency.
+    If the two contexts are independent given the word, p is proportional to p(word | before) p(word
+    | after) / p(word); without the division, the frequency of the word would count twice, and
+    function words would win. p(word) is taken to be proportional to 1 / rank (Zipf), since
+    vocabularies are sorted by descending frequency.
     """
     log_rank = torch.arange(1, forward.shape[1] + 1, device=forward.device).log()
     return (forward + backward + log_rank).log_softmax(dim=1)
@@ -96,17 +106,24 @@ def _in_both_contexts(forward: Tensor, backward: Tensor) -> Tensor:
 def _best(
     model: Pretrained, outputs: Tensor, excluded: Sequence[Sequence[int]], top: int
 ) -> list[tuple[Candidate, ...]]:
-    """The most likely words at P positions, except the ids excluded at each, from softmax inputs (1 or 2, P, D)."""
+    """The most likely words at P positions, except the ids excluded at each, from softmax inputs (1
+    or 2, P, D).
+    """
     _, softmax, vocab = parts_of(model)
     outputs, candidates = outputs.to(softmax.weight.dtype), []
     for chunk in outputs.split(max(1, CHUNK_LOGITS // len(vocab)), dim=1):
-        directions = [torch.addmm(softmax.bias, hidden, softmax.weight.T).log_softmax(dim=1) for hidden in chunk]
+        directions = [
+            torch.addmm(softmax.bias, hidden, softmax.weight.T).log_softmax(dim=1)
+            for hidden in chunk
+        ]
         log_p = directions[0] if len(directions) == 1 else _in_both_contexts(*directions)
         for row in log_p:
             row[excluded[len(candidates)]] = -math.inf
             values, ids = row.topk(min(top, len(vocab)))
             named = zip(ids.tolist(), values.tolist(), strict=True)
-            candidates.append(tuple(Candidate(vocab.words[n], value) for n, value in named if value > -math.inf))
+            candidates.append(
+                tuple(Candidate(vocab.words[n], value) for n, value in named if value > -math.inf)
+            )
     return candidates
 
 
@@ -124,17 +141,19 @@ def substitutes(
 ) -> list[Candidates]:
     """Predict the most likely replacements of words, given their contexts.
 
-    The word itself is not part of its context, and may be among its candidates. <S>, </S> and <UNK> are excluded, and
-    for a word with a letter or a digit the words without one, such as commas.
+    The word itself is not part of its context, and may be among its candidates. <S>, </S> and <UNK>
+    are excluded, and for a word with a letter or a digit the words without one, such as commas.
 
     Args:
         sentence: A list of tokens, or a string, which the model's tokenizer splits.
         model: A loaded model with its softmax, or a path or name as for `elmokit.load`.
         positions: Positions of the words to replace, from 0; all by default.
         top: Number of candidates for each word.
-        direction: The context: the words before ("forward"), the words after ("backward"), or "both", where the
-            probabilities of the two directions are multiplied, and divided by that of the word without context.
-        state: Initial state of the sentence: "zeros" or "warm"; "carry" means zeros, with no sentence before it.
+        direction: The context: the words before ("forward"), the words after ("backward"), or
+            "both", where the probabilities of the two directions are multiplied, and divided by
+            that of the word without context.
+        state: Initial state of the sentence: "zeros" or "warm"; "carry" means zeros, with no
+            sentence before it.
         device: As in `score`.
         tokenize: As in `score`.
         check: Called periodically during the computation; an exception that it raises ends it.
@@ -143,8 +162,8 @@ def substitutes(
         For each position the candidates, the most likely first.
 
     Raises:
-        ValueError: A position is outside the sentence, there is no such state, or the model has no softmax or
-            vocabulary, or reads both directions at once and one is asked for.
+        ValueError: A position is outside the sentence, there is no such state, or the model has no
+            softmax or vocabulary, or reads both directions at once and one is asked for.
         KeyError: There is no such direction.
     """
     model = resolve_language_model(model, device)
@@ -152,7 +171,9 @@ def substitutes(
     positions = range(len(words)) if positions is None else positions
     for position in positions:
         if not 0 <= position < len(words):
-            raise ValueError(f"there is no word {position} in a sentence of {len(words)} words, counted from 0")
+            raise ValueError(
+                f"there is no word {position} in a sentence of {len(words)} words, counted from 0"
+            )
     return substitutes_in([words], [positions], model, top, direction, state, check)
 
 
@@ -165,25 +186,45 @@ def substitutes_in(
     state: str = "zeros",
     check: Callable[[], None] | None = None,
 ) -> list[Candidates]:
-    """`substitutes` of the words at some positions of several sentences, which are run side by side."""
+    """`substitutes` of the words at some positions of several sentences, which are run side by
+    side.
+    """
     directions, (bilm, _, vocab) = DIRECTIONS[direction], parts_of(model)
     if model.config.sequence_encoder.merges_directions:
         if direction != "both":
-            raise ValueError(f"this model reads both directions at once: direction must be both, not {direction!r}")
+            raise ValueError(
+                f"this model reads both directions at once: direction must be both, not "
+                f"{direction!r}"
+            )
         model.start(state)
         with torch.no_grad():
             selected = outputs_of_hidden(bilm, vocab, sentences, positions, check)[None]
     else:
         outputs = _outputs(model, sentences, state, check)
         starts = np.cumsum([0, *(len(words) + 1 for words in sentences)]).tolist()
-        numbers = [start + place for start, of_one in zip(starts, positions, strict=False) for place in of_one]
+        numbers = [
+            start + place
+            for start, of_one in zip(starts, positions, strict=False)
+            for place in of_one
+        ]
         indices = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         selected = torch.stack([outputs[d, indices + d] for d in directions])
-    places = [(place, words[place]) for words, of_one in zip(sentences, positions, strict=True) for place in of_one]
+    places = [
+        (place, words[place])
+        for words, of_one in zip(sentences, positions, strict=True)
+        for place in of_one
+    ]
     specials = [vocab.bos, vocab.eos, vocab.unk]
     specials_and_marks = [*specials, *vocab.marks.tolist()]
-    best = _best(model, selected, [specials if is_mark(word) else specials_and_marks for _, word in places], top)
-    return [Candidates(place, word, found) for (place, word), found in zip(places, best, strict=True)]
+    best = _best(
+        model,
+        selected,
+        [specials if is_mark(word) else specials_and_marks for _, word in places],
+        top,
+    )
+    return [
+        Candidates(place, word, found) for (place, word), found in zip(places, best, strict=True)
+    ]
 
 
 def next_words(
@@ -199,15 +240,16 @@ def next_words(
 ) -> Candidates:
     """Predict the next word of an unfinished sentence, or the word before the given words.
 
-    Probabilities are those of the full softmax: </S> (backward <S>) means that the sentence ends (begins) there.
-    <UNK>, which stands for all words outside the vocabulary, is left out.
+    Probabilities are those of the full softmax: </S> (backward <S>) means that the sentence ends
+    (begins) there. <UNK>, which stands for all words outside the vocabulary, is left out.
 
     Args:
         sentence: A list of tokens, or a string, which the model's tokenizer splits.
         model: A loaded model with its softmax, or a path or name as for `elmokit.load`.
         top: Number of candidates.
         direction: "forward" for the word after, "backward" for the word before.
-        state: Initial state of the sentence: "zeros" or "warm"; "carry" means zeros, with no sentence before it.
+        state: Initial state of the sentence: "zeros" or "warm"; "carry" means zeros, with no
+            sentence before it.
         device: As in `score`.
         tokenize: As in `score`.
         check: As in `substitutes`.
@@ -216,12 +258,15 @@ def next_words(
         The candidates, the most likely first.
 
     Raises:
-        ValueError: There is no such direction or state, or the model has no softmax or vocabulary, or merges the
-            directions.
+        ValueError: There is no such direction or state, or the model has no softmax or vocabulary,
+            or merges the directions.
     """
     model, d = resolve_language_model(model, device), ("forward", "backward").index(direction)
     if model.config.sequence_encoder.merges_directions:
-        raise ValueError("this model predicts words from both sides, so it cannot predict a next word: use substitutes")
+        raise ValueError(
+            "this model predicts words from both sides, so it cannot predict a next word: use "
+            "substitutes"
+        )
     words = _words_of_one(model, sentence, tokenize)
     outputs = _outputs(model, [words], state, check)
     end = outputs[d, :1] if d else outputs[d, -1:]

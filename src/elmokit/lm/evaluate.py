@@ -1,4 +1,6 @@
-"""The exact perplexity of a text, or the pseudo-perplexity, for a model that merges the two directions."""
+"""The exact perplexity of a text, or the pseudo-perplexity, for a model that merges the two
+directions.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,13 @@ ROWS = 32  # in which state is carried, as in training, whose evaluations give t
 
 
 def measure(
-    model: Pretrained, sentences: Iterable[Sequence[str]], state: str | None = None, batch_size: int = ROWS
+    model: Pretrained,
+    sentences: Iterable[Sequence[str]],
+    state: str | None = None,
+    batch_size: int = ROWS,
 ) -> Measure:
-    """The perplexity of tokenized sentences, or the pseudo-perplexity where directions are merged; see `log_losses`.
+    """The perplexity of tokenized sentences, or the pseudo-perplexity where directions are merged;
+    see `log_losses`.
 
     Raises:
         ValueError: There is nothing to predict; and as `log_losses`.
@@ -47,7 +53,7 @@ def measure(
     return reduce(add, batches)
 
 
-# --- Files ---------------------------------------------------------------------------------------------------------
+# --- Files ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,10 @@ class Evaluation:
         lines = [f"{self.measure:{width}}" + "".join(map(str.rjust, columns, widths))]
         for name, row in rows.items():
             values = asdict(row) | {"unknown": f"{row.unknown_share:.1%}"}
-            cells = (f"{value:.3f}" if isinstance(value, float) else str(value) for value in values.values())
+            cells = (
+                f"{value:.3f}" if isinstance(value, float) else str(value)
+                for value in values.values()
+            )
             lines.append(f"{name:{width}}" + "".join(map(str.rjust, cells, widths)))
         return "\n".join(lines)
 
@@ -89,30 +98,38 @@ def evaluate(
     tokenize: bool = True,
     language: str | None = None,
 ) -> Evaluation:
-    """Compute the perplexity of text files; of a model whose directions are merged, their pseudo-perplexity.
+    """Compute the perplexity of text files; of a model whose directions are merged, their
+    pseudo-perplexity.
 
     Args:
-        files: Text (plain, .gz or .zst), or directories of such files. Raw lines are split into sentences and words;
-            lines that `elmokit prepare` wrote, and all lines with tokenize=False, are tokenized sentences.
-        model: A loaded model, or a path or name as for `elmokit.load`; None: the bundled English model.
-        state: Initial state of a sentence: "zeros", "warm", or "carry", where sentence i of a file starts from the
-            final state of sentence i - `batch_size`. None: "carry" if the model carries state, else "zeros".
+        files: Text (plain, .gz or .zst), or directories of such files. Raw lines are split into
+            sentences and words; lines that `elmokit prepare` wrote, and all lines with
+            tokenize=False, are tokenized sentences.
+        model: A loaded model, or a path or name as for `elmokit.load`; None: the bundled English
+            model.
+        state: Initial state of a sentence: "zeros", "warm", or "carry", where sentence i of a file
+            starts from the final state of sentence i - `batch_size`. None: "carry" if the model
+            carries state, else "zeros".
         batch_size: Number of rows with carried state; otherwise it has no effect.
         device: Device to compute on; None: that of a loaded model, else a GPU if there is one.
-        tokenize: Split raw text with the model's tokenizer; else at white space, with one sentence per line.
-        language: Code of the language whose rules split raw lines into sentences; None: the model's.
+        tokenize: Split raw text with the model's tokenizer; else at white space, with one sentence
+            per line.
+        language: Code of the language whose rules split raw lines into sentences; None: the
+            model's.
 
     Returns:
-        The perplexities or pseudo-perplexities; for the latter, a sentence of more than 1,024 words is read in windows
-        of at most that length, and a word is predicted from the others of its window.
+        The perplexities or pseudo-perplexities; for the latter, a sentence of more than 1,024 words
+        is read in windows of at most that length, and a word is predicted from the others of its
+        window.
 
     Warns:
-        UserWarning: Text that is read as raw looks tokenized, or the reverse; many words are unknown; or a file has no
+        UserWarning: Text that is read as raw looks tokenized, or the reverse; many words are
+        unknown; or a file has no
             sentence, and is left out.
 
     Raises:
-        ValueError: The model has no softmax or vocabulary, or no such state, an argument is invalid, or no file has a
-            sentence.
+        ValueError: The model has no softmax or vocabulary, or no such state, an argument is
+            invalid, or no file has a sentence.
         FileNotFoundError: A file does not exist.
     """
     paths = find_files(files)
@@ -120,14 +137,18 @@ def evaluate(
     pretrained = resolve_language_model(model, device)
     parts_of(pretrained)
     pretrained.start(state or "zeros")  # errors come before the text is read
-    tokenizers = file_tokenizers(paths, pretrained.tokenizer, tokenize, language, pretrained.language)
+    tokenizers = file_tokenizers(
+        paths, pretrained.tokenizer, tokenize, language, pretrained.language
+    )
     results, empty = {}, []
     for file, tokenizer in zip(paths, tokenizers, strict=True):
         sentences = read_sentences(file, tokenizer)
         if (first := next(sentences, None)) is None:  # such as a shard of a small corpus
             empty.append(str(file))
             continue
-        progress = ProgressBar(chain([first], sentences), f"evaluate {file.name}", unit=" sentences", unit_scale=True)
+        progress = ProgressBar(
+            chain([first], sentences), f"evaluate {file.name}", unit=" sentences", unit_scale=True
+        )
         results[str(file)] = found = measure(pretrained, progress, state, batch_size)
         warn_of_unknown(found.unknown_share, file, measure=found.measure)
     if not results:

@@ -1,8 +1,8 @@
 """The language model in a pretrained model: -log p of the words of a text.
 
-Each direction predicts a word from those on one side of it. A model that merges the directions predicts it from all
-others of its sentence: a hidden word is replaced by the encoder's learned vector `mask`, and predicted from the sum of
-the two halves of the top layer.
+Each direction predicts a word from those on one side of it. A model that merges the directions
+predicts it from all others of its sentence: a hidden word is replaced by the encoder's learned
+vector `mask`, and predicted from the sum of the two halves of the top layer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from torch import Tensor
 from elmokit.checkpoints.loading import ModelSource, resolve_model
 from elmokit.checkpoints.pretrained import Pretrained, on_device
 from elmokit.config import BiLMConfig
-from elmokit.data.streams import PackedBatch, assign_rows, number_words, scoring_batch, sentence_batches
+from elmokit.data.streams import (
+    PackedBatch,
+    assign_rows,
+    number_words,
+    scoring_batch,
+    sentence_batches,
+)
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
@@ -28,69 +34,89 @@ from elmokit.text.vocab import Vocab
 
 BATCH_WORDS = 16_384  # of a batch that is evaluated
 MAX_ROWS = 64  # of a batch, where no state is carried
-WINDOW_WORDS = 1024  # of a sentence whose words are hidden in turn: the time grows with the square of its length
+# of a sentence whose words are hidden in turn: the time grows with the square of its length
+WINDOW_WORDS = 1024
 
 
 def resolve_language_model(model: ModelSource, device: str | None) -> Pretrained:
-    """Load a model with its softmax; one that is loaded stays on its device unless `device` is given."""
+    """Load a model with its softmax; one that is loaded stays on its device unless `device` is
+    given.
+    """
     pretrained = resolve_model(model, softmax=True)
     own = device is None and pretrained is model
     return on_device(pretrained, pretrained.bilm.device if own else pick_device(device))
 
 
 def check_predicts(config: BiLMConfig) -> None:
-    """ValueError if a model cannot predict words, as those of ELMoForManyLangs with the encoder `lstm`."""
+    """ValueError if a model cannot predict words, as those of ELMoForManyLangs with the encoder
+    `lstm`.
+    """
     if not config.sequence_encoder.predicts_words:
         raise ValueError(
-            "this model's directions are interleaved, and it has no vector for a hidden word: it cannot predict words, "
-            "only embed them"
+            "this model's directions are interleaved, and it has no vector for a hidden word: it "
+            "cannot predict words, only embed them"
         )
 
 
 def parts_of(model: Pretrained) -> tuple[BiLM, FullSoftmax, Vocab]:
-    """The biLM, softmax and vocabulary. ValueError if one is missing, or they cannot predict words."""
+    """The biLM, softmax and vocabulary. ValueError if one is missing, or they cannot predict
+    words.
+    """
     if model.softmax is not None and model.vocab is None:
         raise ValueError(
-            f"the vocabulary is missing: put the file of the {len(model.softmax.weight):,} words of the softmax, one a "
-            "line, next to the model, and name it vocab.txt"
+            f"the vocabulary is missing: put the file of the {len(model.softmax.weight):,} words "
+            "of the softmax, one a line, next to the model, and name it vocab.txt"
         )
     if model.softmax is None or model.vocab is None:
         raise ValueError(
-            "this needs a model with a softmax and a vocabulary, and this one lacks them: load it with "
-            "softmax=True; if its files have no softmax, `elmokit finetune` trains one"
+            "this needs a model with a softmax and a vocabulary, and this one lacks them: load it "
+            "with softmax=True; if its files have no softmax, `elmokit finetune` trains one"
         )
     check_predicts(model.config)
     return model.bilm, model.softmax, model.vocab
 
 
-# --- Words from those on one side ------------------------------------------------------------------------------------
+# --- Words from those on one side -----------------------------------------------------------------
 
 
 def target_ids(sentences: Sequence[Sequence[str]], vocab: Vocab) -> Tensor:
-    """Vocabulary ids that the positions of a `scoring_batch` predict forward and backward, unpacked, (2, N)."""
+    """Vocabulary ids that the positions of a `scoring_batch` predict forward and backward,
+    unpacked, (2, N).
+    """
     forward = chain.from_iterable((*sentence, EOS) for sentence in sentences)
     backward = chain.from_iterable((BOS, *sentence) for sentence in sentences)
     return torch.from_numpy(vocab.ids(chain(forward, backward)).reshape(2, -1))
 
 
 def final_outputs(
-    bilm: BiLM, vocab: Vocab, batch: PackedBatch, state: BiLMState | None = None, start: BiLMState | None = None
+    bilm: BiLM,
+    vocab: Vocab,
+    batch: PackedBatch,
+    state: BiLMState | None = None,
+    start: BiLMState | None = None,
 ) -> tuple[Tensor, BiLMState]:
-    """Run a biLM on a batch from `scoring_batch`, to predict words from the output of its last layer.
+    """Run a biLM on a batch from `scoring_batch`, to predict words from the output of its last
+    layer.
 
     Returns:
-        The input of the softmax of each direction, (2, N, D), unpacked; and the state of the rows after the batch.
+        The input of the softmax of each direction, (2, N, D), unpacked; and the state of the rows
+        after the batch.
     """
     words = bilm.word_vectors(batch.words, vocab)
     layers, after = bilm.run(words, batch.tokens.to(bilm.device), batch.text.packing, state, start)
     return torch.stack(batch.text.unpack(layers[-1]).chunk(2, dim=1)), after
 
 
-# --- Words from all others -------------------------------------------------------------------------------------------
+# --- Words from all others ------------------------------------------------------------------------
 
 
 def masked_outputs(
-    bilm: BiLM, vectors: Tensor, tokens: Tensor, packing: Packing, hidden: Tensor, dropout: float = 0.0
+    bilm: BiLM,
+    vectors: Tensor,
+    tokens: Tensor,
+    packing: Packing,
+    hidden: Tensor,
+    dropout: float = 0.0,
 ) -> Tensor:
     """Run a biLM on sentences some words of which are hidden from it.
 
@@ -107,7 +133,9 @@ def masked_outputs(
     """
     mask = bilm.sequence_encoder.mask
     tokens = tokens.scatter(1, hidden, len(vectors))
-    layers, _ = bilm.run(torch.cat([vectors, mask[None].to(vectors.dtype)]), tokens, packing, dropout=dropout)
+    layers, _ = bilm.run(
+        torch.cat([vectors, mask[None].to(vectors.dtype)]), tokens, packing, dropout=dropout
+    )
     top = layers[-1]
     return top[0, hidden[0]] + top[1, hidden[1]]
 
@@ -131,7 +159,9 @@ def outputs_of_hidden(
     Returns:
         The input of the softmax for each hidden word, (M, D), sentence after sentence.
     """
-    words, numbers = number_words(chain.from_iterable((BOS, *sentence, EOS) for sentence in sentences))
+    words, numbers = number_words(
+        chain.from_iterable((BOS, *sentence, EOS) for sentence in sentences)
+    )
     vectors = bilm.word_vectors(words, vocab)
     lengths = np.array([len(sentence) + 2 for sentence in sentences], dtype=np.int64)
     begins = np.cumsum(lengths) - lengths
@@ -156,13 +186,15 @@ def outputs_of_hidden(
 
 
 def _windows(sentence: Sequence[str]) -> list[Sequence[str]]:
-    """Split a sentence into windows of about equal length, at most `WINDOW_WORDS`, so that none lacks context."""
+    """Split a sentence into windows of about equal length, at most `WINDOW_WORDS`, so that none
+    lacks context.
+    """
     count = -(-len(sentence) // WINDOW_WORDS)
     bounds = [number * len(sentence) // max(count, 1) for number in range(count + 1)]
     return [sentence[begin:end] for begin, end in pairwise(bounds)]
 
 
-# --- All words -------------------------------------------------------------------------------------------------------
+# --- All words ------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -176,25 +208,29 @@ def log_losses(
 ) -> Iterator[tuple[list[Sequence[str]], Tensor, Tensor]]:
     """Compute the loss of every word, batch by batch.
 
-    With a model that merges the directions, a sentence of more than 1,024 words is read in windows of at most that
-    length, each with boundaries of its own.
+    With a model that merges the directions, a sentence of more than 1,024 words is read in windows
+    of at most that length, each with boundaries of its own.
 
     Args:
         model: A loaded model with its softmax.
         sentences: Tokenized sentences.
-        state: Initial state of a sentence: "zeros", "warm", or "carry", where sentence i starts from the final state of
-            sentence i - `batch_size`. None: "carry" if the model carries state, else "zeros".
+        state: Initial state of a sentence: "zeros", "warm", or "carry", where sentence i starts
+            from the final state of sentence i - `batch_size`. None: "carry" if the model carries
+            state, else "zeros".
         batch_size: Number of rows with carried state; otherwise it has no effect.
-        check: Called before each batch, and before each part of one that takes long; an exception that it raises ends
-            the computation.
-        batch_words: Size of a batch in words and boundaries; None: `BATCH_WORDS`. Losses do not depend on it.
+        check: Called before each batch, and before each part of one that takes long; an exception
+            that it raises ends the computation.
+        batch_words: Size of a batch in words and boundaries; None: `BATCH_WORDS`. Losses do not
+            depend on it.
 
     Yields:
-        Batches of sentences, with their targets and losses -log p in nats, in the order of the text: (2, N), of each
-        direction and with a boundary for each sentence, or (1, N), of words given all others.
+        Batches of sentences, with their targets and losses -log p in nats, in the order of the
+        text: (2, N), of each direction and with a boundary for each sentence, or (1, N), of words
+        given all others.
 
     Raises:
-        ValueError: An argument is invalid, the model cannot predict words, or a sentence is too long.
+        ValueError: An argument is invalid, the model cannot predict words, or a sentence is too
+            long.
     """
     bilm, softmax, vocab = parts_of(model)
     encoder = model.config.sequence_encoder
@@ -205,7 +241,9 @@ def log_losses(
         if encoder.merges_directions:
             targets = torch.from_numpy(vocab.ids(chain.from_iterable(batch)))[None]
             windows = [window for sentence in batch for window in _windows(sentence)]
-            outputs = outputs_of_hidden(prepacked, vocab, windows, [range(len(window)) for window in windows], check)
+            outputs = outputs_of_hidden(
+                prepacked, vocab, windows, [range(len(window)) for window in windows], check
+            )
             outputs = outputs[None]
         else:
             check_length(max(map(len, batch)), "a sentence")
@@ -220,6 +258,8 @@ def log_losses(
             packed = scoring_batch(batch, row_of, rows, reset=carried is None)
             outputs, after = final_outputs(prepacked, vocab, packed, carried, start)
             carried = None if carried is None else after
-        pairs = zip(outputs.to(softmax.weight.dtype), targets.to(outputs.device), strict=True)  # of each direction
+        pairs = zip(
+            outputs.to(softmax.weight.dtype), targets.to(outputs.device), strict=True
+        )  # of each direction
         count += len(batch)
         yield batch, targets, torch.stack([softmax.log_losses(*pair) for pair in pairs])

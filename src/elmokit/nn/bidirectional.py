@@ -1,4 +1,6 @@
-"""Two stacks of layers, one for each direction, and the state that they carry from one text to the next."""
+"""Two stacks of layers, one for each direction, and the state that they carry from one text to the
+next.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,12 @@ Keep = Callable[[int, Tensor], Tensor]  # see Stack.forward
 
 @dataclass(frozen=True)
 class BiLMState:
-    """The state of B rows between calls: `h` (2, L, B, D) and `c` (2, L, B, H); directions fwd, bwd.
+    """The state of B rows between calls: `h` (2, L, B, D) and `c` (2, L, B, H); directions fwd,
+    bwd.
 
-    For encoders other than LSTMs the shapes differ (`state_shape` of their configuration), but rows are along the third
-    axis, too: a gated CNN keeps the last inputs of each layer in `h`; an encoder that carries no state has no elements.
+    For encoders other than LSTMs the shapes differ (`state_shape` of their configuration), but rows
+    are along the third axis, too: a gated CNN keeps the last inputs of each layer in `h`; an
+    encoder that carries no state has no elements.
     """
 
     h: Tensor
@@ -37,14 +41,18 @@ class BiLMState:
     def zeros(config: SequenceEncoderConfig, rows: int, like: Tensor) -> BiLMState:
         """Zeros for `rows` rows, float32 at least, on the device of the tensor `like`."""
         wide = torch.promote_types(like.dtype, torch.float32)
-        return BiLMState(*(like.new_zeros(shape, dtype=wide) for shape in state_shapes(config, rows)))
+        return BiLMState(
+            *(like.new_zeros(shape, dtype=wide) for shape in state_shapes(config, rows))
+        )
 
     @staticmethod
     def of_ranks(directions: Sequence[Sequence[LSTMState]], rows: Tensor) -> BiLMState:
         """The state by row, from those of each direction and layer by rank."""
         rank = torch.argsort(rows)
         h, c = (
-            torch.stack([torch.stack([state[part] for state in states]) for states in directions])[:, :, rank]
+            torch.stack([torch.stack([state[part] for state in states]) for states in directions])[
+                :, :, rank
+            ]
             for part in range(2)
         )
         return BiLMState(h, c)
@@ -53,7 +61,9 @@ class BiLMState:
         """ValueError if the state is of another number of rows, or of another model."""
         shapes, expected = (tuple(self.h.shape), tuple(self.c.shape)), state_shapes(config, rows)
         if shapes != expected:
-            raise ValueError(f"the state of {rows} rows of this model has shapes {[*expected]}, not {[*shapes]}")
+            raise ValueError(
+                f"the state of {rows} rows of this model has shapes {[*expected]}, not {[*shapes]}"
+            )
 
     def to(self, device: torch.device) -> BiLMState:
         """The state itself, or its copy on another device."""
@@ -68,7 +78,9 @@ class BiLMState:
         return [LSTMState(h[rows], c[rows]) for h, c in zip(self.h[d], self.c[d], strict=True)]
 
 
-def state_shapes(config: SequenceEncoderConfig, rows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def state_shapes(
+    config: SequenceEncoderConfig, rows: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shapes of h and c in a state of `rows` rows."""
     layers, *widths = config.state_shape
     h, c = ((2, layers, rows, width) for width in widths)
@@ -85,8 +97,11 @@ def learns(encoder: nn.Module, *inputs: Tensor) -> bool:
     return has_hooks(encoder.modules()) or records_gradients(*inputs, *encoder.parameters())
 
 
-def run_directions(tasks: Sequence[Callable[[], Result]], device: torch.device, *, in_order: bool) -> list[Result]:
-    """Run a task for each direction, on threads of their own unless they must run in order on the caller's.
+def run_directions(
+    tasks: Sequence[Callable[[], Result]], device: torch.device, *, in_order: bool
+) -> list[Result]:
+    """Run a task for each direction, on threads of their own unless they must run in order on the
+    caller's.
 
     Gradients and hooks need the thread, and dropout, which draws random numbers, the order.
     """
@@ -94,16 +109,27 @@ def run_directions(tasks: Sequence[Callable[[], Result]], device: torch.device, 
 
 
 class Stack(nn.Module):
-    """L layers in one direction, whose outputs feed each other. Dropout is on the token vectors, and in the layers."""
+    """L layers in one direction, whose outputs feed each other. Dropout is on the token vectors,
+    and in the layers.
+    """
 
-    layer_type: ClassVar[Callable[[Any], nn.Module]]  # creates a layer from the encoder's configuration
+    layer_type: ClassVar[
+        Callable[[Any], nn.Module]
+    ]  # creates a layer from the encoder's configuration
 
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.layers = nn.ModuleList(type(self).layer_type(config) for _ in range(config.num_layers))
 
     def forward(
-        self, words: Tensor, tokens: Tensor, layout: Any, states: States, starts: States, dropout: float, keep: Keep
+        self,
+        words: Tensor,
+        tokens: Tensor,
+        layout: Any,
+        states: States,
+        starts: States,
+        dropout: float,
+        keep: Keep,
     ) -> tuple[list[Tensor], list[LSTMState | None]]:
         """Run over a packed stream.
 
@@ -111,17 +137,22 @@ class Stack(nn.Module):
             words: Vectors of the distinct words, (U, D).
             tokens: Index into `words` at each slot, (N,).
             layout: The stream's shape, as `Bidirectional.layout` gives it.
-            states: The state that the rows of each layer start from, by rank; None: it carries none.
+            states: The state that the rows of each layer start from, by rank; None: it carries
+                none.
             starts: For each layer the state that a reset sets; None: zeros.
             dropout: The probability.
-            keep: Called with the number and the values of each layer; returns the values where they are to be read.
+            keep: Called with the number and the values of each layer; returns the values where they
+                are to be read.
 
         Returns:
-            The token vectors, without dropout, and the outputs of each layer, (N, D) each, and their final states.
+            The token vectors, without dropout, and the outputs of each layer, (N, D) each, and
+            their final states.
         """
         layers, finals = [keep(0, F.embedding(tokens, words))], []
         x = apply_dropout(layers[0], dropout)
-        for number, (layer, state, start) in enumerate(zip(self.layers, states, starts, strict=True), start=1):
+        for number, (layer, state, start) in enumerate(
+            zip(self.layers, states, starts, strict=True), start=1
+        ):
             x, final = layer(x, layout, state, start, dropout)
             layers.append(keep(number, x))
             finals.append(final)
@@ -129,12 +160,16 @@ class Stack(nn.Module):
 
 
 def _keep(out: Tensor | None, direction: int, number: int, layer: Tensor) -> Tensor:
-    """The layer itself, or copied to its place in `out` (L+1, 2, N, D), so that its memory is free for the next."""
+    """The layer itself, or copied to its place in `out` (L+1, 2, N, D), so that its memory is free
+    for the next.
+    """
     return layer if out is None else out[number, direction].copy_(layer)
 
 
 class Bidirectional(nn.Module):
-    """Two stacks that never exchange information: one reads each sentence from its front, one from its back."""
+    """Two stacks that never exchange information: one reads each sentence from its front, one from
+    its back.
+    """
 
     stack_type: ClassVar[type[Stack]]
     runs_on_streams: ClassVar[bool] = False  # on a GPU each direction on a stream of its own
@@ -149,7 +184,13 @@ class Bidirectional(nn.Module):
         return packing
 
     def forward(
-        self, words: Tensor, tokens: Tensor, packing: Packing, state: BiLMState, start: BiLMState | None, dropout: float
+        self,
+        words: Tensor,
+        tokens: Tensor,
+        packing: Packing,
+        state: BiLMState,
+        start: BiLMState | None,
+        dropout: float,
     ) -> tuple[Tensor, BiLMState]:
         """See `BiLM.run`."""
         config, rows = self.config, packing.on(words.device).row_order
@@ -160,13 +201,25 @@ class Bidirectional(nn.Module):
         layout, tasks = self.layout(packing, words), []
         for d, stack in enumerate(self.stacks):
             states = state.of_direction(d, rows) or [None] * config.num_layers
-            starts = start.of_direction(d) if start and start.h.numel() else [None] * config.num_layers
-            tasks.append(partial(stack, words, tokens[d], layout, states, starts, dropout, partial(_keep, out, d)))
-        if words.is_cuda and self.runs_on_streams:  # all that they share is in the arguments, and made before they part
+            starts = (
+                start.of_direction(d) if start and start.h.numel() else [None] * config.num_layers
+            )
+            tasks.append(
+                partial(
+                    stack, words, tokens[d], layout, states, starts, dropout, partial(_keep, out, d)
+                )
+            )
+        if (
+            words.is_cuda and self.runs_on_streams
+        ):  # all that they share is in the arguments, and made before they part
             results = run_on_streams(tasks, words.device)
         else:
             results = run_directions(tasks, words.device, in_order=is_learning or dropout > 0)
         (fwd, fwd_states), (bwd, bwd_states) = results
         if out is None:
-            out = torch.stack([layer for pair in zip(fwd, bwd, strict=True) for layer in pair]).unflatten(0, (-1, 2))
-        return out, BiLMState.of_ranks([fwd_states, bwd_states], rows) if config.carries_state else state
+            out = torch.stack(
+                [layer for pair in zip(fwd, bwd, strict=True) for layer in pair]
+            ).unflatten(0, (-1, 2))
+        return out, BiLMState.of_ranks(
+            [fwd_states, bwd_states], rows
+        ) if config.carries_state else state

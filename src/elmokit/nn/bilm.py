@@ -1,4 +1,6 @@
-"""The bidirectional language model: a token encoder under a sequence encoder (paper section 3.1; bilm/model.py)."""
+"""The bidirectional language model: a token encoder under a sequence encoder (paper section 3.1;
+bilm/model.py).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class BiLMOutput:
-    """Layers of a padded batch: `layers` (L+1, B, T, 2D), zero where `mask` (B, T) is False; the final `state`."""
+    """Layers of a padded batch: `layers` (L+1, B, T, 2D), zero where `mask` (B, T) is False; the
+    final `state`.
+    """
 
     layers: Tensor
     mask: Tensor
@@ -51,18 +55,28 @@ class BiLMOutput:
 
 def check_ids(ids: Tensor, config: BiLMConfig) -> None:
     """ValueError unless ids have the type and shape that a model of this configuration reads."""
-    shape, source = ("(B, T, C)", "elmokit.batch_to_ids") if config.num_words is None else ("(B, T)", "Vocab.ids + 1")
+    shape, source = (
+        ("(B, T, C)", "elmokit.batch_to_ids")
+        if config.num_words is None
+        else ("(B, T)", "Vocab.ids + 1")
+    )
     dims = 1 + shape.count(",")
     if not isinstance(ids, Tensor) or ids.dim() != dims or ids.is_floating_point():
-        found = f"{tuple(ids.shape)} of {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
+        found = (
+            f"{tuple(ids.shape)} of {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
+        )
         raise ValueError(f"ids must be a tensor of integers {shape}, as from {source}, not {found}")
     width = ids.shape[-1] if config.char_cnn is None else config.char_cnn.max_characters
     if ids.shape[-1] > width:
-        raise ValueError(f"this model reads {width} characters of a word: use batch_to_ids(sentences, {width})")
+        raise ValueError(
+            f"this model reads {width} characters of a word: use batch_to_ids(sentences, {width})"
+        )
 
 
 def uncompiled(method: Method) -> Method:
-    """Keep `torch.compile` from tracing a method: streams are packed in NumPy, and run by kernels unknown to it."""
+    """Keep `torch.compile` from tracing a method: streams are packed in NumPy, and run by kernels
+    unknown to it.
+    """
 
     @wraps(method)
     def call(*args: Any, **options: Any) -> Any:
@@ -74,17 +88,20 @@ def uncompiled(method: Method) -> Method:
 
 
 def in_full_width(ids: Tensor, char_cnn: CharCNNConfig | None) -> Tensor:
-    """Character ids of words (U, C) padded to the C that the model was trained with; other ids as they are.
+    """Character ids of words (U, C) padded to the C that the model was trained with; other ids as
+    they are.
 
-    In a narrower batch, wide filters would not see the padding after a word that they saw in training, and the word
-    would have another vector.
+    In a narrower batch, wide filters would not see the padding after a word that they saw in
+    training, and the word would have another vector.
     """
     missing = 0 if char_cnn is None else char_cnn.max_characters - ids.shape[1]
     return F.pad(ids, (0, missing), value=PAD_CHARACTER) if missing else ids
 
 
 class _WithoutInitialValues(TorchFunctionMode):
-    """Skips initialization: on the meta device PyTorch would import its compiler for it, which takes a second."""
+    """Skips initialization: on the meta device PyTorch would import its compiler for it, which
+    takes a second.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", None) in INITIALISERS:
@@ -94,15 +111,19 @@ class _WithoutInitialValues(TorchFunctionMode):
 
 @contextmanager
 def shapes_only() -> Iterator[None]:
-    """Within the `with` block, modules are created on PyTorch's meta device, to be given weights that were read."""
+    """Within the `with` block, modules are created on PyTorch's meta device, to be given weights
+    that were read.
+    """
     with torch.device("meta"), _WithoutInitialValues():
         yield
 
 
 class BiLM(nn.Module):
-    """The bidirectional language model: ids of words with their boundaries -> the token layer and every layer above.
+    """The bidirectional language model: ids of words with their boundaries -> the token layer and
+    every layer above.
 
-    Its parts are `token_encoder` (`nn.token_encoders`) and `sequence_encoder`, one of `SEQUENCE_ENCODERS`.
+    Its parts are `token_encoder` (`nn.token_encoders`) and `sequence_encoder`, one of
+    `SEQUENCE_ENCODERS`.
     """
 
     def __init__(self, config: BiLMConfig) -> None:
@@ -112,25 +133,32 @@ class BiLM(nn.Module):
         self.sequence_encoder = SEQUENCE_ENCODERS[config.encoder_name](config.sequence_encoder)
 
     @uncompiled
-    def forward(self, ids: Tensor, mask: Tensor | None = None, state: BiLMState | None = None) -> BiLMOutput:
+    def forward(
+        self, ids: Tensor, mask: Tensor | None = None, state: BiLMState | None = None
+    ) -> BiLMOutput:
         """Run a padded batch.
 
         Args:
-            ids: Ids of characters (B, T, C) or of words (B, T), shifted by one, 0 for no word. C may be smaller than
-                the number of characters that the model reads.
-            mask: (B, T), True where there is a word, at any positions of a row; None: where an id is above 0.
+            ids: Ids of characters (B, T, C) or of words (B, T), shifted by one, 0 for no word. C
+                may be smaller than the number of characters that the model reads.
+            mask: (B, T), True where there is a word, at any positions of a row; None: where an id
+                is above 0.
             state: The state that the rows start from; None: zeros.
 
         Returns:
-            The layers (L+1, B, T, 2D), zero where there is no word, the mask, and the state of each row after it.
+            The layers (L+1, B, T, 2D), zero where there is no word, the mask, and the state of each
+            row after it.
 
         Raises:
-            ValueError: The ids are not those that this model reads, or the state is of another shape.
+            ValueError: The ids are not those that this model reads, or the state is of another
+                shape.
             IndexError: An id has no row in the model's table, or the mask does not fit.
         """
         check_ids(ids, self.config)
         mask = self.token_encoder.is_word(ids) if mask is None else mask.bool()
-        text = pack_sentences(mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False)
+        text = pack_sentences(
+            mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False
+        )
         distinct, inverse = torch.unique(ids[mask].long(), dim=0, return_inverse=True)
         tokens = text.to_streams(inverse.cpu().expand(2, -1)).to(ids.device)
         words = self.token_encoder(in_full_width(distinct, self.config.char_cnn))
@@ -144,7 +172,9 @@ class BiLM(nn.Module):
         encoder = self.token_encoder
         ids = encoder.ids(words, vocab)
         # Cacheable encoders use the package's own kernels, which compile nothing for a shape.
-        return encoder(*upload([ids if encoder.is_cacheable else encoder.in_few_shapes(ids)], self.device))
+        return encoder(
+            *upload([ids if encoder.is_cacheable else encoder.in_few_shapes(ids)], self.device)
+        )
 
     def run(
         self,
@@ -155,7 +185,8 @@ class BiLM(nn.Module):
         start: BiLMState | None = None,
         dropout: float = 0.0,
     ) -> tuple[Tensor, BiLMState]:
-        """Run packed streams: the one way in which training, embedding, scoring and `forward` compute layers.
+        """Run packed streams: the one way in which training, embedding, scoring and `forward`
+        compute layers.
 
         Args:
             words: Vectors of the distinct words, (U, D).
@@ -181,7 +212,9 @@ class BiLM(nn.Module):
 
     def initial_state(self, rows: int) -> BiLMState:
         """Zeros for `rows` rows."""
-        return BiLMState.zeros(self.config.sequence_encoder, rows, torch.empty(0, dtype=self.dtype, device=self.device))
+        return BiLMState.zeros(
+            self.config.sequence_encoder, rows, torch.empty(0, dtype=self.dtype, device=self.device)
+        )
 
     @property
     def device(self) -> torch.device:
@@ -194,4 +227,7 @@ class BiLM(nn.Module):
 
     def __repr__(self) -> str:
         encoder, dtype = self.config.sequence_encoder, str(self.dtype)[6:]
-        return f"{type(self).__name__}(reads {self.token_encoder.input}; {encoder}; {dtype} on {self.device})"
+        return (
+            f"{type(self).__name__}(reads {self.token_encoder.input}; {encoder}; {dtype} on "
+            f"{self.device})"
+        )

@@ -1,4 +1,6 @@
-"""Linear-chain conditional random field over tag sequences (Lafferty et al., 2001), batched and masked."""
+"""Linear-chain conditional random field over tag sequences (Lafferty et al., 2001), batched and
+masked.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,12 +8,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-# The score of a forbidden transition in decoding: finite, so that a best path exists even if every path is forbidden.
+# The score of a forbidden transition in decoding: finite, so that a best path exists even if every
+# path is forbidden.
 FORBIDDEN = -10000.0
 
 
 class Transitions(NamedTuple):
-    """The transitions that a tag scheme allows, bool: `first` (K,), `step` (K, K) from row to column, `last` (K,)."""
+    """The transitions that a tag scheme allows, bool: `first` (K,), `step` (K, K) from row to
+    column, `last` (K,).
+    """
 
     first: Tensor
     step: Tensor
@@ -19,7 +24,8 @@ class Transitions(NamedTuple):
 
 
 def span_transitions(tags: Sequence[str]) -> Transitions:
-    """The transitions between tags that IOB2 (O, B-X, I-X) allows or, if E-X or S-X is among the tags, BIOES.
+    """The transitions between tags that IOB2 (O, B-X, I-X) allows or, if E-X or S-X is among the
+    tags, BIOES.
 
     IOB1 needs no such rules: there every I-X may begin a span.
     """
@@ -35,11 +41,12 @@ def span_transitions(tags: Sequence[str]) -> Transitions:
 
 
 class CRF(nn.Module):
-    """Scores tag sequences: the sum of given scores of tags at tokens, and of learned scores of the first tag, of each
-    pair of neighbours, and of the last tag.
+    """Scores tag sequences: the sum of given scores of tags at tokens, and of learned scores of the
+    first tag, of each pair of neighbours, and of the last tag.
 
-    `allowed` restricts what `decode` returns, but not the likelihood, so that gold tags that break a rule do not make
-    the loss infinite. Masks are bool and True from the first token to the last: padding is on the right.
+    `allowed` restricts what `decode` returns, but not the likelihood, so that gold tags that break
+    a rule do not make the loss infinite. Masks are bool and True from the first token to the last:
+    padding is on the right.
     """
 
     def __init__(self, num_tags: int, allowed: Transitions | None = None):
@@ -55,7 +62,9 @@ class CRF(nn.Module):
             self.register_buffer(f"{name}_penalty", penalty, persistent=False)
 
     def log_likelihood(self, scores: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
-        """Log-probability of each row's tag sequence, (B,), from scores (B, T, K), tags (B, T) and mask (B, T)."""
+        """Log-probability of each row's tag sequence, (B,), from scores (B, T, K), tags (B, T) and
+        mask (B, T).
+        """
         return self._path_score(scores, tags, mask) - self._log_partition(scores, mask)
 
     def _path_score(self, scores: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
@@ -79,7 +88,8 @@ class CRF(nn.Module):
         step = self.step + self.get_buffer("step_penalty")
         last = self.last + self.get_buffer("last_penalty")
         best = first + scores[:, 0]  # (B, K): score of the best path that ends in each tag
-        sources = []  # of step t: the tag at t - 1 on the best path to each tag at t; padding stays where it is
+        # of step t: the tag at t - 1 on the best path to each tag at t; padding stays where it is
+        sources = []
         stay = torch.arange(best.shape[1], device=scores.device).expand_as(best)
         for t in range(1, scores.shape[1]):
             longer, source = (best[:, :, None] + step).max(dim=1)
@@ -91,7 +101,9 @@ class CRF(nn.Module):
         return torch.stack(path[::-1], dim=1).masked_fill(~mask, 0)
 
     def marginals(self, scores: Tensor, mask: Tensor) -> Tensor:
-        """Probability of each tag at each token, (B, T, K): the gradient of the log partition; zeros at padding."""
+        """Probability of each tag at each token, (B, T, K): the gradient of the log partition;
+        zeros at padding.
+        """
         with torch.inference_mode(False), torch.enable_grad():
             # copies, since tensors of inference mode have no gradients and are not saved for them
             scores, mask = scores.detach().clone().requires_grad_(), mask.clone()

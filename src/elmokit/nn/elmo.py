@@ -1,4 +1,6 @@
-"""ELMo for a downstream model: a biLM and the mixes learned for the task (paper sections 3.2 and 3.3)."""
+"""ELMo for a downstream model: a biLM and the mixes learned for the task (paper sections 3.2 and
+3.3).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.token_encoders import TokenEncoder
 from elmokit.ops.functional import records_gradients
 from elmokit.ops.threads import run_on_own_thread
-from elmokit.text.characters import MAX_CHARACTERS, TruncationWarning, count_truncated, encode_sentences, truncation_in
+from elmokit.text.characters import (
+    MAX_CHARACTERS,
+    TruncationWarning,
+    count_truncated,
+    encode_sentences,
+    truncation_in,
+)
 
 
 @dataclass(frozen=True)
@@ -36,13 +44,15 @@ class ElmoOutput:
     state: BiLMState
 
 
-def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_CHARACTERS) -> Tensor:
+def batch_to_ids(
+    sentences: Sequence[Sequence[str]], max_characters: int = MAX_CHARACTERS
+) -> Tensor:
     """Encode tokenized sentences as character ids for `Elmo`, which adds the boundaries.
 
     Args:
         sentences: Lists of tokens.
-        max_characters: C, the characters of a word that the model reads, including the two marks around it; 50 in
-            published models.
+        max_characters: C, the characters of a word that the model reads, including the two marks
+            around it; 50 in published models.
 
     Returns:
         Ids (B, T, C) int64, shifted by one; zeros after the end of a sentence.
@@ -54,7 +64,10 @@ def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = MAX_C
         TruncationWarning: Words have more bytes than fit.
     """
     if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
-        raise ValueError("batch_to_ids takes sentences as lists of tokens: split each first, as with Embedder.tokenize")
+        raise ValueError(
+            "batch_to_ids takes sentences as lists of tokens: split each first, as with "
+            "Embedder.tokenize"
+        )
     count = partial(count_truncated, max_characters=max_characters)
     if any(map(count, sentences)):
         message = truncation_in(sentences, count, f"{max_characters - 2} bytes")
@@ -87,13 +100,16 @@ def add_boundaries(ids: Tensor, encoder: TokenEncoder) -> Tensor:
 
 
 class Elmo(nn.Module):
-    """Ids of words without boundaries -> learned mixes of the biLM's layers, one for each place in a downstream model.
+    """Ids of words without boundaries -> learned mixes of the biLM's layers, one for each place in
+    a downstream model.
 
-    With the compiled kernels, the weights of a frozen biLM are prepacked once, not for every batch. That is 1.4 to 1.8
-    times as fast, and takes the memory of the weights once more (`nn.inference.Prepacked`).
+    With the compiled kernels, the weights of a frozen biLM are prepacked once, not for every batch.
+    That is 1.4 to 1.8 times as fast, and takes the memory of the weights once more
+    (`nn.inference.Prepacked`).
 
-    PyTorch's autograd and `torch.compile`, which leaves the biLM out of its graph, see an ordinary module. The
-    transforms of `torch.func`, `torch.export` and `torch.jit.trace` do not see through the kernels.
+    PyTorch's autograd and `torch.compile`, which leaves the biLM out of its graph, see an ordinary
+    module. The transforms of `torch.func`, `torch.export` and `torch.jit.trace` do not see through
+    the kernels.
     """
 
     def __init__(
@@ -111,25 +127,30 @@ class Elmo(nn.Module):
             bilm: The biLM, which is not copied.
             num_mixes: Number of mixes, each with its own weights.
             dropout: Dropout probability on each mix.
-            freeze: Whether only the mixes learn. This sets `requires_grad` of the parameters of `bilm` itself, and so
-                freezes it, or not, for everything else that uses it.
-            fixed_weights: Weights of the layers before the softmax, L+1 numbers, which then do not learn; gamma is 1
-                (that of a model's own mix is `model.mix.gamma`).
+            freeze: Whether only the mixes learn. This sets `requires_grad` of the parameters of
+                `bilm` itself, and so freezes it, or not, for everything else that uses it.
+            fixed_weights: Weights of the layers before the softmax, L+1 numbers, which then do not
+                learn; gamma is 1 (that of a model's own mix is `model.mix.gamma`).
 
         Raises:
-            ValueError: `bilm` is something else, such as the whole model, or is prepacked and should be trained, or
-                `dropout` is not a probability.
+            ValueError: `bilm` is something else, such as the whole model, or is prepacked and
+                should be trained, or `dropout` is not a probability.
         """
         super().__init__()
         if not isinstance(bilm, BiLM):
-            raise ValueError(f"Elmo takes a biLM, not {type(bilm).__name__}: write Elmo(elmokit.load(...).bilm)")
+            raise ValueError(
+                f"Elmo takes a biLM, not {type(bilm).__name__}: write Elmo(elmokit.load(...).bilm)"
+            )
         if not freeze and isinstance(bilm, PrepackedBiLM):
-            raise ValueError("a prepacked biLM has no weights that could be trained: use `elmokit.load`")
+            raise ValueError(
+                "a prepacked biLM has no weights that could be trained: use `elmokit.load`"
+            )
         self.bilm = bilm
         bilm.requires_grad_(not freeze)
         self._prepacked = Prepacked()
         self.mixes = nn.ModuleList(
-            ScalarMix(bilm.config.num_representations, fixed_weights=fixed_weights) for _ in range(num_mixes)
+            ScalarMix(bilm.config.num_representations, fixed_weights=fixed_weights)
+            for _ in range(num_mixes)
         )
         self.dropout = nn.Dropout(dropout)
 
@@ -137,37 +158,51 @@ class Elmo(nn.Module):
         """Run a padded batch; the boundaries of sentences are added and removed here.
 
         Args:
-            ids: Ids of characters (B, T, C) or of words (B, T), shifted by one, 0 for padding on the right.
+            ids: Ids of characters (B, T, C) or of words (B, T), shifted by one, 0 for padding on
+                the right.
             state: The state that the rows start from; None: zeros.
 
         Returns:
-            A representation for each mix (B, T, 2D), zero where there is no word; the mask; the state after the batch.
+            A representation for each mix (B, T, 2D), zero where there is no word; the mask; the
+            state after the batch.
 
         Raises:
-            ValueError: `ids` are no tensor of the kind that this model reads, there is padding before a word, or the
-                state does not fit.
+            ValueError: `ids` are no tensor of the kind that this model reads, there is padding
+                before a word, or the state does not fit.
             IndexError: An id has no row in the model's table.
         """
         check_ids(ids, self.bilm.config)
         mask = self.bilm.token_encoder.is_word(ids)
-        layers, end = uncompiled(run_on_own_thread)(partial(self._layers, ids.long(), mask, state), self.bilm.device)
+        layers, end = uncompiled(run_on_own_thread)(
+            partial(self._layers, ids.long(), mask, state), self.bilm.device
+        )
         return ElmoOutput(self.mix(layers, mask), mask, end)
 
-    def _layers(self, ids: Tensor, mask: Tensor, state: BiLMState | None) -> tuple[Tensor, BiLMState]:
-        """The layers of the words (L+1, B, T, 2D), zero where there are none, and the state after them."""
+    def _layers(
+        self, ids: Tensor, mask: Tensor, state: BiLMState | None
+    ) -> tuple[Tensor, BiLMState]:
+        """The layers of the words (L+1, B, T, 2D), zero where there are none, and the state after
+        them.
+        """
         bilm = self.bilm
         # Hooks, and a state that learns, need the modules themselves.
-        if not has_hooks(bilm.modules()) and (state is None or not records_gradients(state.h, state.c)):
+        if not has_hooks(bilm.modules()) and (
+            state is None or not records_gradients(state.h, state.c)
+        ):
             bilm = self._prepacked.bilm([*bilm.parameters()], lambda: self.bilm)
         out = bilm(add_boundaries(ids, bilm.token_encoder), state=state)
         return out.layers[:, :, 1:-1] * mask.unsqueeze(-1), out.state
 
     def forget_prepacked(self) -> None:
-        """Prepack a frozen biLM again at the next call; needed after writing its weights through `.data` or NumPy."""
+        """Prepack a frozen biLM again at the next call; needed after writing its weights through
+        `.data` or NumPy.
+        """
         self._prepacked.forget()
 
     def mix(self, layers: Tensor, mask: Tensor) -> list[Tensor]:
-        """Layers (L+1, B, T, 2D) that were computed before, and mask (B, T) -> the representations of `forward`."""
+        """Layers (L+1, B, T, 2D) that were computed before, and mask (B, T) -> the representations
+        of `forward`.
+        """
         return [self.dropout(mix(layers, mask)) * mask.unsqueeze(-1) for mix in self.mixes]
 
     def penalty(self, coefficient: float) -> Tensor:

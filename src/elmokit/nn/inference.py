@@ -35,7 +35,9 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype if dtype.is_floating_point else torch.float32, torch.float32)
 
 
-def _in_chunks(run: Callable[[Tensor], Tensor], x: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+def _in_chunks(
+    run: Callable[[Tensor], Tensor], x: Tensor, width: int, dtype: torch.dtype
+) -> Tensor:
     """run(x) (N, width), some rows at a time, in parallel."""
     out = allocate((len(x), width), dtype, x.device)
 
@@ -46,7 +48,7 @@ def _in_chunks(run: Callable[[Tensor], Tensor], x: Tensor, width: int, dtype: to
     return out
 
 
-# --- Leaves ----------------------------------------------------------------------------------------------------------
+# --- Leaves ---------------------------------------------------------------------------------------
 
 
 class PrepackedLSTMLayer(nn.Module):
@@ -57,7 +59,12 @@ class PrepackedLSTMLayer(nn.Module):
         self.clips, self._run = layer.clips, prepack_lstm(layer.weights(), dtype)
 
     def forward(
-        self, x: Tensor, packing: Packing, state: LSTMState, start: LSTMState | None = None, index: Tensor | None = None
+        self,
+        x: Tensor,
+        packing: Packing,
+        state: LSTMState,
+        start: LSTMState | None = None,
+        index: Tensor | None = None,
     ) -> tuple[Tensor, LSTMState]:
         return self._run(x, state, LSTMSteps(packing, self.clips, start or state.zero_row()), index)
 
@@ -81,9 +88,12 @@ class PrepackedCharCNN(CharCNN):
     def __init__(self, encoder: CharCNN, dtype: torch.dtype) -> None:
         nn.Module.__init__(self)
         self.config, self.activation = encoder.config, encoder.activation
-        # Not in int8: a few filters are so large that with a common scale, the others would be too coarse.
+        # Not in int8: a few filters are so large that with a common scale, the others would be too
+        # coarse.
         self._fine = torch.float32 if dtype == torch.int8 else dtype
-        self._convolve = prepack_char_conv(CharFilters(encoder.char_embedding, *encoder.filters()), self._fine)
+        self._convolve = prepack_char_conv(
+            CharFilters(encoder.char_embedding, *encoder.filters()), self._fine
+        )
         gates = [cast(Highway, layer).gates for layer in encoder.highways]
         self._layers = [prepack_highway(each.weight, each.bias, dtype) for each in gates]
         self._dim = self.config.num_filters
@@ -91,9 +101,9 @@ class PrepackedCharCNN(CharCNN):
             self._layers.append(prepack_linear(last.weight, last.bias, self._fine))
             self._dim = last.out_features
         device, characters = encoder.char_embedding.device, len(encoder.char_embedding)
-        self.is_cacheable = has_character_tables(device, self._fine, characters) and has_prepacked_products(
-            device, dtype, self.config.num_filters
-        )
+        self.is_cacheable = has_character_tables(
+            device, self._fine, characters
+        ) and has_prepacked_products(device, dtype, self.config.num_filters)
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self._convolve(ids - CHARACTER_SHIFT)
@@ -106,7 +116,7 @@ class PrepackedCharCNN(CharCNN):
         return x
 
 
-# --- The whole model -------------------------------------------------------------------------------------------------
+# --- The whole model ------------------------------------------------------------------------------
 
 Leaves = Mapping[type[nn.Module], Callable[[Any, torch.dtype], nn.Module]]
 TOKEN_LEAVES: Leaves = {CharCNN: PrepackedCharCNN}
@@ -114,21 +124,29 @@ SEQUENCE_LEAVES: Leaves = {LSTMLayer: PrepackedLSTMLayer, Projection: PrepackedP
 
 
 def _converted(module: nn.Module, leaves: Leaves, dtype: torch.dtype) -> Any:
-    """The module with prepacked leaves; other weights are shared, or copied in the dtype that products are added to."""
+    """The module with prepacked leaves; other weights are shared, or copied in the dtype that
+    products are added to.
+    """
     for kind, prepacked in leaves.items():
         if isinstance(module, kind):
             return prepacked(module, dtype)
     converted = copy.copy(module)
-    converted._modules = {name: child and _converted(child, leaves, dtype) for name, child in module._modules.items()}
+    converted._modules = {
+        name: child and _converted(child, leaves, dtype) for name, child in module._modules.items()
+    }
     converted._parameters = {
-        name: weight if weight is None else nn.Parameter(weight.detach().to(_wide(dtype)), requires_grad=False)
+        name: weight
+        if weight is None
+        else nn.Parameter(weight.detach().to(_wide(dtype)), requires_grad=False)
         for name, weight in module._parameters.items()
     }
     return converted.eval()
 
 
 class PrepackedBiLM(BiLM):
-    """A biLM without gradients, whose weights are prepacked for products of one dtype: it cannot be saved or moved."""
+    """A biLM without gradients, whose weights are prepacked for products of one dtype: it cannot be
+    saved or moved.
+    """
 
     def __init__(self, bilm: BiLM, dtype: torch.dtype) -> None:
         nn.Module.__init__(self)
@@ -148,14 +166,17 @@ class PrepackedBiLM(BiLM):
         return _wide(self.product_dtype)
 
     def state_dict(self, *args: Any, **options: Any) -> Any:
-        raise ValueError("this biLM is prepacked for inference and has no weights of its own: use `elmokit.load`")
+        raise ValueError(
+            "this biLM is prepacked for inference and has no weights of its own: use `elmokit.load`"
+        )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BiLM:
         """Called by `to`, `cuda`, `half` and others."""
         if fn(probe := torch.empty(0, dtype=self.dtype, device=self.device)) is not probe:
             raise ValueError(
-                f"this biLM is prepacked for {str(self.product_dtype)[6:]} on {self.device}, and cannot be moved or "
-                "converted: load the model again, and prepack it there, as `elmokit.Embedder` does"
+                f"this biLM is prepacked for {str(self.product_dtype)[6:]} on {self.device}, and "
+                "cannot be moved or converted: load the model again, and prepack it there, as "
+                "`elmokit.Embedder` does"
             )
         return super()._apply(fn, recurse)
 
@@ -163,12 +184,13 @@ class PrepackedBiLM(BiLM):
 def prepack(bilm: BiLM, dtype: torch.dtype | None) -> PrepackedBiLM:
     """The same biLM for use without gradients, its weights prepacked for products of one dtype.
 
-    The given biLM is not changed, and later changes of its weights do not change the prepacked ones. Tables of words
-    are shared. Hooks on layers are not called.
+    The given biLM is not changed, and later changes of its weights do not change the prepacked
+    ones. Tables of words are shared. Hooks on layers are not called.
 
     Args:
         bilm: A biLM on any device. One that is prepacked already is returned itself.
-        dtype: float32, bfloat16, float16 or float64, or int8 on a CPU with the compiled kernels; None: the biLM's own.
+        dtype: float32, bfloat16, float16 or float64, or int8 on a CPU with the compiled kernels;
+            None: the biLM's own.
 
     Raises:
         ValueError: If no backend here multiplies that dtype, or the biLM is prepacked for another.
@@ -177,16 +199,18 @@ def prepack(bilm: BiLM, dtype: torch.dtype | None) -> PrepackedBiLM:
         return PrepackedBiLM(bilm, bilm.dtype if dtype is None else dtype)
     if dtype not in (None, bilm.product_dtype):
         raise ValueError(
-            f"this biLM is prepacked for {str(bilm.product_dtype)[6:]}, not for {str(dtype)[6:]}: load the model again"
+            f"this biLM is prepacked for {str(bilm.product_dtype)[6:]}, not for {str(dtype)[6:]}: "
+            f"load the model again"
         )
     return bilm
 
 
 class Prepacked:
-    """The prepacked form of a biLM that does not learn: made when first asked for, and anew when a weight has changed.
+    """The prepacked form of a biLM that does not learn: made when first asked for, and anew when a
+    weight has changed.
 
-    PyTorch counts the changes of each weight, but for those through `.data` and NumPy: after these, call `forget`.
-    Copies and pickles are empty.
+    PyTorch counts the changes of each weight, but for those through `.data` and NumPy: after these,
+    call `forget`. Copies and pickles are empty.
     """
 
     def __init__(self) -> None:
@@ -200,7 +224,9 @@ class Prepacked:
         self._kept: tuple[list[tuple[int, int]], list[Tensor], BiLM] | None = None
 
     def bilm(self, weights: Sequence[Tensor], create: Callable[[], BiLM]) -> BiLM:
-        """`create()`, a biLM with these weights; kept if all of them are frozen, and prepacked where that pays."""
+        """`create()`, a biLM with these weights; kept if all of them are frozen, and prepacked
+        where that pays.
+        """
         learns = any(weight.requires_grad or weight.is_inference() for weight in weights)
         if learns or not weights or torch.is_autocast_enabled(weights[0].device.type):
             self.forget()

@@ -1,4 +1,6 @@
-"""The learned mixture of layers, gamma * sum_j softmax(s)_j h_j (paper equation 1; bilm/data.py:532-574)."""
+"""The learned mixture of layers, gamma * sum_j softmax(s)_j h_j (paper equation 1;
+bilm/data.py:532-574).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def _normalized(layer: Tensor, mask: Tensor) -> Tensor:
     return ((layer - mean) * torch.rsqrt(variance + LAYER_NORM_EPSILON)).to(layer.dtype)
 
 
-def mix_layers(layers: Tensor, weights: Tensor, mask: Tensor | None = None, layer_norm: bool = False) -> Tensor:
+def mix_layers(
+    layers: Tensor, weights: Tensor, mask: Tensor | None = None, layer_norm: bool = False
+) -> Tensor:
     """Sum layers by weights.
 
     Args:
@@ -36,18 +40,28 @@ def mix_layers(layers: Tensor, weights: Tensor, mask: Tensor | None = None, laye
 
 
 class ScalarMix(nn.Module):
-    """A weighted sum of layers. `weights` (before a softmax) and `gamma` learn unless `fixed_weights` are given.
+    """A weighted sum of layers. `weights` (before a softmax) and `gamma` learn unless
+    `fixed_weights` are given.
 
-    With `layer_norm`, each layer is first normalized to mean 0 and variance 1 over the whole batch (all dimensions of
-    all positions where the mask is True), as in bilm-tf and AllenNLP: results then depend on the batch.
+    With `layer_norm`, each layer is first normalized to mean 0 and variance 1 over the whole batch
+    (all dimensions of all positions where the mask is True), as in bilm-tf and AllenNLP: results
+    then depend on the batch.
     """
 
     def __init__(
-        self, num_layers: int, *, layer_norm: bool = False, fixed_weights: Sequence[float] | None = None
+        self,
+        num_layers: int,
+        *,
+        layer_norm: bool = False,
+        fixed_weights: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
         learned, self.layer_norm = fixed_weights is None, layer_norm
-        weights = torch.zeros(num_layers) if fixed_weights is None else torch.tensor(fixed_weights, dtype=torch.float32)
+        weights = (
+            torch.zeros(num_layers)
+            if fixed_weights is None
+            else torch.tensor(fixed_weights, dtype=torch.float32)
+        )
         self.weights = nn.Parameter(weights, requires_grad=learned)
         self.gamma = nn.Parameter(torch.ones(()), requires_grad=learned)
 
@@ -68,5 +82,7 @@ class ScalarMix(nn.Module):
         return torch.softmax(self.weights, dim=0)
 
     def penalty(self, coefficient: float) -> Tensor:
-        """The L2 penalty on the weights before the softmax (bilm/data.py:541), which draws them towards an average."""
+        """The L2 penalty on the weights before the softmax (bilm/data.py:541), which draws them
+        towards an average.
+        """
         return coefficient * self.weights.square().sum()

@@ -1,5 +1,5 @@
-"""Token encoders: ids of words -> token vectors. Each reads ids of its own kind, and says how words become ids, which
-ids are boundaries, and where there is a word at all.
+"""Token encoders: ids of words -> token vectors. Each reads ids of its own kind, and says how words
+become ids, which ids are boundaries, and where there is a word at all.
 """
 
 from __future__ import annotations
@@ -36,10 +36,13 @@ WORDS_MULTIPLE, CHARACTERS_MULTIPLE = 128, 8
 
 
 class TokenEncoder(nn.Module, ABC):
-    """Ids of U words -> token vectors (U, D). Ids are shifted by one: 0 means that there is no word."""
+    """Ids of U words -> token vectors (U, D). Ids are shifted by one: 0 means that there is no
+    word.
+    """
 
     input: str  # the kind of its ids: "characters", "words", or "words and characters"
-    is_cacheable = False  # whether caching pays: a vector takes work, and is the same to the last bit in any batch
+    # whether caching pays: a vector takes work, and is the same to the last bit in any batch
+    is_cacheable = False
 
     @abstractmethod
     def ids(self, words: Sequence[str], vocab: Vocab | None = None) -> Tensor:
@@ -47,17 +50,21 @@ class TokenEncoder(nn.Module, ABC):
 
     @abstractmethod
     def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """The ids of <S> and of </S>, each in the shape and dtype of one word of the ids `like` (B, T, ...)."""
+        """The ids of <S> and of </S>, each in the shape and dtype of one word of the ids `like` (B,
+        T, ...).
+        """
 
     def is_word(self, ids: Tensor) -> Tensor:
         """Ids of positions (B, T, ...) -> (B, T) bool: True where there is a word."""
         return (ids > 0).any(dim=-1)
 
     def in_few_shapes(self, ids: Tensor) -> Tensor:
-        """Ids (U, ...) padded with more rows and longer words to one of a few shapes; vectors stay the same.
+        """Ids (U, ...) padded with more rows and longer words to one of a few shapes; vectors stay
+        the same.
 
-        oneDNN compiles a program for every new shape of a product, and keeps it. Since every text has another number
-        of distinct words, memory would grow by 12 MB per training step, and by 1 MB per 1,000 words embedded.
+        oneDNN compiles a program for every new shape of a product, and keeps it. Since every text
+        has another number of distinct words, memory would grow by 12 MB per training step, and by 1
+        MB per 1,000 words embedded.
         """
         return torch.cat([ids, ids[:1].expand(-len(ids) % WORDS_MULTIPLE, *ids.shape[1:])])
 
@@ -67,7 +74,9 @@ class TokenEncoder(nn.Module, ABC):
         return "no limit"
 
     def count_truncated(self, words: Sequence[str]) -> int:
-        """The number of words that are longer than it reads, so that it sees their beginning only."""
+        """The number of words that are longer than it reads, so that it sees their beginning
+        only.
+        """
         return 0
 
 
@@ -86,9 +95,14 @@ class WordEmbedding(TokenEncoder):
         return F.embedding(ids - 1, self.weight)
 
     def ids(self, words: Sequence[str], vocab: Vocab | None = None) -> Tensor:
-        """Ids of words (U,), those of the vocabulary shifted by one. ValueError without a vocabulary."""
+        """Ids of words (U,), those of the vocabulary shifted by one. ValueError without a
+        vocabulary.
+        """
         if vocab is None:
-            raise ValueError("this model reads word ids, but has no vocabulary: put its vocab.txt next to the weights")
+            raise ValueError(
+                "this model reads word ids, but has no vocabulary: put its vocab.txt next to the "
+                "weights"
+            )
         return torch.from_numpy(vocab.ids(words) + 1)
 
     def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,22 +113,31 @@ class WordEmbedding(TokenEncoder):
         return ids > 0
 
 
-# --- Characters ------------------------------------------------------------------------------------------------------
+# --- Characters -----------------------------------------------------------------------------------
 
 
 class Filters(nn.Module):
-    """The filters of one width over a word's characters; `CharCNN` runs those of all widths at once."""
+    """The filters of one width over a word's characters; `CharCNN` runs those of all widths at
+    once.
+    """
 
     def __init__(self, embedding_dim: int, num_filters: int, width: int, activation: str) -> None:
         super().__init__()
-        weight, std = torch.empty(num_filters, embedding_dim, width), math.sqrt(1 / (width * embedding_dim))
+        weight, std = (
+            torch.empty(num_filters, embedding_dim, width),
+            math.sqrt(1 / (width * embedding_dim)),
+        )
         # bilm-tf (training.py:206-213)
-        self.weight = nn.Parameter(weight.uniform_(-0.05, 0.05) if activation == "relu" else weight.normal_(0, std))
+        self.weight = nn.Parameter(
+            weight.uniform_(-0.05, 0.05) if activation == "relu" else weight.normal_(0, std)
+        )
         self.bias = nn.Parameter(torch.zeros(num_filters))
 
 
 class Highway(nn.Module):
-    """y = carry * relu(W_t x + b_t) + (1 - carry) * x, with carry = sigmoid(W_c x + b_c) (bilm-tf's sign)."""
+    """y = carry * relu(W_t x + b_t) + (1 - carry) * x, with carry = sigmoid(W_c x + b_c) (bilm-tf's
+    sign).
+    """
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -141,7 +164,8 @@ class Projection(nn.Linear):
 
 
 class CharCNN(TokenEncoder):
-    """Characters of words -> token vectors: embedding, convolutions, highway layers, projection (bilm/model.py).
+    """Characters of words -> token vectors: embedding, convolutions, highway layers, projection
+    (bilm/model.py).
 
     Weights are initialized as in bilm-tf (training.py:183-289).
     """
@@ -167,9 +191,12 @@ class CharCNN(TokenEncoder):
     def forward(self, ids: Tensor) -> Tensor:
         """ids (U, C), each row a word, without zeros -> (U, D).
 
-        C may be smaller than `max_characters` as long as every filter still sees a window of padding only.
+        C may be smaller than `max_characters` as long as every filter still sees a window of
+        padding only.
         """
-        x = self.activation(char_conv(ids - CHARACTER_SHIFT, CharFilters(self.char_embedding, *self.filters())))
+        x = self.activation(
+            char_conv(ids - CHARACTER_SHIFT, CharFilters(self.char_embedding, *self.filters()))
+        )
         for layer in self.highways:
             x = layer(x)
         return x if self.projection is None else self.projection(x)
@@ -177,10 +204,14 @@ class CharCNN(TokenEncoder):
     def filters(self) -> tuple[list[Tensor], list[Tensor]]:
         """Weights (F, E, w) and biases (F,) of each width."""
         convolutions = [cast(Filters, filters) for filters in self.convolutions]
-        return [filters.weight for filters in convolutions], [filters.bias for filters in convolutions]
+        return [filters.weight for filters in convolutions], [
+            filters.bias for filters in convolutions
+        ]
 
     def ids(self, words: Sequence[str], vocab: Vocab | None = None) -> Tensor:
-        return torch.from_numpy(encode_words(words, self.config.max_characters, self.config.widest_filter))
+        return torch.from_numpy(
+            encode_words(words, self.config.max_characters, self.config.widest_filter)
+        )
 
     def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
         begin, end = like.new_full((2, like.shape[-1]), PAD_CHARACTER)
@@ -201,11 +232,12 @@ class CharCNN(TokenEncoder):
         return count_truncated(words, self.config.max_characters)
 
 
-# --- ELMoForManyLangs ------------------------------------------------------------------------------------------------
+# --- ELMoForManyLangs -----------------------------------------------------------------------------
 
 
 class EfmlEncoder(TokenEncoder):
-    """The ELMoForManyLangs token encoder: a table of word vectors, a CNN over characters, or both, and a projection.
+    """The ELMoForManyLangs token encoder: a table of word vectors, a CNN over characters, or both,
+    and a projection.
 
     (Its modules/token_embedder.py, ConvTokenEmbedder.)
     """
@@ -214,15 +246,23 @@ class EfmlEncoder(TokenEncoder):
         super().__init__()
         self.config = config
         self.input = " and ".join(name for name in ("words", "characters") if getattr(config, name))
-        self.word_embedding = nn.Parameter(torch.empty(len(config.words), config.word_dim)) if config.words else None
+        self.word_embedding = (
+            nn.Parameter(torch.empty(len(config.words), config.word_dim)) if config.words else None
+        )
         # Its output is as wide as its filters, so that it has no projection.
-        self.char_cnn = None if config.char_cnn is None else CharCNN(config.char_cnn, config.char_cnn.num_filters)
+        self.char_cnn = (
+            None
+            if config.char_cnn is None
+            else CharCNN(config.char_cnn, config.char_cnn.num_filters)
+        )
         self.projection = Projection(config.num_features, output_dim)
         if self.word_embedding is not None:
             nn.init.uniform_(self.word_embedding, -0.25, 0.25)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """ids (U, 1 + C): of the word, if there is a word table, and of its characters, if there is a CNN -> (U, D)."""
+        """ids (U, 1 + C): of the word, if there is a word table, and of its characters, if there is
+        a CNN -> (U, D).
+        """
         features = []
         if self.word_embedding is not None:
             features.append(F.embedding(ids[:, 0] - 1, self.word_embedding))
@@ -235,7 +275,9 @@ class EfmlEncoder(TokenEncoder):
         return torch.from_numpy(encode_efml(words, self.config))
 
     def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        begin, end = (like.new_tensor(boundary_ids(self.config, which, like.shape[-1])) for which in range(2))
+        begin, end = (
+            like.new_tensor(boundary_ids(self.config, which, like.shape[-1])) for which in range(2)
+        )
         return begin, end
 
     @property

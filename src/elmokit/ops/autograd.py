@@ -1,4 +1,6 @@
-"""One autograd function for all ops: an implementation computes results and gradients, this hands them to PyTorch."""
+"""One autograd function for all ops: an implementation computes results and gradients, this hands
+them to PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,18 @@ Tensors = tuple[Tensor | None, ...]
 
 
 def retains_graph() -> bool:
-    """Whether the running backward pass keeps its graph for another one; True where PyTorch does not tell."""
+    """Whether the running backward pass keeps its graph for another one; True where PyTorch does
+    not tell.
+    """
     autograd = getattr(torch._C, "_autograd", None)
     return getattr(autograd, "_get_current_graph_task_keep_graph", lambda: True)()
 
 
 class _Apply(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, forward: Any, backward: Any, settings: dict[str, Any], *inputs: Tensor | None) -> Any:
+    def forward(
+        ctx: Any, forward: Any, backward: Any, settings: dict[str, Any], *inputs: Tensor | None
+    ) -> Any:
         results, saved = forward(*inputs, **settings)
         ctx.save_for_backward(*saved)
         ctx.compute, ctx.settings = backward, settings
@@ -35,7 +41,8 @@ class _Apply(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         device, last = gradients[0].device, not retains_graph()
-        # A backward pass that is called under autocast computes in the dtypes of the forward pass all the same.
+        # A backward pass that is called under autocast computes in the dtypes of the forward pass
+        # all the same.
         with torch.autocast(device.type, enabled=False):
             backward = partial(ctx.compute, ctx.saved_tensors, gradients, last, **ctx.settings)
             gradients = run_on_own_thread(backward, device)
@@ -44,17 +51,22 @@ class _Apply(torch.autograd.Function):
             None,
             None,
             None,
-            *(None if gradient is None else converted(gradient, dtype) for gradient, dtype in typed),
+            *(
+                None if gradient is None else converted(gradient, dtype)
+                for gradient, dtype in typed
+            ),
         )
 
 
-def differentiably(forward: Any, backward: Any, *inputs: Tensor | None, **settings: Any) -> tuple[Tensor, ...]:
+def differentiably(
+    forward: Any, backward: Any, *inputs: Tensor | None, **settings: Any
+) -> tuple[Tensor, ...]:
     """Run an op whose gradients its implementation computes.
 
     Args:
         forward: `forward(*inputs, **settings)` returns the results and the tensors to save.
-        backward: `backward(saved, gradients, last, **settings)` returns the gradient of each input. With `last` no
-            other backward pass follows, so it may overwrite the saved tensors.
+        backward: `backward(saved, gradients, last, **settings)` returns the gradient of each input.
+            With `last` no other backward pass follows, so it may overwrite the saved tensors.
         inputs: The op's tensors; None for an optional one that is not given.
         settings: The op's other arguments.
 
@@ -65,8 +77,16 @@ def differentiably(forward: Any, backward: Any, *inputs: Tensor | None, **settin
 
 
 def differentiable_lstm(
-    forward: Any, backward: Any, x: Tensor, state: LSTMState, weights: LSTMWeights, steps: LSTMSteps, dtype: torch.dtype
+    forward: Any,
+    backward: Any,
+    x: Tensor,
+    state: LSTMState,
+    weights: LSTMWeights,
+    steps: LSTMSteps,
+    dtype: torch.dtype,
 ) -> LSTMResult:
-    """`differentiably` with the arguments of `reference.lstm`: `forward` gets x, h, c and the weights one by one."""
+    """`differentiably` with the arguments of `reference.lstm`: `forward` gets x, h, c and the
+    weights one by one.
+    """
     outputs, h, c = differentiably(forward, backward, x, *state, *weights, steps=steps, dtype=dtype)
     return outputs, LSTMState(h, c)

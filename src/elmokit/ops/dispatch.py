@@ -8,7 +8,8 @@ serves the device, the dtype and the sizes at hand.
     triton      kernels for NVIDIA GPUs, compiled when they are first run
     native      C, compiled for several instruction sets (native/library.py chooses one)
 
-No device is served by both of the last two: on a CPU, "triton" means "portable", and on a GPU "native" means "triton".
+No device is served by both of the last two: on a CPU, "triton" means "portable", and on a GPU
+"native" means "triton".
 """
 
 from __future__ import annotations
@@ -27,13 +28,17 @@ from elmokit.ops.triton import launch
 BACKENDS = ("reference", "portable", "triton", "native")
 VARIABLE = "ELMOKIT_BACKEND"
 MAX_INT8_DEPTH = 1 << 16  # the sum of as many products, each at most 255 * 127, fits in 32 bits
-MAX_ALPHABET = 1024  # distinct characters: larger tables would take too much memory for the time they save
+MAX_ALPHABET = (
+    1024  # distinct characters: larger tables would take too much memory for the time they save
+)
 
 
 class Request(NamedTuple):
-    """An op, and what it is to run with: the device, the dtype, and the sizes on which the choice depends.
+    """An op, and what it is to run with: the device, the dtype, and the sizes on which the choice
+    depends.
 
-    The sizes are the lengths of the op's dot products; of a prepacked char_conv, the number of characters.
+    The sizes are the lengths of the op's dot products; of a prepacked char_conv, the number of
+    characters.
     """
 
     op: str
@@ -42,7 +47,7 @@ class Request(NamedTuple):
     sizes: tuple[int, ...] = ()
 
 
-# --- Requirements of implementations: each gives the reason why a request cannot be served, or None -------------------
+# --- Requirements of implementations: each gives the reason why a request cannot be served, or None
 
 
 def _floats(request: Request) -> str | None:
@@ -66,9 +71,17 @@ def _prepacked_products(request: Request) -> str | None:
     if (reason := _library_on_cpu(request)) is not None:
         return reason
     if dtype == torch.bfloat16:
-        return "bfloat16 is multiplied in pairs: a size is odd" if any(depth % 2 for depth in depths) else None
+        return (
+            "bfloat16 is multiplied in pairs: a size is odd"
+            if any(depth % 2 for depth in depths)
+            else None
+        )
     if dtype == torch.int8:
-        return "too many products for a sum of 32 bits" if max(depths, default=0) > MAX_INT8_DEPTH else None
+        return (
+            "too many products for a sum of 32 bits"
+            if max(depths, default=0) > MAX_INT8_DEPTH
+            else None
+        )
     return None if dtype == torch.float32 else f"it is for float32, bfloat16 and int8, not {dtype}"
 
 
@@ -88,7 +101,7 @@ def _tables_of_characters(request: Request) -> str | None:
     return _float32_sums(request)
 
 
-# --- The table: for each backend its ops, each with its module in elmokit.ops and its requirement ---------------------
+# --- The table: for each backend its ops, each with its module in elmokit.ops and its requirement -
 
 Requirement = Callable[[Request], str | None]
 IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
@@ -96,8 +109,8 @@ IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
         "lstm": ("native.lstm", _prepacked_products),
         "prepacked linear": ("native.gemm", _prepacked_products),
         "prepacked highway": ("native.gemm", _prepacked_products),
-        # For words of more than 256 characters, or more than MAX_ALPHABET distinct ones in a call, the native module
-        # calls the reference: both are known only when the words are.
+        # For words of more than 256 characters, or more than MAX_ALPHABET distinct ones in a call,
+        # the native module calls the reference: both are known only when the words are.
         "char_conv": ("native.char_conv", _float32_sums),
         "prepacked char_conv": ("native.char_conv", _tables_of_characters),
         "logsumexp": ("native.logsumexp", _prepacked_float_products),
@@ -106,14 +119,17 @@ IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
     "triton": {"lstm": ("triton.lstm", _lstm_on_cuda)},
     "portable": {
         "lstm": ("portable.lstm", _floats),
-        **dict.fromkeys(("linear", "prepacked linear", "highway", "prepacked highway"), ("portable.linear", _floats)),
+        **dict.fromkeys(
+            ("linear", "prepacked linear", "highway", "prepacked highway"),
+            ("portable.linear", _floats),
+        ),
         "logsumexp": ("portable.logsumexp", _floats),
     },
 }
 REFERENCE = "reference", _floats  # has every op
 
 
-# --- The choice ------------------------------------------------------------------------------------------------------
+# --- The choice -----------------------------------------------------------------------------------
 
 
 def _checked(name: str, source: str) -> str:
@@ -122,7 +138,9 @@ def _checked(name: str, source: str) -> str:
     return name
 
 
-_allowed: str | None = None  # the highest backend that may run; None until it is read from the environment
+_allowed: str | None = (
+    None  # the highest backend that may run; None until it is read from the environment
+)
 
 
 def set_backend(name: str | None) -> None:
@@ -131,7 +149,8 @@ def set_backend(name: str | None) -> None:
     Weights that are already prepacked stay with the implementation that prepacked them.
 
     Args:
-        name: "reference", "portable", "triton" or "native"; None: the value of ELMOKIT_BACKEND, or else the fastest.
+        name: "reference", "portable", "triton" or "native"; None: the value of ELMOKIT_BACKEND, or
+            else the fastest.
 
     Raises:
         ValueError: If there is no such backend.
@@ -141,7 +160,8 @@ def set_backend(name: str | None) -> None:
 
 
 def get_backend() -> str:
-    """The highest backend that may run, as set by `set_backend` or ELMOKIT_BACKEND; "native" by default.
+    """The highest backend that may run, as set by `set_backend` or ELMOKIT_BACKEND; "native" by
+    default.
 
     Raises:
         ValueError: If ELMOKIT_BACKEND names no backend.
@@ -150,8 +170,13 @@ def get_backend() -> str:
 
 
 def available_backends() -> tuple[str, ...]:
-    """The backends that this machine can run: "native" needs the compiled library, "triton" a GPU and Triton."""
-    there = {"native": bool(library.targets()), "triton": torch.cuda.is_available() and launch.is_installed()}
+    """The backends that this machine can run: "native" needs the compiled library, "triton" a GPU
+    and Triton.
+    """
+    there = {
+        "native": bool(library.targets()),
+        "triton": torch.cuda.is_available() and launch.is_installed(),
+    }
     return tuple(name for name in BACKENDS if there.get(name, True))
 
 
@@ -159,8 +184,8 @@ def explain(op: str, device: str, dtype: torch.dtype, *sizes: int) -> dict[str, 
     """Say which backend runs an op, and why not a better one; the arguments are those of `choose`.
 
     Returns:
-        For each backend that has the op, best first, the reason why it is not chosen, up to the one that is, whose
-        reason is None. Where none can run the op, every one has a reason.
+        For each backend that has the op, best first, the reason why it is not chosen, up to the one
+        that is, whose reason is None. Where none can run the op, every one has a reason.
     """
     reasons: dict[str, str | None] = {}
     for backend in reversed(BACKENDS):
@@ -168,7 +193,9 @@ def explain(op: str, device: str, dtype: torch.dtype, *sizes: int) -> dict[str, 
         if requirement is not None:
             is_allowed = BACKENDS.index(backend) <= BACKENDS.index(get_backend())
             reason = (
-                requirement(Request(op, device, dtype, sizes)) if is_allowed else f"only {get_backend()} is allowed"
+                requirement(Request(op, device, dtype, sizes))
+                if is_allowed
+                else f"only {get_backend()} is allowed"
             )
             reasons[backend] = reason
             if reason is None:
@@ -187,7 +214,10 @@ def _chosen(request: Request, allowed: str) -> Any:
     backend, reason = list(reasons.items())[-1]
     if reason is not None:
         details = "; ".join(f"{name}: {why}" for name, why in reasons.items())
-        raise ValueError(f"no backend runs {request.op} in {str(request.dtype).removeprefix('torch.')} ({details})")
+        raise ValueError(
+            f"no backend runs {request.op} in {str(request.dtype).removeprefix('torch.')} "
+            f"({details})"
+        )
     return import_module(f"elmokit.ops.{_implementation(request.op, backend)[0]}")
 
 
@@ -204,19 +234,26 @@ def choose(op: str, device: torch.device, dtype: torch.dtype, *sizes: int) -> An
         The module, with the functions that `ops.functional` calls.
 
     Raises:
-        ValueError: If no backend that is allowed can run it, as with int8 where there is no compiled library.
+        ValueError: If no backend that is allowed can run it, as with int8 where there is no
+            compiled library.
     """
     return _chosen(Request(op, device.type, dtype, sizes), get_backend())
 
 
 def has_prepacked_products(device: torch.device, dtype: torch.dtype, *depths: int) -> bool:
-    """Whether compiled products run there: they are faster, and give a row the same bits in any batch."""
+    """Whether compiled products run there: they are faster, and give a row the same bits in any
+    batch.
+    """
     return explain("prepacked linear", device.type, dtype, *depths).get("native", "") is None
 
 
 def has_character_tables(device: torch.device, dtype: torch.dtype, num_characters: int) -> bool:
-    """Whether a prepacked char_conv sums rows of tables there, which gives a word the same bits in any batch."""
-    return explain("prepacked char_conv", device.type, dtype, num_characters).get("native", "") is None
+    """Whether a prepacked char_conv sums rows of tables there, which gives a word the same bits in
+    any batch.
+    """
+    return (
+        explain("prepacked char_conv", device.type, dtype, num_characters).get("native", "") is None
+    )
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

@@ -1,4 +1,6 @@
-"""Packed streams: sentences laid end to end in rows, time-major, with no padding between or after them."""
+"""Packed streams: sentences laid end to end in rows, time-major, with no padding between or after
+them.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,20 @@ class PackingTensors(NamedTuple):
 
 @dataclass(frozen=True)
 class Packing:
-    """The shape of a packed stream of N slots: step t holds one slot for each of its `batch_sizes[t]` rows.
+    """The shape of a packed stream of N slots: step t holds one slot for each of its
+    `batch_sizes[t]` rows.
 
-    Rows are ranked longest first, so the active rows of a step are always the first ones; `row_order[rank]` is the
-    caller's row index. `resets` (N,) bool marks the slots before which the state is reset: the first one of each such
-    sentence (None: never).
+    Rows are ranked longest first, so the active rows of a step are always the first ones;
+    `row_order[rank]` is the caller's row index. `resets` (N,) bool marks the slots before which the
+    state is reset: the first one of each such sentence (None: never).
     """
 
     batch_sizes: tuple[int, ...]
     row_order: Tensor
     resets: Tensor | None = None
-    _copies: dict[torch.device, PackingTensors] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _copies: dict[torch.device, PackingTensors] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def on(self, device: torch.device) -> PackingTensors:
         """The packing on a device, to which it is copied once, at the first call."""
@@ -61,7 +66,9 @@ class Packing:
             begin += rows
 
     def windows(self, slots: int) -> Iterator[tuple[slice, Packing]]:
-        """Cut the packing between steps into windows of about `slots` slots; yields the slots and packing of each."""
+        """Cut the packing between steps into windows of about `slots` slots; yields the slots and
+        packing of each.
+        """
         starts, begin = self.starts(), 0
         for t in range(1, len(starts)):
             if starts[t] - starts[begin] >= slots or t == len(starts) - 1:
@@ -77,15 +84,16 @@ class Packing:
 
 @dataclass(frozen=True)
 class Segments:
-    """The segments of a packed stream: the tokens of a row from one reset to the next, row after row.
+    """The segments of a packed stream: the tokens of a row from one reset to the next, row after
+    row.
 
     Attributes:
         slots: The slots of the stream, segment after segment (N,).
         firsts: The index in `slots` at which each segment begins (S,).
         lengths: The number of slots of each segment (S,).
         ranks: The rank of each segment's row (S,).
-        continued: Whether a segment starts from the state of its row, because it begins the row without a reset (S,)
-            bool.
+        continued: Whether a segment starts from the state of its row, because it begins the row
+            without a reset (S,) bool.
     """
 
     slots: np.ndarray
@@ -102,7 +110,11 @@ class Segments:
         rank = np.arange(len(step)) - starts[step]
         slots = np.lexsort((step, rank))
         begins_row = step[slots] == 0
-        is_reset = np.zeros_like(begins_row) if packing.resets is None else packing.resets.cpu().numpy()[slots]
+        is_reset = (
+            np.zeros_like(begins_row)
+            if packing.resets is None
+            else packing.resets.cpu().numpy()[slots]
+        )
         firsts = np.flatnonzero(begins_row | is_reset)
         lengths = np.diff(np.append(firsts, len(slots)))
         return Segments(slots, firsts, lengths, rank[slots[firsts]], ~is_reset[firsts])
@@ -121,28 +133,38 @@ class Segments:
 
 @dataclass(frozen=True)
 class PackedText:
-    """Where each token of a text lies: `slots[d, n]` is the slot of token n in direction d (0 fwd, 1 bwd)."""
+    """Where each token of a text lies: `slots[d, n]` is the slot of token n in direction d (0 fwd,
+    1 bwd).
+    """
 
     packing: Packing
     slots: Tensor  # (2, N) int64
 
     def to_streams(self, tokens: Tensor) -> Tensor:
-        """The tokens that each direction reads, sentence after sentence (2, N) -> (2, N) in stream order."""
+        """The tokens that each direction reads, sentence after sentence (2, N) -> (2, N) in stream
+        order.
+        """
         return torch.empty_like(tokens).scatter_(1, self.slots, tokens)
 
     def unpack(self, streams: Tensor) -> Tensor:
-        """(2, N, D) in stream order -> (N, 2D), sentence after sentence, the two directions side by side."""
+        """(2, N, D) in stream order -> (N, 2D), sentence after sentence, the two directions side by
+        side.
+        """
         slots = self.slots.to(streams.device)
         return torch.cat([streams[d, slots[d]] for d in range(2)], dim=-1)
 
 
 def pack_sentences(
-    lengths: Sequence[int] | np.ndarray, rows: Sequence[int] | np.ndarray, num_rows: int, reset: bool
+    lengths: Sequence[int] | np.ndarray,
+    rows: Sequence[int] | np.ndarray,
+    num_rows: int,
+    reset: bool,
 ) -> PackedText:
-    """Lay sentences of the given lengths into `num_rows` rows; sentence s is appended to row `rows[s]`.
+    """Lay sentences of the given lengths into `num_rows` rows; sentence s is appended to row
+    `rows[s]`.
 
-    The backward stream holds the same sentences in the same order, each reversed. With `reset` the state is reset
-    before each sentence.
+    The backward stream holds the same sentences in the same order, each reversed. With `reset` the
+    state is reset before each sentence.
     """
     lengths, rows = np.asarray(lengths, dtype=np.int64), np.asarray(rows, dtype=np.int64)
     row_lengths = np.bincount(rows, weights=lengths, minlength=num_rows).astype(np.int64)
@@ -152,7 +174,9 @@ def pack_sentences(
     batch_sizes = num_rows - np.searchsorted(np.sort(row_lengths), steps, side="right")
     step_starts = np.concatenate([[0], np.cumsum(batch_sizes)])
 
-    by_row = np.argsort(rows, kind="stable")  # a sentence begins at the length of what lies in its row before it
+    by_row = np.argsort(
+        rows, kind="stable"
+    )  # a sentence begins at the length of what lies in its row before it
     first_step = np.empty_like(lengths)
     first_step[by_row] = np.cumsum(lengths[by_row]) - lengths[by_row]
     first_step -= (np.cumsum(row_lengths) - row_lengths)[rows]
@@ -160,7 +184,9 @@ def pack_sentences(
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     begin = np.repeat(first_step, lengths)
     mirrored = np.repeat(lengths, lengths) - 1 - within
-    slots = np.stack([step_starts[begin + within] + token_rank, step_starts[begin + mirrored] + token_rank])
+    slots = np.stack(
+        [step_starts[begin + within] + token_rank, step_starts[begin + mirrored] + token_rank]
+    )
 
     resets = None
     if reset:

@@ -17,7 +17,10 @@ from torch import Tensor
 from elmokit.ops.functional import CharFilters, LSTMResult, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.transfer import download, upload
 
-CHUNK_WORDS, CHUNK_WORDS_ON_GPU = 512, 4096  # words per convolution without gradients; the latter is not measured
+CHUNK_WORDS, CHUNK_WORDS_ON_GPU = (
+    512,
+    4096,
+)  # words per convolution without gradients; the latter is not measured
 
 
 def _product(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
@@ -26,7 +29,9 @@ def _product(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype).to(wide) @ weight.to(dtype).to(wide).T
 
 
-def lstm(x: Tensor, state: LSTMState, weights: LSTMWeights, steps: LSTMSteps, dtype: torch.dtype) -> LSTMResult:
+def lstm(
+    x: Tensor, state: LSTMState, weights: LSTMWeights, steps: LSTMSteps, dtype: torch.dtype
+) -> LSTMResult:
     """One step at a time (bilm-tf; AllenNLP, lstm_cell_with_projection.py:207-231)."""
     packing, clips, start = steps
     inputs = _product(x, weights.input, dtype) + weights.bias
@@ -35,7 +40,10 @@ def lstm(x: Tensor, state: LSTMState, weights: LSTMWeights, steps: LSTMSteps, dt
         h_rows, c_rows = h[:rows], c[:rows]
         if packing.resets is not None:
             resets = packing.resets[slots, None].to(x.device)
-            h_rows, c_rows = torch.where(resets, start.h, h_rows), torch.where(resets, start.c, c_rows)
+            h_rows, c_rows = (
+                torch.where(resets, start.h, h_rows),
+                torch.where(resets, start.c, c_rows),
+            )
         i, g, f, o = (inputs[slots] + _product(h_rows, weights.recurrent, dtype)).chunk(4, dim=1)
         c_rows = torch.sigmoid(i) * torch.tanh(g) + torch.sigmoid(f) * c_rows
         if clips.cell is not None:
@@ -51,7 +59,13 @@ def lstm(x: Tensor, state: LSTMState, weights: LSTMWeights, steps: LSTMSteps, dt
 
 
 def _run_lstm(
-    x: Tensor, state: LSTMState, steps: LSTMSteps, index: Tensor | None, *, weights: LSTMWeights, dtype: torch.dtype
+    x: Tensor,
+    state: LSTMState,
+    steps: LSTMSteps,
+    index: Tensor | None,
+    *,
+    weights: LSTMWeights,
+    dtype: torch.dtype,
 ) -> LSTMResult:
     return lstm(x if index is None else x[index], state, weights, steps, dtype)
 
@@ -66,7 +80,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tenso
 
 
 def prepack_linear(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    return partial(linear, weight=weight.detach().to(dtype, copy=True), bias=bias.detach().clone(), dtype=dtype)
+    return partial(
+        linear, weight=weight.detach().to(dtype, copy=True), bias=bias.detach().clone(), dtype=dtype
+    )
 
 
 def highway(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
@@ -75,13 +91,20 @@ def highway(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tens
 
 
 def prepack_highway(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    return partial(highway, weight=weight.detach().to(dtype, copy=True), bias=bias.detach().clone(), dtype=dtype)
+    return partial(
+        highway,
+        weight=weight.detach().to(dtype, copy=True),
+        bias=bias.detach().clone(),
+        dtype=dtype,
+    )
 
 
 def char_conv(ids: Tensor, filters: CharFilters, dtype: torch.dtype) -> Tensor:
     characters = F.embedding(ids, filters.embedding).transpose(1, 2).to(dtype)
     pairs = zip(filters.weights, filters.biases, strict=True)
-    pooled = [F.conv1d(characters, weight.to(dtype), bias.to(dtype)).amax(dim=2) for weight, bias in pairs]
+    pooled = [
+        F.conv1d(characters, weight.to(dtype), bias.to(dtype)).amax(dim=2) for weight, bias in pairs
+    ]
     return torch.cat(pooled, dim=1)
 
 
@@ -97,7 +120,9 @@ def prepack_char_conv(filters: CharFilters, dtype: torch.dtype) -> Callable[[Ten
     return partial(_char_conv_in_chunks, filters=copied, dtype=dtype)
 
 
-def logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, dtype: torch.dtype) -> Tensor:
+def logsumexp(
+    hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, dtype: torch.dtype
+) -> Tensor:
     logits = _product(hidden, weight, dtype) + bias
     if excluded is not None:
         is_excluded = excluded[:, None] == torch.arange(len(weight), device=hidden.device)
@@ -112,7 +137,9 @@ def _words(streams: Tensor, slots: Tensor) -> Tensor:
     return torch.cat([streams[:, 0, slots[0]], streams[:, 1, slots[1]]], dim=-1)
 
 
-def unpack_sentences(streams: Tensor, slots: Tensor, begins: np.ndarray, outs: Sequence[np.ndarray]) -> None:
+def unpack_sentences(
+    streams: Tensor, slots: Tensor, begins: np.ndarray, outs: Sequence[np.ndarray]
+) -> None:
     words = download(_words(streams, slots).float()).numpy()
     for begin, out in zip(begins, outs, strict=True):
         out[...] = words[:, begin : begin + out.shape[1]]

@@ -1,8 +1,10 @@
-"""Work on any number of threads: chunks of a loop, the two stacks of a biLM, and batches in a pipeline.
+"""Work on any number of threads: chunks of a loop, the two stacks of a biLM, and batches in a
+pipeline.
 
-As many threads are used as PyTorch would use (`torch.get_num_threads()` of the caller, which this never changes).
-Tasks run on threads of our own, each of which PyTorch treats as single-threaded. A caller that waits may be
-interrupted while its tasks go on: a task holds what it reads and writes, so nothing is freed under it.
+As many threads are used as PyTorch would use (`torch.get_num_threads()` of the caller, which this
+never changes). Tasks run on threads of our own, each of which PyTorch treats as single-threaded. A
+caller that waits may be interrupted while its tasks go on: a task holds what it reads and writes,
+so nothing is freed under it.
 """
 
 from __future__ import annotations
@@ -25,9 +27,13 @@ CPU = torch.device("cpu")
 
 
 class _OfThread(threading.local):
-    threads: int | None = None  # how many the work of this thread may use; None: as many as PyTorch would
+    threads: int | None = (
+        None  # how many the work of this thread may use; None: as many as PyTorch would
+    )
     group = ""  # of pools: those of a group wait for no work of others
-    pool_size: int | None = None  # that of the pool for computing to which this thread belongs, if any
+    pool_size: int | None = (
+        None  # that of the pool for computing to which this thread belongs, if any
+    )
 
 
 _of_thread = _OfThread()
@@ -36,7 +42,8 @@ _pools_lock = threading.Lock()
 
 
 def _begin(pool_size: int | None) -> None:
-    torch.get_num_threads()  # a new thread adopts the remembered setting at its first call: before the next line
+    # a new thread adopts the remembered setting at its first call: before the next line
+    torch.get_num_threads()
     torch.set_num_threads(1)
     _of_thread.pool_size = pool_size
 
@@ -47,12 +54,15 @@ def _on_new_thread(function: Callable[..., Result], *arguments: int) -> Result:
 
 
 def thread_pool(kind: str, size: int) -> ThreadPoolExecutor:
-    """The pool of that many threads for "work", for "items" that wait for work, or for work of another kind."""
+    """The pool of that many threads for "work", for "items" that wait for work, or for work of
+    another kind.
+    """
     key = (_of_thread.group, kind, size)
     with _pools_lock:
         if key not in _pools:
-            # PyTorch remembers the last setting for threads that begin later: all threads of the pool begin now, and
-            # then the setting is restored. That of the caller may be another one, on a thread of a pool.
+            # PyTorch remembers the last setting for threads that begin later: all threads of the
+            # pool begin now, and then the setting is restored. That of the caller may be another
+            # one, on a thread of a pool.
             remembered, ready = _on_new_thread(torch.get_num_threads), threading.Barrier(size)
             pool = ThreadPoolExecutor(size, "elmokit", _begin, (size if kind == "work" else None,))
             wait([pool.submit(ready.wait) for _ in range(size)])
@@ -62,7 +72,9 @@ def thread_pool(kind: str, size: int) -> ThreadPoolExecutor:
 
 
 def _after_fork() -> None:
-    """A forked child has none of the pools' threads, nor OpenMP's. If elmokit was used, PyTorch computes with one."""
+    """A forked child has none of the pools' threads, nor OpenMP's. If elmokit was used, PyTorch
+    computes with one.
+    """
     global _pools_lock
     _pools_lock = threading.Lock()
     if _pools:
@@ -81,7 +93,9 @@ def num_threads() -> int:
 
 @contextmanager
 def limited_threads(number: int, group: str) -> Iterator[None]:
-    """Let work that this thread starts use that many threads, those of a group, within the `with` block."""
+    """Let work that this thread starts use that many threads, those of a group, within the `with`
+    block.
+    """
     before = _of_thread.threads, _of_thread.group
     _of_thread.threads, _of_thread.group = number, group
     try:
@@ -93,13 +107,19 @@ def limited_threads(number: int, group: str) -> Iterator[None]:
 def _in_the_same_mode(
     task: Callable[[], Result], threads: int, records_gradients: bool = False
 ) -> Callable[[], Result]:
-    """The task, to run with the caller's modes of PyTorch (except for gradients) and this number of threads."""
+    """The task, to run with the caller's modes of PyTorch (except for gradients) and this number of
+    threads.
+    """
     group, inference = _of_thread.group, torch.is_inference_mode_enabled()
     autocast = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
     modes = [(device, torch.get_autocast_dtype(device)) for device in autocast]
 
     def run() -> Result:
-        with torch.inference_mode(inference), torch.set_grad_enabled(records_gradients), ExitStack() as stack:
+        with (
+            torch.inference_mode(inference),
+            torch.set_grad_enabled(records_gradients),
+            ExitStack() as stack,
+        ):
             stack.enter_context(limited_threads(threads, group))
             for mode in modes:
                 stack.enter_context(torch.autocast(*mode))
@@ -120,19 +140,24 @@ def _finished(futures: list[Future[Result]]) -> list[Result]:
 
 
 def _is_observed() -> bool:
-    """Whether the caller observes operations on its own thread, as FLOP counters do, or what is saved for gradients, as
-    checkpointing does."""
-    hooks = getattr(getattr(torch._C, "_autograd", None), "_top_saved_tensors_default_hooks", lambda _: None)(False)
+    """Whether the caller observes operations on its own thread, as FLOP counters do, or what is
+    saved for gradients, as checkpointing does.
+    """
+    hooks = getattr(
+        getattr(torch._C, "_autograd", None), "_top_saved_tensors_default_hooks", lambda _: None
+    )(False)
     return hooks is not None or any(
-        getattr(torch._C, f"_len_torch_{kind}_stack", lambda: 0)() for kind in ("dispatch", "function")
+        getattr(torch._C, f"_len_torch_{kind}_stack", lambda: 0)()
+        for kind in ("dispatch", "function")
     )
 
 
 def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = CPU) -> list[Result]:
-    """Run tasks without gradients, on several threads if this one may use several, and return their results in order.
+    """Run tasks without gradients, on several threads if this one may use several, and return their
+    results in order.
 
-    Each task may use its share of the threads for loops of its own. For another device than the CPU, and where the
-    caller observes operations, the tasks run one after another on this thread.
+    Each task may use its share of the threads for loops of its own. For another device than the
+    CPU, and where the caller observes operations, the tasks run one after another on this thread.
     """
     threads = num_threads() if device.type == "cpu" else 1
     if threads < 2 or len(tasks) < 2 or _is_observed():
@@ -146,10 +171,13 @@ def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = C
     try:
         results = [own[0]()]
         for future, task in zip(others, own[1:], strict=True):
-            # Run here each task that no other thread has begun: threads that wait for each other would wait forever.
+            # Run here each task that no other thread has begun: threads that wait for each other
+            # would wait forever.
             results.append(task() if future.cancel() else future.result())
     except BaseException:
-        wait([future for future in others if not future.cancel()])  # they may write to the same arrays
+        wait(
+            [future for future in others if not future.cancel()]
+        )  # they may write to the same arrays
         raise
     return results
 
@@ -164,11 +192,13 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def run_on_streams(tasks: Sequence[partial[Result]], device: torch.device) -> list[Result]:
-    """Run tasks side by side on a CUDA device: the first on the caller's stream, each other one on a stream of its own.
+    """Run tasks side by side on a CUDA device: the first on the caller's stream, each other one on
+    a stream of its own.
 
-    The caller's thread issues all of them, and records gradients if it does so: PyTorch runs a backward pass on the
-    streams of the forward pass. What is shared between streams is their arguments and their results, which are
-    recorded: memory is given to another tensor only when all streams are through with it.
+    The caller's thread issues all of them, and records gradients if it does so: PyTorch runs a
+    backward pass on the streams of the forward pass. What is shared between streams is their
+    arguments and their results, which are recorded: memory is given to another tensor only when all
+    streams are through with it.
     """
     caller = torch.cuda.current_stream(device)
     streams = [caller, *(_side_stream(device, number) for number in range(1, len(tasks)))]
@@ -195,20 +225,28 @@ def _side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
 def run_on_own_thread(task: Callable[[], Result], device: torch.device = CPU) -> Result:
     """Run a task on a thread of the pool, all of whose threads it may use, and return its result.
 
-    The task records gradients if the caller does. It runs on the caller's thread where that observes operations.
+    The task records gradients if the caller does. It runs on the caller's thread where that
+    observes operations.
 
-    PyTorch's own operations are single-threaded in the pool. On the caller's thread each would wait, busily, until
-    OpenMP's other threads have done their share: if another process has one of the cores, for a whole time slice.
+    PyTorch's own operations are single-threaded in the pool. On the caller's thread each would
+    wait, busily, until OpenMP's other threads have done their share: if another process has one of
+    the cores, for a whole time slice.
     """
-    if device.type != "cpu" or num_threads() < 2 or _of_thread.pool_size is not None or _is_observed():
+    if (
+        device.type != "cpu"
+        or num_threads() < 2
+        or _of_thread.pool_size is not None
+        or _is_observed()
+    ):
         return task()
     own = _in_the_same_mode(task, num_threads(), torch.is_grad_enabled())
     return _finished([thread_pool("work", num_threads()).submit(own)])[0]
 
 
 def parallel_for(work: Callable[[int], None], chunks: int) -> None:
-    """Call work(0), ..., work(chunks - 1), in any order, without gradients. A thread takes the next chunk when it is
-    free."""
+    """Call work(0), ..., work(chunks - 1), in any order, without gradients. A thread takes the next
+    chunk when it is free.
+    """
     numbers = iter(range(chunks))
 
     def run() -> None:
@@ -218,22 +256,35 @@ def parallel_for(work: Callable[[int], None], chunks: int) -> None:
     run_side_by_side([run] * min(chunks, num_threads()))
 
 
-def parallel_rows(work: Callable[[slice], None], rows: int, size: int, device: torch.device = CPU) -> None:
-    """Call work(slice) for slices of `size` rows, as `parallel_for` does; off the CPU one slice has all of them."""
+def parallel_rows(
+    work: Callable[[slice], None], rows: int, size: int, device: torch.device = CPU
+) -> None:
+    """Call work(slice) for slices of `size` rows, as `parallel_for` does; off the CPU one slice has
+    all of them.
+    """
     size = size if device.type == "cpu" else max(rows, 1)
-    parallel_for(lambda number: work(slice(number * size, min((number + 1) * size, rows))), max(1, -(-rows // size)))
+    parallel_for(
+        lambda number: work(slice(number * size, min((number + 1) * size, rows))),
+        max(1, -(-rows // size)),
+    )
 
 
 def run_ahead(task: Callable[[], Result]) -> Future[Result]:
-    """Begin a task, such as preparing the next batch, on a thread beside the caller's; one such task runs at a time."""
+    """Begin a task, such as preparing the next batch, on a thread beside the caller's; one such
+    task runs at a time.
+    """
     return thread_pool("items", 1).submit(_in_the_same_mode(task, 1))
 
 
-def overlapped(process: Callable[[Item], Result], items: Iterable[Item], ahead: int) -> Generator[Result, None, None]:
-    """Yield process(item) for each item, in order; `ahead` of them run at a time, each on a thread of its own.
+def overlapped(
+    process: Callable[[Item], Result], items: Iterable[Item], ahead: int
+) -> Generator[Result, None, None]:
+    """Yield process(item) for each item, in order; `ahead` of them run at a time, each on a thread
+    of its own.
 
-    So no core waits for the last rows of an item, nor a GPU for the CPU. Items are taken as they are needed. If the
-    caller stops early, items that have not begun are cancelled, and the others are waited for.
+    So no core waits for the last rows of an item, nor a GPU for the CPU. Items are taken as they
+    are needed. If the caller stops early, items that have not begun are cancelled, and the others
+    are waited for.
     """
     if ahead < 2:
         yield from map(process, items)

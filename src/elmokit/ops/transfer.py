@@ -1,4 +1,6 @@
-"""Copies between main memory and a GPU: through pinned memory, so that the caller waits only for results."""
+"""Copies between main memory and a GPU: through pinned memory, so that the caller waits only for
+results.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,22 @@ ALIGNMENT = 16  # bytes
 
 
 def upload(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Tensors on a device, copied there at once while the caller goes on; on the CPU the tensors themselves."""
+    """Tensors on a device, copied there at once while the caller goes on; on the CPU the tensors
+    themselves.
+    """
     if device.type == "cpu":
         return list(tensors)
     sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors]
     # PyTorch does not reuse pinned memory before the copy from it has ended.
-    buffer = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu", pin_memory=device.type == "cuda")
+    buffer = torch.empty(
+        sum(sizes), dtype=torch.uint8, device="cpu", pin_memory=device.type == "cuda"
+    )
 
     def views(whole: Tensor) -> list[Tensor]:
         parts = zip(whole.split(sizes), tensors, strict=True)
-        return [part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape) for part, tensor in parts]
+        return [
+            part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape) for part, tensor in parts
+        ]
 
     for view, tensor in zip(views(buffer), tensors, strict=True):
         view.copy_(tensor)
@@ -28,7 +36,9 @@ def upload(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
 
 def download(tensor: Tensor) -> Tensor:
-    """A copy of a tensor in main memory, or the tensor itself if it is there; waits for what computes it."""
+    """A copy of a tensor in main memory, or the tensor itself if it is there; waits for what
+    computes it.
+    """
     if tensor.device.type != "cuda":
         return tensor.cpu()
     copied = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)

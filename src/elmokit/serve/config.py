@@ -18,39 +18,56 @@ class ServeConfig:
     name: str | None = None
     """Name of the model in requests and answers (default: that of its directory)."""
     corpus: Path | None = None
-    """Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit prepare`, in which uses of
-    words are searched (default: for an English model a small corpus that comes with elmokit; for others none, so that
-    requests must contain the sentences)."""
+    """Text (plain, .gz or .zst), one sentence per line, or a directory written by `elmokit
+    prepare`, in which uses of words are searched (default: for an English model a small corpus that
+    comes with elmokit; for others none, so that requests must contain the sentences).
+    """
     tokenize: bool = True
-    """The corpus is raw text: split it with the model's tokenizer. With --no-tokenize it is tokenized already, with
-    spaces between words; the output of `elmokit prepare` is recognized as such."""
+    """The corpus is raw text: split it with the model's tokenizer. With --no-tokenize it is
+    tokenized already, with spaces between words; the output of `elmokit prepare` is recognized as
+    such.
+    """
     task_model: Path | None = None
     """Directory written by `elmokit fit`, for /predict (default: none)."""
     api_key: str | None = None
-    """Key that requests must send as a bearer token (default: the value of the environment variable ELMOKIT_API_KEY,
-    or none). The page, /docs, /health and /ready need no key."""
+    """Key that requests must send as a bearer token (default: the value of the environment variable
+    ELMOKIT_API_KEY, or none). The page, /docs, /health and /ready need no key.
+    """
     cors: tuple[str, ...] = ()
-    """Origins of web pages on other sites that may use the server, such as https://example.org, or * for all (default:
-    none)."""
+    """Origins of web pages on other sites that may use the server, such as https://example.org, or
+    * for all (default: none).
+    """
     max_words: Count = 16_384
-    """Maximum number of words in a request, counting one more for each text, or 8 times as many where a text gets one
-    vector, but no more in a single text; larger requests are refused with status 413."""
+    """Maximum number of words in a request, counting one more for each text, or 8 times as many
+    where a text gets one vector, but no more in a single text; larger requests are refused with
+    status 413.
+    """
     queue_words: Count = 65_536
-    """Number of words, counted likewise, that wait to be embedded, from which on requests are refused with status 429;
-    of a request that is larger than a batch, the words of its next batch count."""
+    """Number of words, counted likewise, that wait to be embedded, from which on requests are
+    refused with status 429; of a request that is larger than a batch, the words of its next batch
+    count.
+    """
     batch_words: Count = 4_096
-    """Words, counted likewise, that are embedded together; larger requests are embedded in turn with others."""
+    """Words, counted likewise, that are embedded together; larger requests are embedded in turn
+    with others.
+    """
     max_jobs: Count = 32
-    """Maximum number of requests that wait or run, not counting requests for vectors. The same limit holds separately
-    for requests whose long texts are being split into words. Further requests are refused with status 429."""
+    """Maximum number of requests that wait or run, not counting requests for vectors. The same
+    limit holds separately for requests whose long texts are being split into words. Further
+    requests are refused with status 429.
+    """
     max_body: Count = 2 << 20
     """Maximum size of a request's body in bytes; larger ones are refused with status 413."""
     timeout: Positive = 60.0
-    """Time limit in seconds for each of four steps: receiving the body (else status 408); splitting its text into words
-    (else 503); computing the result (else 503), longer for more than `max_words` words; sending one chunk of the answer
-    (else the connection is closed). The answer as a whole has no limit."""
+    """Time limit in seconds for each of four steps: receiving the body (else status 408); splitting
+    its text into words (else 503); computing the result (else 503), longer for more than
+    `max_words` words; sending one chunk of the answer (else the connection is closed). The answer
+    as a whole has no limit.
+    """
 
     def __post_init__(self) -> None:
         check(self)
-        if self.api_key is not None and not (self.api_key and self.api_key.isascii() and self.api_key.isprintable()):
+        if self.api_key is not None and not (
+            self.api_key and self.api_key.isascii() and self.api_key.isprintable()
+        ):
             raise ValueError("the API key must consist of printable ASCII characters")

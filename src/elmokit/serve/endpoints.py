@@ -1,4 +1,6 @@
-"""The endpoints that take texts: vectors, words in context, the language model, and a task model."""
+"""The endpoints that take texts: vectors, words in context, the language model, and a task
+model.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,13 @@ from elmokit.serve.service import KEY, JsonRoute, ServiceRequest, Words
 from elmokit.text.tokenizer import token_offsets
 
 router = APIRouter(route_class=JsonRoute, dependencies=[KEY])
-WORDS_BETWEEN_CHECKS = 1_024  # scored, some seconds at most, before a job whose client has gone can end
+WORDS_BETWEEN_CHECKS = (
+    1_024  # scored, some seconds at most, before a job whose client has gone can end
+)
 OF_UNIT_LENGTH = Pooling("mean", normalize=True)
-NUMBERS_INLINE = 1 << 16  # converted to JSON before other requests get their turn: some milliseconds
+NUMBERS_INLINE = (
+    1 << 16
+)  # converted to JSON before other requests get their turn: some milliseconds
 CHUNK_BYTES = 1 << 19
 
 
@@ -50,7 +56,9 @@ def _json_list(items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
     yield b"]"
 
 
-def _response(parts: Iterable[bytes], vectors: list[np.ndarray], request: ServiceRequest) -> Response:
+def _response(
+    parts: Iterable[bytes], vectors: list[np.ndarray], request: ServiceRequest
+) -> Response:
     """Vectors as JSON; if they are many, other requests get their turn between chunks."""
     if sum(vector.size for vector in vectors) <= NUMBERS_INLINE:
         return Response(b"".join(parts), headers=_headers(request), media_type="application/json")
@@ -68,7 +76,7 @@ def _response(parts: Iterable[bytes], vectors: list[np.ndarray], request: Servic
     return StreamingResponse(chunks(), headers=_headers(request), media_type="application/json")
 
 
-# --- OpenAI ----------------------------------------------------------------------------------------------------------
+# --- OpenAI ---------------------------------------------------------------------------------------
 
 
 @router.post("/v1/embeddings", response_model=schemas.EmbeddingsAnswer)
@@ -79,7 +87,11 @@ async def embeddings(request: ServiceRequest, body: schemas.EmbeddingsRequest) -
     sentences, vectors = await request.embed(body.input, "mix", OF_UNIT_LENGTH, body.dimensions)
     encode = _base64 if body.encoding_format == "base64" else np.ndarray.tolist
     words = sum(map(len, sentences))
-    head = {"object": "list", "model": service.name, "usage": {"prompt_tokens": words, "total_tokens": words}}
+    head = {
+        "object": "list",
+        "model": service.name,
+        "usage": {"prompt_tokens": words, "total_tokens": words},
+    }
     data = _json_list(
         [to_json({"object": "embedding", "index": index, "embedding": encode(vector)})]
         for index, vector in enumerate(vectors)
@@ -92,10 +104,12 @@ def _base64(vector: np.ndarray) -> str:
     return base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode()
 
 
-# --- text-embeddings-inference ---------------------------------------------------------------------------------------
+# --- text-embeddings-inference --------------------------------------------------------------------
 
 
-@router.post("/", include_in_schema=False)  # where that server's clients send texts if they are given only its address
+@router.post(
+    "/", include_in_schema=False
+)  # where that server's clients send texts if they are given only its address
 @router.post("/embed", response_model=list[schemas.Vector])
 async def embed(request: ServiceRequest, body: schemas.EmbedRequest) -> Any:
     """A vector for each text: a list of lists of numbers."""
@@ -107,15 +121,25 @@ async def embed(request: ServiceRequest, body: schemas.EmbedRequest) -> Any:
 @router.post(
     "/embed_all",
     response_model=list[list[schemas.Vector]] | list[list[list[schemas.Vector]]],
-    responses={200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}},
+    responses={
+        200: {
+            "content": {
+                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
+            }
+        }
+    },
 )
 async def embed_all(request: ServiceRequest, body: schemas.EmbedAllRequest) -> Any:
-    """A vector for each word of each text; in safetensors for clients that accept application/octet-stream."""
+    """A vector for each word of each text; in safetensors for clients that accept
+    application/octet-stream.
+    """
     sentences, vectors = await request.embed(body.inputs, body.layers)
     if body.layers == "all":
         vectors = [np.moveaxis(of_text, 0, 1) for of_text in vectors]
     if "application/octet-stream" not in request.headers.get("accept", ""):
-        texts = (_json_list([to_json(of_word.tolist())] for of_word in of_text) for of_text in vectors)
+        texts = (
+            _json_list([to_json(of_word.tolist())] for of_word in of_text) for of_text in vectors
+        )
         return _response(_json_list(texts), vectors, request)
     arrays = {str(number): np.ascontiguousarray(array) for number, array in enumerate(vectors)}
     content = to_safetensors(arrays, {"tokens": to_json(sentences).decode()})
@@ -124,7 +148,9 @@ async def embed_all(request: ServiceRequest, body: schemas.EmbedAllRequest) -> A
 
 @router.post("/similarity", response_model=list[float])
 async def similarity(request: ServiceRequest, body: schemas.SimilarityRequest) -> Any:
-    """The cosine similarity of one sentence's vector and that of each other sentence: a list of numbers."""
+    """The cosine similarity of one sentence's vector and that of each other sentence: a list of
+    numbers.
+    """
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
     _, (source, *others) = await request.embed(texts, "mix", OF_UNIT_LENGTH)
     return [float(np.clip(vector @ source, -1, 1)) for vector in others]  # rounding may exceed 1
@@ -134,8 +160,9 @@ async def similarity(request: ServiceRequest, body: schemas.SimilarityRequest) -
 async def tokenize(request: ServiceRequest, body: schemas.TokenizeRequest) -> Any:
     """The words of each text, where they are in it, and whether the language model knows them.
 
-    `id` is a word's id in the vocabulary (that of <UNK> for unknown words), or null without a vocabulary. `start` and
-    `stop` count characters; they are null for a word that does not occur unchanged in the text.
+    `id` is a word's id in the vocabulary (that of <UNK> for unknown words), or null without a
+    vocabulary. `start` and `stop` count characters; they are null for a word that does not occur
+    unchanged in the text.
     """
     vocab = request.service.embedder.model.vocab
 
@@ -144,13 +171,15 @@ async def tokenize(request: ServiceRequest, body: schemas.TokenizeRequest) -> An
         ids = [None] * len(words) if vocab is None else vocab.ids(words).tolist()
         return [
             {"id": number, "text": word, "special": False, "start": start, "stop": stop}
-            for word, number, (start, stop) in zip(words, ids, (place or (None, None) for place in places), strict=True)
+            for word, number, (start, stop) in zip(
+                words, ids, (place or (None, None) for place in places), strict=True
+            )
         ]
 
     return await request.map_texts(tokens, body.inputs, await request.words_of(body.inputs))
 
 
-# --- Words in context ------------------------------------------------------------------------------------------------
+# --- Words in context -----------------------------------------------------------------------------
 
 
 @router.post("/compare", response_model=schemas.CompareAnswer)
@@ -159,20 +188,33 @@ async def compare(request: ServiceRequest, body: schemas.CompareRequest) -> Any:
     sentences = await request.words_of(body.sentences)
 
     def compare_all(job: Job) -> Any:
-        if len(uses_in_each(body.word, sentences)) > MAX_COUNT:  # the number of similarities grows quadratically
-            raise ValueError(f"there are more than {MAX_COUNT} uses of {body.word!r} to compare: send fewer sentences")
+        if (
+            len(uses_in_each(body.word, sentences)) > MAX_COUNT
+        ):  # the number of similarities grows quadratically
+            raise ValueError(
+                f"there are more than {MAX_COUNT} uses of {body.word!r} to compare: send fewer "
+                f"sentences"
+            )
         return compare_uses(body.word, sentences, request.service.embedder, "all")
 
     comparison = await request.run(compare_all)
-    layers = [{"name": name, "similarities": matrix.tolist()} for name, matrix in comparison.similarities.items()]
+    layers = [
+        {"name": name, "similarities": matrix.tolist()}
+        for name, matrix in comparison.similarities.items()
+    ]
     return {"word": body.word, "uses": as_json(comparison.uses), "layers": layers}
 
 
 @router.post("/neighbors", response_model=schemas.NeighborsAnswer)
 async def neighbors(request: ServiceRequest, body: schemas.NeighborsRequest) -> Any:
-    """The uses of a word, in given sentences or the server's corpus, nearest to its first use in a sentence."""
+    """The uses of a word, in given sentences or the server's corpus, nearest to its first use in a
+    sentence.
+    """
     (sentence,) = await request.words_of([body.sentence])
-    sentences, embedder = body.sentences and await request.words_of(body.sentences), request.service.embedder
+    sentences, embedder = (
+        body.sentences and await request.words_of(body.sentences),
+        request.service.embedder,
+    )
 
     def search(job: Job) -> Any:
         query = uses_in_each(body.word, [sentence])[0]
@@ -183,16 +225,26 @@ async def neighbors(request: ServiceRequest, body: schemas.NeighborsRequest) -> 
         def vectors_of(uses: Sequence[Use]) -> np.ndarray:
             return np.einsum("nld,l->nd", found.vectors_of(uses), weights)
 
-        return nearest_uses(query, by_sentence, embedder, body.layers, SearchConfig(body.count), vectors_of)
+        return nearest_uses(
+            query, by_sentence, embedder, body.layers, SearchConfig(body.count), vectors_of
+        )
 
-    result = await request.run(search, is_long=sentences is None and body.word not in request.service.corpus_uses)
+    result = await request.run(
+        search, is_long=sentences is None and body.word not in request.service.corpus_uses
+    )
     nearest = [{"similarity": similarity, **use.to_json()} for similarity, use in result.nearest]
-    return {"query": result.query.to_json(), "neighbors": nearest, "sentences_searched": result.sentences_searched}
+    return {
+        "query": result.query.to_json(),
+        "neighbors": nearest,
+        "sentences_searched": result.sentences_searched,
+    }
 
 
 @router.post("/senses", response_model=schemas.SensesAnswer)
 async def senses(request: ServiceRequest, body: schemas.SensesRequest) -> Any:
-    """A map of the uses of a word, or of two, in given sentences or the corpus, for each layer; and their clusters."""
+    """A map of the uses of a word, or of two, in given sentences or the corpus, for each layer; and
+    their clusters.
+    """
     service = request.service
     sentences = body.sentences and await request.words_of(body.sentences)
     words = list(dict.fromkeys(filter(None, [body.word, body.second_word])))
@@ -203,32 +255,60 @@ async def senses(request: ServiceRequest, body: schemas.SensesRequest) -> Any:
         samples = [sample_uses(of_word.uses, config.max_uses, config.seed)[0] for of_word in found]
         for word, sample in zip(words, samples, strict=True):
             if len(sample) < 3:
-                raise ValueError(f"a map needs 3 distinct uses of {word!r}, and there are {len(sample)}")
-        vectors = np.concatenate([of_word.vectors_of(sample) for of_word, sample in zip(found, samples, strict=True)])
+                raise ValueError(
+                    f"a map needs 3 distinct uses of {word!r}, and there are {len(sample)}"
+                )
+        vectors = np.concatenate(
+            [of_word.vectors_of(sample) for of_word, sample in zip(found, samples, strict=True)]
+        )
         count = sum(of_word.count for of_word in found)
-        options = {"uses_in_corpus": count, "fingerprint": service.fingerprint, "check": job.check, "vectors": vectors}
+        options = {
+            "uses_in_corpus": count,
+            "fingerprint": service.fingerprint,
+            "check": job.check,
+            "vectors": vectors,
+        }
         uses = list(chain.from_iterable(samples))
-        return map_uses(" + ".join(words), uses, service.embedder, body.layers, config, **options).to_json()
+        return map_uses(
+            " + ".join(words), uses, service.embedder, body.layers, config, **options
+        ).to_json()
 
-    return await request.run(draw, is_long=sentences is None and not set(words) <= service.corpus_uses.keys())
+    return await request.run(
+        draw, is_long=sentences is None and not set(words) <= service.corpus_uses.keys()
+    )
 
 
-# --- The language model ----------------------------------------------------------------------------------------------
+# --- The language model ---------------------------------------------------------------------------
 
 
 @router.post("/score", response_model=list[schemas.ScoreAnswer])
 async def score(request: ServiceRequest, body: schemas.ScoreRequest) -> Any:
-    """The log-probability of every word, from the words before it and from those after it, or from all others."""
+    """The log-probability of every word, from the words before it and from those after it, or from
+    all others.
+    """
     model = request.service.language_model
     sentences = await request.words_of(body.inputs)
-    options = {"state": model.single_sentence_state, "batch_size": 1, "batch_words": WORDS_BETWEEN_CHECKS}
-    results = await request.run(lambda job: list(scoring.scores(model, sentences, check=job.check, **options)))
+    options = {
+        "state": model.single_sentence_state,
+        "batch_size": 1,
+        "batch_words": WORDS_BETWEEN_CHECKS,
+    }
+    results = await request.run(
+        lambda job: list(scoring.scores(model, sentences, check=job.check, **options))
+    )
     return list(map(_score, results))
 
 
 def _score(result: scoring.Score) -> dict[str, Any]:
-    values = scoring.perplexity_fields(result) | {name: p.tolist() for name, p in result.log_probabilities.items()}
-    return {"words": list(result.words), **values, "unknown": result.unknown, "truncated": result.truncated}
+    values = scoring.perplexity_fields(result) | {
+        name: p.tolist() for name, p in result.log_probabilities.items()
+    }
+    return {
+        "words": list(result.words),
+        **values,
+        "unknown": result.unknown,
+        "truncated": result.truncated,
+    }
 
 
 @router.post("/substitutes", response_model=list[schemas.SubstitutesAnswer])
@@ -241,7 +321,9 @@ async def substitutes(request: ServiceRequest, body: schemas.SubstitutesRequest)
         raise invalid_request(f"positions: name at most {MAX_COUNT} words of a long sentence")
     options = {"top": body.top, "direction": body.direction, "state": model.single_sentence_state}
     options |= {"positions": positions}
-    results = await request.run(lambda job: candidates.substitutes(words, model, check=job.check, **options))
+    results = await request.run(
+        lambda job: candidates.substitutes(words, model, check=job.check, **options)
+    )
     return [
         {"word": words[position], "position": position, "candidates": of_word.candidates}
         for position, of_word in zip(positions, results, strict=True)
@@ -254,23 +336,31 @@ async def next_words(request: ServiceRequest, body: schemas.NextWordsRequest) ->
     model = request.service.language_model
     (words,) = await request.words_of([body.sentence])
     options = {"top": body.top, "direction": body.direction, "state": model.single_sentence_state}
-    results = await request.run(lambda job: candidates.next_words(words, model, check=job.check, **options))
+    results = await request.run(
+        lambda job: candidates.next_words(words, model, check=job.check, **options)
+    )
     return {"words": list(words), "candidates": results.candidates}
 
 
-# --- A task ----------------------------------------------------------------------------------------------------------
+# --- A task ---------------------------------------------------------------------------------------
 
 
 @router.post("/predict", response_model=list[dict[str, Any]])
 async def predict(request: ServiceRequest, body: schemas.PredictRequest) -> Any:
-    """The task model's answer to each input; for one string the labels or spans in it, as Hugging Face has them."""
+    """The task model's answer to each input; for one string the labels or spans in it, as Hugging
+    Face has them.
+    """
     if (model := request.service.task_model) is None:
-        raise RequestError(404, "not_found", "this server has no task model: start it with --task-model")
+        raise RequestError(
+            404, "not_found", "this server has no task model: start it with --task-model"
+        )
     inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
 
     def predict_all(job: Job) -> list[Any]:
         examples = [model.example(text) for text in job.while_wanted(inputs)]
-        request.service.check_words(words for example in examples for words in model.task.sentences(example))
+        request.service.check_words(
+            words for example in examples for words in model.task.sentences(example)
+        )
         return list(map(model.task.to_json, model.predict_examples(job.while_wanted(examples))))
 
     answers = await request.run(predict_all)
@@ -278,14 +368,21 @@ async def predict(request: ServiceRequest, body: schemas.PredictRequest) -> Any:
 
 
 def labels_of(text: str, answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """An answer in the form of Hugging Face's text classification, with all labels, or of its token classification."""
+    """An answer in the form of Hugging Face's text classification, with all labels, or of its token
+    classification.
+    """
     if isinstance(scores := answer.get("scores"), dict):
         ranked = sorted(scores.items(), key=lambda item: -item[1])
         return [{"label": label, "score": score} for label, score in ranked]
     if "tags" not in answer:
         return [answer]
-    words = zip(answer["tags"], answer["scores"], strict=True)  # each is a span where tags mark none
-    tagged = [{"start": n, "end": n + 1, "type": tag, "score": score} for n, (tag, score) in enumerate(words)]
+    words = zip(
+        answer["tags"], answer["scores"], strict=True
+    )  # each is a span where tags mark none
+    tagged = [
+        {"start": n, "end": n + 1, "type": tag, "score": score}
+        for n, (tag, score) in enumerate(words)
+    ]
     places = [place or (None, None) for place in token_offsets(text, answer["words"])]
     return [
         {

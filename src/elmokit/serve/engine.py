@@ -1,7 +1,9 @@
-"""What computes: a thread that embeds requests of many clients in batches, and threads for other jobs.
+"""What computes: a thread that embeds requests of many clients in batches, and threads for other
+jobs.
 
-The engine's queue is bounded in words, which is what the time of a batch depends on. A batch takes whatever has come in
-while the one before it was computed, so that batches grow with the load and a lone request never waits for others.
+The engine's queue is bounded in words, which is what the time of a batch depends on. A batch takes
+whatever has come in while the one before it was computed, so that batches grow with the load and a
+lone request never waits for others.
 """
 
 from __future__ import annotations
@@ -29,12 +31,14 @@ from elmokit.settings import StatePolicy
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
-Output = tuple[str | int, Pooling | None]  # of which layers; for each word or, with a pooling, for each sentence
+Output = tuple[
+    str | int, Pooling | None
+]  # of which layers; for each word or, with a pooling, for each sentence
 
 LARGE_FACTOR = 4
 RETRY_AFTER = "2"  # seconds, about the time to answer half of a full queue
-# Seconds between returns of freed memory to the system. Batches of all sizes leave gaps that malloc keeps: a hundred
-# megabytes after a few hundred batches of en-small.
+# Seconds between returns of freed memory to the system. Batches of all sizes leave gaps that malloc
+# keeps: a hundred megabytes after a few hundred batches of en-small.
 SECONDS_TO_RELEASE = 10.0
 
 
@@ -44,17 +48,21 @@ def overloaded() -> RequestError:
     return RequestError(429, "overloaded", message, {"retry-after": RETRY_AFTER})
 
 
-# --- Vectors ---------------------------------------------------------------------------------------------------------
+# --- Vectors --------------------------------------------------------------------------------------
 
 
 def cost(sentences: Iterable[Sequence[str]]) -> int:
-    """The number of words of sentences, plus one for each sentence, so that empty ones are not free."""
+    """The number of words of sentences, plus one for each sentence, so that empty ones are not
+    free.
+    """
     return sum(len(sentence) + 1 for sentence in sentences)
 
 
 @dataclass(eq=False)
 class Waiting:
-    """A request in the queue in parts, each at most a batch; and the future of its vectors, one for each sentence."""
+    """A request in the queue in parts, each at most a batch; and the future of its vectors, one for
+    each sentence.
+    """
 
     parts: deque[list[Sequence[str]]]
     count: int  # of its sentences
@@ -67,25 +75,32 @@ Part = tuple[Waiting, list[Sequence[str]]]
 
 
 class Engine:
-    """A thread that embeds what is submitted to it, in batches. All methods are for the thread of the event loop.
+    """A thread that embeds what is submitted to it, in batches. All methods are for the thread of
+    the event loop.
 
     Args:
         embedder: The model. Results do not depend on the other requests in a batch.
-        queue_words: Requests are refused while those that wait have so many words in their next parts, and large ones
-            while there are `LARGE_FACTOR` times as many in all parts.
-        batch_words: About the maximum `cost` of a batch. A larger request is embedded in parts, one after each turn of
-            the others.
+        queue_words: Requests are refused while those that wait have so many words in their next
+            parts, and large ones while there are `LARGE_FACTOR` times as many in all parts.
+        batch_words: About the maximum `cost` of a batch. A larger request is embedded in parts, one
+            after each turn of the others.
         observe: Called with the `cost` of each batch.
     """
 
     def __init__(
-        self, embedder: Embedder, queue_words: int, batch_words: int, observe: Callable[[int], object]
+        self,
+        embedder: Embedder,
+        queue_words: int,
+        batch_words: int,
+        observe: Callable[[int], object],
     ) -> None:
         self._embedder, self._observe = embedder, observe
         self._state: StatePolicy = embedder.model.single_sentence_state
         self._queue_words, self._batch_words = queue_words, batch_words
         self._waiting: deque[Waiting] = deque()  # in the order of arrival
-        self.words_waiting = self.words_ahead = 0  # `cost` of the queue, and of the parts before a new request's turn
+        self.words_waiting = self.words_ahead = (
+            0  # `cost` of the queue, and of the parts before a new request's turn
+        )
         self._changed = threading.Condition()
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name="elmokit-engine", daemon=True)
@@ -96,7 +111,9 @@ class Engine:
         """Whether every request is refused."""
         return self.words_ahead >= self._queue_words
 
-    def submit(self, sentences: list[Sequence[str]], output: Output) -> asyncio.Future[list[np.ndarray]]:
+    def submit(
+        self, sentences: list[Sequence[str]], output: Output
+    ) -> asyncio.Future[list[np.ndarray]]:
         """Queue sentences to be embedded.
 
         Args:
@@ -104,14 +121,16 @@ class Engine:
             output: The vectors to compute.
 
         Returns:
-            A future of an array for each sentence: (2D,) with a pooling, else (T, 2D), or (L+1, T, 2D) for all layers.
-            If it is cancelled, its turn in the queue is skipped.
+            A future of an array for each sentence: (2D,) with a pooling, else (T, 2D), or (L+1, T,
+            2D) for all layers. If it is cancelled, its turn in the queue is skipped.
 
         Raises:
             RequestError: The queue is full.
         """
         parts = deque(sentence_batches(sentences, self._batch_words))
-        if self.is_full or (len(parts) > 1 and self.words_waiting >= LARGE_FACTOR * self._queue_words):
+        if self.is_full or (
+            len(parts) > 1 and self.words_waiting >= LARGE_FACTOR * self._queue_words
+        ):
             raise overloaded()
         request = Waiting(parts, len(sentences), output, asyncio.get_running_loop().create_future())
         with self._changed:
@@ -129,12 +148,16 @@ class Engine:
         self._thread.join()
 
     def _next_batch(self) -> list[Part]:
-        """Wait for requests, and take the oldest that fit into a batch, at least one part of one."""
+        """Wait for requests, and take the oldest that fit into a batch, at least one part of
+        one.
+        """
         batch: list[Part] = []
         words = 0
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closed)
-            while self._waiting and (not batch or words + cost(self._waiting[0].parts[0]) <= self._batch_words):
+            while self._waiting and (
+                not batch or words + cost(self._waiting[0].parts[0]) <= self._batch_words
+            ):
                 request = self._waiting.popleft()
                 part = request.parts.popleft()
                 self.words_waiting -= cost(part)
@@ -163,7 +186,9 @@ class Engine:
                 released = time.monotonic()
 
     def _answer(self, parts: list[Part]) -> None:
-        """Embed parts of requests for the same output, and resolve futures; an error affects only its own request."""
+        """Embed parts of requests for the same output, and resolve futures; an error affects only
+        its own request.
+        """
         sentences = [sentence for _, part in parts for sentence in part]
         results: list[Any]
         first, _ = parts[0]
@@ -172,7 +197,11 @@ class Engine:
             if pooling is None:
                 vectors = iter(self._embedder.embed(sentences, layers, self._state))
             else:
-                vectors = iter(self._embedder.encode(sentences, pooling.name, pooling.normalize, layers, self._state))
+                vectors = iter(
+                    self._embedder.encode(
+                        sentences, pooling.name, pooling.normalize, layers, self._state
+                    )
+                )
             results = [[next(vectors) for _ in part] for _, part in parts]
         except Exception as error:
             if len(parts) > 1:
@@ -193,11 +222,13 @@ class Engine:
                 if len(request.results) == request.count:
                     request.vectors.set_result(request.results)
 
-        with suppress(RuntimeError):  # the server was stopped by a second signal, and the loop is closed
+        with suppress(
+            RuntimeError
+        ):  # the server was stopped by a second signal, and the loop is closed
             first.vectors.get_loop().call_soon_threadsafe(resolve)
 
 
-# --- Other work ------------------------------------------------------------------------------------------------------
+# --- Other work -----------------------------------------------------------------------------------
 
 
 class Job(threading.Event):
@@ -216,9 +247,11 @@ class Job(threading.Event):
 
 
 class JobQueue:
-    """Threads for work that may take seconds: no request for vectors waits behind it, nor a short job behind long ones.
+    """Threads for work that may take seconds: no request for vectors waits behind it, nor a short
+    job behind long ones.
 
-    A job that begins while there is no other may use all threads for computing; others compute on their own.
+    A job that begins while there is no other may use all threads for computing; others compute on
+    their own.
 
     Args:
         kind: The name of the threads.
@@ -238,8 +271,8 @@ class JobQueue:
             is_long: It waits for other long jobs only.
 
         Returns:
-            A future of its result. Cancelling it removes the job from the queue or, if it runs already, ends it at the
-            next `Job.check`.
+            A future of its result. Cancelling it removes the job from the queue or, if it runs
+            already, ends it at the next `Job.check`.
 
         Raises:
             RequestError: The queue is full.
@@ -248,7 +281,9 @@ class JobQueue:
             raise overloaded()
         job = Job()
         pool = thread_pool(f"{'long' if is_long else 'short'} {self._kind}", self._threads)
-        self.unfinished.add(job)  # before it can begin, so that it does not take itself for the only one
+        self.unfinished.add(
+            job
+        )  # before it can begin, so that it does not take itself for the only one
         submitted = pool.submit(self._run, function, job)
         submitted.add_done_callback(lambda _: self.unfinished.discard(job))
         result = asyncio.wrap_future(submitted)

@@ -1,7 +1,9 @@
-"""Bodies of requests and answers as pydantic models, and errors; the models of answers only describe them.
+"""Bodies of requests and answers as pydantic models, and errors; the models of answers only
+describe them.
 
-Requests of other servers' clients (OpenAI, text-embeddings-inference) may have fields that mean nothing here; they are
-ignored, as by those servers. In elmokit's own requests an unknown field is an error.
+Requests of other servers' clients (OpenAI, text-embeddings-inference) may have fields that mean
+nothing here; they are ignored, as by those servers. In elmokit's own requests an unknown field is
+an error.
 """
 
 from __future__ import annotations
@@ -14,28 +16,36 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-# --- Errors ----------------------------------------------------------------------------------------------------------
+# --- Errors ---------------------------------------------------------------------------------------
 
 TYPES = ("str", "int")  # which pydantic adds to the place of an error, as it does "list[str]"
 CLOSE = {"connection": "close"}  # headers of an error after which the rest of the body is not read
 
 
 class ErrorAnswer(BaseModel):
-    """The body of every error answer, in the format of OpenAI's API: message, type, param and code."""
+    """The body of every error answer, in the format of OpenAI's API: message, type, param and
+    code.
+    """
 
     error: dict[str, str | None]
 
 
 class RequestError(HTTPException):
-    """A request that is answered with an error: an HTTP status, a code for programs, a message, and headers."""
+    """A request that is answered with an error: an HTTP status, a code for programs, a message, and
+    headers.
+    """
 
-    def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, status: int, code: str, message: str, headers: dict[str, str] | None = None
+    ) -> None:
         super().__init__(status, message, headers)
         self.code = code
 
 
 def error_response(error: HTTPException) -> Response:
-    """The answer to a request that is refused, also by the router, whose codes are not_found, method_not_allowed."""
+    """The answer to a request that is refused, also by the router, whose codes are not_found,
+    method_not_allowed.
+    """
     status = error.status_code
     code = getattr(error, "code", HTTPStatus(status).name.lower())
     kind = "invalid_request_error" if status < 500 else "server_error"
@@ -49,10 +59,16 @@ def invalid_request(message: str) -> RequestError:
 
 
 def invalid_body(error: ValidationError) -> RequestError:
-    """The error for a body that is not valid: its first reasons in one line, without the body itself."""
-    reasons: dict[str, str] = {}  # by the place; where there is a choice between types, each has one
+    """The error for a body that is not valid: its first reasons in one line, without the body
+    itself.
+    """
+    reasons: dict[
+        str, str
+    ] = {}  # by the place; where there is a choice between types, each has one
     for detail in error.errors(include_url=False, include_context=False, include_input=False):
-        place = ".".join(str(part) for part in detail["loc"] if part not in TYPES and "[" not in str(part))
+        place = ".".join(
+            str(part) for part in detail["loc"] if part not in TYPES and "[" not in str(part)
+        )
         text = detail["msg"].removeprefix("Value error, ").replace(" after validation", "")
         more = text.removeprefix("Input should be ")
         reasons[place] = f"{reasons[place]} or {more}" if place in reasons else text
@@ -60,33 +76,39 @@ def invalid_body(error: ValidationError) -> RequestError:
     return invalid_request("; ".join(lines[:3]))
 
 
-# --- Texts and numbers -----------------------------------------------------------------------------------------------
+# --- Texts and numbers ----------------------------------------------------------------------------
 
 MAX_TEXTS = 2048  # as in OpenAI's API
 MAX_COUNT = 100  # candidates, neighbors, sentences to compare, positions
 
 
 def _as_list(texts: Any) -> Any:
-    """A text in a list; an error of its own for token ids, which some clients of OpenAI's API send by default."""
+    """A text in a list; an error of its own for token ids, which some clients of OpenAI's API send
+    by default.
+    """
     first = texts
     while isinstance(first, list) and first:
         first = first[0]
     if isinstance(first, int):
         raise ValueError(
-            "token ids mean nothing to this model: send strings, or lists of words (with LangChain, set "
-            "check_embedding_ctx_length=False)"
+            "token ids mean nothing to this model: send strings, or lists of words (with "
+            "LangChain, set check_embedding_ctx_length=False)"
         )
     return [texts] if isinstance(texts, str) else texts
 
 
-Text = str | list[str]  # a string, which is split like the model's training text; or a list of words
+Text = (
+    str | list[str]
+)  # a string, which is split like the model's training text; or a list of words
 Sentences = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
 Texts = Annotated[Sentences, BeforeValidator(_as_list, json_schema_input_type=str | Sentences)]
 Word = Annotated[str, Field(min_length=1, max_length=1000)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
-OneLayer = Literal["mix", "average", "sum", "top"] | StrictInt  # strict: JSON's true does not mean layer 1
+OneLayer = (
+    Literal["mix", "average", "sum", "top"] | StrictInt
+)  # strict: JSON's true does not mean layer 1
 
-# --- OpenAI and text-embeddings-inference ----------------------------------------------------------------------------
+# --- OpenAI and text-embeddings-inference ---------------------------------------------------------
 
 
 class EmbeddingsRequest(BaseModel):
@@ -123,7 +145,9 @@ class SimilarityInputs(BaseModel):
 
 
 class SimilarityRequest(BaseModel):
-    """POST /similarity: the cosine similarity of a sentence's vector and that of each other sentence."""
+    """POST /similarity: the cosine similarity of a sentence's vector and that of each other
+    sentence.
+    """
 
     inputs: SimilarityInputs
 
@@ -134,7 +158,7 @@ class TokenizeRequest(BaseModel):
     inputs: Texts
 
 
-# --- elmokit ---------------------------------------------------------------------------------------------------------
+# --- elmokit --------------------------------------------------------------------------------------
 
 
 class Own(BaseModel):
@@ -195,16 +219,22 @@ class NextWordsRequest(Own):
 
 
 class PredictRequest(Own):
-    """POST /predict: answers of the task model. The inputs are those of its task, for most tasks texts.
+    """POST /predict: answers of the task model. The inputs are those of its task, for most tasks
+    texts.
 
     One string is answered in the form of Hugging Face's clients; their parameters are ignored.
     """
 
-    inputs: str | Annotated[list[str | list[str | StrictInt | list[str]]], Field(min_length=1, max_length=MAX_TEXTS)]
+    inputs: (
+        str
+        | Annotated[
+            list[str | list[str | StrictInt | list[str]]], Field(min_length=1, max_length=MAX_TEXTS)
+        ]
+    )
     parameters: dict[str, Any] | None = None
 
 
-# --- Answers ---------------------------------------------------------------------------------------------------------
+# --- Answers --------------------------------------------------------------------------------------
 
 Vector = list[float]
 
@@ -294,7 +324,9 @@ class Cluster(BaseModel):
 
 
 class SensesAnswer(BaseModel):
-    """The uses, or a sample of them, and their clusters; `planes` has two coordinates of each use for each layer."""
+    """The uses, or a sample of them, and their clusters; `planes` has two coordinates of each use
+    for each layer.
+    """
 
     word: str
     uses: list[MappedUse]
@@ -308,7 +340,9 @@ class SensesAnswer(BaseModel):
 
 
 class ScoreAnswer(BaseModel):
-    """Natural logarithms of probabilities: of the words and a boundary in each direction, or given all other words."""
+    """Natural logarithms of probabilities: of the words and a boundary in each direction, or given
+    all other words.
+    """
 
     words: list[str]
     forward: Vector | None = None

@@ -24,25 +24,37 @@ from elmokit.serve.service import Service
 from elmokit.tasks.fitting.model import load_task_model
 from elmokit.text.tokenizers import TOKENIZER_OF
 
-# Seconds between switches of threads. Those that compute need the interpreter only briefly, but often: with Python's
-# default they would wait 5 ms each time for a busy event loop.
+# Seconds between switches of threads. Those that compute need the interpreter only briefly, but
+# often: with Python's default they would wait 5 ms each time for a busy event loop.
 SWITCH_INTERVAL = 0.0005
-KEEP_ALIVE = 65  # seconds until a connection is closed that is idle again: longer than clients and proxies keep it open
+# seconds until a connection is closed that is idle again: longer than clients and proxies keep it
+# open
+KEEP_ALIVE = 65
 HEAD_SECONDS = 30  # until a connection is closed on which no request has come
-TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: "
+    b"close\r\ncontent-length: 0\r\n\r\n"
+)
 
 
 class Connection(HttpToolsProtocol):
-    """A connection to a client, which is closed if the head of a request is too large, or does not come in time."""
+    """A connection to a client, which is closed if the head of a request is too large, or does not
+    come in time.
+    """
 
     _unparsed = 0  # bytes received since the last head, or part of a body, was complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
-        self.timeout_keep_alive_task = self.loop.call_later(HEAD_SECONDS, self.timeout_keep_alive_handler)
+        self.timeout_keep_alive_task = self.loop.call_later(
+            HEAD_SECONDS, self.timeout_keep_alive_handler
+        )
 
     def data_received(self, data: bytes) -> None:
-        timer, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None  # uvicorn ends it at the first byte
+        timer, self.timeout_keep_alive_task = (
+            self.timeout_keep_alive_task,
+            None,
+        )  # uvicorn ends it at the first byte
         self._unparsed += len(data)
         super().data_received(data)
         if self._unparsed > MAX_HEAD and not self.transport.is_closing():
@@ -63,7 +75,8 @@ class Connection(HttpToolsProtocol):
 
 
 class DrainingServer(uvicorn.Server):
-    """Refuses new work at the first signal, and ends when the last request is answered, or at a second signal.
+    """Refuses new work at the first signal, and ends when the last request is answered, or at a
+    second signal.
 
     Args:
         config: uvicorn's settings.
@@ -78,7 +91,11 @@ class DrainingServer(uvicorn.Server):
         """Accept connections on the one socket in `sockets`, and print its address."""
         await super().startup(sockets)
         host, port = (sockets or [])[0].getsockname()[:2]
-        print(f"elmokit: {self._service.name} at http://{f'[{host}]' if ':' in host else host}:{port}/", flush=True)
+        print(
+            f"elmokit: {self._service.name} at "
+            f"http://{f'[{host}]' if ':' in host else host}:{port}/",
+            flush=True,
+        )
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain at the first signal; stop at the second."""
@@ -87,7 +104,9 @@ class DrainingServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Whether to stop; asked ten times a second."""
-        return await super().on_tick(counter) or (self._service.is_draining and not self._service.in_progress)
+        return await super().on_tick(counter) or (
+            self._service.is_draining and not self._service.in_progress
+        )
 
 
 def serve(
@@ -96,10 +115,11 @@ def serve(
     device: str | None = None,
     dtype: str | None = None,
 ) -> None:
-    """Serve a model until SIGTERM or SIGINT; requests that were accepted by then are answered before this returns.
+    """Serve a model until SIGTERM or SIGINT; requests that were accepted by then are answered
+    before this returns.
 
-    If a job whose client has gone still runs at shutdown, the process is ended by `os._exit`, since the job's thread
-    cannot be stopped.
+    If a job whose client has gone still runs at shutdown, the process is ended by `os._exit`, since
+    the job's thread cannot be stopped.
 
     Args:
         model: As in `elmokit.load`.
@@ -115,22 +135,42 @@ def serve(
     config = config or ServeConfig()
     config = replace(config, api_key=config.api_key or os.environ.get("ELMOKIT_API_KEY") or None)
     if config.api_key is None and allowed_hosts(config.host) is None:
-        warnings.warn(f"anyone who reaches {config.host} may use this server: set a key with --api-key", stacklevel=2)
+        warnings.warn(
+            f"anyone who reaches {config.host} may use this server: set a key with --api-key",
+            stacklevel=2,
+        )
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    with socket.create_server((config.host, config.port), family=family) as listening, warnings.catch_warnings():
+    with (
+        socket.create_server((config.host, config.port), family=family) as listening,
+        warnings.catch_warnings(),
+    ):
         embedder = Embedder(model, device, dtype, softmax=True)
         embedder.embed([["a"]])  # the first sentence takes longer: let it not be a client's
-        is_english = embedder.model.language in (None, "en") and embedder.model.tokenizer == TOKENIZER_OF["en"]
+        is_english = (
+            embedder.model.language in (None, "en")
+            and embedder.model.tokenizer == TOKENIZER_OF["en"]
+        )
         if config.corpus is None and is_english:
             config = replace(config, corpus=BUNDLED_CORPUS, tokenize=True)
-        own_name = DEFAULT_MODEL if model is None else model_of(Path(model).expanduser()).resolve().name
-        task_model = load_task_model(config.task_model, device) if config.task_model is not None else None
+        own_name = (
+            DEFAULT_MODEL if model is None else model_of(Path(model).expanduser()).resolve().name
+        )
+        task_model = (
+            load_task_model(config.task_model, device) if config.task_model is not None else None
+        )
         service = Service(embedder, config, config.name or own_name, task_model)
         settings = uvicorn.Config(
-            create_app(service), log_level="warning", access_log=False, lifespan="off", ws="none", http=Connection,
-            server_header=False, proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=ceil(config.timeout),
-        )  # fmt: skip
+            create_app(service),
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            http=Connection,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=ceil(config.timeout),
+        )
         warnings.simplefilter("ignore", TruncationWarning)  # counted in the metrics
         sys.setswitchinterval(SWITCH_INTERVAL)
         try:

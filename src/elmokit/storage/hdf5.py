@@ -1,9 +1,11 @@
-"""Embeddings in HDF5, written from a complete store: in AllenNLP's layout, or by the names of sentences.
+"""Embeddings in HDF5, written from a complete store: in AllenNLP's layout, or by the names of
+sentences.
 
-AllenNLP's layout has a float32 dataset for each line, named by its number from "0": (L+1, T, 2D) for all layers,
-(T, 2D) for one layer or a mix; and a dataset `sentence_to_index`: one JSON string that maps each sentence, its words
-separated by spaces, to the number of its last line, as a string. To write it, all distinct sentences are held in
-memory. The layout by names has a dataset for each name and nothing else.
+AllenNLP's layout has a float32 dataset for each line, named by its number from "0": (L+1, T, 2D)
+for all layers, (T, 2D) for one layer or a mix; and a dataset `sentence_to_index`: one JSON string
+that maps each sentence, its words separated by spaces, to the number of its last line, as a string.
+To write it, all distinct sentences are held in memory. The layout by names has a dataset for each
+name and nothing else.
 """
 
 from __future__ import annotations
@@ -29,8 +31,11 @@ def write_allennlp_hdf5(store: EmbeddingStore, path: Path) -> None:
         text[0] = json.dumps(line_of)
 
 
-def write_named_hdf5(store: EmbeddingStore, path: Path, lines: Mapping[str, int], pooled: bool = False) -> None:
-    """Write a dataset for each name, atomically, in the number type of the store; "/" in a name makes a group.
+def write_named_hdf5(
+    store: EmbeddingStore, path: Path, lines: Mapping[str, int], pooled: bool = False
+) -> None:
+    """Write a dataset for each name, atomically, in the number type of the store; "/" in a name
+    makes a group.
 
     Args:
         store: A complete store.

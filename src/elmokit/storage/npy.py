@@ -1,4 +1,6 @@
-"""Vectors in NumPy's files, written from a complete store: one a line (.npy), or arrays by name (.npz)."""
+"""Vectors in NumPy's files, written from a complete store: one a line (.npy), or arrays by name
+(.npz).
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,20 @@ from elmokit.storage.store import EmbeddingStore
 
 def write_npy(store: EmbeddingStore, path: Path) -> None:
     """Write (lines, 2D) float32, atomically."""
-    header = {"descr": "<f4", "fortran_order": False, "shape": (len(store), *store.index.vector_shape)}
+    header = {
+        "descr": "<f4",
+        "fortran_order": False,
+        "shape": (len(store), *store.index.vector_shape),
+    }
     with atomic_path(path) as partial, partial.open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, header)
         for line in range(len(store)):
             stream.write(store.vectors(line).astype("<f4").tobytes())
 
 
-def write_npz(store: EmbeddingStore, path: Path, lines: Mapping[str, int], pooled: bool = False) -> None:
+def write_npz(
+    store: EmbeddingStore, path: Path, lines: Mapping[str, int], pooled: bool = False
+) -> None:
     """Write an array for each name, atomically, in the number type of the store.
 
     Args:

@@ -1,4 +1,5 @@
-"""Embeddings as rows of a table, a row for each line, and Parquet files of them (elmokit's extra parquet).
+"""Embeddings as rows of a table, a row for each line, and Parquet files of them (elmokit's extra
+parquet).
 
 tokens     list of strings
 vectors    for each word a list of 2D numbers, or for all layers L+1 such lists; float32 or float16
@@ -24,7 +25,9 @@ ROW_BYTES = 64  # of a row besides its words and vectors
 
 
 def vector_column(vectors: np.ndarray) -> Any:
-    """An Arrow array with a list of fixed size, of one or more levels, for each of the vectors (N, ...)."""
+    """An Arrow array with a list of fixed size, of one or more levels, for each of the vectors (N,
+    ...).
+    """
     arrow = require_pyarrow()
     column: Any = arrow.array(vectors.reshape(-1))
     for width in reversed(vectors.shape[1:]):
@@ -32,7 +35,9 @@ def vector_column(vectors: np.ndarray) -> Any:
     return column
 
 
-def embedding_columns(tokens: Sequence[Sequence[str]], vectors: Sequence[np.ndarray]) -> dict[str, Any]:
+def embedding_columns(
+    tokens: Sequence[Sequence[str]], vectors: Sequence[np.ndarray]
+) -> dict[str, Any]:
     """Arrow arrays of the words of lines and of their vectors.
 
     Args:
@@ -67,7 +72,10 @@ def write_parquet(store: EmbeddingStore, path: str | Path) -> None:
     arrow = require_pyarrow()
     empty = np.zeros((0, *store.index.vector_shape), store.index.dtype)
     schema = arrow.table(embedding_columns([[]], [empty])).schema
-    with atomic_path(path) as partial, arrow.parquet.ParquetWriter(partial, schema, use_dictionary=False) as writer:
+    with (
+        atomic_path(path) as partial,
+        arrow.parquet.ParquetWriter(partial, schema, use_dictionary=False) as writer,
+    ):
         for group in _groups(store):
             columns = embedding_columns(*zip(*group, strict=True))
             writer.write_table(arrow.table(columns, schema=schema))

@@ -1,11 +1,12 @@
-"""A store of embeddings: a directory of index.json and shards called part-NNNNN.safetensors (docs/formats.md).
+"""A store of embeddings: a directory of index.json and shards called part-NNNNN.safetensors
+(docs/formats.md).
 
 Every shard holds the same number of sentences (the last may hold fewer):
 
     vectors        (N, 2D) or (N, L+1, 2D)   float32 or float16, of N words end to end
-    offsets        (S+1,)                    int64, sentence s is the words offsets[s] : offsets[s+1]
+    offsets        (S+1,)                    int64, sentence s is words offsets[s] : offsets[s+1]
     token_bytes    (all bytes,)              uint8, the words in UTF-8, end to end
-    token_offsets  (N+1,)                    int64, word n is the bytes token_offsets[n] : token_offsets[n+1]
+    token_offsets  (N+1,)                    int64, word n is bytes token_offsets[n] : [n+1]
 """
 
 from __future__ import annotations
@@ -31,16 +32,20 @@ INDEX_NAME = "index.json"
 OWN_FILES = re.compile(r"(part|state)-[0-9]+\.safetensors|\.partial-.*")
 
 
-# --- The index ---------------------------------------------------------------------------------------------------
+# --- The index ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreIndex:
-    """The contents of index.json; everything above `num_parts` determines the bytes of the shards."""
+    """The contents of index.json; everything above `num_parts` determines the bytes of the
+    shards.
+    """
 
     model: str  # its fingerprint
     layers: str  # as for Embedder.embed: "mix", "all", "top", ...
-    vector_shape: tuple[Count] | tuple[Count, Count]  # of one word: (2D,), or (L+1, 2D) for all layers
+    vector_shape: (
+        tuple[Count] | tuple[Count, Count]
+    )  # of one word: (2D,), or (L+1, 2D) for all layers
     dtype: StorageDtype = "float32"
     sentences_per_part: Count = 1000
     source_bytes: CountOrZero = 0  # size of the text file
@@ -54,13 +59,19 @@ class StoreIndex:
         check(self)
 
     def differences(self, stored: StoreIndex) -> str:
-        """What a stored index has other than this one, for a message; empty where a run may resume it."""
+        """What a stored index has other than this one, for a message; empty where a run may resume
+        it.
+        """
         before, now = asdict(stored), asdict(self)
         names = ("model", "layers", "vector_shape", "dtype", "sentences_per_part")
-        told = [f"{name} {before[name]}, now {now[name]}" for name in names if before[name] != now[name]]
+        told = [
+            f"{name} {before[name]}, now {now[name]}" for name in names if before[name] != now[name]
+        ]
         told += sorted(({*stored.arguments.split(", ")} ^ {*self.arguments.split(", ")}) - {""})
         # Digests tell nobody anything.
-        return "; ".join(dict.fromkeys(re.sub(r"^(model|text|names) .*", r"another \1", each) for each in told))
+        return "; ".join(
+            dict.fromkeys(re.sub(r"^(model|text|names) .*", r"another \1", each) for each in told)
+        )
 
 
 def read_index(directory: str | Path) -> StoreIndex:
@@ -79,7 +90,7 @@ def read_index(directory: str | Path) -> StoreIndex:
         raise ValueError(f"{path} is not an index of embeddings: {error}") from error
 
 
-# --- Writing, shard by shard -------------------------------------------------------------------------------------
+# --- Writing, shard by shard ----------------------------------------------------------------------
 
 
 def _shard_path(directory: Path, number: int) -> Path:
@@ -111,9 +122,14 @@ def begin_store(directory: Path, index: StoreIndex) -> set[int]:
     """
     if (directory / INDEX_NAME).exists():
         if changed := index.differences(read_index(directory)):
-            raise ValueError(f"{directory} holds other embeddings ({changed}): remove it, name another, or {OVERWRITE}")
+            raise ValueError(
+                f"{directory} holds other embeddings ({changed}): remove it, name another, or "
+                f"{OVERWRITE}"
+            )
     elif directory.exists() and any(not path.name.startswith(".") for path in directory.iterdir()):
-        raise ValueError(f"{directory} is not empty and holds no embeddings: name another directory")
+        raise ValueError(
+            f"{directory} is not empty and holds no embeddings: name another directory"
+        )
     else:
         write_json(directory / INDEX_NAME, asdict(index))
     remove_leftovers(directory)
@@ -133,7 +149,8 @@ def write_shard(
         sentences: The words of its sentences.
 
     Yields:
-        The function that writes the vectors (n, 2D), or (n, L+1, 2D) for all layers, of the next n words.
+        The function that writes the vectors (n, 2D), or (n, L+1, 2D) for all layers, of the next n
+        words.
     """
     with (
         atomic_path(_shard_path(directory, number)) as path,
@@ -158,23 +175,32 @@ def finish_store(directory: Path, index: StoreIndex, num_parts: int) -> StoreInd
     """
     shards = _shards(directory)
     if missing := sorted(set(range(num_parts)) - set(shards)):
-        raise ValueError(f"{directory} lacks the parts {missing}: run the same command again to make them")
+        raise ValueError(
+            f"{directory} lacks the parts {missing}: run the same command again to make them"
+        )
     offsets = [shards[number].offsets for number in range(num_parts)]
-    sentences, words = sum(len(each) - 1 for each in offsets), sum(int(each[-1]) for each in offsets)
-    finished = replace(index, complete=True, num_parts=num_parts, num_sentences=sentences, num_words=words)
+    sentences, words = (
+        sum(len(each) - 1 for each in offsets),
+        sum(int(each[-1]) for each in offsets),
+    )
+    finished = replace(
+        index, complete=True, num_parts=num_parts, num_sentences=sentences, num_words=words
+    )
     if finished != read_index(directory):  # the directory of a finished run may be read-only
         write_json(directory / INDEX_NAME, asdict(finished))
     return finished
 
 
-# --- Reading -----------------------------------------------------------------------------------------------------
+# --- Reading --------------------------------------------------------------------------------------
 
 
 class EmbeddingStore:
-    """The embeddings of a text file, as `embed_file` writes them: a sequence of `len(store)` lines, read on demand.
+    """The embeddings of a text file, as `embed_file` writes them: a sequence of `len(store)` lines,
+    read on demand.
 
-    `store[i]` is (words, vectors) of line i, `store[i:j]` a list of such pairs, and iteration yields all lines in
-    order. Vectors are (T, 2D), or (T, L+1, 2D) for all layers, in the stored dtype; a blank line has T = 0.
+    `store[i]` is (words, vectors) of line i, `store[i:j]` a list of such pairs, and iteration
+    yields all lines in order. Vectors are (T, 2D), or (T, L+1, 2D) for all layers, in the stored
+    dtype; a blank line has T = 0.
 
     Args:
         directory: The directory that `embed_file` wrote.
@@ -188,13 +214,22 @@ class EmbeddingStore:
         self.directory = Path(directory).expanduser().absolute()
         self.index = read_index(self.directory)
         if not self.index.complete:
-            raise ValueError(f"{directory} is not complete: run the same command again, which resumes")
-        self._shard = lru_cache(maxsize=64)(lambda number: Shard(_shard_path(self.directory, number)))
+            raise ValueError(
+                f"{directory} is not complete: run the same command again, which resumes"
+            )
+        self._shard = lru_cache(maxsize=64)(
+            lambda number: Shard(_shard_path(self.directory, number))
+        )
 
     def __repr__(self) -> str:
         index = self.index
-        counts = f"{index.num_sentences:,} sentences, {index.num_words:,} words, layers {index.layers!r}"
-        return f"EmbeddingStore({str(self.directory)!r}: {counts}, {index.dtype} {index.vector_shape} a word)"
+        counts = (
+            f"{index.num_sentences:,} sentences, {index.num_words:,} words, layers {index.layers!r}"
+        )
+        return (
+            f"EmbeddingStore({str(self.directory)!r}: {counts}, {index.dtype} "
+            f"{index.vector_shape} a word)"
+        )
 
     def __reduce__(self) -> tuple[type[EmbeddingStore], tuple[Path]]:
         """Copies and pickles, as for another process, open the directory again."""
@@ -225,7 +260,9 @@ class EmbeddingStore:
         return shard.vectors(begin, end)
 
     def word_vectors(self, lines: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Read the vectors of N words, (N, 2D) or (N, L+1, 2D), by their lines and their positions in these."""
+        """Read the vectors of N words, (N, 2D) or (N, L+1, 2D), by their lines and their positions
+        in these.
+        """
         parts, within = np.divmod(lines, self.index.sentences_per_part)
         vectors = np.empty((len(lines), *self.index.vector_shape), self.index.dtype)
         for part in np.unique(parts).tolist():
@@ -234,7 +271,9 @@ class EmbeddingStore:
         return vectors
 
     def lines_with(self, words: Collection[str]) -> Iterator[int]:
-        """The numbers of the lines that have one of some words, whatever the case of its letters."""
+        """The numbers of the lines that have one of some words, whatever the case of its
+        letters.
+        """
         lowered = {word.lower() for word in words}
         for part in range(self.index.num_parts):
             lines = self._shard(part).lines_with(lowered) + part * self.index.sentences_per_part
@@ -242,7 +281,9 @@ class EmbeddingStore:
 
     def lengths(self) -> np.ndarray:
         """The number of words of each line."""
-        return np.concatenate([np.diff(self._shard(part).offsets) for part in range(self.index.num_parts)])
+        return np.concatenate(
+            [np.diff(self._shard(part).offsets) for part in range(self.index.num_parts)]
+        )
 
     def blocks(self, words: int) -> Iterator[np.ndarray]:
         """Read the vectors of all words, up to `words` at a time."""
@@ -255,7 +296,9 @@ class EmbeddingStore:
         shard_number, within = divmod(range(len(self))[number], self.index.sentences_per_part)
         shard = self._shard(shard_number)
         if within + 1 >= len(shard.offsets):
-            raise ValueError(f"{self.directory} is damaged: {INDEX_NAME} counts more sentences than there are")
+            raise ValueError(
+                f"{self.directory} is damaged: {INDEX_NAME} counts more sentences than there are"
+            )
         return shard, int(shard.offsets[within]), int(shard.offsets[within + 1])
 
     def __iter__(self) -> Iterator[tuple[list[str], np.ndarray]]:

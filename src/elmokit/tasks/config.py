@@ -1,4 +1,6 @@
-"""The settings that all tasks share, without importing torch, so that the command line starts fast."""
+"""The settings that all tasks share, without importing torch, so that the command line starts
+fast.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -31,11 +33,15 @@ class WordsConfig:
     """Which vectors a task's network reads for each word; the chosen ones are concatenated."""
 
     elmo: Literal["none", "input", "output", "both"] = "input"
-    """Where ELMo enters: [x; ELMo] at the input of the network, [h; ELMo] at its output, both, or nowhere."""
+    """Where ELMo enters: [x; ELMo] at the input of the network, [h; ELMo] at its output, both, or
+    nowhere.
+    """
     mix: Literal["learned", "uniform", "top"] = "learned"
     """Mix of the biLM's layers: learned for the task, uniform, or the top layer alone."""
     mix_l2: NonNegative = 0.0
-    """Weight of the L2 penalty on the learned mix weights before their softmax (the paper compares 1 and 0.001)."""
+    """Weight of the L2 penalty on the learned mix weights before their softmax (the paper compares
+    1 and 0.001).
+    """
     elmo_dropout: DropoutRate = 0.5
     """Dropout of ELMo's vectors."""
     finetune: bool = False
@@ -43,22 +49,29 @@ class WordsConfig:
     word_dim: CountOrZero = 100
     """Width of word vectors learned from the training set; 0: none."""
     vectors: str | None = None
-    """File of pretrained word vectors, which are not trained: GloVe, fastText (.vec) or word2vec (.bin if it is binary;
-    default: none)."""
+    """File of pretrained word vectors, which are not trained: GloVe, fastText (.vec) or word2vec
+    (.bin if it is binary; default: none).
+    """
     vectors_kept: CountOrZero = 50_000
-    """Number of words at the beginning of that file, by convention the most frequent ones, whose vectors the model
-    keeps for later texts, besides those of the training set's words."""
+    """Number of words at the beginning of that file, by convention the most frequent ones, whose
+    vectors the model keeps for later texts, besides those of the training set's words.
+    """
     encoder: str | None = None
-    """Another pretrained encoder, whose frozen vectors are read: a directory, or a name on the Hugging Face Hub (needs
-    transformers; default: none)."""
+    """Another pretrained encoder, whose frozen vectors are read: a directory, or a name on the
+    Hugging Face Hub (needs transformers; default: none).
+    """
     encoder_pooling: Literal["first", "mean"] = "first"
-    """Vector of a word from the encoder: that of its first subword, or the mean over its subwords."""
+    """Vector of a word from the encoder: that of its first subword, or the mean over its
+    subwords.
+    """
     character_dim: CountOrZero = 0
     """Width of the output of a character CNN learned from the training set; 0: none."""
     word_dropout: DropoutRate = 0.5
     """Dropout of word vectors, of the character CNN's output and of the encoder's vectors."""
     storage_dtype: StorageDtype = "float16"
-    """Number type in which the vectors of frozen encoders are cached; float32 takes twice the space."""
+    """Number type in which the vectors of frozen encoders are cached; float32 takes twice the
+    space.
+    """
     rare_word_dropout: Fraction = 0.5
     """Probability, in training, that a word that occurs once is replaced by the unknown word."""
 
@@ -66,14 +79,17 @@ class WordsConfig:
         check(self)
         learned = self.word_dim or self.character_dim or self.vectors or self.encoder
         if not learned and self.elmo not in ("input", "both"):
-            raise ValueError("the network has no input: give word_dim, character_dim, vectors, encoder or elmo")
+            raise ValueError(
+                "the network has no input: give word_dim, character_dim, vectors, encoder or elmo"
+            )
 
 
 @dataclass(frozen=True)
 class FitConfig:
     """How a task's network is trained.
 
-    Equal settings and data give equal weights on one machine, with as many threads and the same cache of vectors.
+    Equal settings and data give equal weights on one machine, with as many threads and the same
+    cache of vectors.
     """
 
     seed: Annotated[int, Between(0, 2**32 - 1)] = 1
@@ -83,8 +99,9 @@ class FitConfig:
     max_minutes: Positive | None = None
     """Stop after the epoch in which training has taken this many minutes (default: no limit)."""
     patience: Count = 4
-    """Stop after this many epochs without a better score on the development set. Epochs before the score first changes
-    do not count, since a network may need some to find its first span."""
+    """Stop after this many epochs without a better score on the development set. Epochs before the
+    score first changes do not count, since a network may need some to find its first span.
+    """
     batch_size: Count = 32
     """Examples per batch."""
     learning_rate: Positive = 2e-3
@@ -94,7 +111,9 @@ class FitConfig:
     finetune_learning_rate: Positive = 1e-4
     """Learning rate of Adam for the biLM, with finetune."""
     finetune_after: CountOrZero = 1
-    """Epochs before the biLM is trained, with finetune: the untrained network on top would disturb it."""
+    """Epochs before the biLM is trained, with finetune: the untrained network on top would disturb
+    it.
+    """
     max_grad_norm: Positive = 5.0
     """Maximum norm of the gradients."""
     device: str | None = None
@@ -113,7 +132,9 @@ class ColumnsConfig:
     word_column: int = 0
     """Column of the words, from 0 (CoNLL-U has its own)."""
     tag_column: str | int | None = None
-    """Name or number of the column of tags (default: upos of CoNLL-U, the last of other columns)."""
+    """Name or number of the column of tags (default: upos of CoNLL-U, the last of other
+    columns).
+    """
 
     def __post_init__(self) -> None:
         check(self)

@@ -1,8 +1,9 @@
 """Coreference by ranking spans, end to end (Lee et al. 2017).
 
-Every span of up to a few words is a candidate; the best-scoring ones are kept as mentions, and each chooses its
-antecedent among the mentions before it, or none. Smaller than the original: spans are projected before pairs of them
-are scored, and each mention is compared with its nearest predecessors only.
+Every span of up to a few words is a candidate; the best-scoring ones are kept as mentions, and each
+chooses its antecedent among the mentions before it, or none. Smaller than the original: spans are
+projected before pairs of them are scored, and each mention is compared with its nearest
+predecessors only.
 """
 
 from __future__ import annotations
@@ -26,8 +27,20 @@ from elmokit.tasks.fitting.words import BiLSTM, WordBatch, WordEncoder, Words
 
 Mention = tuple[int, int]  # the words start : end, counted over the document
 WORD_COLUMN = 3  # as in CoNLL-2012
-FILE_NAME = re.compile(r"conll(\.gz|\.zst)?$", re.IGNORECASE)  # as in LitBank, or OntoNotes' .v4_gold_conll
-DISTANCES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # the lower bounds of the bins of the distance feature, in mentions
+FILE_NAME = re.compile(
+    r"conll(\.gz|\.zst)?$", re.IGNORECASE
+)  # as in LitBank, or OntoNotes' .v4_gold_conll
+DISTANCES = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    8,
+    16,
+    32,
+    64,
+)  # the lower bounds of the bins of the distance feature, in mentions
 
 
 @dataclass(frozen=True)
@@ -49,8 +62,9 @@ class CoreferenceConfig:
     max_antecedents: Count = 100
     """Number of nearest preceding mentions with which a mention is compared."""
     mention_loss: NonNegative = 1.0
-    """Weight of a second loss, which trains the mention scores of all spans, kept or not; 0 for texts in which mentions
-    without a coreferent one are not annotated."""
+    """Weight of a second loss, which trains the mention scores of all spans, kept or not; 0 for
+    texts in which mentions without a coreferent one are not annotated.
+    """
 
     def __post_init__(self) -> None:
         check(self)
@@ -67,7 +81,9 @@ class CorefDocument:
 
 @dataclass(frozen=True)
 class CorefClusters:
-    """The clusters found in a document; each has at least two mentions, (start, end) in words of the document."""
+    """The clusters found in a document; each has at least two mentions, (start, end) in words of
+    the document.
+    """
 
     name: str
     words: tuple[str, ...]
@@ -75,7 +91,9 @@ class CorefClusters:
 
 
 class CorefBatch(NamedTuple):
-    """One document: its sentences, its mentions (M, 2), and the index of the cluster of each (M,)."""
+    """One document: its sentences, its mentions (M, 2), and the index of the cluster of each
+    (M,).
+    """
 
     words: WordBatch
     mentions: Tensor
@@ -83,7 +101,9 @@ class CorefBatch(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """Candidate or kept spans: first words (S,), last words (S,), vectors (S, G) and mention scores (S,)."""
+    """Candidate or kept spans: first words (S,), last words (S,), vectors (S, G) and mention scores
+    (S,).
+    """
 
     first: Tensor
     last: Tensor
@@ -97,7 +117,9 @@ def bounds(spans: Spans) -> list[Mention]:
 
 
 def scorer(hidden_dim: int, dropout: float) -> nn.Sequential:
-    """The rest of a scoring network after its first linear layer: pre-activations (..., H) -> scores (..., 1)."""
+    """The rest of a scoring network after its first linear layer: pre-activations (..., H) ->
+    scores (..., 1).
+    """
     return nn.Sequential(
         nn.ReLU(), nn.Dropout(dropout),
         nn.Linear(hidden_dim, hidden_dim), nn.ReLU(), nn.Dropout(dropout),
@@ -108,8 +130,9 @@ def scorer(hidden_dim: int, dropout: float) -> nn.Sequential:
 class SpanRanker(TaskNetwork):
     """Words -> spans -> mentions -> antecedents.
 
-    A linear layer on the concatenated features of a span, or of a pair, is the sum of a layer on each feature. So the
-    features of a word or a mention are multiplied once, not for each span or pair that it is a part of.
+    A linear layer on the concatenated features of a span, or of a pair, is the sum of a layer on
+    each feature. So the features of a word or a mention are multiplied once, not for each span or
+    pair that it is a part of.
     """
 
     def __init__(self, config: CoreferenceConfig, words: WordEncoder) -> None:
@@ -120,20 +143,26 @@ class SpanRanker(TaskNetwork):
         hidden = self.lstm.output_dim + words.output_dim
         self.head = nn.Linear(hidden, 1)
         self.width = nn.Embedding(config.max_span_words, config.feature_dim)
-        self.span_words = nn.Linear(hidden, 3 * config.span_dim, bias=False)  # first word, last word, head
+        self.span_words = nn.Linear(
+            hidden, 3 * config.span_dim, bias=False
+        )  # first word, last word, head
         self.span_width = nn.Linear(config.feature_dim, config.span_dim)
         self.mention = nn.Sequential(
             nn.Linear(config.span_dim, config.hidden_dim), scorer(config.hidden_dim, config.dropout)
         )
         self.distance = nn.Embedding(len(DISTANCES) + 1, config.feature_dim)
-        self.pair_spans = nn.Linear(config.span_dim, 2 * config.hidden_dim, bias=False)  # mention, antecedent
+        self.pair_spans = nn.Linear(
+            config.span_dim, 2 * config.hidden_dim, bias=False
+        )  # mention, antecedent
         self.pair_product = nn.Linear(config.span_dim, config.hidden_dim, bias=False)
         self.pair_distance = nn.Linear(config.feature_dim, config.hidden_dim)
         self.pair = scorer(config.hidden_dim, config.dropout)
         self.register_buffer("bins", torch.tensor(DISTANCES), persistent=False)
 
     def _candidates(self, hidden: Tensor, sentence: Tensor) -> Spans:
-        """All spans within a sentence: from the document's words (N, H) and the sentence of each (N,)."""
+        """All spans within a sentence: from the document's words (N, H) and the sentence of each
+        (N,).
+        """
         num_words, longest = len(hidden), self.config.max_span_words
         first = torch.arange(num_words, device=hidden.device).repeat_interleave(longest)
         last = first + torch.arange(longest, device=hidden.device).repeat(num_words)
@@ -145,7 +174,9 @@ class SpanRanker(TaskNetwork):
         position = first[:, None] + torch.arange(longest, device=hidden.device)
         within = position <= last[:, None]
         position = position.clamp(max=num_words - 1)
-        weights = self.head(hidden).squeeze(1)[position].masked_fill(~within, -torch.inf).softmax(dim=1)
+        weights = (
+            self.head(hidden).squeeze(1)[position].masked_fill(~within, -torch.inf).softmax(dim=1)
+        )
         at_first, at_last, in_head = self.span_words(self.dropout(hidden)).chunk(3, dim=1)
         # F.embedding(index, x) is x[index], with a faster gradient.
         features = F.embedding(first, at_first) + F.embedding(last, at_last)
@@ -156,7 +187,9 @@ class SpanRanker(TaskNetwork):
         return Spans(first, last, vectors, self.mention(vectors).squeeze(1))
 
     def _mentions(self, spans: Spans, num_words: int) -> Spans:
-        """The candidates with the best scores, none of which crosses a better one, in the order of the text."""
+        """The candidates with the best scores, none of which crosses a better one, in the order of
+        the text.
+        """
         keep = max(1, int(self.config.mentions_per_word * num_words))
         order = spans.scores.argsort(descending=True).tolist()
         chosen = non_crossing(order, spans.first.tolist(), spans.last.tolist(), keep)
@@ -164,7 +197,9 @@ class SpanRanker(TaskNetwork):
         return Spans(*(field[index] for field in spans))
 
     def forward(self, batch: CorefBatch) -> tuple[Spans, Spans, Tensor]:
-        """All candidates, the M mentions, and antecedent scores (M, 1 + A): of none, then of the nearest, and so on."""
+        """All candidates, the M mentions, and antecedent scores (M, 1 + A): of none, then of the
+        nearest, and so on.
+        """
         encoded = self.words(batch.words)
         mask = encoded.mask
         hidden = encoded.join(self.lstm(encoded.vectors, mask))[mask]
@@ -173,37 +208,57 @@ class SpanRanker(TaskNetwork):
         mentions = self._mentions(candidates, len(hidden))
         count = len(mentions.first)
         number = torch.arange(count, device=mask.device)
-        back = torch.arange(1, min(self.config.max_antecedents, max(count - 1, 1)) + 1, device=mask.device)
+        back = torch.arange(
+            1, min(self.config.max_antecedents, max(count - 1, 1)) + 1, device=mask.device
+        )
         antecedent = number[:, None] - back
         exists = antecedent >= 0
         antecedent = antecedent.clamp(min=0)
         of_mention, of_antecedent = self.pair_spans(mentions.vectors).chunk(2, dim=1)
-        product = self.pair_product(mentions.vectors[:, None] * F.embedding(antecedent, mentions.vectors))
-        distance = self.pair_distance(self.distance(torch.bucketize(back, self.get_buffer("bins"), right=True)))
-        scores = self.pair(of_mention[:, None] + F.embedding(antecedent, of_antecedent) + product + distance).squeeze(2)
+        product = self.pair_product(
+            mentions.vectors[:, None] * F.embedding(antecedent, mentions.vectors)
+        )
+        distance = self.pair_distance(
+            self.distance(torch.bucketize(back, self.get_buffer("bins"), right=True))
+        )
+        scores = self.pair(
+            of_mention[:, None] + F.embedding(antecedent, of_antecedent) + product + distance
+        ).squeeze(2)
         scores = scores + mentions.scores[:, None] + mentions.scores[antecedent]
         scores = scores.masked_fill(~exists, -torch.inf)
         return candidates, mentions, torch.cat([scores.new_zeros(count, 1), scores], dim=1)
 
     def loss(self, batch: CorefBatch) -> Tensor:
-        """Mean negative log of the total probability of a mention's gold antecedents (Lee et al. 2017, section 4)."""
+        """Mean negative log of the total probability of a mention's gold antecedents (Lee et al.
+        2017, section 4).
+        """
         candidates, mentions, scores = self(batch)
         pairs = zip(batch.mentions.tolist(), batch.clusters.tolist(), strict=True)
         gold = {tuple(span): cluster for span, cluster in pairs}
-        cluster = torch.tensor([gold.get(span, -1) for span in bounds(mentions)], device=scores.device)
+        cluster = torch.tensor(
+            [gold.get(span, -1) for span in bounds(mentions)], device=scores.device
+        )
         number = torch.arange(len(cluster), device=scores.device)
         antecedent = number[:, None] - torch.arange(1, scores.shape[1], device=scores.device)
-        same = (cluster[antecedent.clamp(min=0)] == cluster[:, None]) & (antecedent >= 0) & (cluster >= 0)[:, None]
+        same = (
+            (cluster[antecedent.clamp(min=0)] == cluster[:, None])
+            & (antecedent >= 0)
+            & (cluster >= 0)[:, None]
+        )
         right = torch.cat([~same.any(1, keepdim=True), same], dim=1)
         log_right = scores.masked_fill(~right, -torch.inf).logsumexp(dim=1)
         loss = (scores.logsumexp(dim=1) - log_right).mean()
         if not self.config.mention_loss:
             return loss
-        is_mention = torch.tensor([float(span in gold) for span in bounds(candidates)], device=scores.device)
+        is_mention = torch.tensor(
+            [float(span in gold) for span in bounds(candidates)], device=scores.device
+        )
         missed = F.binary_cross_entropy_with_logits(candidates.scores, is_mention, reduction="sum")
         return loss + self.config.mention_loss * missed / max(len(gold), 1)
 
-    def decode(self, batch: CorefBatch, with_probabilities: bool = True) -> list[list[list[Mention]]]:
+    def decode(
+        self, batch: CorefBatch, with_probabilities: bool = True
+    ) -> list[list[list[Mention]]]:
         """The clusters of the document."""
         _, mentions, scores = self(batch)
         spans = bounds(mentions)
@@ -221,8 +276,12 @@ class SpanRanker(TaskNetwork):
         return [clusters]
 
 
-def non_crossing(order: Sequence[int], first: Sequence[int], last: Sequence[int], keep: int) -> list[int]:
-    """The first `keep` of the spans in `order` that do not cross (overlap without nesting) one that was kept before."""
+def non_crossing(
+    order: Sequence[int], first: Sequence[int], last: Sequence[int], keep: int
+) -> list[int]:
+    """The first `keep` of the spans in `order` that do not cross (overlap without nesting) one that
+    was kept before.
+    """
     kept: list[int] = []
     last_from: dict[int, int] = {}  # the farthest last word of the kept spans that begin at a word
     first_to: dict[int, int] = {}  # the earliest first word of the kept spans that end at a word
@@ -240,21 +299,28 @@ def non_crossing(order: Sequence[int], first: Sequence[int], last: Sequence[int]
     return kept
 
 
-# --- Scores, as the reference implementation of the CoNLL scorer (Pradhan et al. 2014) counts them --------------------
+# --- Scores, as the reference implementation of the CoNLL scorer (Pradhan et al. 2014) counts them
 
 Clusters = Sequence[Iterable[Hashable]]  # of mentions
 Counts = np.ndarray  # (2, 2): rows of recall and precision, each a numerator and a denominator
 
 
 def _muc(clusters: list[set], other: list[set]) -> tuple[float, float]:
-    """Number of links of `clusters` that the other partition has too, and number of all (Vilain et al. 1995)."""
-    parts = [sum(bool(cluster & each) for each in other) + len(cluster.difference(*other)) for cluster in clusters]
+    """Number of links of `clusters` that the other partition has too, and number of all (Vilain et
+    al. 1995).
+    """
+    parts = [
+        sum(bool(cluster & each) for each in other) + len(cluster.difference(*other))
+        for cluster in clusters
+    ]
     links = sum(len(cluster) - 1 for cluster in clusters)
     return links - sum(number - 1 for number in parts), links
 
 
 def _b_cubed(clusters: list[set], other: list[set]) -> tuple[float, float]:
-    """For each mention the share of its cluster that is also in its other cluster, summed; and number of mentions."""
+    """For each mention the share of its cluster that is also in its other cluster, summed; and
+    number of mentions.
+    """
     shared = sum(len(cluster & each) ** 2 / len(cluster) for cluster in clusters for each in other)
     return shared, sum(map(len, clusters))
 
@@ -264,9 +330,13 @@ def coreference_counts(gold: Clusters, predicted: Clusters) -> dict[str, Counts]
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError as error:
-        raise ValueError("scores of coreference need SciPy: pip install scipy (elmokit's extra tasks)") from error
+        raise ValueError(
+            "scores of coreference need SciPy: pip install scipy (elmokit's extra tasks)"
+        ) from error
     sides = [[set(cluster) for cluster in each] for each in (gold, predicted)]
-    similarity = np.array([[2 * len(one & two) / (len(one) + len(two)) for two in sides[1]] for one in sides[0]])
+    similarity = np.array(
+        [[2 * len(one & two) / (len(one) + len(two)) for two in sides[1]] for one in sides[0]]
+    )
     similarity = similarity.reshape(len(sides[0]), len(sides[1]))
     aligned = similarity[linear_sum_assignment(-similarity)].sum()
     return {
@@ -277,21 +347,28 @@ def coreference_counts(gold: Clusters, predicted: Clusters) -> dict[str, Counts]
 
 
 def coreference_scores(documents: Iterable[tuple[Clusters, Clusters]]) -> dict[str, float]:
-    """F1 by "muc", "b3", "ceaf" and "average" over documents of (gold clusters, predicted clusters)."""
+    """F1 by "muc", "b3", "ceaf" and "average" over documents of (gold clusters, predicted
+    clusters).
+    """
     counts = [coreference_counts(*document) for document in documents]
     scores = {}
     for name in ("muc", "b3", "ceaf"):
-        (right_recall, gold), (right_precision, predicted) = sum((each[name] for each in counts), np.zeros((2, 2)))
+        (right_recall, gold), (right_precision, predicted) = sum(
+            (each[name] for each in counts), np.zeros((2, 2))
+        )
         recall, precision = right_recall / max(gold, 1), right_precision / max(predicted, 1)
-        scores[name] = float(2 * precision * recall / (precision + recall)) if precision + recall else 0.0
+        scores[name] = (
+            float(2 * precision * recall / (precision + recall)) if precision + recall else 0.0
+        )
     return {"average": sum(scores.values()) / 3, **scores}
 
 
 class CoreferenceTask(Task[CorefDocument, CorefClusters]):
-    """Which mentions of a document refer to the same. Files have CoNLL-2012's columns, the last one with the clusters.
+    """Which mentions of a document refer to the same. Files have CoNLL-2012's columns, the last one
+    with the clusters.
 
-    Clusters of one mention are not predicted, nor counted in the scores (as in OntoNotes). Published scores of LitBank
-    count them, and cannot be compared.
+    Clusters of one mention are not predicted, nor counted in the scores (as in OntoNotes).
+    Published scores of LitBank count them, and cannot be compared.
     """
 
     name = "coreference"
@@ -302,15 +379,23 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
     prediction_batch_size = 1
     config: CoreferenceConfig
 
-    # --- Examples ---------------------------------------------------------------------------------------------------
+    # --- Examples ---------------------------------------------------------------------------------
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[CorefDocument]:
-        """The documents of a file, or of all files of a directory whose names end in conll, plain, .gz or .zst."""
-        files = sorted(file for file in path.iterdir() if FILE_NAME.search(file.name)) if path.is_dir() else [path]
+        """The documents of a file, or of all files of a directory whose names end in conll, plain,
+        .gz or .zst.
+        """
+        files = (
+            sorted(file for file in path.iterdir() if FILE_NAME.search(file.name))
+            if path.is_dir()
+            else [path]
+        )
         for file in files:
             yield from _documents(file, with_answers)
 
-    def from_text(self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]) -> CorefDocument:
+    def from_text(
+        self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]
+    ) -> CorefDocument:
         """From the sentences of a document: strings, which are tokenized, or lists of words."""
         return CorefDocument("", tuple(words_of(sentence, tokenize) for sentence in text))
 
@@ -326,16 +411,22 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
         are_words = all(0 <= start < stop <= end for start, stop in mentions)
         if clusters is None or not are_words or len(set(mentions)) < len(mentions):
             raise ValueError(
-                f"document {example.name} needs clusters of mentions within its words, each in one of them"
+                f"document {example.name} needs clusters of mentions within its words, each in "
+                f"one of them"
             )
 
     def learn(self, examples: Sequence[CorefDocument]) -> dict[str, Any]:
-        self.score(examples[:1], [CorefClusters("", (), ())])  # which needs SciPy: fail before the training
+        self.score(
+            examples[:1], [CorefClusters("", (), ())]
+        )  # which needs SciPy: fail before the training
         if not any(map(_scored_clusters, examples)):
-            raise ValueError("no document has a cluster of several mentions: is the last column that of coreference?")
+            raise ValueError(
+                "no document has a cluster of several mentions: is the last column that of "
+                "coreference?"
+            )
         return {}
 
-    # --- The network ------------------------------------------------------------------------------------------------
+    # --- The network ------------------------------------------------------------------------------
 
     def network(self, words: WordEncoder) -> SpanRanker:
         return SpanRanker(self.config, words)
@@ -343,30 +434,40 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
     def collate(self, examples: Sequence[CorefDocument], words: BatchOfWords) -> CorefBatch:
         (document,) = examples  # more documents in a batch are not read
         clusters = document.clusters or ()
-        mentions = [(mention, number) for number, cluster in enumerate(clusters) for mention in cluster]
+        mentions = [
+            (mention, number) for number, cluster in enumerate(clusters) for mention in cluster
+        ]
         spans = torch.tensor([mention for mention, _ in mentions], dtype=torch.int64).reshape(-1, 2)
         numbers = torch.tensor([number for _, number in mentions], dtype=torch.int64)
         return CorefBatch(words(document.sentences), spans, numbers)
 
-    # --- Answers ----------------------------------------------------------------------------------------------------
+    # --- Answers ----------------------------------------------------------------------------------
 
-    def predictions(self, examples: Sequence[CorefDocument], decoded: Sequence[Any]) -> list[CorefClusters]:
+    def predictions(
+        self, examples: Sequence[CorefDocument], decoded: Sequence[Any]
+    ) -> list[CorefClusters]:
         documents = []
         for example, clusters in zip(examples, decoded, strict=True):
             words = tuple(word for sentence in example.sentences for word in sentence)
             documents.append(CorefClusters(example.name, words, tuple(map(tuple, clusters or ()))))
         return documents
 
-    def score(self, examples: Sequence[CorefDocument], predictions: Sequence[CorefClusters]) -> dict[str, float]:
+    def score(
+        self, examples: Sequence[CorefDocument], predictions: Sequence[CorefClusters]
+    ) -> dict[str, float]:
         gold = map(_scored_clusters, examples)
-        return coreference_scores(zip(gold, (prediction.clusters for prediction in predictions), strict=True))
+        return coreference_scores(
+            zip(gold, (prediction.clusters for prediction in predictions), strict=True)
+        )
 
     def to_json(self, prediction: CorefClusters) -> dict[str, Any]:
         return {"name": prediction.name, "words": prediction.words, "clusters": prediction.clusters}
 
 
 def _scored_clusters(example: CorefDocument) -> list[tuple[Mention, ...]]:
-    """The clusters of several mentions of a document; a mention that is marked twice is one mention."""
+    """The clusters of several mentions of a document; a mention that is marked twice is one
+    mention.
+    """
     return [cluster for cluster in example.clusters or () if len(set(cluster)) > 1]
 
 
@@ -375,16 +476,22 @@ def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:
     for number, line in enumerate([*read_rows(path), "#begin document"], start=1):
         if line.startswith("#begin document"):
             if cells:
-                raise ValueError(f"{path}, line {number}: the document before, {name}, has no #end document")
+                raise ValueError(
+                    f"{path}, line {number}: the document before, {name}, has no #end document"
+                )
             name, sentences, cells = line.removeprefix("#begin document").strip(), [[]], []
         elif line.startswith("#end document"):
             words = tuple(tuple(sentence) for sentence in sentences if sentence)
-            yield CorefDocument(name, words, _clusters(cells, f"{path}, {name}") if with_answers else None)
+            yield CorefDocument(
+                name, words, _clusters(cells, f"{path}, {name}") if with_answers else None
+            )
             name, sentences, cells = "", [[]], []
         elif line.strip():
             columns = line.split("\t") if "\t" in line else line.split()
             if len(columns) <= WORD_COLUMN + with_answers:
-                raise ValueError(f"{path}, line {number}: no column of words, or of clusters, in {line!r}")
+                raise ValueError(
+                    f"{path}, line {number}: no column of words, or of clusters, in {line!r}"
+                )
             sentences[-1].append(columns[WORD_COLUMN])
             cells.append(columns[-1].strip())
         else:
@@ -392,7 +499,9 @@ def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:
 
 
 def _clusters(cells: Sequence[str], place: str) -> tuple[tuple[Mention, ...], ...]:
-    """The clusters that brackets like "(0|(1)" and "0)" mark, those with the earliest mentions first."""
+    """The clusters that brackets like "(0|(1)" and "0)" mark, those with the earliest mentions
+    first.
+    """
     opened: dict[str, list[int]] = {}
     clusters: dict[str, list[Mention]] = {}
     for position, cell in enumerate(cells):
@@ -402,7 +511,10 @@ def _clusters(cells: Sequence[str], place: str) -> tuple[tuple[Mention, ...], ..
                 opened.setdefault(number, []).append(position)
             if part.endswith(")"):
                 if not opened.get(number):
-                    raise ValueError(f"{place}: word {position} closes a mention of cluster {number} that is not open")
+                    raise ValueError(
+                        f"{place}: word {position} closes a mention of cluster {number} that is "
+                        f"not open"
+                    )
                 clusters.setdefault(number, []).append((opened[number].pop(), position + 1))
     if any(opened.values()):
         raise ValueError(f"{place}: mentions of a cluster are never closed")

@@ -1,7 +1,9 @@
-"""Pairs of sentences: entailment, paraphrase, similarity, by ESIM (Chen et al. 2017, "Enhanced LSTM for NLI").
+"""Pairs of sentences: entailment, paraphrase, similarity, by ESIM (Chen et al. 2017, "Enhanced LSTM
+for NLI").
 
-One BiLSTM encodes both sentences, which are aligned by attention; each word is compared with its soft alignment, a
-second BiLSTM composes the comparisons, and a classifier, or a regression for similarity, reads the pooled result.
+One BiLSTM encodes both sentences, which are aligned by attention; each word is compared with its
+soft alignment, a second BiLSTM composes the comparisons, and a classifier, or a regression for
+similarity, reads the pooled result.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ class PairsConfig:
     dropout: DropoutRate = 0.5
     """Dropout of the input of each layer."""
     tokenizer: str = "english-1"
-    """Tokenizer for the sentences of files and for strings; whitespace-1 if files are tokenized already."""
+    """Tokenizer for the sentences of files and for strings; whitespace-1 if files are tokenized
+    already.
+    """
 
     def __post_init__(self) -> None:
         check(self)
@@ -92,7 +96,9 @@ class PairPrediction:
 
 
 class PairBatch(NamedTuple):
-    """Pairs with the indices of their labels, (B,) int64, -1 for an unknown one; or with their scores, (B,) float32."""
+    """Pairs with the indices of their labels, (B,) int64, -1 for an unknown one; or with their
+    scores, (B,) float32.
+    """
 
     first: WordBatch
     second: WordBatch
@@ -121,7 +127,10 @@ class ESIM(TaskNetwork):
         similarity = a @ b.transpose(1, 2)  # (B, T of the first, T of the second)
         aligned_a = masked_softmax(similarity, second.mask[:, None, :]) @ b
         aligned_b = masked_softmax(similarity.transpose(1, 2), first.mask[:, None, :]) @ a
-        pooled = [*self._compose(a, aligned_a, first.mask), *self._compose(b, aligned_b, second.mask)]
+        pooled = [
+            *self._compose(a, aligned_a, first.mask),
+            *self._compose(b, aligned_b, second.mask),
+        ]
         hidden = torch.tanh(self.hidden(self.dropout(torch.cat(pooled, dim=1))))
         return self.output(self.dropout(hidden))
 
@@ -149,8 +158,8 @@ class ESIM(TaskNetwork):
 class PairsTask(Task[SentencePair, PairPrediction]):
     """A label or a score for two sentences.
 
-    Files are tab-separated with a line of column names, or JSON lines; the columns are first, second, and label or
-    score, or have the names of SICK, MRPC and SNLI.
+    Files are tab-separated with a line of column names, or JSON lines; the columns are first,
+    second, and label or score, or have the names of SICK, MRPC and SNLI.
     """
 
     name = "pairs"
@@ -161,7 +170,7 @@ class PairsTask(Task[SentencePair, PairPrediction]):
     max_words = 5_000  # attention takes memory that grows with the square
     config: PairsConfig
 
-    # --- Examples ---------------------------------------------------------------------------------------------------
+    # --- Examples ---------------------------------------------------------------------------------
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[SentencePair]:
         pairs = read_table(self, path, self._tokenize, with_answers)
@@ -171,7 +180,9 @@ class PairsTask(Task[SentencePair, PairPrediction]):
     def columns(self) -> Sequence[Sequence[str]]:
         return FIRST, SECOND, SCORE if self.config.target == "score" else LABEL
 
-    def from_values(self, values: Sequence[Any], tokenize: Callable[[str], list[str]]) -> SentencePair:
+    def from_values(
+        self, values: Sequence[Any], tokenize: Callable[[str], list[str]]
+    ) -> SentencePair:
         """From two sentences, as in `from_text`, and their label or score."""
         *pair, answer = values
         example = self.from_text(pair, tokenize)
@@ -182,8 +193,12 @@ class PairsTask(Task[SentencePair, PairPrediction]):
     def _tokenize(self, text: str) -> list[str]:
         return get_tokenizer(self.config.tokenizer).tokenize(text)
 
-    def from_text(self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]) -> SentencePair:
-        """From a pair of strings, which are tokenized as those of files are, or of lists of words."""
+    def from_text(
+        self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]
+    ) -> SentencePair:
+        """From a pair of strings, which are tokenized as those of files are, or of lists of
+        words.
+        """
         first, second = (words_of(part, self._tokenize) for part in text)
         return SentencePair(first, second)
 
@@ -198,55 +213,82 @@ class PairsTask(Task[SentencePair, PairPrediction]):
 
     def learn(self, examples: Sequence[SentencePair]) -> dict[str, Any]:
         if self.config.target == "label":
-            return {"labels": sorted({example.label for example in examples if example.label is not None})}
+            return {
+                "labels": sorted(
+                    {example.label for example in examples if example.label is not None}
+                )
+            }
         scores = np.array([example.score for example in examples], dtype=np.float64)
         return {"mean": float(scores.mean()), "deviation": float(scores.std()) or 1.0}
 
-    # --- The network ------------------------------------------------------------------------------------------------
+    # --- The network ------------------------------------------------------------------------------
 
     def network(self, words: WordEncoder) -> ESIM:
-        return ESIM(self.config, words, len(self.labels["labels"]) if self.config.target == "label" else 1)
+        return ESIM(
+            self.config, words, len(self.labels["labels"]) if self.config.target == "label" else 1
+        )
 
     def collate(self, examples: Sequence[SentencePair], words: BatchOfWords) -> PairBatch:
-        labels = label_numbers((example.label for example in examples), self.labels.get("labels", ()))
+        labels = label_numbers(
+            (example.label for example in examples), self.labels.get("labels", ())
+        )
         scores = torch.tensor([example.score or 0.0 for example in examples])
         if self.config.target == "score":
             scores = (scores - self.labels["mean"]) / self.labels["deviation"]
-        first, second = words([example.first for example in examples]), words([example.second for example in examples])
+        first, second = (
+            words([example.first for example in examples]),
+            words([example.second for example in examples]),
+        )
         return PairBatch(first, second, labels, scores)
 
-    # --- Answers ----------------------------------------------------------------------------------------------------
+    # --- Answers ----------------------------------------------------------------------------------
 
-    def predictions(self, examples: Sequence[SentencePair], decoded: Sequence[Any]) -> list[PairPrediction]:
+    def predictions(
+        self, examples: Sequence[SentencePair], decoded: Sequence[Any]
+    ) -> list[PairPrediction]:
         pairs = zip(examples, decoded, strict=True)
         if self.config.target == "score":
             mean, deviation = self.labels["mean"], self.labels["deviation"]
-            scores = ((pair, mean + deviation * answer[0] if answer else mean) for pair, answer in pairs)
+            scores = (
+                (pair, mean + deviation * answer[0] if answer else mean) for pair, answer in pairs
+            )
             return [PairPrediction(pair.first, pair.second, score=score) for pair, score in scores]
         answers = zip(examples, most_probable(self.labels["labels"], decoded), strict=True)
         return [PairPrediction(pair.first, pair.second, *answer) for pair, answer in answers]
 
-    def score(self, examples: Sequence[SentencePair], predictions: Sequence[PairPrediction]) -> dict[str, float]:
-        """Accuracy; for two labels "0" and "1" also F1 of "1"; for scores Pearson's and Spearman's correlation."""
+    def score(
+        self, examples: Sequence[SentencePair], predictions: Sequence[PairPrediction]
+    ) -> dict[str, float]:
+        """Accuracy; for two labels "0" and "1" also F1 of "1"; for scores Pearson's and Spearman's
+        correlation.
+        """
         if self.config.target == "score":
             gold = np.array([example.score for example in examples])
             predicted = np.array([prediction.score for prediction in predictions])
             linear = pearson(gold, predicted)
             return {"score": linear, "pearson": linear, "spearman": spearman(gold, predicted)}
-        pairs = [(example.label, prediction.label) for example, prediction in zip(examples, predictions, strict=True)]
+        pairs = [
+            (example.label, prediction.label)
+            for example, prediction in zip(examples, predictions, strict=True)
+        ]
         accuracy = sum(gold == predicted for gold, predicted in pairs) / max(len(pairs), 1)
         scores = {"score": accuracy, "accuracy": accuracy}
         if self.labels["labels"] == ["0", "1"]:
             both = sum(gold == predicted == "1" for gold, predicted in pairs)
-            either = sum(gold == "1" for gold, _ in pairs) + sum(predicted == "1" for _, predicted in pairs)
+            either = sum(gold == "1" for gold, _ in pairs) + sum(
+                predicted == "1" for _, predicted in pairs
+            )
             scores["f1"] = 2 * both / max(either, 1)
         return scores
 
-    def confusion(self, examples: Sequence[SentencePair], predictions: Sequence[PairPrediction]) -> Confusion | None:
+    def confusion(
+        self, examples: Sequence[SentencePair], predictions: Sequence[PairPrediction]
+    ) -> Confusion | None:
         if self.config.target == "score":
             return None
         return confusion_counts(
-            (example.label or "" for example in examples), (each.label or "" for each in predictions)
+            (example.label or "" for example in examples),
+            (each.label or "" for each in predictions),
         )
 
     def to_json(self, prediction: PairPrediction) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Question answering: the span of a passage that answers a question, by BiDAF with self-attention.
 
-The network is that of Clark and Gardner 2017 ("Simple and effective multi-paragraph reading comprehension", section
-3.1), which the ELMo paper improved: attention in both directions (Seo et al. 2017), a residual layer in which the
-passage attends to itself, and two BiLSTMs that score where the answer starts and ends.
+The network is that of Clark and Gardner 2017 ("Simple and effective multi-paragraph reading
+comprehension", section 3.1), which the ELMo paper improved: attention in both directions (Seo et
+al. 2017), a residual layer in which the passage attends to itself, and two BiLSTMs that score where
+the answer starts and ends.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from elmokit.fs.reading import read_lines
 from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork
-from elmokit.tasks.fitting.words import BiLSTM, EncodedWords, WordBatch, WordEncoder, Words, masked_softmax
+from elmokit.tasks.fitting.words import (
+    BiLSTM,
+    EncodedWords,
+    WordBatch,
+    WordEncoder,
+    Words,
+    masked_softmax,
+)
 from elmokit.text.tokenizer import word_offsets
 from elmokit.text.tokenizers import get_tokenizer
 
@@ -72,7 +80,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a question, `text`: the characters `start : end` of the passage; and its probability."""
+    """The answer to a question, `text`: the characters `start : end` of the passage; and its
+    probability.
+    """
 
     id: str
     text: str
@@ -82,7 +92,9 @@ class Answer:
 
 
 class ReadingBatch(NamedTuple):
-    """Questions, passages, and the indices of the first and last words of the answers, (B, 2) int64, -1 if unknown."""
+    """Questions, passages, and the indices of the first and last words of the answers, (B, 2)
+    int64, -1 if unknown.
+    """
 
     question: WordBatch
     passage: WordBatch
@@ -98,7 +110,11 @@ class TrilinearAttention(nn.Module):
         self.product = nn.Parameter(torch.empty(dim).uniform_(-(dim**-0.5), dim**-0.5))
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        return self.left(left) + self.right(right).transpose(1, 2) + (left * self.product) @ right.transpose(1, 2)
+        return (
+            self.left(left)
+            + self.right(right).transpose(1, 2)
+            + (left * self.product) @ right.transpose(1, 2)
+        )
 
 
 class BiDAF(TaskNetwork):
@@ -122,7 +138,9 @@ class BiDAF(TaskNetwork):
         self.end = nn.Linear(hidden, 1)
 
     def forward(self, batch: ReadingBatch) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of each word of the passage as the first and as the last of the answer, each (B, T)."""
+        """Log-probabilities of each word of the passage as the first and as the last of the answer,
+        each (B, T).
+        """
         question, passage = self.words(batch.question), self.words(batch.passage)
         q, p = self._encode(question), self._encode(passage)
         x = F.relu(self.merge(self.dropout(self._attend(p, q, passage.mask, question.mask))))
@@ -131,14 +149,18 @@ class BiDAF(TaskNetwork):
         ends = self.end_lstm(self.dropout(torch.cat([x, starts], dim=2)), passage.mask)
         scores = self.start(starts).squeeze(2), self.end(ends).squeeze(2)
         lowest = torch.finfo(x.dtype).min
-        start, end = (score.masked_fill(~passage.mask, lowest).log_softmax(dim=1) for score in scores)
+        start, end = (
+            score.masked_fill(~passage.mask, lowest).log_softmax(dim=1) for score in scores
+        )
         return start, end
 
     def _encode(self, words: EncodedWords) -> Tensor:
         return words.join(self.encoder(words.vectors, words.mask))
 
     def _attend(self, p: Tensor, q: Tensor, passage_mask: Tensor, question_mask: Tensor) -> Tensor:
-        """Seo et al. 2017, equations 1 to 3: [p; attended q; p * attended q; p * attended p], (B, T, 4D)."""
+        """Seo et al. 2017, equations 1 to 3: [p; attended q; p * attended q; p * attended p], (B,
+        T, 4D).
+        """
         similarity = self.attention(p, q)
         attended = masked_softmax(similarity, question_mask[:, None, :]) @ q
         lowest = torch.finfo(p.dtype).min
@@ -150,19 +172,30 @@ class BiDAF(TaskNetwork):
         read = self.reader(self.dropout(x), mask)
         others = mask[:, None, :] & ~torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
         attended = masked_softmax(self.self_attention(read, read), others) @ read
-        return F.relu(self.merge_self(self.dropout(torch.cat([read, attended, read * attended], dim=2))))
+        return F.relu(
+            self.merge_self(self.dropout(torch.cat([read, attended, read * attended], dim=2)))
+        )
 
     def loss(self, batch: ReadingBatch) -> Tensor:
-        """Negative log-likelihood of the first word plus that of the last word of the answer, mean over questions."""
+        """Negative log-likelihood of the first word plus that of the last word of the answer, mean
+        over questions.
+        """
         start, end = self(batch)
-        losses = [F.nll_loss(scores, batch.spans[:, side], ignore_index=-1) for side, scores in enumerate((start, end))]
+        losses = [
+            F.nll_loss(scores, batch.spans[:, side], ignore_index=-1)
+            for side, scores in enumerate((start, end))
+        ]
         return losses[0] + losses[1]
 
-    def decode(self, batch: ReadingBatch, with_probabilities: bool = True) -> list[tuple[int, int, float]]:
+    def decode(
+        self, batch: ReadingBatch, with_probabilities: bool = True
+    ) -> list[tuple[int, int, float]]:
         """For each question the first and last word of the best answer, and its probability."""
         start, end = self(batch)
         scores = start[:, :, None] + end[:, None, :]
-        allowed = torch.ones_like(scores[0], dtype=torch.bool).triu().tril(self.max_answer_words - 1)
+        allowed = (
+            torch.ones_like(scores[0], dtype=torch.bool).triu().tril(self.max_answer_words - 1)
+        )
         best, place = scores.masked_fill(~allowed, -torch.inf).flatten(1).max(dim=1)
         width = start.shape[1]
         return [
@@ -171,16 +204,22 @@ class BiDAF(TaskNetwork):
         ]
 
 
-# --- Words of an answer --------------------------------------------------------------------------------------------
+# --- Words of an answer ---------------------------------------------------------------------------
 
 
-def words_of_answer(offsets: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[int, int] | None:
-    """First and last of the words that overlap the characters `begin : end`; None if no word does."""
-    inside = [number for number, (first, last) in enumerate(offsets) if first < end and begin < last]
+def words_of_answer(
+    offsets: Sequence[tuple[int, int]], begin: int, end: int
+) -> tuple[int, int] | None:
+    """First and last of the words that overlap the characters `begin : end`; None if no word
+    does.
+    """
+    inside = [
+        number for number, (first, last) in enumerate(offsets) if first < end and begin < last
+    ]
     return (inside[0], inside[-1]) if inside else None
 
 
-# --- The official scores -----------------------------------------------------------------------------------------
+# --- The official scores --------------------------------------------------------------------------
 
 WRONG_SHARE = 0.01  # of answers that are not where a file says
 ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -210,7 +249,7 @@ class ReadingTask(Task[Question, Answer]):
     max_words = 5_000  # attention takes memory that grows with the square
     config: ReadingConfig
 
-    # --- Examples ---------------------------------------------------------------------------------------------------
+    # --- Examples ---------------------------------------------------------------------------------
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[Question]:
         try:
@@ -221,7 +260,9 @@ class ReadingTask(Task[Question, Answer]):
             raise ValueError(f"{path} is not JSON in the format of SQuAD: {error!r}") from error
 
     def read_training(self, path: Path) -> Iterator[Question]:
-        """As `read`, without questions whose first answer is not at its answer_start; ValueError if 1 % are."""
+        """As `read`, without questions whose first answer is not at its answer_start; ValueError if
+        1 % are.
+        """
         total, missing = 0, []
         for question in self.read(path):
             total += 1
@@ -230,7 +271,10 @@ class ReadingTask(Task[Question, Answer]):
             else:
                 yield question
         if missing:
-            message = f"{path}: {len(missing)} of {total} answers are not at their answer_start, such as {missing[0]}"
+            message = (
+                f"{path}: {len(missing)} of {total} answers are not at their answer_start, "
+                f"such as {missing[0]}"
+            )
             if len(missing) > WRONG_SHARE * total:
                 raise ValueError(f"{message}: are positions counted in characters?")
             warnings.warn(f"{message}: left out", stacklevel=2)
@@ -250,7 +294,15 @@ class ReadingTask(Task[Question, Answer]):
                 if text[begin : begin + len(first)] == first:
                     span = words_of_answer(offsets, begin, begin + len(first))
             texts = tuple(answer["text"] for answer in answers)
-            yield Question(str(entry["id"]), self._tokenize(entry["question"]), passage, text, offsets, texts, span)
+            yield Question(
+                str(entry["id"]),
+                self._tokenize(entry["question"]),
+                passage,
+                text,
+                offsets,
+                texts,
+                span,
+            )
 
     def from_text(self, text: tuple[str, str], tokenize: Callable[[str], list[str]]) -> Question:
         """From (question, passage), two strings, which are tokenized as those of files are."""
@@ -266,16 +318,20 @@ class ReadingTask(Task[Question, Answer]):
 
     def check(self, example: Question) -> None:
         words, (first, last) = len(example.passage), example.span or (0, 0)
-        if not example.answers or len(example.offsets) != words or not 0 <= first <= last < max(words, 1):
+        if (
+            not example.answers
+            or len(example.offsets) != words
+            or not 0 <= first <= last < max(words, 1)
+        ):
             raise ValueError(
-                f"question {example.id} needs an answer in its passage, and an offset for each word of it: leave "
-                "unanswerable questions (SQuAD 2.0) out"
+                f"question {example.id} needs an answer in its passage, and an offset for each "
+                "word of it: leave unanswerable questions (SQuAD 2.0) out"
             )
 
     def learn(self, examples: Sequence[Question]) -> dict[str, Any]:
         return {}
 
-    # --- The network ------------------------------------------------------------------------------------------------
+    # --- The network ------------------------------------------------------------------------------
 
     def network(self, words: WordEncoder) -> BiDAF:
         return BiDAF(self.config, words)
@@ -285,24 +341,33 @@ class ReadingTask(Task[Question, Answer]):
         question = words([example.question for example in examples])
         return ReadingBatch(question, words([example.passage for example in examples]), spans)
 
-    # --- Answers ----------------------------------------------------------------------------------------------------
+    # --- Answers ----------------------------------------------------------------------------------
 
     def predictions(self, examples: Sequence[Question], decoded: Sequence[Any]) -> list[Answer]:
         answers = []
         for example, answer in zip(examples, decoded, strict=True):
             first, last, score = answer or (0, 0, 0.0)
-            start, end = (example.offsets[first][0], example.offsets[last][1]) if example.offsets else (0, 0)
+            start, end = (
+                (example.offsets[first][0], example.offsets[last][1]) if example.offsets else (0, 0)
+            )
             answers.append(Answer(example.id, example.text[start:end], start, end, score))
         return answers
 
-    def score(self, examples: Sequence[Question], predictions: Sequence[Answer]) -> dict[str, float]:
+    def score(
+        self, examples: Sequence[Question], predictions: Sequence[Answer]
+    ) -> dict[str, float]:
         """Exact match and F1 of SQuAD: for each question the best over its correct answers."""
         exact, f1 = 0.0, 0.0
         for example, prediction in zip(examples, predictions, strict=True):
             texts = [normalized_answer(answer) for answer in example.answers]
             exact += normalized_answer(prediction.text) in texts
-            f1 += max((answer_f1(prediction.text, answer) for answer in example.answers), default=0.0)
-        return {"f1": f1 / max(len(predictions), 1), "exact match": exact / max(len(predictions), 1)}
+            f1 += max(
+                (answer_f1(prediction.text, answer) for answer in example.answers), default=0.0
+            )
+        return {
+            "f1": f1 / max(len(predictions), 1),
+            "exact match": exact / max(len(predictions), 1),
+        }
 
     def to_json(self, prediction: Answer) -> dict[str, Any]:
         return vars(prediction)

@@ -1,7 +1,9 @@
-"""Semantic roles: who did what to whom, by interleaved highway LSTMs (He et al. 2017, "Deep semantic role labeling").
+"""Semantic roles: who did what to whom, by interleaved highway LSTMs (He et al. 2017, "Deep
+semantic role labeling").
 
-An example is a sentence and one of its predicates; the network reads word vectors with an indicator of the predicate,
-and tags each word with BIO tags of roles. Decoding allows valid BIO sequences only.
+An example is a sentence and one of its predicates; the network reads word vectors with an indicator
+of the predicate, and tags each word with BIO tags of roles. Decoding allows valid BIO sequences
+only.
 """
 
 from __future__ import annotations
@@ -21,13 +23,22 @@ from elmokit.fs.reading import read_rows
 from elmokit.nn.crf import CRF, span_transitions
 from elmokit.settings import Count, CountOrZero, DropoutRate, check
 from elmokit.tasks.config import FitConfig
-from elmokit.tasks.fitting.task import BatchOfWords, F1Score, Task, TaskNetwork, tag_numbers, words_of
+from elmokit.tasks.fitting.task import (
+    BatchOfWords,
+    F1Score,
+    Task,
+    TaskNetwork,
+    tag_numbers,
+    words_of,
+)
 from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
 from elmokit.tasks.tagging import from_spans, spans, typed_scores
 
 VERB = "V"  # the predicate's own span, which no score counts
 DOCUMENT_MARKS = ("#begin document", "#end document")
-ROLE_CELL = re.compile(r"(\([^()*]+)?\*([^()*]*\))?")  # "(ARG0*", "*", "*)", "(V*)"; CoNLL-2004 closes "*A0)"
+ROLE_CELL = re.compile(
+    r"(\([^()*]+)?\*([^()*]*\))?"
+)  # "(ARG0*", "*", "*)", "(V*)"; CoNLL-2004 closes "*A0)"
 CONTINUED = "C-"  # the prefix of the role of a later phrase of a discontinuous argument
 VERB_TYPES = frozenset({VERB, CONTINUED + VERB})
 
@@ -49,8 +60,9 @@ class RolesConfig:
     predicate_column: CountOrZero = 7
     """Column of the predicates' senses, which has "-" for other words."""
     role_column: CountOrZero = 8
-    """First column of roles, one for each predicate of the sentence, in order: 8 in PropBank's releases, 11 in
-    CoNLL-2012, whose last column, of coreference, is not read."""
+    """First column of roles, one for each predicate of the sentence, in order: 8 in PropBank's
+    releases, 11 in CoNLL-2012, whose last column, of coreference, is not read.
+    """
 
     def __post_init__(self) -> None:
         check(self)
@@ -58,7 +70,9 @@ class RolesConfig:
 
 @dataclass(frozen=True)
 class PredicateFrame:
-    """A sentence, the position of one predicate in it, and BIO tags of its arguments' roles if they are known."""
+    """A sentence, the position of one predicate in it, and BIO tags of its arguments' roles if they
+    are known.
+    """
 
     words: tuple[str, ...]
     predicate: int
@@ -67,7 +81,8 @@ class PredicateFrame:
     def __post_init__(self) -> None:
         if not 0 <= self.predicate < len(self.words):
             raise ValueError(
-                f"there is no word {self.predicate} in a sentence of {len(self.words)} words, counted from 0"
+                f"there is no word {self.predicate} in a sentence of {len(self.words)} words, "
+                f"counted from 0"
             )
 
 
@@ -91,7 +106,9 @@ class Frame:
 
 
 class RolesBatch(NamedTuple):
-    """Sentences, an indicator of the predicate (B, T) int64 0 or 1, and the indices of tags (B, T), -1 if unknown."""
+    """Sentences, an indicator of the predicate (B, T) int64 0 or 1, and the indices of tags (B, T),
+    -1 if unknown.
+    """
 
     words: WordBatch
     predicate: Tensor
@@ -99,10 +116,12 @@ class RolesBatch(NamedTuple):
 
 
 class HighwayLSTM(nn.Module):
-    """One layer in one direction, whose output is gated with a linear map of its input (Srivastava et al. 2015).
+    """One layer in one direction, whose output is gated with a linear map of its input (Srivastava
+    et al. 2015).
 
-    (B, T, I) -> (B, T, H): r * h + (1 - r) * (W x), with the gate r computed from x and h. He et al. put the gate
-    inside the recurrence; outside of it PyTorch's fused LSTM computes the steps, many times as fast on a CPU.
+    (B, T, I) -> (B, T, H): r * h + (1 - r) * (W x), with the gate r computed from x and h. He et
+    al. put the gate inside the recurrence; outside of it PyTorch's fused LSTM computes the steps,
+    many times as fast on a CPU.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int) -> None:
@@ -126,7 +145,9 @@ def reversed_words(x: Tensor, mask: Tensor) -> Tensor:
 
 
 class RolesNetwork(TaskNetwork):
-    """Word vectors and an indicator of the predicate -> highway LSTMs of alternating direction -> tags."""
+    """Word vectors and an indicator of the predicate -> highway LSTMs of alternating direction ->
+    tags.
+    """
 
     def __init__(self, config: RolesConfig, words: WordEncoder, tags: Sequence[str]) -> None:
         super().__init__()
@@ -136,7 +157,9 @@ class RolesNetwork(TaskNetwork):
         widths = [words.dim + config.predicate_dim] + config.num_layers * [config.hidden_dim]
         self.layers = nn.ModuleList(map(HighwayLSTM, widths, widths[1:]))
         self.output = nn.Linear(config.hidden_dim + words.output_dim, len(tags))
-        self.rules = CRF(len(tags), span_transitions(tags))  # only constrains decoding: its scores are zero
+        self.rules = CRF(
+            len(tags), span_transitions(tags)
+        )  # only constrains decoding: its scores are zero
         for parameter in self.rules.parameters():
             parameter.requires_grad_(False).zero_()
 
@@ -163,16 +186,22 @@ class RolesNetwork(TaskNetwork):
     def decode(self, batch: RolesBatch, with_probabilities: bool = True) -> list[list[int]]:
         """For each example the best valid BIO sequence."""
         tags = self.rules.decode(self(batch).log_softmax(dim=2), batch.words.mask).tolist()
-        return [row[:length] for row, length in zip(tags, batch.words.lengths.tolist(), strict=True)]
+        return [
+            row[:length] for row, length in zip(tags, batch.words.lengths.tolist(), strict=True)
+        ]
 
 
 def _bio(cells: Sequence[str]) -> tuple[str, ...]:
-    """A column of brackets, "(ARG0*", "*", "*)", as BIO tags. ValueError if they overlap or do not match."""
+    """A column of brackets, "(ARG0*", "*", "*)", as BIO tags. ValueError if they overlap or do not
+    match.
+    """
     tags, role = [], ""
     for cell in cells:
         opens, closes = cell.startswith("("), cell.endswith(")")
         if not ROLE_CELL.fullmatch(cell) or (opens and role) or (closes and not (opens or role)):
-            raise ValueError(f"{cell!r} is no role in brackets, '(ARG0*', '*' or '*)', or overlaps another one")
+            raise ValueError(
+                f"{cell!r} is no role in brackets, '(ARG0*', '*' or '*)', or overlaps another one"
+            )
         if opens:
             role = cell[1:].split("*")[0]
         tags.append(f"{'B' if opens else 'I'}-{role}" if role else "O")
@@ -184,7 +213,9 @@ def _bio(cells: Sequence[str]) -> tuple[str, ...]:
 
 
 class RolesTask(Task[PredicateFrame, Frame]):
-    """The arguments of a given predicate. Files have PropBank's columns, one with bracketed roles per predicate."""
+    """The arguments of a given predicate. Files have PropBank's columns, one with bracketed roles
+    per predicate.
+    """
 
     name = "roles"
     metric = "f1"
@@ -193,7 +224,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
     fit_config = FitConfig(max_epochs=25, batch_size=48, learning_rate=1e-3, max_grad_norm=1.0)
     config: RolesConfig
 
-    # --- Examples ---------------------------------------------------------------------------------------------------
+    # --- Examples ---------------------------------------------------------------------------------
 
     def read(self, path: Path, with_answers: bool = True) -> Iterator[PredicateFrame]:
         rows: list[list[str]] = []
@@ -204,12 +235,18 @@ class RolesTask(Task[PredicateFrame, Frame]):
                 try:
                     yield from self._frames(rows, with_answers)
                 except ValueError as error:
-                    raise ValueError(f"{path}, sentence that ends in line {number}: {error}") from error
+                    raise ValueError(
+                        f"{path}, sentence that ends in line {number}: {error}"
+                    ) from error
                 rows = []
 
     def _without_comments(self, rows: list[list[str]]) -> list[list[str]]:
         """If words are the first column, a row with "#" and all columns is no comment."""
-        widths = {len(row) for row in rows if not row[0].startswith("#")} if self.config.word_column == 0 else set()
+        widths = (
+            {len(row) for row in rows if not row[0].startswith("#")}
+            if self.config.word_column == 0
+            else set()
+        )
         return [row for row in rows if not row[0].startswith("#") or len(row) in widths]
 
     def _frames(self, rows: list[list[str]], with_answers: bool) -> Iterator[PredicateFrame]:
@@ -218,20 +255,28 @@ class RolesTask(Task[PredicateFrame, Frame]):
         if any(len(row) != width for row in rows) or width <= last:
             raise ValueError(f"its lines must have equally many columns, at least {last + 1}")
         words = tuple(row[config.word_column] for row in rows)
-        predicates = [position for position, row in enumerate(rows) if row[config.predicate_column] != "-"]
+        predicates = [
+            position for position, row in enumerate(rows) if row[config.predicate_column] != "-"
+        ]
         columns = width - config.role_column
         if columns == len(predicates) + 1 and not any("*" in row[-1] for row in rows):
             columns -= 1  # the last one is that of coreference
         if with_answers and columns != len(predicates):
             raise ValueError(
-                f"{len(predicates)} predicates, but {max(columns, 0)} columns of roles; is {config.role_column} the "
-                "first one, counted from 0 (role_column)?"
+                f"{len(predicates)} predicates, but {max(columns, 0)} columns of roles; is "
+                f"{config.role_column} the first one, counted from 0 (role_column)?"
             )
         for column, predicate in enumerate(predicates, start=config.role_column):
-            yield PredicateFrame(words, predicate, _bio([row[column] for row in rows]) if with_answers else ())
+            yield PredicateFrame(
+                words, predicate, _bio([row[column] for row in rows]) if with_answers else ()
+            )
 
-    def from_text(self, text: tuple[str | Words, int], tokenize: Callable[[str], list[str]]) -> PredicateFrame:
-        """From (sentence, position of the predicate); a string is tokenized, a list of words is not."""
+    def from_text(
+        self, text: tuple[str | Words, int], tokenize: Callable[[str], list[str]]
+    ) -> PredicateFrame:
+        """From (sentence, position of the predicate); a string is tokenized, a list of words is
+        not.
+        """
         sentence, predicate = text
         return PredicateFrame(words_of(sentence, tokenize), predicate)
 
@@ -241,12 +286,15 @@ class RolesTask(Task[PredicateFrame, Frame]):
     def check(self, example: PredicateFrame) -> None:
         tags = list(example.tags)
         if len(example.words) != len(tags) or from_spans(spans(tags), len(tags), "IOB2") != tags:
-            raise ValueError("give a tag for each word: B-ROLE at the first word of a role, then I-ROLE; O elsewhere")
+            raise ValueError(
+                "give a tag for each word: B-ROLE at the first word of a role, then I-ROLE; O "
+                "elsewhere"
+            )
 
     def learn(self, examples: Sequence[PredicateFrame]) -> dict[str, Any]:
         return {"tags": sorted({tag for example in examples for tag in example.tags} | {"O"})}
 
-    # --- The network ------------------------------------------------------------------------------------------------
+    # --- The network ------------------------------------------------------------------------------
 
     def network(self, words: WordEncoder) -> RolesNetwork:
         return RolesNetwork(self.config, words, self.labels["tags"])
@@ -254,36 +302,54 @@ class RolesTask(Task[PredicateFrame, Frame]):
     def collate(self, examples: Sequence[PredicateFrame], words: BatchOfWords) -> RolesBatch:
         batch = words([example.words for example in examples])
         predicate = torch.zeros(batch.mask.shape, dtype=torch.int64)
-        predicate[torch.arange(len(examples)), torch.tensor([example.predicate for example in examples])] = 1
+        predicate[
+            torch.arange(len(examples)), torch.tensor([example.predicate for example in examples])
+        ] = 1
         tags = tag_numbers((example.tags for example in examples), self.labels["tags"], batch.mask)
         return RolesBatch(batch, predicate, tags)
 
-    # --- Answers ----------------------------------------------------------------------------------------------------
+    # --- Answers ----------------------------------------------------------------------------------
 
-    def predictions(self, examples: Sequence[PredicateFrame], decoded: Sequence[Any]) -> list[Frame]:
+    def predictions(
+        self, examples: Sequence[PredicateFrame], decoded: Sequence[Any]
+    ) -> list[Frame]:
         frames = []
         for example, numbers in zip(examples, decoded, strict=True):
             tags = tuple(self.labels["tags"][number] for number in numbers or ())
-            arguments = tuple(Argument(*span) for span in sorted(spans(tags)) if span.type not in VERB_TYPES)
+            arguments = tuple(
+                Argument(*span) for span in sorted(spans(tags)) if span.type not in VERB_TYPES
+            )
             frames.append(Frame(example.words, example.predicate, arguments, tags))
         return frames
 
-    def score(self, examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> dict[str, float]:
-        """Precision, recall and F1 of arguments, as counted by CoNLL-2005's srl-eval.pl: role and all phrases agree."""
+    def score(
+        self, examples: Sequence[PredicateFrame], predictions: Sequence[Frame]
+    ) -> dict[str, float]:
+        """Precision, recall and F1 of arguments, as counted by CoNLL-2005's srl-eval.pl: role and
+        all phrases agree.
+        """
         total, _ = _scores(examples, predictions)
         return {"f1": total.f1, "precision": total.precision, "recall": total.recall}
 
-    def score_by_label(self, examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> dict[str, F1Score]:
+    def score_by_label(
+        self, examples: Sequence[PredicateFrame], predictions: Sequence[Frame]
+    ) -> dict[str, F1Score]:
         """Scores of each role."""
         return _scores(examples, predictions)[1]
 
     def to_json(self, prediction: Frame) -> dict[str, Any]:
         arguments = [vars(argument) for argument in prediction.arguments]
-        return {"words": prediction.words, "predicate": prediction.predicate, "arguments": arguments}
+        return {
+            "words": prediction.words,
+            "predicate": prediction.predicate,
+            "arguments": arguments,
+        }
 
 
 class ScoredArgument(NamedTuple):
-    """An argument as it is scored: its role, and (start, end) of each of its phrases, usually one."""
+    """An argument as it is scored: its role, and (start, end) of each of its phrases, usually
+    one.
+    """
 
     type: str
     phrases: tuple[tuple[int, int], ...]
@@ -292,8 +358,8 @@ class ScoredArgument(NamedTuple):
 def scored_arguments(tags: Sequence[str]) -> set[ScoredArgument]:
     """The arguments of a frame without the predicate itself, as srl-eval.pl reads them.
 
-    A span C-A1 continues the last argument A1, with which it makes one discontinuous argument; without an A1 before
-    it, it begins one.
+    A span C-A1 continues the last argument A1, with which it makes one discontinuous argument;
+    without an A1 before it, it begins one.
     """
     arguments: list[tuple[str, list[tuple[int, int]]]] = []
     latest: dict[str, list[tuple[int, int]]] = {}  # the phrases of the last argument of each role
@@ -306,5 +372,9 @@ def scored_arguments(tags: Sequence[str]) -> set[ScoredArgument]:
     return {ScoredArgument(role, tuple(phrases)) for role, phrases in arguments if role != VERB}
 
 
-def _scores(examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> tuple[F1Score, dict[str, F1Score]]:
-    return typed_scores(*((scored_arguments(each.tags) for each in of) for of in (examples, predictions)))
+def _scores(
+    examples: Sequence[PredicateFrame], predictions: Sequence[Frame]
+) -> tuple[F1Score, dict[str, F1Score]]:
+    return typed_scores(
+        *((scored_arguments(each.tags) for each in of) for of in (examples, predictions))
+    )

@@ -1,14 +1,21 @@
 """Character ids of words: the alphabet is the 256 byte values of UTF-8 and five special characters.
 
-A word is encoded as begin-word, its first bytes, end-word, and padding. The ids are those of bilm-tf plus one; 0 is
-reserved for positions without a word, which are masked.
+A word is encoded as begin-word, its first bytes, end-word, and padding. The ids are those of
+bilm-tf plus one; 0 is reserved for positions without a word, which are masked.
 """
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from elmokit.config import BEGIN_SENTENCE, BEGIN_WORD, CHARACTER_SHIFT, END_SENTENCE, END_WORD, PAD_CHARACTER
+from elmokit.config import (
+    BEGIN_SENTENCE,
+    BEGIN_WORD,
+    CHARACTER_SHIFT,
+    END_SENTENCE,
+    END_WORD,
+    PAD_CHARACTER,
+)
 
 BOS = "<S>"
 EOS = "</S>"
@@ -42,7 +49,9 @@ def truncation_message(count: int, limit: str, place: str, word: str) -> str:
     Returns:
         A message without a period.
     """
-    words = "1 word is too long and is cut" if count == 1 else f"{count} words are too long and are cut"
+    words = (
+        "1 word is too long and is cut" if count == 1 else f"{count} words are too long and are cut"
+    )
     return f"{words} after {limit}, as in {place}: {word[:60]!r}"
 
 
@@ -61,7 +70,9 @@ def truncation_in(
     """
     places = ((number, word) for number, words in enumerate(sentences) for word in words)
     number, word = next(place for place in places if count_truncated(place[1:]))
-    return truncation_message(sum(map(count_truncated, sentences)), limit, f"sentence {number}", word)
+    return truncation_message(
+        sum(map(count_truncated, sentences)), limit, f"sentence {number}", word
+    )
 
 
 def encode_words(
@@ -72,9 +83,10 @@ def encode_words(
     Args:
         words: N words; the words <S> and </S> are encoded as sentence boundaries.
         max_characters: C, the width of the encoding, including begin-word and end-word.
-        widest_filter: Width of the widest filter of the character CNN. If given, C is only as large as the longest word
-            requires: its bytes, begin-word, end-word and `widest_filter` positions of padding. As every filter still
-            sees a window of padding only, the output of the CNN is the same.
+        widest_filter: Width of the widest filter of the character CNN. If given, C is only as large
+            as the longest word requires: its bytes, begin-word, end-word and `widest_filter`
+            positions of padding. As every filter still sees a window of padding only, the output of
+            the CNN is the same.
 
     Returns:
         Ids from 1 to 261, (N, C) int32.
@@ -90,7 +102,9 @@ def encode_words(
 
     ids = np.full((len(encoded), width), PAD_CHARACTER, dtype=np.int32)
     inside = np.arange(width - 1) < lengths[:, None]
-    ids[:, 1:][inside] = np.frombuffer(b"".join(encoded), dtype=np.uint8).astype(np.int32) + CHARACTER_SHIFT
+    ids[:, 1:][inside] = (
+        np.frombuffer(b"".join(encoded), dtype=np.uint8).astype(np.int32) + CHARACTER_SHIFT
+    )
     ids[:, 0] = BEGIN_WORD
     ids[np.arange(len(encoded)), lengths + 1] = END_WORD
     for row in boundaries:
@@ -98,7 +112,9 @@ def encode_words(
     return ids
 
 
-def encode_sentences(sentences: Sequence[Sequence[str]], max_characters: int = MAX_CHARACTERS) -> np.ndarray:
+def encode_sentences(
+    sentences: Sequence[Sequence[str]], max_characters: int = MAX_CHARACTERS
+) -> np.ndarray:
     """Encode tokenized sentences as character ids, without sentence boundaries.
 
     Args:

@@ -72,7 +72,9 @@ def _rules(abbreviations: str, *initial: str) -> list[str]:
     return [URL, EMAIL, DOMAIN, CLITIC, FACE, *abbreviated, *NUMBERS, CONTRACTED, WORD, MARKS]
 
 
-tokenize_english = ChunkRules(_rules(f"{ABBREVIATIONS}|{ABBREVIATIONS_INSIDE}", INITIAL), _rules(ABBREVIATIONS))
+tokenize_english = ChunkRules(
+    _rules(f"{ABBREVIATIONS}|{ABBREVIATIONS_INSIDE}", INITIAL), _rules(ABBREVIATIONS)
+)
 
 
 # sentencex does not split quotations of several sentences, nor "me. I"; the treebanks do.

@@ -8,14 +8,44 @@ from itertools import accumulate, pairwise
 # sentencex takes quadratic time for runs of punctuation: a million apostrophes would take a minute.
 WINDOW = 10_000
 
-# The languages for which sentencex 1.0 has rules (its `src/languages`), which it does not list at run time. For other
-# languages it silently uses those of a related language, or of English.
+# The languages for which sentencex 1.0 has rules (its `src/languages`), which it does not list at
+# run time. For other languages it silently uses those of a related language, or of English.
 LANGUAGES = (
-    "am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "hi", "hy", "it", "ja", "kk", "kn",
-    "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te", "uk",
-)  # fmt: skip
+    "am",
+    "ar",
+    "bg",
+    "bn",
+    "ca",
+    "da",
+    "de",
+    "el",
+    "en",
+    "es",
+    "fi",
+    "fr",
+    "gu",
+    "hi",
+    "hy",
+    "it",
+    "ja",
+    "kk",
+    "kn",
+    "ml",
+    "mr",
+    "my",
+    "nl",
+    "pa",
+    "pl",
+    "pt",
+    "ru",
+    "sk",
+    "ta",
+    "te",
+    "uk",
+)
 
-# Abbreviations that precede something, such as titles, "number" or "for example", so that no sentence ends after them.
+# Abbreviations that precede something, such as titles, "number" or "for example", so that no
+# sentence ends after them.
 INTRODUCING = (
     # German
     "Abb|Anm|Aufl|Bd|Bde|bzgl|bzw|ca|Dipl|Dr|ebd|evtl|exkl|gegr|ggf|Hr|Hrsg|Ing|inkl|insb|jew|Nr|Prof|sog|Tel|vgl|zzgl|"
@@ -37,7 +67,9 @@ SPACE = re.compile(r"\s+")
 
 
 def _forced_segment(text: str) -> str:
-    """The text up to its last mark that may end a sentence, or else up to its last white space, or else all of it."""
+    """The text up to its last mark that may end a sentence, or else up to its last white space, or
+    else all of it.
+    """
     for pattern in (MARK_AND_SPACE, SPACE):
         ends = [match.end() for match in pattern.finditer(text)]
         if ends:
@@ -52,9 +84,9 @@ LETTER_SPACE_PERIOD = re.compile(r"([^\W\d_])(\s+)\.")
 def _segment(language: str, text: str) -> list[str]:
     """The segments of a text by sentencex.
 
-    sentencex 1.0 panics if a capital, white space outside of ASCII and a period follow each other, as in
-    "vitamin C\u00a0.". Such a text is split as if its white space were ASCII. All others are split as they are, so that
-    their sentences stay those that models were trained on.
+    sentencex 1.0 panics if a capital, white space outside of ASCII and a period follow each other,
+    as in "vitamin C\u00a0.". Such a text is split as if its white space were ASCII. All others are
+    split as they are, so that their sentences stay those that models were trained on.
     """
     from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  (a compiled module)
 
@@ -68,7 +100,8 @@ def _segment(language: str, text: str) -> list[str]:
 def segments(language: str, paragraph: str, window: int = WINDOW) -> Iterator[str]:
     """Split a paragraph with sentencex, one window of characters at a time.
 
-    Only the segments that begin in the first half of a window are used, as a quotation may extend beyond the window.
+    Only the segments that begin in the first half of a window are used, as a quotation may extend
+    beyond the window.
 
     Args:
         language: Language code.
@@ -84,7 +117,8 @@ def segments(language: str, paragraph: str, window: int = WINDOW) -> Iterator[st
         complete = _segment(language, text)[:-1]
         ends = list(accumulate(map(len, complete)))
         complete = complete[: bisect_left(ends, window // 2) + 1]
-        # sentencex may rewrite the white space of blank lines, so that the rest of the text cannot be located.
+        # sentencex may rewrite the white space of blank lines, so that the rest of the text cannot
+        # be located.
         if not complete or not text.startswith("".join(complete)):
             complete = [_forced_segment(text)]
         yield from complete
@@ -92,8 +126,8 @@ def segments(language: str, paragraph: str, window: int = WINDOW) -> Iterator[st
     yield from _segment(language, paragraph[begin:])
 
 
-# sentencex knows some abbreviations of some languages. In addition, no sentence ends after an abbreviation in
-# INTRODUCING, after an initial, or before a lower-case letter.
+# sentencex knows some abbreviations of some languages. In addition, no sentence ends after an
+# abbreviation in INTRODUCING, after an initial, or before a lower-case letter.
 ABBREVIATED = re.compile(rf"\W*(?:{INTRODUCING})\.")
 INITIAL = re.compile(r"\W*[^\W\d_]\.")
 

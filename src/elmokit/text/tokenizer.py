@@ -1,4 +1,6 @@
-"""The interface of tokenizers, rules for chunks of text between white spaces, and the positions of tokens in a text."""
+"""The interface of tokenizers, rules for chunks of text between white spaces, and the positions of
+tokens in a text.
+"""
 
 import re
 import unicodedata
@@ -10,19 +12,25 @@ from itertools import accumulate, chain
 
 Sentence = str | Sequence[str]  # which a tokenizer splits, or its words
 
-CACHED_CHUNKS, CACHED_CHARACTERS = 200_000, 100  # of each cache; longer chunks are rare, and not kept
+CACHED_CHUNKS, CACHED_CHARACTERS = (
+    200_000,
+    100,
+)  # of each cache; longer chunks are rare, and not kept
 
-# Invisible characters without meaning for a model: soft hyphen, zero-width space, direction marks, byte order mark.
+# Invisible characters without meaning for a model: soft hyphen, zero-width space, direction marks,
+# byte order mark.
 INVISIBLE = re.compile(r"[\u00ad\u200b\u200e\u200f\u2060\ufeff]")
 
 NOT_SPACE = re.compile(r"\S")
 VISIBLE = re.compile(rf"(?!{INVISIBLE.pattern})\S")
-LOOK_AHEAD = 100  # characters in which to look for the next token if the tokenizer has changed the text
+LOOK_AHEAD = (
+    100  # characters in which to look for the next token if the tokenizer has changed the text
+)
 
 
 DECOMPOSED = (
-    "has letters whose accents are characters of their own (NFD), which a model reads as other words: compose them, "
-    "as by unicodedata.normalize('NFC', text)"
+    "has letters whose accents are characters of their own (NFD), which a model reads as other "
+    "words: compose them, as by unicodedata.normalize('NFC', text)"
 )
 
 
@@ -41,8 +49,10 @@ class Tokenizer:
         name: Unique name, which models record.
         tokenize: Splits a sentence into tokens.
         split_sentences: Splits a paragraph into sentences.
-        unknown: Matches letters of scripts for which there are no rules; None if these scripts are not known.
-        language: Code of the language by whose rules sentences are split; None: the tokenizer's own rules.
+        unknown: Matches letters of scripts for which there are no rules; None if these scripts are
+            not known.
+        language: Code of the language by whose rules sentences are split; None: the tokenizer's own
+            rules.
     """
 
     name: str
@@ -52,9 +62,14 @@ class Tokenizer:
     language: str | None = None
 
     def split(self, text: str) -> list[str]:
-        """The tokens of a text by itself; warns if most of it is in a script without rules, or if it is decomposed."""
+        """The tokens of a text by itself; warns if most of it is in a script without rules, or if
+        it is decomposed.
+        """
         if self.count_unknown(text) > max(1, len(text) // 2):
-            message = f"text is in a script for which {self.name} has no rules: use a model of its language"
+            message = (
+                f"text is in a script for which {self.name} has no rules: use a model of "
+                f"its language"
+            )
             warnings.warn(message, stacklevel=4)
         if is_decomposed(text):
             warnings.warn(f"text {DECOMPOSED}", stacklevel=4)
@@ -83,7 +98,9 @@ class ChunkCache(dict[str, tuple[str, ...]]):
         if len(chunk) <= CACHED_CHARACTERS:
             if len(self) >= CACHED_CHUNKS:
                 self.clear()
-            self[chunk] = (chunk,) if tokens == (chunk,) else tokens  # share the string with the key
+            self[chunk] = (
+                (chunk,) if tokens == (chunk,) else tokens
+            )  # share the string with the key
         return tokens
 
 
@@ -91,12 +108,18 @@ class ChunkRules:
     """A tokenizer defined by regular expressions, whose matches are the tokens of a chunk."""
 
     def __init__(self, inside: Iterable[str], last: Iterable[str]) -> None:
-        """Use the patterns `last`, in order of precedence, for the last chunk of a sentence, else `inside`."""
-        patterns = [re.compile("|".join(f"(?:{rule})" for rule in rules)) for rules in (inside, last)]
+        """Use the patterns `last`, in order of precedence, for the last chunk of a sentence, else
+        `inside`.
+        """
+        patterns = [
+            re.compile("|".join(f"(?:{rule})" for rule in rules)) for rules in (inside, last)
+        ]
         self._inside, self._last = map(ChunkCache, patterns)
 
     def __call__(self, sentence: str) -> list[str]:
-        """Tokenize a sentence; its tokens, concatenated, are its visible characters without white space."""
+        """Tokenize a sentence; its tokens, concatenated, are its visible characters without white
+        space.
+        """
         *chunks, last = sentence.split() or [""]
         tokens = list(chain.from_iterable(map(self._inside.__getitem__, chunks)))
         tokens.extend(self._last[last])
@@ -108,10 +131,12 @@ def token_offsets(text: str, tokens: Sequence[str]) -> list[tuple[int, int] | No
 
     Args:
         text: The text.
-        tokens: Its tokens, in order. They lack its white space and may lack its invisible characters.
+        tokens: Its tokens, in order. They lack its white space and may lack its invisible
+            characters.
 
     Returns:
-        The start and stop of each token in characters; None for a token that does not occur unchanged in the text.
+        The start and stop of each token in characters; None for a token that does not occur
+        unchanged in the text.
     """
     kept = NOT_SPACE if INVISIBLE.search("".join(tokens)) else VISIBLE
     places = array("L", (match.start() for match in kept.finditer(text)))
@@ -131,8 +156,8 @@ def token_offsets(text: str, tokens: Sequence[str]) -> list[tuple[int, int] | No
 def word_offsets(text: Sentence, words: Sequence[str]) -> tuple[tuple[int, int], ...]:
     """The start and end in characters of each of N words in the text that was given.
 
-    A word that does not occur as written has length 0, after the word before. Of a text given as words, the offsets are
-    those in its words joined by spaces.
+    A word that does not occur as written has length 0, after the word before. Of a text given as
+    words, the offsets are those in its words joined by spaces.
     """
     if not isinstance(text, str):
         ends = list(accumulate(len(word) + 1 for word in words))

@@ -17,7 +17,8 @@ from elmokit.text.characters import BOS, EOS, UNK
 
 SPECIALS = (BOS, EOS, UNK)
 SPACES = " \t"
-OLD_MARK = "!!!MAXTERMID"  # a line of the first vocabularies, which bilm-tf does not count (bilm/data.py:36)
+# a line of the first vocabularies, which bilm-tf does not count (bilm/data.py:36)
+OLD_MARK = "!!!MAXTERMID"
 
 
 def is_mark(word: str) -> bool:
@@ -26,9 +27,11 @@ def is_mark(word: str) -> bool:
 
 
 def read_words(path: str | Path) -> list[str]:
-    """The words of a file, one a line, in the order of their rows, without spaces and tabs around them.
+    """The words of a file, one a line, in the order of their rows, without spaces and tabs around
+    them.
 
-    No other white space is removed, such as the ideographic space, which is a word of published vocabularies.
+    No other white space is removed, such as the ideographic space, which is a word of published
+    vocabularies.
     """
     return [word for line in read_lines(path) if (word := line.strip(SPACES)) != OLD_MARK]
 
@@ -40,8 +43,9 @@ class Vocab:
         """Create a vocabulary.
 
         Args:
-            words: Words, including <S>, </S> and <UNK>. A blank or repeated one, as published vocabularies have, keeps
-                its row; as in bilm-tf, the last row of a repeated word counts.
+            words: Words, including <S>, </S> and <UNK>. A blank or repeated one, as published
+                vocabularies have, keeps its row; as in bilm-tf, the last row of a repeated word
+                counts.
 
         Raises:
             ValueError: One of these three is missing, or a word could not be read back from a file.
@@ -53,14 +57,29 @@ class Vocab:
         self._id_of = {word: index for index, word in enumerate(self.words)}
         missing = [special for special in SPECIALS if special not in self._id_of]
         if missing:
-            raise ValueError(f"the vocabulary lacks {' '.join(missing)}: put <S>, </S> and <UNK> on its first lines")
+            raise ValueError(
+                f"the vocabulary lacks {' '.join(missing)}: put <S>, </S> and <UNK> on its first "
+                f"lines"
+            )
         if unused := len(self.words) - len(self._id_of) + ("" in self._id_of):
-            warnings.warn(f"{unused} words of the vocabulary are blank or repeated: no text reaches them", stacklevel=3)
-        bad = [word for word in self.words if word != word.strip(SPACES) or "\n" in word or word.endswith("\r")]
+            warnings.warn(
+                f"{unused} words of the vocabulary are blank or repeated: no text reaches them",
+                stacklevel=3,
+            )
+        bad = [
+            word
+            for word in self.words
+            if word != word.strip(SPACES) or "\n" in word or word.endswith("\r")
+        ]
         bad += [word for word in self.words if word == OLD_MARK]
-        bad += [word for word in self.words[:1] if word.startswith("\ufeff")]  # there it is a byte order mark
+        bad += [
+            word for word in self.words[:1] if word.startswith("\ufeff")
+        ]  # there it is a byte order mark
         if bad:
-            raise ValueError(f"{bad[0]!r} cannot be a word of a vocabulary, a file with one word per line: remove it")
+            raise ValueError(
+                f"{bad[0]!r} cannot be a word of a vocabulary, a file with one word per line: "
+                f"remove it"
+            )
 
     def __len__(self) -> int:
         return len(self.words)
@@ -95,10 +114,14 @@ class Vocab:
     @cached_property
     def marks(self) -> np.ndarray:
         """Ids of the words without a letter or a digit, (N,) int64."""
-        return np.array([number for number, word in enumerate(self.words) if is_mark(word)], dtype=np.int64)
+        return np.array(
+            [number for number, word in enumerate(self.words) if is_mark(word)], dtype=np.int64
+        )
 
     def checksum(self) -> str:
-        """The SHA-256 of the words in order, in hexadecimal; a training run recognizes its vocabulary by it."""
+        """The SHA-256 of the words in order, in hexadecimal; a training run recognizes its
+        vocabulary by it.
+        """
         return hashlib.sha256("\n".join(self.words).encode()).hexdigest()
 
     def ids(self, words: Iterable[str]) -> np.ndarray:
@@ -107,7 +130,9 @@ class Vocab:
 
     @classmethod
     def read(cls, path: str | Path) -> "Vocab":
-        """Read a vocabulary from a file, as `read_words`. ValueError names the file if it is invalid."""
+        """Read a vocabulary from a file, as `read_words`. ValueError names the file if it is
+        invalid.
+        """
         try:
             return cls(read_words(path))
         except ValueError as error:
@@ -116,11 +141,16 @@ class Vocab:
     def write(self, path: str | Path) -> None:
         """Write the words to a file, one per line."""
         with atomic_path(path) as partial:
-            partial.write_text("".join(f"{word}\n" for word in self.words), encoding="utf-8", newline="\n")
+            partial.write_text(
+                "".join(f"{word}\n" for word in self.words), encoding="utf-8", newline="\n"
+            )
 
     @classmethod
-    def from_counts(cls, counts: Mapping[str, int], min_count: int = 1, max_size: int | None = None) -> "Vocab":
-        """Build a vocabulary: <S>, </S> and <UNK>, then words by descending frequency, ties in alphabetical order.
+    def from_counts(
+        cls, counts: Mapping[str, int], min_count: int = 1, max_size: int | None = None
+    ) -> "Vocab":
+        """Build a vocabulary: <S>, </S> and <UNK>, then words by descending frequency, ties in
+        alphabetical order.
 
         The order matters, because the sampled softmax draws negative samples by rank.
 
@@ -132,13 +162,19 @@ class Vocab:
         Returns:
             The vocabulary.
         """
-        frequent = [(-count, word) for word, count in counts.items() if count >= min_count and word not in SPECIALS]
+        frequent = [
+            (-count, word)
+            for word, count in counts.items()
+            if count >= min_count and word not in SPECIALS
+        ]
         words = [*SPECIALS, *(word for _, word in sorted(frequent))]
         return cls(words[:max_size])
 
 
 def count_words(paths: Iterable[str | Path]) -> Counter[str]:
-    """Count the words of tokenized text files, one sentence per line, words separated by white space."""
+    """Count the words of tokenized text files, one sentence per line, words separated by white
+    space.
+    """
     lines = chain.from_iterable(map(read_lines, paths))
     bar = ProgressBar(lines, desc="count words", unit=" sentences", unit_scale=True)
     return Counter(chain.from_iterable(map(str.split, bar)))

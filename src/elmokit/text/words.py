@@ -1,9 +1,10 @@
 """The tokenizer words-1, for languages that are written with spaces between words.
 
-It follows the conventions common to most Universal Dependencies treebanks: punctuation marks are tokens, hyphenated
-compounds and numbers are not split, abbreviations keep their period, elided words are tokens (French l' homme, Italian
-dell' arte). English has its own tokenizer, which splits contractions and hyphenated compounds.
-A change of the rules that changes the tokens of any text requires a new name.
+It follows the conventions common to most Universal Dependencies treebanks: punctuation marks are
+tokens, hyphenated compounds and numbers are not split, abbreviations keep their period, elided
+words are tokens (French l' homme, Italian dell' arte). English has its own tokenizer, which splits
+contractions and hyphenated compounds. A change of the rules that changes the tokens of any text
+requires a new name.
 """
 
 from elmokit.text.english import DOMAIN, EMAIL, FACE, LETTER, URL
@@ -18,7 +19,9 @@ ABBREVIATIONS = (
     "гг|вв|др|млн|млрд|тыс|руб|коп|см|ср|тт|обл|тис|грн|κλπ|κτλ|Jr|al|ed|eds|max|min|op"
 )
 # Abbreviations that keep their period at the end of a sentence, too.
-ALWAYS_ABBREVIATIONS = "Dr|Prof|bzw|usw|vgl|etc|ecc|enz|osv|itd|itp|atd|apod|yms|млн|млрд|тыс|κλπ|κτλ"
+ALWAYS_ABBREVIATIONS = (
+    "Dr|Prof|bzw|usw|vgl|etc|ecc|enz|osv|itd|itp|atd|apod|yms|млн|млрд|тыс|κλπ|κτλ"
+)
 
 # Characters of words that \w does not match: accents, points and vowel signs, joiners.
 SIGNS = (
@@ -33,7 +36,8 @@ WORD_CHARACTER = rf"[\w{SIGNS}]"
 APOSTROPHE = r"['\u2019\u02bc]"
 HYPHEN = r"[-\u2010\u2011]"
 
-# Elided words before a vowel or h in French, Italian and Catalan; aujourd'hui and Breton c'hoar are not split.
+# Elided words before a vowel or h in French, Italian and Catalan; aujourd'hui and Breton c'hoar are
+# not split.
 ELIDED = (
     r"(?i:[djlmnst]|c(?!.h)|qu|jusqu|lorsqu|puisqu|quoiqu|presqu|quelqu|(?:ne|da|de|a|su|co)ll|un|quest|quell|bell|sant|"
     r"grand|tutt|gl|dov|com|cos|anch|senz)"
@@ -41,12 +45,15 @@ ELIDED = (
 ELISION = rf"(?<!{WORD_CHARACTER}){ELIDED}{APOSTROPHE}(?=(?i:[aeiouhyàâäæéèêëìíîïòóôöœùúûü])|\Z)"
 
 INITIAL = rf"(?<![\w'\u2019.]){LETTER}\.(?!\w)"
-DOTTED = rf"(?<!\w)(?:(?:{LETTER}\.){{2,}}(?:{LETTER}(?!\w))?|(?:[A-Z]{{2}}\.){{2,}})"  # z.B., т.е., U.S.A, EE.UU.
-# Within a sentence, a short number with a period is an ordinal or a date: am 3. Oktober, am 3.10. in Berlin.
+# z.B., т.е., U.S.A, EE.UU.
+DOTTED = rf"(?<!\w)(?:(?:{LETTER}\.){{2,}}(?:{LETTER}(?!\w))?|(?:[A-Z]{{2}}\.){{2,}})"
+# Within a sentence, a short number with a period is an ordinal or a date: am 3. Oktober, am 3.10.
+# in Berlin.
 ORDINAL = r"(?<![\w.,])(?:(?:\d{1,2}\.){1,2}|[IVX]{2,5}\.)(?!\S)"
 
 NUMBER = r"\d+(?:[.,:/'\u2019-]\d+)+\w*"  # 1.000,50, 12:30, 1'000, 3.10.1990, 2023/24, 1990-1995
-WORD = rf"{WORD_CHARACTER}+(?:(?:{APOSTROPHE}|{HYPHEN}|\u00b7|:(?=[a-zäåö]))(?={WORD_CHARACTER}){WORD_CHARACTER}+)*"
+INSIDE = rf"{APOSTROPHE}|{HYPHEN}|\u00b7|:(?=[a-zäåö])"
+WORD = rf"{WORD_CHARACTER}+(?:(?:{INSIDE})(?={WORD_CHARACTER}){WORD_CHARACTER}+)*"
 MARKS = r"\.{2,}|[!?\u061f]{2,}|''|``|<<|>>|->|([-=*_~#+])\1+|\S"
 
 

@@ -1,4 +1,6 @@
-"""The settings of pretraining and fine-tuning. The command line is generated from them, so torch is not imported."""
+"""The settings of pretraining and fine-tuning. The command line is generated from them, so torch is
+not imported.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,30 @@ from elmokit.settings import AtLeast, Count, CountOrZero, DropoutRate, Fraction,
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The settings that pretraining and fine-tuning share: the text, the batches, the optimization, the log."""
+    """The settings that pretraining and fine-tuning share: the text, the batches, the optimization,
+    the log.
+    """
 
     corpus: tuple[Path, ...]
-    """Text, whose lines are split into sentences: files (plain, .gz or .zst), or directories from `elmokit prepare`."""
+    """Text, whose lines are split into sentences: files (plain, .gz or .zst), or directories from
+    `elmokit prepare`.
+    """
     output: Path
-    """Directory of the run: log.jsonl, checkpoints/, model/, vocab.txt (if it was built), text/ (tokenized copies of
-    raw text). Rerun the command to resume an interrupted run."""
+    """Directory of the run: log.jsonl, checkpoints/, model/, vocab.txt (if it was built), text/
+    (tokenized copies of raw text). Rerun the command to resume an interrupted run.
+    """
     heldout: tuple[Path, ...] = ()
-    """Held-out text for the perplexity, or pseudo-perplexity where directions are merged, during and after training."""
+    """Held-out text for the perplexity, or pseudo-perplexity where directions are merged, during
+    and after training.
+    """
     tokenize: bool = True
-    """Raw text: split it into sentences and words; else lines are sentences, and spaces separate their words."""
+    """Raw text: split it into sentences and words; else lines are sentences, and spaces separate
+    their words.
+    """
     language: str | None = None
-    """Language code, such as de, whose rules split raw text, and which the model records (default: that of the shards
-    of `elmokit prepare`, or of the initial model, or en)."""
+    """Language code, such as de, whose rules split raw text, and which the model records (default:
+    that of the shards of `elmokit prepare`, or of the initial model, or en).
+    """
     vocab_size: Annotated[int, AtLeast(4)] = 50_000
     """Maximum size of a vocabulary built from the corpus, with three special words."""
     min_count: Count = 2
@@ -32,23 +44,34 @@ class TrainingConfig:
     epochs: Positive = 1.0
     """Passes over the corpus. Ignored with a constant schedule, which has no planned end."""
     max_words: Count | None = None
-    """Stop after about this many words, at the end of a step, which reads a whole batch (default: no limit)."""
+    """Stop after about this many words, at the end of a step, which reads a whole batch (default:
+    no limit).
+    """
     batch_size: Count = 128
     """Rows of the token stream (parallel streams of sentences)."""
     unroll_steps: Count = 20
-    """Time steps per window: the state is carried from one window to the next, gradients are not. An encoder that
-    carries no state reads whole sentences, with batch size times this many positions in a step."""
+    """Time steps per window: the state is carried from one window to the next, gradients are not.
+    An encoder that carries no state reads whole sentences, with batch size times this many
+    positions in a step.
+    """
     num_samples: CountOrZero = 8192
     """Negative samples of the sampled softmax, per direction and step; 0 for the full softmax."""
     learning_rate: Positive | None = None
-    """Peak learning rate (default: 0.2 for the recipe original, 0.002 for modern, 0.004 for muon)."""
+    """Peak learning rate (default: 0.2 for the recipe original, 0.002 for modern, 0.004 for
+    muon).
+    """
     fresh_starts: Fraction | None = None
-    """Fraction of sentences that start from zeros although state is carried (default: 0 for original, else 0.1)."""
+    """Fraction of sentences that start from zeros although state is carried (default: 0 for
+    original, else 0.1).
+    """
     dropout: DropoutRate = 0.1
-    """Dropout on the input of every layer and on the last output; in other encoders than LSTMs, on the token vectors
-    and on what each layer adds to them."""
+    """Dropout on the input of every layer and on the last output; in other encoders than LSTMs, on
+    the token vectors and on what each layer adds to them.
+    """
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
-    """Number type of matrix products; auto: bfloat16 where the hardware supports it. Weights are float32."""
+    """Number type of matrix products; auto: bfloat16 where the hardware supports it. Weights are
+    float32.
+    """
     device: str | None = None
     """Device: cpu, cuda or cuda:N (default: a GPU if there is one)."""
     threads: Count | None = None
@@ -60,7 +83,9 @@ class TrainingConfig:
     evaluate_every: Count = 500
     """Steps between evaluations of the held-out text."""
     evaluate_words: Count = 20_000
-    """Maximum number of words of the held-out text to evaluate during training; at the end, all are evaluated."""
+    """Maximum number of words of the held-out text to evaluate during training; at the end, all are
+    evaluated.
+    """
     checkpoint_every: Count = 200
     """Steps between checkpoints, of which the last two are kept."""
 
@@ -73,43 +98,71 @@ class PretrainConfig(TrainingConfig):
     """Settings of a pretraining run: the text, the model, the optimization."""
 
     preset: Literal[
-        "tiny", "small", "medium", "original", "small-interleaved", "small-transformer", "small-gated-cnn"
+        "tiny",
+        "small",
+        "medium",
+        "original",
+        "small-interleaved",
+        "small-transformer",
+        "small-gated-cnn",
     ] = "small"
-    """tiny (32 dimensions; 0.02 million parameters), small (256; 13.6), medium (512; 28) or original (1024; 94);
-    or another sequence encoder than LSTMs: small-interleaved (256; 13.6), small-transformer (256; 13.6) or
-    small-gated-cnn (256; 13.6)."""
+    """tiny (32 dimensions; 0.02 million parameters), small (256; 13.6), medium (512; 28) or
+    original (1024; 94); or another sequence encoder than LSTMs: small-interleaved (256; 13.6),
+    small-transformer (256; 13.6) or small-gated-cnn (256; 13.6).
+    """
     config: Path | None = None
-    """Model configuration in place of a preset: a model's config.json, or a file with its "model" section."""
+    """Model configuration in place of a preset: a model's config.json, or a file with its "model"
+    section.
+    """
     initial_model: str | None = None
-    """Model whose weights the run starts from, in place of random ones: a directory, a bundled name or a Hub id. The
-    run has its configuration and its vocabulary; a model without a softmax can be given to `elmokit finetune`."""
+    """Model whose weights the run starts from, in place of random ones: a directory, a bundled name
+    or a Hub id. The run has its configuration and its vocabulary; a model without a softmax can be
+    given to `elmokit finetune`.
+    """
     vocab: Path | None = None
-    """Vocabulary of the softmax, one word per line, sorted by frequency (default: built from the corpus)."""
+    """Vocabulary of the softmax, one word per line, sorted by frequency (default: built from the
+    corpus).
+    """
     tokenizer: str | None = None
-    """Tokenizer of the text, which the model records (default: that of `elmokit prepare`, or of the language)."""
+    """Tokenizer of the text, which the model records (default: that of `elmokit prepare`, or of the
+    language).
+    """
     recipe: Literal["muon", "modern", "original"] = "modern"
-    """muon (Muon for hidden matrices, AdamW for the rest), modern (AdamW) or original (AdaGrad as in bilm-tf)."""
+    """muon (Muon for hidden matrices, AdamW for the rest), modern (AdamW) or original (AdaGrad as
+    in bilm-tf).
+    """
     schedule: Literal["cosine", "constant", "none"] | None = None
-    """cosine (warm-up, decay), constant (warm-up, no planned end) or none, a constant rate (default: the recipe's)."""
+    """cosine (warm-up, decay), constant (warm-up, no planned end) or none, a constant rate
+    (default: the recipe's).
+    """
     warm_up_steps: Count = 1000
     """Steps over which the learning rate rises from 0, at most 5 % of a run with a planned end."""
     cool_down: Positive | None = None
-    """Finish a constant schedule: decay to zero over this many words, or if below 1, this fraction of those read. The
-    latest checkpoint is trained further in the subdirectory cool-down-STEP-STEPS, which gets a model/ of its own."""
+    """Finish a constant schedule: decay to zero over this many words, or if below 1, this fraction
+    of those read. The latest checkpoint is trained further in the subdirectory
+    cool-down-STEP-STEPS, which gets a model/ of its own.
+    """
     max_hours: Positive | None = None
-    """Hours after which this command writes a checkpoint and stops; rerun it to resume (default: no limit)."""
+    """Hours after which this command writes a checkpoint and stops; rerun it to resume (default: no
+    limit).
+    """
     patience: Count | None = None
-    """Stop after this many held-out evaluations without improvement, and keep the best model, in best/ (default:
-    never). A cool-down has a planned end, and is not stopped."""
+    """Stop after this many held-out evaluations without improvement, and keep the best model, in
+    best/ (default: never). A cool-down has a planned end, and is not stopped.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.initial_model is not None and (self.config is not None or self.vocab is not None):
-            raise ValueError("the initial model has a configuration and a vocabulary: omit config and vocab")
+            raise ValueError(
+                "the initial model has a configuration and a vocabulary: omit config and vocab"
+            )
         if self.patience is not None and not self.heldout:
             raise ValueError("patience needs held-out text: set heldout")
         if self.cool_down is not None and self.schedule != "constant":
-            raise ValueError('cool_down finishes a run with a constant schedule: set schedule to "constant"')
+            raise ValueError(
+                'cool_down finishes a run with a constant schedule: set schedule to "constant"'
+            )
 
 
 @dataclass(frozen=True)
@@ -117,11 +170,15 @@ class FinetuneConfig(TrainingConfig):
     """Settings of a fine-tuning run: the model, the text of the domain, the optimization."""
 
     model: str | None = None
-    """Model to fine-tune: a directory, a bundled name, or a Hub id OWNER/NAME (default: the bundled English model)."""
+    """Model to fine-tune: a directory, a bundled name, or a Hub id OWNER/NAME (default: the bundled
+    English model).
+    """
     others: tuple[Path, ...] = ()
     """Text of other domains for the perplexity before and after training."""
     new_vocab: bool = False
-    """Train a new softmax over the words of the corpus, for text with many words that the model's lacks."""
+    """Train a new softmax over the words of the corpus, for text with many words that the model's
+    lacks.
+    """
     epochs: Positive = 2.0
     """Passes over the corpus."""
     softmax_epochs: Positive = 1.0

@@ -1,4 +1,6 @@
-"""Fine-tuning a pretrained biLM on text of a domain, with held-out perplexities before and after."""
+"""Fine-tuning a pretrained biLM on text of a domain, with held-out perplexities before and
+after.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from elmokit.runtime import own_random_state, pytorch_threads
 from elmokit.text.tokenizers import TOKENIZED
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.loop import train
-from elmokit.train.pretrain import MODEL, Text, corpus_tokenizer, language_of, read_texts, total_steps, vocabulary
+from elmokit.train.pretrain import (
+    MODEL,
+    Text,
+    corpus_tokenizer,
+    language_of,
+    read_texts,
+    total_steps,
+    vocabulary,
+)
 from elmokit.train.trainer import Trainer
 
 REPORT = "report.json"
@@ -36,7 +46,9 @@ class Change:
 
 @dataclass(frozen=True)
 class FinetuneReport:
-    """The directory of the fine-tuned model, and by path the change of every held-out text's perplexity."""
+    """The directory of the fine-tuned model, and by path the change of every held-out text's
+    perplexity.
+    """
 
     model: Path
     changes: dict[str, Change]
@@ -53,13 +65,23 @@ def _table(changes: dict[str, Change]) -> list[str]:
     measure, width = next(iter(changes.values())).before.measure, max(map(len, changes))
     lines = [f"| {measure:{width}} | before | after | change | unknown words |", "|---" * 5 + "|"]
     for name, change in changes.items():
-        before, after, unknown = change.before.value, change.after.value, 100 * change.after.unknown_share
-        lines.append(f"| {name:{width}} | {before:.2f} | {after:.2f} | {change.percent:+.1f} % | {unknown:.1f} % |")
+        before, after, unknown = (
+            change.before.value,
+            change.after.value,
+            100 * change.after.unknown_share,
+        )
+        lines.append(
+            f"| {name:{width}} | {before:.2f} | {after:.2f} | {change.percent:+.1f} % | "
+            f"{unknown:.1f} % |"
+        )
     return lines
 
 
-def _trained(settings: PretrainConfig, start: Pretrained, text: Text, heldout: list[Path]) -> Pretrained:
-    """The model `start` after training: of all its weights if it has a softmax, else of a new softmax alone.
+def _trained(
+    settings: PretrainConfig, start: Pretrained, text: Text, heldout: list[Path]
+) -> Pretrained:
+    """The model `start` after training: of all its weights if it has a softmax, else of a new
+    softmax alone.
 
     It has the tokenizer, state policy, mix and warm state of `start`.
     """
@@ -73,16 +95,28 @@ def _trained(settings: PretrainConfig, start: Pretrained, text: Text, heldout: l
 
 
 def _with_softmax(settings: FinetuneConfig, model: Pretrained, text: Text) -> Pretrained:
-    """The model itself; or if it has no softmax or `new_vocab` is set, with a new one trained on the corpus."""
-    reads_words = model.config.num_words is not None  # so that input and output have the same vocabulary
+    """The model itself; or if it has no softmax or `new_vocab` is set, with a new one trained on
+    the corpus.
+    """
+    reads_words = (
+        model.config.num_words is not None
+    )  # so that input and output have the same vocabulary
     if settings.new_vocab and reads_words:
-        raise ValueError("this model reads word ids, so its vocabulary is part of it: leave new_vocab off")
+        raise ValueError(
+            "this model reads word ids, so its vocabulary is part of it: leave new_vocab off"
+        )
     if reads_words and model.vocab is None:
-        raise ValueError("this model reads word ids but has no vocabulary: put its vocab.txt next to the weights")
+        raise ValueError(
+            "this model reads word ids but has no vocabulary: put its vocab.txt next to the weights"
+        )
     if model.softmax is not None and not settings.new_vocab:
         return model
-    run = settings.training(output=settings.output / "softmax", epochs=settings.softmax_epochs, learning_rate=None)
-    return _trained(run, replace(model, softmax=None, vocab=model.vocab if reads_words else None), text, [])
+    run = settings.training(
+        output=settings.output / "softmax", epochs=settings.softmax_epochs, learning_rate=None
+    )
+    return _trained(
+        run, replace(model, softmax=None, vocab=model.vocab if reads_words else None), text, []
+    )
 
 
 def _changes(before: Pretrained, after: Pretrained, files: dict[str, Path]) -> dict[str, Change]:
@@ -90,20 +124,30 @@ def _changes(before: Pretrained, after: Pretrained, files: dict[str, Path]) -> d
     if not files:
         return {}
     device = str(after.bilm.device)  # `before` may be on another one
-    old, new = (evaluate([*files.values()], model, tokenize=False, device=device).files for model in (before, after))
-    pairs = {name: (old[str(file)], new[str(file)]) for name, file in files.items() if str(file) in old}
-    return {name: Change(*pair, 100 * (pair[1].value / pair[0].value - 1)) for name, pair in pairs.items()}
+    old, new = (
+        evaluate([*files.values()], model, tokenize=False, device=device).files
+        for model in (before, after)
+    )
+    pairs = {
+        name: (old[str(file)], new[str(file)]) for name, file in files.items() if str(file) in old
+    }
+    return {
+        name: Change(*pair, 100 * (pair[1].value / pair[0].value - 1))
+        for name, pair in pairs.items()
+    }
 
 
-def _card(settings: FinetuneConfig, start: Pretrained, words: int, changes: dict[str, Change]) -> str:
+def _card(
+    settings: FinetuneConfig, start: Pretrained, words: int, changes: dict[str, Change]
+) -> str:
     limit = "" if settings.max_words is None else f", at most {settings.max_words:,} words"
     lines = [
         "# An ELMo biLM fine-tuned by elmokit",
         "",
         f"- initial model: {settings.model or 'en-small'}",
         f"- corpus: {words:,} words, {settings.epochs:g} passes{limit}",
-        f"- learning rate {settings.learning_rate:g}, batch {settings.batch_size} x {settings.unroll_steps}, "
-        f"dropout {settings.dropout:g}, seed {settings.seed}",
+        f"- learning rate {settings.learning_rate:g}, batch {settings.batch_size} x "
+        f"{settings.unroll_steps}, dropout {settings.dropout:g}, seed {settings.seed}",
         "",
         *_table({Path(name).name: change for name, change in changes.items()}),
     ]
@@ -115,21 +159,23 @@ def _card(settings: FinetuneConfig, start: Pretrained, words: int, changes: dict
 def finetune(settings: FinetuneConfig) -> FinetuneReport:
     """Fine-tune a model on text of a domain, or resume an interrupted run.
 
-    If the model has no softmax, or `new_vocab` is set, a new one over the vocabulary of the corpus is trained first,
-    with the biLM frozen; the perplexities "before" are measured with it. The fine-tuned model keeps the tokenizer, mix,
-    state policy and warm state of the initial model. Perplexities are exact (full softmax, state carried where there is
-    one); of a model that merges the two directions they are pseudo-perplexities.
+    If the model has no softmax, or `new_vocab` is set, a new one over the vocabulary of the corpus
+    is trained first, with the biLM frozen; the perplexities "before" are measured with it. The
+    fine-tuned model keeps the tokenizer, mix, state policy and warm state of the initial model.
+    Perplexities are exact (full softmax, state carried where there is one); of a model that merges
+    the two directions they are pseudo-perplexities.
 
     Args:
-        settings: The model, the text and the optimization; a call with the same settings resumes a run.
+        settings: The model, the text and the optimization; a call with the same settings resumes a
+            run.
 
     Returns:
         The directory of the model, and the perplexities before and after.
 
     Raises:
         FileExistsError: The model/ of the output directory holds something else.
-        ValueError: The text or the model is unusable, or they have different tokenizers, the output directory has a
-            checkpoint of another run, or the loss diverges at every learning rate.
+        ValueError: The text or the model is unusable, or they have different tokenizers, the output
+            directory has a checkpoint of another run, or the loss diverges at every learning rate.
         FileNotFoundError: The text or the model does not exist.
         KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
@@ -139,17 +185,22 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         loaded.tokenizer = name = loaded.tokenizer or of_shards
         if of_shards not in (None, name, TOKENIZED) and name != TOKENIZED:
             raise ValueError(
-                f"`elmokit prepare` has split the corpus with {of_shards}, and the model reads {name}: prepare it with "
-                f"--tokenizer {name}, or give the raw text"
+                f"`elmokit prepare` has split the corpus with {of_shards}, and the model reads "
+                f"{name}: prepare it with --tokenizer {name}, or give the raw text"
             )
         loaded.language = language_of(settings, name, loaded.language)
         text = read_texts(settings, name, loaded.language, settings.others)
         start = _with_softmax(settings, loaded, text)
         heldout, others = find_files(settings.heldout), find_files(settings.others)
         tuned = _trained(settings.training(), start, text, text.heldout[: len(heldout)])
-        changes = _changes(start, tuned, dict(zip(map(str, [*heldout, *others]), text.heldout, strict=True)))
+        changes = _changes(
+            start, tuned, dict(zip(map(str, [*heldout, *others]), text.heldout, strict=True))
+        )
         tuned.card = _card(settings, loaded, text.report.words, changes)
-        values = {name: {"measure": change.before.measure, **asdict(change)} for name, change in changes.items()}
+        values = {
+            name: {"measure": change.before.measure, **asdict(change)}
+            for name, change in changes.items()
+        }
         write_json(settings.output / REPORT, values)
         save(tuned, settings.output / MODEL, overwrite=True)
     return FinetuneReport(settings.output / MODEL, changes)

@@ -1,4 +1,6 @@
-"""The training loop of pretraining and fine-tuning: evaluate, save, step, log, until the run ends; and its log."""
+"""The training loop of pretraining and fine-tuning: evaluate, save, step, log, until the run ends;
+and its log.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,20 @@ from elmokit.data.corpus import CorpusReport
 from elmokit.lm.measures import Measure
 from elmokit.progress import ProgressBar
 from elmokit.train.config import PretrainConfig
-from elmokit.train.trainer import Trainer, latest_snapshot, read_snapshot, remove_latest_snapshot, write_snapshot
+from elmokit.train.trainer import (
+    Trainer,
+    latest_snapshot,
+    read_snapshot,
+    remove_latest_snapshot,
+    write_snapshot,
+)
 
 CHECKPOINTS, BEST = "checkpoints", "best"
 KEPT = 2  # checkpoints
 SMOOTHING = 0.9  # weight of the past in the smoothed loss
-RISE = 1.5  # nats per word by which the smoothed loss exceeds its minimum where training has diverged
+RISE = (
+    1.5  # nats per word by which the smoothed loss exceeds its minimum where training has diverged
+)
 HALVINGS = 3  # of the learning rate in a run, after which it is not the cause of a divergence
 
 Reason = Literal["end", "words", "hours", "patience"]
@@ -43,7 +53,9 @@ class _State:
 
 
 def words_per_step(settings: PretrainConfig, report: CorpusReport) -> float:
-    """Words that a step reads on average: its positions of the token stream without the sentence boundaries."""
+    """Words that a step reads on average: its positions of the token stream without the sentence
+    boundaries.
+    """
     return settings.batch_size * settings.unroll_steps * report.words / report.stream_tokens
 
 
@@ -59,9 +71,11 @@ def _now() -> np.ndarray:
 
 @contextmanager
 def _stop_request() -> Iterator[threading.Event]:
-    """An event that the first SIGINT or SIGTERM sets, so that the current step is completed and saved.
+    """An event that the first SIGINT or SIGTERM sets, so that the current step is completed and
+    saved.
 
-    A second SIGINT interrupts at once. Outside the main thread, signals cannot be handled and the event stays unset.
+    A second SIGINT interrupts at once. Outside the main thread, signals cannot be handled and the
+    event stays unset.
     """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -86,7 +100,8 @@ def train(
     """Run the remaining steps, starting from the latest snapshot in `directory` if there is one.
 
     Args:
-        trainer: A trainer at step 0. With `patience`, it ends with the weights of the best evaluation.
+        trainer: A trainer at step 0. With `patience`, it ends with the weights of the best
+            evaluation.
         directory: Directory for log.jsonl, checkpoints/ and, with `patience`, best/.
         report: Statistics of the corpus.
         heldout: Files to measure: the beginning of each during training, all text at the end.
@@ -99,7 +114,11 @@ def train(
         ValueError: The loss diverged, even at lower learning rates.
     """
     settings, processes = trainer.settings, trainer.processes
-    checkpoints, best, words = directory / CHECKPOINTS, directory / BEST, words_per_step(settings, report)
+    checkpoints, best, words = (
+        directory / CHECKPOINTS,
+        directory / BEST,
+        words_per_step(settings, report),
+    )
     # A cool-down has a planned end, towards which the perplexity falls.
     patience = settings.patience if trainer.schedule.cool_down is None else None
     last_step, state = trainer.schedule.last_step, _State(lowest=math.log(len(trainer.vocab)))
@@ -108,7 +127,9 @@ def train(
 
     def save(to: Path, keep: int) -> None:
         snapshot = trainer.snapshot()
-        snapshot.progress.update({"loop": asdict(state), "losses": [losses.tolist() for losses in recent]})
+        snapshot.progress.update(
+            {"loop": asdict(state), "losses": [losses.tolist() for losses in recent]}
+        )
         processes.of_first(lambda: write_snapshot(to, trainer.step, snapshot, keep))
 
     def go_back() -> bool:
@@ -132,7 +153,11 @@ def train(
         if last_step is None and trainer.step * words >= (settings.max_words or math.inf):
             return "words"
         limit = settings.max_hours
-        return "hours" if limit is not None and processes.any(time.monotonic() - start >= 3600 * limit) else None
+        return (
+            "hours"
+            if limit is not None and processes.any(time.monotonic() - start >= 3600 * limit)
+            else None
+        )
 
     is_resumed = go_back()
     saved = trainer.step if is_resumed else -1  # step of the latest snapshot
@@ -156,11 +181,14 @@ def train(
         while True:
             step, reason = trainer.step, reason_to_end()
 
-            # Evaluate. At the end all held-out text is measured, but with patience the last step is also compared.
+            # Evaluate. At the end all held-out text is measured, but with patience the last step is
+            # also compared.
             is_due = step % settings.evaluate_every == 0 and reason is None
             if heldout and (is_due or (patience and reason == "end")) and step not in (0, saved):
                 pause = _now()
-                result = processes.of_first(lambda: trainer.measure_heldout(heldout, settings.evaluate_words))
+                result = processes.of_first(
+                    lambda: trainer.measure_heldout(heldout, settings.evaluate_words)
+                )
                 tracker.event("heldout", step, **_named(result))
                 say(f"step {step:,}: held-out {result}")
                 state.evaluations_since += 1
@@ -172,13 +200,17 @@ def train(
                 begin += _now() - pause  # an entry's speed is that of training alone
 
             # Save: also before the first step, so that there is always a snapshot to go back to.
-            if step != saved and (step % settings.checkpoint_every == 0 or reason is not None or is_stopped):
+            if step != saved and (
+                step % settings.checkpoint_every == 0 or reason is not None or is_stopped
+            ):
                 save(checkpoints, KEPT)
                 saved = step
             if reason is not None:
                 break
             if is_stopped:
-                raise KeyboardInterrupt(f"stopped at step {step}; run the same command again to resume")
+                raise KeyboardInterrupt(
+                    f"stopped at step {step}; run the same command again to resume"
+                )
 
             # Step
             recent.append(trainer.train_step())
@@ -194,14 +226,24 @@ def train(
             if is_logged:
                 recent = []
                 seconds, processor_seconds = _now() - begin
-                speed = words * (step - begin_step) / seconds  # a run that was resumed has made other steps before
-                named = {f"loss_{name}": value for name, value in zip(trainer.objective.losses, losses, strict=True)}
+                speed = (
+                    words * (step - begin_step) / seconds
+                )  # a run that was resumed has made other steps before
+                named = {
+                    f"loss_{name}": value
+                    for name, value in zip(trainer.objective.losses, losses, strict=True)
+                }
                 tracker.event(
-                    "train", step, **named, words=round(step * words), learning_rate=trainer.learning_rate,
-                    gradient_norm=norm, words_per_second=round(speed, 1),
+                    "train",
+                    step,
+                    **named,
+                    words=round(step * words),
+                    learning_rate=trainer.learning_rate,
+                    gradient_norm=norm,
+                    words_per_second=round(speed, 1),
                     processor_seconds=round(processor_seconds, 3),
                     seconds_left=last_step and round((last_step - step) * words / speed),
-                )  # fmt: skip
+                )
                 progress.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} words/s", refresh=False)
                 begin, begin_step = _now(), step
                 past = loss if state.smoothed is None else state.smoothed
@@ -214,34 +256,47 @@ def train(
                 rate_factor = trainer.rate_factor / 2
                 if rate_factor < 0.5**HALVINGS:
                     raise ValueError(
-                        f"the loss diverged at step {step}, even with 1/{2**HALVINGS} of the learning rate: check the "
-                        "corpus, set a lower learning rate, or use dtype float32"
+                        f"the loss diverged at step {step}, even with 1/{2**HALVINGS} of the "
+                        "learning rate: check the corpus, set a lower learning rate, or use dtype "
+                        "float32"
                     )
-                if saved == restored:  # it diverges from there again: the snapshot itself is presumed bad
+                if (
+                    saved == restored
+                ):  # it diverges from there again: the snapshot itself is presumed bad
                     processes.of_first(lambda: remove_latest_snapshot(checkpoints))
                 go_back()
                 trainer.rate_factor, saved, restored = rate_factor, trainer.step, trainer.step
                 progress.update(trainer.step - progress.n)
                 tracker.event("diverged", step, restored=trainer.step, rate_factor=rate_factor)
                 factor = f"the learning rate multiplied by {rate_factor:g}"
-                say(f"step {step:,}: the loss diverged; training goes on from step {trainer.step:,} with {factor}")
+                say(
+                    f"step {step:,}: the loss diverged; training goes on from step "
+                    f"{trainer.step:,} with {factor}"
+                )
                 begin, begin_step = _now(), trainer.step
 
-        if patience is not None and (kept := processes.of_first(lambda: latest_snapshot(best))) is not None:
+        if (
+            patience is not None
+            and (kept := processes.of_first(lambda: latest_snapshot(best))) is not None
+        ):
             trainer.load_weights(read_snapshot(kept))
-        measured = processes.of_first(lambda: trainer.measure_heldout(heldout, None)) if heldout else None
+        measured = (
+            processes.of_first(lambda: trainer.measure_heldout(heldout, None)) if heldout else None
+        )
         named = {} if measured is None else _named(measured)
         tracker.event("end", trainer.step, reason=reason, **named)
     return reason, measured
 
 
-# --- The log: one JSON line per event --------------------------------------------------------------------------------
+# --- The log: one JSON line per event -------------------------------------------------------------
 
 LOG = "log.jsonl"
 
 
 class Tracker:
-    """Appends events to `log.jsonl`; a resumed run continues the file. Without a directory it does nothing."""
+    """Appends events to `log.jsonl`; a resumed run continues the file. Without a directory it does
+    nothing.
+    """
 
     def __init__(self, directory: Path | None) -> None:
         self._file: Any = None
@@ -279,7 +334,8 @@ def read_events(directory: Path) -> list[dict[str, Any]]:
         directory: The directory of the run.
 
     Returns:
-        For each event its "time" (seconds since 1970), its kind as "event", its "step" and its own values.
+        For each event its "time" (seconds since 1970), its kind as "event", its "step" and its own
+        values.
 
     Raises:
         FileNotFoundError: If the directory has no log.
@@ -289,8 +345,11 @@ def read_events(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in complete.splitlines()]
 
 
-def training_records(directory: Path, after: int = 0, until: int | None = None) -> list[dict[str, Any]]:
-    """The "train" events of a run's log by step; a resumed run repeats steps, and the last event of each is kept.
+def training_records(
+    directory: Path, after: int = 0, until: int | None = None
+) -> list[dict[str, Any]]:
+    """The "train" events of a run's log by step; a resumed run repeats steps, and the last event of
+    each is kept.
 
     Args:
         directory: The directory of the run.
@@ -303,6 +362,8 @@ def training_records(directory: Path, after: int = 0, until: int | None = None) 
     records = {
         event["step"]: event
         for event in read_events(directory)
-        if event["event"] == "train" and after < event["step"] and (until is None or event["step"] <= until)
+        if event["event"] == "train"
+        and after < event["step"]
+        and (until is None or event["step"] <= until)
     }
     return [records[step] for step in sorted(records)]

@@ -1,4 +1,6 @@
-"""Training recipes, their learning rates by step, and their optimizers: bilm-tf's AdaGrad, AdamW, Muon with AdamW."""
+"""Training recipes, their learning rates by step, and their optimizers: bilm-tf's AdaGrad, AdamW,
+Muon with AdamW.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,27 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-# --- Muon ------------------------------------------------------------------------------------------------------------
+# --- Muon -----------------------------------------------------------------------------------------
 
 
 class Muon(torch.optim.Muon):
     """PyTorch's Muon, with updates of AdamW's size that are orthogonalized in float32 or bfloat16.
 
-    PyTorch's own are in bfloat16 whatever the processor: where the hardware does not multiply it, a step in float32 is
-    a hundred times faster.
+    PyTorch's own are in bfloat16 whatever the processor: where the hardware does not multiply it, a
+    step in float32 is a hundred times faster.
     """
 
     def __init__(
-        self, parameters: Sequence[nn.Parameter], learning_rate: float, weight_decay: float, dtype: torch.dtype
+        self,
+        parameters: Sequence[nn.Parameter],
+        learning_rate: float,
+        weight_decay: float,
+        dtype: torch.dtype,
     ) -> None:
         # Updates of AdamW's size, so that both can share a learning rate.
-        super().__init__(parameters, lr=learning_rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+        super().__init__(
+            parameters, lr=learning_rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
+        )
         self.dtype = dtype
 
     @torch.no_grad()
@@ -34,14 +42,20 @@ class Muon(torch.optim.Muon):
         for group in self.param_groups:
             together: defaultdict[Any, dict[nn.Parameter, Tensor]] = defaultdict(dict)
             for number, parameter in enumerate(group["params"]):
-                if parameter.grad is not None:  # on a CPU, products of one matrix at a time are faster
+                if (
+                    parameter.grad is not None
+                ):  # on a CPU, products of one matrix at a time are faster
                     key = number if parameter.device.type == "cpu" else parameter.shape
-                    together[key][parameter] = self._average(parameter, parameter.grad, group["momentum"])
+                    together[key][parameter] = self._average(
+                        parameter, parameter.grad, group["momentum"]
+                    )
             settings = group["ns_coefficients"], group["ns_steps"], group["eps"]
             for averages in together.values():
                 one, *others = (average.to(self.dtype) for average in averages.values())
                 updates = orthogonalized(torch.stack([one, *others]) if others else one, *settings)
-                for parameter, update in zip(averages, updates if others else [updates], strict=True):
+                for parameter, update in zip(
+                    averages, updates if others else [updates], strict=True
+                ):
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])
                     parameter.add_(update, alpha=-0.2 * group["lr"] * max(parameter.shape) ** 0.5)
 
@@ -65,11 +79,14 @@ def orthogonalized(
         epsilon: Smallest norm to divide by.
 
     Returns:
-        U S V^T for each matrix, where U D V^T is its singular value decomposition, and the diagonal of S is between 0.5
-        and 1.5.
+        U S V^T for each matrix, where U D V^T is its singular value decomposition, and the diagonal
+        of S is between 0.5 and 1.5.
     """
     a, b, c = coefficients
-    is_tall, multiply = matrices.shape[-2] > matrices.shape[-1], torch.addmm if matrices.dim() == 2 else torch.baddbmm
+    is_tall, multiply = (
+        matrices.shape[-2] > matrices.shape[-1],
+        torch.addmm if matrices.dim() == 2 else torch.baddbmm,
+    )
     wide = matrices.mT if is_tall else matrices
     wide = wide / wide.norm(dim=(-2, -1), keepdim=True).clamp(min=epsilon)
     for _ in range(iterations):
@@ -78,7 +95,7 @@ def orthogonalized(
     return wide.mT if is_tall else wide
 
 
-# --- Recipes, schedules and optimizers -------------------------------------------------------------------------------
+# --- Recipes, schedules and optimizers ------------------------------------------------------------
 
 WEIGHT_DECAY = 0.01
 ADAM_BETAS = (0.9, 0.98)
@@ -95,7 +112,8 @@ class Recipe:
     Attributes:
         learning_rate: Peak learning rate.
         clip_norm: Maximum norm of the gradient.
-        multiply_loss_by_steps: Minimize loss * unroll_steps, as bilm-tf does; its learning rate of 0.2 assumes that.
+        multiply_loss_by_steps: Minimize loss * unroll_steps, as bilm-tf does; its learning rate of
+            0.2 assumes that.
         schedule: Learning rate schedule.
         fresh_starts: Fraction of sentences that start from a zero state, as in embedding.
     """
@@ -109,23 +127,30 @@ class Recipe:
 
 RECIPES = {
     # bilm-tf, bilm/training.py:689-721
-    "original": Recipe(0.2, clip_norm=10.0, multiply_loss_by_steps=True, schedule="none", fresh_starts=0.0),
-    "modern": Recipe(2e-3, clip_norm=1.0, multiply_loss_by_steps=False, schedule="cosine", fresh_starts=0.1),
-    "muon": Recipe(4e-3, clip_norm=1.0, multiply_loss_by_steps=False, schedule="cosine", fresh_starts=0.1),
+    "original": Recipe(
+        0.2, clip_norm=10.0, multiply_loss_by_steps=True, schedule="none", fresh_starts=0.0
+    ),
+    "modern": Recipe(
+        2e-3, clip_norm=1.0, multiply_loss_by_steps=False, schedule="cosine", fresh_starts=0.1
+    ),
+    "muon": Recipe(
+        4e-3, clip_norm=1.0, multiply_loss_by_steps=False, schedule="cosine", fresh_starts=0.1
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule: warm-up and cosine decay (`cosine`), warm-up and a constant rate (`constant`), or `none`.
+    """A schedule: warm-up and cosine decay (`cosine`), warm-up and a constant rate (`constant`), or
+    `none`.
 
     Attributes:
         name: The kind of schedule.
         total_steps: Steps of the run; None without a planned end (`constant`).
         warm_up_steps: Steps over which the rate rises; at most 5 % of a run with a planned end.
-        cool_down: The first step of a linear decay to zero, and the number of its steps. It finishes a run without a
-            planned end (Hägele et al. 2024, "Scaling Laws and Compute-Optimal Training Beyond Fixed Training
-            Durations").
+        cool_down: The first step of a linear decay to zero, and the number of its steps. It
+            finishes a run without a planned end (Hägele et al. 2024, "Scaling Laws and
+            Compute-Optimal Training Beyond Fixed Training Durations").
     """
 
     name: ScheduleName
@@ -139,11 +164,17 @@ class Schedule:
         return self.total_steps if self.cool_down is None else sum(self.cool_down)
 
     def factor(self, step: int) -> float:
-        """The factor of the learning rate at a step, from 0. After the last step of a cool-down it would reach 0."""
+        """The factor of the learning rate at a step, from 0. After the last step of a cool-down it
+        would reach 0.
+        """
         if self.name == "none":
             return 1.0
         total = None if self.name == "constant" else self.total_steps
-        warm_up = self.warm_up_steps if total is None else max(1, min(self.warm_up_steps, round(WARM_UP * total)))
+        warm_up = (
+            self.warm_up_steps
+            if total is None
+            else max(1, min(self.warm_up_steps, round(WARM_UP * total)))
+        )
         factor = min(1.0, (step + 1) / warm_up)
         if total is not None and step >= warm_up:
             progress = min(1.0, (step - warm_up) / max(1, total - warm_up))
@@ -158,12 +189,17 @@ def _adamw(parameters: Sequence[nn.Parameter], learning_rate: float) -> torch.op
     """AdamW with weight decay on matrices only."""
     matrices = [parameter for parameter in parameters if parameter.dim() > 1]
     others = [parameter for parameter in parameters if parameter.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    groups = [
+        {"params": matrices, "weight_decay": WEIGHT_DECAY},
+        {"params": others, "weight_decay": 0.0},
+    ]
     return torch.optim.AdamW(groups, lr=learning_rate, betas=ADAM_BETAS, fused=True)
 
 
 class Optimizer:
-    """One or more PyTorch optimizers with a common learning rate, whose state can be saved as tensors."""
+    """One or more PyTorch optimizers with a common learning rate, whose state can be saved as
+    tensors.
+    """
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.optimizers = list(optimizers)
@@ -189,7 +225,9 @@ class Optimizer:
         states: list[dict[int, dict[str, Tensor]]] = [{} for _ in self.optimizers]
         for key, tensor in tensors.items():
             place, number, name = key.split(".")
-            states[int(place)].setdefault(int(number), {})[name] = tensor.clone()  # which a step would change
+            states[int(place)].setdefault(int(number), {})[name] = (
+                tensor.clone()
+            )  # which a step would change
         for optimizer, state in zip(self.optimizers, states, strict=True):
             optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
@@ -206,8 +244,8 @@ def make_optimizer(
     Args:
         name: Name of the recipe.
         parameters: All parameters of the model and its softmax.
-        hidden_matrices: Those that Muon updates, (M, N) each: neither embeddings nor softmax (Jordan et al. 2024,
-            "Muon: An optimizer for hidden layers in neural networks").
+        hidden_matrices: Those that Muon updates, (M, N) each: neither embeddings nor softmax
+            (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks").
         learning_rate: Initial learning rate.
         dtype: Number type of the run's matrix products, including Muon's.
 
@@ -215,7 +253,13 @@ def make_optimizer(
         The optimizer.
     """
     if name == "original":
-        return Optimizer([torch.optim.Adagrad(parameters, learning_rate, initial_accumulator_value=1.0, fused=True)])
+        return Optimizer(
+            [
+                torch.optim.Adagrad(
+                    parameters, learning_rate, initial_accumulator_value=1.0, fused=True
+                )
+            ]
+        )
     if name == "modern":
         return Optimizer([_adamw(parameters, learning_rate)])
     hidden = {id(parameter) for parameter in hidden_matrices}
@@ -227,11 +271,13 @@ def make_optimizer(
 def clip_gradients(parameters: list[nn.Parameter], maximum: float) -> Tensor:
     """Scale all gradients down to a total norm of `maximum`, and return the norm before.
 
-    Equals `nn.utils.clip_grad_norm_`, but on the CPU it skips the multiplication by one when the norm is small enough.
-    (On a GPU, testing that would wait for the device.) A norm that is not finite makes all gradients non-finite, so
-    that divergence is detected.
+    Equals `nn.utils.clip_grad_norm_`, but on the CPU it skips the multiplication by one when the
+    norm is small enough. (On a GPU, testing that would wait for the device.) A norm that is not
+    finite makes all gradients non-finite, so that divergence is detected.
     """
-    norm = nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    norm = nn.utils.get_total_norm(
+        [parameter.grad for parameter in parameters if parameter.grad is not None]
+    )
     if norm.device.type != "cpu" or not norm <= maximum:
         nn.utils.clip_grads_with_norm_(parameters, maximum, norm)
     return norm

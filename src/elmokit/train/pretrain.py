@@ -18,7 +18,12 @@ from elmokit.checkpoints.loading import check_overwritable, load, save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import CorpusReport, check_corpus, find_files
-from elmokit.data.text_files import check_language, option_of_shard, tokenized_files, tokenizer_of_shard
+from elmokit.data.text_files import (
+    check_language,
+    option_of_shard,
+    tokenized_files,
+    tokenizer_of_shard,
+)
 from elmokit.fs.atomic import atomic_directory
 from elmokit.fs.json_files import read_json
 from elmokit.fs.lock import only_one_in
@@ -43,12 +48,12 @@ class PretrainReport:
 
     Attributes:
         model: Directory of the model; None if the run stopped before its planned end.
-        reason: Why this call ended: "end" (the planned end of the run), "words" (max_words), "hours" (max_hours) or
-            "patience".
+        reason: Why this call ended: "end" (the planned end of the run), "words" (max_words),
+            "hours" (max_hours) or "patience".
         step: Steps of the run so far.
         words: Words read in these steps.
-        heldout: Perplexity of all held-out text, or its pseudo-perplexity, for a model that merges the two directions;
-            None without held-out text.
+        heldout: Perplexity of all held-out text, or its pseudo-perplexity, for a model that merges
+            the two directions; None without held-out text.
     """
 
     model: Path | None
@@ -65,7 +70,7 @@ class PretrainReport:
         return "\n".join(lines)
 
 
-# --- Text ------------------------------------------------------------------------------------------------------------
+# --- Text -----------------------------------------------------------------------------------------
 
 
 class Text(NamedTuple):
@@ -78,7 +83,10 @@ class Text(NamedTuple):
 
 
 def read_texts(
-    settings: TrainingConfig, tokenizer: str | None, language: str | None, others: Sequence[Path] = ()
+    settings: TrainingConfig,
+    tokenizer: str | None,
+    language: str | None,
+    others: Sequence[Path] = (),
 ) -> Text:
     """Tokenize the text of a run where it is raw, count it, and print its size.
 
@@ -90,8 +98,13 @@ def read_texts(
     """
     files, heldout = find_files(settings.corpus), find_files([*settings.heldout, *others])
     check_language(settings.language, [*files, *heldout])
-    if in_both := {os.path.realpath(file) for file in files} & {os.path.realpath(file) for file in heldout}:
-        print(f"{min(in_both)} is also trained on: its perplexity says nothing about new text", flush=True)
+    if in_both := {os.path.realpath(file) for file in files} & {
+        os.path.realpath(file) for file in heldout
+    }:
+        print(
+            f"{min(in_both)} is also trained on: its perplexity says nothing about new text",
+            flush=True,
+        )
     rules = settings.output / TEXT, tokenizer, settings.tokenize, settings.language, language
     files, heldout = (tokenized_files(each, *rules) for each in (files, heldout))
     reports = {
@@ -100,48 +113,75 @@ def read_texts(
         if each or name == "corpus"
     }
     for name, report in reports.items():
-        statistics = f"{name}: {report.files} files, {report.sentences:,} sentences, {report.words:,} words"
+        statistics = (
+            f"{name}: {report.files} files, {report.sentences:,} sentences, {report.words:,} words"
+        )
         if report.long_words:
-            statistics += f"; {report.long_words:,} words exceed 48 bytes and are truncated by a character CNN"
+            statistics += (
+                f"; {report.long_words:,} words exceed 48 bytes and are truncated by a "
+                f"character CNN"
+            )
         print(statistics, flush=True)
     report = reports["corpus"]
     return Text(report.in_order(files), heldout, report, reports.get("held-out text"))
 
 
 def corpus_tokenizer(corpus: Sequence[Path]) -> str | None:
-    """The tokenizer of the first shard that `elmokit prepare` wrote; None for text from other sources."""
+    """The tokenizer of the first shard that `elmokit prepare` wrote; None for text from other
+    sources.
+    """
     return next(filter(None, map(tokenizer_of_shard, find_files(corpus))), None)
 
 
-def language_of(settings: TrainingConfig, tokenizer: str | None, of_model: str | None) -> str | None:
-    """The language of the corpus: of the settings, of `elmokit prepare`, or of the model from which a run starts."""
-    of_shards = filter(None, (option_of_shard(file, "language") for file in find_files(settings.corpus)))
-    return settings.language or next(of_shards, of_model) or ("en" if tokenizer == TOKENIZER_OF["en"] else None)
+def language_of(
+    settings: TrainingConfig, tokenizer: str | None, of_model: str | None
+) -> str | None:
+    """The language of the corpus: of the settings, of `elmokit prepare`, or of the model from which
+    a run starts.
+    """
+    of_shards = filter(
+        None, (option_of_shard(file, "language") for file in find_files(settings.corpus))
+    )
+    return (
+        settings.language
+        or next(of_shards, of_model)
+        or ("en" if tokenizer == TOKENIZER_OF["en"] else None)
+    )
 
 
 def _tokenizer(settings: PretrainConfig) -> str | None:
-    """The name of the tokenizer of the corpus, which the model records; None for tokenized text of other sources."""
+    """The name of the tokenizer of the corpus, which the model records; None for tokenized text of
+    other sources.
+    """
     of_shards = corpus_tokenizer(settings.corpus)
     if settings.tokenizer is not None:
         name = get_tokenizer(settings.tokenizer).name
         if of_shards not in (None, name):
-            raise ValueError(f"`elmokit prepare` has split the corpus with {of_shards}, not {name}: prepare it again")
+            raise ValueError(
+                f"`elmokit prepare` has split the corpus with {of_shards}, not {name}: prepare it "
+                f"again"
+            )
         return name
     if not settings.tokenize or all(map(tokenizer_of_shard, find_files(settings.corpus))):
         return of_shards
     return of_shards or tokenizer_for(None, settings.language).name
 
 
-# --- Model -----------------------------------------------------------------------------------------------------------
+# --- Model ----------------------------------------------------------------------------------------
 
 
 def _initial_model(settings: PretrainConfig) -> Pretrained | None:
-    """The model that the run starts from, if any. ValueError if it has no softmax, so that it cannot predict words."""
+    """The model that the run starts from, if any. ValueError if it has no softmax, so that it
+    cannot predict words.
+    """
     if settings.initial_model is None:
         return None
     model = load(settings.initial_model)
     if model.softmax is None or model.vocab is None:
-        raise ValueError(f"{settings.initial_model} has no softmax to start from: `elmokit finetune` trains one for it")
+        raise ValueError(
+            f"{settings.initial_model} has no softmax to start from: `elmokit finetune` trains "
+            f"one for it"
+        )
     return model
 
 
@@ -157,7 +197,8 @@ def _model_config(settings: PretrainConfig, vocab: Vocab) -> BiLMConfig:
 
 
 def vocabulary(settings: PretrainConfig, files: list[Path], given: Vocab | None = None) -> Vocab:
-    """The vocabulary of a run, checked on the first lines of its corpus, before hours are spent on training.
+    """The vocabulary of a run, checked on the first lines of its corpus, before hours are spent on
+    training.
 
     Args:
         settings: Where the vocabulary is, or how to build it before the first step.
@@ -168,16 +209,21 @@ def vocabulary(settings: PretrainConfig, files: list[Path], given: Vocab | None 
         UserWarning: The vocabulary lacks many of the words.
 
     Raises:
-        ValueError: No word is frequent enough; or the softmax is sampled, for which words are drawn as often as their
-            ranks suggest, and the special words are not the first, or the second half of the words is more frequent
-            than the first.
+        ValueError: No word is frequent enough; or the softmax is sampled, for which words are drawn
+            as often as their ranks suggest, and the special words are not the first, or the second
+            half of the words is more frequent than the first.
     """
     built = settings.output / "vocab.txt"
-    if given is None and settings.vocab is None and latest_snapshot(settings.output / CHECKPOINTS) is None:
+    if (
+        given is None
+        and settings.vocab is None
+        and latest_snapshot(settings.output / CHECKPOINTS) is None
+    ):
         vocab = Vocab.from_counts(count_words(files), settings.min_count, settings.vocab_size)
         if len(vocab) == len(SPECIALS):
             raise ValueError(
-                f"no word of the corpus occurs {settings.min_count} times: give more text, or a lower min_count"
+                f"no word of the corpus occurs {settings.min_count} times: give more text, or a "
+                f"lower min_count"
             )
         vocab.write(built)
     vocab = given or Vocab.read(settings.vocab or built)
@@ -185,13 +231,18 @@ def vocabulary(settings: PretrainConfig, files: list[Path], given: Vocab | None 
     for line in islice(chain.from_iterable(map(read_lines, files)), SAMPLE_LINES):
         counts.update(line.split())
     unknown = 1 - sum(map(counts.__getitem__, vocab.words)) / counts.total()
-    warn_of_unknown(unknown, "the corpus", "build a vocabulary from the corpus (finetune: with new_vocab)")
+    warn_of_unknown(
+        unknown, "the corpus", "build a vocabulary from the corpus (finetune: with new_vocab)"
+    )
     frequencies = [counts[word] for word in vocab.words[len(SPECIALS) :]]
     is_ascending = 2 * sum(frequencies[: len(frequencies) // 2]) < sum(frequencies)
-    if 0 < settings.num_samples < len(vocab) and (is_ascending or vocab.words[: len(SPECIALS)] != SPECIALS):
+    if 0 < settings.num_samples < len(vocab) and (
+        is_ascending or vocab.words[: len(SPECIALS)] != SPECIALS
+    ):
         raise ValueError(
-            f"the vocabulary is not sorted by descending frequency after {' '.join(SPECIALS)}, as the sampled softmax "
-            "needs it: sort it, build one from the corpus, or use the full softmax (num_samples 0)"
+            f"the vocabulary is not sorted by descending frequency after {' '.join(SPECIALS)}, as "
+            "the sampled softmax needs it: sort it, build one from the corpus, or use the full "
+            "softmax (num_samples 0)"
         )
     return vocab
 
@@ -204,8 +255,11 @@ def total_steps(settings: PretrainConfig, report: CorpusReport) -> int | None:
     return max(1, int(words / words_per_step(settings, report)))
 
 
-def _cool_down(settings: PretrainConfig, report: CorpusReport) -> tuple[tuple[int, int] | None, Path]:
-    """The first step of a cool-down and the number of its steps, if the settings ask for one; the run's directory.
+def _cool_down(
+    settings: PretrainConfig, report: CorpusReport
+) -> tuple[tuple[int, int] | None, Path]:
+    """The first step of a cool-down and the number of its steps, if the settings ask for one; the
+    run's directory.
 
     The directory of a cool-down is given a copy of the initial checkpoint.
     """
@@ -213,7 +267,10 @@ def _cool_down(settings: PretrainConfig, report: CorpusReport) -> tuple[tuple[in
         return None, settings.output
     newest = latest_snapshot(settings.output / CHECKPOINTS)
     if newest is None:
-        raise ValueError(f"{settings.output} has no checkpoint to cool down from: pretrain without cool_down first")
+        raise ValueError(
+            f"{settings.output} has no checkpoint to cool down from: pretrain without cool_down "
+            f"first"
+        )
     begin, per_word = step_of(newest), 1 / words_per_step(settings, report)
     steps = max(1, round(settings.cool_down * (per_word if settings.cool_down >= 1 else begin)))
     directory = settings.output / f"cool-down-{begin:08d}-{steps}"
@@ -224,27 +281,43 @@ def _cool_down(settings: PretrainConfig, report: CorpusReport) -> tuple[tuple[in
     return (begin, steps), directory
 
 
-def _card(trainer: Trainer, text: Text, tokenizer: str | None, language: str | None, report: PretrainReport) -> str:
+def _card(
+    trainer: Trainer,
+    text: Text,
+    tokenizer: str | None,
+    language: str | None,
+    report: PretrainReport,
+) -> str:
     settings, config, schedule = trainer.settings, trainer.config, trainer.schedule
-    parameters, passes = sum(map(Tensor.numel, trainer.bilm.parameters())), report.words / text.report.words
+    parameters, passes = (
+        sum(map(Tensor.numel, trainer.bilm.parameters())),
+        report.words / text.report.words,
+    )
     lines = [
         "# An ELMo biLM trained by elmokit",
         "",
-        f"- vectors: {config.output_dim} dimensions, {config.num_representations} layers; {parameters / 1e6:.3g} "
-        "million parameters without the softmax",
+        f"- vectors: {config.output_dim} dimensions, {config.num_representations} layers; "
+        f"{parameters / 1e6:.3g} million parameters without the softmax",
         f"- language: {language or 'not known'}",
-        f"- tokenizer: {tokenizer or 'not known; spaces separate the words'}; vocabulary of the softmax: "
-        f"{len(trainer.vocab):,} words",
-        f"- words seen: {report.words:,} of a corpus of {text.report.words:,} ({passes:.2f} passes)",
-        f"- recipe: {settings.recipe}, learning rate {trainer.recipe.learning_rate:g} ({schedule.name}), "
-        f"batch {settings.batch_size} x {settings.unroll_steps}, {report.step:,} steps, seed {settings.seed}",
+        f"- tokenizer: {tokenizer or 'not known; spaces separate the words'}; vocabulary of the "
+        f"softmax: {len(trainer.vocab):,} words",
+        f"- words seen: {report.words:,} of a corpus of {text.report.words:,} ({passes:.2f} "
+        f"passes)",
+        f"- recipe: {settings.recipe}, learning rate {trainer.recipe.learning_rate:g} "
+        f"({schedule.name}), batch {settings.batch_size} x {settings.unroll_steps}, "
+        f"{report.step:,} steps, seed {settings.seed}",
     ]
     if settings.initial_model is not None:
-        lines.append(f"- initial weights: those of {settings.initial_model}, whose own training is not counted here")
+        lines.append(
+            f"- initial weights: those of {settings.initial_model}, whose own training is not "
+            f"counted here"
+        )
     if schedule.cool_down is not None:
         lines.append("- cool-down: from step {:,} over {:,} steps".format(*schedule.cool_down))
     if trainer.rate_factor != 1:
-        lines.append(f"- the loss diverged, and the learning rate was multiplied by {trainer.rate_factor:g}")
+        lines.append(
+            f"- the loss diverged, and the learning rate was multiplied by {trainer.rate_factor:g}"
+        )
     if report.heldout is not None:
         lines.append(f"- held-out {report.heldout}, with the exact softmax")
     return "\n".join(lines) + "\n"
@@ -253,25 +326,25 @@ def _card(trainer: Trainer, text: Text, tokenizer: str | None, language: str | N
 def pretrain(settings: PretrainConfig) -> PretrainReport:
     """Pretrain a biLM (Peters et al., 2018, section 3), or resume an interrupted run.
 
-    The objective is the likelihood of both directions; where the sequence encoder merges them, hidden words are
-    predicted from all others of their sentence (`elmokit.train.objectives`).
+    The objective is the likelihood of both directions; where the sequence encoder merges them,
+    hidden words are predicted from all others of their sentence (`elmokit.train.objectives`).
 
-    A run with a constant schedule has no planned end: it writes its model when max_words, max_hours or patience stops
-    it. `cool_down` produces a better model from its latest checkpoint, in the subdirectory cool-down-STEP-STEPS, as
-    often as wanted.
+    A run with a constant schedule has no planned end: it writes its model when max_words, max_hours
+    or patience stops it. `cool_down` produces a better model from its latest checkpoint, in the
+    subdirectory cool-down-STEP-STEPS, as often as wanted.
 
     Args:
-        settings: The text, the model and the optimization; a call with the same settings resumes a run. Processes that
-            `torchrun` started share each batch; without dropout, which each draws for itself, the model is that of a
-            single process up to rounding.
+        settings: The text, the model and the optimization; a call with the same settings resumes a
+            run. Processes that `torchrun` started share each batch; without dropout, which each
+            draws for itself, the model is that of a single process up to rounding.
 
     Returns:
         The directory of the model, and a summary of the run.
 
     Raises:
         FileExistsError: The model/ of the output directory holds something else.
-        ValueError: The settings are inconsistent, the text is unreadable, the output directory has a checkpoint of
-            another run, or the loss diverges at every learning rate.
+        ValueError: The settings are inconsistent, the text is unreadable, the output directory has
+            a checkpoint of another run, or the loss diverges at every learning rate.
         FileNotFoundError: The text does not exist.
         KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
@@ -284,18 +357,31 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
         language = language_of(settings, tokenizer, start and start.language)
         text = processes.of_first(lambda: read_texts(settings, tokenizer, language))
         cool_down, directory = processes.of_first(lambda: _cool_down(settings, text.report))
-        with only_one_in(directory) if processes.is_first else nullcontext(), pytorch_threads(settings.threads):
-            vocab = processes.of_first(lambda: vocabulary(settings, text.files, start and start.vocab))
+        with (
+            only_one_in(directory) if processes.is_first else nullcontext(),
+            pytorch_threads(settings.threads),
+        ):
+            vocab = processes.of_first(
+                lambda: vocabulary(settings, text.files, start and start.vocab)
+            )
             config = start.config if start else _model_config(settings, vocab)
             steps = total_steps(settings, text.report)
-            trainer = Trainer(settings, config, vocab, text.files, steps, text.report.digest, cool_down, processes)
+            trainer = Trainer(
+                settings, config, vocab, text.files, steps, text.report.digest, cool_down, processes
+            )
             if start is not None:
                 trainer.start_from(start)
             if settings.patience is not None and text.heldout_report is not None:
-                trainer.identity["heldout"] = text.heldout_report.digest  # values of other text cannot be compared
+                trainer.identity["heldout"] = (
+                    text.heldout_report.digest
+                )  # values of other text cannot be compared
             reason, heldout = train(trainer, directory, text.report, text.heldout)
             words = round(trainer.step * words_per_step(settings, text.report))
-            model = directory / MODEL if reason != "hours" or trainer.schedule.last_step is None else None
+            model = (
+                directory / MODEL
+                if reason != "hours" or trainer.schedule.last_step is None
+                else None
+            )
             report = PretrainReport(model, reason, trainer.step, words, heldout)
 
             def finish() -> None:
@@ -303,10 +389,15 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
                     advice = "raise vocab_size or lower min_count"
                     warn_of_unknown(heldout.unknown_share, "held-out text", advice, heldout.measure)
                 if model is not None:
-                    trained = trainer.pretrained(tokenizer, _card(trainer, text, tokenizer, language, report))
+                    trained = trainer.pretrained(
+                        tokenizer, _card(trainer, text, tokenizer, language, report)
+                    )
                     trained.language = language
                     if start is not None:
-                        states = {"state_policy": start.state_policy, "warm_state": start.warm_state}
+                        states = {
+                            "state_policy": start.state_policy,
+                            "warm_state": start.warm_state,
+                        }
                         trained = replace(trained, mix=start.mix, **states)
                     save(trained, model, overwrite=True)
 

@@ -1,7 +1,9 @@
-"""Pretraining on several processes, as `torchrun` starts them: each computes its rows of every batch.
+"""Pretraining on several processes, as `torchrun` starts them: each computes its rows of every
+batch.
 
-All of them read the same text and draw the same random numbers, so the order of the text, the negative classes and the
-loss are those of one process with the same batch. The first process alone writes files.
+All of them read the same text and draw the same random numbers, so the order of the text, the
+negative classes and the loss are those of one process with the same batch. The first process alone
+writes files.
 """
 
 from __future__ import annotations
@@ -21,14 +23,17 @@ from elmokit.runtime import pick_device
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
-# While the first process tokenizes text or evaluates, the others wait in a collective operation, which by PyTorch's
-# defaults fails after 10 or 30 minutes. `torchrun` ends them if the first one fails.
+# While the first process tokenizes text or evaluates, the others wait in a collective operation,
+# which by PyTorch's defaults fails after 10 or 30 minutes. `torchrun` ends them if the first one
+# fails.
 LONGEST_WAIT = timedelta(days=30)
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those of a run, and their communication. A single process exchanges nothing."""
+    """This process among those of a run, and their communication. A single process exchanges
+    nothing.
+    """
 
     rank: int = 0
     count: int = 1
@@ -40,16 +45,25 @@ class Processes:
         return self.rank == 0
 
     def rows(self, batch_size: int) -> slice:
-        """The rows of a batch that this process computes. ValueError if there are fewer rows than processes."""
+        """The rows of a batch that this process computes. ValueError if there are fewer rows than
+        processes.
+        """
         if batch_size < self.count:
-            raise ValueError(f"{self.count} processes cannot share a batch of {batch_size} rows: raise batch_size")
-        return slice(self.rank * batch_size // self.count, (self.rank + 1) * batch_size // self.count)
+            raise ValueError(
+                f"{self.count} processes cannot share a batch of {batch_size} rows: raise "
+                f"batch_size"
+            )
+        return slice(
+            self.rank * batch_size // self.count, (self.rank + 1) * batch_size // self.count
+        )
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all processes."""
         together = torch.cat([tensor.flatten() for tensor in tensors])
         dist.all_reduce(together)
-        for tensor, summed in zip(tensors, together.split([tensor.numel() for tensor in tensors]), strict=True):
+        for tensor, summed in zip(
+            tensors, together.split([tensor.numel() for tensor in tensors]), strict=True
+        ):
             tensor.copy_(summed.view_as(tensor))
 
     def gather(self, value: T) -> list[T]:
@@ -65,7 +79,9 @@ class Processes:
         return any(self.gather(flag))
 
     def of_first(self, make: Callable[[], T]) -> T:
-        """The result of `make()`, called in the first process while the others wait; an error is raised in all."""
+        """The result of `make()`, called in the first process while the others wait; an error is
+        raised in all.
+        """
         if self.count == 1:
             return make()
         result: list[Any] = [None, None]
@@ -90,7 +106,8 @@ def is_one_of_several() -> bool:
 
 @contextmanager
 def joined_processes(device: str | None) -> Iterator[Processes]:
-    """Join the other processes that `torchrun` started, if any: over NCCL with a GPU for each, else over Gloo.
+    """Join the other processes that `torchrun` started, if any: over NCCL with a GPU for each, else
+    over Gloo.
 
     Args:
         device: "cpu" or "cuda", from the settings; None: GPUs where there are any.

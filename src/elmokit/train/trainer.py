@@ -1,4 +1,6 @@
-"""A model in training: the training step, and saving and restoring everything that it reads and changes."""
+"""A model in training: the training step, and saving and restoring everything that it reads and
+changes.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,10 @@ from elmokit.train.objectives import MaskedWords, Part, SentenceLikelihood, Wind
 from elmokit.train.optim import RECIPES, Recipe, Schedule, clip_gradients, make_optimizer
 from elmokit.train.processes import ALONE, Processes
 
-# --- Snapshots, from which a run resumes exactly ---------------------------------------------------------------------
+# --- Snapshots, from which a run resumes exactly --------------------------------------------------
 
-# Files of a snapshot: weights, optimizer, LSTM and random state; the rest of the state; the CRC-32 of both.
+# Files of a snapshot: weights, optimizer, LSTM and random state; the rest of the state; the CRC-32
+# of both.
 TENSORS, PROGRESS, CHECKSUMS = "tensors.safetensors", "progress.json", "checksums.json"
 
 
@@ -61,17 +64,26 @@ class Snapshot:
     def with_prefix(self, prefix: str) -> dict[str, Tensor]:
         """The tensors whose names begin with `prefix` and a dot, by the rest of their names."""
         return {
-            name[len(prefix) + 1 :]: tensor for name, tensor in self.tensors.items() if name.startswith(prefix + ".")
+            name[len(prefix) + 1 :]: tensor
+            for name, tensor in self.tensors.items()
+            if name.startswith(prefix + ".")
         }
 
 
 def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copies of tensors in main memory, with `prefix` and a dot before their names."""
-    return {f"{prefix}.{name}": tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    return {
+        f"{prefix}.{name}": tensor.detach().cpu().contiguous().clone()
+        for name, tensor in tensors.items()
+    }
 
 
 def _snapshots(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.glob("step-????????") if path.name[5:].isdecimal() and path.is_dir())
+    return sorted(
+        path
+        for path in directory.glob("step-????????")
+        if path.name[5:].isdecimal() and path.is_dir()
+    )
 
 
 def snapshot_path(directory: Path, step: int) -> Path:
@@ -118,7 +130,9 @@ def remove_latest_snapshot(directory: Path) -> None:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Read a snapshot. ValueError if its files are missing or have changed since they were written."""
+    """Read a snapshot. ValueError if its files are missing or have changed since they were
+    written.
+    """
     try:
         checksums = json.loads((path / CHECKSUMS).read_bytes())
         is_whole = checksums == {name: crc32_of(path / name) for name in (TENSORS, PROGRESS)}
@@ -129,24 +143,40 @@ def read_snapshot(path: Path) -> Snapshot:
     return Snapshot(load_file(path / TENSORS), json.loads((path / PROGRESS).read_bytes()))
 
 
-# --- The step --------------------------------------------------------------------------------------------------------
+# --- The step -------------------------------------------------------------------------------------
 
 # The settings on which steps depend: a run is resumed with the same ones.
 OF_STEPS = (
-    "recipe", "schedule", "learning_rate", "warm_up_steps", "batch_size", "unroll_steps", "num_samples", "fresh_starts",
-    "dropout", "dtype", "seed",
-)  # fmt: skip
+    "recipe",
+    "schedule",
+    "learning_rate",
+    "warm_up_steps",
+    "batch_size",
+    "unroll_steps",
+    "num_samples",
+    "fresh_starts",
+    "dropout",
+    "dtype",
+    "seed",
+)
 
 
 def recipe_of(settings: PretrainConfig) -> Recipe:
     """The recipe that the settings name, with the values that they override."""
-    values = {name: getattr(settings, name) for name in ("learning_rate", "fresh_starts", "schedule")}
-    return replace(RECIPES[settings.recipe], **{name: value for name, value in values.items() if value is not None})
+    values = {
+        name: getattr(settings, name) for name in ("learning_rate", "fresh_starts", "schedule")
+    }
+    return replace(
+        RECIPES[settings.recipe],
+        **{name: value for name, value in values.items() if value is not None},
+    )
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """What a step reads and draws, prepared ahead, and the place in the text and the random state before it."""
+    """What a step reads and draws, prepared ahead, and the place in the text and the random state
+    before it.
+    """
 
     position: Position
     pending: PendingRows | PendingText
@@ -158,9 +188,17 @@ class _Batch:
     def to(self, device: torch.device) -> _Batch:
         """The batch with its tensors on a device, to which they are copied at once."""
         part, hidden = self.part, [] if self.part.hidden is None else [self.part.hidden]
-        tensors = [self.ids, part.tokens, part.targets, *(drawn.ids for drawn in self.samples), *hidden]
+        tensors = [
+            self.ids,
+            part.tokens,
+            part.targets,
+            *(drawn.ids for drawn in self.samples),
+            *hidden,
+        ]
         ids, tokens, targets, *others = upload(tensors, device)
-        samples = [replace(drawn, ids=own) for drawn, own in zip(self.samples, others, strict=False)]
+        samples = [
+            replace(drawn, ids=own) for drawn, own in zip(self.samples, others, strict=False)
+        ]
         part = replace(part, tokens=tokens, targets=targets, hidden=others[-1] if hidden else None)
         return replace(self, part=part, ids=ids, samples=samples)
 
@@ -174,22 +212,29 @@ def _first_sentences(file: Path, words: int) -> Iterator[list[str]]:
 
 
 def _hidden_matrices(bilm: BiLM) -> list[nn.Parameter]:
-    """The weight matrices of the sequence encoder, highway layers and projections: neither embeddings nor softmax."""
-    kinds, names = (nn.Linear, LSTMLayer), ("weight", "input_weight", "recurrent_weight", "projection_weight")
+    """The weight matrices of the sequence encoder, highway layers and projections: neither
+    embeddings nor softmax.
+    """
+    kinds, names = (
+        (nn.Linear, LSTMLayer),
+        ("weight", "input_weight", "recurrent_weight", "projection_weight"),
+    )
     modules = [module for module in bilm.modules() if isinstance(module, kinds)]
     found = (getattr(module, name, None) for module in modules for name in names)
     return [weight for weight in found if weight is not None]
 
 
 class Trainer:
-    """A model in training: its weights, optimizer, text and random state, and the step that updates them.
+    """A model in training: its weights, optimizer, text and random state, and the step that updates
+    them.
 
     Attributes:
         bilm, softmax: The model.
         step: Number of steps so far.
         schedule: The learning rate by step.
         learning_rate: Of the last step.
-        gradient_norm: Of the last step, before it was clipped; a tensor, so that a GPU need not be waited for.
+        gradient_norm: Of the last step, before it was clipped; a tensor, so that a GPU need not be
+            waited for.
         rate_factor: A factor of the learning rate of the schedule.
     """
 
@@ -213,7 +258,8 @@ class Trainer:
             files: Files of the corpus.
             total_steps: Steps of the whole run; None without a planned end.
             corpus: Digest of the corpus; snapshots of another corpus are rejected.
-            cool_down: The end of a run with a constant schedule: its first step, and the number of its steps.
+            cool_down: The end of a run with a constant schedule: its first step, and the number of
+                its steps.
             processes: The processes that share each batch; all of them make the same calls.
         """
         check_predicts(config)
@@ -223,27 +269,47 @@ class Trainer:
         values = asdict(settings) | asdict(self.recipe)
         self.identity = {name: values[name] for name in OF_STEPS} | {"corpus": corpus}
         self.identity["total_steps"] = total_steps if self.recipe.schedule == "cosine" else None
-        model = json.loads(json.dumps(config.to_dict()))  # as a snapshot has it, with lists in place of tuples
+        model = json.loads(
+            json.dumps(config.to_dict())
+        )  # as a snapshot has it, with lists in place of tuples
         self.identity |= {"model": model, "vocabulary": vocab.checksum()}
         self.device = pick_device(settings.device)
         self.dtype = pick_dtype(settings.dtype, self.device)
         if self.dtype == torch.bfloat16 and not multiplies_bfloat16(self.device):
-            warnings.warn("bfloat16 is many times slower than float32 on this hardware: use dtype auto", stacklevel=2)
+            warnings.warn(
+                "bfloat16 is many times slower than float32 on this hardware: use dtype auto",
+                stacklevel=2,
+            )
         self.bilm = BiLM(config).to(self.device)
-        self.softmax = FullSoftmax(len(vocab), config.sequence_encoder.projection_dim).to(self.device)
-        self.parameters: list[nn.Parameter] = [*self.bilm.parameters(), *self.softmax.parameters()]
-        self.schedule = Schedule(self.recipe.schedule, total_steps, settings.warm_up_steps, cool_down)
-        self.optimizer = make_optimizer(
-            settings.recipe, self.parameters, _hidden_matrices(self.bilm), self.recipe.learning_rate, self.dtype
+        self.softmax = FullSoftmax(len(vocab), config.sequence_encoder.projection_dim).to(
+            self.device
         )
-        self.step, self.learning_rate, self.rate_factor, self.gradient_norm = 0, 0.0, 1.0, torch.zeros(())
+        self.parameters: list[nn.Parameter] = [*self.bilm.parameters(), *self.softmax.parameters()]
+        self.schedule = Schedule(
+            self.recipe.schedule, total_steps, settings.warm_up_steps, cool_down
+        )
+        self.optimizer = make_optimizer(
+            settings.recipe,
+            self.parameters,
+            _hidden_matrices(self.bilm),
+            self.recipe.learning_rate,
+            self.dtype,
+        )
+        self.step, self.learning_rate, self.rate_factor, self.gradient_norm = (
+            0,
+            0.0,
+            1.0,
+            torch.zeros(()),
+        )
         # With as many samples as words, the full softmax gives the same loss faster.
         is_sampled = 0 < settings.num_samples < len(vocab)
         self.sampler = LogUniformSampler(len(vocab), settings.num_samples) if is_sampled else None
         self.draws = torch.Generator().manual_seed(settings.seed)
         encoder, state = config.sequence_encoder, self.bilm.initial_state(settings.batch_size)
         if encoder.carries_state:
-            self.objective = WindowLikelihood(settings, vocab, processes, self.recipe.fresh_starts, state)
+            self.objective = WindowLikelihood(
+                settings, vocab, processes, self.recipe.fresh_starts, state
+            )
         else:
             kind = MaskedWords if encoder.merges_directions else SentenceLikelihood
             self.objective = kind(settings, vocab, processes)
@@ -254,7 +320,9 @@ class Trainer:
     # --- Text
 
     def read_from(self, position: Position, pending: Any) -> None:
-        """Continue reading the corpus at `position`, after the objective's `pending` text, if any."""
+        """Continue reading the corpus at `position`, after the objective's `pending` text, if
+        any.
+        """
         if self._ahead is not None:
             wait([self._ahead])  # it reads from what is replaced here
         self._ahead = None
@@ -266,7 +334,11 @@ class Trainer:
         before = self.reader.position, self.objective.stream.pending, self.draws.get_state()
         part, encoder = self.objective.next_part(self.draws), self.bilm.token_encoder
         ids = encoder.in_few_shapes(encoder.ids(part.words, self.vocab))
-        samples = [] if self.sampler is None else [self.sampler.sample(self.draws) for _ in self.objective.losses]
+        samples = (
+            []
+            if self.sampler is None
+            else [self.sampler.sample(self.draws) for _ in self.objective.losses]
+        )
         return _Batch(*before, part, ids, samples)
 
     def _next_batch(self) -> _Batch:
@@ -280,8 +352,8 @@ class Trainer:
         """Train on the next batch of text.
 
         Returns:
-            The mean losses in nats per prediction, (K,), one for each of `objective.losses`: the two directions, or
-            hidden words. Nothing waits for a GPU to compute them.
+            The mean losses in nats per prediction, (K,), one for each of `objective.losses`: the
+            two directions, or hidden words. Nothing waits for a GPU to compute them.
         """
         batch = self._next_batch().to(self.device)
         self._ahead = run_ahead(self._prepare)
@@ -289,11 +361,15 @@ class Trainer:
         if batch.part.share:  # a batch of few sentences may leave a process without any
             losses = batch.part.share * self._losses(batch)
             loss = losses.mean()
-            (loss * self.settings.unroll_steps if self.recipe.multiply_loss_by_steps else loss).backward()
+            (
+                loss * self.settings.unroll_steps if self.recipe.multiply_loss_by_steps else loss
+            ).backward()
         losses = losses.detach()
         self._sum_over_processes(losses)
         self.gradient_norm = clip_gradients(self.parameters, self.recipe.clip_norm)
-        self.learning_rate = self.recipe.learning_rate * self.rate_factor * self.schedule.factor(self.step)
+        self.learning_rate = (
+            self.recipe.learning_rate * self.rate_factor * self.schedule.factor(self.step)
+        )
         self.optimizer.step(self.learning_rate)
         for parameter in self.parameters:
             parameter.grad = None
@@ -304,13 +380,20 @@ class Trainer:
         """Mean losses of this process's part, (K,)."""
         part, low = batch.part, self.dtype != torch.float32
         if self.processes.count > 1 and self.settings.dropout:
-            torch.manual_seed(hash((self.settings.seed, self.step, self.processes.rank)))  # another one in each process
+            torch.manual_seed(
+                hash((self.settings.seed, self.step, self.processes.rank))
+            )  # another one in each process
         with torch.autocast(self.device.type, self.dtype) if low else nullcontext():
             vectors = self.bilm.token_encoder(batch.ids)
             outputs = self.objective.outputs(self.bilm, vectors, part, self.settings.dropout)
             if self.sampler is not None:
-                return self.softmax.sampled_losses(outputs, part.targets, batch.samples, self.sampler).mean(dim=1)
-            losses = [self.softmax.log_losses(own, targets) for own, targets in zip(outputs, part.targets, strict=True)]
+                return self.softmax.sampled_losses(
+                    outputs, part.targets, batch.samples, self.sampler
+                ).mean(dim=1)
+            losses = [
+                self.softmax.log_losses(own, targets)
+                for own, targets in zip(outputs, part.targets, strict=True)
+            ]
             return torch.stack(losses).mean(dim=1)
 
     def _sum_over_processes(self, losses: Tensor) -> None:
@@ -320,14 +403,25 @@ class Trainer:
         for parameter in self.parameters:
             if parameter.grad is None and parameter.requires_grad:  # this process had no text
                 parameter.grad = torch.zeros_like(parameter)
-        self.processes.sum([losses, *(parameter.grad for parameter in self.parameters if parameter.grad is not None)])
+        self.processes.sum(
+            [
+                losses,
+                *(parameter.grad for parameter in self.parameters if parameter.grad is not None),
+            ]
+        )
 
     # --- State
 
     def snapshot(self) -> Snapshot:
-        """The complete state of the run, from which `restore` resumes exactly, on any number of processes."""
+        """The complete state of the run, from which `restore` resumes exactly, on any number of
+        processes.
+        """
         batch = self._next_batch()  # which the resumed run will read again
-        pending = batch.pending.to_words() if isinstance(batch.pending, PendingRows) else asdict(batch.pending)
+        pending = (
+            batch.pending.to_words()
+            if isinstance(batch.pending, PendingRows)
+            else asdict(batch.pending)
+        )
         random = {"torch": torch.get_rng_state(), "draws": batch.draws}
         if self.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.device)
@@ -339,18 +433,24 @@ class Trainer:
             | add_prefix("random", random)
         )
         progress = {
-            "step": self.step, "rate_factor": self.rate_factor, "position": batch.position.to_dict(),
-            "pending": pending, "run": self.identity,
-        }  # fmt: skip
+            "step": self.step,
+            "rate_factor": self.rate_factor,
+            "position": batch.position.to_dict(),
+            "pending": pending,
+            "run": self.identity,
+        }
         return Snapshot(tensors, progress)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Resume from a snapshot. ValueError if it is of another run; the message names the settings that differ."""
+        """Resume from a snapshot. ValueError if it is of another run; the message names the
+        settings that differ.
+        """
         progress, before, now = snapshot.progress, snapshot.progress["run"], self.identity
         if different := [name for name in now | before if before.get(name) != now.get(name)]:
             raise ValueError(
-                f"the checkpoint in the output directory belongs to another run ({', '.join(different)} differ): use "
-                "the same settings to resume it, or choose another output directory"
+                "the checkpoint in the output directory belongs to another run "
+                f"({', '.join(different)} differ): use the same settings to resume it, or choose "
+                "another output directory"
             )
         self.step, self.rate_factor = progress["step"], progress["rate_factor"]
         self.read_from(Position(**progress["position"]), progress["pending"])
@@ -377,10 +477,18 @@ class Trainer:
 
     def pretrained(self, tokenizer: str | None, card: str = "") -> Pretrained:
         """The model with its current weights, which are shared, not copied."""
-        return Pretrained(self.bilm, softmax=self.softmax, vocab=self.vocab, tokenizer=tokenizer, card=card)
+        return Pretrained(
+            self.bilm, softmax=self.softmax, vocab=self.vocab, tokenizer=tokenizer, card=card
+        )
 
     def measure_heldout(self, files: list[Path], words: int | None) -> Measure:
-        """The exact (pseudo-)perplexity of files, or of `words` words from their beginnings; as `evaluate`."""
+        """The exact (pseudo-)perplexity of files, or of `words` words from their beginnings; as
+        `evaluate`.
+        """
         words_per_file = sys.maxsize if words is None else max(1, words // len(files))
-        texts = (_first_sentences(file, words_per_file) for file in files if next(_first_sentences(file, 1), None))
+        texts = (
+            _first_sentences(file, words_per_file)
+            for file in files
+            if next(_first_sentences(file, 1), None)
+        )
         return reduce(add, (measure(self.pretrained(None), text) for text in texts))

@@ -33,19 +33,36 @@ def files(bilm: BiLM, tmp_path: Path) -> Path:
     return tmp_path / "files"
 
 
-def write_model(folder: Path, files: Path, elmo: dict[str, Any] | None = None, **others: Any) -> Path:
-    """The directory of a tagger that AllenNLP trained on the biLM of `files`; `others` are more of its weights."""
+def write_model(
+    folder: Path, files: Path, elmo: dict[str, Any] | None = None, **others: Any
+) -> Path:
+    """The directory of a tagger that AllenNLP trained on the biLM of `files`; `others` are more of
+    its weights.
+    """
     (folder / "vocabulary").mkdir(parents=True)
     (folder / "vocabulary" / "labels.txt").write_text("O\nI-PER\n")
-    state = {EMBEDDER + name: tensor for name, tensor in allennlp_state_dict(files / "weights.hdf5", 2, 1).items()}
+    state = {
+        EMBEDDER + name: tensor
+        for name, tensor in allennlp_state_dict(files / "weights.hdf5", 2, 1).items()
+    }
     state[f"{EMBEDDER}scalar_mix_0.gamma"] = torch.tensor([1.5])
-    state |= {f"{EMBEDDER}scalar_mix_0.scalar_parameters.{k}": torch.tensor([float(k)]) for k in range(3)}
-    state[f"{EMBEDDER}_elmo_lstm._word_embedding.weight"] = torch.ones(3, 16)  # cached words of a vocabulary
+    state |= {
+        f"{EMBEDDER}scalar_mix_0.scalar_parameters.{k}": torch.tensor([float(k)]) for k in range(3)
+    }
+    state[f"{EMBEDDER}_elmo_lstm._word_embedding.weight"] = torch.ones(
+        3, 16
+    )  # cached words of a vocabulary
     state |= {"tag_projection_layer.weight": torch.zeros(2, 4), "counter": torch.tensor(3)} | others
     torch.save(state, folder / "weights.th")
-    settings = {"type": "elmo_token_embedder", "options_file": str(files / "options.json"), **(elmo or {})}
+    settings = {
+        "type": "elmo_token_embedder",
+        "options_file": str(files / "options.json"),
+        **(elmo or {}),
+    }
     other = {"type": "cnn-highway", "do_layer_norm": True}  # of another module
-    config = {"model": {"char_cnn": other, "text_field_embedder": {"token_embedders": {"elmo": settings}}}}
+    config = {
+        "model": {"char_cnn": other, "text_field_embedder": {"token_embedders": {"elmo": settings}}}
+    }
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -62,11 +79,15 @@ def archive(folder: Path) -> Path:
 def assert_same(found: BiLM, known: BiLM) -> None:
     assert found.config == known.config
     for name, tensor in known.state_dict().items():
-        torch.testing.assert_close(found.state_dict()[name], tensor, atol=1e-6, rtol=0)  # the forget bias is added
+        torch.testing.assert_close(
+            found.state_dict()[name], tensor, atol=1e-6, rtol=0
+        )  # the forget bias is added
 
 
 @pytest.mark.parametrize("form", ["directory", "weights.th", "best.th", "model.tar.gz"])
-def test_model_of_allennlp_loads_with_its_mix(form: str, files: Path, bilm: BiLM, tmp_path: Path) -> None:
+def test_model_of_allennlp_loads_with_its_mix(
+    form: str, files: Path, bilm: BiLM, tmp_path: Path
+) -> None:
     folder = write_model(tmp_path / "model", files)
     if form == "best.th":
         (folder / "weights.th").rename(folder / form)
@@ -78,7 +99,9 @@ def test_model_of_allennlp_loads_with_its_mix(form: str, files: Path, bilm: BiLM
         assert set(describe(path)["files"]) == {"weights.th", "config.json"}
 
 
-@pytest.mark.parametrize(("archived", "setting"), [(False, True), (True, "true")])  # Jsonnet's variables are strings
+@pytest.mark.parametrize(
+    ("archived", "setting"), [(False, True), (True, "true")]
+)  # Jsonnet's variables are strings
 def test_mix_of_normalized_layers_is_left_out_with_a_warning(
     archived: bool, setting: bool | str, files: Path, bilm: BiLM, tmp_path: Path
 ) -> None:
@@ -89,7 +112,9 @@ def test_mix_of_normalized_layers_is_left_out_with_a_warning(
     assert model.mix is None
 
 
-def test_options_are_those_archived_or_those_of_the_published_models(files: Path, bilm: BiLM, tmp_path: Path) -> None:
+def test_options_are_those_archived_or_those_of_the_published_models(
+    files: Path, bilm: BiLM, tmp_path: Path
+) -> None:
     folder = write_model(tmp_path / "model", files)
     (folder / "fta").mkdir()
     archived = folder / "fta" / "model.text_field_embedder.token_embedders.elmo.options_file"

@@ -32,7 +32,9 @@ def model(tmp_path: Path) -> Path:
     write_bilm_hdf5(BiLM(BiLMConfig.preset("tiny")), tmp_path / "elmo")
     (tmp_path / "elmo" / "vocab.txt.gz").write_bytes(gzip.compress(WORDS.encode()))
     metadata = {"language": "nob", "corpus": "Norsk Aviskorpus – bokmål"}
-    (tmp_path / "elmo" / "meta.json").write_text(json.dumps(metadata, ensure_ascii=False), encoding="utf-8")
+    (tmp_path / "elmo" / "meta.json").write_text(
+        json.dumps(metadata, ensure_ascii=False), encoding="utf-8"
+    )
     return tmp_path / "elmo"
 
 
@@ -51,8 +53,12 @@ def write(path: Path, members: dict[str, bytes], compression: int = zipfile.ZIP_
 
 
 def pack(folder: Path, name: str, prefix: str = "") -> Path:
-    files = {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}
-    return write(folder.parent / name, {prefix + file: path.read_bytes() for file, path in files.items()})
+    files = {
+        str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()
+    }
+    return write(
+        folder.parent / name, {prefix + file: path.read_bytes() for file, path in files.items()}
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,7 +69,11 @@ def test_archive_loads_as_its_directory(name: str, prefix: str, model: Path) -> 
         (model / f"._{file.name}").write_bytes(b"\0\5\x16\7")  # the attributes that macOS adds
     found = load(pack(model, name, prefix))
     assert_same_bilm(found.bilm, known.bilm)
-    assert found.vocab is not None and found.vocab == known.vocab and found.vocab.words == tuple(WORDS.split())
+    assert (
+        found.vocab is not None
+        and found.vocab == known.vocab
+        and found.vocab.words == tuple(WORDS.split())
+    )
     assert found.card == known.card and '"corpus": "Norsk Aviskorpus – bokmål"' in found.card
     told = describe(model.parent / name)
     assert (told["format"], told["vocabulary"], list(told["files"])) == ("archive", 4, [name])
@@ -72,25 +82,41 @@ def test_archive_loads_as_its_directory(name: str, prefix: str, model: Path) -> 
 @pytest.mark.parametrize("name", ["model.tar", "model.zip"])
 def test_members_that_lead_elsewhere_are_ignored(name: str, model: Path, tmp_path: Path) -> None:
     members = {f"elmo/{file.name}": file.read_bytes() for file in model.iterdir()}
-    outside = ("../escaped.txt", "a/../../escaped.txt", "..\\escaped.txt", str(tmp_path / "absolute.txt"))
+    outside = (
+        "../escaped.txt",
+        "a/../../escaped.txt",
+        "..\\escaped.txt",
+        str(tmp_path / "absolute.txt"),
+    )
     path = write(tmp_path / name, members | dict.fromkeys(outside, b"text"))
     if name == "model.tar":
         with tarfile.open(path, "a") as file:
-            kinds = {tarfile.SYMTYPE: "/etc/passwd", tarfile.LNKTYPE: "/etc/passwd", tarfile.FIFOTYPE: ""}
+            kinds = {
+                tarfile.SYMTYPE: "/etc/passwd",
+                tarfile.LNKTYPE: "/etc/passwd",
+                tarfile.FIFOTYPE: "",
+            }
             for kind, target in kinds.items():
                 member = tarfile.TarInfo(f"elmo/link{kind.decode()}.json")
                 member.type, member.linkname = kind, target
                 file.addfile(member)
     before = set(tmp_path.rglob("*"))
     with archives.unpacked(path) as folder:
-        files = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if not file.is_dir()}
-        assert files == {*members, f"{tmp_path}/absolute.txt"[1:]}  # the absolute name is a relative one
+        files = {
+            file.relative_to(folder).as_posix() for file in folder.rglob("*") if not file.is_dir()
+        }
+        assert files == {
+            *members,
+            f"{tmp_path}/absolute.txt"[1:],
+        }  # the absolute name is a relative one
         assert not list(folder.parent.glob("escaped*"))
     assert load(path).bilm.state_dict() and set(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("name", ["model.tar.gz", "model.zip"])
-def test_archive_that_expands_beyond_reason_is_refused(name: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_that_expands_beyond_reason_is_refused(
+    name: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (model / "zeros").write_bytes(bytes(1 << 24))
     monkeypatch.setattr(archives, "ALWAYS_ALLOWED", 1 << 20)
     path = pack(model, name)
@@ -118,12 +144,22 @@ def of_false_size(model: Path) -> Path:
     [
         (cut, r"model\.tar\.gz"),
         (of_false_size, "claims to unpack to more"),
-        (lambda model: write(model.parent / "m.zip", {"x": b"x"}, zipfile.ZIP_LZMA), "unusual method"),
-        (lambda model: write(model.parent / "m.tar", {"a/weights.hdf5": b"", "a/options.json": b"[]"}), r"m\.tar: a/"),
+        (
+            lambda model: write(model.parent / "m.zip", {"x": b"x"}, zipfile.ZIP_LZMA),
+            "unusual method",
+        ),
+        (
+            lambda model: write(
+                model.parent / "m.tar", {"a/weights.hdf5": b"", "a/options.json": b"[]"}
+            ),
+            r"m\.tar: a/",
+        ),
         (lambda model: (model / "weights.hdf5").rename(model / "model.zip"), r"model\.zip"),
         (lambda model: (model / "weights.hdf5").rename(model / "model.tar"), r"model\.tar"),
     ],
 )
-def test_archive_without_a_sound_model_is_refused(make: Callable[[Path], Path], message: str, model: Path) -> None:
+def test_archive_without_a_sound_model_is_refused(
+    make: Callable[[Path], Path], message: str, model: Path
+) -> None:
     with pytest.raises(CheckpointError, match=message):
         load(make(model))

@@ -35,7 +35,9 @@ OPTIONS: dict[str, Any] = {
 }
 CELLS = [f"RNN_{direction}/RNN/MultiRNNCell/Cell0/LSTMCell" for direction in range(2)]
 LSTM_SHAPES = {
-    f"{cell}/{name}": shape for cell in CELLS for name, shape in {"W_0": (8, 24), "B": (24,), "W_P_0": (6, 4)}.items()
+    f"{cell}/{name}": shape
+    for cell in CELLS
+    for name, shape in {"W_0": (8, 24), "B": (24,), "W_P_0": (6, 4)}.items()
 }
 SHAPES = LSTM_SHAPES | {
     "char_embed": (261, 2),
@@ -57,7 +59,9 @@ def random_arrays(shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     return {name: draw(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def write_pair(folder: Path, arrays: dict[str, np.ndarray], options: Any = OPTIONS) -> tuple[Path, Path]:
+def write_pair(
+    folder: Path, arrays: dict[str, np.ndarray], options: Any = OPTIONS
+) -> tuple[Path, Path]:
     (folder / "options.json").write_text(json.dumps(options))
     with h5py.File(folder / "weights.hdf5", "w") as file:
         for name, array in arrays.items():
@@ -76,13 +80,19 @@ def test_every_weight_is_read_into_its_parameter(tmp_path: Path) -> None:
     arrays = random_arrays(SHAPES)
     config, state = read_bilm_hdf5(*write_pair(tmp_path, arrays))
     BiLM(config).load_state_dict(state)  # strict: every parameter is there
-    assert sum(tensor.numel() for tensor in state.values()) == sum(array.size for array in arrays.values())
+    assert sum(tensor.numel() for tensor in state.values()) == sum(
+        array.size for array in arrays.values()
+    )
     for d, cell in enumerate(CELLS):
         layer = f"sequence_encoder.stacks.{d}.layers.0"
-        kernel = torch.cat([state[f"{layer}.input_weight"], state[f"{layer}.recurrent_weight"]], dim=1)
+        kernel = torch.cat(
+            [state[f"{layer}.input_weight"], state[f"{layer}.recurrent_weight"]], dim=1
+        )
         np.testing.assert_array_equal(kernel.T, arrays[f"{cell}/W_0"])
         np.testing.assert_array_equal(state[f"{layer}.bias"], arrays[f"{cell}/B"])
-        np.testing.assert_array_equal(state[f"{layer}.projection_weight"].T, arrays[f"{cell}/W_P_0"])
+        np.testing.assert_array_equal(
+            state[f"{layer}.projection_weight"].T, arrays[f"{cell}/W_P_0"]
+        )
     gates = state["token_encoder.highways.0.gates.weight"]
     np.testing.assert_array_equal(gates[:8].T, arrays["CNN_high_0/W_transform"])
     np.testing.assert_array_equal(gates[8:].T, arrays["CNN_high_0/W_carry"])
@@ -101,7 +111,9 @@ def test_262nd_character_is_dropped_first_or_last(tmp_path: Path) -> None:
 
 
 def test_model_of_one_layer_is_read_as_bilm_tf_dumps_it(tmp_path: Path) -> None:
-    """Its `dump_weights` names the cell of a single layer RNN_0/RNN/LSTMCell, without MultiRNNCell/Cell0."""
+    """Its `dump_weights` names the cell of a single layer RNN_0/RNN/LSTMCell, without
+    MultiRNNCell/Cell0.
+    """
     arrays = random_arrays(SHAPES)
     _, expected = read_bilm_hdf5(*write_pair(tmp_path, arrays))
     dumped = {name.replace("/MultiRNNCell/Cell0", ""): array for name, array in arrays.items()}
@@ -115,7 +127,10 @@ def test_model_of_one_layer_is_read_as_bilm_tf_dumps_it(tmp_path: Path) -> None:
 def test_zero_null_or_missing_clip_means_none() -> None:
     lstm = config_from_options(changed(lstm={"cell_clip": 0, "proj_clip": None})).lstm
     assert (lstm.cell_clip, lstm.proj_clip) == (None, None)
-    without = {"lstm": {"dim": 6, "projection_dim": 4, "n_layers": 1}, "char_cnn": OPTIONS["char_cnn"]}
+    without = {
+        "lstm": {"dim": 6, "projection_dim": 4, "n_layers": 1},
+        "char_cnn": OPTIONS["char_cnn"],
+    }
     lstm = config_from_options(without).lstm
     assert (lstm.cell_clip, lstm.proj_clip, lstm.use_skip_connections) == (None, None, False)
 
@@ -133,7 +148,10 @@ def test_model_of_word_ids_is_read(tmp_path: Path) -> None:
 def test_every_offending_key_is_named_at_once(tmp_path: Path) -> None:
     arrays = random_arrays(SHAPES)
     del arrays["CNN_proj/b_proj"], arrays[f"{CELLS[1]}/B"]
-    arrays |= {"softmax/W": np.zeros((9, 4), np.float32), f"{CELLS[0]}/W_P_0": np.zeros((6, 5), np.float32)}
+    arrays |= {
+        "softmax/W": np.zeros((9, 4), np.float32),
+        f"{CELLS[0]}/W_P_0": np.zeros((6, 5), np.float32),
+    }
     with pytest.raises(CheckpointError) as error:
         read_bilm_hdf5(*write_pair(tmp_path, arrays))
     assert sorted(str(error.value).splitlines()[1:]) == [
@@ -151,7 +169,11 @@ WORDS: dict[str, Any] = {"lstm": OPTIONS["lstm"]}
     ("options", "arrays", "message"),
     [
         (changed(lstm={"dim": "6"}), {}, r"options\.json.* cell_dim must be an integer"),
-        (changed(lstm={"use_skip_connections": "false"}), {}, "use_skip_connections must be true or false"),
+        (
+            changed(lstm={"use_skip_connections": "false"}),
+            {},
+            "use_skip_connections must be true or false",
+        ),
         ({"lstm": {"dim": 6}}, {}, r"options\.json .*'projection_dim' is missing"),
         ({"lstm": 3}, {}, r"options\.json"),
         (WORDS, {"embedding": np.float32(1)}, "embedding"),
@@ -171,7 +193,10 @@ def test_weights_elsewhere_and_impossible_sizes_are_refused(tmp_path: Path) -> N
     with pytest.raises(FileNotFoundError, match=r"other\.hdf5"):
         read_bilm_hdf5(options, tmp_path / "other.hdf5")
     (tmp_path / "secret").write_bytes(bytes(261 * 2 * 4))
-    for place, message in (([(tmp_path / "secret", 0, 261 * 2 * 4)], "char_embed is no weight"), (None, "impossible")):
+    for place, message in (
+        ([(tmp_path / "secret", 0, 261 * 2 * 4)], "char_embed is no weight"),
+        (None, "impossible"),
+    ):
         with h5py.File(weights, "r+") as file:
             del file["char_embed"]
             shape = (1 << 40, 2) if place is None else (261, 2)

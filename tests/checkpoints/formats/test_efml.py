@@ -1,4 +1,6 @@
-"""ELMoForManyLangs' directories: loaded as published, saved in the native format, refused if damaged."""
+"""ELMoForManyLangs' directories: loaded as published, saved in the native format, refused if
+damaged.
+"""
 
 import json
 import warnings
@@ -37,7 +39,7 @@ VARIANTS = {
 pytestmark = pytest.mark.filterwarnings("ignore::elmokit.embed.embedder.TruncationWarning")
 
 
-# --- What is computed ----------------------------------------------------------------------------------------------
+# --- What is computed -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -46,7 +48,11 @@ def test_layers_equal_those_of_elmoformanylangs(goldens: Callable[[str], Path], 
     sentences = json.loads((folder / "sentences.json").read_text(encoding="utf-8"))
     with np.load(folder / name / "golden.npz") as golden:
         # From zeros, and with the encoder lstm without padding: alone in its batch.
-        keys = [f"b1_L-2_{i}" for i in range(2)] if name == "lstm_cnn" else [f"L-2_{i}" for i in range(6)]
+        keys = (
+            [f"b1_L-2_{i}" for i in range(2)]
+            if name == "lstm_cnn"
+            else [f"L-2_{i}" for i in range(6)]
+        )
         found = Embedder.load(folder / name).embed(sentences, "all")
         for key, layers in zip(keys, found, strict=False):
             # The original has no axis of layers where there is one.
@@ -56,33 +62,45 @@ def test_layers_equal_those_of_elmoformanylangs(goldens: Callable[[str], Path], 
 
 def padded_ids(model: Pretrained, sentences: list[list[str]]) -> Tensor:
     ids = model.bilm.token_encoder.ids([word for sentence in sentences for word in sentence])
-    return torch.nn.utils.rnn.pad_sequence(ids.split([len(sentence) for sentence in sentences]), batch_first=True)
+    return torch.nn.utils.rnn.pad_sequence(
+        ids.split([len(sentence) for sentence in sentences]), batch_first=True
+    )
 
 
 @pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
-def test_padded_batches_give_the_vectors_of_the_embedder(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_padded_batches_give_the_vectors_of_the_embedder(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
     model = load(write_efml(tmp_path / "model", settings))
     with torch.no_grad():
-        layers = model.bilm(padded_ids(model, [["<S>", *sentence, "</S>"] for sentence in SENTENCES])).layers
+        layers = model.bilm(
+            padded_ids(model, [["<S>", *sentence, "</S>"] for sentence in SENTENCES])
+        ).layers
     for row, vectors in enumerate(Embedder(model).embed(SENTENCES, "top")):
         torch.testing.assert_close(layers[-1, row, 1 : len(vectors) + 1], torch.from_numpy(vectors))
-    (mixed,) = Elmo(model.bilm).eval()(padded_ids(model, SENTENCES)).representations  # it adds the boundaries
+    (mixed,) = (
+        Elmo(model.bilm).eval()(padded_ids(model, SENTENCES)).representations
+    )  # it adds the boundaries
     for row, vectors in zip(mixed, Embedder(model).embed(SENTENCES), strict=True):
         torch.testing.assert_close(row[: len(vectors)], torch.from_numpy(vectors))
 
 
-# --- Formats -------------------------------------------------------------------------------------------------------
+# --- Formats --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
-def test_native_format_keeps_dictionaries_and_weights(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_native_format_keeps_dictionaries_and_weights(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
     model = load(write_efml(tmp_path / "old", settings))
     convert(tmp_path / "old", tmp_path / "new")
     again = load(tmp_path / "new")
     assert_same_bilm(again.bilm, model.bilm)
     assert fingerprint(model) == fingerprint(again)
     assert "words" not in json.loads((tmp_path / "new/config.json").read_text())["model"]["efml"]
-    for one, other in zip(Embedder(model).embed(SENTENCES), Embedder(again).embed(SENTENCES), strict=True):
+    for one, other in zip(
+        Embedder(model).embed(SENTENCES), Embedder(again).embed(SENTENCES), strict=True
+    ):
         assert np.array_equal(one, other)
     if settings is SETTINGS:
         write_dictionary(tmp_path / "old" / "word.dic", [*WORDS[:-1], "明"])
@@ -106,11 +124,17 @@ def test_describe_gives_the_sizes_of_dictionaries(tmp_path: Path) -> None:
     description = describe(write_efml(tmp_path / "model"))
     assert description["format"] == "ELMoForManyLangs"
     assert description["input"].split(" and ") == ["words", "characters"]
-    assert set(description["files"]) >= {"config.json", "cnn.json", "word.dic", "char.dic", "encoder.pkl"}
+    assert set(description["files"]) >= {
+        "config.json",
+        "cnn.json",
+        "word.dic",
+        "char.dic",
+        "encoder.pkl",
+    }
     assert description["model"]["efml"]["words"] == len(WORDS)
 
 
-# --- Settings and dictionaries -------------------------------------------------------------------------------------
+# --- Settings and dictionaries --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -146,11 +170,20 @@ def rewritten(**parts: dict[str, Any]) -> Damage:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (rewritten(token_embedder={"name": "lstm"}), "token_embedder 'lstm' over characters is not known"),
+        (
+            rewritten(token_embedder={"name": "lstm"}),
+            "token_embedder 'lstm' over characters is not known",
+        ),
         (rewritten(encoder={"name": "gru"}), "neither lstm nor elmo"),
-        (rewritten(encoder={"dim": 48}), r"wrong shape: sequence_encoder\.stacks\.0\.layers\.0\.input_weight"),
+        (
+            rewritten(encoder={"dim": 48}),
+            r"wrong shape: sequence_encoder\.stacks\.0\.layers\.0\.input_weight",
+        ),
         (lambda model: (model / "word.dic").write_text("the\n"), r"word\.dic"),
-        *((lambda model, name=name: (model / name).unlink(), name) for name in ("encoder.pkl", "char.dic", "cnn.json")),
+        *(
+            (lambda model, name=name: (model / name).unlink(), name)
+            for name in ("encoder.pkl", "char.dic", "cnn.json")
+        ),
     ],
 )
 def test_damaged_files_are_named(damage: Damage, message: str, tmp_path: Path) -> None:

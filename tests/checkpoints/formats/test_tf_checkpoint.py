@@ -29,7 +29,9 @@ MODULE = TESTS / "fixtures" / "tf_hub_like"
 
 
 def tiny_checkpoint(folder: Path, **changed: np.ndarray | None) -> dict[str, np.ndarray]:
-    """A checkpoint of bilm-tf's kind with options.json; `changed` replaces variables, or leaves them out if None."""
+    """A checkpoint of bilm-tf's kind with options.json; `changed` replaces variables, or leaves
+    them out if None.
+    """
     torch.manual_seed(0)
     bilm = BiLM(BiLMConfig.preset("tiny"))
     arrays = {
@@ -56,7 +58,12 @@ def bitwise_crc32c(data: bytes) -> int:
 
 
 def test_crc32c_equals_the_vectors_of_the_standard_and_a_bitwise_one_at_any_length() -> None:
-    standard = {bytes(32): 0x8A9136AA, b"\xff" * 32: 0x62A8AB43, bytes(range(32)): 0x46DD794E, b"123456789": 0xE3069283}
+    standard = {
+        bytes(32): 0x8A9136AA,
+        b"\xff" * 32: 0x62A8AB43,
+        bytes(range(32)): 0x46DD794E,
+        b"123456789": 0xE3069283,
+    }
     assert {data: crc32c(data) for data in standard} == standard  # RFC 3720, appendix B.4
     for size in (0, 1, 5, 1019, 1020, 1023, 1024, 1027, 3 * 1024, 7 * 1024 + 6, 50_001):
         data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8).tobytes()
@@ -72,8 +79,16 @@ def test_bilm_tf_checkpoint_equals_its_hdf5_export(goldens: Callable[[str], Path
         np.testing.assert_array_equal(found.softmax.weight.detach(), softmax["W"])
         np.testing.assert_array_equal(found.softmax.bias.detach(), softmax["b"])
     told = describe(folder / "tf_checkpoint")
-    assert (told["format"], told["vocabulary"], told["softmax"]) == ("TensorFlow variables", 703, True)
-    assert set(told["files"]) == {"model.ckpt-124.index", "model.ckpt-124.data-00000-of-00001", "options.json"}
+    assert (told["format"], told["vocabulary"], told["softmax"]) == (
+        "TensorFlow variables",
+        703,
+        True,
+    )
+    assert set(told["files"]) == {
+        "model.ckpt-124.index",
+        "model.ckpt-124.data-00000-of-00001",
+        "options.json",
+    }
 
 
 def test_find_prefix_takes_every_name_and_the_recorded_or_the_highest_step(
@@ -84,7 +99,9 @@ def test_find_prefix_takes_every_name_and_the_recorded_or_the_highest_step(
     for path in ("model.ckpt-9", "model.ckpt-9.index"):
         assert find_prefix(tmp_path / path) == tmp_path / "model.ckpt-9"
     assert find_prefix(tmp_path) == tmp_path / "model.ckpt-10"
-    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "/home/someone/run/model.ckpt-9"\n')
+    (tmp_path / "checkpoint").write_text(
+        'model_checkpoint_path: "/home/someone/run/model.ckpt-9"\n'
+    )
     assert find_prefix(tmp_path) == tmp_path / "model.ckpt-9"
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-8"\n')
     assert find_prefix(tmp_path) == tmp_path / "model.ckpt-10"
@@ -93,11 +110,18 @@ def test_find_prefix_takes_every_name_and_the_recorded_or_the_highest_step(
 
 
 def test_module_of_tensorflow_hub_is_read() -> None:
-    values = {name: hub_like.value(number, shape) for number, (name, shape) in enumerate(hub_like.shapes())}
+    values = {
+        name: hub_like.value(number, shape)
+        for number, (name, shape) in enumerate(hub_like.shapes())
+    }
     model = load(MODULE)
-    assert model.bilm.config == BiLMConfig(LSTMConfig(2, 10, 6), CharCNNConfig(3, ((1, 4), (2, 8)), num_highway=2))
+    assert model.bilm.config == BiLMConfig(
+        LSTMConfig(2, 10, 6), CharCNNConfig(3, ((1, 4), (2, 8)), num_highway=2)
+    )
     found = arrays_of(model.bilm)
-    expected = {dataset_name(name): value for name, value in values.items() if name.startswith("bilm/")}
+    expected = {
+        dataset_name(name): value for name, value in values.items() if name.startswith("bilm/")
+    }
     assert found.keys() == expected.keys()
     for name, array in found.items():
         np.testing.assert_array_equal(array, expected[name])
@@ -108,15 +132,23 @@ def test_module_of_tensorflow_hub_is_read() -> None:
 
 
 def test_softmax_may_share_the_word_table(tmp_path: Path) -> None:
-    weights = {"lm/softmax/W": np.ones((4, 16), np.float32), "lm/softmax/b": np.arange(4, dtype=np.float32)}
+    weights = {
+        "lm/softmax/W": np.ones((4, 16), np.float32),
+        "lm/softmax/b": np.arange(4, dtype=np.float32),
+    }
     tiny_checkpoint(tmp_path / "run", **weights)
     softmax = load(tmp_path / "run").softmax
     assert softmax is not None and softmax.bias.tolist() == [0, 1, 2, 3]
 
-    cells = {name: array for name, array in tiny_checkpoint(tmp_path / "words").items() if "/RNN_" in name}
+    cells = {
+        name: array
+        for name, array in tiny_checkpoint(tmp_path / "words").items()
+        if "/RNN_" in name
+    }
     table = np.random.default_rng(1).standard_normal((3, 16)).astype(np.float32)
     write_bundle(
-        tmp_path / "words/model.ckpt-3", cells | {"lm/embedding": table, "lm/softmax/b": np.zeros(3, np.float32)}
+        tmp_path / "words/model.ckpt-3",
+        cells | {"lm/embedding": table, "lm/softmax/b": np.zeros(3, np.float32)},
     )
     options = json.loads((tmp_path / "words/options.json").read_text())
     del options["char_cnn"]
@@ -128,12 +160,21 @@ def test_softmax_may_share_the_word_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", [".", ".."])
-def test_vocabulary_under_another_name_is_the_only_one_that_fits(folder: str, tmp_path: Path) -> None:
+def test_vocabulary_under_another_name_is_the_only_one_that_fits(
+    folder: str, tmp_path: Path
+) -> None:
     place = tmp_path / "run" / "checkpoint"
     place.mkdir(parents=True)
-    tiny_checkpoint(place, **{"lm/softmax/W": np.ones((4, 16), np.float32), "lm/softmax/b": np.zeros(4, np.float32)})
+    tiny_checkpoint(
+        place,
+        **{"lm/softmax/W": np.ones((4, 16), np.float32), "lm/softmax/b": np.zeros(4, np.float32)},
+    )
     words = ["<S>", "</S>", "<UNK>", "cat"]
-    for name, lines in (("vocab-2016-09-10.txt", words), ("small_vocab.txt", words[:3]), ("vocab-b.txt", ["\xe9"])):
+    for name, lines in (
+        ("vocab-2016-09-10.txt", words),
+        ("small_vocab.txt", words[:3]),
+        ("vocab-b.txt", ["\xe9"]),
+    ):
         (place / folder / name).write_bytes("".join(f"{word}\n" for word in lines).encode("latin1"))
     model = load(place)
     assert model.vocab is not None and list(model.vocab.words) == words
@@ -153,18 +194,26 @@ def test_module_of_deeppavlov_is_read(scope: str, tmp_path: Path) -> None:
         "elmo_output_ELMo_gamma": np.array([1.5], np.float32),
     }
     changed = {f"{scope}{name}": array for name, array in mix.items()}
-    changed |= {f"bilm/Variable{suffix}": np.ones((4, 16), np.float32) for suffix in ("", "_1", "_12")}
+    changed |= {
+        f"bilm/Variable{suffix}": np.ones((4, 16), np.float32) for suffix in ("", "_1", "_12")
+    }
     arrays = tiny_checkpoint(tmp_path, **changed)
     model = load(tmp_path)
     assert model.mix == MixWeights((0.5, -1.0, 2.0), 1.5)
-    np.testing.assert_array_equal(model.bilm.state_dict()["token_encoder.char_embedding"], arrays["lm/char_embed"])
+    np.testing.assert_array_equal(
+        model.bilm.state_dict()["token_encoder.char_embedding"], arrays["lm/char_embed"]
+    )
 
 
 def test_checkpoint_of_one_layer_is_read(tmp_path: Path) -> None:
     """TensorFlow wraps a single cell into no MultiRNNCell, so its name has no number."""
     arrays = tiny_checkpoint(tmp_path)
     first = "rnn/multi_rnn_cell/cell_0/lstm_cell"
-    one = {name.replace(first, "rnn/lstm_cell"): array for name, array in arrays.items() if "/cell_1/" not in name}
+    one = {
+        name.replace(first, "rnn/lstm_cell"): array
+        for name, array in arrays.items()
+        if "/cell_1/" not in name
+    }
     assert "lm/RNN_1/rnn/lstm_cell/kernel" in one
     write_bundle(tmp_path / "model.ckpt-3", one)
     options = json.loads((tmp_path / "options.json").read_text())
@@ -173,7 +222,9 @@ def test_checkpoint_of_one_layer_is_read(tmp_path: Path) -> None:
     bilm = load(tmp_path).bilm
     assert bilm.config.lstm.num_layers == 1
     for name, array in arrays_of(bilm).items():
-        stored = name.replace("RNN/MultiRNNCell/Cell0/LSTMCell", first).replace("W_P_0", "projection/kernel")
+        stored = name.replace("RNN/MultiRNNCell/Cell0/LSTMCell", first).replace(
+            "W_P_0", "projection/kernel"
+        )
         stored = stored.replace("W_0", "kernel").replace("/B", "/bias")
         np.testing.assert_array_equal(array, arrays[f"lm/{stored}"])
 
@@ -182,7 +233,10 @@ def test_checkpoint_of_one_layer_is_read(tmp_path: Path) -> None:
     ("changed", "message"),
     [
         ({"lm/CNN_proj/b_proj": None}, r"missing: CNN_proj/b_proj \(16,\)"),
-        ({"lm/char_embed": np.zeros((261, 5), np.float32)}, r"wrong shape: char_embed is \(261, 5\)"),
+        (
+            {"lm/char_embed": np.zeros((261, 5), np.float32)},
+            r"wrong shape: char_embed is \(261, 5\)",
+        ),
         ({"lm/layer_norm": np.ones(3, np.float32)}, r"unexpected: lm/layer_norm \(3,\)"),
     ],
 )
@@ -220,7 +274,9 @@ def test_any_flipped_bit_is_detected(tmp_path: Path) -> None:
         (b"\x80", r"variables\.index"),
     ],
 )
-def test_absurd_index_entries_are_refused_without_allocating(tmp_path: Path, wrong: bytes, message: str) -> None:
+def test_absurd_index_entries_are_refused_without_allocating(
+    tmp_path: Path, wrong: bytes, message: str
+) -> None:
     prefix = tmp_path / "variables"
     write_bundle(prefix, {"a": np.zeros(2, np.float32), "b": np.zeros(2, np.float32)})
     write_index(prefix, {"a": entry("float32", (2,), 4, 8), "b": wrong})

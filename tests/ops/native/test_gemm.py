@@ -1,4 +1,6 @@
-"""Products with prepacked weights against NumPy: any size, any strides, nothing out of bounds; int8 vectors."""
+"""Products with prepacked weights against NumPy: any size, any strides, nothing out of bounds; int8
+vectors.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +27,9 @@ needs_int8 = pytest.mark.native(torch.int8)
 
 
 def draw(*shape: int, seed: int = 0, terms: int = 1) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))) / terms**0.5
+    return (
+        torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))) / terms**0.5
+    )
 
 
 def exact(a: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> np.ndarray:
@@ -43,7 +47,9 @@ def assert_close(found: Tensor, expected: np.ndarray) -> None:
 
 @each_native_dtype
 @pytest.mark.parametrize(("biased", "out_dtype"), [(True, None), (False, torch.float32)])
-def test_products_of_any_size(dtype: torch.dtype, biased: bool, out_dtype: torch.dtype | None) -> None:
+def test_products_of_any_size(
+    dtype: torch.dtype, biased: bool, out_dtype: torch.dtype | None
+) -> None:
     for columns, depth in all_pairs(COLUMNS, DEPTHS[dtype]):
         weight, bias = draw(columns, depth, terms=depth), draw(columns) if biased else None
         packed = prepack(weight, dtype)
@@ -60,7 +66,9 @@ def test_products_of_any_size(dtype: torch.dtype, biased: bool, out_dtype: torch
 def test_a_depth_that_is_summed_in_parts(dtype: torch.dtype, depth: int) -> None:
     weight, bias, a = draw(70, depth, terms=depth), draw(70), draw(13, depth, seed=1)
     for out_dtype in {dtype, torch.float32}:
-        found = product(a, prepack(weight, dtype), bias, torch.full((13, 70), torch.nan, dtype=out_dtype))
+        found = product(
+            a, prepack(weight, dtype), bias, torch.full((13, 70), torch.nan, dtype=out_dtype)
+        )
         assert_close(found, exact(a, weight, bias, dtype))
 
 
@@ -78,9 +86,16 @@ def test_only_the_result_is_written(dtype: torch.dtype) -> None:
 @each_native_dtype
 def test_factors_of_any_strides(dtype: torch.dtype) -> None:
     whole, a = draw(40, 150), draw(10, 14, seed=1).T  # (14, 10)
-    for weight in (whole[:10, :70].T, whole[3:33:3, 5:75].T, whole.T[::2, 20:30], whole[:33, 40:60:2]):
+    for weight in (
+        whole[:10, :70].T,
+        whole[3:33:3, 5:75].T,
+        whole.T[::2, 20:30],
+        whole[:33, 40:60:2],
+    ):
         found = product(a, prepack(weight, dtype), out=torch.empty(14, len(weight)))
-        torch.testing.assert_close(found, torch.from_numpy(exact(a, weight, None, dtype)).float(), rtol=1e-5, atol=2e-5)
+        torch.testing.assert_close(
+            found, torch.from_numpy(exact(a, weight, None, dtype)).float(), rtol=1e-5, atol=2e-5
+        )
 
 
 @each_native_dtype
@@ -90,10 +105,16 @@ def test_a_panel_holds_the_gates_of_its_units(dtype: torch.dtype, gates: int) ->
     units, depth, across = 37, 10, 64 // gates
     weight = draw(gates * units, depth)
     packed = prepack(weight, dtype, gates)
-    found = product(torch.eye(depth), replace(packed, columns=64 * packed.num_panels)).T.view(-1, gates, across, depth)
+    found = product(torch.eye(depth), replace(packed, columns=64 * packed.num_panels)).T.view(
+        -1, gates, across, depth
+    )
     for number, gate, place in all_pairs(range(len(found)), range(gates), range(across)):
         unit = number * across + place
-        expected = weight[gate * units + unit].to(dtype) if unit < units else torch.zeros(depth, dtype=dtype)
+        expected = (
+            weight[gate * units + unit].to(dtype)
+            if unit < units
+            else torch.zeros(depth, dtype=dtype)
+        )
         assert torch.equal(found[number, gate, place], expected)
 
 
@@ -107,7 +128,9 @@ def test_a_row_is_the_same_to_the_last_bit_beside_any_others(dtype: torch.dtype)
 
 @each_native_or_int8_dtype
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-def test_what_is_no_number_is_lost_with_its_row_or_column_alone(dtype: torch.dtype, value: float) -> None:
+def test_what_is_no_number_is_lost_with_its_row_or_column_alone(
+    dtype: torch.dtype, value: float
+) -> None:
     for place in range(0, 40, 3):
         a, weight = draw(7, 40), draw(70, 40)
         a[2, place], weight[69, place] = value, value
@@ -118,13 +141,18 @@ def test_what_is_no_number_is_lost_with_its_row_or_column_alone(dtype: torch.dty
 
 @pytest.mark.native
 def test_packing_rounds_as_torch_does() -> None:
-    bits = torch.tensor([0x7F800001, 0x7FFFFFFF, -1, 0x7F7FFFFF, 0x3F808000, 0x3F818000, 0x3F808001], dtype=torch.int32)
+    bits = torch.tensor(
+        [0x7F800001, 0x7FFFFFFF, -1, 0x7F7FFFFF, 0x3F808000, 0x3F818000, 0x3F808001],
+        dtype=torch.int32,
+    )
     values = torch.cat([bits.view(torch.float32), draw(64 * 2 - len(bits))]).view(64, 2)
     for column in (0, 1):
         only = torch.zeros(64, 2)
         only[:, column] = values[:, column]
         found = product(torch.eye(2)[column : column + 1], prepack(only, torch.bfloat16))[0]
-        torch.testing.assert_close(found, values[:, column].bfloat16(), rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(
+            found, values[:, column].bfloat16(), rtol=0, atol=0, equal_nan=True
+        )
 
 
 @pytest.mark.native(torch.float32)
@@ -175,7 +203,9 @@ def test_highway_of_anything(dtype: torch.dtype, value: float) -> None:
 
 
 @each_native_or_int8_dtype
-def test_threads_that_share_a_weight_give_the_same_bits(dtype: torch.dtype, num_threads: Callable[[int], None]) -> None:
+def test_threads_that_share_a_weight_give_the_same_bits(
+    dtype: torch.dtype, num_threads: Callable[[int], None]
+) -> None:
     """One weight of 2 MB at least, so that eight threads get a range of its panels each."""
     units = 720 if dtype == torch.float32 else 1440
     x, bias, results = draw(3, units), draw(2 * units), []
@@ -183,11 +213,15 @@ def test_threads_that_share_a_weight_give_the_same_bits(dtype: torch.dtype, num_
     for threads in (1, 2, 3, 8):
         num_threads(threads)
         gates = prepack(weight, dtype, gates=2)
-        results.append([product(x, prepack(weight, dtype), bias), prepacked_highway(x, gates, bias)])
-    assert all(torch.equal(*pair) for found in results for pair in zip(found, results[0], strict=True))
+        results.append(
+            [product(x, prepack(weight, dtype), bias), prepacked_highway(x, gates, bias)]
+        )
+    assert all(
+        torch.equal(*pair) for found in results for pair in zip(found, results[0], strict=True)
+    )
 
 
-# --- int8 -------------------------------------------------------------------------------------------------------------
+# --- int8 -----------------------------------------------------------------------------------------
 
 
 def quantised(rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -217,14 +251,18 @@ def test_int8_products_of_any_size_are_exact(depth: int) -> None:
         for rows in (0, 1, 2, 5, 6, 7, 13, 64):
             a = 3 * draw(rows, depth, seed=1)
             np.testing.assert_array_equal(float_product(a, weight).numpy(), exactly(a, weight))
-            np.testing.assert_array_equal(float_product(a, weight, bias).numpy(), exactly(a, weight) + bias.numpy())
+            np.testing.assert_array_equal(
+                float_product(a, weight, bias).numpy(), exactly(a, weight) + bias.numpy()
+            )
 
 
 @needs_int8
 def test_the_largest_sums_do_not_overflow() -> None:
     for sign in (-1, 1):
         a, weight = torch.ones(2, MAX_INT8_DEPTH), sign * torch.ones(3, MAX_INT8_DEPTH)
-        torch.testing.assert_close(float_product(a, weight), torch.full((2, 3), sign * float(MAX_INT8_DEPTH)))
+        torch.testing.assert_close(
+            float_product(a, weight), torch.full((2, 3), sign * float(MAX_INT8_DEPTH))
+        )
     assert not has_native(torch.int8, MAX_INT8_DEPTH + 1)
 
 
@@ -244,7 +282,9 @@ def test_results_in_bfloat16_are_rounded_as_torch_rounds() -> None:
     a[3, 3], bias[1], bias[2] = torch.nan, 3.4e38, -torch.inf
     narrow = product(a, prepack(weight, torch.int8), bias)
     assert narrow.dtype == torch.bfloat16
-    torch.testing.assert_close(narrow, float_product(a, weight, bias).bfloat16(), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(
+        narrow, float_product(a, weight, bias).bfloat16(), rtol=0, atol=0, equal_nan=True
+    )
 
 
 @needs_int8
@@ -267,9 +307,12 @@ def test_every_word_of_real_sentences_is_near_the_exact_one() -> None:
     sentences = example_sentences()
     exact, found = (np.concatenate(Embedder.load(dtype=dtype).embed(sentences, "all"), axis=1)
                     for dtype in ("float32", "int8"))  # fmt: skip
-    cosines = torch.cosine_similarity(*(torch.from_numpy(layers).double() for layers in (exact, found)), dim=-1)
+    cosines = torch.cosine_similarity(
+        *(torch.from_numpy(layers).double() for layers in (exact, found)), dim=-1
+    )
     assert cosines.shape[1] > 700
-    # By layer. How near the upper ones are depends on the model: that of 20 million words had 0.999 and 0.9999 in all.
+    # By layer. How near the upper ones are depends on the model: that of 20 million words had 0.999
+    # and 0.9999 in all.
     least, mean = torch.tensor([[0.999, 0.995, 0.995], [0.9998, 0.9995, 0.9992]])
     assert (cosines.min(dim=1).values > least).all() and (cosines.mean(dim=1) > mean).all()
 

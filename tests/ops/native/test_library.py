@@ -1,4 +1,6 @@
-"""The library of compiled kernels: built in whichever way the compiler can, and left alone where it does not fit."""
+"""The library of compiled kernels: built in whichever way the compiler can, and left alone where it
+does not fit.
+"""
 
 import importlib.util
 import platform
@@ -35,7 +37,9 @@ def use(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_library", lambda: loaded)
 
 
-def test_a_library_that_does_not_fit_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_does_not_fit_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "no_library.so").write_bytes(b"not one")
     extension = importlib.util.find_spec("_ctypes")  # a real library, of other functions
     assert extension is not None
@@ -43,14 +47,22 @@ def test_a_library_that_does_not_fit_is_left_alone(tmp_path: Path, monkeypatch: 
         use(path, monkeypatch)
         assert not library.is_built() and library.targets.__wrapped__() == ()
         monkeypatch.setattr(library, "targets", tuple)
-        reason = "cannot be loaded here, or was built from other" if path.exists() else "there was no C compiler"
+        reason = (
+            "cannot be loaded here, or was built from other"
+            if path.exists()
+            else "there was no C compiler"
+        )
         assert reason in str(library.why_none())
         monkeypatch.undo()
 
 
 @pytest.mark.slow
-def test_a_compiler_that_knows_no_targets_builds_the_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without optimisation, which would take most of the time and is the business of other tests."""
+def test_a_compiler_that_knows_no_targets_builds_the_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without optimisation, which would take most of the time and is the business of other
+    tests.
+    """
     if not (compiler := shutil.which("cc")):
         pytest.skip("no C compiler")
     if platform.machine() != "x86_64":
@@ -65,22 +77,33 @@ def test_a_compiler_that_knows_no_targets_builds_the_baseline(tmp_path: Path, mo
     build.build_library(library.SOURCES, tmp_path / "_native.so")
     use(tmp_path / "_native.so", monkeypatch)
     assert library.is_built()
-    found = [target for target in library.TARGETS if hasattr(library._library(), f"elmokit_highway_float_{target}")]
+    found = [
+        target
+        for target in library.TARGETS
+        if hasattr(library._library(), f"elmokit_highway_float_{target}")
+    ]
     assert found == ["baseline"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["_native.so", "cc"]
 
 
-def test_a_failed_build_says_what_the_compiler_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_build_says_what_the_compiler_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("hatchling")
     build, warnings, content = load_build_script(), [], {"artifacts": [], "force_include": {}}
-    (tmp_path / "cc").write_text("#!/bin/sh\necho 'fatal error: stdint.h: No such file' >&2\nexit 1\n")
+    (tmp_path / "cc").write_text(
+        "#!/bin/sh\necho 'fatal error: stdint.h: No such file' >&2\nexit 1\n"
+    )
     (tmp_path / "cc").chmod(0o755)
-    for compiler, reason in ((tmp_path / "cc", "(fatal error: stdint.h: No such file)"), ("false", "exit status 1")):
+    for compiler, reason in (
+        (tmp_path / "cc", "(fatal error: stdint.h: No such file)"),
+        ("false", "exit status 1"),
+    ):
         monkeypatch.setenv("CC", str(compiler))
         app = SimpleNamespace(display_warning=warnings.append)
-        build.KernelBuilder(str(tmp_path), {}, None, SimpleNamespace(version="1"), "", "wheel", app).initialize(
-            "standard", content
-        )
+        build.KernelBuilder(
+            str(tmp_path), {}, None, SimpleNamespace(version="1"), "", "wheel", app
+        ).initialize("standard", content)
         assert "WITHOUT COMPILED KERNELS" in warnings[-1] and reason in warnings[-1]
     assert content["artifacts"] == []
 
@@ -90,7 +113,9 @@ def test_the_loader_knows_the_targets_that_are_built() -> None:
     assert tuple(load_build_script().TARGETS) == library.TARGETS
 
 
-def test_a_library_of_other_sources_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_of_other_sources_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As after an update without another installation: what is called might have changed."""
     if not shutil.which("cc"):
         pytest.skip("no C compiler")
@@ -108,7 +133,9 @@ def test_a_library_of_other_sources_is_refused(tmp_path: Path, monkeypatch: pyte
 
 def test_python_has_the_sizes_of_the_sources() -> None:
     """They are the sizes of arrays that the library writes to."""
-    text = "".join(path.read_text(encoding="utf-8") for path in sorted(library.SOURCES.glob("*.[ch]")))
+    text = "".join(
+        path.read_text(encoding="utf-8") for path in sorted(library.SOURCES.glob("*.[ch]"))
+    )
     sizes = {}
     for name, value in re.findall(r"^#define (\w+) (\d+)\b", text, flags=re.MULTILINE):
         sizes.setdefault(name, []).append(int(value))
@@ -139,7 +166,9 @@ def test_wrong_products_of_each_number_type_are_noticed(
 
 
 @pytest.mark.native
-def test_a_library_that_multiplies_wrongly_on_every_target_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_multiplies_wrongly_on_every_target_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(library, "multiplies_correctly", lambda _: False)
     with pytest.warns(UserWarning, match="computes wrong products with .*baseline"):
         found = library.targets.__wrapped__()

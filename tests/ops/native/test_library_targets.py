@@ -40,12 +40,18 @@ def test_products_of_integers_are_exact_on_each_target(target: str, dtype: torch
 
 
 def test_gates_are_those_of_float64_on_each_target(target: str) -> None:
-    """A highway layer of weights 0 shows its sigmoid: of any number, from x = 0 and a transform of 1."""
+    """A highway layer of weights 0 shows its sigmoid: of any number, from x = 0 and a transform of
+    1.
+    """
     values = torch.cat([torch.linspace(-30, 30, 3999), torch.tensor([-80.0, 80.0, 0.0])])
     units = len(values)
     x, bias = torch.zeros(1, units), torch.cat([torch.ones(units), values])
-    found = prepacked_highway(x, prepack(torch.zeros(2 * units, units), torch.float32, gates=2), bias)
-    np.testing.assert_allclose(found[0].double(), sigmoid(values.double().numpy()), atol=3e-7, rtol=0)
+    found = prepacked_highway(
+        x, prepack(torch.zeros(2 * units, units), torch.float32, gates=2), bias
+    )
+    np.testing.assert_allclose(
+        found[0].double(), sigmoid(values.double().numpy()), atol=3e-7, rtol=0
+    )
 
 
 def layer(x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> list[Tensor]:
@@ -65,18 +71,25 @@ def softmax(hidden: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
 LAYER = (185, 20), (37, 34), (37, 50), (200, 20), (200, 34), (200,), (34, 50)
 
 
-@pytest.mark.parametrize(("run", "shapes"), [(layer, LAYER), (softmax, [(300, 34), (513, 34), (513,)])])
+@pytest.mark.parametrize(
+    ("run", "shapes"), [(layer, LAYER), (softmax, [(300, 34), (513, 34), (513,)])]
+)
 def test_values_and_gradients_are_those_of_float64_on_each_target(
     target: str, run: Callable[..., list[Tensor]], shapes: list[tuple[int, ...]]
 ) -> None:
-    inputs = [draw(*shape) * (0.25 if run is layer and number > 2 else 1) for number, shape in enumerate(shapes)]
+    inputs = [
+        draw(*shape) * (0.25 if run is layer and number > 2 else 1)
+        for number, shape in enumerate(shapes)
+    ]
     exact = run(*(tensor.double() for tensor in inputs))
     for found, expected in zip(run(*inputs), exact, strict=True):
         largest = float(expected.detach().abs().max())
         torch.testing.assert_close(found.double(), expected, rtol=2e-5, atol=2e-6 * largest)
 
 
-def test_prepacked_weights_are_refused_where_another_target_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepacked_weights_are_refused_where_another_target_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The order within a panel is that of the target's registers."""
     weight, a = draw(70, 6), draw(3, 6)
     monkeypatch.setattr(library, "target", lambda: "baseline")

@@ -1,4 +1,6 @@
-"""Examples from tables, data frames and lists: what pandas writes gives the vectors and the model of its frame."""
+"""Examples from tables, data frames and lists: what pandas writes gives the vectors and the model
+of its frame.
+"""
 
 import json
 from dataclasses import replace
@@ -23,7 +25,13 @@ from elmokit.tasks.tagging import TaggingTask
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
-TEXTS = ['"Well", she said, it\'s fun.', "a dull\nand boring mess", "naïve, but moving\u2026", "1984", " a  story "]
+TEXTS = [
+    '"Well", she said, it\'s fun.',
+    "a dull\nand boring mess",
+    "naïve, but moving\u2026",
+    "1984",
+    " a  story ",
+]
 FRAME = pd.DataFrame({"id": range(20), "review": TEXTS * 4, "stars": [1, 5, 2, 5, 1] * 4})
 COLUMNS: Any = {"column": "review", "label_column": "stars"}
 WORDS = WordsConfig(elmo="none", word_dim=8)
@@ -43,11 +51,20 @@ def write(frame: Any, path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.tsv", "a.tsv.zst", "a.jsonl", "a.json.gz", "a.parquet"])
-def test_a_table_gives_the_vectors_and_the_model_of_its_frame(name: str, bilm: Pretrained, tmp_path: Path) -> None:
-    embedder, table = Embedder(replace(bilm, tokenizer="english-1"), "cpu"), write(FRAME, tmp_path / name)
+@pytest.mark.parametrize(
+    "name", ["a.csv", "a.csv.gz", "a.tsv", "a.tsv.zst", "a.jsonl", "a.json.gz", "a.parquet"]
+)
+def test_a_table_gives_the_vectors_and_the_model_of_its_frame(
+    name: str, bilm: Pretrained, tmp_path: Path
+) -> None:
+    embedder, table = (
+        Embedder(replace(bilm, tokenizer="english-1"), "cpu"),
+        write(FRAME, tmp_path / name),
+    )
     encode_file(table, tmp_path / "encoded.npy", embedder, column="review")
-    np.testing.assert_array_equal(np.load(tmp_path / "encoded.npy"), embedder.encode(FRAME["review"]))
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "encoded.npy"), embedder.encode(FRAME["review"])
+    )
     embed_file(table, tmp_path / "store", embedder, column="review")
     words = [list(words) for words, _ in EmbeddingStore(tmp_path / "store")]
     assert words == list(map(embedder.tokenize, FRAME["review"]))
@@ -55,7 +72,10 @@ def test_a_table_gives_the_vectors_and_the_model_of_its_frame(name: str, bilm: P
     def weights(examples: Any) -> dict[str, Any]:
         options: Any = {"words": WORDS, "config": ONE_EPOCH, "network": "pooled", **COLUMNS}
         model, report = fit("classification", examples, examples, **options)
-        assert model.task.labels["labels"] == ["1", "2", "5"] and score_file(model, table) == report.final
+        assert (
+            model.task.labels["labels"] == ["1", "2", "5"]
+            and score_file(model, table) == report.final
+        )
         return model.network.state_dict()
 
     expected = weights(FRAME)
@@ -64,7 +84,10 @@ def test_a_table_gives_the_vectors_and_the_model_of_its_frame(name: str, bilm: P
             assert value.equal(expected[key]), key
 
 
-SENTENCES = [(["Ann", "sees", "New York"], ["B-PER", "O", "B-LOC"]), (["Bob", "sleeps"], ["B-PER", "O"])]
+SENTENCES = [
+    (["Ann", "sees", "New York"], ["B-PER", "O", "B-LOC"]),
+    (["Bob", "sleeps"], ["B-PER", "O"]),
+]
 
 
 def test_sentences_with_tags_come_from_columns_of_lists(tmp_path: Path) -> None:
@@ -73,12 +96,21 @@ def test_sentences_with_tags_come_from_columns_of_lists(tmp_path: Path) -> None:
     tagged.write_text("".join("".join(map("{}\t{}\n".format, *each)) + "\n" for each in SENTENCES))
     expected = list(TaggingTask().read(tagged))
     table = write(frame, tmp_path / "a.parquet")
-    for source in (frame, table, write(frame, tmp_path / "a.jsonl"), pd.read_parquet(table), SENTENCES, expected):
+    for source in (
+        frame,
+        table,
+        write(frame, tmp_path / "a.jsonl"),
+        pd.read_parquet(table),
+        SENTENCES,
+        expected,
+    ):
         assert list(read_examples(TaggingTask(), source, str.split)) == expected
 
 
 def test_pairs_come_from_tuples_and_frames() -> None:
-    frame = pd.DataFrame({"#1 String": ["A dog", "A cat"], "#2 String": ["It runs", "It sits"], "Quality": [1, 0]})
+    frame = pd.DataFrame(
+        {"#1 String": ["A dog", "A cat"], "#2 String": ["It runs", "It sits"], "Quality": [1, 0]}
+    )
     task = PairsTask(PairsConfig(tokenizer="whitespace-1"))
     pairs = list(read_examples(task, frame, str.split))
     assert [(pair.first, pair.second, pair.label) for pair in pairs] == [
@@ -87,20 +119,36 @@ def test_pairs_come_from_tuples_and_frames() -> None:
     assert list(read_examples(task, frame.itertuples(index=False, name=None), str.split)) == pairs
 
 
-# --- Rows that do not fit --------------------------------------------------------------------------------------------
+# --- Rows that do not fit -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "task, examples, place",
     [
-        ("classification", [{"review": "a", "label": "b"}], "example 1: .*'text' among 'review', 'label'"),
-        ("classification", pd.DataFrame({"text": ["a", None], "label": [1, 2]}), "example 2: .*'text' is empty"),
-        ("classification", pd.DataFrame({"text": ["a", "b"], "label": ["c", pd.NA]}), "example 2: .*'label' is empty"),
+        (
+            "classification",
+            [{"review": "a", "label": "b"}],
+            "example 1: .*'text' among 'review', 'label'",
+        ),
+        (
+            "classification",
+            pd.DataFrame({"text": ["a", None], "label": [1, 2]}),
+            "example 2: .*'text' is empty",
+        ),
+        (
+            "classification",
+            pd.DataFrame({"text": ["a", "b"], "label": ["c", pd.NA]}),
+            "example 2: .*'label' is empty",
+        ),
         ("classification", [("a", "b"), ("a", float("nan"))], "example 2"),
         ("classification", [("a", "b", "c")], "example 1"),
         ("classification", [(5, "b")], "example 1"),
         ("classification", ["texts", "without labels"], "example 1"),
-        ("classification", [(label, f"text {n}") for n, label in enumerate("ab" * 11)], "'text 0': is it the text"),
+        (
+            "classification",
+            [(label, f"text {n}") for n, label in enumerate("ab" * 11)],
+            "'text 0': is it the text",
+        ),
         ("tagging", [(["Ann"], ["B-PER", "O"])], "example 1"),
         ("tagging", [(["Ann"], [3])], "example 1.*names"),
     ],
@@ -131,12 +179,14 @@ def test_a_file_or_a_model_of_another_kind_is_called_by_its_name(
         Embedder(tmp_path / "tagger")
 
 
-# --- Files with empty cells and without answers ----------------------------------------------------------------------
+# --- Files with empty cells and without answers ---------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def classifier() -> TaskModel:
-    return fit("classification", FRAME, FRAME, words=WORDS, config=ONE_EPOCH, network="pooled", **COLUMNS)[0]
+    return fit(
+        "classification", FRAME, FRAME, words=WORDS, config=ONE_EPOCH, network="pooled", **COLUMNS
+    )[0]
 
 
 @pytest.fixture(scope="module")
@@ -150,27 +200,45 @@ def test_rows_keep_their_order_where_cells_are_empty(
     name: str, bilm: Pretrained, classifier: TaskModel, tmp_path: Path
 ) -> None:
     texts = ["a film", None, "  ", "a story"]
-    table, encoded, labels = write(pd.DataFrame({"text": texts}), tmp_path / name), tmp_path / "e.npy", tmp_path / "l"
-    with pytest.warns(UserWarning, match=r"(line [23]|row 2) \(the first of 2\): no text in the column 'text'"):
+    table, encoded, labels = (
+        write(pd.DataFrame({"text": texts}), tmp_path / name),
+        tmp_path / "e.npy",
+        tmp_path / "l",
+    )
+    with pytest.warns(
+        UserWarning, match=r"(line [23]|row 2) \(the first of 2\): no text in the column 'text'"
+    ):
         encode_file(table, encoded, bilm, device="cpu")
     assert np.load(encoded).any(axis=1).tolist() == [True, False, False, True]
     for options in ({"column": "text"}, {"text": True}):
         found = predict_file(classifier, table, labels, overwrite=True, **options)
         words = [json.loads(line)["words"] for line in labels.read_text().splitlines()]
-        assert words == [["a", "film"], [], [], ["a", "story"]] and (found.examples, found.scores) == (4, None)
+        assert words == [["a", "film"], [], [], ["a", "story"]] and (
+            found.examples,
+            found.scores,
+        ) == (4, None)
 
 
-def test_a_tagger_reads_a_column_of_texts_and_writes_json_or_columns(tagger: TaskModel, tmp_path: Path) -> None:
+def test_a_tagger_reads_a_column_of_texts_and_writes_json_or_columns(
+    tagger: TaskModel, tmp_path: Path
+) -> None:
     table = write(pd.DataFrame({"id": [1, 2], "note": ["Ann sleeps.", "Bob"]}), tmp_path / "a.tsv")
     with pytest.raises(ValueError, match="'words' among 'id', 'note'"):
-        predict_file(tagger, write(pd.read_table(table), tmp_path / "a.csv"), tmp_path / "out.jsonl")
+        predict_file(
+            tagger, write(pd.read_table(table), tmp_path / "a.csv"), tmp_path / "out.jsonl"
+        )
     predict_file(tagger, table, tmp_path / "out.jsonl", column="note")
     predict_file(tagger, table, tmp_path / "out.conll", column="note")
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["words"] for line in lines] == [["Ann", "sleeps", "."], ["Bob"]]
-    assert [(list(each.words), list(each.tags)) for each in tagger.task.read(tmp_path / "out.conll")] == [
-        (line["words"], line["tags"]) for line in lines
-    ]
+    assert [
+        (list(each.words), list(each.tags)) for each in tagger.task.read(tmp_path / "out.conll")
+    ] == [(line["words"], line["tags"]) for line in lines]
     # What it wrote is an input with answers.
-    assert predict_file(tagger, tmp_path / "out.jsonl", tmp_path / "again.jsonl").scores.values["accuracy"] == 1  # type: ignore
+    assert (
+        predict_file(tagger, tmp_path / "out.jsonl", tmp_path / "again.jsonl").scores.values[
+            "accuracy"
+        ]
+        == 1
+    )  # type: ignore
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "out.jsonl").read_bytes()

@@ -1,4 +1,6 @@
-"""Training: resumed after a kill, finished runs, early stopping, fine-tuning, pretrained vectors."""
+"""Training: resumed after a kill, finished runs, early stopping, fine-tuning, pretrained
+vectors.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +25,14 @@ LEARNED = WordsConfig(elmo="none", word_dim=8)
 
 
 def fit_quick(toy: Any = TOY, **options: Any) -> tuple[TaskModel, FitReport]:
-    return fit(toy.task, toy.examples, toy.examples, **{"words": LEARNED, "config": QUICK, **options})
+    return fit(
+        toy.task, toy.examples, toy.examples, **{"words": LEARNED, "config": QUICK, **options}
+    )
 
 
-def kill_after(epochs: int, monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any) -> None:
+def kill_after(
+    epochs: int, monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any
+) -> None:
     """Run `fit_quick` until it has trained for some epochs."""
 
     def killed(*arguments: Any) -> float:
@@ -48,7 +54,7 @@ def assert_equal_weights(one: TaskModel, other: TaskModel) -> None:
         assert torch.equal(tensor, weights(other)[name]), name
 
 
-# --- Resuming --------------------------------------------------------------------------------------------------------
+# --- Resuming -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["tagging", "reading"])
@@ -58,7 +64,12 @@ def test_a_killed_run_ends_with_the_same_weights(
 ) -> None:
     toy = toy_tasks()[name]
     words = WordsConfig(word_dim=8, elmo_dropout=0.3, word_dropout=0.3, finetune=name == "tagging")
-    options = {"words": words, "config": replace(toy.config, max_epochs=4), "model": bilm, "cache": tmp_path / "cache"}
+    options = {
+        "words": words,
+        "config": replace(toy.config, max_epochs=4),
+        "model": bilm,
+        "cache": tmp_path / "cache",
+    }
     whole, report = fit_quick(toy, output=tmp_path / "whole", **options)
     kill_after(2, monkeypatch, toy, output=tmp_path / "killed", **options)
     resumed, again = fit_quick(toy, output=tmp_path / "killed", **options)
@@ -81,11 +92,25 @@ def test_a_finished_run_is_loaded_and_another_one_refused(
     text = "\n".join("".join(f"{word} {tag}\n" for word, tag in row) for row in rows)
     (tmp_path / "train").write_text(text), (tmp_path / "dev").write_text(text)
     (tmp_path / "vectors.txt").write_text("Ann 1 2\nBob 3 4\n")
-    words, seed = WordsConfig(word_dim=8, vectors=str(tmp_path / "vectors.txt")), replace(QUICK, seed=7)
-    options: dict[str, Any] = {"words": words, "config": QUICK, "model": bilm, "cache": tmp_path / "cache"}
+    words, seed = (
+        WordsConfig(word_dim=8, vectors=str(tmp_path / "vectors.txt")),
+        replace(QUICK, seed=7),
+    )
+    options: dict[str, Any] = {
+        "words": words,
+        "config": QUICK,
+        "model": bilm,
+        "cache": tmp_path / "cache",
+    }
 
     def run(**changed: Any) -> tuple[TaskModel, FitReport]:
-        return fit(TOY.task, tmp_path / "train", tmp_path / "dev", output=tmp_path / "model", **{**options, **changed})
+        return fit(
+            TOY.task,
+            tmp_path / "train",
+            tmp_path / "dev",
+            output=tmp_path / "model",
+            **{**options, **changed},
+        )
 
     def refused(message: str, **changed: Any) -> None:
         with pytest.raises(FileExistsError, match=message):
@@ -104,7 +129,13 @@ def test_a_finished_run_is_loaded_and_another_one_refused(
             refused(message)
     _, report = run(overwrite=True, config=seed)
     assert report.settings["fit"]["seed"] == 7
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "dev", "model", "train", "vectors.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "cache",
+        "dev",
+        "model",
+        "train",
+        "vectors.txt",
+    ]
 
 
 def test_the_state_of_another_run_and_foreign_files_are_not_overwritten(
@@ -123,25 +154,30 @@ def test_the_state_of_another_run_and_foreign_files_are_not_overwritten(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign", "model"]
 
 
-# --- Epochs ----------------------------------------------------------------------------------------------------------
+# --- Epochs ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("scores", "expected"),
     [
-        ([], 0), ([0.5], 0), ([0.5, 0.6, 0.6, 0.4], 2), ([0.0, 0.0, 0.0], 0),  # the last: not one span is found yet
+        # the last: not one span is found yet
+        ([], 0), ([0.5], 0), ([0.5, 0.6, 0.6, 0.4], 2), ([0.0, 0.0, 0.0], 0),
         ([0.7, 0.7, 0.7, 0.6, 0.7], 2),  # of the changes since the third epoch
         ([0.0, 0.0, 0.3], 0), ([1.0, 1.0, 1.0], 2),  # nothing is left to learn
     ],
 )  # fmt: skip
-def test_unimproved_epochs_count_from_the_first_change_of_the_score(scores: list[float], expected: int) -> None:
+def test_unimproved_epochs_count_from_the_first_change_of_the_score(
+    scores: list[float], expected: int
+) -> None:
     assert unimproved([Epoch(1.0, {"f1": score}, 0.1, 1.0) for score in scores], "f1") == expected
 
 
 def test_the_rate_is_halved_and_training_stops_where_the_score_no_longer_rises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert len(fit_quick(config=replace(QUICK, max_minutes=1e-9))[1].epochs) == 1  # the limit of time
+    assert (
+        len(fit_quick(config=replace(QUICK, max_minutes=1e-9))[1].epochs) == 1
+    )  # the limit of time
     scores = iter([0.2, 0.5, 0.4, 0.5, 0.6, 0.6, 0.1, 0.6, 0.6])
     monkeypatch.setattr(TaggingTask, "score", lambda *_: {"score": next(scores)})
     rates = []
@@ -151,9 +187,15 @@ def test_the_rate_is_halved_and_training_stops_where_the_score_no_longer_rises(
         return train_epoch(network, examples, optimizer, *others)
 
     monkeypatch.setattr(fit_module, "train_epoch", epoch)
-    _, report = fit_quick(config=replace(QUICK, max_epochs=20, learning_rate=0.008, patience=3, halve_after=2))
+    _, report = fit_quick(
+        config=replace(QUICK, max_epochs=20, learning_rate=0.008, patience=3, halve_after=2)
+    )
     # Halved after the second epoch in a row without a new best score, over after the third.
-    assert rates == [epoch.learning_rate for epoch in report.epochs] == [0.008] * 4 + [0.004] * 3 + [0.002]
+    assert (
+        rates
+        == [epoch.learning_rate for epoch in report.epochs]
+        == [0.008] * 4 + [0.004] * 3 + [0.002]
+    )
     assert report.best_epoch == 5
 
 
@@ -166,10 +208,15 @@ def test_finetuning_trains_a_copy_of_the_callers_bilm_from_its_epoch_on(
     scores = iter([0.1, 0.2, 0.3])  # so that the last weights are kept
     monkeypatch.setattr(TaggingTask, "score", lambda *_: {"score": next(scores)})
     config = replace(QUICK, finetune_after=finetune_after)
-    fitted, report = fit_quick(model=bilm, words=WordsConfig(finetune=True, word_dim=8), config=config)
+    fitted, report = fit_quick(
+        model=bilm, words=WordsConfig(finetune=True, word_dim=8), config=config
+    )
     assert fitted.model is not None and bilm.bilm.training
     assert all(parameter.requires_grad for parameter in bilm.bilm.parameters())
     assert all(torch.equal(tensor, before[name]) for name, tensor in bilm.bilm.state_dict().items())
-    is_trained = [not torch.equal(tensor, before[name]) for name, tensor in fitted.model.bilm.state_dict().items()]
+    is_trained = [
+        not torch.equal(tensor, before[name])
+        for name, tensor in fitted.model.bilm.state_dict().items()
+    ]
     assert any(is_trained) == (finetune_after < 2)
     assert report.parameters > sum(parameter.numel() for parameter in bilm.bilm.parameters())

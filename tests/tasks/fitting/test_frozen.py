@@ -18,7 +18,9 @@ SENTENCES = [["the", "cat"], [], ["a", "naïve", "\u2028", "词"], ["the", "cat"
 
 
 class Counting:
-    """A frozen encoder that counts the words it was asked for; a vector says where its word stands."""
+    """A frozen encoder that counts the words it was asked for; a vector says where its word
+    stands.
+    """
 
     name, shape = "counting", (2, 3)
 
@@ -54,7 +56,9 @@ def test_vectors_are_those_of_each_sentence_in_any_order_and_computed_once(
     found = read(cache, [["a", "dog"], *SENTENCES[::-1]])
     assert found.dtype == dtype and found.shape == (50, 2, 3)
     lengths = [2, *map(len, SENTENCES[::-1])]
-    np.testing.assert_array_equal(found[:, 1, 2], np.concatenate([np.arange(n) + 10 * n for n in lengths]))
+    np.testing.assert_array_equal(
+        found[:, 1, 2], np.concatenate([np.arange(n) + 10 * n for n in lengths])
+    )
 
 
 def test_a_killed_run_keeps_whole_segments_and_a_truncated_one_is_refused(
@@ -80,13 +84,20 @@ def test_a_killed_run_keeps_whole_segments_and_a_truncated_one_is_refused(
         VectorCache(Counting(), tmp_path)
 
 
-def test_layers_of_a_bilm_equal_those_of_the_embedder_and_are_kept_apart_from_others(tmp_path: Path) -> None:
+def test_layers_of_a_bilm_equal_those_of_the_embedder_and_are_kept_apart_from_others(
+    tmp_path: Path,
+) -> None:
     torch.manual_seed(0)
     model, other = (Pretrained(BiLM(BiLMConfig.preset("tiny"))) for _ in range(2))
     embedder = Embedder(model, device="cpu")
     cache = VectorCache(BiLMLayers(embedder), tmp_path, "float32")
     cache.add(SENTENCES[:3])
-    expected = np.concatenate([embedder.embed([words], "all")[0].swapaxes(0, 1) for words in SENTENCES[:3]])
+    expected = np.concatenate(
+        [embedder.embed([words], "all")[0].swapaxes(0, 1) for words in SENTENCES[:3]]
+    )
     np.testing.assert_allclose(read(cache, SENTENCES[:3]), expected, atol=1e-6)
-    names = {BiLMLayers(each).name for each in (embedder, Embedder(other, "cpu"), Embedder(model, "cpu", "bfloat16"))}
+    names = {
+        BiLMLayers(each).name
+        for each in (embedder, Embedder(other, "cpu"), Embedder(model, "cpu", "bfloat16"))
+    }
     assert len(names) == 3

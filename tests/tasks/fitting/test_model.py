@@ -33,7 +33,10 @@ WORDS = [
     replace(NO_DROPOUT, mix="top", character_dim=8),
     replace(NO_DROPOUT, finetune=True, mix_l2=0.01),
 ]
-TAGGED = "Ann B-PER\nsees O\nred B-THING\ndogs I-THING\n\nBob B-PER\nlikes O\nblue B-THING\ncats I-THING\n"
+TAGGED = (
+    "Ann B-PER\nsees O\nred B-THING\ndogs I-THING\n\nBob B-PER\nlikes O\nblue B-THING\ncats "
+    "I-THING\n"
+)
 
 
 @pytest.fixture(params=[*TASKS, "translation"])
@@ -41,7 +44,9 @@ def toy(request: pytest.FixtureRequest) -> ToyTask:
     return toy_tasks()[request.param]
 
 
-def fit_toy(toy: ToyTask, tmp_path: Path, words: WordsConfig = NO_DROPOUT, **options: Any) -> tuple[TaskModel, Any]:
+def fit_toy(
+    toy: ToyTask, tmp_path: Path, words: WordsConfig = NO_DROPOUT, **options: Any
+) -> tuple[TaskModel, Any]:
     options = {"words": words, "config": toy.config, "cache": tmp_path / "cache", **options}
     return fit(toy.task, toy.examples, toy.examples, **options)
 
@@ -57,7 +62,7 @@ def tagger() -> TaskModel:
     return fitted("tagging")
 
 
-# --- Every task ------------------------------------------------------------------------------------------------------
+# --- Every task -----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -65,7 +70,9 @@ def test_fit_memorizes_a_tiny_training_set(toy: ToyTask, bilm: Pretrained, tmp_p
     _, report = fit_toy(toy, tmp_path, model=bilm)
     assert report.dev[toy.task.metric] > 0.95
     (mix,) = report.mixes
-    assert sum(mix.weights) == pytest.approx(1) and len(set(mix.weights)) == 3  # learned: they are equal at first
+    assert (
+        sum(mix.weights) == pytest.approx(1) and len(set(mix.weights)) == 3
+    )  # learned: they are equal at first
 
 
 def assert_close(model: TaskModel, one: Any, other: Any) -> None:
@@ -90,7 +97,10 @@ def test_a_model_is_saved_whole_and_answers_each_example_by_itself(
     loaded = load_task_model(tmp_path / "model", "cpu", None if name in TASKS else type(toy.task))
     assert loaded.predict([toy.text]) == fitted.predict([toy.text])
     assert loaded.score(toy.examples) == fitted.score(toy.examples) == report.final
-    assert FitReport.read(tmp_path / "model" / "report.json") == report and report.final.values == report.dev
+    assert (
+        FitReport.read(tmp_path / "model" / "report.json") == report
+        and report.final.values == report.dev
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "model"]
 
     # Predictions do not depend on the other examples of a batch.
@@ -111,18 +121,23 @@ def test_every_choice_of_word_vectors_is_saved_with_the_model(
 ) -> None:
     toy = toy_tasks()["tagging"]
     (tmp_path / "vectors.txt").write_text("Ann 1 -1\nnew 3 4\n")  # which are needed no more
-    words, config = replace(words, vectors=str(tmp_path / "vectors.txt")), replace(toy.config, max_epochs=2)
-    fitted, report = fit_toy(toy, tmp_path, words, model=bilm, output=tmp_path / "model", config=config)
+    words, config = (
+        replace(words, vectors=str(tmp_path / "vectors.txt")),
+        replace(toy.config, max_epochs=2),
+    )
+    fitted, report = fit_toy(
+        toy, tmp_path, words, model=bilm, output=tmp_path / "model", config=config
+    )
     (tmp_path / "vectors.txt").unlink()
     assert len(report.mixes) == {"none": 0, "both": 2}.get(words.elmo, 1)
     texts = [toy.text, ["new", "Ann", "newer"]]
     assert load_task_model(tmp_path / "model", device="cpu").predict(texts) == fitted.predict(texts)
 
 
-# --- Batches ---------------------------------------------------------------------------------------------------------
+# --- Batches --------------------------------------------------------------------------------------
 
-# Batches of 64 are limited by their number if the examples are short, else by their words. Two examples fit into no
-# batch with another one; one of them exceeds the limit alone. A few are empty.
+# Batches of 64 are limited by their number if the examples are short, else by their words. Two
+# examples fit into no batch with another one; one of them exceeds the limit alone. A few are empty.
 LENGTHS = np.random.default_rng(0).integers(1, 600, 1000)
 LENGTHS[[3, 500, 999]] = 0
 LENGTHS[[10, 700]] = PADDED_WORDS // 2 + 1, PADDED_WORDS + 1
@@ -134,24 +149,35 @@ def test_batches_hold_every_example_with_words_once_within_both_limits() -> None
     first, again = (list(shuffled_batches(LENGTHS, 64, np.random.default_rng(0))) for _ in range(2))
     for batches in (in_order, first):
         assert sorted(np.concatenate(batches)) == np.flatnonzero(LENGTHS).tolist()
-        assert all(len(batch) == 1 or len(batch) * LENGTHS[batch].max() <= PADDED_WORDS for batch in batches)
+        assert all(
+            len(batch) == 1 or len(batch) * LENGTHS[batch].max() <= PADDED_WORDS
+            for batch in batches
+        )
         assert max(map(len, batches)) == 64
     for batch, following in pairwise(in_order):  # no further example would have fitted
         assert len(batch) == 64 or (len(batch) + 1) * LENGTHS[following[0]] > PADDED_WORDS
     assert [batch.tolist() for batch in first] == [batch.tolist() for batch in again]
-    equal = (list(shuffled_batches(np.full(1000, 5), 8, np.random.default_rng(seed))) for seed in (0, 1))
+    equal = (
+        list(shuffled_batches(np.full(1000, 5), 8, np.random.default_rng(seed))) for seed in (0, 1)
+    )
     one, two = ({tuple(sorted(batch)) for batch in batches} for batches in equal)
     assert not one & two
 
 
-# --- Input -----------------------------------------------------------------------------------------------------------
+# --- Input ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_long_text_is_read_unless_attention_to_it_would_fill_the_memory(name: str) -> None:
     words, model = ["Ann", "sees", "red", "dogs"] * 500, fitted(name, 1)
-    texts = {"pairs": (" ".join(words), "Ann"), "reading": ("Who?", " ".join(words)), "roles": (words, 1)}
-    model.predict([texts.get(name, [words[:1000], words[1000:]] if name == "coreference" else words)])
+    texts = {
+        "pairs": (" ".join(words), "Ann"),
+        "reading": ("Who?", " ".join(words)),
+        "roles": (words, 1),
+    }
+    model.predict(
+        [texts.get(name, [words[:1000], words[1000:]] if name == "coreference" else words)]
+    )
     if model.task.max_words is not None:
         text = "Ann " * 5001
         with pytest.raises(ValueError, match="at most 5,000 words"):
@@ -166,20 +192,27 @@ WRONG = {
 }
 
 
-def test_inputs_of_another_kind_and_missing_answers_are_refused(toy: ToyTask, tmp_path: Path) -> None:
+def test_inputs_of_another_kind_and_missing_answers_are_refused(
+    toy: ToyTask, tmp_path: Path
+) -> None:
     model, task = fitted(toy.task.name, 1), toy.task
     (tmp_path / "raw.txt").write_text("ab\n")
     inputs = WRONG.get(task.name, [[{"text": "a b"}], [3], [[1, 2]], "a b", {"a b": 1}])
     calls = [lambda each=each: model.predict(each) for each in inputs]
-    calls += [lambda: model.score([]), lambda: model.score([*toy.examples[:1], model.example(toy.text)])]
+    calls += [
+        lambda: model.score([]),
+        lambda: model.score([*toy.examples[:1], model.example(toy.text)]),
+    ]
     if not task.reads_text:
-        calls.append(lambda: predict_file(model, tmp_path / "raw.txt", tmp_path / "out.jsonl", text=True))
+        calls.append(
+            lambda: predict_file(model, tmp_path / "raw.txt", tmp_path / "out.jsonl", text=True)
+        )
     for call in calls:
         with pytest.raises(ValueError, match=rf"{task.name}|list|example 2|no examples"):
             call()
 
 
-# --- Files -----------------------------------------------------------------------------------------------------------
+# --- Files ----------------------------------------------------------------------------------------
 
 
 def test_a_file_with_answers_is_scored(tagger: TaskModel, tmp_path: Path) -> None:
@@ -187,15 +220,25 @@ def test_a_file_with_answers_is_scored(tagger: TaskModel, tmp_path: Path) -> Non
     gold.write_text(TAGGED)
     found = predict_file(tagger, gold, out)
     assert found.examples == 2 and found.scores == score_file(tagger, gold)
-    assert [line.split()[0] for line in str(found.scores).splitlines()[2:5] if line] == ["precision", "PER", "THING"]
+    assert [line.split()[0] for line in str(found.scores).splitlines()[2:5] if line] == [
+        "precision",
+        "PER",
+        "THING",
+    ]
     lines = out.read_text().splitlines()
-    assert [line.rsplit(" ", 1)[0] for line in lines if line] == [line for line in TAGGED.splitlines() if line]
-    (tmp_path / "words.txt").write_text("\n".join(line.split(" ")[0] for line in TAGGED.splitlines()))
+    assert [line.rsplit(" ", 1)[0] for line in lines if line] == [
+        line for line in TAGGED.splitlines() if line
+    ]
+    (tmp_path / "words.txt").write_text(
+        "\n".join(line.split(" ")[0] for line in TAGGED.splitlines())
+    )
     rows = "\n".join(f"{n}\t{word}" + "\t_" * 8 for n, word in enumerate(["Ann", "sees"], start=1))
     (tmp_path / "words.conllu").write_text(f"{rows}\n\n")
     (tmp_path / "bilou.txt").write_text(TAGGED + "\nAnn U-PER\n")
     for name, count in (("words.txt", 2), ("words.conllu", 1), ("bilou.txt", 3)):
-        found = predict_file(tagger, tmp_path / name, out.with_suffix(Path(name).suffix), overwrite=True)
+        found = predict_file(
+            tagger, tmp_path / name, out.with_suffix(Path(name).suffix), overwrite=True
+        )
         assert (found.examples, found.scores) == (count, None)
 
 
@@ -203,15 +246,24 @@ def test_raw_text_is_written_in_columns_conllu_or_json(tagger: TaskModel, tmp_pa
     raw = tmp_path / "raw.txt"
     raw.write_text("Ann sees red dogs.\n\nBob sleeps\n")
     outputs = [tmp_path / f"out.{suffix}" for suffix in ("conll", "conllu", "jsonl")]
-    assert [predict_file(tagger, raw, output, text=True).examples for output in outputs] == [3, 3, 3]
+    assert [predict_file(tagger, raw, output, text=True).examples for output in outputs] == [
+        3,
+        3,
+        3,
+    ]
     columns, conllu = (list(read_tagged(path, Layout.of(path))) for path in outputs[:2])
-    assert [" ".join(sentence.words) for sentence in columns] == ["Ann sees red dogs .", "Bob sleeps"]
+    assert [" ".join(sentence.words) for sentence in columns] == [
+        "Ann sees red dogs .",
+        "Bob sleeps",
+    ]
     lines = [json.loads(line) for line in outputs[2].read_text().splitlines()]
-    assert [tuple(line["tags"]) for line in lines if line["words"]] == [sentence.tags for sentence in columns]
+    assert [tuple(line["tags"]) for line in lines if line["words"]] == [
+        sentence.tags for sentence in columns
+    ]
     assert conllu == columns
 
 
-# --- The directory of a model ----------------------------------------------------------------------------------------
+# --- The directory of a model ---------------------------------------------------------------------
 
 
 def change(**values: Any) -> Callable[[Path], None]:
@@ -225,7 +277,9 @@ def change(**values: Any) -> Callable[[Path], None]:
 
 
 def truncate(name: str) -> Callable[[Path], None]:
-    return lambda directory: (directory / name).write_bytes((directory / name).read_bytes()[:-20]) and None
+    return lambda directory: (
+        (directory / name).write_bytes((directory / name).read_bytes()[:-20]) and None
+    )
 
 
 @pytest.mark.parametrize(
@@ -246,7 +300,7 @@ def test_a_damaged_or_hostile_model_is_refused(
         load_task_model(tmp_path / "model", device="cpu")
 
 
-# --- Tasks of one's own ----------------------------------------------------------------------------------------------
+# --- Tasks of one's own ---------------------------------------------------------------------------
 
 
 def test_a_task_of_ones_own_is_read_from_its_file_once() -> None:

@@ -1,4 +1,6 @@
-"""The words of a training set, and vectors of each kind that a network reads, against their definitions."""
+"""The words of a training set, and vectors of each kind that a network reads, against their
+definitions.
+"""
 
 import gzip
 from dataclasses import replace
@@ -31,7 +33,9 @@ from elmokit.tasks.fitting.words import (
 )
 from elmokit.text.characters import encode_words
 
-TABLE = WordTable.from_sentences([["a", "b"], ["a", "b", "c"], ["a", "d"]])  # rows 2 to 5; c and d occur once
+TABLE = WordTable.from_sentences(
+    [["a", "b"], ["a", "b", "c"], ["a", "d"]]
+)  # rows 2 to 5; c and d occur once
 SENTENCES = [["a", "c", "d"], ["b", "new"]]
 
 
@@ -55,13 +59,17 @@ def test_learned_spelled_and_pretrained_vectors_stand_side_by_side() -> None:
     assert torch.equal(learned, encoder.words.weight[torch.tensor([[2, 4, 5], [3, 1, 0]])])
     assert pretrained.tolist() == [[[1, 2], [0, 0], [0, 0]], [[0, 0], [3, 4], [0, 0]]]
     for row, words in zip(spelled, SENTENCES, strict=True):
-        alone = [encoder.characters(torch.from_numpy(encode_words([word])).long())[0] for word in words]
+        alone = [
+            encoder.characters(torch.from_numpy(encode_words([word])).long())[0] for word in words
+        ]
         torch.testing.assert_close(row[: len(words)], torch.stack(alone))
         assert not row[len(words) :].any()
 
 
 @pytest.mark.parametrize("mix", ["top", "uniform"])
-def test_elmo_enters_at_both_ends_as_the_mix_of_its_layers(mix: Literal["top", "uniform"], bilm: Pretrained) -> None:
+def test_elmo_enters_at_both_ends_as_the_mix_of_its_layers(
+    mix: Literal["top", "uniform"], bilm: Pretrained
+) -> None:
     elmo = Elmo(bilm.bilm, num_mixes=2, dropout=0.0, fixed_weights=mix_weights(mix, 3))
     encoder = WordEncoder(WordsConfig(elmo="both", mix=mix, word_dim=0), TABLE, elmo).eval()
     assert (encoder.dim, encoder.output_dim) == (32, 32)
@@ -79,11 +87,15 @@ def test_elmo_enters_at_both_ends_as_the_mix_of_its_layers(mix: Literal["top", "
             assert not row[len(words) :].any()
 
 
-def test_elmo_starts_from_the_state_of_its_model_whether_it_is_frozen_or_trained(bilm: Pretrained) -> None:
+def test_elmo_starts_from_the_state_of_its_model_whether_it_is_frozen_or_trained(
+    bilm: Pretrained,
+) -> None:
     state = bilm.bilm.initial_state(1)
     warm = BiLMState(torch.randn_like(state.h), torch.randn_like(state.c))
     model = replace(bilm, state_policy="warm", warm_state=warm)
-    embedded = Embedder(model, "cpu").embed(SENTENCES, "average")  # as are the mixes of an untrained network
+    embedded = Embedder(model, "cpu").embed(
+        SENTENCES, "average"
+    )  # as are the mixes of an untrained network
     task = toy_tasks()["tagging"].task
     labelled = type(task)(task.config, {"tags": ["O"], "scheme": None})
     for finetune in (False, True):
@@ -92,16 +104,31 @@ def test_elmo_starts_from_the_state_of_its_model_whether_it_is_frozen_or_trained
         examples = fitted.example_set([TaggedSentence(tuple(words)) for words in SENTENCES])
         vectors = network.words(examples.sentences.batch(SENTENCES)).vectors.detach().numpy()
         for row, expected in zip(vectors, embedded, strict=True):
-            np.testing.assert_allclose(row[: len(expected)], expected, rtol=0, atol=1e-3)  # the cache is float16
+            np.testing.assert_allclose(
+                row[: len(expected)], expected, rtol=0, atol=1e-3
+            )  # the cache is float16
 
 
-ENTRIES = {"the": [0.1, -2.0, 3e-3], "Zürich": [1.0, 2.0, 3.0], "dog": [4.0, 5.0, 6.0], ". . .": [7.0, 8.0, 9.0]}
-TEXT = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in ENTRIES.items()) + "dog 1 1 1\n"  # again
-BINARY = [word.encode() + b" " + np.array(vector, "<f4").tobytes() for word, vector in list(ENTRIES.items())[:3]]
+ENTRIES = {
+    "the": [0.1, -2.0, 3e-3],
+    "Zürich": [1.0, 2.0, 3.0],
+    "dog": [4.0, 5.0, 6.0],
+    ". . .": [7.0, 8.0, 9.0],
+}
+TEXT = (
+    "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in ENTRIES.items())
+    + "dog 1 1 1\n"
+)  # again
+BINARY = [
+    word.encode() + b" " + np.array(vector, "<f4").tobytes()
+    for word, vector in list(ENTRIES.items())[:3]
+]
 FILES = {
     "glove.txt": TEXT.encode(),
     "glove.txt.gz": gzip.compress(TEXT.encode()),
-    "glove.txt.zst": b"".join(zstandard.compress(line.encode()) for line in TEXT.splitlines(keepends=True)),
+    "glove.txt.zst": b"".join(
+        zstandard.compress(line.encode()) for line in TEXT.splitlines(keepends=True)
+    ),
     "fasttext.vec": f"5 3\n{TEXT}".encode(),
     "crlf.vec": f"5 3\n{TEXT}".replace("\n", " \r\n").encode(),
     "word2vec.bin": b"3 3\n" + b"".join(BINARY),
@@ -111,13 +138,21 @@ FILES = {
 
 @pytest.mark.parametrize("read_size", [5, 1 << 18])
 @pytest.mark.parametrize("name", FILES)
-def test_every_format_is_read(name: str, read_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_format_is_read(
+    name: str, read_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reading, "READ_SIZE", read_size)
     (tmp_path / name).write_bytes(FILES[name])
     found = read_word_vectors(tmp_path / name, {"Zürich", "dog", "cat"})
     assert found.words == ("Zürich", "dog") and found.vectors.dtype == np.float32
     np.testing.assert_allclose(found.vectors, [ENTRIES["Zürich"], ENTRIES["dog"]])
-    assert [found.number(word) for word in ("dog", "DOG", "Zürich", "zürich", "cat")] == [2, 2, 1, 0, 0]
+    assert [found.number(word) for word in ("dog", "DOG", "Zürich", "zürich", "cat")] == [
+        2,
+        2,
+        1,
+        0,
+        0,
+    ]
     frequent = read_word_vectors(tmp_path / name, (), most_frequent=9).words
     assert frequent == tuple(ENTRIES)[: 3 if ".bin" in name else 4]
 
@@ -125,7 +160,8 @@ def test_every_format_is_read(name: str, read_size: int, tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     "name, content",
     [
-        ("a.txt", b""), ("a.txt", b"a 1 2\nb 1\n"), ("a.txt", b"a 1 x\n"), ("a.txt", b"c 1 2\n"),  # none of the words
+        # none of the words
+        ("a.txt", b""), ("a.txt", b"a 1 2\nb 1\n"), ("a.txt", b"a 1 x\n"), ("a.txt", b"c 1 2\n"),
         ("a.bin", b"3 3\n" + BINARY[0] + BINARY[1][:-1]),
         ("a.bin", b"\xba\x16\x4f\x2f" + bytes(64)),  # a whole fastText model
     ],

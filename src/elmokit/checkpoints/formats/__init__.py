@@ -1,1 +1,3 @@
-"""The weight formats of other systems, a file each: a table of names, pure functions, and the loader."""
+"""The weight formats of other systems, a file each: a table of names, pure functions, and the
+loader.
+"""

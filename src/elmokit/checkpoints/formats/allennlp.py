@@ -1,8 +1,9 @@
-"""Models on top of ELMo that AllenNLP saved: config.json and weights.th, from which the ELMo is read.
+"""Models on top of ELMo that AllenNLP saved: config.json and weights.th, from which the ELMo is
+read.
 
-weights.th is a pickle, from which tensors alone are read. The options of the biLM are in `fta`, where versions up to
-0.9 archived them, or at the path that config.json names.
-Sources: AllenNLP `models/archival.py`, `modules/elmo.py`.
+weights.th is a pickle, from which tensors alone are read. The options of the biLM are in `fta`,
+where versions up to 0.9 archived them, or at the path that config.json names. Sources: AllenNLP
+`models/archival.py`, `modules/elmo.py`.
 """
 
 import re
@@ -18,17 +19,23 @@ from torch import Tensor
 
 from elmokit.checkpoints.formats.bilm_hdf5 import FORGET_BIAS, read_options
 from elmokit.checkpoints.native import filled, weight_shapes
-from elmokit.checkpoints.pretrained import MixWeights, Pretrained, check_shapes, errors_naming, shapes_in
+from elmokit.checkpoints.pretrained import (
+    MixWeights,
+    Pretrained,
+    check_shapes,
+    errors_naming,
+    shapes_in,
+)
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs.json_files import read_json
 from elmokit.nn.bilm import BiLM
 
-# --- Names and arrangement of weights ----------------------------------------------------------------------------
+# --- Names and arrangement of weights -------------------------------------------------------------
 
 PATTERNS = {
     r"_token_embedder\._char_embedding_weights": "token_encoder.char_embedding",
     r"_token_embedder\.char_conv_(\d+)\.(weight|bias)": r"token_encoder.convolutions.\1.\2",
-    r"_token_embedder\._highways\._layers\.(\d+)\.(weight|bias)": r"token_encoder.highways.\1.gates.\2",
+    r"_token_embedder\._highways\._layers\.(\d+)\.(weight|bias)": r"token_encoder.highways.\1.gates.\2",  # noqa: E501
     r"_token_embedder\._projection\.(weight|bias)": r"token_encoder.projection.\1",
     r"_elmo_lstm\.forward_layer_(\d+)\.(\w+\.\w+)": r"sequence_encoder.stacks.0.layers.\1.\2",
     r"_elmo_lstm\.backward_layer_(\d+)\.(\w+\.\w+)": r"sequence_encoder.stacks.1.layers.\1.\2",
@@ -39,17 +46,24 @@ IN_A_LAYER = {
     "state_linearity.bias": "bias",
     "state_projection.weight": "projection_weight",
 }
-# Derived from weights or the vocabulary: `_word_embedding` holds the token vectors of `vocab_to_cache`.
-NOT_WEIGHTS = re.compile(r"_word_embedding\.weight|_token_embedder\._(beginning|end)_of_sentence_characters")
+# Derived from weights or the vocabulary: `_word_embedding` holds the token vectors of
+# `vocab_to_cache`.
+NOT_WEIGHTS = re.compile(
+    r"_word_embedding\.weight|_token_embedder\._(beginning|end)_of_sentence_characters"
+)
 # A weight that every biLM has, and no other module.
 CHARACTERS = "_token_embedder._char_embedding_weights"
 
 
 def translated(name: str, patterns: Mapping[str, str], parts: Mapping[str, str]) -> str | None:
-    """The name that the pattern for `name` makes of it, with its parts replaced; None if there is no such pattern."""
+    """The name that the pattern for `name` makes of it, with its parts replaced; None if there is
+    no such pattern.
+    """
     for pattern, replacement in patterns.items():
         if match := re.fullmatch(pattern, name):
-            return reduce(lambda text, part: text.replace(*part), parts.items(), match.expand(replacement))
+            return reduce(
+                lambda text, part: text.replace(*part), parts.items(), match.expand(replacement)
+            )
     return None
 
 
@@ -59,10 +73,14 @@ def bilm_name(name: str) -> str | None:
 
 
 def rearranged(name: str, tensor: Tensor, forget_bias: float) -> Tensor:
-    """A tensor of AllenNLP's, arranged as the `BiLM`'s weight `name`; only that of characters changes its shape."""
+    """A tensor of AllenNLP's, arranged as the `BiLM`'s weight `name`; only that of characters
+    changes its shape.
+    """
     if name.endswith("char_embedding"):
         return tensor[1:]  # its first row is for padding
-    if ".gates." in name:  # AllenNLP's gate weights the input, ours the transform: sigmoid(-x) = 1 - sigmoid(x)
+    if (
+        ".gates." in name
+    ):  # AllenNLP's gate weights the input, ours the transform: sigmoid(-x) = 1 - sigmoid(x)
         transform, carry = tensor.chunk(2)
         return torch.cat([transform, -carry])
     if name.endswith(("input_weight", "recurrent_weight", ".bias")) and ".layers." in name:
@@ -82,7 +100,9 @@ def arranged(name: str, tensor: Tensor, forget_bias: float) -> Tensor:
 
 
 def read_tensors(path: Path) -> dict[str, Any]:
-    """Load a dictionary without executing anything. CheckpointError if the file is damaged or holds something else."""
+    """Load a dictionary without executing anything. CheckpointError if the file is damaged or holds
+    something else.
+    """
     with errors_naming(path), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch's, about the old file format
         with path.open("rb") as file:
@@ -91,15 +111,22 @@ def read_tensors(path: Path) -> dict[str, Any]:
             with zipfile.ZipFile(path) as archive:
                 unpacked = sum(member.file_size for member in archive.infolist())
             if unpacked > path.stat().st_size:  # PyTorch compresses nothing
-                raise ValueError("it unpacks to more than its own size, which no file of PyTorch does")
-        return {str(name): value for name, value in torch.load(path, map_location="cpu", weights_only=True).items()}
+                raise ValueError(
+                    "it unpacks to more than its own size, which no file of PyTorch does"
+                )
+        return {
+            str(name): value
+            for name, value in torch.load(path, map_location="cpu", weights_only=True).items()
+        }
 
 
-# --- Files and configuration -------------------------------------------------------------------------------------
+# --- Files and configuration ----------------------------------------------------------------------
 
 
 def find_allennlp(path: Path) -> Path | None:
-    """The weights of a model that AllenNLP saved: the path itself, or best.th or weights.th in the directory."""
+    """The weights of a model that AllenNLP saved: the path itself, or best.th or weights.th in the
+    directory.
+    """
     if path.suffix == ".th" and path.is_file():
         return path
     return next(filter(Path.is_file, (path / "best.th", path / "weights.th")), None)
@@ -116,7 +143,9 @@ def _settings(folder: Path) -> list[dict[str, Any]]:
     def objects(value: Any) -> Iterator[dict[str, Any]]:
         if isinstance(value, dict):
             yield value
-        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        for inner in (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        ):
             yield from objects(inner)
 
     try:
@@ -126,7 +155,9 @@ def _settings(folder: Path) -> list[dict[str, Any]]:
 
 
 def _options(folder: Path) -> Path | None:
-    """The options of the biLM, archived or at the path that config.json names; None if they are missing."""
+    """The options of the biLM, archived or at the path that config.json names; None if they are
+    missing.
+    """
     archived = sorted((folder / "fta").glob("*options_file"))
     if len(archived) == 1:
         return archived[0]
@@ -136,7 +167,9 @@ def _options(folder: Path) -> Path | None:
 
 
 def _config_from_shapes(shapes: Mapping[str, Any]) -> BiLMConfig:
-    """A configuration with sizes from a biLM's weights, named as in a `BiLM`; other settings are the published ones."""
+    """A configuration with sizes from a biLM's weights, named as in a `BiLM`; other settings are
+    the published ones.
+    """
 
     def numbered(name: str) -> list[Any]:
         pattern = re.compile(re.escape(name).replace("N", r"(\d+)"))
@@ -147,13 +180,17 @@ def _config_from_shapes(shapes: Mapping[str, Any]) -> BiLMConfig:
     (gates, dim), (_, embedding_dim) = layers[0], shapes["token_encoder.char_embedding"]
     cnn = CharCNNConfig(
         embedding_dim=embedding_dim,
-        filters=tuple((width, number) for number, _, width in numbered("token_encoder.convolutions.N.weight")),
+        filters=tuple(
+            (width, number) for number, _, width in numbered("token_encoder.convolutions.N.weight")
+        ),
         num_highway=len(numbered("token_encoder.highways.N.gates.weight")),
     )
-    return BiLMConfig(LSTMConfig(num_layers=len(layers), cell_dim=gates // 4, projection_dim=dim), cnn)
+    return BiLMConfig(
+        LSTMConfig(num_layers=len(layers), cell_dim=gates // 4, projection_dim=dim), cnn
+    )
 
 
-# --- Loading -----------------------------------------------------------------------------------------------------
+# --- Loading --------------------------------------------------------------------------------------
 
 
 def _mix(tensors: Mapping[str, Any], num_layers: int) -> MixWeights | None:
@@ -178,9 +215,19 @@ def load_allennlp(path: Path, softmax: bool = True) -> Pretrained:
     tensors, folder = read_tensors(path), path.parent
     prefixes = [name.removesuffix(CHARACTERS) for name in tensors if name.endswith(CHARACTERS)]
     if len(prefixes) != 1:
-        raise ValueError(f"{path} must have one ELMo in it, but has {len(prefixes)}: {', '.join(prefixes)}")
-    weights = {name.removeprefix(prefixes[0]): each for name, each in tensors.items() if name.startswith(prefixes[0])}
-    weights = {bilm_name(name) or name: each for name, each in weights.items() if not NOT_WEIGHTS.fullmatch(name)}
+        raise ValueError(
+            f"{path} must have one ELMo in it, but has {len(prefixes)}: {', '.join(prefixes)}"
+        )
+    weights = {
+        name.removeprefix(prefixes[0]): each
+        for name, each in tensors.items()
+        if name.startswith(prefixes[0])
+    }
+    weights = {
+        bilm_name(name) or name: each
+        for name, each in weights.items()
+        if not NOT_WEIGHTS.fullmatch(name)
+    }
     shapes, table = shapes_in(weights), "token_encoder.char_embedding"
     if rows := shapes[table]:
         shapes[table] = (max(0, rows[0] - 1), *rows[1:])
@@ -190,20 +237,29 @@ def load_allennlp(path: Path, softmax: bool = True) -> Pretrained:
     check_shapes(path, weight_shapes(config), shapes)
     if options is None:
         warnings.warn(
-            f"{path} comes without the options of its biLM: clips, skip connections and activation are assumed to be "
-            "those of the published models; if they are not, copy its options.json to fta/options_file next to it",
+            f"{path} comes without the options of its biLM: clips, skip connections and activation "
+            "are assumed to be those of the published models; if they are not, copy its "
+            "options.json to fta/options_file next to it",
             stacklevel=3,
         )
-    state = {name: rearranged(name, tensor.float(), FORGET_BIAS) for name, tensor in weights.items()}
+    state = {
+        name: rearranged(name, tensor.float(), FORGET_BIAS) for name, tensor in weights.items()
+    }
     own = prefixes[0].removesuffix("_elmo_lstm.")
-    mix = _mix({name.removeprefix(own): each for name, each in tensors.items()}, config.num_representations)
+    mix = _mix(
+        {name.removeprefix(own): each for name, each in tensors.items()}, config.num_representations
+    )
     # The same key in a language model's char_cnn does not count.
     normalizes = any(
-        settings.get("do_layer_norm") in (True, "true")  # a string where it is an external variable of Jsonnet
+        settings.get("do_layer_norm")
+        in (True, "true")  # a string where it is an external variable of Jsonnet
         and (settings.get("type") == "elmo_token_embedder" or "options_file" in settings)
         for settings in _settings(folder)
     )
     if mix is not None and normalizes:
-        warnings.warn(f"{path}: its mix normalizes the layers (do_layer_norm): loaded without the mix", stacklevel=3)
+        warnings.warn(
+            f"{path}: its mix normalizes the layers (do_layer_norm): loaded without the mix",
+            stacklevel=3,
+        )
         mix = None
     return Pretrained(filled(lambda: BiLM(config), state), mix=mix)

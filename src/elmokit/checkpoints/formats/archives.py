@@ -1,7 +1,8 @@
-"""Models in archives: AllenNLP's model.tar.gz, the zip archives of the NLPL repository, modules of TensorFlow Hub.
+"""Models in archives: AllenNLP's model.tar.gz, the zip archives of the NLPL repository, modules of
+TensorFlow Hub.
 
-Only plain files are unpacked, into a temporary directory; links, and names that lead out of it, are ignored. A tar
-archive is compressed by gzip, or not at all.
+Only plain files are unpacked, into a temporary directory; links, and names that lead out of it, are
+ignored. A tar archive is compressed by gzip, or not at all.
 """
 
 import shutil
@@ -26,7 +27,9 @@ Member = tuple[str, int, Callable[[], IO[bytes] | None]]
 
 def find_archive(path: Path) -> Path | None:
     """The path itself, if it is a file with the suffix of an archive."""
-    return path if path.name.endswith((".zip", ".tar", ".tar.gz", ".tgz")) and path.is_file() else None
+    return (
+        path if path.name.endswith((".zip", ".tar", ".tar.gz", ".tgz")) and path.is_file() else None
+    )
 
 
 def _members(path: Path) -> Iterator[Member]:
@@ -37,7 +40,11 @@ def _members(path: Path) -> Iterator[Member]:
                 if member.compress_type not in SAFE_COMPRESSIONS:
                     raise ValueError(f"{member.filename} is compressed by an unusual method")
                 if not member.is_dir():
-                    yield member.filename, member.file_size, lambda member=member: archive.open(member)
+                    yield (
+                        member.filename,
+                        member.file_size,
+                        lambda member=member: archive.open(member),
+                    )
         return
     with path.open("rb") as file:
         is_gzip = file.read(2) == b"\x1f\x8b"
@@ -64,7 +71,11 @@ def unpacked(path: Path) -> Iterator[Path]:
                 allowed -= size
                 if number >= MAX_MEMBERS or allowed < 0:
                     raise ValueError("it claims to unpack to more than a model of its size can be")
-                parts = [part for part in PurePosixPath(member.replace("\\", "/")).parts if part not in ("/", ".")]
+                parts = [
+                    part
+                    for part in PurePosixPath(member.replace("\\", "/")).parts
+                    if part not in ("/", ".")
+                ]
                 # ._NAME has the attributes that macOS keeps of NAME.
                 if not parts or ".." in parts or parts[-1].startswith("._"):
                     continue

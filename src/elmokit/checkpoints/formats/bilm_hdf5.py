@@ -1,7 +1,9 @@
-"""The pair options.json + weights.hdf5 of bilm-tf and AllenNLP: settings, and a table of datasets and parameters.
+"""The pair options.json + weights.hdf5 of bilm-tf and AllenNLP: settings, and a table of datasets
+and parameters.
 
-Tensors are sliced, transposed and concatenated, without arithmetic, so that writing is the exact inverse of reading.
-Sources: bilm-tf `bilm/model.py` and `bilm/training.py`; AllenNLP `modules/elmo.py` and `modules/elmo_lstm.py`.
+Tensors are sliced, transposed and concatenated, without arithmetic, so that writing is the exact
+inverse of reading. Sources: bilm-tf `bilm/model.py` and `bilm/training.py`; AllenNLP
+`modules/elmo.py` and `modules/elmo_lstm.py`.
 """
 
 import json
@@ -20,7 +22,13 @@ import torch
 from torch import Tensor
 
 from elmokit.checkpoints.native import filled, read_card, weight_shapes
-from elmokit.checkpoints.pretrained import CheckpointError, Pretrained, Shape, check_shapes, errors_naming
+from elmokit.checkpoints.pretrained import (
+    CheckpointError,
+    Pretrained,
+    Shape,
+    check_shapes,
+    errors_naming,
+)
 from elmokit.config import NUM_CHARACTERS, BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs.atomic import atomic_path
 from elmokit.fs.json_files import read_json
@@ -33,14 +41,18 @@ BATCH_WORDS = 8192
 # bilm-tf's `dump_weights` does not number the cell of a model that has one layer.
 ONLY_CELL, FIRST_CELL = "/RNN/LSTMCell/", "/RNN/MultiRNNCell/Cell0/LSTMCell/"
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-OPTIONS = ("options.json", "options_file", "options")  # bio_embeddings and others name files after their arguments
+OPTIONS = (
+    "options.json",
+    "options_file",
+    "options",
+)  # bio_embeddings and others name files after their arguments
 VOCABULARIES = ("vocab.txt", "vocab.txt.gz")
 SIZES = {"dim": "cell_dim", "projection_dim": "projection_dim", "n_layers": "num_layers"}
 DEFAULTS: dict[str, Any] = {"cell_clip": None, "proj_clip": None, "use_skip_connections": False}
 FORGET_BIAS = 1.0  # TensorFlow adds it at run time, so no file has it
 
 
-# --- Files -------------------------------------------------------------------------------------------------------
+# --- Files ----------------------------------------------------------------------------------------
 
 
 def _is_hdf5(path: Path) -> bool:
@@ -52,22 +64,26 @@ def _is_hdf5(path: Path) -> bool:
 
 
 def find_hdf5(path: Path) -> Path | None:
-    """The file of weights: the path itself, or the only such file in the directory. CheckpointError for several."""
+    """The file of weights: the path itself, or the only such file in the directory. CheckpointError
+    for several.
+    """
     if not path.is_dir():
         return path if _is_hdf5(path) else None
     # [!.] leaves out files such as ._model.hdf5, in which macOS keeps the attributes of model.hdf5.
     weights = sorted(path.glob("[!.]*.hdf5")) or sorted(filter(_is_hdf5, path.glob("[!.]*")))
     if len(weights) > 1:
         listed = ", ".join(map(str, weights))
-        raise CheckpointError(f"{path} holds several HDF5 files: give the path of the one with the weights ({listed})")
+        raise CheckpointError(
+            f"{path} holds several HDF5 files: give the path of the one with the weights ({listed})"
+        )
     return weights[0] if weights else None
 
 
 def options_of(weights: Path) -> Path:
     """The path of the options for a file of weights, which need not exist.
 
-    They have its name with "options" for "weights", or are called options.json, or options_file or options without a
-    suffix, or are the only *options*.json in the directory.
+    They have its name with "options" for "weights", or are called options.json, or options_file or
+    options without a suffix, or are the only *options*.json in the directory.
 
     Raises:
         CheckpointError: There are several of the last kind.
@@ -79,15 +95,18 @@ def options_of(weights: Path) -> Path:
     others = sorted(weights.parent.glob("[!.]*options*.json"))
     if len(others) > 1:
         listed = ", ".join(map(str, others))
-        raise CheckpointError(f"{weights} has several options next to it ({listed}): rename the right one options.json")
+        raise CheckpointError(
+            f"{weights} has several options next to it ({listed}): rename the right one "
+            f"options.json"
+        )
     return others[0] if others else weights.with_name("options.json")
 
 
 def find_vocabulary(folders: Sequence[Path], rows: int | None) -> Path | None:
     """The vocabulary in the first of the folders that has one; None if there is none.
 
-    It is called vocab.txt or vocab.txt.gz; or, as vocab-2016-09-10.txt of the published checkpoint, it is the only
-    *vocab*.txt with a word for each of the rows of the softmax or of the word table.
+    It is called vocab.txt or vocab.txt.gz; or, as vocab-2016-09-10.txt of the published checkpoint,
+    it is the only *vocab*.txt with a word for each of the rows of the softmax or of the word table.
     """
     named = (folder / name for folder in folders for name in VOCABULARIES)
     if words := next(filter(Path.is_file, named), None):
@@ -103,9 +122,11 @@ def find_vocabulary(folders: Sequence[Path], rows: int | None) -> Path | None:
 
 
 def read_vocabulary(words: Path | None, config: BiLMConfig) -> tuple[Vocab | None, BiLMConfig]:
-    """The vocabulary of a model, if it has one, and the configuration with its rows of <S> and </S>.
+    """The vocabulary of a model, if it has one, and the configuration with its rows of <S> and
+    </S>.
 
-    A model that reads characters needs it for its softmax only, so that a damaged one is ignored with a warning.
+    A model that reads characters needs it for its softmax only, so that a damaged one is ignored
+    with a warning.
     """
     try:
         vocab = None if words is None else Vocab.read(words)
@@ -120,11 +141,12 @@ def read_vocabulary(words: Path | None, config: BiLMConfig) -> tuple[Vocab | Non
     return vocab, config
 
 
-# --- Options -----------------------------------------------------------------------------------------------------
+# --- Options --------------------------------------------------------------------------------------
 
 
 def _char_cnn_config(char_cnn: dict[str, Any]) -> CharCNNConfig:
-    # n_characters is 261 in training and 262 at inference, where a row stands for padding: the same 261 vectors.
+    # n_characters is 261 in training and 262 at inference, where a row stands for padding: the same
+    # 261 vectors.
     return CharCNNConfig(
         embedding_dim=char_cnn["embedding"]["dim"],
         filters=tuple((width, number) for width, number in char_cnn["filters"]),
@@ -159,22 +181,29 @@ def config_from_options(options: dict[str, Any], num_words: int | None = None) -
 
 
 def read_options(path: Path, num_words: int) -> BiLMConfig:
-    """Read the configuration from a file, as `config_from_options`. CheckpointError if it is invalid."""
+    """Read the configuration from a file, as `config_from_options`. CheckpointError if it is
+    invalid.
+    """
     with errors_naming(path):
         return config_from_options(read_json(path), num_words)
 
 
 def options_from_config(config: BiLMConfig) -> dict[str, Any]:
-    """The inverse of `config_from_options`. ValueError if the format cannot express the configuration."""
+    """The inverse of `config_from_options`. ValueError if the format cannot express the
+    configuration.
+    """
     lstm, char_cnn = config.lstm_for("AllenNLP's and bilm-tf's files are"), config.char_cnn
     characters = NUM_CHARACTERS if char_cnn is None else char_cnn.num_characters
     if (lstm.forget_bias, characters) != (FORGET_BIAS, NUM_CHARACTERS) or config.efml is not None:
         raise ValueError(
-            f"readers of options.json assume the forget bias {FORGET_BIAS}, {NUM_CHARACTERS} characters and no "
-            f"dictionaries; this model has {lstm.forget_bias}, {characters} and perhaps some: save it as native or ONNX"
+            f"readers of options.json assume the forget bias {FORGET_BIAS}, {NUM_CHARACTERS} "
+            f"characters and no dictionaries; this model has {lstm.forget_bias}, {characters} and "
+            "perhaps some: save it as native or ONNX"
         )
     sizes = {theirs: getattr(lstm, ours) for theirs, ours in SIZES.items()}
-    options: dict[str, Any] = {"lstm": {**sizes, **{name: getattr(lstm, name) for name in DEFAULTS}}}
+    options: dict[str, Any] = {
+        "lstm": {**sizes, **{name: getattr(lstm, name) for name in DEFAULTS}}
+    }
     if char_cnn is not None:
         options["char_cnn"] = {
             "activation": char_cnn.activation,
@@ -182,18 +211,21 @@ def options_from_config(config: BiLMConfig) -> dict[str, Any]:
             "filters": [list(pair) for pair in char_cnn.filters],
             "n_highway": char_cnn.num_highway,
             "max_characters_per_token": char_cnn.max_characters,
-            # Both systems expect 262 at inference, though the file has 261 rows: padding has an id, too.
+            # Both systems expect 262 at inference, though the file has 261 rows: padding has an id,
+            # too.
             "n_characters": NUM_CHARACTERS + 1,
         }
     return options
 
 
-# --- The table ---------------------------------------------------------------------------------------------------
+# --- The table ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Entry:
-    """`state_dict[parameter][part]` is `file[dataset][rows]`, with its axes reversed if `reverse_axes`."""
+    """`state_dict[parameter][part]` is `file[dataset][rows]`, with its axes reversed if
+    `reverse_axes`.
+    """
 
     dataset: str
     shape: Shape  # of the dataset
@@ -206,13 +238,29 @@ class Entry:
 
 def _char_cnn_entries(config: CharCNNConfig, output_dim: int) -> Iterator[Entry]:
     dim, filters = config.embedding_dim, config.num_filters
-    yield Entry("char_embed", (config.num_characters, dim), "token_encoder.char_embedding", reverse_axes=False)
+    yield Entry(
+        "char_embed",
+        (config.num_characters, dim),
+        "token_encoder.char_embedding",
+        reverse_axes=False,
+    )
     for i, (width, number) in enumerate(config.filters):
-        yield Entry(f"CNN/W_cnn_{i}", (1, width, dim, number), f"token_encoder.convolutions.{i}.weight", rows=0)
+        yield Entry(
+            f"CNN/W_cnn_{i}",
+            (1, width, dim, number),
+            f"token_encoder.convolutions.{i}.weight",
+            rows=0,
+        )
         yield Entry(f"CNN/b_cnn_{i}", (number,), f"token_encoder.convolutions.{i}.bias")
     for k in range(config.num_highway):
-        weight, bias = f"token_encoder.highways.{k}.gates.weight", f"token_encoder.highways.{k}.gates.bias"
-        for gate, part in (("transform", slice(0, filters)), ("carry", slice(filters, 2 * filters))):
+        weight, bias = (
+            f"token_encoder.highways.{k}.gates.weight",
+            f"token_encoder.highways.{k}.gates.bias",
+        )
+        for gate, part in (
+            ("transform", slice(0, filters)),
+            ("carry", slice(filters, 2 * filters)),
+        ):
             yield Entry(f"CNN_high_{k}/W_{gate}", (filters, filters), weight, part)
             yield Entry(f"CNN_high_{k}/b_{gate}", (filters,), bias, part)
     # Both systems omit the projection where it would not change the size.
@@ -225,7 +273,8 @@ def _lstm_entries(config: LSTMConfig, direction: int, layer: int) -> Iterator[En
     cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
     ours = f"sequence_encoder.stacks.{direction}.layers.{layer}"
     dim, hidden = config.projection_dim, config.cell_dim
-    # The upper rows of the kernel multiply the input, the lower ones the state. Columns: gates i, j, f, o, as here.
+    # The upper rows of the kernel multiply the input, the lower ones the state. Columns: gates i,
+    # j, f, o, as here.
     kernel = (2 * dim, 4 * hidden)
     yield Entry(f"{cell}/W_0", kernel, f"{ours}.input_weight", rows=slice(0, dim))
     yield Entry(f"{cell}/W_0", kernel, f"{ours}.recurrent_weight", rows=slice(dim, 2 * dim))
@@ -236,7 +285,9 @@ def _lstm_entries(config: LSTMConfig, direction: int, layer: int) -> Iterator[En
 
 
 def table_of(config: BiLMConfig) -> Iterator[Entry]:
-    """The table: every dataset of the file, its shape, and which part of which parameter it fills."""
+    """The table: every dataset of the file, its shape, and which part of which parameter it
+    fills.
+    """
     lstm = config.lstm_for("AllenNLP's and bilm-tf's files are")
     if config.char_cnn is None:
         words = (config.num_words or 0, lstm.projection_dim)
@@ -248,11 +299,13 @@ def table_of(config: BiLMConfig) -> Iterator[Entry]:
             yield from _lstm_entries(lstm, direction, layer)
 
 
-# --- Reading -----------------------------------------------------------------------------------------------------
+# --- Reading --------------------------------------------------------------------------------------
 
 
 def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
-    """All datasets of the file by their names in the table. ValueError if the claimed sizes are impossible."""
+    """All datasets of the file by their names in the table. ValueError if the claimed sizes are
+    impossible.
+    """
     datasets: dict[str, h5py.Dataset] = {}
 
     def visit(name: str | bytes, item: h5py.Dataset | h5py.Group) -> None:
@@ -261,7 +314,8 @@ def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
             datasets[str(name).replace(ONLY_CELL, FIRST_CELL)] = item
 
     file.visititems(visit)
-    # HDF5 reads whole chunks, and a chunk may be larger than its dataset; null datasets have no shape.
+    # HDF5 reads whole chunks, and a chunk may be larger than its dataset; null datasets have no
+    # shape.
     claimed = sum(
         dataset.dtype.itemsize * (math.prod(dataset.shape or ()) + math.prod(dataset.chunks or ()))
         for dataset in datasets.values()
@@ -272,7 +326,9 @@ def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
 
 
 def without_spare_row(name: str, shape: Shape) -> Shape:
-    """The shape of a dataset without the 262nd row of characters that some files have, which no character uses."""
+    """The shape of a dataset without the 262nd row of characters that some files have, which no
+    character uses.
+    """
     has_spare_row = name == "char_embed" and shape[:1] == (NUM_CHARACTERS + 1,)
     return (NUM_CHARACTERS, *shape[1:]) if has_spare_row else shape
 
@@ -287,21 +343,33 @@ def _shape(name: str, dataset: h5py.Dataset) -> Shape | None:
 def _read_rows(entry: Entry, dataset: h5py.Dataset | np.ndarray) -> np.ndarray:
     if dataset.shape == entry.shape:
         return dataset[entry.rows]
-    # A table of 262 rows: AllenNLP's begins with zeros; bilm-tf's, if trained with 262, ends with an unused row.
+    # A table of 262 rows: AllenNLP's begins with zeros; bilm-tf's, if trained with 262, ends with
+    # an unused row.
     return dataset[1:] if not dataset[0].any() else dataset[:-1]
 
 
-def fill_state_dict(config: BiLMConfig, datasets: Mapping[str, h5py.Dataset | np.ndarray]) -> dict[str, Tensor]:
-    """The state_dict of `BiLM(config)`, in float32, from datasets that have the names and shapes of its table."""
+def fill_state_dict(
+    config: BiLMConfig, datasets: Mapping[str, h5py.Dataset | np.ndarray]
+) -> dict[str, Tensor]:
+    """The state_dict of `BiLM(config)`, in float32, from datasets that have the names and shapes of
+    its table.
+    """
     shapes = weight_shapes(config)
-    state = {name: torch.empty(shape, dtype=torch.float32, device="cpu") for name, shape in shapes.items()}
+    state = {
+        name: torch.empty(shape, dtype=torch.float32, device="cpu")
+        for name, shape in shapes.items()
+    }
     for entry in table_of(config):
         array = _read_rows(entry, datasets[entry.dataset]).astype(np.float32, copy=False)
-        state[entry.parameter][entry.part] = torch.from_numpy(array.transpose() if entry.reverse_axes else array)
+        state[entry.parameter][entry.part] = torch.from_numpy(
+            array.transpose() if entry.reverse_axes else array
+        )
     return state
 
 
-def read_bilm_hdf5(options_path: str | Path, weights_path: str | Path) -> tuple[BiLMConfig, dict[str, Tensor]]:
+def read_bilm_hdf5(
+    options_path: str | Path, weights_path: str | Path
+) -> tuple[BiLMConfig, dict[str, Tensor]]:
     """Read a biLM from its two files.
 
     Returns:
@@ -315,26 +383,33 @@ def read_bilm_hdf5(options_path: str | Path, weights_path: str | Path) -> tuple[
         datasets = _datasets(file)
         shapes = {name: _shape(name, dataset) for name, dataset in datasets.items()}
         config = read_options(Path(options_path), (shapes.get("embedding") or (0,))[0])
-        check_shapes(weights_path, {entry.dataset: entry.shape for entry in table_of(config)}, shapes)
+        check_shapes(
+            weights_path, {entry.dataset: entry.shape for entry in table_of(config)}, shapes
+        )
         return config, fill_state_dict(config, datasets)
 
 
 def load_bilm_hdf5(weights: Path, softmax: bool = True) -> Pretrained:
-    """Load a model from its HDF5 file, with the options, vocabulary and card (NLPL: meta.json) next to it."""
+    """Load a model from its HDF5 file, with the options, vocabulary and card (NLPL: meta.json) next
+    to it.
+    """
     config, state_dict = read_bilm_hdf5(options_of(weights), weights)
     vocab, config = read_vocabulary(find_vocabulary([weights.parent], config.num_words), config)
     card, metadata = read_card(weights.parent), weights.with_name("meta.json")
     if not card and metadata.is_file():
         try:
-            card = f"```json\n{json.dumps(read_json(metadata), ensure_ascii=False, indent=4)}\n```\n"
+            card = (
+                f"```json\n{json.dumps(read_json(metadata), ensure_ascii=False, indent=4)}\n```\n"
+            )
         except ValueError as error:
             warnings.warn(
-                f"{metadata} is damaged ({error}): the model is loaded without this description", stacklevel=4
+                f"{metadata} is damaged ({error}): the model is loaded without this description",
+                stacklevel=4,
             )
     return Pretrained(filled(lambda: BiLM(config), state_dict), vocab=vocab, card=card)
 
 
-# --- Writing -----------------------------------------------------------------------------------------------------
+# --- Writing --------------------------------------------------------------------------------------
 
 
 def arrays_of(bilm: BiLM) -> dict[str, np.ndarray]:
@@ -348,7 +423,8 @@ def arrays_of(bilm: BiLM) -> dict[str, np.ndarray]:
 
 
 def write_bilm_hdf5(bilm: BiLM, directory: str | Path) -> None:
-    """Write options.json and weights.hdf5, which bilm-tf and AllenNLP read, into an existing directory.
+    """Write options.json and weights.hdf5, which bilm-tf and AllenNLP read, into an existing
+    directory.
 
     Raises:
         ValueError: The format cannot express the model's configuration.
@@ -362,13 +438,17 @@ def write_bilm_hdf5(bilm: BiLM, directory: str | Path) -> None:
 
 
 @torch.inference_mode()
-def write_token_embeddings(bilm: BiLM, words: Sequence[str], path: str | Path, overwrite: bool = True) -> None:
-    """Write bilm-tf's file of token vectors, with which it and AllenNLP read word ids in place of characters.
+def write_token_embeddings(
+    bilm: BiLM, words: Sequence[str], path: str | Path, overwrite: bool = True
+) -> None:
+    """Write bilm-tf's file of token vectors, with which it and AllenNLP read word ids in place of
+    characters.
 
     Args:
         bilm: A biLM over characters.
         words: V words.
-        path: The file, written atomically, with a dataset `embedding` (V, D) float32 of the token encoder's vectors.
+        path: The file, written atomically, with a dataset `embedding` (V, D) float32 of the token
+            encoder's vectors.
         overwrite: Replace a file with other content.
 
     Raises:

@@ -1,10 +1,10 @@
-"""Directories of ELMoForManyLangs: two files of weights saved by PyTorch, with settings and dictionaries.
+"""Directories of ELMoForManyLangs: two files of weights saved by PyTorch, with settings and
+dictionaries.
 
-The weights are pickles, from which tensors alone are read. config.json names the file with
-the model's settings by a path on the machine where it was trained; the file itself is in the directory, or is one that
-came with ELMoForManyLangs.
-Sources: ELMoForManyLangs, `elmo.py` (Embedder.get_model), `modules/token_embedder.py`, `modules/elmo.py`,
-`modules/lstm.py`.
+The weights are pickles, from which tensors alone are read. config.json names the file with the
+model's settings by a path on the machine where it was trained; the file itself is in the directory,
+or is one that came with ELMoForManyLangs. Sources: ELMoForManyLangs, `elmo.py`
+(Embedder.get_model), `modules/token_embedder.py`, `modules/elmo.py`, `modules/lstm.py`.
 """
 
 from pathlib import Path, PureWindowsPath
@@ -15,7 +15,13 @@ from torch import Tensor
 from elmokit.checkpoints.formats.allennlp import IN_A_LAYER, read_tensors, rearranged, translated
 from elmokit.checkpoints.native import filled, read_card, weight_shapes
 from elmokit.checkpoints.pretrained import Pretrained, check_shapes, errors_naming, shapes_in
-from elmokit.config import BiLMConfig, CharCNNConfig, EfmlEncoderConfig, InterleavedConfig, LSTMConfig
+from elmokit.config import (
+    BiLMConfig,
+    CharCNNConfig,
+    EfmlEncoderConfig,
+    InterleavedConfig,
+    LSTMConfig,
+)
 from elmokit.fs.json_files import read_json
 from elmokit.fs.reading import read_lines
 from elmokit.nn.bilm import BiLM
@@ -34,11 +40,19 @@ def efml_files(directory: Path) -> list[Path]:
     return [directory / TOKEN_ENCODER, directory / ENCODER, *others]
 
 
-# --- Settings and dictionaries -----------------------------------------------------------------------------------
+# --- Settings and dictionaries --------------------------------------------------------------------
 
-# The library's configs/*.json, which most published models name; the contents of both files are the same.
+# The library's configs/*.json, which most published models name; the contents of both files are the
+# same.
 PUBLISHED_SETTINGS: dict[str, Any] = {
-    "encoder": {"name": "elmo", "projection_dim": 512, "cell_clip": 3, "proj_clip": 3, "dim": 4096, "n_layers": 2},
+    "encoder": {
+        "name": "elmo",
+        "projection_dim": 512,
+        "cell_clip": 3,
+        "proj_clip": 3,
+        "dim": 4096,
+        "n_layers": 2,
+    },
     "token_embedder": {
         "name": "cnn",
         "activation": "relu",
@@ -65,7 +79,9 @@ def settings_path(directory: Path) -> Path | None:
             return path
     if name in PUBLISHED_NAMES:
         return None
-    raise FileNotFoundError(f"{directory}/config.json names {named}, which is missing: put {name} into {directory}")
+    raise FileNotFoundError(
+        f"{directory}/config.json names {named}, which is missing: put {name} into {directory}"
+    )
 
 
 def _read_dictionary(path: Path) -> tuple[str, ...]:
@@ -75,7 +91,8 @@ def _read_dictionary(path: Path) -> tuple[str, ...]:
         lines = list(read_lines(path))
         for line in lines:
             entry, _, row = line.strip("\r\n").rpartition("\t")
-            # ELMoForManyLangs stripped white space, and read an empty entry as the ideographic space.
+            # ELMoForManyLangs stripped white space, and read an empty entry as the ideographic
+            # space.
             rows[int(row)] = entry.strip() or "\u3000"
         if not rows or sorted(rows) != list(range(len(lines))):
             raise ValueError(f"it does not number its {len(lines)} entries from 0, each once")
@@ -85,7 +102,10 @@ def _read_dictionary(path: Path) -> tuple[str, ...]:
 def _token_encoder_config(settings: dict[str, Any], directory: Path) -> EfmlEncoderConfig:
     kind, word_dim, char_dim = settings["name"].lower(), settings["word_dim"], settings["char_dim"]
     if kind not in ("cnn", "lstm") or (kind == "lstm" and char_dim > 0):
-        raise ValueError(f"its token_embedder {kind!r} over characters is not known (in ELMoForManyLangs it failed)")
+        raise ValueError(
+            f"its token_embedder {kind!r} over characters is not known (in ELMoForManyLangs it "
+            f"failed)"
+        )
     max_characters = settings["max_characters_per_token"] if kind == "cnn" else None
     words = _read_dictionary(directory / "word.dic") if word_dim > 0 else ()
     characters = _read_dictionary(directory / "char.dic") if char_dim > 0 else ()
@@ -114,10 +134,15 @@ def _sequence_encoder(settings: dict[str, Any]) -> dict[str, Any]:
         return {"lstm": None, "interleaved": InterleavedConfig(**sizes, projects_layers=False)}
     # A clip of 0 means none.
     config = LSTMConfig(
-        **sizes, cell_clip=settings.get("cell_clip") or None, proj_clip=settings.get("proj_clip") or None
+        **sizes,
+        cell_clip=settings.get("cell_clip") or None,
+        proj_clip=settings.get("proj_clip") or None,
     )
     if settings["name"].lower() != "elmo" or not config.has_projection:
-        raise ValueError(f"its encoder {settings} is neither lstm nor elmo with dim and projection_dim that differ")
+        raise ValueError(
+            f"its encoder {settings} is neither lstm nor elmo with dim and projection_dim that "
+            f"differ"
+        )
     return {"lstm": config}
 
 
@@ -125,7 +150,8 @@ def read_config(directory: Path) -> BiLMConfig:
     """Read the configuration in a directory, with its dictionaries.
 
     Raises:
-        FileNotFoundError, CheckpointError: The settings or dictionaries are missing, damaged or not supported.
+        FileNotFoundError, CheckpointError: The settings or dictionaries are missing, damaged or not
+            supported.
     """
     with errors_naming(directory):
         path = settings_path(directory)
@@ -134,7 +160,7 @@ def read_config(directory: Path) -> BiLMConfig:
         return BiLMConfig(char_cnn=None, efml=encoder, **_sequence_encoder(settings["encoder"]))
 
 
-# --- Weights -----------------------------------------------------------------------------------------------------
+# --- Weights --------------------------------------------------------------------------------------
 
 NAMES = {
     TOKEN_ENCODER: {
@@ -144,7 +170,8 @@ NAMES = {
         r"highways\._layers\.(\d+)\.(weight|bias)": r"token_encoder.char_cnn.highways.\1.gates.\2",
         r"projection\.(weight|bias)": r"token_encoder.projection.\1",
     },
-    ENCODER: {  # the first two of the encoder elmo, which is AllenNLP's; the others of lstm, which is PyTorch's
+    # the first two of the encoder elmo, which is AllenNLP's; the others of lstm, which is PyTorch's
+    ENCODER: {
         r"forward_layer_(\d+)\.(\w+\.\w+)": r"sequence_encoder.stacks.0.layers.\1.\2",
         r"backward_layer_(\d+)\.(\w+\.\w+)": r"sequence_encoder.stacks.1.layers.\1.\2",
         r"encoder\.(\w+_[ih]h)_l(\d+)": r"sequence_encoder.stacks.0.layers.\2.\1",
@@ -153,20 +180,28 @@ NAMES = {
     },
 }
 SECOND_BIAS = "bias_hh"  # PyTorch has two for each gate, which are added
-PARTS = {**IN_A_LAYER, "weight_ih": "input_weight", "weight_hh": "recurrent_weight", "bias_ih": "bias"}
+PARTS = {
+    **IN_A_LAYER,
+    "weight_ih": "input_weight",
+    "weight_hh": "recurrent_weight",
+    "bias_ih": "bias",
+}
 
 
 def load_efml(directory: Path, softmax: bool = True) -> Pretrained:
     """Load the model in a directory; it never has a softmax.
 
     Raises:
-        FileNotFoundError, CheckpointError: The files are damaged or do not make one model; every offending key is
-            named.
+        FileNotFoundError, CheckpointError: The files are damaged or do not make one model; every
+            offending key is named.
     """
     config, weights = read_config(directory), {}
     for file, patterns in NAMES.items():
         tensors = read_tensors(directory / file)
-        weights |= {translated(name, patterns, PARTS) or f"{file}: {name}": each for name, each in tensors.items()}
+        weights |= {
+            translated(name, patterns, PARTS) or f"{file}: {name}": each
+            for name, each in tensors.items()
+        }
     expected = weight_shapes(config)
     if config.interleaved is not None:
         biases = [name for name in expected if name.endswith("bias") and ".layers." in name]
@@ -175,6 +210,10 @@ def load_efml(directory: Path, softmax: bool = True) -> Pretrained:
     state: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         ours = name.replace(SECOND_BIAS, "bias")
-        part = tensor.float() if ours.endswith("char_embedding") else rearranged(ours, tensor.float(), forget_bias=0.0)
+        part = (
+            tensor.float()
+            if ours.endswith("char_embedding")
+            else rearranged(ours, tensor.float(), forget_bias=0.0)
+        )
         state[ours] = state[ours] + part if ours in state else part
     return Pretrained(filled(lambda: BiLM(config), state), card=read_card(directory))

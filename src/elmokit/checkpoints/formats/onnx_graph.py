@@ -1,15 +1,17 @@
-"""A biLM as an ONNX graph, which runs without PyTorch: every operation of docs/formats.md in ONNX's own operators.
+"""A biLM as an ONNX graph, which runs without PyTorch: every operation of docs/formats.md in ONNX's
+own operators.
 
-    ids (B, T, C) or (B, T) int64    of words with their boundaries, shifted by one, 0 for no word, as `BiLM.forward`,
-                                     but a model that reads characters alone takes words in full width only
-    h (2, L, B, D), c (2, L, B, H)   the state that the rows start from, float32; absent if directions are interleaved
+    ids (B, T, C) or (B, T) int64    as of `BiLM.forward`, but C in full width only
+    h (2, L, B, D), c (2, L, B, H)   the state that the rows start from, float32
     ->
     layers (L+1, B, T, 2D)           zero where `mask` is False
     mask (B, T) bool                 True where there is a word
-    h_after, c_after                 the state after the last word of each row; absent if directions are interleaved
+    h_after, c_after                 the state after the last word of each row
 
-ONNX's LSTM has neither projection nor clipping, so a layer is a Scan over the positions, whose body is the cell.
-Padding is run through, but does not change the state.
+A model of interleaved directions has no state.
+
+ONNX's LSTM has neither projection nor clipping, so a layer is a Scan over the positions, whose body
+is the cell. Padding is run through, but does not change the state.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ OPSET, IR_VERSION = 17, 8  # supported by onnxruntime since 1.12
 
 
 class _Graph:
-    """Nodes and weights, added in order. Values are identified by names, and methods return the names of results."""
+    """Nodes and weights, added in order. Values are identified by names, and methods return the
+    names of results.
+    """
 
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix
@@ -55,7 +59,9 @@ class _Graph:
         """Add a weight or another constant: float32, or int64 for integers."""
         from onnx import numpy_helper
 
-        array = value.detach().float().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        array = (
+            value.detach().float().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        )
         array = array.astype(np.int64 if array.dtype.kind == "i" else np.float32, order="C")
         name = f"{self.prefix}weight_{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(array, name))
@@ -67,10 +73,12 @@ class _Graph:
 
     def stack(self, values: Sequence[str], axis: int = 0) -> str:
         axes = self.constant([axis])
-        return self.op("Concat", *(self.op("Unsqueeze", value, axes) for value in values), axis=axis)
+        return self.op(
+            "Concat", *(self.op("Unsqueeze", value, axes) for value in values), axis=axis
+        )
 
 
-# --- Token encoders --------------------------------------------------------------------------------------------------
+# --- Token encoders -------------------------------------------------------------------------------
 
 
 def _char_cnn(graph: _Graph, encoder: CharCNN, ids: str) -> str:
@@ -78,16 +86,30 @@ def _char_cnn(graph: _Graph, encoder: CharCNN, ids: str) -> str:
     characters = graph.op("Gather", graph.constant(encoder.char_embedding), ids)
     characters = graph.op("Transpose", characters, perm=[0, 2, 1])
     pooled = [
-        graph.op("ReduceMax", graph.op("Conv", characters, *map(graph.constant, filters)), axes=[2], keepdims=0)
+        graph.op(
+            "ReduceMax",
+            graph.op("Conv", characters, *map(graph.constant, filters)),
+            axes=[2],
+            keepdims=0,
+        )
         for filters in zip(*encoder.filters(), strict=True)
     ]
-    x = graph.op({"relu": "Relu", "tanh": "Tanh"}[encoder.config.activation], graph.op("Concat", *pooled, axis=1))
+    x = graph.op(
+        {"relu": "Relu", "tanh": "Tanh"}[encoder.config.activation],
+        graph.op("Concat", *pooled, axis=1),
+    )
     for layer in encoder.highways:
         gates = cast(nn.Linear, layer.gates)
-        transform, carry = graph.op("Split", graph.linear(x, gates.weight, gates.bias), outputs=2, axis=1)
+        transform, carry = graph.op(
+            "Split", graph.linear(x, gates.weight, gates.bias), outputs=2, axis=1
+        )
         change = graph.op("Sub", graph.op("Relu", transform), x)
         x = graph.op("Add", x, graph.op("Mul", graph.op("Sigmoid", carry), change))
-    return x if encoder.projection is None else graph.linear(x, encoder.projection.weight, encoder.projection.bias)
+    return (
+        x
+        if encoder.projection is None
+        else graph.linear(x, encoder.projection.weight, encoder.projection.bias)
+    )
 
 
 def _efml_encoder(graph: _Graph, encoder: EfmlEncoder, ids: str) -> str:
@@ -96,7 +118,9 @@ def _efml_encoder(graph: _Graph, encoder: EfmlEncoder, ids: str) -> str:
     if encoder.word_embedding is not None:
         words = graph.op("Gather", ids, graph.constant(np.array(0)), axis=1)
         features.append(graph.op("Gather", graph.constant(encoder.word_embedding), words))
-        ids = graph.op("Slice", ids, *(graph.constant([number]) for number in (1, np.iinfo(np.int64).max, 1)))
+        ids = graph.op(
+            "Slice", ids, *(graph.constant([number]) for number in (1, np.iinfo(np.int64).max, 1))
+        )
     if encoder.char_cnn is not None:
         features.append(_char_cnn(graph, encoder.char_cnn, ids))
     x = features[0] if len(features) == 1 else graph.op("Concat", *features, axis=1)
@@ -104,7 +128,9 @@ def _efml_encoder(graph: _Graph, encoder: EfmlEncoder, ids: str) -> str:
 
 
 def _encode(graph: _Graph, encoder: TokenEncoder, ids: str) -> tuple[str, str]:
-    """ids (B, T, ...) -> token vectors (T, B, D) and the mask (B, T). Each distinct word is encoded once."""
+    """ids (B, T, ...) -> token vectors (T, B, D) and the mask (B, T). Each distinct word is encoded
+    once.
+    """
     if isinstance(encoder, WordEmbedding):
         mask = graph.op("Greater", ids, graph.constant(np.array(0)))
         # Padding reads row -1, the last one, and is masked later.
@@ -120,15 +146,21 @@ def _encode(graph: _Graph, encoder: TokenEncoder, ids: str) -> tuple[str, str]:
     return graph.op("Gather", vectors, graph.op("Transpose", tokens, perm=[1, 0])), mask
 
 
-# --- LSTMs -----------------------------------------------------------------------------------------------------------
+# --- LSTMs ----------------------------------------------------------------------------------------
 
 
 def _clipped(graph: _Graph, outer: _Graph, x: str, clip: float | None) -> str:
-    return x if clip is None else graph.op("Clip", x, outer.constant(-float(clip)), outer.constant(float(clip)))
+    return (
+        x
+        if clip is None
+        else graph.op("Clip", x, outer.constant(-float(clip)), outer.constant(float(clip)))
+    )
 
 
 def _cell(outer: _Graph, layer: LSTMLayer) -> Any:
-    """The body of a Scan: (h, c, the input's part of the gates, mask) of a position -> (h, c, h)."""
+    """The body of a Scan: (h, c, the input's part of the gates, mask) of a position -> (h, c,
+    h).
+    """
     from onnx import TensorProto, helper
 
     weights, graph = layer.weights(), _Graph("cell_")  # weights are constants of the outer graph
@@ -143,18 +175,38 @@ def _cell(outer: _Graph, layer: LSTMLayer) -> Any:
         h = _clipped(graph, outer, h, layer.clips.projection)
     h, c = graph.op("Where", "mask_t", h, "h_t"), graph.op("Where", "mask_t", c, "c_t")
     output = graph.op("Identity", h)
-    kinds = {"h_t": TensorProto.FLOAT, "c_t": TensorProto.FLOAT, "x_t": TensorProto.FLOAT, "mask_t": TensorProto.BOOL}
+    kinds = {
+        "h_t": TensorProto.FLOAT,
+        "c_t": TensorProto.FLOAT,
+        "x_t": TensorProto.FLOAT,
+        "mask_t": TensorProto.BOOL,
+    }
     inputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()]
-    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (h, c, output)]
+    results = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (h, c, output)
+    ]
     return helper.make_graph(graph.nodes, "cell", inputs, results)
 
 
-def _lstm(graph: _Graph, layer: LSTMLayer, x: str, mask: str, state: Sequence[str], d: int) -> list[str]:
-    """x (T, B, K), mask (T, B, 1), state (B, D) and (B, H) -> [h, c, outputs (T, B, D)], in direction d."""
+def _lstm(
+    graph: _Graph, layer: LSTMLayer, x: str, mask: str, state: Sequence[str], d: int
+) -> list[str]:
+    """x (T, B, K), mask (T, B, 1), state (B, D) and (B, H) -> [h, c, outputs (T, B, D)], in
+    direction d.
+    """
     weights = layer.weights()
     inputs = graph.linear(x, weights.input, weights.bias)
     directions = {"scan_input_directions": [d, d], "scan_output_directions": [d]}
-    return graph.op("Scan", *state, inputs, mask, outputs=3, body=_cell(graph, layer), num_scan_inputs=2, **directions)
+    return graph.op(
+        "Scan",
+        *state,
+        inputs,
+        mask,
+        outputs=3,
+        body=_cell(graph, layer),
+        num_scan_inputs=2,
+        **directions,
+    )
 
 
 def _independent(graph: _Graph, bilm: BiLM, x: str, mask: str) -> tuple[list[str], list[str]]:
@@ -166,7 +218,9 @@ def _independent(graph: _Graph, bilm: BiLM, x: str, mask: str) -> tuple[list[str
             place = graph.constant([d, index])
             state = [graph.op("GatherND", part, place) for part in ("h", "c")]
             h, c, y = _lstm(graph, layer, layers[-1], mask, state, d)
-            layers.append(graph.op("Add", y, layers[-1]) if stack.use_skip_connections and index else y)
+            layers.append(
+                graph.op("Add", y, layers[-1]) if stack.use_skip_connections and index else y
+            )
             finals.append((h, c))
         outputs.append(layers)
         states.append([graph.stack(part) for part in zip(*finals, strict=True)])
@@ -175,10 +229,14 @@ def _independent(graph: _Graph, bilm: BiLM, x: str, mask: str) -> tuple[list[str
 
 
 def _interleaved(graph: _Graph, bilm: BiLM, x: str, mask: str) -> list[str]:
-    """The layers, each (T, B, 2D), of interleaved directions; without projections only the top layer."""
+    """The layers, each (T, B, 2D), of interleaved directions; without projections only the top
+    layer.
+    """
     encoder, shape = cast(Any, bilm.sequence_encoder), graph.op("Shape", x, start=1, end=2)
     config: InterleavedConfig = encoder.config
-    zeros = graph.op("ConstantOfShape", graph.op("Concat", shape, graph.constant([config.cell_dim]), axis=0))
+    zeros = graph.op(
+        "ConstantOfShape", graph.op("Concat", shape, graph.constant([config.cell_dim]), axis=0)
+    )
     below, layers = x, [graph.op("Concat", x, x, axis=2)]
     for index in range(config.num_layers):
         outputs = [
@@ -188,7 +246,9 @@ def _interleaved(graph: _Graph, bilm: BiLM, x: str, mask: str) -> list[str]:
         below = graph.op("Concat", *outputs, axis=2)
         if config.projects_layers:
             projection = encoder.projections[index]
-            below = graph.op("Add", graph.linear(below, projection.weight, projection.bias), layers[-1])
+            below = graph.op(
+                "Add", graph.linear(below, projection.weight, projection.bias), layers[-1]
+            )
             layers.append(below)
     if config.projects_layers:
         return layers
@@ -197,15 +257,15 @@ def _interleaved(graph: _Graph, bilm: BiLM, x: str, mask: str) -> list[str]:
     return [graph.op("Concat", *projected, axis=2)]
 
 
-# --- The model -------------------------------------------------------------------------------------------------------
+# --- The model ------------------------------------------------------------------------------------
 
 
 def onnx_model(bilm: BiLM) -> ModelProto:
     """The graph of a biLM of LSTMs.
 
     Raises:
-        ValueError: It has a sequence encoder that is not an LSTM, or is prepacked, so that it lacks its own weights; or
-            onnx is not installed.
+        ValueError: It has a sequence encoder that is not an LSTM, or is prepacked, so that it lacks
+            its own weights; or onnx is not installed.
     """
     config, encoder = bilm.config, bilm.config.sequence_encoder
     if config.interleaved is None:
@@ -213,7 +273,9 @@ def onnx_model(bilm: BiLM) -> ModelProto:
     try:
         from onnx import TensorProto, helper
     except ImportError as error:
-        raise ValueError("ONNX files are written by onnx: pip install onnx (elmokit's extra onnx)") from error
+        raise ValueError(
+            "ONNX files are written by onnx: pip install onnx (elmokit's extra onnx)"
+        ) from error
     bilm.state_dict()  # ValueError if it is prepacked
     graph = _Graph()
     x, mask = _encode(graph, bilm.token_encoder, "ids")
@@ -231,11 +293,18 @@ def onnx_model(bilm: BiLM) -> ModelProto:
     ids = ["batch", "words", *([] if isinstance(bilm.token_encoder, WordEmbedding) else [width])]
     inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, ids)]
     results = [
-        ("layers", masked, TensorProto.FLOAT, [config.num_representations, "batch", "words", config.output_dim]),
+        (
+            "layers",
+            masked,
+            TensorProto.FLOAT,
+            [config.num_representations, "batch", "words", config.output_dim],
+        ),
         ("mask", mask, TensorProto.BOOL, ["batch", "words"]),
     ]
     for name, after, dim in zip("hc", states, dims, strict=False):
-        inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, depth, "batch", dim]))
+        inputs.append(
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, depth, "batch", dim])
+        )
         results.append((f"{name}_after", after, TensorProto.FLOAT, [2, depth, "batch", dim]))
     for name, value, _, _ in results:
         graph.nodes.append(helper.make_node("Identity", [value], [name]))

@@ -1,11 +1,13 @@
-"""TensorFlow checkpoints: of bilm-tf's training, or the module google/elmo of TensorFlow Hub, read without TensorFlow.
+"""TensorFlow checkpoints: of bilm-tf's training, or the module google/elmo of TensorFlow Hub, read
+without TensorFlow.
 
-PREFIX.index                 a sorted table in LevelDB's format: variable name -> location of its values (a protobuf)
+PREFIX.index                 a sorted table of LevelDB: variable -> place of its values (a protobuf)
 PREFIX.data-NNNNN-of-NNNNN   the values, little-endian, end to end
 
-Variables are mapped by the ends of their names to the datasets of the HDF5 format, whose table does the rest.
-Sources: tensorflow/core/util/tensor_bundle, tensorflow/core/protobuf/tensor_bundle.proto, LevelDB's table_format.md;
-bilm-tf `bilm/training.py` (names and `dump_weights`); the module's names as its users printed them.
+Variables are mapped by the ends of their names to the datasets of the HDF5 format, whose table does
+the rest. Sources: tensorflow/core/util/tensor_bundle, tensorflow/core/protobuf/tensor_bundle.proto,
+LevelDB's table_format.md; bilm-tf `bilm/training.py` (names and `dump_weights`); the module's names
+as its users printed them.
 """
 
 import re
@@ -28,14 +30,21 @@ from elmokit.checkpoints.formats.bilm_hdf5 import (
     without_spare_row,
 )
 from elmokit.checkpoints.native import filled, read_card
-from elmokit.checkpoints.pretrained import MixWeights, Pretrained, Shape, check_shapes, errors_naming
+from elmokit.checkpoints.pretrained import (
+    MixWeights,
+    Pretrained,
+    Shape,
+    check_shapes,
+    errors_naming,
+)
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 
 MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
 FOOTER_SIZE, BLOCK_TRAILER_SIZE = 48, 5
-# The index of an ELMo has a few kB. These bounds limit the time and memory that a damaged one can cost.
+# The index of an ELMo has a few kB. These bounds limit the time and memory that a damaged one can
+# cost.
 MAX_INDEX_SIZE, MAX_NAME_SIZE = 1 << 20, 1 << 9
 DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
 
@@ -48,25 +57,32 @@ PLAIN = re.compile(
 OF_MIX = {"W": "aggregation/weights", "gamma": "aggregation/scaling"}
 MIX = re.compile(r"(?:.*/)?[^/]+_ELMo_(W|gamma)")
 # TensorFlow before 1.2 called the weights W_0, B and W_P_0.
-LSTM = re.compile(r"(?:.*/)?(RNN_[01])/(.*/)?(?:lstm_cell|LSTMCell)/(kernel|bias|projection/kernel|W_0|B|W_P_0)")
+LSTM = re.compile(
+    r"(?:.*/)?(RNN_[01])/(.*/)?(?:lstm_cell|LSTMCell)/(kernel|bias|projection/kernel|W_0|B|W_P_0)"
+)
 # Absent where there is one layer, which is not wrapped in a MultiRNNCell.
 LAYER = re.compile(r"(?:^|/)(?:cell_|Cell)(\d+)/")
 LSTM_WEIGHTS = {"kernel": "W_0", "bias": "B", "projection/kernel": "W_P_0"}
-NOT_WEIGHTS = re.compile(  # of training, and the states that bilm-tf's models carry, which have no name of their own
+# of training, and the states that bilm-tf's models carry, which have no name of their own
+NOT_WEIGHTS = re.compile(
     r"(?:.+/(?:Adagrad|Adam|Adam_1|Momentum|RMSProp|RMSProp_1)"
     r"|(?:.*/)?(?:global_step|train_perplexity|beta[12]_power|Variable))(?:_\d+)?"
 )
 
 
-# --- CRC-32C (Castagnoli) ----------------------------------------------------------------------------------------
+# --- CRC-32C (Castagnoli) -------------------------------------------------------------------------
 
 POLYNOMIAL = 0x82F63B78
 CHUNK_WORDS = 256
-START = np.array([0x641F6454], "<u4")  # after these four bytes a CRC that began with zero is all ones
+START = np.array(
+    [0x641F6454], "<u4"
+)  # after these four bytes a CRC that began with zero is all ones
 
 
 def _table() -> np.ndarray:
-    """(2, 65536): the CRC of a 32-bit word with each lower half, and with each upper half, the other half zero."""
+    """(2, 65536): the CRC of a 32-bit word with each lower half, and with each upper half, the
+    other half zero.
+    """
     entry = np.arange(65536, dtype=np.uint32)
     for _ in range(16):
         entry = (entry >> 1) ^ np.where(entry & 1, np.uint32(POLYNOMIAL), np.uint32(0))
@@ -86,7 +102,9 @@ def _pass_words(crc: np.ndarray, words: np.ndarray) -> np.ndarray:
 
 
 # How each bit of a CRC advances by the length of a chunk.
-CHUNK_IMAGES = _pass_words(np.uint32(1) << np.arange(32, dtype=np.uint32), np.zeros((CHUNK_WORDS, 1), np.uint32))
+CHUNK_IMAGES = _pass_words(
+    np.uint32(1) << np.arange(32, dtype=np.uint32), np.zeros((CHUNK_WORDS, 1), np.uint32)
+)
 
 
 def _multiply(crc: np.ndarray, images: np.ndarray) -> np.ndarray:
@@ -100,8 +118,9 @@ def _multiply(crc: np.ndarray, images: np.ndarray) -> np.ndarray:
 def crc32c(data: bytes | np.ndarray) -> int:
     """The CRC-32C of bytes, or of those of a contiguous array.
 
-    A CRC is linear, so chunks of equal length are computed side by side and combined in pairs: crc(a + b) is crc(b) xor
-    crc(a) advanced by the length of b, as long as both start from zero. Then zeros before the data change nothing.
+    A CRC is linear, so chunks of equal length are computed side by side and combined in pairs:
+    crc(a + b) is crc(b) xor crc(a) advanced by the length of b, as long as both start from zero.
+    Then zeros before the data change nothing.
     """
     content = np.concatenate([START.view(np.uint8), np.frombuffer(data, np.uint8)])
     padding = np.zeros(-len(content) % (4 * CHUNK_WORDS), np.uint8)
@@ -116,17 +135,21 @@ def crc32c(data: bytes | np.ndarray) -> int:
 
 
 def masked_crc32c(data: bytes | np.ndarray) -> int:
-    """The CRC-32C as TensorFlow and LevelDB store it: rotated and offset, so that data may contain CRCs."""
+    """The CRC-32C as TensorFlow and LevelDB store it: rotated and offset, so that data may contain
+    CRCs.
+    """
     crc = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-# --- The index: protocol buffers in a sorted table ---------------------------------------------------------------
+# --- The index: protocol buffers in a sorted table ------------------------------------------------
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """The location of a variable in a data file; `dtype`, as in NumPy, is None for what is not numbers."""
+    """The location of a variable in a data file; `dtype`, as in NumPy, is None for what is not
+    numbers.
+    """
 
     dtype: str | None
     shape: Shape
@@ -179,7 +202,9 @@ def _block(table: bytes, offset: int, size: int) -> bytes:
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values in order. A key is stored as the number of bytes shared with the previous key, and the rest."""
+    """Keys and values in order. A key is stored as the number of bytes shared with the previous
+    key, and the rest.
+    """
     num_restarts = struct.unpack("<I", block[-4:])[0]
     end, at, key = len(block) - 4 * (num_restarts + 1), 0, b""
     while at < end:
@@ -195,7 +220,9 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 def _table_entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Every key and value of the file."""
     footer = table[-FOOTER_SIZE:]
-    _, _, offset, size, _ = _varints(footer, 4)  # the first two are of the metaindex block, always empty
+    _, _, offset, size, _ = _varints(
+        footer, 4
+    )  # the first two are of the metaindex block, always empty
     read_to = 0
     for _, value in _entries(_block(table, offset, size)):
         offset, size, _ = _varints(value, 2)
@@ -206,10 +233,13 @@ def _table_entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _stored_tensor(prefix: Path, num_shards: int, message: bytes) -> StoredTensor:
-    """BundleEntryProto: 1 dtype, 2 shape (field 2 of it a dimension, 1 of that its size), 3 shard, 4 offset, 5 size,
-    6 crc32c. Zeros are omitted."""
+    """BundleEntryProto: 1 dtype, 2 shape (field 2 of it a dimension, 1 of that its size), 3 shard,
+    4 offset, 5 size, 6 crc32c. Zeros are omitted.
+    """
     fields = dict(_fields(message))
-    shape = tuple(dict(_fields(dim)).get(1, 0) for number, dim in _fields(fields.get(2, b"")) if number == 2)
+    shape = tuple(
+        dict(_fields(dim)).get(1, 0) for number, dim in _fields(fields.get(2, b"")) if number == 2
+    )
     dtype = DTYPES.get(fields.get(1, 0))
     path = prefix.with_name(f"{prefix.name}.data-{fields.get(3, 0):05d}-of-{num_shards:05d}")
     return StoredTensor(dtype, shape, path, fields.get(4, 0), fields.get(5, 0), fields.get(6))
@@ -228,7 +258,10 @@ def read_index(prefix: Path) -> dict[str, StoredTensor]:
             raise ValueError(f"it has more than {MAX_INDEX_SIZE} bytes")
         entries = dict(_table_entries(index.read_bytes()))
         num_shards = dict(_fields(entries.pop(b"", b""))).get(1, 0)  # BundleHeaderProto
-        tensors = {key.decode(): _stored_tensor(prefix, num_shards, value) for key, value in entries.items()}
+        tensors = {
+            key.decode(): _stored_tensor(prefix, num_shards, value)
+            for key, value in entries.items()
+        }
         if sum(tensor.size for tensor in tensors.values()) > sum(
             path.stat().st_size for path in {tensor.path for tensor in tensors.values()}
         ):
@@ -244,14 +277,15 @@ def read_tensor(tensor: StoredTensor) -> np.ndarray:
     return data.view(np.dtype(tensor.dtype)).reshape(tensor.shape).astype(np.float32, copy=False)
 
 
-# --- Files and names ---------------------------------------------------------------------------------------------
+# --- Files and names ------------------------------------------------------------------------------
 
 
 def find_prefix(path: str | Path) -> Path | None:
     """Find the prefix of a TensorFlow checkpoint, the common beginning of the paths of its files.
 
     Args:
-        path: The prefix itself, its index, a SavedModel, or a directory of checkpoints, of which the latest is taken.
+        path: The prefix itself, its index, a SavedModel, or a directory of checkpoints, of which
+            the latest is taken.
 
     Returns:
         The prefix; None if there is no checkpoint.
@@ -264,29 +298,42 @@ def find_prefix(path: str | Path) -> Path | None:
             return prefix
     record = path / "checkpoint"
     if record.is_file():
-        # The record may name the directory where training ran, so only the last part of its path is used.
+        # The record may name the directory where training ran, so only the last part of its path is
+        # used.
         with record.open("rb") as file:
             beginning = file.read(4096)  # other programs give this name to files of any size
         latest = re.match(rb'model_checkpoint_path: "(?:[^"\n]*[/\\])?([^"\n]+)"', beginning)
         if latest and (path / f"{latest[1].decode(errors='replace')}.index").is_file():
             return path / latest[1].decode()
-    steps = {index: int((re.findall(r"-(\d+)$", index.stem) or ["-1"])[0]) for index in path.glob("[!.]*.index")}
-    return max(steps, key=lambda index: (steps[index], index.name)).with_suffix("") if steps else None
+    steps = {
+        index: int((re.findall(r"-(\d+)$", index.stem) or ["-1"])[0])
+        for index in path.glob("[!.]*.index")
+    }
+    return (
+        max(steps, key=lambda index: (steps[index], index.name)).with_suffix("") if steps else None
+    )
 
 
 def _find_companion(prefix: Path, names: Iterable[str]) -> Path | None:
-    """The first of these files in the directory of a checkpoint, or in its parent; None if there is none."""
+    """The first of these files in the directory of a checkpoint, or in its parent; None if there is
+    none.
+    """
     paths = (folder / name for name in names for folder in (prefix.parent, prefix.parent.parent))
     return next(filter(Path.is_file, paths), None)
 
 
 def tensorflow_files(prefix: Path) -> list[Path]:
     """The files of a checkpoint, with its options."""
-    return [*sorted(prefix.parent.glob(f"{prefix.name}.*")), *filter(None, [_find_companion(prefix, ["options.json"])])]
+    return [
+        *sorted(prefix.parent.glob(f"{prefix.name}.*")),
+        *filter(None, [_find_companion(prefix, ["options.json"])]),
+    ]
 
 
 def dataset_name(variable: str) -> str | None:
-    """The name of a variable in the HDF5 format (which lacks softmax and mix); None for any other variable."""
+    """The name of a variable in the HDF5 format (which lacks softmax and mix); None for any other
+    variable.
+    """
     if match := PLAIN.fullmatch(variable):
         return match[1]
     if match := MIX.fullmatch(variable):
@@ -300,8 +347,9 @@ def dataset_name(variable: str) -> str | None:
 
 
 def _by_dataset(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """The weights of the model by their names in the HDF5 format, or by their own if they are unknown or there
-    twice."""
+    """The weights of the model by their names in the HDF5 format, or by their own if they are
+    unknown or there twice.
+    """
     named: dict[str, StoredTensor] = {}
     for variable, tensor in tensors.items():
         if not NOT_WEIGHTS.fullmatch(variable):
@@ -310,25 +358,32 @@ def _by_dataset(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     return named
 
 
-# --- Loading -----------------------------------------------------------------------------------------------------
+# --- Loading --------------------------------------------------------------------------------------
 
 
 def config_from_shapes(shapes: Mapping[str, Any]) -> BiLMConfig:
-    """The configuration of a module without options.json: sizes from its weights, the rest as published.
+    """The configuration of a module without options.json: sizes from its weights, the rest as
+    published.
 
     Raises:
         ValueError, LookupError, TypeError: The weights are not those of an ELMo.
     """
 
     def numbered(name: str) -> list[Any]:
-        return list(takewhile(lambda shape: shape is not None, (shapes.get(name.format(i)) for i in count())))
+        return list(
+            takewhile(
+                lambda shape: shape is not None, (shapes.get(name.format(i)) for i in count())
+            )
+        )
 
     cell = "RNN_0/RNN/MultiRNNCell/Cell{}/LSTMCell/"
     kernels, biases = numbered(cell + "W_0"), numbered(cell + "B")
-    # The kernel has input and state in its rows, four gates in its columns. Clips, skips and relu are those of the
-    # published model (options.json), whose weights the module has.
+    # The kernel has input and state in its rows, four gates in its columns. Clips, skips and relu
+    # are those of the published model (options.json), whose weights the module has.
     return BiLMConfig(
-        LSTMConfig(num_layers=len(kernels), cell_dim=biases[0][0] // 4, projection_dim=kernels[0][0] // 2),
+        LSTMConfig(
+            num_layers=len(kernels), cell_dim=biases[0][0] // 4, projection_dim=kernels[0][0] // 2
+        ),
         CharCNNConfig(
             embedding_dim=shapes["char_embed"][1],
             filters=tuple((width, number) for _, width, _, number in numbered("CNN/W_cnn_{}")),
@@ -338,11 +393,13 @@ def config_from_shapes(shapes: Mapping[str, Any]) -> BiLMConfig:
 
 
 def load_tf_checkpoint(prefix: Path, softmax: bool = True) -> Pretrained:
-    """Load a model from PREFIX.index and its data, with options.json and vocabulary next to them or in the parent.
+    """Load a model from PREFIX.index and its data, with options.json and vocabulary next to them or
+    in the parent.
 
     Raises:
         FileNotFoundError: There are no options. (The module of TensorFlow Hub needs none.)
-        CheckpointError: The files are damaged; every variable that is missing, unknown or of another shape is named.
+        CheckpointError: The files are damaged; every variable that is missing, unknown or of
+            another shape is named.
     """
     tensors = _by_dataset(read_index(prefix))
     shapes = {
@@ -351,18 +408,30 @@ def load_tf_checkpoint(prefix: Path, softmax: bool = True) -> Pretrained:
     }
     options = _find_companion(prefix, ["options.json"])
     if options is None and "aggregation/weights" not in shapes:
-        raise FileNotFoundError(f"{prefix} has no options.json in its directory or the parent: put it there")
+        raise FileNotFoundError(
+            f"{prefix} has no options.json in its directory or the parent: put it there"
+        )
     with errors_naming(prefix):
         num_words = (shapes.get("embedding") or (0,))[0]
         config = config_from_shapes(shapes) if options is None else read_options(options, num_words)
     encoder = {entry.dataset: entry.shape for entry in table_of(config)}
     expected, weight = dict(encoder), "softmax/W"
     if output_bias := shapes.get("softmax/b"):
-        weight = "embedding" if "softmax/W" not in shapes and "embedding" in shapes else "softmax/W"  # a shared table
-        expected |= {weight: (output_bias[0], config.sequence_encoder.projection_dim), "softmax/b": output_bias[:1]}
+        weight = (
+            "embedding" if "softmax/W" not in shapes and "embedding" in shapes else "softmax/W"
+        )  # a shared table
+        expected |= {
+            weight: (output_bias[0], config.sequence_encoder.projection_dim),
+            "softmax/b": output_bias[:1],
+        }
     if "aggregation/weights" in shapes:
-        scaling = (1,) if shapes.get("aggregation/scaling") == (1,) else ()  # in modules of DeepPavlov and of Google
-        expected |= {"aggregation/weights": (config.num_representations,), "aggregation/scaling": scaling}
+        scaling = (
+            (1,) if shapes.get("aggregation/scaling") == (1,) else ()
+        )  # in modules of DeepPavlov and of Google
+        expected |= {
+            "aggregation/weights": (config.num_representations,),
+            "aggregation/scaling": scaling,
+        }
     check_shapes(prefix, expected, shapes)
 
     parts = {}
@@ -371,9 +440,15 @@ def load_tf_checkpoint(prefix: Path, softmax: bool = True) -> Pretrained:
         weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
         parts["softmax"] = filled(lambda: FullSoftmax(*expected[weight]), weights)
     if "aggregation/weights" in shapes:  # stored as they are before the softmax
-        mix, scaling = (read_tensor(tensors[f"aggregation/{name}"]) for name in ("weights", "scaling"))
+        mix, scaling = (
+            read_tensor(tensors[f"aggregation/{name}"]) for name in ("weights", "scaling")
+        )
         parts["mix"] = MixWeights(tuple(mix.tolist()), scaling.item())
     state = fill_state_dict(config, {name: read_tensor(tensors[name]) for name in encoder})
-    words = find_vocabulary([prefix.parent, prefix.parent.parent], output_bias[0] if output_bias else config.num_words)
+    words = find_vocabulary(
+        [prefix.parent, prefix.parent.parent], output_bias[0] if output_bias else config.num_words
+    )
     vocab, config = read_vocabulary(words, config)
-    return Pretrained(filled(lambda: BiLM(config), state), vocab=vocab, card=read_card(prefix.parent), **parts)
+    return Pretrained(
+        filled(lambda: BiLM(config), state), vocab=vocab, card=read_card(prefix.parent), **parts
+    )

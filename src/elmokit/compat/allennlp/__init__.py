@@ -1,9 +1,13 @@
-"""AllenNLP's ELMo: the interface of `allennlp.modules.elmo`, `allennlp.commands.elmo` and related modules."""
+"""AllenNLP's ELMo: the interface of `allennlp.modules.elmo`, `allennlp.commands.elmo` and related
+modules.
+"""
 
 from elmokit.compat.allennlp.bilm import ElmoLstm as ElmoLstm
 from elmokit.compat.allennlp.bilm import _ElmoBiLm as _ElmoBiLm
 from elmokit.compat.allennlp.bilm import _ElmoCharacterEncoder as _ElmoCharacterEncoder
-from elmokit.compat.allennlp.bilm import add_sentence_boundary_token_ids as add_sentence_boundary_token_ids
+from elmokit.compat.allennlp.bilm import (
+    add_sentence_boundary_token_ids as add_sentence_boundary_token_ids,
+)
 from elmokit.compat.allennlp.bilm import remove_sentence_boundaries as remove_sentence_boundaries
 from elmokit.compat.allennlp.common import ConfigurationError as ConfigurationError
 from elmokit.compat.allennlp.common import Params as Params

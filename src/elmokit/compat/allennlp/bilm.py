@@ -1,7 +1,8 @@
-"""AllenNLP's biLM: `_ElmoBiLm`, `_ElmoCharacterEncoder` (modules/elmo.py) and `ElmoLstm` (modules/elmo_lstm.py).
+"""AllenNLP's biLM: `_ElmoBiLm`, `_ElmoCharacterEncoder` (modules/elmo.py) and `ElmoLstm`
+(modules/elmo_lstm.py).
 
-The modules hold the weights under AllenNLP's names and in AllenNLP's arrangement; of them `_compute_with` makes
-elmokit's modules, which compute. Gradients flow through it.
+The modules hold the weights under AllenNLP's names and in AllenNLP's arrangement; of them
+`_compute_with` makes elmokit's modules, which compute. Gradients flow through it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from torch import Tensor, nn
 
 from elmokit.checkpoints.formats.allennlp import arranged, bilm_name, rearranged
 from elmokit.compat.allennlp.common import ConfigurationError
-from elmokit.compat.shared import CarriedStates, local_path, open_bilm, warn_of_truncated, without_boundaries
+from elmokit.compat.shared import (
+    CarriedStates,
+    local_path,
+    open_bilm,
+    warn_of_truncated,
+    without_boundaries,
+)
 from elmokit.config import CharCNNConfig, LSTMConfig
 from elmokit.fs.json_files import read_json
 from elmokit.nn.bidirectional import has_hooks
@@ -35,7 +42,7 @@ CACHED_AT_ONCE = 4096
 Module = TypeVar("Module", bound=nn.Module)
 
 
-# --- Weights -----------------------------------------------------------------------------------------------------
+# --- Weights --------------------------------------------------------------------------------------
 
 
 def _fill(module: nn.Module, prefix: str, bilm: BiLM, requires_grad: bool) -> None:
@@ -53,21 +60,28 @@ def _weights(module: nn.Module, prefix: str) -> dict[str, Tensor]:
     return {prefix + name: attrgetter(name)(module) for name in cast(list[str], module._names)}
 
 
-def _compute_with(weights: Mapping[str, Tensor], create: Callable[[], Module], prefix: str = "") -> Module:
-    """A module of elmokit's, which a `BiLM` has under `prefix`, with weights by AllenNLP's names."""
+def _compute_with(
+    weights: Mapping[str, Tensor], create: Callable[[], Module], prefix: str = ""
+) -> Module:
+    """A module of elmokit's, which a `BiLM` has under `prefix`, with weights by AllenNLP's
+    names.
+    """
     with shapes_only():
         module = create()
     for name, tensor in weights.items():
         ours = cast(str, bilm_name(name))
         path, _, leaf = ours.removeprefix(prefix).rpartition(".")
-        # The row of characters that are 0 comes first in AllenNLP, and last here: see `_characters`.
+        # The row of characters that are 0 comes first in AllenNLP, and last here: see
+        # `_characters`.
         weight = tensor.roll(-1, 0) if leaf == "char_embedding" else rearranged(ours, tensor, 0.0)
         module.get_submodule(path)._parameters[leaf] = cast(nn.Parameter, weight)
     return module
 
 
 def _characters(ids: Tensor, config: CharCNNConfig) -> Tensor:
-    """Character ids of words (U, C) as `CharCNN` reads them with a row for the ids that are 0 inside a word."""
+    """Character ids of words (U, C) as `CharCNN` reads them with a row for the ids that are 0
+    inside a word.
+    """
     return in_full_width(ids.masked_fill(ids == 0, config.num_characters + 1), config)
 
 
@@ -75,13 +89,13 @@ def _open(options_file: str | Path | None, weight_file: str | Path | None) -> Bi
     bilm = open_bilm(options_file, weight_file)
     if bilm.config.char_cnn is None or bilm.config.lstm is None:
         raise ConfigurationError(
-            "AllenNLP's ELMo has LSTMs over the UTF-8 bytes of words, unlike this model: use elmokit.Embedder, or for "
-            "word ids compat.bilm_tf"
+            "AllenNLP's ELMo has LSTMs over the UTF-8 bytes of words, unlike this model: use "
+            "elmokit.Embedder, or for word ids compat.bilm_tf"
         )
     return bilm
 
 
-# --- Boundaries (nn/util.py) ---------------------------------------------------------------------------------------
+# --- Boundaries (nn/util.py) ----------------------------------------------------------------------
 
 
 def add_sentence_boundary_token_ids(
@@ -96,7 +110,8 @@ def add_sentence_boundary_token_ids(
         sentence_end_token: The id of </S>, or its vector (D,).
 
     Returns:
-        (B, T+2) or (B, T+2, D), and its mask (B, T+2) bool: an id other than 0, or a vector with any value above 0.
+        (B, T+2) or (B, T+2, D), and its mask (B, T+2) bool: an id other than 0, or a vector with
+        any value above 0.
     """
     bounded = tensor.new_zeros(tensor.shape[0], tensor.shape[1] + 2, *tensor.shape[2:])
     bounded[:, 1:-1] = tensor
@@ -106,11 +121,13 @@ def add_sentence_boundary_token_ids(
 
 
 def remove_sentence_boundaries(tensor: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Remove <S> and </S>: (B, T+2, D) and mask (B, T+2) -> (B, T, D), zero at padding, and mask (B, T) bool."""
+    """Remove <S> and </S>: (B, T+2, D) and mask (B, T+2) -> (B, T, D), zero at padding, and mask
+    (B, T) bool.
+    """
     return without_boundaries(tensor, mask.bool())
 
 
-# --- Modules -----------------------------------------------------------------------------------------------------
+# --- Modules --------------------------------------------------------------------------------------
 
 
 class Highway(nn.Module):
@@ -122,7 +139,9 @@ class Highway(nn.Module):
 
 
 class _ElmoCharacterEncoder(nn.Module):
-    """AllenNLP's character encoder: character ids without boundaries -> token vectors with boundaries."""
+    """AllenNLP's character encoder: character ids without boundaries -> token vectors with
+    boundaries.
+    """
 
     def __init__(
         self,
@@ -141,9 +160,13 @@ class _ElmoCharacterEncoder(nn.Module):
         self.max_characters = config.max_characters
         self.output_dim = bilm.config.sequence_encoder.projection_dim
         with shapes_only():
-            self._char_embedding_weights = nn.Parameter(torch.empty(config.num_characters + 1, config.embedding_dim))
+            self._char_embedding_weights = nn.Parameter(
+                torch.empty(config.num_characters + 1, config.embedding_dim)
+            )
             for number, (width, filters) in enumerate(config.filters):
-                self.add_module(f"char_conv_{number}", nn.Conv1d(config.embedding_dim, filters, width))
+                self.add_module(
+                    f"char_conv_{number}", nn.Conv1d(config.embedding_dim, filters, width)
+                )
             self._highways = Highway(config.num_filters, config.num_highway)
             if config.num_filters != self.output_dim:
                 self._projection = nn.Linear(config.num_filters, self.output_dim)
@@ -155,22 +178,33 @@ class _ElmoCharacterEncoder(nn.Module):
         return self.output_dim
 
     def check_ids(self, ids: Tensor) -> None:
-        """ConfigurationError unless these are ids of words with at most as many characters as the model reads."""
+        """ConfigurationError unless these are ids of words with at most as many characters as the
+        model reads.
+        """
         if ids.dim() != 3 or ids.shape[-1] > self.max_characters:
             raise ConfigurationError(
-                f"ELMo needs character ids (B, T, {self.max_characters}), not {tuple(ids.shape)}: pass "
-                f"elmokit.batch_to_ids(sentences, {self.max_characters})"
+                f"ELMo needs character ids (B, T, {self.max_characters}), not {tuple(ids.shape)}: "
+                f"pass elmokit.batch_to_ids(sentences, {self.max_characters})"
             )
 
     def forward(self, inputs: Tensor) -> dict[str, Tensor]:
-        """inputs (B, T, 50) -> {"token_embedding": (B, T+2, D), zero at padding, "mask": (B, T+2) bool}."""
+        """inputs (B, T, 50) -> {"token_embedding": (B, T+2, D), zero at padding, "mask": (B, T+2)
+        bool}.
+        """
         self.check_ids(inputs)
         weights = _weights(self, "_token_embedder.")
-        encoder = _compute_with(weights, lambda: CharCNN(self._config, self.output_dim), "token_encoder.")
+        encoder = _compute_with(
+            weights, lambda: CharCNN(self._config, self.output_dim), "token_encoder."
+        )
         ids = add_boundaries(inputs, cast(TokenEncoder, encoder))
         mask = encoder.is_word(ids)
         words = encoder(_characters(ids[mask], self._config))
-        return {"token_embedding": words.new_zeros(*mask.shape, words.shape[1]).index_put((mask,), words), "mask": mask}
+        return {
+            "token_embedding": words.new_zeros(*mask.shape, words.shape[1]).index_put(
+                (mask,), words
+            ),
+            "mask": mask,
+        }
 
 
 class LstmCellWithProjection(nn.Module):
@@ -202,7 +236,9 @@ class ElmoLstm(CarriedStates):
         return _compute_with(weights, lambda: BidirectionalLSTM(self._config), "sequence_encoder.")
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        """Token vectors (B, T, D), mask (B, T) -> the layers without the token layer (L, B, T, 2D)."""
+        """Token vectors (B, T, D), mask (B, T) -> the layers without the token layer (L, B, T,
+        2D).
+        """
         words = inputs[mask.bool()]
         return self.run(self.encoder(), words, torch.arange(len(words)), mask.bool())[1:]
 
@@ -218,10 +254,14 @@ class ElmoLstm(CarriedStates):
         Returns:
             The layers, the token vectors first, (L+1, B, T, 2D), zero where the mask is False.
         """
-        text = pack_sentences(mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False)
+        text = pack_sentences(
+            mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False
+        )
         streams = text.to_streams(tokens.cpu().expand(2, -1)).to(words.device)
         words = words.to(torch.promote_types(words.dtype, torch.float32))
-        initial = self.initial(len(mask), words.device) or BiLMState.zeros(self._config, len(mask), words)
+        initial = self.initial(len(mask), words.device) or BiLMState.zeros(
+            self._config, len(mask), words
+        )
         outputs, state = encoder(words, streams, text.packing, initial, None, 0.0)
         self.update(state)
         layers = outputs.new_zeros(len(outputs), *mask.shape, 2 * outputs.shape[-1])
@@ -230,7 +270,8 @@ class ElmoLstm(CarriedStates):
 
     @property
     def _states(self) -> tuple[Tensor, Tensor] | None:
-        """The state in AllenNLP's format, (L, B, 2D) and (L, B, 2H), forward and backward side by side; None for zeros.
+        """The state in AllenNLP's format, (L, B, 2D) and (L, B, 2H), forward and backward side by
+        side; None for zeros.
 
         It can be set, and its tensors can be changed in place: the state is a view of them.
         """
@@ -249,16 +290,19 @@ class ElmoLstm(CarriedStates):
 
 
 def _is_unchanged(module: Any, kind: type[nn.Module]) -> bool:
-    """Whether a module is what it was at first; otherwise it is called, so that hooks and other modules have effect."""
+    """Whether a module is what it was at first; otherwise it is called, so that hooks and other
+    modules have effect.
+    """
     return type(module) is kind and not has_hooks([module])
 
 
 class _ElmoBiLm(nn.Module):
-    """AllenNLP's biLM: character ids without boundaries -> all layers with boundaries. State is carried between calls.
+    """AllenNLP's biLM: character ids without boundaries -> all layers with boundaries. State is
+    carried between calls.
 
-    As in AllenNLP, `_elmo_lstm.stateful = False`, `_elmo_lstm.reset_states()` and `_elmo_lstm._states` control the
-    state, `_token_embedder` is the token layer, `_word_embedding` the vectors of `vocab_to_cache`, and `num_layers` is
-    L + 1.
+    As in AllenNLP, `_elmo_lstm.stateful = False`, `_elmo_lstm.reset_states()` and
+    `_elmo_lstm._states` control the state, `_token_embedder` is the token layer, `_word_embedding`
+    the vectors of `vocab_to_cache`, and `num_layers` is L + 1.
     """
 
     def __init__(
@@ -270,10 +314,14 @@ class _ElmoBiLm(nn.Module):
     ) -> None:
         super().__init__()
         bilm = _open(options_file, weight_file)
-        lstm = replace(cast(LSTMConfig, bilm.config.lstm), forget_bias=0.0)  # AllenNLP's weights contain it
+        lstm = replace(
+            cast(LSTMConfig, bilm.config.lstm), forget_bias=0.0
+        )  # AllenNLP's weights contain it
         self._config = replace(bilm.config, lstm=lstm)
         self._requires_grad, self.num_layers = requires_grad, bilm.config.num_representations
-        self._token_embedder = _ElmoCharacterEncoder(options_file, weight_file, requires_grad, bilm=bilm)
+        self._token_embedder = _ElmoCharacterEncoder(
+            options_file, weight_file, requires_grad, bilm=bilm
+        )
         with shapes_only():
             self._elmo_lstm = ElmoLstm(lstm)
         _fill(self._elmo_lstm, "_elmo_lstm.", bilm, requires_grad)
@@ -285,38 +333,49 @@ class _ElmoBiLm(nn.Module):
             self.create_cached_cnn_embeddings(vocab_to_cache)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        # Not weights: some versions saved these, too; or vectors of a cached vocabulary, which this module has not.
-        derived = [f"_token_embedder._{mark}_of_sentence_characters" for mark in ("beginning", "end")]
-        for name in derived if self._word_embedding is not None else [*derived, "_word_embedding.weight"]:
+        # Not weights: some versions saved these, too; or vectors of a cached vocabulary, which this
+        # module has not.
+        derived = [
+            f"_token_embedder._{mark}_of_sentence_characters" for mark in ("beginning", "end")
+        ]
+        for name in (
+            derived if self._word_embedding is not None else [*derived, "_word_embedding.weight"]
+        ):
             state_dict.pop(prefix + name, None)
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     @torch.no_grad()
     def create_cached_cnn_embeddings(self, tokens: Sequence[str]) -> None:
-        """Let `word_inputs` of `forward` be indices into `tokens`, of which the first stands for padding.
+        """Let `word_inputs` of `forward` be indices into `tokens`, of which the first stands for
+        padding.
 
         As in AllenNLP, their vectors are computed now, and are weights of their own from then on.
         """
         width = self._token_embedder.max_characters
         warn_of_truncated(tokens, width, "AllenNLP")
-        ids = torch.from_numpy(encode_words([BOS, EOS, *tokens], width)).to(next(self.parameters()).device)
+        ids = torch.from_numpy(encode_words([BOS, EOS, *tokens], width)).to(
+            next(self.parameters()).device
+        )
         vectors = []
         for part in ids.split(CACHED_AT_ONCE):
             words, positions, _ = self._words(self._bilm(), part.unsqueeze(0), None)
             vectors.append(words[positions[1:-1]])  # without the boundaries
         vectors = torch.cat(vectors)
         self._bos_embedding, self._eos_embedding = vectors[:1], vectors[1:2]
-        self._word_embedding = nn.Embedding.from_pretrained(vectors[2:], not self._requires_grad, padding_idx=0)
+        self._word_embedding = nn.Embedding.from_pretrained(
+            vectors[2:], not self._requires_grad, padding_idx=0
+        )
 
     def get_output_dim(self) -> int:
         """2D."""
         return self._config.output_dim
 
     def forward(self, inputs: Tensor, word_inputs: Tensor | None = None) -> dict[str, Any]:
-        """inputs (B, T, 50), word_inputs (B, T) -> {"activations": L+1 times (B, T+2, 2D), "mask": (B, T+2) bool}.
+        """inputs (B, T, 50), word_inputs (B, T) -> {"activations": L+1 times (B, T+2, 2D), "mask":
+        (B, T+2) bool}.
 
-        With a cached vocabulary, `inputs` are read only if a word is not in it; otherwise they may be any tensor, such
-        as the word ids again.
+        With a cached vocabulary, `inputs` are read only if a word is not in it; otherwise they may
+        be any tensor, such as the word ids again.
         """
         return uncompiled(self._forward)(inputs, word_inputs)
 
@@ -325,7 +384,10 @@ class _ElmoBiLm(nn.Module):
         if not _is_unchanged(lstm, ElmoLstm):
             words, tokens, mask = self._words(None, inputs, word_inputs)
             vectors = words.new_zeros(*mask.shape, words.shape[1]).index_put((mask,), words[tokens])
-            return {"activations": [torch.cat([vectors, vectors], dim=-1), *lstm(vectors, mask)], "mask": mask}
+            return {
+                "activations": [torch.cat([vectors, vectors], dim=-1), *lstm(vectors, mask)],
+                "mask": mask,
+            }
         bilm = self._bilm()
         words, tokens, mask = self._words(bilm, inputs, word_inputs)
         learns_words_only = isinstance(bilm, PrepackedBiLM) and records_gradients(
@@ -335,24 +397,48 @@ class _ElmoBiLm(nn.Module):
         return {"activations": list(lstm.run(encoder, words, tokens, mask)), "mask": mask}
 
     def _bilm(self) -> BiLM:
-        """The biLM with the weights as they are now; without the token layer if that is not the original one."""
+        """The biLM with the weights as they are now; without the token layer if that is not the
+        original one.
+        """
         weights, config = _weights(self._elmo_lstm, "_elmo_lstm."), self._config
         if _is_unchanged(getattr(self, "_token_embedder", None), _ElmoCharacterEncoder):
             weights |= _weights(self._token_embedder, "_token_embedder.")
         else:
             config = replace(config, char_cnn=None, num_words=2)
-        return self._prepacked.bilm([*weights.values()], lambda: _compute_with(weights, lambda: BiLM(config)))
+        return self._prepacked.bilm(
+            [*weights.values()], lambda: _compute_with(weights, lambda: BiLM(config))
+        )
 
-    def _words(self, bilm: BiLM | None, inputs: Tensor, word_inputs: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Vectors of distinct words (U, D), the one at each True of the mask (N,), and the mask (B, T+2)."""
+    def _words(
+        self, bilm: BiLM | None, inputs: Tensor, word_inputs: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Vectors of distinct words (U, D), the one at each True of the mask (N,), and the mask (B,
+        T+2).
+        """
         embedding = self._word_embedding
-        if word_inputs is not None and embedding is not None and bool((word_inputs < embedding.num_embeddings).all()):
+        if (
+            word_inputs is not None
+            and embedding is not None
+            and bool((word_inputs < embedding.num_embeddings).all())
+        ):
             begin = embedding.num_embeddings
-            ids, mask = add_sentence_boundary_token_ids(word_inputs, word_inputs > 0, begin, begin + 1)
+            ids, mask = add_sentence_boundary_token_ids(
+                word_inputs, word_inputs > 0, begin, begin + 1
+            )
             distinct, tokens = torch.unique(ids[mask], return_inverse=True)  # the marks come last
-            return torch.cat([embedding(distinct[:-2]), self._bos_embedding, self._eos_embedding]), tokens, mask
-        if word_inputs is not None and embedding is not None and word_inputs.shape != inputs.shape[:2]:
-            raise ConfigurationError("a word is not in the cached vocabulary: pass batch_to_ids(sentences) as inputs")
+            return (
+                torch.cat([embedding(distinct[:-2]), self._bos_embedding, self._eos_embedding]),
+                tokens,
+                mask,
+            )
+        if (
+            word_inputs is not None
+            and embedding is not None
+            and word_inputs.shape != inputs.shape[:2]
+        ):
+            raise ConfigurationError(
+                "a word is not in the cached vocabulary: pass batch_to_ids(sentences) as inputs"
+            )
         embedder = cast(Any, self._token_embedder)
         if bilm is None or bilm.config.char_cnn is None:
             embedded = embedder(inputs)

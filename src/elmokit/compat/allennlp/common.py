@@ -1,4 +1,6 @@
-"""AllenNLP's `common` package, as far as programs with ELMo use it: settings, errors, and two functions."""
+"""AllenNLP's `common` package, as far as programs with ELMo use it: settings, errors, and two
+functions.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ REQUIRED: Any = object()  # stands for "no default", since None may be a default
 if TYPE_CHECKING or not ("allennlp" in sys.modules and is_installed("allennlp")):
 
     class ConfigurationError(ValueError):
-        """AllenNLP's error for wrong settings or arguments: the real one if the program has imported that."""
+        """AllenNLP's error for wrong settings or arguments: the real one if the program has
+        imported that.
+        """
 
 else:
     ConfigurationError = import_module("allennlp.common.checks").ConfigurationError
@@ -34,7 +38,9 @@ def lazy_groups_of(iterable: Iterable[Any], group_size: int) -> Iterator[list[An
 
 
 def cached_path(url_or_filename: str | Path, *ignored: Any, **also_ignored: Any) -> str:
-    """The path of a file, or of a URL's file in AllenNLP's cache; FileNotFoundError if there is none."""
+    """The path of a file, or of a URL's file in AllenNLP's cache; FileNotFoundError if there is
+    none.
+    """
     path = local_path(url_or_filename)
     if not path.exists():
         raise FileNotFoundError(f"file {path} not found")
@@ -42,10 +48,17 @@ def cached_path(url_or_filename: str | Path, *ignored: Any, **also_ignored: Any)
 
 
 class Params(dict[str, Any]):
-    """AllenNLP's settings of a class, which are removed as they are read. Nested dictionaries become `Params`, too."""
+    """AllenNLP's settings of a class, which are removed as they are read. Nested dictionaries
+    become `Params`, too.
+    """
 
     def __init__(self, params: Mapping[str, Any]) -> None:
-        super().__init__({key: Params(value) if isinstance(value, dict) else value for key, value in params.items()})
+        super().__init__(
+            {
+                key: Params(value) if isinstance(value, dict) else value
+                for key, value in params.items()
+            }
+        )
 
     @classmethod
     def from_file(cls, params_file: str | Path) -> Params:
@@ -53,7 +66,9 @@ class Params(dict[str, Any]):
         return cls(read_json(params_file))
 
     def pop(self, key: str, default: Any = REQUIRED) -> Any:
-        """Remove a setting, and return its value; ConfigurationError if it is missing without a default."""
+        """Remove a setting, and return its value; ConfigurationError if it is missing without a
+        default.
+        """
         if key not in self and default is REQUIRED:
             raise ConfigurationError(f'the setting "{key}" is required')
         return super().pop(key, default)
@@ -72,10 +87,11 @@ class FromParams:
         """Build an object from settings.
 
         Args:
-            params: Arguments of the constructor by name, in a dictionary, or in `Params`, which is emptied; `type` is
-                ignored.
-            vocab: AllenNLP's vocabulary, from which the words of the namespace in the setting `namespace_to_cache` are
-                taken; or None. It may come first, and `params` second, as in AllenNLP 0.9.
+            params: Arguments of the constructor by name, in a dictionary, or in `Params`, which is
+                emptied; `type` is ignored.
+            vocab: AllenNLP's vocabulary, from which the words of the namespace in the setting
+                `namespace_to_cache` are taken; or None. It may come first, and `params` second, as
+                in AllenNLP 0.9.
             others: Ignored: arguments that AllenNLP passes to all classes.
 
         Raises:

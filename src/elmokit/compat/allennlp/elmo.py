@@ -1,4 +1,6 @@
-"""AllenNLP's `batch_to_ids`, `Elmo`, `ScalarMix`, `ElmoTokenEmbedder` (in its `modules`), and its token indexer."""
+"""AllenNLP's `batch_to_ids`, `Elmo`, `ScalarMix`, `ElmoTokenEmbedder` (in its `modules`), and its
+token indexer.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +23,31 @@ from elmokit.compat.shared import (
     warn_of_truncated,
     warn_once,
 )
-from elmokit.config import BEGIN_SENTENCE, BEGIN_WORD, CHARACTER_SHIFT, END_SENTENCE, END_WORD, PAD_CHARACTER
+from elmokit.config import (
+    BEGIN_SENTENCE,
+    BEGIN_WORD,
+    CHARACTER_SHIFT,
+    END_SENTENCE,
+    END_WORD,
+    PAD_CHARACTER,
+)
 from elmokit.nn.scalar_mix import mix_layers
 from elmokit.text.characters import BOS, EOS, MAX_CHARACTERS, encode_words
 
-# --- Indexing (data/token_indexers/elmo_indexer.py) ------------------------------------------------------------------
+# --- Indexing (data/token_indexers/elmo_indexer.py) -----------------------------------------------
 
 KEY = "elmo_tokens"
 NO_WORDS: Mapping[str, int] = {}
 
 
 def _marked(character: int) -> list[int]:
-    """The characters of a word with a single character, without the 1 that AllenNLP adds to keep 0 for padding."""
+    """The characters of a word with a single character, without the 1 that AllenNLP adds to keep 0
+    for padding.
+    """
     word = [BEGIN_WORD, character + CHARACTER_SHIFT, END_WORD]
-    return [number - CHARACTER_SHIFT for number in word + [PAD_CHARACTER] * (MAX_CHARACTERS - len(word))]
+    return [
+        number - CHARACTER_SHIFT for number in word + [PAD_CHARACTER] * (MAX_CHARACTERS - len(word))
+    ]
 
 
 class ELMoCharacterMapper:
@@ -51,12 +64,18 @@ class ELMoCharacterMapper:
     bos_token, eos_token = BOS, EOS
 
     def __init__(self, tokens_to_add: Mapping[str, int] | None = None) -> None:
-        """`tokens_to_add` maps words that are represented by a single character of their own to its number."""
+        """`tokens_to_add` maps words that are represented by a single character of their own to its
+        number.
+        """
         self.tokens_to_add = dict(tokens_to_add or {})
-        self.convert_word_to_char_ids = partial(self.convert_word_to_char_ids, tokens_to_add=self.tokens_to_add)
+        self.convert_word_to_char_ids = partial(
+            self.convert_word_to_char_ids, tokens_to_add=self.tokens_to_add
+        )
 
     @staticmethod  # AllenNLP 0.9 has it in the class
-    def convert_word_to_char_ids(word: str, *, tokens_to_add: Mapping[str, int] = NO_WORDS) -> list[int]:
+    def convert_word_to_char_ids(
+        word: str, *, tokens_to_add: Mapping[str, int] = NO_WORDS
+    ) -> list[int]:
         """The `max_word_length` character ids of a word."""
         if word in tokens_to_add:
             return [number + CHARACTER_SHIFT for number in _marked(tokens_to_add[word])]
@@ -68,7 +87,8 @@ class ELMoCharacterMapper:
 
 
 class ELMoTokenCharactersIndexer(FromParams):
-    """Tokens -> character ids, with the methods of AllenNLP 2 and of 0.9, where `index_name` names the result.
+    """Tokens -> character ids, with the methods of AllenNLP 2 and of 0.9, where `index_name` names
+    the result.
 
     Tokens are AllenNLP's, other objects with an attribute `text`, or strings.
     """
@@ -98,12 +118,17 @@ class ELMoTokenCharactersIndexer(FromParams):
 
     def get_padding_lengths(self, indexed_tokens: Mapping[str, Sequence[Any]]) -> dict[str, int]:
         """The number of tokens under each name, at least `token_min_padding_length`."""
-        return {name: max(len(ids), self._token_min_padding_length) for name, ids in indexed_tokens.items()}
+        return {
+            name: max(len(ids), self._token_min_padding_length)
+            for name, ids in indexed_tokens.items()
+        }
 
     def as_padded_tensor_dict(
         self, tokens: Mapping[str, Sequence[Sequence[int]]], padding_lengths: Mapping[str, int]
     ) -> dict[str, Tensor]:
-        """Indices -> tensors (T, 50) int64, where T is given by `padding_lengths`; zeros for padding."""
+        """Indices -> tensors (T, 50) int64, where T is given by `padding_lengths`; zeros for
+        padding.
+        """
         return {name: _padded(ids, padding_lengths[name]) for name, ids in tokens.items()}
 
     def as_padded_tensor(
@@ -112,27 +137,35 @@ class ELMoTokenCharactersIndexer(FromParams):
         desired_num_tokens: Mapping[str, int],
         padding_lengths: Mapping[str, int],
     ) -> dict[str, Tensor]:
-        """`as_padded_tensor_dict` under its name in AllenNLP 0.9, with the lengths in `desired_num_tokens`."""
+        """`as_padded_tensor_dict` under its name in AllenNLP 0.9, with the lengths in
+        `desired_num_tokens`.
+        """
         return self.as_padded_tensor_dict(tokens, desired_num_tokens)
 
 
 def _padded(ids: Sequence[Sequence[int]], length: int) -> Tensor:
     padded = torch.zeros(length, MAX_CHARACTERS, dtype=torch.int64)
-    for row, word in zip(padded, ids, strict=False):  # as in AllenNLP, tokens beyond the length are dropped
+    for row, word in zip(
+        padded, ids, strict=False
+    ):  # as in AllenNLP, tokens beyond the length are dropped
         row[:] = torch.tensor(word)
     return padded
 
 
-# --- Modules ---------------------------------------------------------------------------------------------------------
+# --- Modules --------------------------------------------------------------------------------------
 
 
 def batch_to_ids(batch: Sequence[Sequence[str]]) -> Tensor:
-    """Tokenized sentences -> character ids (B, T, 50) int64, without boundaries, zeros for padding."""
+    """Tokenized sentences -> character ids (B, T, 50) int64, without boundaries, zeros for
+    padding.
+    """
     return torch.from_numpy(encode_with_notices(batch, MAX_CHARACTERS, "AllenNLP"))
 
 
 class ScalarMix(nn.Module, FromParams):
-    """A learned weighted sum of tensors: `gamma` (1,) times the softmax of `scalar_parameters`, each (1,)."""
+    """A learned weighted sum of tensors: `gamma` (1,) times the softmax of `scalar_parameters`,
+    each (1,).
+    """
 
     def __init__(
         self,
@@ -142,31 +175,44 @@ class ScalarMix(nn.Module, FromParams):
         trainable: bool = True,
     ) -> None:
         super().__init__()
-        initial = [0.0] * mixture_size if initial_scalar_parameters is None else initial_scalar_parameters
+        initial = (
+            [0.0] * mixture_size if initial_scalar_parameters is None else initial_scalar_parameters
+        )
         if len(initial) != mixture_size:
-            raise ConfigurationError(f"{len(initial)} initial_scalar_parameters for {mixture_size} tensors")
+            raise ConfigurationError(
+                f"{len(initial)} initial_scalar_parameters for {mixture_size} tensors"
+            )
         self.mixture_size, self.do_layer_norm = mixture_size, do_layer_norm
         self.scalar_parameters = nn.ParameterList(
-            nn.Parameter(torch.tensor([float(number)]), requires_grad=trainable) for number in initial
+            nn.Parameter(torch.tensor([float(number)]), requires_grad=trainable)
+            for number in initial
         )
         self.gamma = nn.Parameter(torch.ones(1), requires_grad=trainable)
 
     def forward(self, tensors: Sequence[Tensor] | Tensor, mask: Tensor | None = None) -> Tensor:
-        """Mix tensors of one shape, given in a list or stacked; layer norm needs the `mask` of words, (B, T)."""
+        """Mix tensors of one shape, given in a list or stacked; layer norm needs the `mask` of
+        words, (B, T).
+        """
         if len(tensors) != self.mixture_size:
-            raise ConfigurationError(f"{len(tensors)} tensors were passed to a module that mixes {self.mixture_size}")
+            raise ConfigurationError(
+                f"{len(tensors)} tensors were passed to a module that mixes {self.mixture_size}"
+            )
         layers = tensors if isinstance(tensors, Tensor) else torch.stack(list(tensors))
-        weights = torch.softmax(torch.cat(list(cast(nn.ParameterList, self.scalar_parameters))), dim=0)
+        weights = torch.softmax(
+            torch.cat(list(cast(nn.ParameterList, self.scalar_parameters))), dim=0
+        )
         # Like AllenNLP's, the mix of tensors in float64 is in float64, whatever the weights are in.
         dtype = torch.promote_types(weights.dtype, layers.dtype)
         return mix_layers(layers, (self.gamma * weights).to(dtype), mask, self.do_layer_norm)
 
 
 class Elmo(nn.Module, FromParams):
-    """AllenNLP's `Elmo`, with all its arguments: mixes of the biLM's layers. State is carried between calls.
+    """AllenNLP's `Elmo`, with all its arguments: mixes of the biLM's layers. State is carried
+    between calls.
 
-    The mixes are `scalar_mix_0`, `scalar_mix_1`, ...; with `scalar_mix_parameters` (before the softmax) they are fixed.
-    `module` may be any biLM with `num_layers` and the outputs of `_ElmoBiLm`; then the files must be None.
+    The mixes are `scalar_mix_0`, `scalar_mix_1`, ...; with `scalar_mix_parameters` (before the
+    softmax) they are fixed. `module` may be any biLM with `num_layers` and the outputs of
+    `_ElmoBiLm`; then the files must be None.
     """
 
     def __init__(
@@ -184,7 +230,9 @@ class Elmo(nn.Module, FromParams):
     ) -> None:
         super().__init__()
         if module is not None and (options_file, weight_file) != (None, None):
-            raise ConfigurationError("module excludes options_file and weight_file: set them to None")
+            raise ConfigurationError(
+                "module excludes options_file and weight_file: set them to None"
+            )
         module = module or _ElmoBiLm(options_file, weight_file, requires_grad, vocab_to_cache)
         self._elmo_lstm = module
         self._has_cached_vocab = vocab_to_cache is not None
@@ -192,7 +240,8 @@ class Elmo(nn.Module, FromParams):
         self._dropout = nn.Dropout(dropout)
         settings = do_layer_norm, scalar_mix_parameters, scalar_mix_parameters is None
         self._scalar_mixes = [
-            ScalarMix(cast(int, module.num_layers), *settings) for _ in range(num_output_representations)
+            ScalarMix(cast(int, module.num_layers), *settings)
+            for _ in range(num_output_representations)
         ]
         for k, mix in enumerate(self._scalar_mixes):
             self.add_module(f"scalar_mix_{k}", mix)
@@ -202,12 +251,16 @@ class Elmo(nn.Module, FromParams):
         return cast(_ElmoBiLm, self._elmo_lstm).get_output_dim()
 
     def forward(self, inputs: Tensor, word_inputs: Tensor | None = None) -> dict[str, Any]:
-        """inputs (B, ..., T, 50), word_inputs (B, ..., T) -> {"elmo_representations": [(B, ..., T, 2D)], "mask": bool}.
+        """inputs (B, ..., T, 50), word_inputs (B, ..., T) -> {"elmo_representations": [(B, ..., T,
+        2D)], "mask": bool}.
 
-        `word_inputs` are indices into `vocab_to_cache`, 0 for padding; if given, they replace `inputs`.
+        `word_inputs` are indices into `vocab_to_cache`, 0 for padding; if given, they replace
+        `inputs`.
         """
         if word_inputs is not None and not self._has_cached_vocab:
-            warn_once("word_inputs is ignored without vocab_to_cache: the character ids are read instead")
+            warn_once(
+                "word_inputs is ignored without vocab_to_cache: the character ids are read instead"
+            )
             word_inputs = None
         words = None if word_inputs is None else word_inputs.flatten(0, -2)
         out = self._elmo_lstm(inputs.flatten(0, -3) if inputs.dim() > 3 else inputs, words)
@@ -217,16 +270,23 @@ class Elmo(nn.Module, FromParams):
         if self._keep_sentence_boundaries:
             mixed = [representation * mask.unsqueeze(-1) for representation in mixed]
         else:
-            mixed, mask = [remove_sentence_boundaries(representation, mask)[0] for representation in mixed], mask[:, 2:]
+            mixed, mask = (
+                [remove_sentence_boundaries(representation, mask)[0] for representation in mixed],
+                mask[:, 2:],
+            )
         rows = inputs.shape[:-2] if word_inputs is None else word_inputs.shape[:-1]
         return {
-            "elmo_representations": [self._dropout(representation).unflatten(0, rows) for representation in mixed],
+            "elmo_representations": [
+                self._dropout(representation).unflatten(0, rows) for representation in mixed
+            ],
             "mask": mask.unflatten(0, rows),
         }
 
 
 class ElmoTokenEmbedder(nn.Module, FromParams):
-    """AllenNLP's `ElmoTokenEmbedder`: one representation, projected to `projection_dim` if given."""
+    """AllenNLP's `ElmoTokenEmbedder`: one representation, projected to `projection_dim` if
+    given.
+    """
 
     def __init__(
         self,
@@ -241,7 +301,16 @@ class ElmoTokenEmbedder(nn.Module, FromParams):
     ) -> None:
         super().__init__()
         mix = False, scalar_mix_parameters
-        self._elmo = Elmo(options_file, weight_file, 1, requires_grad, do_layer_norm, dropout, vocab_to_cache, *mix)
+        self._elmo = Elmo(
+            options_file,
+            weight_file,
+            1,
+            requires_grad,
+            do_layer_norm,
+            dropout,
+            vocab_to_cache,
+            *mix,
+        )
         dim = self._elmo.get_output_dim()
         self._projection = nn.Linear(dim, projection_dim) if projection_dim else None
         self.output_dim = projection_dim or dim
@@ -251,7 +320,11 @@ class ElmoTokenEmbedder(nn.Module, FromParams):
         return self.output_dim
 
     def forward(
-        self, elmo_tokens: Tensor | None = None, word_inputs: Tensor | None = None, *, inputs: Tensor | None = None
+        self,
+        elmo_tokens: Tensor | None = None,
+        word_inputs: Tensor | None = None,
+        *,
+        inputs: Tensor | None = None,
     ) -> Tensor:
         """elmo_tokens (B, ..., T, 50), word_inputs (B, ..., T) -> (B, ..., T, output dim).
 

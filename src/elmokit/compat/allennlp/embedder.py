@@ -1,4 +1,6 @@
-"""AllenNLP's `ElmoEmbedder` and the command `allennlp elmo` (commands/elmo.py of versions up to 0.9)."""
+"""AllenNLP's `ElmoEmbedder` and the command `allennlp elmo` (commands/elmo.py of versions up to
+0.9).
+"""
 
 from __future__ import annotations
 
@@ -56,10 +58,14 @@ class ElmoEmbedder:
 
     @torch.no_grad()
     def batch_to_embeddings(self, batch: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """Tokenized sentences -> activations (B, L+1, T, 2D) without boundaries, and their mask (B, T)."""
+        """Tokenized sentences -> activations (B, L+1, T, 2D) without boundaries, and their mask (B,
+        T).
+        """
         ids = encode_with_notices(batch, self.elmo_bilm._token_embedder.max_characters, "AllenNLP")
         out = self.elmo_bilm(torch.from_numpy(ids).to(self._device))
-        layers, mask = without_boundaries(torch.stack(out["activations"], dim=1), out["mask"].unsqueeze(1))
+        layers, mask = without_boundaries(
+            torch.stack(out["activations"], dim=1), out["mask"].unsqueeze(1)
+        )
         return layers, mask.squeeze(1)
 
     def embed_sentence(self, sentence: Sequence[str]) -> np.ndarray:
@@ -70,7 +76,11 @@ class ElmoEmbedder:
         """Tokenized sentences -> the layers of each, (L+1, T, 2D) float32."""
         batch = word_lists(batch)
         if not any(batch):  # as in AllenNLP, the state is not updated
-            return [np.zeros((self.elmo_bilm.num_layers, 0, self.elmo_bilm.get_output_dim()), np.float32)] * len(batch)
+            return [
+                np.zeros(
+                    (self.elmo_bilm.num_layers, 0, self.elmo_bilm.get_output_dim()), np.float32
+                )
+            ] * len(batch)
         layers, mask = self.batch_to_embeddings(batch)
         lengths = mask.sum(dim=1).tolist()
         return [row[:, :length].cpu().numpy() for row, length in zip(layers, lengths, strict=True)]
@@ -78,7 +88,9 @@ class ElmoEmbedder:
     def embed_sentences(
         self, sentences: Iterable[Sequence[str]], batch_size: int = DEFAULT_BATCH_SIZE
     ) -> Iterator[np.ndarray]:
-        """Yield the layers of each sentence, (L+1, T, 2D) float32; sentence i is in row i mod `batch_size`."""
+        """Yield the layers of each sentence, (L+1, T, 2D) float32; sentence i is in row i mod
+        `batch_size`.
+        """
         return chain.from_iterable(map(self.embed_batch, lazy_groups_of(sentences, batch_size)))
 
     def embed_file(
@@ -90,18 +102,21 @@ class ElmoEmbedder:
         forget_sentences: bool = False,
         use_sentence_keys: bool = False,
     ) -> None:
-        """Embed lines of tokenized text, and write one float32 dataset per line to an HDF5 file, atomically.
+        """Embed lines of tokenized text, and write one float32 dataset per line to an HDF5 file,
+        atomically.
 
         Args:
             input_file: Lines of tokens separated by white space.
             output_file_path: HDF5 file.
             output_format: "all" (L+1, T, 2D), "top" (T, 2D) or "average" (T, 2D).
-            batch_size: Sentences per batch: sentence i starts from the final state of sentence i - `batch_size`.
+            batch_size: Sentences per batch: sentence i starts from the final state of sentence i -
+                `batch_size`.
             forget_sentences: Omit the mapping from sentences to line numbers.
             use_sentence_keys: Name the datasets after the sentences instead of the line numbers.
 
         Raises:
-            ConfigurationError: A line is blank, or with `use_sentence_keys` a sentence is repeated or cannot be a key.
+            ConfigurationError: A line is blank, or with `use_sentence_keys` a sentence is repeated
+                or cannot be a key.
             KeyError: `output_format` is something else.
         """
         choose, seen = OUTPUT_FORMATS[output_format], []
@@ -109,41 +124,56 @@ class ElmoEmbedder:
         def tokenized() -> Iterator[list[str]]:
             for line in input_file:
                 if not line.strip():
-                    raise ConfigurationError(f"line {len(seen)} (from 0) is blank: remove it, or use `elmokit embed`")
+                    raise ConfigurationError(
+                        f"line {len(seen)} (from 0) is blank: remove it, or use `elmokit embed`"
+                    )
                 seen.append(line.strip())
                 yield line.split()
 
         with atomic_path(output_file_path) as partial, h5py.File(partial, "w") as file:
-            for line, layers in enumerate(ProgressBar(self.embed_sentences(tokenized(), batch_size))):
+            for line, layers in enumerate(
+                ProgressBar(self.embed_sentences(tokenized(), batch_size))
+            ):
                 key = seen[line] if use_sentence_keys else str(line)
                 if "/" in key:
                     warn_once("HDF5 turns keys with a slash into groups: use line numbers as keys")
                 try:
                     file.create_dataset(key, data=choose(layers), dtype="float32")
-                except (TypeError, ValueError) as error:  # a repeated sentence, ".", or "a/b" after "a"
+                except (
+                    TypeError,
+                    ValueError,
+                ) as error:  # a repeated sentence, ".", or "a/b" after "a"
                     raise ConfigurationError(
                         f"line {line} cannot be a key of HDF5: use line numbers as keys"
                     ) from error
             if not (forget_sentences or use_sentence_keys):
                 line_of = {sentence: str(line) for line, sentence in enumerate(seen)}
                 if len(line_of) < len(seen):
-                    warn_once("sentences are repeated: as in AllenNLP, sentence_to_index has the last line of each")
-                dataset = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype("utf-8"))
+                    warn_once(
+                        "sentences are repeated: as in AllenNLP, sentence_to_index has the last "
+                        "line of each"
+                    )
+                dataset = file.create_dataset(
+                    "sentence_to_index", (1,), dtype=h5py.string_dtype("utf-8")
+                )
                 dataset[0] = json.dumps(line_of)
 
 
-# --- The command line (commands/__init__.py) -------------------------------------------------------------------------
+# --- The command line (commands/__init__.py) ------------------------------------------------------
 
 
 def main(prog: str | None = None, **ignored: Any) -> None:
     """`allennlp.commands.main`: run the command in `sys.argv`."""
     parser = argparse.ArgumentParser(
-        prog or "allennlp", description="AllenNLP's command line, with only the command `allennlp elmo`"
+        prog or "allennlp",
+        description="AllenNLP's command line, with only the command `allennlp elmo`",
     )
     elmo = parser.add_subparsers(metavar="COMMAND", required=True).add_parser(
         "elmo", help="write layers of text to HDF5"
     )
-    elmo.add_argument("input_file", help="tokenized text (plain, .gz or .zst), a sentence a line, no blank lines")
+    elmo.add_argument(
+        "input_file", help="tokenized text (plain, .gz or .zst), a sentence a line, no blank lines"
+    )
     elmo.add_argument("output_file", help="HDF5 file for the vectors, a dataset for each line")
     layers = elmo.add_mutually_exclusive_group(required=True)
     for name in OUTPUT_FORMATS:
@@ -151,16 +181,24 @@ def main(prog: str | None = None, **ignored: Any) -> None:
     elmo.add_argument("--options-file", default=DEFAULT_OPTIONS_FILE)
     elmo.add_argument("--weight-file", default=DEFAULT_WEIGHT_FILE)
     elmo.add_argument("--batch-size", type=int, default=DEFAULT_BATCH_SIZE)
-    elmo.add_argument("--cuda-device", type=int, default=-1, help="index of the GPU; -1 for the CPU")
-    elmo.add_argument("--forget-sentences", action="store_true", help="omit the mapping from sentences to lines")
-    elmo.add_argument("--use-sentence-keys", action="store_true", help="name the datasets after the sentences")
+    elmo.add_argument(
+        "--cuda-device", type=int, default=-1, help="index of the GPU; -1 for the CPU"
+    )
+    elmo.add_argument(
+        "--forget-sentences", action="store_true", help="omit the mapping from sentences to lines"
+    )
+    elmo.add_argument(
+        "--use-sentence-keys", action="store_true", help="name the datasets after the sentences"
+    )
     elmo.add_argument("--file-friendly-logging", action="store_true", help="ignored")
     for name in ("--vocab-path", "--include-package"):
         elmo.add_argument(name, action="append", help="ignored")
     given = parser.parse_args()
     check_output(given.output_file, [given.input_file], overwrite=True)
     if Path(given.output_file).is_file() and not h5py.is_hdf5(given.output_file):
-        raise FileExistsError(f"{given.output_file} exists and is not an HDF5 file: choose another name")
+        raise FileExistsError(
+            f"{given.output_file} exists and is not an HDF5 file: choose another name"
+        )
     ElmoEmbedder(given.options_file, given.weight_file, given.cuda_device).embed_file(
         read_lines(given.input_file),
         given.output_file,

@@ -1,6 +1,7 @@
 """bilm-tf: batchers, `BidirectionalLanguageModel`, `weight_layers`, the dumps, and training.
 
-There are no TensorFlow graphs: models take ids (NumPy or torch) and return torch tensors, under bilm-tf's keys.
+There are no TensorFlow graphs: models take ids (NumPy or torch) and return torch tensors, under
+bilm-tf's keys.
 """
 
 from elmokit.compat.bilm_tf.data import Batcher as Batcher

@@ -13,12 +13,19 @@ from typing import Any
 import numpy as np
 
 from elmokit.compat.shared import encode_with_notices, warn_of_truncated, word_lists
-from elmokit.config import BEGIN_SENTENCE, BEGIN_WORD, CHARACTER_SHIFT, END_SENTENCE, END_WORD, PAD_CHARACTER
+from elmokit.config import (
+    BEGIN_SENTENCE,
+    BEGIN_WORD,
+    CHARACTER_SHIFT,
+    END_SENTENCE,
+    END_WORD,
+    PAD_CHARACTER,
+)
 from elmokit.fs.reading import read_lines
 from elmokit.text.characters import BOS, EOS, UNK, encode_words
 from elmokit.text.vocab import read_words
 
-# --- Vocabularies ------------------------------------------------------------------------------------------------
+# --- Vocabularies ---------------------------------------------------------------------------------
 
 
 class Vocabulary:
@@ -40,7 +47,9 @@ class Vocabulary:
         self.bos, self.eos, self.unk = (self._word_to_id.get(mark, -1) for mark in (BOS, EOS, UNK))
         self.size = len(self.words)
         if validate_file and (missing := {BOS, EOS, UNK} - self._word_to_id.keys()):
-            raise ValueError(f"{filename} lacks {', '.join(sorted(missing))}: add each as a line of its own")
+            raise ValueError(
+                f"{filename} lacks {', '.join(sorted(missing))}: add each as a line of its own"
+            )
 
     def word_to_id(self, word: str) -> int:
         """The id of a word, or of <UNK>."""
@@ -54,16 +63,22 @@ class Vocabulary:
         """The words of ids, with spaces between them."""
         return " ".join(map(self.id_to_word, cur_ids))
 
-    def encode(self, sentence: str | Sequence[str], reverse: bool = False, split: bool = True) -> np.ndarray:
+    def encode(
+        self, sentence: str | Sequence[str], reverse: bool = False, split: bool = True
+    ) -> np.ndarray:
         """The ids of a sentence with its boundaries, (T+2,) int32.
 
         Args:
-            sentence: A string, which is split at white space, or with `split=False` a list of words.
-            reverse: Whether `sentence` is given in reverse order; </S> is then put first and <S> last.
+            sentence: A string, which is split at white space, or with `split=False` a list of
+                words.
+            reverse: Whether `sentence` is given in reverse order; </S> is then put first and <S>
+                last.
             split: Whether `sentence` is a string.
         """
         begin, end = (self.eos, self.bos) if reverse else (self.bos, self.eos)
-        return np.array([begin, *map(self.word_to_id, _words(sentence, split)), end], dtype=np.int32)
+        return np.array(
+            [begin, *map(self.word_to_id, _words(sentence, split)), end], dtype=np.int32
+        )
 
 
 def _words(sentence: str | Sequence[str], split: bool) -> Sequence[str]:
@@ -79,7 +94,9 @@ class UnicodeCharsVocabulary(Vocabulary):
     eow_char = END_WORD - CHARACTER_SHIFT
     pad_char = PAD_CHARACTER - CHARACTER_SHIFT
 
-    def __init__(self, filename: str | Path, max_word_length: int, validate_file: bool = False) -> None:
+    def __init__(
+        self, filename: str | Path, max_word_length: int, validate_file: bool = False
+    ) -> None:
         super().__init__(filename, validate_file)
         self.max_word_length = max_word_length
         self.bos_chars, self.eos_chars = self._characters([BOS, EOS])
@@ -96,19 +113,25 @@ class UnicodeCharsVocabulary(Vocabulary):
         """The characters of a word, (`max_word_length`,) int32."""
         return self._characters([word])[0]
 
-    def encode_chars(self, sentence: str | Sequence[str], reverse: bool = False, split: bool = True) -> np.ndarray:
-        """The characters of a sentence with its boundaries, (T+2, `max_word_length`) int32; see `encode`."""
+    def encode_chars(
+        self, sentence: str | Sequence[str], reverse: bool = False, split: bool = True
+    ) -> np.ndarray:
+        """The characters of a sentence with its boundaries, (T+2, `max_word_length`) int32; see
+        `encode`.
+        """
         begin, end = (EOS, BOS) if reverse else (BOS, EOS)
         words = _words(sentence, split)
         warn_of_truncated(words, self.max_word_length, "bilm-tf")
         return self._characters([begin, *words, end])
 
 
-# --- Batchers ----------------------------------------------------------------------------------------------------
+# --- Batchers -------------------------------------------------------------------------------------
 
 
 class Batcher:
-    """Tokenized sentences -> character ids with boundaries. The vocabulary, only a cache in bilm-tf, is not read."""
+    """Tokenized sentences -> character ids with boundaries. The vocabulary, only a cache in
+    bilm-tf, is not read.
+    """
 
     def __init__(self, lm_vocab_file: str | Path | None, max_token_length: int) -> None:
         self._max_token_length = max_token_length
@@ -132,12 +155,14 @@ class TokenBatcher:
         for row, sentence in zip(ids, lists, strict=True):
             numbers = self._lm_vocab.encode(sentence, split=False)
             if (numbers < 0).any():  # bilm-tf used the id of padding, which shortened the sentence
-                raise ValueError(f"{self._lm_vocab.filename} lacks <S>, </S>, or a word of {sentence} and <UNK>")
+                raise ValueError(
+                    f"{self._lm_vocab.filename} lacks <S>, </S>, or a word of {sentence} and <UNK>"
+                )
             row[: len(numbers)] = numbers + 1
         return ids
 
 
-# --- Datasets ----------------------------------------------------------------------------------------------------
+# --- Datasets -------------------------------------------------------------------------------------
 
 Sentence = tuple[np.ndarray, np.ndarray | None]  # ids of words and of characters, with boundaries
 
@@ -171,15 +196,24 @@ class LMDataset:
         self.files = sorted(map(Path, glob(str(filepattern))))
         if not self.files:
             raise FileNotFoundError(f"there is no file {filepattern}")
-        self.vocab, self.reverse, self.test, self.shuffle_on_load = vocab, reverse, test, shuffle_on_load
+        self.vocab, self.reverse, self.test, self.shuffle_on_load = (
+            vocab,
+            reverse,
+            test,
+            shuffle_on_load,
+        )
         self.max_word_length = getattr(vocab, "max_word_length", None)
 
     def get_sentence(self) -> Iterator[Sentence]:
-        """Yield the ids of each sentence, and of its characters or None; ValueError if there are none to repeat."""
+        """Yield the ids of each sentence, and of its characters or None; ValueError if there are
+        none to repeat.
+        """
         while True:
             sentences: list[list[str]] = []
             for file in self.files if self.test else random.sample(self.files, len(self.files)):
-                sentences = [line.split()[:: -1 if self.reverse else 1] for line in read_lines(file)]
+                sentences = [
+                    line.split()[:: -1 if self.reverse else 1] for line in read_lines(file)
+                ]
                 if self.shuffle_on_load:
                     random.shuffle(sentences)
                 for sentence in sentences:
@@ -193,41 +227,60 @@ class LMDataset:
                 raise ValueError(f"there is no text in {self.files[-1]}, which is read endlessly")
 
     def iter_batches(self, batch_size: int, num_steps: int) -> Iterator[dict[str, Any]]:
-        """Yield windows of `batch_size` rows of `num_steps` words; a row continues where its last window ended.
+        """Yield windows of `batch_size` rows of `num_steps` words; a row continues where its last
+        window ended.
 
         Yields:
-            token_ids (B, T), tokens_characters (B, T, C) or None, and next_token_id (B, T), int32. As in bilm-tf, words
-            that do not fill a last window are dropped.
+            token_ids (B, T), tokens_characters (B, T, C) or None, and next_token_id (B, T), int32.
+            As in bilm-tf, words that do not fill a last window are dropped.
         """
         sentences = self.get_sentence()
 
         def predictions() -> Iterator[tuple[int, np.ndarray | None, int]]:
             for ids, chars in sentences:  # all rows take sentences from the same iterator
-                yield from zip(ids[:-1], repeat(None) if chars is None else chars, ids[1:], strict=False)
+                yield from zip(
+                    ids[:-1], repeat(None) if chars is None else chars, ids[1:], strict=False
+                )
 
         rows = [predictions() for _ in range(batch_size)]
         while (
-            len(window := list(chain.from_iterable(islice(row, num_steps) for row in rows))) == batch_size * num_steps
+            len(window := list(chain.from_iterable(islice(row, num_steps) for row in rows)))
+            == batch_size * num_steps
         ):
             tokens, characters, targets = zip(*window, strict=True)
             shape = batch_size, num_steps
             yield {
                 "token_ids": np.array(tokens, np.int32).reshape(shape),
-                "tokens_characters": None if characters[0] is None else np.stack(characters).reshape(*shape, -1),
+                "tokens_characters": None
+                if characters[0] is None
+                else np.stack(characters).reshape(*shape, -1),
                 "next_token_id": np.array(targets, np.int32).reshape(shape),
             }
 
 
 class BidirectionalLMDataset:
-    """Two `LMDataset`s of the same files, one for each direction; the arguments are those of `LMDataset`."""
+    """Two `LMDataset`s of the same files, one for each direction; the arguments are those of
+    `LMDataset`.
+    """
 
-    def __init__(self, filepattern: str, vocab: Vocabulary, test: bool = False, shuffle_on_load: bool = False) -> None:
+    def __init__(
+        self, filepattern: str, vocab: Vocabulary, test: bool = False, shuffle_on_load: bool = False
+    ) -> None:
         self._forward = LMDataset(filepattern, vocab, False, test, shuffle_on_load)
         self._reverse = LMDataset(filepattern, vocab, True, test, shuffle_on_load)
-        self.files, self.vocab, self.max_word_length = self._forward.files, vocab, self._forward.max_word_length
+        self.files, self.vocab, self.max_word_length = (
+            self._forward.files,
+            vocab,
+            self._forward.max_word_length,
+        )
 
     def iter_batches(self, batch_size: int, num_steps: int) -> Iterator[dict[str, Any]]:
-        """Yield windows as `LMDataset.iter_batches` does; names for the reversed sentences end in `_reverse`."""
-        directions = (dataset.iter_batches(batch_size, num_steps) for dataset in (self._forward, self._reverse))
+        """Yield windows as `LMDataset.iter_batches` does; names for the reversed sentences end in
+        `_reverse`.
+        """
+        directions = (
+            dataset.iter_batches(batch_size, num_steps)
+            for dataset in (self._forward, self._reverse)
+        )
         for window, reverse in zip(*directions, strict=False):
             yield window | {f"{name}_reverse": array for name, array in reverse.items()}

@@ -1,4 +1,6 @@
-"""bilm-tf's `BidirectionalLanguageModel`, its dumps of vectors (bilm/model.py) and `weight_layers`."""
+"""bilm-tf's `BidirectionalLanguageModel`, its dumps of vectors (bilm/model.py) and
+`weight_layers`.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +34,20 @@ def _with_word_embedding(bilm: BiLM, embedding_weight_file: str | Path) -> BiLM:
     with h5py.File(embedding_weight_file) as file:
         table = torch.from_numpy(np.asarray(file["embedding"], dtype=np.float32))
     config = replace(bilm.config, char_cnn=None, num_words=len(table))
-    lstms = {name: tensor for name, tensor in bilm.state_dict().items() if not name.startswith("token_encoder.")}
+    lstms = {
+        name: tensor
+        for name, tensor in bilm.state_dict().items()
+        if not name.startswith("token_encoder.")
+    }
     return filled(lambda: BiLM(config), lstms | {"token_encoder.weight": table})
 
 
 class BidirectionalLanguageModel:
-    """Ids with boundaries -> all layers without boundaries; as in bilm-tf, rows carry their state from call to call.
+    """Ids with boundaries -> all layers without boundaries; as in bilm-tf, rows carry their state
+    from call to call.
 
-    `mixes` has the variables of `weight_layers`, by name. `states.reset_states()` resets the state to zeros; with
-    `states.stateful = False`, every call starts from zeros.
+    `mixes` has the variables of `weight_layers`, by name. `states.reset_states()` resets the state
+    to zeros; with `states.stateful = False`, every call starts from zeros.
     """
 
     def __init__(
@@ -53,9 +60,13 @@ class BidirectionalLanguageModel:
     ) -> None:
         bilm = open_bilm(options_file, weight_file)
         if use_character_inputs:
-            encoder = bilm.get_submodule("token_encoder")  # with a row of zeros for ids that are 0 inside a word
+            encoder = bilm.get_submodule(
+                "token_encoder"
+            )  # with a row of zeros for ids that are 0 inside a word
             table = encoder.get_parameter("char_embedding").data
-            encoder.register_parameter("char_embedding", nn.Parameter(torch.cat([table, torch.zeros_like(table[:1])])))
+            encoder.register_parameter(
+                "char_embedding", nn.Parameter(torch.cat([table, torch.zeros_like(table[:1])]))
+            )
         else:
             bilm = _with_word_embedding(bilm, cast(str, embedding_weight_file))
         self.bilm = bilm.requires_grad_(False)
@@ -72,17 +83,21 @@ class BidirectionalLanguageModel:
             ids: Character ids (B, T+2, C) or word ids (B, T+2), with boundaries.
 
         Returns:
-            The values of bilm-tf's ops: lm_embeddings (B, L+1, T, 2D) and mask (B, T), without boundaries; lengths
-            (B,), also without; token_embeddings (B, T+2, D), with boundaries. In addition, `mixes`.
+            The values of bilm-tf's ops: lm_embeddings (B, L+1, T, 2D) and mask (B, T), without
+            boundaries; lengths (B,), also without; token_embeddings (B, T+2, D), with boundaries.
+            In addition, `mixes`.
 
         Raises:
-            ValueError: There are more rows than `max_batch_size`, or more characters in a word than the model reads.
+            ValueError: There are more rows than `max_batch_size`, or more characters in a word than
+                the model reads.
             IndexError: An id is outside the vocabulary.
             RuntimeError: `ids` are no array, such as a placeholder of a graph.
         """
         ids = torch.as_tensor(ids).long()
         if len(ids) > self.max_batch_size:
-            raise ValueError(f"{len(ids)} rows are more than max_batch_size={self.max_batch_size}: raise it")
+            raise ValueError(
+                f"{len(ids)} rows are more than max_batch_size={self.max_batch_size}: raise it"
+            )
         mask, char_cnn = self.bilm.token_encoder.is_word(ids), self.bilm.config.char_cnn
         if char_cnn is not None:
             ids = ids.masked_fill((ids == 0) & mask.unsqueeze(-1), char_cnn.num_characters + 1)
@@ -101,7 +116,9 @@ class BidirectionalLanguageModel:
 
 def _variable(name: str, bilm_ops: dict[str, Any], start: Tensor) -> nn.Parameter:
     """The variable with this name, which is created when it is first used."""
-    key = name.replace(".", ":")  # TensorFlow's names may have dots and no colons, PyTorch's the reverse
+    key = name.replace(
+        ".", ":"
+    )  # TensorFlow's names may have dots and no colons, PyTorch's the reverse
     if key not in bilm_ops["mixes"]:
         bilm_ops["mixes"][key] = nn.Parameter(start.to(bilm_ops["lm_embeddings"].device))
     return bilm_ops["mixes"][key]
@@ -117,21 +134,27 @@ def weight_layers(
     """Mix the layers with trainable weights (bilm/elmo.py).
 
     Args:
-        name: Name of the mix. It is created with equal weights when it is first used, and shared afterwards, as with
-            bilm-tf's `reuse=True`.
+        name: Name of the mix. It is created with equal weights when it is first used, and shared
+            afterwards, as with bilm-tf's `reuse=True`.
         bilm_ops: Output of `BidirectionalLanguageModel`.
         l2_coef: Weight of the L2 penalty on the mix weights.
         use_top_only: Use the top layer, multiplied by gamma, the only variable of the mix.
         do_layer_norm: Normalize the layers over all words, without boundaries.
 
     Returns:
-        "weighted_op", (B, T, 2D), zero at padding unless layers are normalized; and "regularization_op", the penalty.
+        "weighted_op", (B, T, 2D), zero at padding unless layers are normalized; and
+        "regularization_op", the penalty.
     """
-    layers, gamma = bilm_ops["lm_embeddings"].transpose(0, 1), _variable(f"{name}_ELMo_gamma", bilm_ops, torch.ones(1))
+    layers, gamma = (
+        bilm_ops["lm_embeddings"].transpose(0, 1),
+        _variable(f"{name}_ELMo_gamma", bilm_ops, torch.ones(1)),
+    )
     if use_top_only:
         return {"weighted_op": gamma * layers[-1], "regularization_op": torch.zeros(())}
     weights = _variable(f"{name}_ELMo_W", bilm_ops, torch.zeros(len(layers)))
-    weighted = mix_layers(layers, gamma * torch.softmax(weights, dim=0), bilm_ops["mask"], do_layer_norm)
+    weighted = mix_layers(
+        layers, gamma * torch.softmax(weights, dim=0), bilm_ops["mask"], do_layer_norm
+    )
     return {"weighted_op": weighted, "regularization_op": (l2_coef or 0.0) * weights.square().sum()}
 
 
@@ -163,9 +186,11 @@ def dump_bilm_embeddings(
     weight_file: str | Path,
     outfile: str | Path,
 ) -> None:
-    """Write all layers of every line to the HDF5 dataset `str(line)`, (L+1, T, 2D) float32, atomically.
+    """Write all layers of every line to the HDF5 dataset `str(line)`, (L+1, T, 2D) float32,
+    atomically.
 
-    Lines are split at white space. As in bilm-tf, state is carried from line to line, and blank lines have length 0.
+    Lines are split at white space. As in bilm-tf, state is carried from line to line, and blank
+    lines have length 0.
 
     Args:
         vocab_file: Only for a model of word ids, whose words they are.
@@ -174,11 +199,18 @@ def dump_bilm_embeddings(
         weight_file: HDF5 weights of the model.
         outfile: HDF5 file to write.
     """
-    inputs = [dataset_file, options_file, weight_file, *([] if vocab_file is None else [vocab_file])]
+    inputs = [
+        dataset_file,
+        options_file,
+        weight_file,
+        *([] if vocab_file is None else [vocab_file]),
+    ]
     check_output(outfile, inputs, overwrite=True)
     bilm, vocab = open_bilm(options_file, weight_file), None
     if bilm.config.char_cnn is None:
-        vocab, config = read_vocabulary(None if vocab_file is None else Path(vocab_file), bilm.config)
+        vocab, config = read_vocabulary(
+            None if vocab_file is None else Path(vocab_file), bilm.config
+        )
         bilm = filled(lambda: BiLM(config), bilm.state_dict())
     embedder = Embedder(Pretrained(bilm, vocab=vocab))
     lines, state, number = (line.split() for line in read_lines(dataset_file)), "carry", 0

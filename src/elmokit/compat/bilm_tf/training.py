@@ -12,7 +12,12 @@ import h5py
 from elmokit.checkpoints.formats.bilm_hdf5 import arrays_of, config_from_options
 from elmokit.checkpoints.formats.tf_checkpoint import find_prefix
 from elmokit.checkpoints.loading import load
-from elmokit.compat.bilm_tf.data import BidirectionalLMDataset, LMDataset, UnicodeCharsVocabulary, Vocabulary
+from elmokit.compat.bilm_tf.data import (
+    BidirectionalLMDataset,
+    LMDataset,
+    UnicodeCharsVocabulary,
+    Vocabulary,
+)
 from elmokit.fs.atomic import atomic_path, write_json
 from elmokit.fs.json_files import read_json
 from elmokit.lm.evaluate import evaluate
@@ -25,7 +30,9 @@ Data = LMDataset | BidirectionalLMDataset
 
 
 def load_vocab(vocab_file: str | Path, max_word_length: int | None = None) -> Vocabulary:
-    """Read a vocabulary with <S>, </S> and <UNK>; with `max_word_length`, one that gives characters, too."""
+    """Read a vocabulary with <S>, </S> and <UNK>; with `max_word_length`, one that gives
+    characters, too.
+    """
     if max_word_length is None:
         return Vocabulary(vocab_file, validate_file=True)
     return UnicodeCharsVocabulary(vocab_file, max_word_length, validate_file=True)
@@ -48,11 +55,13 @@ def train(
     tf_log_dir: str | Path,
     restart_ckpt_file: str | Path | None = None,
 ) -> None:
-    """Train a biLM as bilm-tf does, on one device. A run that was interrupted, or has more epochs now, is continued.
+    """Train a biLM as bilm-tf does, on one device. A run that was interrupted, or has more epochs
+    now, is continued.
 
     Args:
-        options: bilm-tf's options, with the architecture of the model. Training ends after `n_epochs` passes over the
-            files, or after `n_epochs` times `n_train_tokens` words if these are fewer.
+        options: bilm-tf's options, with the architecture of the model. Training ends after
+            `n_epochs` passes over the files, or after `n_epochs` times `n_train_tokens` words if
+            these are fewer.
         data: The text. The rows of all GPUs are computed in one batch.
         n_gpus: Multiplies `batch_size`.
         tf_save_dir: Directory for the options, the checkpoints and the model.
@@ -60,17 +69,31 @@ def train(
         restart_ckpt_file: Ignored: a run is resumed from `tf_save_dir`.
 
     Raises:
-        ValueError: The options ask for a single direction or a shared softmax, or the checkpoint is TensorFlow's.
+        ValueError: The options ask for a single direction or a shared softmax, or the checkpoint is
+            TensorFlow's.
         KeyError: The options lack `n_epochs`, `batch_size` or `unroll_steps`.
     """
-    is_of_tensorflow = restart_ckpt_file is not None and Path(f"{restart_ckpt_file}.index").is_file()
-    if is_of_tensorflow or not options.get("bidirectional") or options.get("share_embedding_softmax"):
+    is_of_tensorflow = (
+        restart_ckpt_file is not None and Path(f"{restart_ckpt_file}.index").is_file()
+    )
+    if (
+        is_of_tensorflow
+        or not options.get("bidirectional")
+        or options.get("share_embedding_softmax")
+    ):
         raise ValueError(
-            "elmokit trains both directions, with a softmax of its own: set options['bidirectional'], remove "
-            "'share_embedding_softmax', and train TensorFlow's checkpoints further with `elmokit finetune`"
+            "elmokit trains both directions, with a softmax of its own: set "
+            "options['bidirectional'], remove 'share_embedding_softmax', and train TensorFlow's "
+            "checkpoints further with `elmokit finetune`"
         )
-    directory, epochs, tokens = Path(tf_save_dir), options["n_epochs"], options.get("n_train_tokens")
-    samples = options.get("n_negative_samples_batch") if options.get("sample_softmax", True) else None
+    directory, epochs, tokens = (
+        Path(tf_save_dir),
+        options["n_epochs"],
+        options.get("n_train_tokens"),
+    )
+    samples = (
+        options.get("n_negative_samples_batch") if options.get("sample_softmax", True) else None
+    )
     settings = PretrainConfig(
         corpus=tuple(data.files),
         output=directory,
@@ -93,7 +116,9 @@ def train(
     print(pretrain(settings))
 
 
-def test(options: Mapping[str, Any], ckpt_file: str | Path, data: Data, batch_size: int = 256) -> float:
+def test(
+    options: Mapping[str, Any], ckpt_file: str | Path, data: Data, batch_size: int = 256
+) -> float:
     """The perplexity of a text, the mean of both directions, over all its sentences.
 
     Args:
@@ -107,8 +132,13 @@ def test(options: Mapping[str, Any], ckpt_file: str | Path, data: Data, batch_si
     """
     model, vocab = load(ckpt_file), Vocab(data.vocab.words)
     if model.vocab not in (None, vocab):
-        raise ValueError(f"{data.vocab.filename} is not the vocabulary of {ckpt_file}: give the one of its training")
-    value = evaluate(data.files, replace(model, vocab=vocab), batch_size=batch_size, tokenize=False).total.value
+        raise ValueError(
+            f"{data.vocab.filename} is not the vocabulary of {ckpt_file}: give the one of its "
+            f"training"
+        )
+    value = evaluate(
+        data.files, replace(model, vocab=vocab), batch_size=batch_size, tokenize=False
+    ).total.value
     print(f"FINISHED! AVERAGE PERPLEXITY = {value}")
     return value
 
@@ -117,7 +147,9 @@ test.__test__ = False  # type: ignore[attr-defined]  # not a test for pytest
 
 
 def dump_weights(tf_save_dir: str | Path, outfile: str | Path) -> None:
-    """Write the weights of the model in a directory to an HDF5 file that bilm-tf and AllenNLP read."""
+    """Write the weights of the model in a directory to an HDF5 file that bilm-tf and AllenNLP
+    read.
+    """
     _, checkpoint = load_options_latest_checkpoint(tf_save_dir)
     with atomic_path(outfile) as partial, h5py.File(partial, "w") as file:
         for name, array in arrays_of(load(checkpoint, softmax=False).bilm).items():

@@ -1,7 +1,7 @@
 """`char_conv` from tables (csrc/characters.c).
 
-There are few characters, so the product of each with every filter at every offset is computed once for all words, as a
-table; a convolution is then a sum of its rows.
+There are few characters, so the product of each with every filter at every offset is computed once
+for all words, as a table; a convolution is then a sum of its rows.
 """
 
 from __future__ import annotations
@@ -29,28 +29,44 @@ WORDS_WORTH_THREADS = 200  # fewer are finished before a second thread has start
 
 
 def _used(ids: Tensor) -> Tensor:
-    """The number of characters of each word (U,) int32 before its last one starts to repeat, which is padding."""
-    before_the_end = torch.arange(1, ids.shape[1] + 1, dtype=torch.int32, device="cpu") * (ids != ids[:, -1:])
+    """The number of characters of each word (U,) int32 before its last one starts to repeat, which
+    is padding.
+    """
+    before_the_end = torch.arange(1, ids.shape[1] + 1, dtype=torch.int32, device="cpu") * (
+        ids != ids[:, -1:]
+    )
     return before_the_end.amax(dim=1)
 
 
 def _table(characters: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """characters (n, E), weight (F, E, w), bias (F,) -> (blocks, n, w * BLOCK); offset 0 includes the bias."""
+    """characters (n, E), weight (F, E, w), bias (F,) -> (blocks, n, w * BLOCK); offset 0 includes
+    the bias.
+    """
     filters, dim, width = weight.shape
     blocks = -(-filters // BLOCK)
     fill = blocks * BLOCK - filters
-    products = F.pad(weight, (0, 0, 0, 0, 0, fill)).view(blocks, BLOCK, dim, width).permute(0, 2, 3, 1)
+    products = (
+        F.pad(weight, (0, 0, 0, 0, 0, fill)).view(blocks, BLOCK, dim, width).permute(0, 2, 3, 1)
+    )
     first = F.pad(F.pad(bias, (0, fill)).view(blocks, 1, BLOCK), (0, (width - 1) * BLOCK))
-    return torch.baddbmm(first, characters.expand(blocks, -1, -1), products.reshape(blocks, dim, width * BLOCK))
+    return torch.baddbmm(
+        first, characters.expand(blocks, -1, -1), products.reshape(blocks, dim, width * BLOCK)
+    )
 
 
-def _tables(characters: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> list[Tensor]:
+def _tables(
+    characters: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]
+) -> list[Tensor]:
     pairs = zip(weights, biases, strict=True)
     return [_table(characters.float(), weight.float(), bias.float()) for weight, bias in pairs]
 
 
-def _for_each_block(name: str, ids: Tensor, filters: Sequence[int], tables: Sequence[Tensor], **others: Any) -> None:
-    """Call a native function for chunks of each table's blocks; `others` are further arguments of it."""
+def _for_each_block(
+    name: str, ids: Tensor, filters: Sequence[int], tables: Sequence[Tensor], **others: Any
+) -> None:
+    """Call a native function for chunks of each table's blocks; `others` are further arguments of
+    it.
+    """
     function, jobs, column = native(name), [], 0
     for table, number in zip(tables, filters, strict=True):
         jobs += [(table, number, column, first) for first in range(0, len(table), CHUNK_BLOCKS)]
@@ -61,10 +77,19 @@ def _for_each_block(name: str, ids: Tensor, filters: Sequence[int], tables: Sequ
         table, count, at, first = jobs[number]
         blocks, alphabet, row = table.shape
         function(
-            words=len(ids), characters=ids.shape[1], alphabet=alphabet, width=row // BLOCK, filters=count,
-            stride=column, column=at, first=first, end=min(first + CHUNK_BLOCKS, blocks), ids=ids,
-            **{table_name: table}, **others,
-        )  # fmt: skip
+            words=len(ids),
+            characters=ids.shape[1],
+            alphabet=alphabet,
+            width=row // BLOCK,
+            filters=count,
+            stride=column,
+            column=at,
+            first=first,
+            end=min(first + CHUNK_BLOCKS, blocks),
+            ids=ids,
+            **{table_name: table},
+            **others,
+        )
 
     if len(ids) < WORDS_WORTH_THREADS:
         for number in range(len(jobs)):
@@ -73,18 +98,28 @@ def _for_each_block(name: str, ids: Tensor, filters: Sequence[int], tables: Sequ
         parallel_for(chunk, len(jobs))
 
 
-def _pooled(ids: Tensor, filters: Sequence[int], tables: Sequence[Tensor], places: Tensor | None) -> Tensor:
-    """Each filter's maximum over all positions (U, sum of F) float32; its position is written to `places`, if given."""
+def _pooled(
+    ids: Tensor, filters: Sequence[int], tables: Sequence[Tensor], places: Tensor | None
+) -> Tensor:
+    """Each filter's maximum over all positions (U, sum of F) float32; its position is written to
+    `places`, if given.
+    """
     values = allocate((len(ids), sum(filters)), torch.float32)
-    _for_each_block("characters_forward", ids, filters, tables, used=_used(ids), values=values, places=places)
+    _for_each_block(
+        "characters_forward", ids, filters, tables, used=_used(ids), values=values, places=places
+    )
     return values
 
 
-# --- In training: tables of the characters that occur ----------------------------------------------------------------
+# --- In training: tables of the characters that occur ---------------------------------------------
 
 
 def forward(
-    embedding: Tensor, *weights_and_biases: Tensor, rows: Tensor, distinct: Tensor, dtype: torch.dtype
+    embedding: Tensor,
+    *weights_and_biases: Tensor,
+    rows: Tensor,
+    distinct: Tensor,
+    dtype: torch.dtype,
 ) -> tuple[tuple[Tensor], Tensors]:
     """rows (U, C): the characters of each word, as indices into `distinct`."""
     half = len(weights_and_biases) // 2
@@ -96,9 +131,16 @@ def forward(
 
 
 def backward(
-    saved: Tensors, gradients: Sequence[Tensor], last: bool, rows: Tensor, distinct: Tensor, dtype: torch.dtype
+    saved: Tensors,
+    gradients: Sequence[Tensor],
+    last: bool,
+    rows: Tensor,
+    distinct: Tensor,
+    dtype: torch.dtype,
 ) -> Tensors:
-    """The first position with the maximum gets the gradient: others have the same characters, except by chance."""
+    """The first position with the maximum gets the gradient: others have the same characters,
+    except by chance.
+    """
     places, *inputs = saved
     grad = converted(gradients[0].contiguous(), torch.float32)
     half = len(inputs) // 2
@@ -125,7 +167,7 @@ def char_conv(ids: Tensor, filters: CharFilters, dtype: torch.dtype) -> Tensor:
     return differentiably(forward, backward, embedding, *weights, *biases, **settings)[0]
 
 
-# --- Without gradients: tables of all characters, once ---------------------------------------------------------------
+# --- Without gradients: tables of all characters, once --------------------------------------------
 
 
 def _sums(ids: Tensor, tables: Sequence[Tensor], filters: Sequence[int]) -> Tensor:

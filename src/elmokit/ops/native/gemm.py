@@ -19,11 +19,15 @@ from elmokit.ops.workspace import HUGE_PAGE, allocate, huge_pages
 PANEL = 64  # columns of a panel
 QUAD = 4  # int8 values that are multiplied at once
 CHUNK_PANELS = 16  # panels that a thread prepacks at a time
-BYTES_WORTH_A_THREAD = 1 << 18  # of a weight: a smaller one is multiplied before a second thread has started
+BYTES_WORTH_A_THREAD = (
+    1 << 18
+)  # of a weight: a smaller one is multiplied before a second thread has started
 
 
 def value_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of a product's input rows; for int8 it is float32, and the product quantizes them."""
+    """The dtype of a product's input rows; for int8 it is float32, and the product quantizes
+    them.
+    """
     return torch.float32 if dtype == torch.int8 else dtype
 
 
@@ -40,22 +44,32 @@ def quantized_bytes(depth: int) -> int:
 def quantize(values: Tensor) -> Tensor:
     """values (M, depth) float32 -> (M, quantized_bytes(depth)) uint8, each row with its scale."""
     values = values.contiguous()
-    rows = torch.empty(len(values), quantized_bytes(values.shape[1]), dtype=torch.uint8, device="cpu")
-    native("quantize", torch.int8)(rows=len(values), depth=values.shape[1], values=values, quantized=rows)
+    rows = torch.empty(
+        len(values), quantized_bytes(values.shape[1]), dtype=torch.uint8, device="cpu"
+    )
+    native("quantize", torch.int8)(
+        rows=len(values), depth=values.shape[1], values=values, quantized=rows
+    )
     return rows
 
 
 def columns_in_panels(columns: int, gates: int) -> int:
-    """The number of columns after padding to whole panels, each of which has the same units of every gate."""
+    """The number of columns after padding to whole panels, each of which has the same units of
+    every gate.
+    """
     across = PANEL // gates
     return -(-columns // gates // across) * PANEL
 
 
 def panel_order(weight: Tensor, gates: int) -> Tensor:
-    """Reorder a weight (columns, ...) as in panels of `gates` gates, padded with columns of zeros to whole panels."""
+    """Reorder a weight (columns, ...) as in panels of `gates` gates, padded with columns of zeros
+    to whole panels.
+    """
     of_gate, across = len(weight) // gates, PANEL // gates
     units = F.pad(weight.detach().reshape(gates, of_gate, -1), (0, 0, 0, -of_gate % across))
-    return units.view(gates, -1, across, units.shape[2]).transpose(0, 1).reshape(-1, *weight.shape[1:])
+    return (
+        units.view(gates, -1, across, units.shape[2]).transpose(0, 1).reshape(-1, *weight.shape[1:])
+    )
 
 
 @dataclass(frozen=True)
@@ -68,27 +82,35 @@ class PrepackedWeight:
     depth: int
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes, and what their order is made for: an instruction set, and a version of the sources."""
+        """The attributes, and what their order is made for: an instruction set, and a version of
+        the sources.
+        """
         return {**vars(self), "made_for": (library.target(), library.source_digest())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         target, sources = state.pop("made_for")
         if (target, sources) != (library.target(), library.source_digest()):
-            raise ValueError(f"these weights were prepacked for {target} or by another elmokit: load the model here")
+            raise ValueError(
+                f"these weights were prepacked for {target} or by another elmokit: load the model "
+                f"here"
+            )
         vars(self).update(state)
 
     def in_huge_pages(self) -> PrepackedWeight:
-        """A copy in huge pages, which read faster, or the weight itself if it is small. For weights that are used
-        often."""
+        """A copy in huge pages, which read faster, or the weight itself if it is small. For weights
+        that are used often.
+        """
         size = self.panels.numel() * self.panels.itemsize
         if size < HUGE_PAGE:
             return self
         return replace(self, panels=huge_pages(size).view(self.panels.dtype).copy_(self.panels))
 
     def for_each_range(self, work: Callable[[int, int], None]) -> None:
-        """Call work(first_panel, end_panel) on as many threads as the caller may use and the weight is worth.
+        """Call work(first_panel, end_panel) on as many threads as the caller may use and the weight
+        is worth.
 
-        With few rows a product takes as long as reading the weight, so each thread reads only a part of it.
+        With few rows a product takes as long as reading the weight, so each thread reads only a
+        part of it.
         """
         size = self.panels.numel() * self.panels.itemsize
         ranges = max(1, min(num_threads(), size // BYTES_WORTH_A_THREAD))
@@ -105,7 +127,8 @@ def prepack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PrepackedWeig
     Args:
         weight: (columns, depth), of any strides.
         dtype: float32, bfloat16 or int8.
-        gates: 1, 2 or 4: each panel holds the same units of all gates, which lie one after another in the weight.
+        gates: 1, 2 or 4: each panel holds the same units of all gates, which lie one after another
+            in the weight.
 
     Returns:
         The weight in panels, for the running target.
@@ -113,12 +136,18 @@ def prepack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PrepackedWeig
     weight = weight.detach().float()
     columns, depth = weight.shape
     require(columns % gates == 0, (weight.shape, gates))
-    require(dtype != torch.bfloat16 or depth % 2 == 0, f"bfloat16 is multiplied in pairs, and {depth} is odd")
+    require(
+        dtype != torch.bfloat16 or depth % 2 == 0,
+        f"bfloat16 is multiplied in pairs, and {depth} is odd",
+    )
     values_of_column = depth
     if dtype == torch.int8:  # with the column's scale, and the value at which its sum begins
         weight, values_of_column = quantize(weight), quantized_bytes(depth) + 4
     num_panels = columns_in_panels(columns, gates) // PANEL
-    panels, function = allocate((num_panels * PANEL * values_of_column,), dtype), native("prepack", dtype)
+    panels, function = (
+        allocate((num_panels * PANEL * values_of_column,), dtype),
+        native("prepack", dtype),
+    )
 
     def run(number: int) -> None:
         first = number * CHUNK_PANELS
@@ -132,7 +161,9 @@ def prepack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PrepackedWeig
     return PrepackedWeight(panels, num_panels, columns, depth)
 
 
-def product(a: Tensor, weight: PrepackedWeight, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+def product(
+    a: Tensor, weight: PrepackedWeight, bias: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
     """Multiply rows by a prepacked weight.
 
     A row's result is the same, to the last bit, in any batch and on any number of threads.
@@ -141,28 +172,43 @@ def product(a: Tensor, weight: PrepackedWeight, bias: Tensor | None = None, out:
         a: (M, depth); its rows are quantized if the weight is int8.
         weight: See `prepack`.
         bias: (columns,), or None.
-        out: Where to write the result (M, columns), in float32 or in the type of `result_dtype`; None: a new tensor in
-            the latter.
+        out: Where to write the result (M, columns), in float32 or in the type of `result_dtype`;
+            None: a new tensor in the latter.
 
     Returns:
-        a @ weight.T + bias (M, columns), summed in float32; for int8 summed exactly, then scaled in float32.
+        a @ weight.T + bias (M, columns), summed in float32; for int8 summed exactly, then scaled in
+        float32.
     """
     dtype = weight.panels.dtype
     a = a.to(value_dtype(dtype)).contiguous()
     if out is None:
         out = torch.empty(len(a), weight.columns, dtype=result_dtype(dtype), device="cpu")
-    require(a.shape[1] == weight.depth and out.shape == (len(a), weight.columns), (a.shape, out.shape))
-    require(out.dtype in (result_dtype(dtype), torch.float32) and out.stride(1) == 1, (out.dtype, out.stride()))
+    require(
+        a.shape[1] == weight.depth and out.shape == (len(a), weight.columns), (a.shape, out.shape)
+    )
+    require(
+        out.dtype in (result_dtype(dtype), torch.float32) and out.stride(1) == 1,
+        (out.dtype, out.stride()),
+    )
     bias = None if bias is None else bias.float().contiguous()
     require(bias is None or bias.shape == (weight.columns,), bias)
     rows = quantize(a) if dtype == torch.int8 else a
 
     def run(first_panel: int, end_panel: int) -> None:
         native("product", dtype)(
-            rows=len(a), columns=weight.columns, depth=weight.depth, first_panel=first_panel, end_panel=end_panel,
-            a=rows, stride=rows.shape[1], panels=weight.panels, bias=bias, out=Strided(out), out_stride=out.stride(0),
+            rows=len(a),
+            columns=weight.columns,
+            depth=weight.depth,
+            first_panel=first_panel,
+            end_panel=end_panel,
+            a=rows,
+            stride=rows.shape[1],
+            panels=weight.panels,
+            bias=bias,
+            out=Strided(out),
+            out_stride=out.stride(0),
             wide=out.dtype == torch.float32,
-        )  # fmt: skip
+        )
 
     weight.for_each_range(run)
     return out
@@ -170,29 +216,46 @@ def product(a: Tensor, weight: PrepackedWeight, bias: Tensor | None = None, out:
 
 def wide_product(a: Tensor, weight: PrepackedWeight, bias: Tensor) -> Tensor:
     """`product` with a float32 result."""
-    return product(a, weight, bias, torch.empty(len(a), weight.columns, dtype=torch.float32, device="cpu"))
+    return product(
+        a, weight, bias, torch.empty(len(a), weight.columns, dtype=torch.float32, device="cpu")
+    )
 
 
 def prepacked_highway(x: Tensor, gates: PrepackedWeight, bias: Tensor) -> Tensor:
     """Run x (M, F) through a highway layer whose weight is prepacked as two gates."""
     dtype = gates.panels.dtype
     x, bias = x.to(value_dtype(dtype)).contiguous(), bias.float().contiguous()
-    require((gates.columns, gates.depth) == (2 * x.shape[1], x.shape[1]) and bias.shape == (gates.columns,), x.shape)
+    require(
+        (gates.columns, gates.depth) == (2 * x.shape[1], x.shape[1])
+        and bias.shape == (gates.columns,),
+        x.shape,
+    )
     out = torch.empty_like(x)
     quantized = quantize(x) if dtype == torch.int8 else None
 
     def run(first_panel: int, end_panel: int) -> None:
         native("highway", dtype)(
-            rows=len(x), units=x.shape[1], first_panel=first_panel, end_panel=end_panel, x=x, quantized=quantized,
-            panels=gates.panels, bias=bias, out=out,
-        )  # fmt: skip
+            rows=len(x),
+            units=x.shape[1],
+            first_panel=first_panel,
+            end_panel=end_panel,
+            x=x,
+            quantized=quantized,
+            panels=gates.panels,
+            bias=bias,
+            out=out,
+        )
 
     gates.for_each_range(run)
     return out
 
 
 def prepack_linear(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    return partial(wide_product, weight=prepack(weight, dtype).in_huge_pages(), bias=bias.detach().float().clone())
+    return partial(
+        wide_product,
+        weight=prepack(weight, dtype).in_huge_pages(),
+        bias=bias.detach().float().clone(),
+    )
 
 
 def prepack_highway(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:

@@ -1,5 +1,6 @@
-"""The compiled library, built when elmokit is installed (hatch_build.py). Without it there is no int8, and all else is
-slower."""
+"""The compiled library, built when elmokit is installed (hatch_build.py). Without it there is no
+int8, and all else is slower.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,12 @@ OTHER_TYPES = {
     "VALUE": {"float": "float", "bfloat16": "bfloat16", "int8": "float"},
     "RESULT": {"float": "float", "bfloat16": "bfloat16", "int8": "bfloat16"},
 }
-TYPE_NAMES = {torch.float32: "float", torch.bfloat16: "bfloat16", torch.float16: "float16", torch.int8: "int8"}
+TYPE_NAMES = {
+    torch.float32: "float",
+    torch.bfloat16: "bfloat16",
+    torch.float16: "float16",
+    torch.int8: "int8",
+}
 
 
 @cache
@@ -53,7 +59,10 @@ def _library() -> ctypes.CDLL | None:
     except (OSError, ValueError):  # no such file, or not this library
         return None
     if built_of != digest:  # its functions may take other arguments than these sources say
-        warnings.warn("elmokit's native library was built from other sources: install elmokit again", stacklevel=2)
+        warnings.warn(
+            "elmokit's native library was built from other sources: install elmokit again",
+            stacklevel=2,
+        )
         return None
     return library
 
@@ -63,7 +72,7 @@ def is_built() -> bool:
     return _library() is not None
 
 
-# --- Signatures, from the sources ----------------------------------------------------------------------------------
+# --- Signatures, from the sources -----------------------------------------------------------------
 
 
 class Parameter(NamedTuple):
@@ -85,14 +94,17 @@ DEFINITION = re.compile(r"\b(void|int) (TYPED|PLAIN)\((\w+)\)\(([^()]*)\) \{")
 def require(condition: bool, *message: object) -> None:
     """An assertion that `python -O` leaves in place, since it guards memory; raises AssertionError.
 
-    The parts of the message are not formatted here or by callers: there are hundreds of calls for a sentence.
+    The parts of the message are not formatted here or by callers: there are hundreds of calls for a
+    sentence.
     """
     if not condition:
         raise AssertionError(*message)
 
 
 class Definition(NamedTuple):
-    """A function of the library: its result type, whether each dtype has its own, and its parameters."""
+    """A function of the library: its result type, whether each dtype has its own, and its
+    parameters.
+    """
 
     result: str
     is_typed: bool
@@ -105,12 +117,16 @@ def _parameters(declarations: list[str], structs: dict[str, str]) -> Iterator[Pa
         type_name, names = declaration.strip().removeprefix("const ").split(" ", 1)
         for name in names.split(","):
             fields = structs.get(type_name, "").split(";")[:-1]
-            yield Parameter(name.strip(" *"), type_name, "*" in name, tuple(_parameters(fields, structs)))
+            yield Parameter(
+                name.strip(" *"), type_name, "*" in name, tuple(_parameters(fields, structs))
+            )
 
 
 @cache
 def _definitions() -> dict[str, Definition]:
-    text = "".join(file.read_text(encoding="utf-8") for file in (*SOURCES.glob("*.c"), *SOURCES.glob("*.h")))
+    text = "".join(
+        file.read_text(encoding="utf-8") for file in (*SOURCES.glob("*.c"), *SOURCES.glob("*.h"))
+    )
     text = " ".join(re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL).split())
     structs = {name: fields for fields, name in STRUCT.findall(text)}
     return {
@@ -126,14 +142,19 @@ class Strided(NamedTuple):
 
 
 def _address(value: Any, name: str, dtypes: tuple[torch.dtype, ...] | None) -> int | None:
-    """The address of a tensor or array, NULL for None. Checks its device, its layout and, unless C has a pointer to
-    `void`, its dtype."""
+    """The address of a tensor or array, NULL for None. Checks its device, its layout and, unless C
+    has a pointer to `void`, its dtype.
+    """
     if value is None:
         return None
     tensor = value.tensor if type(value) is Strided else value
     if isinstance(tensor, np.ndarray):
         tensor = torch.from_numpy(tensor)
-    require(tensor.is_cpu and (type(value) is Strided or tensor.is_contiguous()), name, "is read row after row")
+    require(
+        tensor.is_cpu and (type(value) is Strided or tensor.is_contiguous()),
+        name,
+        "is read row after row",
+    )
     require(dtypes is None or tensor.dtype in dtypes, name, tensor.dtype, dtypes)
     return tensor.data_ptr()
 
@@ -141,21 +162,32 @@ def _address(value: Any, name: str, dtypes: tuple[torch.dtype, ...] | None) -> i
 class NativeFunction:
     """A function of the library, called with keyword arguments: numbers, tensors, arrays or None.
 
-    The fields of a struct are arguments, too. The call holds its tensors until the function has returned, even if the
-    caller is interrupted.
+    The fields of a struct are arguments, too. The call holds its tensors until the function has
+    returned, even if the caller is interrupted.
     """
 
     def __init__(self, name: str, type_name: str, target: str) -> None:
         result, is_typed, parameters = _definitions()[name]
         library = _library()
         assert library is not None, "ask dispatch which implementation runs"
-        self._function = library["_".join(["elmokit", name, *([type_name] if is_typed else []), target])]
+        self._function = library[
+            "_".join(["elmokit", name, *([type_name] if is_typed else []), target])
+        ]
         self._function.restype = ctypes.c_int if result == "int" else None
         self._function.argtypes = [parameter.ctype() for parameter in parameters]
-        aliases = {"TYPE": type_name, **{alias: types.get(type_name) for alias, types in OTHER_TYPES.items()}}
+        aliases = {
+            "TYPE": type_name,
+            **{alias: types.get(type_name) for alias, types in OTHER_TYPES.items()},
+        }
         flat = [field for parameter in parameters for field in parameter.fields or [parameter]]
-        self._reads = {each.name: (each.is_pointer, DTYPES.get(aliases.get(each.type) or each.type)) for each in flat}
-        self._groups = [(self._struct(parameter), [each.name for each in parameter.fields]) for parameter in parameters]
+        self._reads = {
+            each.name: (each.is_pointer, DTYPES.get(aliases.get(each.type) or each.type))
+            for each in flat
+        }
+        self._groups = [
+            (self._struct(parameter), [each.name for each in parameter.fields])
+            for parameter in parameters
+        ]
         self._names = [parameter.name for parameter in parameters]
 
     @staticmethod
@@ -164,13 +196,20 @@ class NativeFunction:
         return type(parameter.type, (ctypes.Structure,), {"_fields_": fields}) if fields else None
 
     def __call__(self, **arguments: Any) -> Any:
-        require(arguments.keys() == self._reads.keys(), self._function.__name__, arguments.keys(), self._reads.keys())
+        require(
+            arguments.keys() == self._reads.keys(),
+            self._function.__name__,
+            arguments.keys(),
+            self._reads.keys(),
+        )
         values = {
             name: _address(arguments[name], name, dtypes) if is_pointer else arguments[name]
             for name, (is_pointer, dtypes) in self._reads.items()
         }
         passed = [
-            values[name] if struct is None else ctypes.byref(struct(*(values[field] for field in fields)))
+            values[name]
+            if struct is None
+            else ctypes.byref(struct(*(values[field] for field in fields)))
             for name, (struct, fields) in zip(self._names, self._groups, strict=True)
         ]
         return self._function(*passed)
@@ -179,7 +218,7 @@ class NativeFunction:
 _function = cache(NativeFunction)
 
 
-# --- Targets ---------------------------------------------------------------------------------------------------------
+# --- Targets --------------------------------------------------------------------------------------
 
 # Instruction sets that the library may be compiled for (hatch_build.py), best first.
 TARGETS = ("avx512_bf16", "avx512_vnni", "avx512", "avx2_vnni", "avx2", "neon_dotprod", "baseline")
@@ -187,7 +226,9 @@ VARIABLE = "ELMOKIT_ISA"
 
 
 def multiplies_correctly(target: str) -> bool:
-    """Whether a tiny product of integers, exact in float32, bfloat16 and int8, agrees with NumPy's."""
+    """Whether a tiny product of integers, exact in float32, bfloat16 and int8, agrees with
+    NumPy's.
+    """
     rows, columns, depth, bytes_of_int8_row = 7, 70, 6, 12  # 6 values, filled up to 8, and a scale
     weight, a = np.arange(columns * depth) % 7 - 3.0, np.arange(rows * depth) % 5 - 2.0
     weight, a = weight.reshape(columns, depth), a.reshape(rows, depth)
@@ -199,20 +240,32 @@ def multiplies_correctly(target: str) -> bool:
         if dtype != torch.int8:
             return floats.to(dtype)
         quantized = torch.empty(len(values), bytes_of_int8_row, dtype=torch.uint8, device="cpu")
-        _function("quantize", "int8", target)(rows=len(values), depth=depth, values=floats, quantized=quantized)
+        _function("quantize", "int8", target)(
+            rows=len(values), depth=depth, values=floats, quantized=quantized
+        )
         return quantized
 
     for dtype in (torch.float32, torch.bfloat16, torch.int8):
         numbers = in_numbers(a, dtype)
         unpacked = in_numbers(weight, torch.int8 if dtype == torch.int8 else torch.float32)
-        panels = torch.empty(128 * (bytes_of_int8_row + 4), dtype=dtype, device="cpu")  # enough for every type
+        panels = torch.empty(
+            128 * (bytes_of_int8_row + 4), dtype=dtype, device="cpu"
+        )  # enough for every type
         out = torch.empty(rows, columns, dtype=torch.float32, device="cpu")
-        sizes = {"columns": columns, "depth": depth, "first_panel": 0, "end_panel": 2, "panels": panels}
+        sizes = {
+            "columns": columns,
+            "depth": depth,
+            "first_panel": 0,
+            "end_panel": 2,
+            "panels": panels,
+        }
         _function("prepack", TYPE_NAMES[dtype], target)(
             gates=1, weight=unpacked, column_stride=unpacked.shape[1], depth_stride=1, **sizes
         )
         sizes |= {"rows": rows, "stride": numbers.shape[1], "out_stride": columns}
-        _function("product", TYPE_NAMES[dtype], target)(a=numbers, bias=None, out=out, wide=True, **sizes)
+        _function("product", TYPE_NAMES[dtype], target)(
+            a=numbers, bias=None, out=out, wide=True, **sizes
+        )
         if not np.array_equal(out.numpy(), expected):
             return False
     return True
@@ -220,7 +273,9 @@ def multiplies_correctly(target: str) -> bool:
 
 @cache
 def targets() -> tuple[str, ...]:
-    """The targets that the library has and this processor runs, best first, without those that multiply wrongly."""
+    """The targets that the library has and this processor runs, best first, without those that
+    multiply wrongly.
+    """
     if (library := _library()) is None:
         return ()
     there = [name for name in TARGETS if hasattr(library, f"elmokit_product_float_{name}")]
@@ -229,7 +284,8 @@ def targets() -> tuple[str, ...]:
     if correct != runnable:
         wrong = ", ".join(sorted({*runnable} - {*correct}))
         warnings.warn(
-            f"elmokit's native library computes wrong products with {wrong} and will not use it", stacklevel=2
+            f"elmokit's native library computes wrong products with {wrong} and will not use it",
+            stacklevel=2,
         )
     return tuple(correct)
 
@@ -245,7 +301,9 @@ def target() -> str | None:
         return None
     asked = os.environ.get(VARIABLE) or targets()[0]
     if asked not in targets():
-        raise ValueError(f"{VARIABLE} must be one of {', '.join(targets())} on this machine, not {asked!r}")
+        raise ValueError(
+            f"{VARIABLE} must be one of {', '.join(targets())} on this machine, not {asked!r}"
+        )
     return asked
 
 
@@ -270,7 +328,9 @@ def describe_target() -> str:
 
 
 def native(name: str, dtype: torch.dtype | None = None) -> NativeFunction:
-    """The function `elmokit_{name}` of the running target; for one dtype, where each has its own."""
+    """The function `elmokit_{name}` of the running target; for one dtype, where each has its
+    own.
+    """
     running = target()
     assert running is not None, "ask dispatch which implementation runs"
     return _function(name, "" if dtype is None else TYPE_NAMES[dtype], running)

@@ -19,15 +19,23 @@ MAX_GROUPS = 4  # of positions (forward) or classes (backward), each computed by
 
 
 def _slices(total: int, groups: int, multiple: int) -> list[slice]:
-    """At most `groups` slices of about the same size; all but the last have a multiple of `multiple`."""
+    """At most `groups` slices of about the same size; all but the last have a multiple of
+    `multiple`.
+    """
     size = max(multiple, -(-total // (groups * multiple)) * multiple)
-    return [slice(begin, min(begin + size, total)) for begin in range(0, total, size)] or [slice(0, 0)]
+    return [slice(begin, min(begin + size, total)) for begin in range(0, total, size)] or [
+        slice(0, 0)
+    ]
 
 
 def forward(
     hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, dtype: torch.dtype
 ) -> tuple[tuple[Tensor], Tensors]:
-    hidden, weight, bias = hidden.to(dtype), weight.to(dtype).contiguous(), bias.float().contiguous()
+    hidden, weight, bias = (
+        hidden.to(dtype),
+        weight.to(dtype).contiguous(),
+        bias.float().contiguous(),
+    )
     excluded = None if excluded is None else excluded.int().contiguous()
     maximum, total = torch.empty(2, len(hidden), dtype=torch.float32, device="cpu")
     groups = _slices(len(hidden), MAX_GROUPS, PANEL)
@@ -35,22 +43,32 @@ def forward(
     def chunk(number: int) -> None:
         own = groups[number]
         native("logsumexp", dtype)(
-            positions=own.stop - own.start, classes=len(weight), depth=weight.shape[1],
-            panels=prepack(hidden[own], dtype).panels, weight=weight, bias=bias,
-            excluded=None if excluded is None else excluded[own], max=maximum[own], total=total[own],
-        )  # fmt: skip
+            positions=own.stop - own.start,
+            classes=len(weight),
+            depth=weight.shape[1],
+            panels=prepack(hidden[own], dtype).panels,
+            weight=weight,
+            bias=bias,
+            excluded=None if excluded is None else excluded[own],
+            max=maximum[own],
+            total=total[own],
+        )
 
     parallel_for(chunk, len(groups))
     result = maximum.add_(total.log2_()).mul_(math.log(2))
     return (result,), (hidden, weight, bias, excluded, result)
 
 
-def backward(saved: Tensors, gradients: Sequence[Tensor], last: bool, dtype: torch.dtype) -> Tensors:
+def backward(
+    saved: Tensors, gradients: Sequence[Tensor], last: bool, dtype: torch.dtype
+) -> Tensors:
     hidden, weight, bias, excluded, result = saved
     assert hidden is not None and weight is not None and bias is not None and result is not None
     (count, depth), grad = hidden.shape, gradients[0].contiguous()
     panels = prepack(hidden, dtype).panels
-    across = prepack(F.pad(hidden, (0, 0, 0, count % 2)).T, dtype).panels  # bfloat16 values are multiplied in pairs
+    across = prepack(
+        F.pad(hidden, (0, 0, 0, count % 2)).T, dtype
+    ).panels  # bfloat16 values are multiplied in pairs
     groups = _slices(len(weight), MAX_GROUPS, TILE)
     grad_hidden, grad_weight, grad_bias = (
         torch.zeros(shape, dtype=torch.float32, device="cpu")
@@ -60,15 +78,27 @@ def backward(saved: Tensors, gradients: Sequence[Tensor], last: bool, dtype: tor
     def chunk(number: int) -> None:
         own = groups[number]
         native("logsumexp_backward", dtype)(
-            positions=count, classes=own.stop - own.start, depth=depth, panels=panels, across=across,
-            weight=weight[own], bias=bias[own], excluded=None if excluded is None else excluded - own.start,
-            result=result, grad=grad, grad_hidden=grad_hidden[number], grad_weight=grad_weight[own],
-            grad_bias=grad_bias[own], scratch=weight.new_empty(TILE * (2 * TILE + depth)),
-        )  # fmt: skip
+            positions=count,
+            classes=own.stop - own.start,
+            depth=depth,
+            panels=panels,
+            across=across,
+            weight=weight[own],
+            bias=bias[own],
+            excluded=None if excluded is None else excluded - own.start,
+            result=result,
+            grad=grad,
+            grad_hidden=grad_hidden[number],
+            grad_weight=grad_weight[own],
+            grad_bias=grad_bias[own],
+            scratch=weight.new_empty(TILE * (2 * TILE + depth)),
+        )
 
     parallel_for(chunk, len(groups))
     return grad_hidden.sum(dim=0).T.contiguous(), grad_weight, grad_bias, None
 
 
-def logsumexp(hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, dtype: torch.dtype) -> Tensor:
+def logsumexp(
+    hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, dtype: torch.dtype
+) -> Tensor:
     return differentiably(forward, backward, hidden, weight, bias, excluded, dtype=dtype)[0]

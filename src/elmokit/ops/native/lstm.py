@@ -1,9 +1,9 @@
-"""`lstm` on prepacked weights: one call runs all steps of a range of rows and applies the cell directly to a product's
-sums (csrc/lstm_forward.h and lstm_backward.h).
+"""`lstm` on prepacked weights: one call runs all steps of a range of rows and applies the cell
+directly to a product's sums (csrc/lstm_forward.h and lstm_backward.h).
 
-Rows are independent of each other, so threads take ranges of them. A panel of the recurrent weight holds the four
-gates of 16 units. With gradients a step multiplies [x; h] by both weights at once; without, the products of x are
-computed beforehand, for distinct rows or for a chunk of the stream.
+Rows are independent of each other, so threads take ranges of them. A panel of the recurrent weight
+holds the four gates of 16 units. With gradients a step multiplies [x; h] by both weights at once;
+without, the products of x are computed beforehand, for distinct rows or for a chunk of the stream.
 """
 
 from __future__ import annotations
@@ -33,21 +33,29 @@ from elmokit.ops.native.library import native, require
 from elmokit.ops.threads import num_threads, parallel_for, parallel_rows
 from elmokit.ops.workspace import allocate, allocate_like
 
-CHUNK_SLOTS = 256  # slots per thread: their input products are still in cache when the steps read them
+CHUNK_SLOTS = (
+    256  # slots per thread: their input products are still in cache when the steps read them
+)
 ROWS_OF_A_SUM = 32  # rows whose bias gradients are summed together, as in csrc/elmokit.h
 MIN_ROWS = 16  # of a range: with fewer, the weights would be read too often
-WEIGHT_CHUNKS = 4  # of a weight's gradient: a fixed number, so that it does not depend on the number of threads
+WEIGHT_CHUNKS = (
+    4  # of a weight's gradient: a fixed number, so that it does not depend on the number of threads
+)
 
 
 def _row_ranges(rows: int, multiple: int = 1) -> list[tuple[int, int]]:
-    """Ranges of about the same size, each of a multiple of `multiple` rows; one per thread if there are enough rows."""
+    """Ranges of about the same size, each of a multiple of `multiple` rows; one per thread if there
+    are enough rows.
+    """
     size = max(MIN_ROWS, -(-rows // num_threads()))
     size = -(-size // multiple) * multiple
     return [(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
 
 
 def _stream(steps: LSTMSteps) -> dict[str, Any]:
-    """The arguments that describe the stream, which both the forward and the backward function take."""
+    """The arguments that describe the stream, which both the forward and the backward function
+    take.
+    """
     packing, clips, _ = steps
     cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
     return {
@@ -64,35 +72,51 @@ def _panels(weight: PrepackedWeight | None) -> Tensor | None:
 
 
 def _forward_steps(
-    dtype: torch.dtype, state: LSTMState, steps: LSTMSteps, scratch: tuple[Tensor, Tensor] | None, **arguments: Any
+    dtype: torch.dtype,
+    state: LSTMState,
+    steps: LSTMSteps,
+    scratch: tuple[Tensor, Tensor] | None,
+    **arguments: Any,
 ) -> None:
     """Run all steps of a layer, ranges of its rows on each thread; the state is updated in place.
 
-    `scratch`, needed only without gradients, has a row for each row of the state: h as it is multiplied, and the hidden
-    values.
+    `scratch`, needed only without gradients, has a row for each row of the state: h as it is
+    multiplied, and the hidden values.
     """
     stream, ranges = _stream(steps), _row_ranges(len(state.h))
 
     def run(number: int) -> None:
         first, end = ranges[number]
-        low_h, low_units = (None, None) if scratch is None else (part[first:end] for part in scratch)
+        low_h, low_units = (
+            (None, None) if scratch is None else (part[first:end] for part in scratch)
+        )
         native("lstm_forward", dtype)(
-            **stream, first_row=first, end_row=end, hidden=state.c.shape[1], width=state.h.shape[1], h=state.h,
-            c=state.c, start_h=steps.start.h, start_c=steps.start.c, low_h=low_h, low_units=low_units, **arguments,
-        )  # fmt: skip
+            **stream,
+            first_row=first,
+            end_row=end,
+            hidden=state.c.shape[1],
+            width=state.h.shape[1],
+            h=state.h,
+            c=state.c,
+            start_h=steps.start.h,
+            start_c=steps.start.c,
+            low_h=low_h,
+            low_units=low_units,
+            **arguments,
+        )
 
     parallel_for(run, len(ranges))
 
 
-# --- Without gradients -----------------------------------------------------------------------------------------------
+# --- Without gradients ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class FusedLSTM:
     """A layer with prepacked weights of one dtype; see `functional.prepack_lstm`.
 
-    The input weight's columns are in the order of the recurrent weight's panels, so that the products of 16 units lie
-    side by side.
+    The input weight's columns are in the order of the recurrent weight's panels, so that the
+    products of 16 units lie side by side.
     """
 
     input: PrepackedWeight
@@ -100,7 +124,9 @@ class FusedLSTM:
     recurrent: PrepackedWeight
     projection: PrepackedWeight | None
 
-    def __call__(self, x: Tensor, state: LSTMState, steps: LSTMSteps, index: Tensor | None) -> LSTMResult:
+    def __call__(
+        self, x: Tensor, state: LSTMState, steps: LSTMSteps, index: Tensor | None
+    ) -> LSTMResult:
         state, packing = state.copy(), steps.packing
         out = allocate((packing.num_slots, state.h.shape[1]), torch.float32)
         if index is not None:
@@ -131,24 +157,47 @@ class FusedLSTM:
         return out[: len(x)]
 
     def _run_steps(
-        self, state: LSTMState, steps: LSTMSteps, products: Tensor, index: Tensor | None, out: Tensor
+        self,
+        state: LSTMState,
+        steps: LSTMSteps,
+        products: Tensor,
+        index: Tensor | None,
+        out: Tensor,
     ) -> None:
         dtype, (rows, width), hidden = self.input.panels.dtype, state.h.shape, state.c.shape[1]
         if dtype == torch.int8:
-            low_h = torch.empty(rows, quantized_bytes(max(width, hidden)), dtype=torch.uint8, device="cpu")
+            low_h = torch.empty(
+                rows, quantized_bytes(max(width, hidden)), dtype=torch.uint8, device="cpu"
+            )
         else:
             low_h = torch.empty(rows, width, dtype=dtype, device="cpu")
         scratch = low_h, torch.empty(rows, hidden, dtype=value_dtype(dtype), device="cpu")
         _forward_steps(
-            dtype, state, steps, scratch, input_width=0, recurrent=self.recurrent.panels,
-            projection=_panels(self.projection), inputs=products, index=index, row_stride=products.shape[1],
-            gate_stride=PANEL // 4, unit_stride=PANEL, outputs=out, gates=None, units=None, xh=None, cells=None,
+            dtype,
+            state,
+            steps,
+            scratch,
+            input_width=0,
+            recurrent=self.recurrent.panels,
+            projection=_panels(self.projection),
+            inputs=products,
+            index=index,
+            row_stride=products.shape[1],
+            gate_stride=PANEL // 4,
+            unit_stride=PANEL,
+            outputs=out,
+            gates=None,
+            units=None,
+            xh=None,
+            cells=None,
             previous_c=None,
-        )  # fmt: skip
+        )
 
 
 def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> FusedLSTM:
-    projection = None if weights.projection is None else prepack(weights.projection, dtype).in_huge_pages()
+    projection = (
+        None if weights.projection is None else prepack(weights.projection, dtype).in_huge_pages()
+    )
     return FusedLSTM(
         prepack(panel_order(weights.input, gates=4), dtype).in_huge_pages(),
         panel_order(weights.bias, gates=4).float().contiguous(),
@@ -157,7 +206,7 @@ def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> FusedLSTM:
     )
 
 
-# --- With gradients --------------------------------------------------------------------------------------------------
+# --- With gradients -------------------------------------------------------------------------------
 
 
 def forward(
@@ -167,41 +216,81 @@ def forward(
     (input, recurrent, bias, projection), state = weights, LSTMState(h, c).copy()
     prepacked = prepack(torch.cat([input.detach(), recurrent.detach()], dim=1), dtype, gates=4)
     prepacked_projection = None if projection is None else prepack(projection, dtype)
-    gates, units, xh = (allocate((slots, size), dtype) for size in (4 * hidden, hidden, input_width + width))
+    gates, units, xh = (
+        allocate((slots, size), dtype) for size in (4 * hidden, hidden, input_width + width)
+    )
     cells, previous_c = (allocate((slots, hidden), torch.float32) for _ in range(2))
     outputs = allocate((slots, width), torch.float32)
     xh[:, :input_width] = x
     _forward_steps(
-        dtype, state, steps, None, input_width=input_width, recurrent=prepacked.panels,
-        projection=_panels(prepacked_projection), inputs=bias.detach().to(dtype), index=None, row_stride=0,
-        gate_stride=hidden, unit_stride=PANEL // 4, outputs=outputs, gates=gates, units=units, xh=xh, cells=cells,
+        dtype,
+        state,
+        steps,
+        None,
+        input_width=input_width,
+        recurrent=prepacked.panels,
+        projection=_panels(prepacked_projection),
+        inputs=bias.detach().to(dtype),
+        index=None,
+        row_stride=0,
+        gate_stride=hidden,
+        unit_stride=PANEL // 4,
+        outputs=outputs,
+        gates=gates,
+        units=units,
+        xh=xh,
+        cells=cells,
         previous_c=previous_c,
-    )  # fmt: skip
+    )
     saved = (gates, units, xh, cells, previous_c, outputs, input, recurrent, projection)
     return (outputs, state.h, state.c), saved
 
 
-def backward(saved: Any, gradients: Sequence[Tensor], last: bool, steps: LSTMSteps, dtype: torch.dtype) -> Tensors:
+def backward(
+    saved: Any, gradients: Sequence[Tensor], last: bool, steps: LSTMSteps, dtype: torch.dtype
+) -> Tensors:
     gates, units, xh, cells, previous_c, outputs, input, recurrent, projection = saved
     grad_outputs, grad_h, grad_c = (
-        part.to(torch.float32, copy=True, memory_format=torch.contiguous_format) for part in gradients
+        part.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        for part in gradients
     )
     (rows, width), hidden, input_width = grad_h.shape, grad_c.shape[1], input.shape[1]
-    transposed = [None if weight is None else prepack(weight.T, dtype) for weight in (input, recurrent, projection)]
+    transposed = [
+        None if weight is None else prepack(weight.T, dtype)
+        for weight in (input, recurrent, projection)
+    ]
     grad_gates = gates if last else allocate_like(gates)
     grad_x = allocate((len(gates), input_width), torch.float32)
-    grad_bias = torch.zeros(-(-rows // ROWS_OF_A_SUM), 4 * hidden, dtype=torch.float32, device="cpu")
+    grad_bias = torch.zeros(
+        -(-rows // ROWS_OF_A_SUM), 4 * hidden, dtype=torch.float32, device="cpu"
+    )
     low = torch.empty(rows, width, dtype=dtype, device="cpu")
     stream, ranges = _stream(steps), _row_ranges(rows, ROWS_OF_A_SUM)
 
     def run(number: int) -> None:
         begin, end = ranges[number]
         native("lstm_backward", dtype)(
-            **stream, first_row=begin, end_row=end, hidden=hidden, width=width, input_width=input_width,
-            input=_panels(transposed[0]), recurrent=_panels(transposed[1]), projection=_panels(transposed[2]),
-            outputs=outputs, gates=gates, cells=cells, previous_c=previous_c, grad_outputs=grad_outputs, grad_h=grad_h,
-            grad_c=grad_c, grad_gates=grad_gates, low=low[begin:end], grad_x=grad_x, grad_bias=grad_bias,
-        )  # fmt: skip
+            **stream,
+            first_row=begin,
+            end_row=end,
+            hidden=hidden,
+            width=width,
+            input_width=input_width,
+            input=_panels(transposed[0]),
+            recurrent=_panels(transposed[1]),
+            projection=_panels(transposed[2]),
+            outputs=outputs,
+            gates=gates,
+            cells=cells,
+            previous_c=previous_c,
+            grad_outputs=grad_outputs,
+            grad_h=grad_h,
+            grad_c=grad_c,
+            grad_gates=grad_gates,
+            low=low[begin:end],
+            grad_x=grad_x,
+            grad_bias=grad_bias,
+        )
 
     parallel_for(run, len(ranges))
     grad_input, grad_recurrent = allocate_like(input), allocate_like(recurrent)
@@ -210,7 +299,9 @@ def backward(saved: Any, gradients: Sequence[Tensor], last: bool, steps: LSTMSte
 
     def weights(number: int) -> None:
         """A chunk of each weight's gradient: a product over all slots."""
-        own = slice(4 * hidden * number // WEIGHT_CHUNKS, 4 * hidden * (number + 1) // WEIGHT_CHUNKS)
+        own = slice(
+            4 * hidden * number // WEIGHT_CHUNKS, 4 * hidden * (number + 1) // WEIGHT_CHUNKS
+        )
         of_xh = grad_gates[:, own].T @ xh
         grad_input[own], grad_recurrent[own] = of_xh[:, :input_width], of_xh[:, input_width:]
         if grad_projection is not None:

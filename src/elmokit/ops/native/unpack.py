@@ -1,4 +1,6 @@
-"""`unpack_sentences` and `unpack_words` in C, chunks of the words on each thread (csrc/unpack.c)."""
+"""`unpack_sentences` and `unpack_words` in C, chunks of the words on each thread
+(csrc/unpack.c).
+"""
 
 from __future__ import annotations
 
@@ -22,43 +24,73 @@ def _unpack(
     addresses: np.ndarray,
     layer_strides: np.ndarray,
 ) -> bool:
-    """Write each word's vectors to its address within `outs`, its layers `layer_strides` values apart.
+    """Write each word's vectors to its address within `outs`, its layers `layer_strides` values
+    apart.
 
     Returns:
         Whether a finite number has become infinite.
     """
     layers, _, num_slots, width = streams.shape
     streams, unpack = streams.float().contiguous(), native("unpack", dtype)
-    chunks = max(1, min(num_threads(), 2 * layers * width * len(addresses) // VALUES_WORTH_A_THREAD))
-    bounds, overflows = np.linspace(0, len(addresses), chunks + 1).astype(int).tolist(), [0] * chunks
+    chunks = max(
+        1, min(num_threads(), 2 * layers * width * len(addresses) // VALUES_WORTH_A_THREAD)
+    )
+    bounds, overflows = (
+        np.linspace(0, len(addresses), chunks + 1).astype(int).tolist(),
+        [0] * chunks,
+    )
 
-    # C gets only addresses: the task itself must hold the arrays, which an interrupted caller may release.
+    # C gets only addresses: the task itself must hold the arrays, which an interrupted caller may
+    # release.
     def run(number: int, held: Sequence[np.ndarray] = outs) -> None:
         words = slice(bounds[number], bounds[number + 1])
         fwd, bwd = slots[:, words].contiguous()
         overflows[number] = unpack(
-            layers=layers, slots=num_slots, width=width, tokens=len(fwd), streams=streams, fwd=fwd, bwd=bwd,
-            outs=addresses[words], layer_strides=layer_strides[words],
-        )  # fmt: skip
+            layers=layers,
+            slots=num_slots,
+            width=width,
+            tokens=len(fwd),
+            streams=streams,
+            fwd=fwd,
+            bwd=bwd,
+            outs=addresses[words],
+            layer_strides=layer_strides[words],
+        )
 
     parallel_for(run, chunks)
     return any(overflows)
 
 
-def unpack_sentences(streams: Tensor, slots: Tensor, begins: np.ndarray, outs: Sequence[np.ndarray]) -> None:
-    require(all(out.dtype == np.float32 and out.flags.c_contiguous for out in outs), "sentences are written in float32")
+def unpack_sentences(
+    streams: Tensor, slots: Tensor, begins: np.ndarray, outs: Sequence[np.ndarray]
+) -> None:
+    require(
+        all(out.dtype == np.float32 and out.flags.c_contiguous for out in outs),
+        "sentences are written in float32",
+    )
     sizes = len(streams), 2 * streams.shape[3]
     require(all((len(out), *out.shape[2:]) == sizes for out in outs), [out.shape for out in outs])
     require(len(begins) == len(outs), (len(begins), len(outs)))
     lengths, size = np.array([out.shape[1] for out in outs], np.int64), 2 * streams.shape[3]
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    addresses = np.repeat(np.array([out.ctypes.data for out in outs], np.int64), lengths) + within * size * 4
+    addresses = (
+        np.repeat(np.array([out.ctypes.data for out in outs], np.int64), lengths)
+        + within * size * 4
+    )
     words = np.repeat(np.asarray(begins, np.int64), lengths) + within
-    _unpack(streams, slots[:, words], torch.float32, outs, addresses, np.repeat(lengths * size, lengths))
+    _unpack(
+        streams, slots[:, words], torch.float32, outs, addresses, np.repeat(lengths * size, lengths)
+    )
 
 
 def unpack_words(streams: Tensor, slots: Tensor, out: np.ndarray) -> bool:
-    require(out.flags.c_contiguous and out.shape[1:] == (len(streams), 2 * streams.shape[3]), out.shape)
-    addresses = out.ctypes.data + np.arange(len(out), dtype=np.int64) * (out.shape[1] * out.shape[2] * out.itemsize)
+    require(
+        out.flags.c_contiguous and out.shape[1:] == (len(streams), 2 * streams.shape[3]), out.shape
+    )
+    addresses = out.ctypes.data + np.arange(len(out), dtype=np.int64) * (
+        out.shape[1] * out.shape[2] * out.itemsize
+    )
     dtype = torch.from_numpy(out).dtype
-    return _unpack(streams, slots, dtype, [out], addresses, np.full(len(out), out.shape[2], np.int64))
+    return _unpack(
+        streams, slots, dtype, [out], addresses, np.full(len(out), out.shape[2], np.int64)
+    )

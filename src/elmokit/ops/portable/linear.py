@@ -14,16 +14,21 @@ from elmokit.ops.autograd import Tensors, differentiably
 from elmokit.ops.threads import parallel_rows
 from elmokit.ops.workspace import allocate, allocate_like, converted
 
-CHUNKS = 8  # of a GEMM's rows, each computed by one thread; a fixed number, whatever the number of threads
+# of a GEMM's rows, each computed by one thread; a fixed number, whatever the number of threads
+CHUNKS = 8
 CHUNK_ROWS = 32  # of a highway layer, which stay in cache for several passes
 ROWS_OF_AN_OCTAVE = 8  # numbers of rows per power of two with which oneDNN is called
 
 
-# --- With gradients: the same bits on any number of threads, which BLAS alone does not promise ------------------------
+# --- With gradients: the same bits on any number of threads, which BLAS alone does not promise ----
 
 
-def gemm(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None = None, add: bool = False) -> Tensor:
-    """a (M, K) @ b (K, N), plus a bias (N,) if there is one, or with `add` plus the values of `out`."""
+def gemm(
+    a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None = None, add: bool = False
+) -> Tensor:
+    """a (M, K) @ b (K, N), plus a bias (N,) if there is one, or with `add` plus the values of
+    `out`.
+    """
     result = allocate((len(a), b.shape[1]), a.dtype, a.device) if out is None else out
 
     def run(rows: slice) -> None:
@@ -40,12 +45,16 @@ def _bias_gradient(grad: Tensor, dtype: torch.dtype) -> Tensor:
     return grad.sum(dim=0, dtype=torch.promote_types(dtype, torch.float32))
 
 
-def linear_forward(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[tuple[Tensor], Tensors]:
+def linear_forward(
+    x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype
+) -> tuple[tuple[Tensor], Tensors]:
     x, weight = converted(x, dtype), converted(weight, dtype)
     return (gemm(x, weight.T, bias.to(dtype)),), (x, weight)
 
 
-def linear_backward(saved: Sequence[Tensor], gradients: Sequence[Tensor], last: bool, dtype: torch.dtype) -> Tensors:
+def linear_backward(
+    saved: Sequence[Tensor], gradients: Sequence[Tensor], last: bool, dtype: torch.dtype
+) -> Tensors:
     (x, weight), grad = saved, gradients[0]
     return gemm(grad, weight), gemm(grad.T, x), _bias_gradient(grad, dtype)
 
@@ -54,7 +63,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tenso
     return differentiably(linear_forward, linear_backward, x, weight, bias, dtype=dtype)[0]
 
 
-def highway_forward(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[tuple[Tensor], Tensors]:
+def highway_forward(
+    x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype
+) -> tuple[tuple[Tensor], Tensors]:
     x, weight = x.to(dtype).contiguous(), converted(weight, dtype)
     gates, out = gemm(x, weight.T, bias.to(dtype)), allocate_like(x)
 
@@ -66,7 +77,9 @@ def highway_forward(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype)
     return (out,), (gates, x, weight)
 
 
-def highway_backward(saved: Sequence[Tensor], gradients: Sequence[Tensor], last: bool, dtype: torch.dtype) -> Tensors:
+def highway_backward(
+    saved: Sequence[Tensor], gradients: Sequence[Tensor], last: bool, dtype: torch.dtype
+) -> Tensors:
     gates, x, weight = saved
     grad_x, grad_gates = allocate_like(x), allocate_like(gates)
 
@@ -87,10 +100,11 @@ def highway(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tens
     return differentiably(highway_forward, highway_backward, x, weight, bias, dtype=dtype)[0]
 
 
-# --- Prepacked weights -----------------------------------------------------------------------------------------------
+# --- Prepacked weights ----------------------------------------------------------------------------
 #
-# In oneDNN's own layout, with which embedding in float32 takes a quarter less time on a CPU than with PyTorch's GEMM.
-# PyTorch has these functions for its compiler only, so they are tried before they are used.
+# In oneDNN's own layout, with which embedding in float32 takes a quarter less time on a CPU than
+# with PyTorch's GEMM. PyTorch has these functions for its compiler only, so they are tried before
+# they are used.
 
 
 def _multiply(x: Tensor, prepacked: Tensor, bias: Tensor | None) -> Tensor:
@@ -114,7 +128,9 @@ def _has_onednn(dtype: torch.dtype) -> bool:
 
 
 class PrepackedLinear:
-    """x @ weight.T, plus a bias if there is one, in one dtype, without gradients; keeps a copy of `weight`."""
+    """x @ weight.T, plus a bias if there is one, in one dtype, without gradients; keeps a copy of
+    `weight`.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         self.dtype, self._bias = dtype, None if bias is None else bias.detach().to(dtype, copy=True)
@@ -131,9 +147,12 @@ class PrepackedLinear:
             return F.linear(x, self._weight, self._bias)
         if rows == 0:
             return x.new_empty(0, len(self._weight))
-        # oneDNN compiles, and keeps, a kernel for each number of rows: zeros are appended, so that there are few.
+        # oneDNN compiles, and keeps, a kernel for each number of rows: zeros are appended, so that
+        # there are few.
         step = max(1, (1 << (rows - 1).bit_length()) // ROWS_OF_AN_OCTAVE)
-        return _multiply(F.pad(x, (0, 0, 0, -rows % step)).contiguous(), self._weight, self._bias)[:rows]
+        return _multiply(F.pad(x, (0, 0, 0, -rows % step)).contiguous(), self._weight, self._bias)[
+            :rows
+        ]
 
     def __getstate__(self) -> dict[str, Any]:
         """The weight in PyTorch's layout: oneDNN's depends on the machine."""

@@ -1,4 +1,5 @@
-"""`lstm` step by step, with its gradients: a backward pass over the values that the forward pass saved for each slot.
+"""`lstm` step by step, with its gradients: a backward pass over the values that the forward pass
+saved for each slot.
 
 The gradient of a weight is one product over all steps.
 """
@@ -20,12 +21,13 @@ from elmokit.ops.portable.linear import PrepackedLinear
 from elmokit.ops.transfer import upload
 from elmokit.ops.workspace import allocate
 
-# Without gradients the products of a layer's input are computed for about this many slots at a time: enough for a fast
-# product, few enough that they stay in cache until the steps have used them. A GPU has no such cache.
+# Without gradients the products of a layer's input are computed for about this many slots at a
+# time: enough for a fast product, few enough that they stay in cache until the steps have used
+# them. A GPU has no such cache.
 CHUNK_SLOTS, CHUNK_SLOTS_ON_GPU = 512, 16_384
 
 
-# --- The cell --------------------------------------------------------------------------------------------------------
+# --- The cell -------------------------------------------------------------------------------------
 
 
 def _cell_forward(
@@ -34,7 +36,8 @@ def _cell_forward(
     """c <- clip(sigmoid(i) tanh(g) + sigmoid(f) c) and out <- sigmoid(o) tanh(c), in place.
 
     Args:
-        gates: i, g, f, o before their activation functions (B, 4H); with a trace, overwritten by the activations.
+        gates: i, g, f, o before their activation functions (B, 4H); with a trace, overwritten by
+            the activations.
         c: (B, H), at least float32.
         out: (B, H).
         clip: The bound of the cell; None: no bound.
@@ -64,7 +67,9 @@ def _cell_backward(
     grad_gates: Tensor,
     clip: float | None,
 ) -> None:
-    """From the trace and the gradient of `out`, fill `grad_gates`, and turn `grad_c` into the gradient of the old c."""
+    """From the trace and the gradient of `out`, fill `grad_gates`, and turn `grad_c` into the
+    gradient of the old c.
+    """
     cells, previous = trace
     i, g, f, o = (gate.to(cells.dtype) for gate in gates.chunk(4, dim=1))
     grad_i, grad_g, grad_f, grad_o = grad_gates.chunk(4, dim=1)
@@ -79,11 +84,15 @@ def _cell_backward(
     grad_c *= f
 
 
-# --- Steps -----------------------------------------------------------------------------------------------------------
+# --- Steps ----------------------------------------------------------------------------------------
 
 
-def _steps_with_resets(packing: Packing, device: torch.device) -> list[tuple[slice, int, Tensor | None]]:
-    """For each step its slots, its number of rows, and the ranks of the rows that are reset (None: no row)."""
+def _steps_with_resets(
+    packing: Packing, device: torch.device
+) -> list[tuple[slice, int, Tensor | None]]:
+    """For each step its slots, its number of rows, and the ranks of the rows that are reset (None:
+    no row).
+    """
     steps = list(packing.steps())
     if packing.resets is None or not steps:
         return [(slots, rows, None) for slots, rows in steps]
@@ -92,7 +101,9 @@ def _steps_with_resets(packing: Packing, device: torch.device) -> list[tuple[sli
     # One transfer for all steps: one for each would synchronize with the GPU every time.
     (ranks,) = upload([torch.from_numpy(reset - starts[step])], device)
     of_steps = ranks.split(np.bincount(step, minlength=len(steps)).tolist())
-    return [(*step, fresh if len(fresh) else None) for step, fresh in zip(steps, of_steps, strict=True)]
+    return [
+        (*step, fresh if len(fresh) else None) for step, fresh in zip(steps, of_steps, strict=True)
+    ]
 
 
 class _Trace(NamedTuple):
@@ -114,10 +125,14 @@ def _forward_steps(
     outputs: Tensor,
     trace: _Trace | None = None,
 ) -> None:
-    """Fill `outputs`, and `trace` if there is one, from the products of the input; the state is updated in place."""
+    """Fill `outputs`, and `trace` if there is one, from the products of the input; the state is
+    updated in place.
+    """
     packing, clips, start = steps
     max_rows = max(packing.batch_sizes, default=0)
-    scratch, scratch_hidden = (inputs.new_empty(max_rows, size) for size in (inputs.shape[1], state.c.shape[1]))
+    scratch, scratch_hidden = (
+        inputs.new_empty(max_rows, size) for size in (inputs.shape[1], state.c.shape[1])
+    )
     for slots, rows, resets in _steps_with_resets(packing, inputs.device):
         if resets is not None:
             state.h[resets], state.c[resets] = start.h, start.c
@@ -137,7 +152,7 @@ def _forward_steps(
         outputs[slots] = h
 
 
-# --- With gradients --------------------------------------------------------------------------------------------------
+# --- With gradients -------------------------------------------------------------------------------
 
 
 def forward(
@@ -145,9 +160,19 @@ def forward(
 ) -> tuple[tuple[Tensor, ...], Tensors]:
     low: Any = [weight if weight is None else weight.to(dtype) for weight in weights]
     input, recurrent, bias, projection = low
-    (slots, hidden, width), low_x, state = (len(x), c.shape[1], h.shape[1]), x.to(dtype), LSTMState(h, c).copy()
+    (slots, hidden, width), low_x, state = (
+        (len(x), c.shape[1], h.shape[1]),
+        x.to(dtype),
+        LSTMState(h, c).copy(),
+    )
     outputs = allocate((slots, width), h.dtype, x.device)
-    sizes = (4 * hidden, dtype), (hidden, dtype), (hidden, c.dtype), (hidden, c.dtype), (width, dtype)
+    sizes = (
+        (4 * hidden, dtype),
+        (hidden, dtype),
+        (hidden, c.dtype),
+        (hidden, c.dtype),
+        (width, dtype),
+    )
     trace = _Trace(*(allocate((slots, size), of_type, x.device) for size, of_type in sizes))
     inputs = torch.addmm(bias, low_x, input.T)
     products = (
@@ -158,16 +183,24 @@ def forward(
     return (outputs, *state), (*trace, outputs, low_x, input, recurrent, projection)
 
 
-def backward(saved: Any, gradients: Sequence[Tensor], last: bool, steps: LSTMSteps, dtype: torch.dtype) -> Tensors:
+def backward(
+    saved: Any, gradients: Sequence[Tensor], last: bool, steps: LSTMSteps, dtype: torch.dtype
+) -> Tensors:
     *of_trace, outputs, x, input, recurrent, projection = saved
     trace, clips = _Trace(*of_trace), steps.clips
-    grad_outputs, grad_h, grad_c = (part.clone(memory_format=torch.contiguous_format) for part in gradients)
+    grad_outputs, grad_h, grad_c = (
+        part.clone(memory_format=torch.contiguous_format) for part in gradients
+    )
     grad_gates = torch.empty_like(trace.gates)
     proj_clip = clips.projection
     if proj_clip is not None:
-        proj_clip = torch.tensor(proj_clip, dtype=dtype, device="cpu").item()  # rounded as in the clipped outputs
+        proj_clip = torch.tensor(
+            proj_clip, dtype=dtype, device="cpu"
+        ).item()  # rounded as in the clipped outputs
     times_recurrent = PrepackedLinear(recurrent.T, None, dtype)
-    times_projection = projection if projection is None else PrepackedLinear(projection.T, None, dtype)
+    times_projection = (
+        projection if projection is None else PrepackedLinear(projection.T, None, dtype)
+    )
     for slots, rows, resets in reversed(_steps_with_resets(steps.packing, x.device)):
         grad_hidden = grad_outputs[slots].add_(grad_h[:rows])
         if times_projection is not None:
@@ -175,7 +208,14 @@ def backward(saved: Any, gradients: Sequence[Tensor], last: bool, steps: LSTMSte
                 grad_hidden *= outputs[slots].abs() < proj_clip
             grad_hidden = times_projection(grad_hidden)
         of_cell = trace.cells[slots], trace.previous_c[slots]
-        _cell_backward(trace.gates[slots], of_cell, grad_hidden.to(dtype), grad_c[:rows], grad_gates[slots], clips.cell)
+        _cell_backward(
+            trace.gates[slots],
+            of_cell,
+            grad_hidden.to(dtype),
+            grad_c[:rows],
+            grad_gates[slots],
+            clips.cell,
+        )
         grad_h[:rows] = times_recurrent(grad_gates[slots])
         if resets is not None:
             grad_h[resets], grad_c[resets] = 0, 0
@@ -189,7 +229,7 @@ def backward(saved: Any, gradients: Sequence[Tensor], last: bool, steps: LSTMSte
 lstm = partial(differentiable_lstm, forward, backward)
 
 
-# --- Without gradients -----------------------------------------------------------------------------------------------
+# --- Without gradients ----------------------------------------------------------------------------
 
 
 class StepwiseLSTM:
@@ -198,16 +238,26 @@ class StepwiseLSTM:
     def __init__(self, weights: LSTMWeights, dtype: torch.dtype) -> None:
         self._input = PrepackedLinear(weights.input, weights.bias, dtype)
         self._recurrent = PrepackedLinear(weights.recurrent, None, dtype)
-        self._projection = None if weights.projection is None else PrepackedLinear(weights.projection, None, dtype)
+        self._projection = (
+            None if weights.projection is None else PrepackedLinear(weights.projection, None, dtype)
+        )
 
-    def __call__(self, x: Tensor, state: LSTMState, steps: LSTMSteps, index: Tensor | None) -> LSTMResult:
+    def __call__(
+        self, x: Tensor, state: LSTMState, steps: LSTMSteps, index: Tensor | None
+    ) -> LSTMResult:
         state, packing = state.copy(), steps.packing
         out = allocate((packing.num_slots, state.h.shape[1]), state.h.dtype, x.device)
         table = None if index is None else self._input(x)
-        for slots, chunk in packing.windows(CHUNK_SLOTS if x.device.type == "cpu" else CHUNK_SLOTS_ON_GPU):
-            inputs = self._input(x[slots]) if table is None or index is None else table[index[slots]]
+        for slots, chunk in packing.windows(
+            CHUNK_SLOTS if x.device.type == "cpu" else CHUNK_SLOTS_ON_GPU
+        ):
+            inputs = (
+                self._input(x[slots]) if table is None or index is None else table[index[slots]]
+            )
             chunk_steps = steps._replace(packing=chunk)
-            _forward_steps(inputs, state, self._recurrent, self._projection, chunk_steps, out[slots])
+            _forward_steps(
+                inputs, state, self._recurrent, self._projection, chunk_steps, out[slots]
+            )
         return out, state
 
 

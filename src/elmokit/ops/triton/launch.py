@@ -1,4 +1,6 @@
-"""How the Triton kernels are launched, and on which GPUs they can be; this module does not import Triton."""
+"""How the Triton kernels are launched, and on which GPUs they can be; this module does not import
+Triton.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,24 @@ class Launch(NamedTuple):
     """The shape of a kernel's programs."""
 
     rows: int  # of the stream, per program
-    units: int  # cells per block: their weights are loaded together, and halved until they fit in shared memory
+    # cells per block: their weights are loaded together, and halved until they fit in shared memory
+    units: int
     warps: int
     stages: int  # of the pipeline that loads the weights of the next blocks while it multiplies
 
 
-# To tune a kernel, set its entry: other numbers of rows, units, warps and stages give the same results up to rounding.
+# To tune a kernel, set its entry: other numbers of rows, units, warps and stages give the same
+# results up to rounding.
 LAUNCHES = {"forward": Launch(16, 32, 8, 2), "backward": Launch(16, 32, 8, 2)}
-# Of float32 products: "ieee" for float32 as PyTorch multiplies it; "tf32x3" and "tf32" use tensor cores.
+# Of float32 products: "ieee" for float32 as PyTorch multiplies it; "tf32x3" and "tf32" use tensor
+# cores.
 PRECISION = "ieee"
 
 
 def _shared_bytes(launch: Launch, width: int, dtype: torch.dtype) -> int:
-    weights = 5 * launch.units * max(launch.stages - 1, 1)  # rows of four gates and of the projection
+    weights = (
+        5 * launch.units * max(launch.stages - 1, 1)
+    )  # rows of four gates and of the projection
     return (weights + launch.rows) * width * dtype.itemsize + OTHER_SHARED
 
 
@@ -41,10 +48,16 @@ def _shared_limit(device: torch.device | None = None) -> float:
     return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
 
 
-def fitted(kernel: str, hidden: int, width: int, dtype: torch.dtype, device: torch.device) -> Launch:
-    """The launch of a kernel, "forward" or "backward", with as many units as divide H and fit in shared memory."""
+def fitted(
+    kernel: str, hidden: int, width: int, dtype: torch.dtype, device: torch.device
+) -> Launch:
+    """The launch of a kernel, "forward" or "backward", with as many units as divide H and fit in
+    shared memory.
+    """
     launch, limit = LAUNCHES[kernel], _shared_limit(device)
-    while launch.units > MIN_UNITS and (hidden % launch.units or _shared_bytes(launch, width, dtype) > limit):
+    while launch.units > MIN_UNITS and (
+        hidden % launch.units or _shared_bytes(launch, width, dtype) > limit
+    ):
         launch = launch._replace(units=launch.units // 2)
     return launch
 
@@ -63,7 +76,10 @@ def why_none(dtype: torch.dtype, width: int, hidden: int) -> str | None:
     if width == hidden:
         return "it is for LSTMs with a projection"
     if width not in (16, 32, 64, 128, 256, MAX_WIDTH) or hidden % 32:
-        return f"its outputs have a power of two from 16 to {MAX_WIDTH} values and its cells a multiple of 32"
+        return (
+            f"its outputs have a power of two from 16 to {MAX_WIDTH} values and its cells a "
+            f"multiple of 32"
+        )
     if torch.cuda.get_device_properties().major < 8 or torch.version.cuda is None:
         return "it needs an NVIDIA GPU of compute capability 8.0 or more"
     smallest = [launch._replace(units=MIN_UNITS) for launch in LAUNCHES.values()]

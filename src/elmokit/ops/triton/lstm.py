@@ -1,8 +1,9 @@
-"""`lstm` with a projection as one kernel for all steps of a layer and direction, forward and backward.
+"""`lstm` with a projection as one kernel for all steps of a layer and direction, forward and
+backward.
 
-Rows are independent of each other, so a program takes a few of them through all steps and never waits for another one.
-At each step it reads all weights, from L2 cache, a block of units at a time; its h stays in registers. The gradient of
-a weight is one GEMM over all slots.
+Rows are independent of each other, so a program takes a few of them through all steps and never
+waits for another one. At each step it reads all weights, from L2 cache, a block of units at a time;
+its h stays in registers. The gradient of a weight is one GEMM over all slots.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from elmokit.ops.autograd import Tensors, differentiable_lstm
 from elmokit.ops.functional import LSTMResult, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.triton import launch
 
-# --- Kernels ---------------------------------------------------------------------------------------------------------
+# --- Kernels
+# -------------------------------------------------------------------------------------------------
 # tl.range is iterated over in kernels only:
 # pyright: reportGeneralTypeIssues=false
 
@@ -50,18 +52,42 @@ def _fresh(resets, slots, active):
 
 @triton.jit
 def _gate(x, mask, low_h, recurrent, units, dims, WIDTH: tl.constexpr, PRECISION: tl.constexpr):
-    """The sum of a gate before its activation function; `x` and `recurrent` point to the gate's columns and rows."""
+    """The sum of a gate before its activation function; `x` and `recurrent` point to the gate's
+    columns and rows.
+    """
     weights = _block(recurrent, units, dims, WIDTH).T
-    return tl.dot(low_h, weights, tl.load(x, mask=mask, other=0.0).to(tl.float32), input_precision=PRECISION)
+    return tl.dot(
+        low_h, weights, tl.load(x, mask=mask, other=0.0).to(tl.float32), input_precision=PRECISION
+    )
 
 
 @triton.jit(do_not_specialize=["steps"], do_not_specialize_on_alignment=["index"])
 def forward_kernel(
-    inputs, index, recurrent, projection, h, c, start_h, start_c, outputs, gates, hidden, cells, previous_h,
-    starts, resets, steps, cell_clip, projection_clip,
-    HIDDEN: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, STAGES: tl.constexpr,
+    inputs,
+    index,
+    recurrent,
+    projection,
+    h,
+    c,
+    start_h,
+    start_c,
+    outputs,
+    gates,
+    hidden,
+    cells,
+    previous_h,
+    starts,
+    resets,
+    steps,
+    cell_clip,
+    projection_clip,
+    HIDDEN: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    UNITS: tl.constexpr,
+    STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
-):  # fmt: skip
+):
     dtype = recurrent.dtype.element_ty
     rows, dims = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     all_rows = tl.load(starts + 1)
@@ -74,24 +100,62 @@ def forward_kernel(
         fresh = _fresh(resets, slots, active)
         state = tl.where(fresh, tl.load(start_h + dims)[None, :], state)
         low_h = state.to(dtype)
-        sources = slots if index is None else tl.load(index + slots, mask=active, other=0).to(tl.int64)
+        sources = (
+            slots if index is None else tl.load(index + slots, mask=active, other=0).to(tl.int64)
+        )
         total = tl.zeros((ROWS, WIDTH), tl.float32)
         for first in tl.range(0, HIDDEN, UNITS, num_stages=STAGES):
             units = first + tl.arange(0, UNITS)
             x = inputs + sources[:, None] * (4 * HIDDEN) + units[None, :]
             i = tl.sigmoid(_gate(x, mask, low_h, recurrent, units, dims, WIDTH, PRECISION))
-            g = _tanh(_gate(x + HIDDEN, mask, low_h, recurrent + HIDDEN * WIDTH, units, dims, WIDTH, PRECISION))
-            f = _gate(x + 2 * HIDDEN, mask, low_h, recurrent + 2 * HIDDEN * WIDTH, units, dims, WIDTH, PRECISION)
-            o = _gate(x + 3 * HIDDEN, mask, low_h, recurrent + 3 * HIDDEN * WIDTH, units, dims, WIDTH, PRECISION)
+            g = _tanh(
+                _gate(
+                    x + HIDDEN,
+                    mask,
+                    low_h,
+                    recurrent + HIDDEN * WIDTH,
+                    units,
+                    dims,
+                    WIDTH,
+                    PRECISION,
+                )
+            )
+            f = _gate(
+                x + 2 * HIDDEN,
+                mask,
+                low_h,
+                recurrent + 2 * HIDDEN * WIDTH,
+                units,
+                dims,
+                WIDTH,
+                PRECISION,
+            )
+            o = _gate(
+                x + 3 * HIDDEN,
+                mask,
+                low_h,
+                recurrent + 3 * HIDDEN * WIDTH,
+                units,
+                dims,
+                WIDTH,
+                PRECISION,
+            )
             f, o = tl.sigmoid(f), tl.sigmoid(o)
             at_c = c + rows[:, None] * HIDDEN + units[None, :]
-            cell = tl.where(fresh, tl.load(start_c + units)[None, :], tl.load(at_c, mask=mask, other=0.0))
+            cell = tl.where(
+                fresh, tl.load(start_c + units)[None, :], tl.load(at_c, mask=mask, other=0.0)
+            )
             cell = _clip(i * g + f * cell, cell_clip)
             tl.store(at_c, cell, mask=mask)
             value = (o * _tanh(cell)).to(dtype)
-            total = tl.dot(value, _block(projection, dims, units, HIDDEN).T, total, input_precision=PRECISION)
+            total = tl.dot(
+                value, _block(projection, dims, units, HIDDEN).T, total, input_precision=PRECISION
+            )
             if gates is not None:
-                at, at_gates = slots[:, None] * HIDDEN + units[None, :], slots[:, None] * (4 * HIDDEN) + units[None, :]
+                at, at_gates = (
+                    slots[:, None] * HIDDEN + units[None, :],
+                    slots[:, None] * (4 * HIDDEN) + units[None, :],
+                )
                 tl.store(gates + at_gates, i.to(dtype), mask=mask)
                 tl.store(gates + at_gates + HIDDEN, g.to(dtype), mask=mask)
                 tl.store(gates + at_gates + 2 * HIDDEN, f.to(dtype), mask=mask)
@@ -109,11 +173,29 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["steps"])
 def backward_kernel(
-    grad_outputs, grad_h, grad_c, recurrent, projection, start_c, outputs, gates, cells, grad_projected, grad_gates,
-    starts, resets, steps, cell_clip, projection_clip,
-    HIDDEN: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, STAGES: tl.constexpr,
+    grad_outputs,
+    grad_h,
+    grad_c,
+    recurrent,
+    projection,
+    start_c,
+    outputs,
+    gates,
+    cells,
+    grad_projected,
+    grad_gates,
+    starts,
+    resets,
+    steps,
+    cell_clip,
+    projection_clip,
+    HIDDEN: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    UNITS: tl.constexpr,
+    STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
-):  # fmt: skip
+):
     dtype = recurrent.dtype.element_ty
     rows, dims = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     all_rows = tl.load(starts + 1)
@@ -130,13 +212,17 @@ def backward_kernel(
         old_slots = (before + rows).to(tl.int64)
         at_out = slots[:, None] * WIDTH + dims[None, :]
         grad = tl.load(grad_outputs + at_out, mask=mask, other=0.0) + grad_state
-        grad = tl.where(tl.abs(tl.load(outputs + at_out, mask=mask, other=0.0)) < projection_clip, grad, 0.0)
+        grad = tl.where(
+            tl.abs(tl.load(outputs + at_out, mask=mask, other=0.0)) < projection_clip, grad, 0.0
+        )
         low_grad = grad.to(dtype)
         tl.store(grad_projected + at_out, low_grad, mask=mask)
         total = tl.zeros((ROWS, WIDTH), tl.float32)
         for first in tl.range(0, HIDDEN, UNITS, num_stages=STAGES):
             units = first + tl.arange(0, UNITS)
-            grad_hidden = tl.dot(low_grad, _block(projection, dims, units, HIDDEN), input_precision=PRECISION)
+            grad_hidden = tl.dot(
+                low_grad, _block(projection, dims, units, HIDDEN), input_precision=PRECISION
+            )
             at_gates = slots[:, None] * (4 * HIDDEN) + units[None, :]
             i = tl.load(gates + at_gates, mask=mask, other=0.0).to(tl.float32)
             g = tl.load(gates + at_gates + HIDDEN, mask=mask, other=0.0).to(tl.float32)
@@ -148,7 +234,9 @@ def backward_kernel(
             old = tl.where(fresh, tl.load(start_c + units)[None, :], old)
             tanh_c = _tanh(cell)
             at_c = grad_c + rows[:, None] * HIDDEN + units[None, :]
-            grad_cell = tl.load(at_c, mask=mask, other=0.0) + grad_hidden * o * (1 - tanh_c * tanh_c)
+            grad_cell = tl.load(at_c, mask=mask, other=0.0) + grad_hidden * o * (
+                1 - tanh_c * tanh_c
+            )
             grad_cell = tl.where(tl.abs(cell) < cell_clip, grad_cell, 0.0)
             tl.store(at_c, tl.where(fresh, 0.0, grad_cell * f), mask=mask)
             grad_i = (grad_cell * g * i * (1 - i)).to(dtype)
@@ -160,18 +248,27 @@ def backward_kernel(
             tl.store(grad_gates + at_gates + 2 * HIDDEN, grad_f, mask=mask)
             tl.store(grad_gates + at_gates + 3 * HIDDEN, grad_o, mask=mask)
             of_gate = recurrent + HIDDEN * WIDTH
-            total = tl.dot(grad_i, _block(recurrent, units, dims, WIDTH), total, input_precision=PRECISION)
-            total = tl.dot(grad_g, _block(of_gate, units, dims, WIDTH), total, input_precision=PRECISION)
+            total = tl.dot(
+                grad_i, _block(recurrent, units, dims, WIDTH), total, input_precision=PRECISION
+            )
+            total = tl.dot(
+                grad_g, _block(of_gate, units, dims, WIDTH), total, input_precision=PRECISION
+            )
             of_gate += HIDDEN * WIDTH
-            total = tl.dot(grad_f, _block(of_gate, units, dims, WIDTH), total, input_precision=PRECISION)
+            total = tl.dot(
+                grad_f, _block(of_gate, units, dims, WIDTH), total, input_precision=PRECISION
+            )
             of_gate += HIDDEN * WIDTH
-            total = tl.dot(grad_o, _block(of_gate, units, dims, WIDTH), total, input_precision=PRECISION)
+            total = tl.dot(
+                grad_o, _block(of_gate, units, dims, WIDTH), total, input_precision=PRECISION
+            )
         grad_state = tl.where(mask, tl.where(fresh, 0.0, total), grad_state)
-        tl.debug_barrier()  # the threads of the next step read gradients of cells that others have written
+        # the threads of the next step read gradients of cells that others have written
+        tl.debug_barrier()
     tl.store(grad_h + at_h, grad_state, mask=is_row)
 
 
-# --- Launch ----------------------------------------------------------------------------------------------------------
+# --- Launch ---------------------------------------------------------------------------------------
 
 
 def _launch(kernel: Any, name: str, steps: LSTMSteps, **tensors: Any) -> None:
@@ -183,21 +280,33 @@ def _launch(kernel: Any, name: str, steps: LSTMSteps, **tensors: Any) -> None:
     rows, units, warps, stages = launch.fitted(name, hidden, width, weight.dtype, weight.device)
     cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
     _, starts, resets = packing.on(weight.device)
-    if weight.is_cuda:  # the packing may be gone before this stream is through with it; both tensors share memory
+    if (
+        weight.is_cuda
+    ):  # the packing may be gone before this stream is through with it; both tensors share memory
         starts.record_stream(torch.cuda.current_stream(weight.device))
     with torch.cuda.device_of(weight):
         kernel[(triton.cdiv(packing.batch_sizes[0], rows),)](
-            **tensors, starts=starts, resets=None if resets is None else resets.view(torch.uint8),
-            steps=len(packing.batch_sizes), cell_clip=cell_clip, projection_clip=projection_clip, HIDDEN=hidden,
-            WIDTH=width, ROWS=rows, UNITS=units, STAGES=stages, PRECISION=launch.PRECISION, num_warps=warps,
-        )  # fmt: skip
+            **tensors,
+            starts=starts,
+            resets=None if resets is None else resets.view(torch.uint8),
+            steps=len(packing.batch_sizes),
+            cell_clip=cell_clip,
+            projection_clip=projection_clip,
+            HIDDEN=hidden,
+            WIDTH=width,
+            ROWS=rows,
+            UNITS=units,
+            STAGES=stages,
+            PRECISION=launch.PRECISION,
+            num_warps=warps,
+        )
 
 
 def _contiguous(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensor.contiguous() for tensor in tensors]
 
 
-# --- With gradients --------------------------------------------------------------------------------------------------
+# --- With gradients -------------------------------------------------------------------------------
 
 
 def forward(
@@ -205,7 +314,10 @@ def forward(
 ) -> tuple[tuple[Tensor, ...], Tensors]:
     input, recurrent, bias, projection = _contiguous([weight.to(dtype) for weight in weights])
     low_x, state = x.to(dtype), LSTMState(h, c).copy()
-    (slots, hidden, width), rows = (len(x), c.shape[1], h.shape[1]), max(steps.packing.batch_sizes, default=0)
+    (slots, hidden, width), rows = (
+        (len(x), c.shape[1], h.shape[1]),
+        max(steps.packing.batch_sizes, default=0),
+    )
     outputs, cells = h.new_empty(slots, width), c.new_empty(rows + slots, hidden)
     cells[:rows] = c[:rows]
     trace = {
@@ -215,47 +327,95 @@ def forward(
         "previous_h": low_x.new_empty(slots, width),
     }
     _launch(
-        forward_kernel, "forward", steps, inputs=torch.addmm(bias, low_x, input.T), index=None, recurrent=recurrent,
-        projection=projection, h=state.h, c=state.c, start_h=steps.start.h, start_c=steps.start.c, outputs=outputs,
+        forward_kernel,
+        "forward",
+        steps,
+        inputs=torch.addmm(bias, low_x, input.T),
+        index=None,
+        recurrent=recurrent,
+        projection=projection,
+        h=state.h,
+        c=state.c,
+        start_h=steps.start.h,
+        start_c=steps.start.c,
+        outputs=outputs,
         **trace,
-    )  # fmt: skip
+    )
     return (outputs, *state), (*trace.values(), outputs, low_x, input, recurrent, projection)
 
 
 def backward(
-    saved: Sequence[Tensor], gradients: Sequence[Tensor], last: bool, steps: LSTMSteps, dtype: torch.dtype
+    saved: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    last: bool,
+    steps: LSTMSteps,
+    dtype: torch.dtype,
 ) -> Tensors:
     gates, hidden, cells, previous_h, outputs, x, input, recurrent, projection = saved
     grad_h, grad_c = LSTMState(*gradients[1:]).copy()
     grad_gates, grad_projected = torch.empty_like(gates), torch.empty_like(previous_h)
     _launch(
-        backward_kernel, "backward", steps, grad_outputs=gradients[0].contiguous(), grad_h=grad_h, grad_c=grad_c,
-        recurrent=recurrent, projection=projection, start_c=steps.start.c, outputs=outputs, gates=gates, cells=cells,
-        grad_projected=grad_projected, grad_gates=grad_gates,
-    )  # fmt: skip
+        backward_kernel,
+        "backward",
+        steps,
+        grad_outputs=gradients[0].contiguous(),
+        grad_h=grad_h,
+        grad_c=grad_c,
+        recurrent=recurrent,
+        projection=projection,
+        start_c=steps.start.c,
+        outputs=outputs,
+        gates=gates,
+        cells=cells,
+        grad_projected=grad_projected,
+        grad_gates=grad_gates,
+    )
     return (
-        grad_gates @ input, grad_h, grad_c, grad_gates.T @ x, grad_gates.T @ previous_h,
-        grad_gates.sum(dim=0, dtype=grad_c.dtype), grad_projected.T @ hidden,
-    )  # fmt: skip
+        grad_gates @ input,
+        grad_h,
+        grad_c,
+        grad_gates.T @ x,
+        grad_gates.T @ previous_h,
+        grad_gates.sum(dim=0, dtype=grad_c.dtype),
+        grad_projected.T @ hidden,
+    )
 
 
 lstm = partial(differentiable_lstm, forward, backward)
 
 
-# --- Without gradients -----------------------------------------------------------------------------------------------
+# --- Without gradients ----------------------------------------------------------------------------
 
 
 def _run(
-    x: Tensor, state: LSTMState, steps: LSTMSteps, index: Tensor | None, *, weights: Sequence[Tensor]
+    x: Tensor,
+    state: LSTMState,
+    steps: LSTMSteps,
+    index: Tensor | None,
+    *,
+    weights: Sequence[Tensor],
 ) -> LSTMResult:
     (input, recurrent, bias, projection), state = weights, state.copy()
     outputs = state.h.new_empty(steps.packing.num_slots, state.h.shape[1])
     assert index is None or index.is_contiguous()
     _launch(
-        forward_kernel, "forward", steps, inputs=torch.addmm(bias, x.to(bias.dtype), input.T), index=index,
-        recurrent=recurrent, projection=projection, h=state.h, c=state.c, start_h=steps.start.h,
-        start_c=steps.start.c, outputs=outputs, gates=None, hidden=None, cells=None, previous_h=None,
-    )  # fmt: skip
+        forward_kernel,
+        "forward",
+        steps,
+        inputs=torch.addmm(bias, x.to(bias.dtype), input.T),
+        index=index,
+        recurrent=recurrent,
+        projection=projection,
+        h=state.h,
+        c=state.c,
+        start_h=steps.start.h,
+        start_c=steps.start.c,
+        outputs=outputs,
+        gates=None,
+        hidden=None,
+        cells=None,
+        previous_h=None,
+    )
     return outputs, state
 
 

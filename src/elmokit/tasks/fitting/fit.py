@@ -56,12 +56,16 @@ from elmokit.tasks.fitting.words import WordTable, read_word_vectors
 
 Examples = str | Path | Iterable[Any]  # whatever `read_examples` reads
 
-# Examples are shuffled into pools of this many batches, and sorted by length within: little padding, random order.
+# Examples are shuffled into pools of this many batches, and sorted by length within: little
+# padding, random order.
 POOL = 32
-SETTINGS, STATE = "settings.json", "epoch.pt"  # of an unfinished run: its settings, and the state after its last epoch
+SETTINGS, STATE = (
+    "settings.json",
+    "epoch.pt",
+)  # of an unfinished run: its settings, and the state after its last epoch
 
 
-# --- The report: printed in percent; report.json has everything ------------------------------------------------------
+# --- The report: printed in percent; report.json has everything -----------------------------------
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,9 @@ class LearnedMix:
     gamma: float
 
     def __str__(self) -> str:
-        return f"gamma {self.gamma:.3f}, layers {' '.join(f'{weight:.3f}' for weight in self.weights)}"
+        return (
+            f"gamma {self.gamma:.3f}, layers {' '.join(f'{weight:.3f}' for weight in self.weights)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -102,28 +108,39 @@ class FitReport:
     examples: int  # of the training set
     words: int
     words_per_second: float  # of the training set, including the time to score the development set
-    settings: dict[str, Any]  # those of task, words and training, and what identifies model and data
+    settings: dict[
+        str, Any
+    ]  # those of task, words and training, and what identifies model and data
     epochs: list[Epoch]
     seconds: float  # of all epochs, and of the rest of the process that finished the run
 
     @property
     def final(self) -> TaskScores:
         """Scores on the test set, or without one on the development set."""
-        return TaskScores(self.dev if self.test is None else self.test, self.by_label, self.confusion)
+        return TaskScores(
+            self.dev if self.test is None else self.test, self.by_label, self.confusion
+        )
 
     def __str__(self) -> str:
-        lines = [f"{'development' if self.test is None else 'test'} set, in percent", str(self.final)]
+        lines = [
+            f"{'development' if self.test is None else 'test'} set, in percent",
+            str(self.final),
+        ]
         if self.test is not None:
             scores = (f"{name} {100 * score:.2f}" for name, score in self.dev.items())
             lines.append(f"\ndevelopment set: {'  '.join(scores)}")
         lines.append(f"\nbest epoch: {self.best_epoch} of {len(self.epochs)}")
         place = self.settings["words"]["elmo"]
         places = ("input", "output") if place == "both" else (place,)
-        lines += [f"ELMo at the {place}: {mix}" for mix, place in zip(self.mixes, places, strict=False)]
+        lines += [
+            f"ELMo at the {place}: {mix}" for mix, place in zip(self.mixes, places, strict=False)
+        ]
         if self.encoder_mix is not None:
             lines.append(f"encoder: {self.encoder_mix}")
         lines.append(f"trained parameters: {self.parameters:,}")
-        lines.append(f"time: {self.seconds:.0f} s, {self.words_per_second:,.0f} words/s in training")
+        lines.append(
+            f"time: {self.seconds:.0f} s, {self.words_per_second:,.0f} words/s in training"
+        )
         return "\n".join(lines)
 
     def to_json(self) -> str:
@@ -136,30 +153,43 @@ class FitReport:
         return conform(cls, read_json(path), str(path))
 
 
-# --- One epoch -------------------------------------------------------------------------------------------------------
+# --- One epoch ------------------------------------------------------------------------------------
 
 
-def shuffled_batches(lengths: np.ndarray, batch_size: int, random: np.random.Generator) -> Iterator[np.ndarray]:
+def shuffled_batches(
+    lengths: np.ndarray, batch_size: int, random: np.random.Generator
+) -> Iterator[np.ndarray]:
     """Random batches of examples with similar lengths; examples of length 0 are left out."""
     order = random.permutation(np.flatnonzero(lengths))
     batches = []
     for start in range(0, len(order), POOL * batch_size):
         pool = order[start : start + POOL * batch_size]
-        batches += split_by_length(pool[np.argsort(lengths[pool], kind="stable")], lengths, batch_size)
+        batches += split_by_length(
+            pool[np.argsort(lengths[pool], kind="stable")], lengths, batch_size
+        )
     for index in random.permutation(len(batches)):
         yield batches[index]
 
 
 def train_epoch(
-    network: TaskNetwork, examples: ExampleSet, optimizer: torch.optim.Optimizer, config: FitConfig, number: int
+    network: TaskNetwork,
+    examples: ExampleSet,
+    optimizer: torch.optim.Optimizer,
+    config: FitConfig,
+    number: int,
 ) -> float:
-    """Train for one epoch; the order of examples and the dropout depend on the seed and the epoch's number alone.
+    """Train for one epoch; the order of examples and the dropout depend on the seed and the epoch's
+    number alone.
 
     Returns:
         The mean loss of the batches.
     """
     torch.manual_seed(config.seed * 1_000_003 + number)
-    batches = list(shuffled_batches(examples.lengths, config.batch_size, np.random.default_rng([config.seed, number])))
+    batches = list(
+        shuffled_batches(
+            examples.lengths, config.batch_size, np.random.default_rng([config.seed, number])
+        )
+    )
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     device, losses = parameters[0].device, []
     network.train()
@@ -173,7 +203,7 @@ def train_epoch(
     return float(torch.stack(losses).mean())
 
 
-# --- All epochs ------------------------------------------------------------------------------------------------------
+# --- All epochs -----------------------------------------------------------------------------------
 
 
 def best_epoch(epochs: Sequence[Epoch], metric: str) -> int:
@@ -184,8 +214,9 @@ def best_epoch(epochs: Sequence[Epoch], metric: str) -> int:
 def unimproved(epochs: Sequence[Epoch], metric: str) -> int:
     """The number of epochs since the best score.
 
-    Epochs count from the first change of the score on, unless it is 1 from the start: a network that still finds no
-    span, or gives all examples the same answer, has not begun to learn, and needs its full learning rate.
+    Epochs count from the first change of the score on, unless it is 1 from the start: a network
+    that still finds no span, or gives all examples the same answer, has not begun to learn, and
+    needs its full learning rate.
     """
     scores = [epoch.scores[metric] for epoch in epochs]
     unchanged = sum(1 for _ in takewhile(lambda score: score == scores[0] < 1, scores))
@@ -202,18 +233,32 @@ def _is_over(epochs: Sequence[Epoch], metric: str, config: FitConfig) -> bool:
 
 
 def _parameter_groups(network: TaskNetwork, config: FitConfig) -> list[dict[str, Any]]:
-    """The trained parameters: those of the biLM, if it is fine-tuned, have a rate of their own, and wait for others."""
+    """The trained parameters: those of the biLM, if it is fine-tuned, have a rate of their own, and
+    wait for others.
+    """
     bilm = set() if network.words.elmo is None else set(network.words.elmo.bilm.parameters())
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    own, of_bilm = ([each for each in trained if (each in bilm) == is_bilm] for is_bilm in (False, True))
+    own, of_bilm = (
+        [each for each in trained if (each in bilm) == is_bilm] for is_bilm in (False, True)
+    )
     groups = [{"params": own, "full_rate": config.learning_rate, "waits": 0}]
     if of_bilm:
-        groups += [{"params": of_bilm, "full_rate": config.finetune_learning_rate, "waits": config.finetune_after}]
+        groups += [
+            {
+                "params": of_bilm,
+                "full_rate": config.finetune_learning_rate,
+                "waits": config.finetune_after,
+            }
+        ]
     return groups
 
 
 def train(
-    network: TaskNetwork, examples: ExampleSet, dev: ExampleSet, config: FitConfig, state: Path | None = None
+    network: TaskNetwork,
+    examples: ExampleSet,
+    dev: ExampleSet,
+    config: FitConfig,
+    state: Path | None = None,
 ) -> list[Epoch]:
     """Train in place until the development score stops improving, then restore the best weights.
 
@@ -222,7 +267,8 @@ def train(
         examples: Examples to train on.
         dev: Examples that determine when to stop.
         config: Settings of the training.
-        state: File of the state after each epoch, from which an interrupted run goes on; None: not written.
+        state: File of the state after each epoch, from which an interrupted run goes on; None: not
+            written.
 
     Returns:
         Loss, development scores and time of each epoch.
@@ -232,15 +278,27 @@ def train(
     """
     metric, epochs = examples.task.metric, list[Epoch]()
     optimizer = torch.optim.Adam(_parameter_groups(network, config), fused=True)
-    frozen = {name for name, value in network.named_parameters(remove_duplicate=False) if not value.requires_grad}
+    frozen = {
+        name
+        for name, value in network.named_parameters(remove_duplicate=False)
+        if not value.requires_grad
+    }
 
     def weights() -> dict[str, Tensor]:
-        """Copies of all that training changes, which includes buffers such as batch normalization's statistics."""
-        return {name: value.clone() for name, value in network.state_dict().items() if name not in frozen}
+        """Copies of all that training changes, which includes buffers such as batch normalization's
+        statistics.
+        """
+        return {
+            name: value.clone()
+            for name, value in network.state_dict().items()
+            if name not in frozen
+        }
 
     best = weights()
     if state is not None and state.is_file():
-        saved = torch.load(state, weights_only=True, map_location=optimizer.param_groups[0]["params"][0].device)
+        saved = torch.load(
+            state, weights_only=True, map_location=optimizer.param_groups[0]["params"][0].device
+        )
         network.load_state_dict(saved["weights"], strict=False)
         optimizer.load_state_dict(saved["optimizer"])
         best, epochs = saved["best"], [Epoch(**epoch) for epoch in saved["epochs"]]
@@ -255,21 +313,33 @@ def train(
                 parameter.requires_grad_(number > group["waits"])
         loss = train_epoch(network, examples, optimizer, config, number)
         predictions = predict(network, dev, with_probabilities=False)
-        scores = {name: float(value) for name, value in dev.task.score(dev.examples, predictions).items()}
+        scores = {
+            name: float(value) for name, value in dev.task.score(dev.examples, predictions).items()
+        }
         if not np.isfinite([loss, *scores.values()]).all():
-            raise ValueError(f"the loss of epoch {number} or a score is not a number, {loss} and {scores}")
-        epochs.append(Epoch(loss, scores, config.learning_rate * scale, time.perf_counter() - start))
+            raise ValueError(
+                f"the loss of epoch {number} or a score is not a number, {loss} and {scores}"
+            )
+        epochs.append(
+            Epoch(loss, scores, config.learning_rate * scale, time.perf_counter() - start)
+        )
         top = best_epoch(epochs, metric)
         if top == number:
             best = weights()
         if state is not None:
             described = [asdict(epoch) for epoch in epochs]
-            saved = {"weights": weights(), "best": best, "optimizer": optimizer.state_dict(), "epochs": described}
+            saved = {
+                "weights": weights(),
+                "best": best,
+                "optimizer": optimizer.state_dict(),
+                "epochs": described,
+            }
             with atomic_path(state) as partial:
                 torch.save(saved, partial)
         print(
-            f"epoch {number}: loss {loss:.4f}, {metric} {100 * scores[metric]:.2f} on the development set "
-            f"(best {100 * epochs[top - 1].scores[metric]:.2f}, epoch {top}), {epochs[-1].seconds:.1f} s",
+            f"epoch {number}: loss {loss:.4f}, {metric} {100 * scores[metric]:.2f} on the "
+            f"development set (best {100 * epochs[top - 1].scores[metric]:.2f}, epoch {top}), "
+            f"{epochs[-1].seconds:.1f} s",
             file=sys.stderr,
             flush=True,
         )
@@ -280,12 +350,16 @@ def train(
     return epochs
 
 
-# --- From examples to a model on disk --------------------------------------------------------------------------------
+# --- From examples to a model on disk -------------------------------------------------------------
 
 
-def _read(task: Task, name: str, source: Examples, tokenize: Callable[[str], list[str]]) -> list[Any]:
+def _read(
+    task: Task, name: str, source: Examples, tokenize: Callable[[str], list[str]]
+) -> list[Any]:
     """The examples of a set, checked."""
-    examples = read_examples(task, source, tokenize, task.read_training if name == "training" else task.read)
+    examples = read_examples(
+        task, source, tokenize, task.read_training if name == "training" else task.read
+    )
     checked = list(task.checked(examples, name))
     if not any(map(task.length, checked)):
         raise ValueError(f"the {name} set holds no words: check the file and its format")
@@ -294,7 +368,11 @@ def _read(task: Task, name: str, source: Examples, tokenize: Callable[[str], lis
 
 def _digest(examples: Iterable[Any]) -> int:
     """A checksum of examples, by which a run that is repeated is told from one on others."""
-    return reduce(lambda digest, example: crc32(repr(example).encode("utf-8", "surrogatepass"), digest), examples, 0)
+    return reduce(
+        lambda digest, example: crc32(repr(example).encode("utf-8", "surrogatepass"), digest),
+        examples,
+        0,
+    )
 
 
 def _word_table(sentences: Iterable[Sequence[str]], config: WordsConfig) -> WordTable:
@@ -305,12 +383,17 @@ def _word_table(sentences: Iterable[Sequence[str]], config: WordsConfig) -> Word
     wanted = {*table.words, *(word.lower() for word in table.words)}
     vectors = read_word_vectors(config.vectors, wanted, config.vectors_kept)
     found = sum(vectors.number(word) > 0 for word in table.words)
-    print(f"{config.vectors}: {found:,} of {len(table.words):,} distinct words have a vector", file=sys.stderr)
+    print(
+        f"{config.vectors}: {found:,} of {len(table.words):,} distinct words have a vector",
+        file=sys.stderr,
+    )
     return replace(table, vectors=vectors)
 
 
 def _refuse_others(settings: dict[str, Any], of: dict[str, Any], path: Path) -> None:
-    """FileExistsError if the settings of an earlier run, whose output or state is in the way, are others."""
+    """FileExistsError if the settings of an earlier run, whose output or state is in the way, are
+    others.
+    """
     others = [
         name
         for part, values in settings.items()
@@ -319,8 +402,8 @@ def _refuse_others(settings: dict[str, Any], of: dict[str, Any], path: Path) -> 
     ]
     if others:
         raise FileExistsError(
-            f"{path} is of a run with other {', '.join(others)}: repeat that run's command, choose another name, or "
-            f"{OVERWRITE}"
+            f"{path} is of a run with other {', '.join(others)}: repeat that run's command, choose "
+            f"another name, or {OVERWRITE}"
         )
 
 
@@ -342,28 +425,32 @@ def fit(
     cache: str | Path | None = None,
     **settings: Any,
 ) -> tuple[TaskModel, FitReport]:
-    """Train a task's network until the development score stops improving, and keep the best weights.
+    """Train a task's network until the development score stops improving, and keep the best
+    weights.
 
     Args:
         task: The name of a task, e.g. "tagging", or a task with its settings, e.g.
             `TaggingTask(TaggingConfig(hidden_dim=100))`.
-        train_examples: Examples to train on: a file in the task's format; for classification, tagging and pairs also a
-            table (.csv, .tsv, .jsonl or .parquet), a DataFrame of pandas, or a list of tuples such as (text, label),
-            (words, tags) or (first, second, label); or a list of the task's examples.
+        train_examples: Examples to train on: a file in the task's format; for classification,
+            tagging and pairs also a table (.csv, .tsv, .jsonl or .parquet), a DataFrame of pandas,
+            or a list of tuples such as (text, label), (words, tags) or (first, second, label); or a
+            list of the task's examples.
         dev_examples: Examples that determine when to stop, in any of these forms.
         test_examples: Examples for the final score.
         model: The biLM whose layers the network reads: a name, a path, or a loaded model (not
             changed: a copy is used); None: the bundled English model. Not read with elmo "none".
         words: Which vectors the network reads for each word; None: the defaults of `WordsConfig`.
         config: Settings of the training; None: the task's own defaults.
-        output: Directory for the model and report.json; None: nothing is written. During training, a hidden directory
-            next to it holds the state of the run: the same call resumes an interrupted run, which ends with the same
-            weights, and loads the model of a finished one. Runs are the same if their settings, their encoders and
-            their examples, as `repr` shows them, are.
+        output: Directory for the model and report.json; None: nothing is written. During training,
+            a hidden directory next to it holds the state of the run: the same call resumes an
+            interrupted run, which ends with the same weights, and loads the model of a finished
+            one. Runs are the same if their settings, their encoders and their examples, as `repr`
+            shows them, are.
         overwrite: Replace an earlier task model there, even one of the same run.
-        cache: Directory for the vectors of frozen encoders, shared by all runs; None: `default_cache()`.
-        settings: Settings of a task that is given by its name, as on the command line: `network="pooled"`, or the
-            columns of tables, `column="review", label_column="stars"`.
+        cache: Directory for the vectors of frozen encoders, shared by all runs; None:
+            `default_cache()`.
+        settings: Settings of a task that is given by its name, as on the command line:
+            `network="pooled"`, or the columns of tables, `column="review", label_column="stars"`.
 
     Returns:
         The model and the report of its training.
@@ -371,15 +458,19 @@ def fit(
     Raises:
         FileExistsError: `output` exists, and `overwrite` is not set or it is not a task model.
         FileNotFoundError: A file of examples or of vectors, or the model, is missing.
-        ValueError: A file or an example does not fit the task; the loss or a score is not a number; another process
-            trains with this output; or a library that the task or its score needs is not installed.
+        ValueError: A file or an example does not fit the task; the loss or a score is not a number;
+            another process trains with this output; or a library that the task or its score needs
+            is not installed.
     """
     start = time.perf_counter()
     if isinstance(task, str):
         kind = find_task(task)
         task = kind(kind.Config(**settings))
     elif settings:
-        raise TypeError(f"{', '.join(settings)}: give settings either here, with the name of a task, or to the task")
+        raise TypeError(
+            f"{', '.join(settings)}: give settings either here, with the name of a task, or to "
+            f"the task"
+        )
     words, config = words or WordsConfig(), config or task.fit_config
     directory, state = None, None  # of the output, and of the state of the unfinished run
     if output is not None:
@@ -399,7 +490,9 @@ def fit(
         sets["test"] = _read(task, "test", test_examples, tokenize)
     num_words = sum(len(words) for each in sets["training"] for words in task.sentences(each))
     device = pick_device(config.device)
-    if pretrained is model and pretrained is not None:  # the network freezes, moves and trains its biLM
+    if (
+        pretrained is model and pretrained is not None
+    ):  # the network freezes, moves and trains its biLM
         pretrained = replace(pretrained, bilm=copy.deepcopy(pretrained.bilm))
     encoder = None
     if words.encoder is not None:
@@ -439,10 +532,14 @@ def fit(
             caches = task_model.open_caches(cache or default_cache())
             encoded = [task_model.example_set(examples, caches) for examples in sets.values()]
             resumed = time.perf_counter()
-            epochs = train(network, encoded[0], encoded[1], config, None if state is None else state / STATE)
+            epochs = train(
+                network, encoded[0], encoded[1], config, None if state is None else state / STATE
+            )
             trained = time.perf_counter()
             final = encoded[-1]
-            scores = task.all_scores(final.examples, predict(network, final, with_probabilities=False))
+            scores = task.all_scores(
+                final.examples, predict(network, final, with_probabilities=False)
+            )
         network.eval()
 
         # Report.
@@ -458,7 +555,9 @@ def fit(
             confusion=scores.confusion,
             mixes=[] if elmo is None else [_learned_mix(mix) for mix in elmo.mixes],
             encoder_mix=None if encoder_mix is None else _learned_mix(encoder_mix),
-            parameters=sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad),
+            parameters=sum(
+                parameter.numel() for parameter in network.parameters() if parameter.requires_grad
+            ),
             examples=len(sets["training"]),
             words=num_words,
             words_per_second=num_words * len(epochs) / max(in_epochs, 1e-9),

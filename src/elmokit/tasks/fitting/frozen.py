@@ -1,8 +1,10 @@
-"""Frozen encoders, a biLM or one of Hugging Face: the vectors of a sentence are computed once, and stored on disk.
+"""Frozen encoders, a biLM or one of Hugging Face: the vectors of a sentence are computed once, and
+stored on disk.
 
-There is one directory for each encoder, named by a fingerprint of all that its vectors depend on, and by the dtype in
-which they are stored. It holds any number of files `segment-...`, each of which is written at once: an array of NumPy,
-(S,) of (digest of a sentence, number of its words), and after it the vectors of all words, (N, L, D).
+There is one directory for each encoder, named by a fingerprint of all that its vectors depend on,
+and by the dtype in which they are stored. It holds any number of files `segment-...`, each of which
+is written at once: an array of NumPy, (S,) of (digest of a sentence, number of its words), and
+after it the vectors of all words, (N, L, D).
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ class FrozenEncoder(Protocol):
 
 
 class BiLMLayers:
-    """The layers of a biLM as a frozen encoder, (L+1, 2D) per word; every sentence starts from the same state."""
+    """The layers of a biLM as a frozen encoder, (L+1, 2D) per word; every sentence starts from the
+    same state.
+    """
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
@@ -72,7 +76,9 @@ def default_cache() -> Path:
 def sentence_digest(words: Words) -> bytes:
     """A hash of a tokenized sentence, 16 bytes."""
     encoded = [word.encode() for word in words]
-    digest = blake2b(np.fromiter(map(len, encoded), np.int32, len(encoded)).tobytes(), digest_size=16)
+    digest = blake2b(
+        np.fromiter(map(len, encoded), np.int32, len(encoded)).tobytes(), digest_size=16
+    )
     digest.update(b"".join(encoded))
     return digest.digest()
 
@@ -90,7 +96,8 @@ class VectorCache:
 
     Args:
         encoder: Computes missing vectors.
-        directory: Directory for the caches of all encoders, created if missing; None: keep the vectors in memory.
+        directory: Directory for the caches of all encoders, created if missing; None: keep the
+            vectors in memory.
         storage_dtype: "float16" (half the size) or "float32".
 
     Raises:
@@ -98,27 +105,47 @@ class VectorCache:
     """
 
     def __init__(
-        self, encoder: FrozenEncoder, directory: str | Path | None = None, storage_dtype: str = "float16"
+        self,
+        encoder: FrozenEncoder,
+        directory: str | Path | None = None,
+        storage_dtype: str = "float16",
     ) -> None:
         self.encoder, self.dtype = encoder, np.dtype(storage_dtype)
         self._word_bytes = self.dtype.itemsize * int(np.prod(encoder.shape))
-        self._places = {sentence_digest(()): Place(np.empty((0, *encoder.shape)), 0, 0)}  # no words, no vectors
-        self.directory = None if directory is None else Path(directory).expanduser() / f"{encoder.name}-{storage_dtype}"
+        self._places = {
+            sentence_digest(()): Place(np.empty((0, *encoder.shape)), 0, 0)
+        }  # no words, no vectors
+        self.directory = (
+            None
+            if directory is None
+            else Path(directory).expanduser() / f"{encoder.name}-{storage_dtype}"
+        )
         for path in self.directory.glob("segment-*") if self.directory is not None else ():
             with path.open("rb") as file:
                 index, start = np.load(file), file.tell()
             if path.stat().st_size != start + self._word_bytes * index["words"].sum():
-                raise ValueError(f"{path} is damaged: remove it, and the vectors will be computed again")
+                raise ValueError(
+                    f"{path} is damaged: remove it, and the vectors will be computed again"
+                )
             self._register(index, path, start, self._word_bytes)
 
     def add(self, sentences: Iterable[Words]) -> None:
-        """Compute and store the vectors of the sentences that are missing. OSError if the disk cannot be written."""
+        """Compute and store the vectors of the sentences that are missing. OSError if the disk
+        cannot be written.
+        """
         distinct = {sentence_digest(words): words for words in sentences}
         missing = [words for digest, words in distinct.items() if digest not in self._places]
-        bar = ProgressBar(total=sum(map(len, missing)), desc="vectors", unit=" words", disable=self.directory is None)
+        bar = ProgressBar(
+            total=sum(map(len, missing)),
+            desc="vectors",
+            unit=" words",
+            disable=self.directory is None,
+        )
         with bar:
             for segment in chunks(missing, len, max(1, SEGMENT_BYTES // self._word_bytes)):
-                index = np.array([(sentence_digest(words), len(words)) for words in segment], INDEX_DTYPE)
+                index = np.array(
+                    [(sentence_digest(words), len(words)) for words in segment], INDEX_DTYPE
+                )
                 vectors = self.encoder.vectors(segment, self.dtype.name)
                 if self.directory is None:
                     self._register(index, vectors, 0, 1)
@@ -132,13 +159,19 @@ class VectorCache:
                     self._register(index, path, start, self._word_bytes)
                 bar.update(len(vectors))
 
-    def _register(self, index: np.ndarray, segment: Path | np.ndarray, start: int, step: int) -> None:
-        """Note the places of sentences in a segment whose vectors begin at `start`, `step` apart."""
+    def _register(
+        self, index: np.ndarray, segment: Path | np.ndarray, start: int, step: int
+    ) -> None:
+        """Note the places of sentences in a segment whose vectors begin at `start`, `step`
+        apart.
+        """
         firsts = start + step * (np.cumsum(index["words"]) - index["words"])
         for digest, first, words in zip(
             index["digest"].tolist(), firsts.tolist(), index["words"].tolist(), strict=True
         ):
-            self._places[digest.ljust(16, b"\0")] = Place(segment, first, words)  # NumPy drops zero bytes at the end
+            self._places[digest.ljust(16, b"\0")] = Place(
+                segment, first, words
+            )  # NumPy drops zero bytes at the end
 
     def places(self, sentences: Sequence[Words]) -> list[Place]:
         """The places of sentences' vectors. KeyError if one was not added."""
@@ -151,7 +184,8 @@ class VectorCache:
         for segment, first, words in places:
             if isinstance(segment, np.ndarray):
                 vectors[row : row + words] = segment[first : first + words]
-            else:  # opened anew each time: there may be more segments than a process may hold open files
+            # opened anew each time: there may be more segments than a process may hold open files
+            else:
                 count = words * self._word_bytes // self.dtype.itemsize
                 read = np.fromfile(segment, self.dtype, count, offset=first)
                 vectors[row : row + words] = read.reshape(words, *self.encoder.shape)
@@ -159,11 +193,12 @@ class VectorCache:
         return vectors
 
 
-# --- Hidden states of a Hugging Face encoder (extra `transformers`) --------------------------------------------------
+# --- Hidden states of a Hugging Face encoder (extra `transformers`) -------------------------------
 
 SubwordPooling = Literal["first", "mean"]
 BATCH_WINDOWS = 32
-# Entries of a configuration that do not change the vectors: where it was read from, and by which library.
+# Entries of a configuration that do not change the vectors: where it was read from, and by which
+# library.
 NOT_DECISIVE = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
 MAX_SUBWORDS = 512  # of a window, special tokens included, if neither tokenizer nor model says less
 
@@ -174,11 +209,14 @@ class TransformerEncoder:
     Args:
         model: An encoder, as `transformers.AutoModel` loads it.
         tokenizer: Its tokenizer, a fast one, which can map subwords to words.
-        pooling: "first": the vector of a word is that of its first subword; "mean": the mean over its subwords.
+        pooling: "first": the vector of a word is that of its first subword; "mean": the mean over
+            its subwords.
         device: Device to compute on.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, pooling: SubwordPooling = "first", device: str = "cpu") -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, pooling: SubwordPooling = "first", device: str = "cpu"
+    ) -> None:
         self.model, self.tokenizer, self.pooling = model.eval().to(device), tokenizer, pooling
         config = model.config
         self.max_subwords = min(MAX_SUBWORDS, tokenizer.model_max_length, _positions(model))
@@ -186,7 +224,9 @@ class TransformerEncoder:
         self.name = f"transformer-{_fingerprint(model, tokenizer, self.max_subwords)}-{pooling}"
 
     @classmethod
-    def load(cls, source: str | Path, pooling: SubwordPooling = "first", device: str = "cpu") -> TransformerEncoder:
+    def load(
+        cls, source: str | Path, pooling: SubwordPooling = "first", device: str = "cpu"
+    ) -> TransformerEncoder:
         """Load a directory, or a model of the Hugging Face Hub.
 
         Raises:
@@ -196,8 +236,12 @@ class TransformerEncoder:
         try:
             from transformers import AutoModel, AutoTokenizer
         except ImportError as error:
-            raise ValueError("an encoder needs transformers: pip install transformers (elmokit's extra)") from error
-        tokenizer = AutoTokenizer.from_pretrained(source, add_prefix_space=True)  # of byte-level ones
+            raise ValueError(
+                "an encoder needs transformers: pip install transformers (elmokit's extra)"
+            ) from error
+        tokenizer = AutoTokenizer.from_pretrained(
+            source, add_prefix_space=True
+        )  # of byte-level ones
         return cls(AutoModel.from_pretrained(source), tokenizer, pooling, device)
 
     def save(self, directory: Path) -> None:
@@ -222,7 +266,9 @@ class TransformerEncoder:
 
     def _windows(self, words: Words) -> Iterator[list[str]]:
         """Cut a sentence, between words, into windows that the encoder can read at once."""
-        encoded = self.tokenizer(list(words), is_split_into_words=True, add_special_tokens=False, truncation=False)
+        encoded = self.tokenizer(
+            list(words), is_split_into_words=True, add_special_tokens=False, truncation=False
+        )
         counts = np.bincount([n for n in encoded.word_ids() if n is not None], minlength=len(words))
         free = self.max_subwords - self.tokenizer.num_special_tokens_to_add()
         window: list[str] = []
@@ -237,7 +283,9 @@ class TransformerEncoder:
             yield window
 
     def _run(self, windows: list[list[str]]) -> Iterator[Tensor]:
-        """For each window the vectors of its words, (T, M, D); zeros for a word without subwords."""
+        """For each window the vectors of its words, (T, M, D); zeros for a word without
+        subwords.
+        """
         batch = self.tokenizer(
             windows,
             is_split_into_words=True,
@@ -249,12 +297,16 @@ class TransformerEncoder:
         states = self.model(**batch.to(self.model.device), output_hidden_states=True).hidden_states
         layers = torch.stack(states, dim=2).float().cpu()  # (B, subwords, M, D)
         for row, window in enumerate(windows):
-            pairs = [(place, word) for place, word in enumerate(batch.word_ids(row)) if word is not None]
+            pairs = [
+                (place, word) for place, word in enumerate(batch.word_ids(row)) if word is not None
+            ]
             if self.pooling == "first":
                 pairs = list({word: (place, word) for place, word in reversed(pairs)}.values())
             places, words = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).unbind(1)
             counts = torch.bincount(words, minlength=len(window)).clamp(min=1)
-            sums = layers.new_zeros(len(window), *self.shape).index_add(0, words, layers[row][places])
+            sums = layers.new_zeros(len(window), *self.shape).index_add(
+                0, words, layers[row][places]
+            )
             yield sums / counts[:, None, None]
 
 
@@ -263,12 +315,18 @@ def _positions(model: Any) -> int:
     positions = getattr(model.config, "max_position_embeddings", MAX_SUBWORDS)
     table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
-    return positions if padding is None else positions - padding - 1  # RoBERTa's begin after that of padding
+    return (
+        positions if padding is None else positions - padding - 1
+    )  # RoBERTa's begin after that of padding
 
 
 def _fingerprint(model: Any, tokenizer: Any, max_subwords: int) -> str:
-    """A hash of all that the vectors depend on: weights and their names, configuration, tokenizer, longest window."""
-    config = {name: value for name, value in model.config.to_dict().items() if name not in NOT_DECISIVE}
+    """A hash of all that the vectors depend on: weights and their names, configuration, tokenizer,
+    longest window.
+    """
+    config = {
+        name: value for name, value in model.config.to_dict().items() if name not in NOT_DECISIVE
+    }
     subwords = json.loads(tokenizer.backend_tokenizer.to_str())
     subwords.update(truncation=None, padding=None)  # left over from its last call
     described = json.dumps([config, subwords, max_subwords], sort_keys=True, default=str)

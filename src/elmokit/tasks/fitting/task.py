@@ -1,7 +1,8 @@
 """The interface of a downstream task: everything in which tasks differ.
 
-A task is one file: its examples and how files of them are read, the network on top of the word vectors, and how its
-answers are decoded, scored and written. Training, saving, prediction and the command line use nothing else of a task.
+A task is one file: its examples and how files of them are read, the network on top of the word
+vectors, and how its answers are decoded, scored and written. Training, saving, prediction and the
+command line use nothing else of a task.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ BatchOfWords = Callable[[Sequence[Words]], WordBatch]  # `Sentences.batch`
 
 ERRORS_SHOWN = 10
 
-# --- Scores of predictions -------------------------------------------------------------------------------------------
+# --- Scores of predictions ------------------------------------------------------------------------
 
 Confusion = dict[str, dict[str, int]]  # counts by correct label (outer key) and predicted label
 
@@ -56,7 +57,9 @@ class F1Score:
 
 
 def confusion_counts(gold: Iterable[str], predicted: Iterable[str]) -> Confusion:
-    """Count pairs of labels: correct labels in alphabetical order, for each the predicted ones, most frequent first."""
+    """Count pairs of labels: correct labels in alphabetical order, for each the predicted ones,
+    most frequent first.
+    """
     counts: dict[str, Counter[str]] = {}
     for correct_label, predicted_label in zip(gold, predicted, strict=True):
         counts.setdefault(correct_label, Counter())[predicted_label] += 1
@@ -64,14 +67,19 @@ def confusion_counts(gold: Iterable[str], predicted: Iterable[str]) -> Confusion
 
 
 def score_by_label(confusion: Confusion) -> dict[str, F1Score]:
-    """Precision, recall and F1 of each label that is correct or predicted somewhere, in alphabetical order."""
+    """Precision, recall and F1 of each label that is correct or predicted somewhere, in
+    alphabetical order.
+    """
     gold = {label: sum(row.values()) for label, row in confusion.items()}
     predicted: Counter[str] = Counter()
     for row in confusion.values():
         predicted.update(row)
-    correct = {label: confusion.get(label, {}).get(label, 0) for label in gold.keys() | predicted.keys()}
+    correct = {
+        label: confusion.get(label, {}).get(label, 0) for label in gold.keys() | predicted.keys()
+    }
     return {
-        label: F1Score.from_counts(correct[label], predicted[label], gold.get(label, 0)) for label in sorted(correct)
+        label: F1Score.from_counts(correct[label], predicted[label], gold.get(label, 0))
+        for label in sorted(correct)
     }
 
 
@@ -81,8 +89,10 @@ class TaskScores:
 
     Attributes:
         values: Scores by name, as `Task.score` returns them.
-        by_label: Precision, recall and F1 of each label or type of span; None if answers are not labels.
-        confusion: Counts by correct label (outer key) and predicted label; None if answers are not labels.
+        by_label: Precision, recall and F1 of each label or type of span; None if answers are not
+            labels.
+        confusion: Counts by correct label (outer key) and predicted label; None if answers are not
+            labels.
     """
 
     values: dict[str, float]
@@ -95,17 +105,26 @@ class TaskScores:
             width = max(map(len, self.by_label))
             lines.append(f"\n{'':{width}}  precision  recall      f1   count")
             for label, score in self.by_label.items():
-                percents = f"{100 * score.precision:>11.2f}{100 * score.recall:>8.2f}{100 * score.f1:>8.2f}"
+                precision, recall, f1 = 100 * score.precision, 100 * score.recall, 100 * score.f1
+                percents = f"{precision:>11.2f}{recall:>8.2f}{f1:>8.2f}"
                 lines.append(f"{label:{width}}{percents}{score.support:>8}")
         rows = (self.confusion or {}).items()
-        errors = [(-count, gold, label) for gold, row in rows for label, count in row.items() if gold != label]
+        errors = [
+            (-count, gold, label)
+            for gold, row in rows
+            for label, count in row.items()
+            if gold != label
+        ]
         if errors:
             lines.append("\nmost frequent errors")
-            lines += [f"{-count:>8}  {gold} as {label}" for count, gold, label in sorted(errors)[:ERRORS_SHOWN]]
+            lines += [
+                f"{-count:>8}  {gold} as {label}"
+                for count, gold, label in sorted(errors)[:ERRORS_SHOWN]
+            ]
         return "\n".join(lines)
 
 
-# --- The interface ---------------------------------------------------------------------------------------------------
+# --- The interface --------------------------------------------------------------------------------
 
 
 class TaskNetwork(nn.Module, ABC):
@@ -115,7 +134,9 @@ class TaskNetwork(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, batch: Any) -> Tensor:
-        """The mean loss of a batch with answers, a scalar; the penalty on mix weights is added by the training loop."""
+        """The mean loss of a batch with answers, a scalar; the penalty on mix weights is added by
+        the training loop.
+        """
 
     @abstractmethod
     def decode(self, batch: Any, with_probabilities: bool = True) -> list[Any]:
@@ -123,8 +144,8 @@ class TaskNetwork(nn.Module, ABC):
 
         Args:
             batch: The batch.
-            with_probabilities: Whether probabilities are needed; `Task.score` needs none, so a network that computes
-                them at some cost may leave them out.
+            with_probabilities: Whether probabilities are needed; `Task.score` needs none, so a
+                network that computes them at some cost may leave them out.
 
         Returns:
             A result for each example, in any form that `Task.predictions` reads.
@@ -141,7 +162,8 @@ class Task(ABC, Generic[Example, Prediction]):
         fit_config: Default settings of the training.
         tables: Suffixes of files whose rows are examples, of which `columns` are read.
         prediction_batch_size: Examples per batch when predicting; predictions do not depend on it.
-        reads_text: Whether `from_text` takes a string, so that a line of raw text is an input (`predict --text`).
+        reads_text: Whether `from_text` takes a string, so that a line of raw text is an input
+            (`predict --text`).
         max_words: Maximum number of words of a sentence; None: no limit.
         config: The settings.
         labels: What `learn` returned for the training set (labels, tags, ...), as JSON values.
@@ -160,27 +182,37 @@ class Task(ABC, Generic[Example, Prediction]):
         self.config = self.Config() if config is None else config
         self.labels = dict(labels or {})
 
-    # --- Examples ---------------------------------------------------------------------------------------------------
+    # --- Examples ---------------------------------------------------------------------------------
 
     @abstractmethod
     def read(self, path: Path, with_answers: bool = True) -> Iterator[Example]:
-        """Stream the examples of a file. ValueError names the line that is not in the task's format."""
+        """Stream the examples of a file. ValueError names the line that is not in the task's
+        format.
+        """
 
     def read_training(self, path: Path) -> Iterator[Example]:
-        """Stream the examples of a training set: by default those of `read`, which are also those that are scored."""
+        """Stream the examples of a training set: by default those of `read`, which are also those
+        that are scored.
+        """
         return self.read(path)
 
     @abstractmethod
     def from_text(self, text: Any, tokenize: Callable[[str], list[str]]) -> Example:
-        """Convert an input of `predict`, which each task documents, to an example without an answer."""
+        """Convert an input of `predict`, which each task documents, to an example without an
+        answer.
+        """
 
     @property
     def columns(self) -> Sequence[Sequence[str]]:
-        """The columns of examples in tables and tuples, that of the answer last, each with the names it may have."""
+        """The columns of examples in tables and tuples, that of the answer last, each with the
+        names it may have.
+        """
         return ()
 
     def from_values(self, values: Sequence[Any], tokenize: Callable[[str], list[str]]) -> Example:
-        """Convert the values of `columns` to an example: inputs as of `from_text`, and the answer, None without one."""
+        """Convert the values of `columns` to an example: inputs as of `from_text`, and the answer,
+        None without one.
+        """
         raise ValueError(f"{self.name} reads no tables: give a file of its own format")
 
     @abstractmethod
@@ -188,11 +220,15 @@ class Task(ABC, Generic[Example, Prediction]):
         """The tokenized sentences that the network reads for an example."""
 
     def counted_sentences(self, examples: Iterable[Example]) -> Iterator[Words]:
-        """The sentences of a training set whose words are counted, to find the rare ones: by default all."""
+        """The sentences of a training set whose words are counted, to find the rare ones: by
+        default all.
+        """
         return (words for example in examples for words in self.sentences(example))
 
     def length(self, example: Example) -> int:
-        """The length by which examples are batched: by default the number of words of the longest sentence."""
+        """The length by which examples are batched: by default the number of words of the longest
+        sentence.
+        """
         return max(map(len, self.sentences(example)), default=0)
 
     @abstractmethod
@@ -200,28 +236,39 @@ class Task(ABC, Generic[Example, Prediction]):
         """ValueError if an example to train on, or to score, is inconsistent or has no answer."""
 
     def check_sentences(self, example: Example) -> None:
-        """ValueError if a sentence is a string in place of words, whose characters would be read, or is too long."""
+        """ValueError if a sentence is a string in place of words, whose characters would be read,
+        or is too long.
+        """
         for words in self.sentences(example):
             if isinstance(words, str) or not all(isinstance(word, str) for word in words):
-                raise ValueError(f"{words!r:.60} is not a sequence of words, which are strings: tokenize it")
+                raise ValueError(
+                    f"{words!r:.60} is not a sequence of words, which are strings: tokenize it"
+                )
             if self.max_words is not None and len(words) > self.max_words:
-                raise ValueError(f"{self.name} reads at most {self.max_words:,} words, not {len(words):,}: split them")
+                raise ValueError(
+                    f"{self.name} reads at most {self.max_words:,} words, not {len(words):,}: "
+                    f"split them"
+                )
 
     def checked(self, examples: Iterable[Example], name: str = "") -> Iterator[Example]:
-        """Yield examples with answers. ValueError, with its number and the set's name, for one that is refused."""
+        """Yield examples with answers. ValueError, with its number and the set's name, for one that
+        is refused.
+        """
         for number, example in enumerate(examples, start=1):
             try:
                 self.check_sentences(example)
                 self.check(example)
             except ValueError as error:
-                raise ValueError(f"example {number}{name and f' of the {name} set'}: {error}") from error
+                raise ValueError(
+                    f"example {number}{name and f' of the {name} set'}: {error}"
+                ) from error
             yield example
 
     @abstractmethod
     def learn(self, examples: Sequence[Example]) -> dict[str, Any]:
         """What the network must know of a training set, such as its labels, as JSON values."""
 
-    # --- The network ------------------------------------------------------------------------------------------------
+    # --- The network ------------------------------------------------------------------------------
 
     @abstractmethod
     def network(self, words: WordEncoder) -> TaskNetwork:
@@ -229,9 +276,11 @@ class Task(ABC, Generic[Example, Prediction]):
 
     @abstractmethod
     def collate(self, examples: Sequence[Example], words: BatchOfWords) -> Any:
-        """Examples -> a NamedTuple of tensors and word batches; -1 stands for an answer that the training set lacks."""
+        """Examples -> a NamedTuple of tensors and word batches; -1 stands for an answer that the
+        training set lacks.
+        """
 
-    # --- Answers ----------------------------------------------------------------------------------------------------
+    # --- Answers ----------------------------------------------------------------------------------
 
     @abstractmethod
     def predictions(self, examples: Sequence[Example], decoded: Sequence[Any]) -> list[Prediction]:
@@ -241,21 +290,33 @@ class Task(ABC, Generic[Example, Prediction]):
         """
 
     @abstractmethod
-    def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
-        """Scores by name, `metric` among them: from 0 to 1, for correlations from -1 to 1; all must be finite."""
+    def score(
+        self, examples: Sequence[Example], predictions: Sequence[Prediction]
+    ) -> dict[str, float]:
+        """Scores by name, `metric` among them: from 0 to 1, for correlations from -1 to 1; all must
+        be finite.
+        """
 
-    def confusion(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Confusion | None:
-        """Counts by correct label (outer key) and predicted label; None if answers are not labels."""
+    def confusion(
+        self, examples: Sequence[Example], predictions: Sequence[Prediction]
+    ) -> Confusion | None:
+        """Counts by correct label (outer key) and predicted label; None if answers are not
+        labels.
+        """
         return None
 
     def score_by_label(
         self, examples: Sequence[Example], predictions: Sequence[Prediction]
     ) -> dict[str, F1Score] | None:
-        """Precision, recall and F1 of each label, by default from `confusion`; None if answers are not labels."""
+        """Precision, recall and F1 of each label, by default from `confusion`; None if answers are
+        not labels.
+        """
         confusion = self.confusion(examples, predictions)
         return None if confusion is None else score_by_label(confusion)
 
-    def all_scores(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> TaskScores:
+    def all_scores(
+        self, examples: Sequence[Example], predictions: Sequence[Prediction]
+    ) -> TaskScores:
         """`score`, `score_by_label` and `confusion` of predictions."""
         of = examples, predictions
         return TaskScores(self.score(*of), self.score_by_label(*of), self.confusion(*of))
@@ -265,7 +326,11 @@ class Task(ABC, Generic[Example, Prediction]):
         """A prediction as a line of JSON."""
 
     def write(
-        self, predictions: Iterable[Prediction], output: Path, file: Path | None, overwrite: bool = False
+        self,
+        predictions: Iterable[Prediction],
+        output: Path,
+        file: Path | None,
+        overwrite: bool = False,
     ) -> None:
         """Write predictions to a file, whole or not at all.
 
@@ -287,11 +352,16 @@ def write_lines(lines: Iterable[str], output: Path, overwrite: bool = False) -> 
 
 
 def _value(row: Mapping[str, Any], names: Sequence[str], is_filled: bool) -> Any:
-    """The value in the column that has one of the names; "" where it is empty, unless it must be filled."""
+    """The value in the column that has one of the names; "" where it is empty, unless it must be
+    filled.
+    """
     name = next((name for name in names if name in row), None)
     if name is None:
         listed = ", ".join(map(repr, row))
-        raise ValueError(f"there is no column {names[0]!r} among {listed}: choose others by --column, --label-column")
+        raise ValueError(
+            f"there is no column {names[0]!r} among {listed}: choose others by --column, "
+            f"--label-column"
+        )
     if is_filled and is_empty(row[name]):
         raise ValueError(f"the column {name!r} is empty: fill it in, or remove the row")
     return "" if is_empty(row[name]) else row[name]
@@ -311,7 +381,10 @@ def _from_rows(
         values = row
         try:
             if columns and isinstance(row, Mapping):
-                values = [_value(row, names, with_answers) for names in columns[: None if with_answers else -1]]
+                values = [
+                    _value(row, names, with_answers)
+                    for names in columns[: None if with_answers else -1]
+                ]
                 values += [] if with_answers else [None]
             yield task.from_values(values, tokenize) if columns and not is_dataclass(row) else row
         except (ValueError, TypeError) as error:
@@ -339,10 +412,13 @@ def read_table(
         The examples.
 
     Raises:
-        ValueError: A column or a value is missing, or a row does not fit the task; the message names it.
+        ValueError: A column or a value is missing, or a row does not fit the task; the message
+            names it.
         FileNotFoundError: The file does not exist.
     """
-    rows = read_records(path, [column or task.columns[0][0], *(names[0] for names in task.columns[1:])])
+    rows = read_records(
+        path, [column or task.columns[0][0], *(names[0] for names in task.columns[1:])]
+    )
     return _from_rows(task, rows, path, tokenize, with_answers, column)
 
 
@@ -356,8 +432,8 @@ def read_examples(
 
     Args:
         task: The task.
-        source: A file of the task's format, or a table; a DataFrame of pandas, or rows as dictionaries; tuples of
-            values in the order of `Task.columns`; or examples.
+        source: A file of the task's format, or a table; a DataFrame of pandas, or rows as
+            dictionaries; tuples of values in the order of `Task.columns`; or examples.
         tokenize: Splits the texts of tables, rows and tuples.
         read: Reads a file of the task's format; None: `Task.read`.
 
@@ -395,7 +471,9 @@ def check_label(label: object) -> None:
 def most_probable(
     labels: Sequence[str], decoded: Iterable[Sequence[float] | None]
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """For each example its best label, and the probability of each; equal ones for an example without words."""
+    """For each example its best label, and the probability of each; equal ones for an example
+    without words.
+    """
     for probabilities in decoded:
         by_label = dict(zip(labels, probabilities or [1 / len(labels)] * len(labels), strict=True))
         yield max(by_label, key=by_label.__getitem__), by_label
@@ -408,7 +486,9 @@ def label_numbers(labels: Iterable[str | None], known: Sequence[str]) -> Tensor:
 
 
 def tag_numbers(tags: Iterable[Sequence[str]], known: Sequence[str], mask: Tensor) -> Tensor:
-    """The indices of the tags of sentences among the known ones, (B, T) int64; -1 for others, 0 without tags."""
+    """The indices of the tags of sentences among the known ones, (B, T) int64; -1 for others, 0
+    without tags.
+    """
     numbers = {tag: number for number, tag in enumerate(known)}
     found = torch.zeros(mask.shape, dtype=torch.int64)
     for row, of_sentence in zip(found, tags, strict=True):
@@ -434,7 +514,9 @@ def find_task(name: str) -> type[Task]:
         return getattr(importlib.import_module(f"elmokit.tasks.{name}"), TASKS[name])
     file, _, class_name = name.rpartition(":")
     if not file.endswith(".py"):
-        raise ValueError(f"there is no task {name!r}: choose {', '.join(TASKS)}, or FILE.py:CLASS for your own")
+        raise ValueError(
+            f"there is no task {name!r}: choose {', '.join(TASKS)}, or FILE.py:CLASS for your own"
+        )
     return getattr(_module_of(Path(file).resolve()), class_name)
 
 

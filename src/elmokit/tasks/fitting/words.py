@@ -1,4 +1,6 @@
-"""Sentences as tensors, and their words as vectors: learned, pretrained, of a character CNN, ELMo, another encoder."""
+"""Sentences as tensors, and their words as vectors: learned, pretrained, of a character CNN, ELMo,
+another encoder.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.fitting.frozen import Place, VectorCache, Words
 from elmokit.text.characters import PAD_CHARACTER, encode_words
 
-# --- Pretrained vectors ----------------------------------------------------------------------------------------------
+# --- Pretrained vectors ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +45,9 @@ class WordVectors:
         return {word: number for number, word in enumerate(self.words, start=1)}
 
     def number(self, word: str) -> int:
-        """Row of a word, from 1; if it is missing, that of the word in lower case; 0 if that is missing, too."""
+        """Row of a word, from 1; if it is missing, that of the word in lower case; 0 if that is
+        missing, too.
+        """
         return self._numbers.get(word) or self._numbers.get(word.lower(), 0)
 
 
@@ -53,13 +57,17 @@ def _read_text(path: Path) -> Iterator[tuple[bytes, list[bytes]]]:
     for number, line in enumerate(lines):
         fields = line.split()
         if number == 0:
-            if len(fields) == 2 and all(field.isdigit() for field in fields):  # the number of words, and D
+            if len(fields) == 2 and all(
+                field.isdigit() for field in fields
+            ):  # the number of words, and D
                 dim = int(fields[1])
                 continue
             dim = len(fields) - 1
         word, *numbers = line.rstrip(b"\r ").rsplit(b" ", dim)  # a word of GloVe's may hold spaces
         if len(numbers) != dim or not numbers:
-            raise ValueError(f"{path}: line {number + 1} is not a word and {dim or 'its'} numbers: {line[:60]!r}")
+            raise ValueError(
+                f"{path}: line {number + 1} is not a word and {dim or 'its'} numbers: {line[:60]!r}"
+            )
         yield word, numbers
 
 
@@ -69,7 +77,9 @@ def _read_binary(path: Path) -> Iterator[tuple[bytes, np.ndarray]]:
     count, dim = map(int, head.split())
     for block in chain([b""], blocks):
         rest, position = rest + block, 0
-        while (space := rest.find(b" ", position)) >= 0 and (end := space + 1 + 4 * dim) <= len(rest):
+        while (space := rest.find(b" ", position)) >= 0 and (end := space + 1 + 4 * dim) <= len(
+            rest
+        ):
             yield rest[position:space].lstrip(b"\n"), np.frombuffer(rest, "<f4", dim, space + 1)
             position, count = end, count - 1
         rest = rest[position:]
@@ -77,17 +87,21 @@ def _read_binary(path: Path) -> Iterator[tuple[bytes, np.ndarray]]:
         raise ValueError(f"{path} is truncated: it lacks {count} words")
 
 
-def read_word_vectors(path: str | Path, words: Container[str], most_frequent: int = 0) -> WordVectors:
+def read_word_vectors(
+    path: str | Path, words: Container[str], most_frequent: int = 0
+) -> WordVectors:
     """Read the vectors of chosen words from a file of any size; memory holds no others.
 
-    Text has a word and its D numbers in each line; the first line may hold the number of words and D (word2vec,
-    fastText) or not (GloVe). In word2vec's binary format, that line is followed by words, each with a space and D
-    float32.
+    Text has a word and its D numbers in each line; the first line may hold the number of words and
+    D (word2vec, fastText) or not (GloVe). In word2vec's binary format, that line is followed by
+    words, each with a space and D float32.
 
     Args:
-        path: GloVe, fastText (.vec) or word2vec, as text or, if named .bin, binary (plain, .gz or .zst).
+        path: GloVe, fastText (.vec) or word2vec, as text or, if named .bin, binary (plain, .gz or
+            .zst).
         words: Words whose vectors are kept; give a word with capitals in lower case, too.
-        most_frequent: Number of words at the beginning of the file, by convention the most frequent, to keep as well.
+        most_frequent: Number of words at the beginning of the file, by convention the most
+            frequent, to keep as well.
 
     Returns:
         The words that were found, and their vectors; the first one if a word has several.
@@ -99,27 +113,35 @@ def read_word_vectors(path: str | Path, words: Container[str], most_frequent: in
     path = Path(path)
     read = _read_binary if suffixes_of(path).kind == ".bin" else _read_text
     vectors: dict[str, np.ndarray] = {}
-    for number, (encoded, numbers) in enumerate(ProgressBar(read(path), desc="word vectors", unit=" words")):
+    for number, (encoded, numbers) in enumerate(
+        ProgressBar(read(path), desc="word vectors", unit=" words")
+    ):
         word = encoded.decode("utf-8", "replace")
         if word not in vectors and (number < most_frequent or word in words):
             vectors[word] = np.array(numbers, np.float32)
     if not vectors:
-        raise ValueError(f"{path} has a vector for none of the words: are they of another language?")
+        raise ValueError(
+            f"{path} has a vector for none of the words: are they of another language?"
+        )
     return WordVectors(tuple(vectors), np.stack(list(vectors.values())))
 
 
-# --- Sentences as tensors --------------------------------------------------------------------------------------------
+# --- Sentences as tensors -------------------------------------------------------------------------
 
 
 PADDING, UNKNOWN = 0, 1  # word indices; those of the table follow
-# The character CNN that a network learns from its own training set: small, because training sets are.
-CHARACTERS = CharCNNConfig(embedding_dim=16, filters=((1, 16), (2, 32), (3, 48), (4, 48), (5, 48)), num_highway=1)
+# The character CNN that a network learns from its own training set: small, because training sets
+# are.
+CHARACTERS = CharCNNConfig(
+    embedding_dim=16, filters=((1, 16), (2, 32), (3, 48), (4, 48), (5, 48)), num_highway=1
+)
 EXCLUDED = -1e4  # weight, before the softmax, of a layer that a mix excludes
 
 
 @dataclass(frozen=True)
 class WordTable:
-    """The words of a training set, the most frequent first; those from `num_frequent` on occurred once.
+    """The words of a training set, the most frequent first; those from `num_frequent` on occurred
+    once.
 
     `vectors` are pretrained, and may include words that are not among `words`.
     """
@@ -132,8 +154,8 @@ class WordTable:
     def from_sentences(cls, sentences: Iterable[Words]) -> WordTable:
         """The table of a training set, without vectors; words of equal count in alphabetical order.
 
-        A sentence that several examples share, such as the passage of many questions, counts once, so that its rare
-        words stay rare.
+        A sentence that several examples share, such as the passage of many questions, counts once,
+        so that its rare words stay rare.
         """
         counts = Counter(word for words in dict.fromkeys(map(tuple, sentences)) for word in words)
         by_count = sorted(counts, key=lambda word: (-counts[word], word))
@@ -155,7 +177,9 @@ class WordBatch(NamedTuple):
     words: Tensor  # (B, T) int64
     mask: Tensor  # (B, T) bool
     characters: Tensor | None  # (U, C) int64, of the distinct words
-    places: Tensor | None  # (M,) int64: the row of `characters` of each of the M real tokens, row by row
+    places: (
+        Tensor | None
+    )  # (M,) int64: the row of `characters` of each of the M real tokens, row by row
     layers: Tensor | None  # (L+1, B, T, 2D) float32, of a frozen biLM
     vectors: Tensor | None  # (B, T) int64: rows of pretrained vectors, 0 for a word without one
     states: Tensor | None  # (M, B, T, D) float32: hidden states of another frozen encoder
@@ -172,9 +196,11 @@ class Sentences:
     Args:
         sentences: All sentences of the batches; equal ones are stored once.
         table: The words of the training set.
-        character_cnns: Character CNNs that will read the batches; the first determines where long words are truncated.
+        character_cnns: Character CNNs that will read the batches; the first determines where long
+            words are truncated.
         layers: Layers of all sentences, if the network reads those of a frozen biLM.
-        states: Hidden states of all sentences, if the network reads those of another frozen encoder.
+        states: Hidden states of all sentences, if the network reads those of another frozen
+            encoder.
     """
 
     def __init__(
@@ -191,25 +217,38 @@ class Sentences:
         self._lengths = np.array([len(words) for words in distinct], dtype=np.int64)
         self._starts = np.cumsum(self._lengths) - self._lengths
         words = [word for sentence in distinct for word in sentence]
-        self._words = torch.tensor([table.numbers.get(word, UNKNOWN) for word in words], dtype=torch.int64)
+        self._words = torch.tensor(
+            [table.numbers.get(word, UNKNOWN) for word in words], dtype=torch.int64
+        )
         self._types: Tensor | None = None
         if character_cnns:
             types = {word: number for number, word in enumerate(dict.fromkeys(words))}
             self._types = torch.tensor([types[word] for word in words], dtype=torch.int64)
-            self._type_characters = torch.from_numpy(encode_words(list(types), character_cnns[0].max_characters))
+            self._type_characters = torch.from_numpy(
+                encode_words(list(types), character_cnns[0].max_characters)
+            )
             self._widest_filter = max(config.widest_filter for config in character_cnns)
-            self._type_widths = (self._type_characters != PAD_CHARACTER).sum(1) + self._widest_filter
+            self._type_widths = (self._type_characters != PAD_CHARACTER).sum(
+                1
+            ) + self._widest_filter
         self._vectors: Tensor | None = None
         if (vectors := table.vectors) is not None:
-            self._vectors = torch.tensor([vectors.number(word) for word in words], dtype=torch.int64)
+            self._vectors = torch.tensor(
+                [vectors.number(word) for word in words], dtype=torch.int64
+            )
         self._layers, self._states = (
             None if cache is None else (cache, cache.places(distinct)) for cache in (layers, states)
         )
 
     def batch(self, sentences: Sequence[Words]) -> WordBatch:
-        """The batch of these sentences, in their order. KeyError for one that is not among the sentences."""
+        """The batch of these sentences, in their order. KeyError for one that is not among the
+        sentences.
+        """
         chosen = np.array([self._number_of[tuple(words)] for words in sentences], dtype=np.int64)
-        lengths, starts = torch.from_numpy(self._lengths[chosen]), torch.from_numpy(self._starts[chosen])
+        lengths, starts = (
+            torch.from_numpy(self._lengths[chosen]),
+            torch.from_numpy(self._starts[chosen]),
+        )
         steps = torch.arange(max(1, int(lengths.max())))  # one step if all sentences are empty
         mask = steps < lengths[:, None]
         positions = (starts[:, None] + steps)[mask]  # of the real tokens, row by row
@@ -229,15 +268,18 @@ class Sentences:
         characters = places = None
         if self._types is not None:
             distinct, places = self._types[positions].unique(return_inverse=True)
-            # Padding beyond the widest filter does not change the output of a character CNN (see `encode_words`).
+            # Padding beyond the widest filter does not change the output of a character CNN (see
+            # `encode_words`).
             width = int(self._type_widths[distinct].max()) if len(distinct) else self._widest_filter
             characters = self._type_characters[distinct, :width].long()
         vectors = None if self._vectors is None else padded(self._vectors[positions])
         words = padded(self._words[positions])
-        return WordBatch(words, mask, characters, places, cached(self._layers), vectors, cached(self._states))
+        return WordBatch(
+            words, mask, characters, places, cached(self._layers), vectors, cached(self._states)
+        )
 
 
-# --- The vectors -----------------------------------------------------------------------------------------------------
+# --- The vectors ----------------------------------------------------------------------------------
 
 
 def mix_weights(mix: str, num_layers: int) -> list[float] | None:
@@ -248,14 +290,18 @@ def mix_weights(mix: str, num_layers: int) -> list[float] | None:
 
 
 class EncodedWords(NamedTuple):
-    """The input of a network, `vectors` (B, T, dim); and ELMo's vectors for its output (B, T, output_dim), or None."""
+    """The input of a network, `vectors` (B, T, dim); and ELMo's vectors for its output (B, T,
+    output_dim), or None.
+    """
 
     vectors: Tensor
     at_output: Tensor | None
     mask: Tensor  # (B, T) bool
 
     def join(self, hidden: Tensor) -> Tensor:
-        """[h; ELMo] if ELMo enters at the output, otherwise h: (B, T, H) -> (B, T, H + output_dim)."""
+        """[h; ELMo] if ELMo enters at the output, otherwise h: (B, T, H) -> (B, T, H +
+        output_dim).
+        """
         return hidden if self.at_output is None else torch.cat([hidden, self.at_output], dim=-1)
 
 
@@ -265,9 +311,11 @@ class WordEncoder(nn.Module):
     Args:
         config: Which of them to use, and their dropout.
         table: The words of the training set, and pretrained vectors.
-        elmo: The biLM and its mixes, one for each place that `config.elmo` names; None with elmo "none".
+        elmo: The biLM and its mixes, one for each place that `config.elmo` names; None with elmo
+            "none".
         start: The state of one row that ELMo reads every sentence from; None: zeros.
-        encoder_shape: Number and width (M, D) of the hidden states of another encoder, of which a mix is learned.
+        encoder_shape: Number and width (M, D) of the hidden states of another encoder, of which a
+            mix is learned.
 
     Attributes:
         dim: Width of `EncodedWords.vectors`.
@@ -289,17 +337,24 @@ class WordEncoder(nn.Module):
             self.words = nn.Embedding(table.size, config.word_dim, padding_idx=PADDING)
             bound = math.sqrt(3 / config.word_dim)
             nn.init.uniform_(self.words.weight[PADDING + 1 :], -bound, bound)
-        self.characters = CharCNN(CHARACTERS, config.character_dim) if config.character_dim else None
+        self.characters = (
+            CharCNN(CHARACTERS, config.character_dim) if config.character_dim else None
+        )
         self.elmo, self._start = elmo, start
         self.encoder_mix = ScalarMix(encoder_shape[0]) if encoder_shape is not None else None
         self.dropout = nn.Dropout(config.word_dropout)
         vectors = np.zeros((0, 0), np.float32) if table.vectors is None else table.vectors.vectors
-        # Row 0, zeros, is for words without a vector. Not persistent, since the vectors are stored with the table.
-        self.register_buffer("vectors", torch.from_numpy(np.pad(vectors, ((1, 0), (0, 0)))), persistent=False)
+        # Row 0, zeros, is for words without a vector. Not persistent, since the vectors are stored
+        # with the table.
+        self.register_buffer(
+            "vectors", torch.from_numpy(np.pad(vectors, ((1, 0), (0, 0)))), persistent=False
+        )
         elmo_dim = 0 if elmo is None else elmo.bilm.config.output_dim
         at_input = elmo_dim if config.elmo in ("input", "both") else 0
         encoder_dim = encoder_shape[1] if encoder_shape is not None else 0
-        self.dim = config.word_dim + config.character_dim + vectors.shape[1] + encoder_dim + at_input
+        self.dim = (
+            config.word_dim + config.character_dim + vectors.shape[1] + encoder_dim + at_input
+        )
         self.output_dim = elmo_dim if config.elmo in ("output", "both") else 0
 
     def forward(self, batch: WordBatch) -> EncodedWords:
@@ -319,14 +374,22 @@ class WordEncoder(nn.Module):
             parts.append(self.dropout(self.encoder_mix(batch.states)))
         if self.config.elmo in ("input", "both"):
             parts.append(mixes[0])
-        return EncodedWords(torch.cat(parts, dim=2), mixes[-1] if self.output_dim else None, batch.mask)
+        return EncodedWords(
+            torch.cat(parts, dim=2), mixes[-1] if self.output_dim else None, batch.mask
+        )
 
     def penalty(self) -> Tensor | float:
         """The L2 penalty on the mix weights, to be added to the loss."""
-        return 0.0 if self.elmo is None or not self.config.mix_l2 else self.elmo.penalty(self.config.mix_l2)
+        return (
+            0.0
+            if self.elmo is None or not self.config.mix_l2
+            else self.elmo.penalty(self.config.mix_l2)
+        )
 
     def _replace_rare(self, words: Tensor) -> Tensor:
-        """In training, replace some words that occur once by the unknown word, so that its vector is trained."""
+        """In training, replace some words that occur once by the unknown word, so that its vector
+        is trained.
+        """
         if not self.training or not self.config.rare_word_dropout:
             return words
         hidden = torch.rand(words.shape, device=words.device) < self.config.rare_word_dropout
@@ -345,11 +408,12 @@ class WordEncoder(nn.Module):
         return self.elmo(ids, start).representations
 
 
-# --- Parts that several networks share -------------------------------------------------------------------------------
+# --- Parts that several networks share ------------------------------------------------------------
 
 
 class BiLSTM(nn.Module):
-    """A bidirectional LSTM over padded sentences: (B, T, I) -> (B, T, 2 hidden_dim), zeros at padding.
+    """A bidirectional LSTM over padded sentences: (B, T, I) -> (B, T, 2 hidden_dim), zeros at
+    padding.
 
     Args:
         input_dim: Width I of the input.
@@ -358,22 +422,32 @@ class BiLSTM(nn.Module):
         dropout: Dropout between layers.
     """
 
-    def __init__(self, input_dim: int, hidden_dim: int, num_layers: int = 1, dropout: float = 0.0) -> None:
+    def __init__(
+        self, input_dim: int, hidden_dim: int, num_layers: int = 1, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         between = dropout if num_layers > 1 else 0.0
-        self.lstm = nn.LSTM(input_dim, hidden_dim, num_layers, batch_first=True, bidirectional=True, dropout=between)
+        self.lstm = nn.LSTM(
+            input_dim, hidden_dim, num_layers, batch_first=True, bidirectional=True, dropout=between
+        )
         self.output_dim = 2 * hidden_dim
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """x (B, T, I) and mask (B, T), True from the first word to the last -> (B, T, 2 hidden_dim)."""
+        """x (B, T, I) and mask (B, T), True from the first word to the last -> (B, T, 2
+        hidden_dim).
+        """
         lengths = mask.sum(1).clamp(min=1).cpu()
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        hidden, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])
+        hidden, _ = pad_packed_sequence(
+            self.lstm(packed)[0], batch_first=True, total_length=x.shape[1]
+        )
         return hidden * mask[..., None]
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax over the last dimension where `mask` is True; zeros elsewhere, and where nothing is True."""
+    """Softmax over the last dimension where `mask` is True; zeros elsewhere, and where nothing is
+    True.
+    """
     weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
     return weights.masked_fill(~mask, 0.0)  # also where all is masked, and softmax undefined
 
