@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from elmokit.checkpoints.convert import convert
+from elmokit.checkpoints.conversion import convert
 from elmokit.embed.embedder import Embedder, TruncationWarning
 
 sys.path.append(str(Path(__file__).parents[1]))

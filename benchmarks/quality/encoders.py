@@ -53,13 +53,13 @@ from elmokit.analysis.wsd import wsd
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.embed.embedder import Embedder
-from elmokit.lm.evaluate import evaluate
+from elmokit.lm.evaluation import evaluate
 from elmokit.lm.measures import Measure
 from elmokit.nn.bilm import BiLM
 from elmokit.tasks.fitting.fit import fit
 from elmokit.train.config import PretrainConfig
 from elmokit.train.loop import training_records
-from elmokit.train.pretrain import pretrain as run_pretraining
+from elmokit.train.pretraining import pretrain as run_pretraining
 
 RECIPES = HERE.parents[1] / "recipes" / "encoders"
 ENCODERS = ("lstm", "interleaved", "transformer", "gated_cnn")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import fingerprint
-from elmokit.lm.evaluate import Evaluation, evaluate
+from elmokit.lm.evaluation import Evaluation, evaluate
 from elmokit.lm.measures import Perplexity
 
 sys.path.append(str(Path(__file__).parents[1]))

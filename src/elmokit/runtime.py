@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from elmokit.ops.dispatch import multiplies_bfloat16
+from elmokit.ops import multiplies_bfloat16
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 INFERENCE_DTYPES = {**DTYPES, "int8": torch.int8}

@@ -17,14 +17,11 @@ import torch
 
 import elmokit.tasks.fitting.model  # it takes Embedder, before a test replaces that
 from elmokit import cli
-from elmokit.analysis.config import ChangeConfig, MapConfig, SearchConfig
 from elmokit.cli import verbs
 from elmokit.lm.scoring import score_file
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.ops.dispatch import available_backends, get_backend
 from elmokit.ops.native.library import describe_target
-from elmokit.serve.config import ServeConfig
-from elmokit.train.config import FinetuneConfig, PretrainConfig
 
 VERBS = [
     "prepare",
@@ -47,279 +44,6 @@ VERBS = [
     "convert",
     "info",
     "serve",
-]
-
-# A command, the function that it calls, and the function's arguments by name.
-CALLS: list[tuple[str, str, dict[str, Any]]] = [
-    (
-        "prepare raw.txt more.txt --output shards --language de --tokenizer words-1 --column body "
-        "--drop-duplicates exact --similarity 0.7 --no-drop-paragraphs --exclude heldout.txt "
-        "--num-shards 3 --processes 2 --seed 5 --overwrite",
-        "elmokit.data.prepare.prepare",
-        {
-            "inputs": (Path("raw.txt"), Path("more.txt")),
-            "output": Path("shards"),
-            "language": "de",
-            "tokenizer": "words-1",
-            "column": "body",
-            "drop_duplicates": "exact",
-            "similarity": 0.7,
-            "drop_paragraphs": False,
-            "exclude": (Path("heldout.txt"),),
-            "num_shards": 3,
-            "processes": 2,
-            "seed": 5,
-            "overwrite": True,
-        },
-    ),
-    (
-        "pretrain --corpus shards --output run --recipe muon --max-words 100 --no-tokenize",
-        "elmokit.train.pretrain.pretrain",
-        {
-            "settings": PretrainConfig(
-                corpus=(Path("shards"),),
-                output=Path("run"),
-                recipe="muon",
-                max_words=100,
-                tokenize=False,
-            )
-        },
-    ),
-    (
-        "evaluate heldout.txt more.txt --model model --state warm --batch-size 2 --device cpu "
-        "--no-tokenize --language de",
-        "elmokit.lm.evaluate.evaluate",
-        {
-            "files": (Path("heldout.txt"), Path("more.txt")),
-            "model": "model",
-            "state": "warm",
-            "batch_size": 2,
-            "device": "cpu",
-            "tokenize": False,
-            "language": "de",
-        },
-    ),
-    (
-        "embed sentences.txt --output vectors --model model --layers 1 --state carry --dtype "
-        "bfloat16 --storage-dtype float16 --device cpu --no-tokenize --sentences-per-part 7 "
-        "--column body --overwrite",
-        "elmokit.embed.files.embed_file",
-        {
-            "file": Path("sentences.txt"),
-            "output": Path("vectors"),
-            "model": "model",
-            "layers": 1,
-            "state": "carry",
-            "dtype": "bfloat16",
-            "storage_dtype": "float16",
-            "device": "cpu",
-            "tokenize": False,
-            "sentences_per_part": 7,
-            "overwrite": True,
-            "column": "body",
-        },
-    ),
-    (
-        "embed --fasta proteins.fasta --output proteins.npz --protein --id 0 --split-char / "
-        "--model seqvec --state warm --dtype int8 --storage-dtype float16 --device cpu "
-        "--sentences-per-part 7 --overwrite",
-        "elmokit.embed.files.embed_fasta",
-        {
-            "file": Path("proteins.fasta"),
-            "output": Path("proteins.npz"),
-            "model": "seqvec",
-            "protein": True,
-            "id_field": 0,
-            "split_char": "/",
-            "state": "warm",
-            "dtype": "int8",
-            "storage_dtype": "float16",
-            "device": "cpu",
-            "sentences_per_part": 7,
-            "overwrite": True,
-        },
-    ),
-    (
-        "encode sentences.txt --output encoded.npy --model model --pooling max "
-        "--normalize-embeddings --layers top --state warm --dtype bfloat16 --device cpu "
-        "--no-tokenize --sentences-per-part 7 --column body --overwrite",
-        "elmokit.embed.files.encode_file",
-        {
-            "file": Path("sentences.txt"),
-            "output": Path("encoded.npy"),
-            "model": "model",
-            "pooling": "max",
-            "normalize_embeddings": True,
-            "layers": "top",
-            "state": "warm",
-            "dtype": "bfloat16",
-            "device": "cpu",
-            "tokenize": False,
-            "sentences_per_part": 7,
-            "overwrite": True,
-            "column": "body",
-        },
-    ),
-    (
-        "compare apple one two --other three --model model --layers top --device cpu "
-        "--no-tokenize --json",
-        "elmokit.analysis.similarity.compare",
-        {
-            "word": "apple",
-            "sentences": ("one", "two"),
-            "other": ("three",),
-            "model": ("model", "cpu"),
-            "layers": "top",
-            "tokenize": False,
-        },
-    ),
-    (
-        "neighbors play --in plays --corpus corpus.txt --count 3 --any-word --max-sentences 9 "
-        "--model model --layers 1 --device cpu --no-tokenize",
-        "elmokit.analysis.similarity.neighbors",
-        {
-            "word": "play",
-            "sentence": "plays",
-            "corpus": Path("corpus.txt"),
-            "config": SearchConfig(count=3, any_word=True, max_sentences=9),
-            "model": ("model", "cpu"),
-            "layers": 1,
-            "tokenize": False,
-        },
-    ),
-    (
-        "probe train.conllu dev.conllu --test test.conllu --format columns --word-column 1 "
-        "--tag-column xpos --model model --state carry --dtype bfloat16 --device cpu",
-        "elmokit.analysis.probe.probe_files",
-        {
-            "train": Path("train.conllu"),
-            "dev": Path("dev.conllu"),
-            "test": Path("test.conllu"),
-            "format": "columns",
-            "word_column": 1,
-            "tag_column": "xpos",
-            "model": ("model", "cpu", "bfloat16"),
-            "state": "carry",
-        },
-    ),
-    (
-        "wsd one.data.xml two.data.xml --train semcor.jsonl --first-senses index.sense --neighbors "
-        "3 --model model --state carry --dtype bfloat16 --device cpu",
-        "elmokit.analysis.wsd.wsd",
-        {
-            "data": (Path("one.data.xml"), Path("two.data.xml")),
-            "training": Path("semcor.jsonl"),
-            "first_senses": Path("index.sense"),
-            "neighbors": 3,
-            "model": ("model", "cpu", "bfloat16"),
-            "state": "carry",
-        },
-    ),
-    (
-        "senses play --corpus corpus.txt --max-uses 9 --match-case --clusters 2 --seed 5 --model "
-        "model --layers 1 --device cpu --no-tokenize --overwrite",
-        "elmokit.analysis.word_map.senses",
-        {
-            "word": "play",
-            "corpus": Path("corpus.txt"),
-            "config": MapConfig(max_uses=9, match_case=True, clusters=2, seed=5),
-            "model": ("model", "cpu"),
-            "layers": 1,
-            "tokenize": False,
-        },
-    ),
-    (
-        "change play work --first old.txt --second new.txt --max-uses 9 --permutations 5 --seed 3 "
-        "--model model --layers 1 --device cpu --no-tokenize",
-        "elmokit.analysis.change.change",
-        {
-            "words": ["play", "work"],
-            "first": Path("old.txt"),
-            "second": Path("new.txt"),
-            "config": ChangeConfig(max_uses=9, permutations=5, seed=3),
-            "model": ("model", "cpu"),
-            "layers": 1,
-            "tokenize": False,
-        },
-    ),
-    (
-        "predict test.txt --model tagger --output tagged.jsonl --text --task own.py:Own --device "
-        "cpu --column body --overwrite",
-        "elmokit.tasks.fitting.model.predict_file",
-        {
-            "model": Path("tagger"),
-            "file": Path("test.txt"),
-            "output": Path("tagged.jsonl"),
-            "text": True,
-            "task": "own.py:Own",
-            "device": "cpu",
-            "overwrite": True,
-            "column": "body",
-        },
-    ),
-    ("info --model model", "elmokit.checkpoints.loading.describe", {"model": "model"}),
-    (
-        "finetune --corpus domain.txt --output run --heldout heldout.txt --model model "
-        "--new-vocab --epochs 3",
-        "elmokit.train.finetune.finetune",
-        {
-            "settings": FinetuneConfig(
-                corpus=(Path("domain.txt"),),
-                output=Path("run"),
-                heldout=(Path("heldout.txt"),),
-                model="model",
-                new_vocab=True,
-                epochs=3,
-            )
-        },
-    ),
-    (
-        "score sentences.txt --output scores.tsv --tsv --per region --bits --overwrite --model "
-        "model --state carry --batch-size 2 --column body --device cpu --no-tokenize",
-        "elmokit.lm.scoring.score_file",
-        {
-            "file": Path("sentences.txt"),
-            "output": Path("scores.tsv"),
-            "tsv": True,
-            "per": "region",
-            "bits": True,
-            "overwrite": True,
-            "column": "body",
-            "model": "model",
-            "state": "carry",
-            "batch_size": 2,
-            "device": "cpu",
-            "tokenize": False,
-        },
-    ),
-    (
-        "serve --model model --port 0 --task-model tagger --max-jobs 3 --dtype bfloat16 --device "
-        "cpu",
-        "elmokit.serve.server.serve",
-        {
-            "model": "model",
-            "config": ServeConfig(port=0, task_model=Path("tagger"), max_jobs=3),
-            "dtype": "bfloat16",
-            "device": "cpu",
-        },
-    ),
-    (
-        "convert --model model --output vectors.hdf5 --to token-embeddings --vocab words.txt "
-        "--overwrite",
-        "elmokit.checkpoints.convert.convert",
-        {
-            "input": "model",
-            "output": Path("vectors.hdf5"),
-            "to": "token-embeddings",
-            "vocab": Path("words.txt"),
-            "overwrite": True,
-        },
-    ),
-    (
-        "convert --model en-small --to hub --output owner/name --private",
-        "elmokit.checkpoints.push.push_to_hub",
-        {"model": "en-small", "repo_id": "owner/name", "private": True},
-    ),
 ]
 
 
@@ -386,23 +110,6 @@ def test_word_help_does_what_the_option_does(capsys: pytest.CaptureFixture[str])
     assert of_option == of_word != of_all[0] == of_all[1]
 
 
-@pytest.mark.parametrize(("command", "function", "arguments"), CALLS)
-def test_verb_calls_its_function_with_the_values_of_its_options(
-    command: str, function: str, arguments: dict[str, Any]
-) -> None:
-    if function.startswith("elmokit.serve"):
-        pytest.importorskip(
-            "fastapi", reason="fastapi is not installed: make test-integrations installs it"
-        )
-    model = patch("elmokit.embed.embedder.Embedder", lambda *arguments, **_: arguments)
-    with (
-        patch(function, autospec=True, return_value={}) as called,
-        model,
-    ):  # a TypeError where the signature differs
-        assert cli.main(command.split()) == 0
-    called.assert_called_once_with(**arguments)
-
-
 def test_info_prints_one_value_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     result = {
         "words": 2,
@@ -414,7 +121,7 @@ def test_info_prints_one_value_per_line(capsys: pytest.CaptureFixture[str]) -> N
         "mix": None,
         "card": ["# A model", "", "of something"],
     }
-    with patch("elmokit.checkpoints.loading.describe", lambda _: dict(result)):
+    with patch("elmokit.checkpoints.describe", lambda _: dict(result)):
         assert cli.main(["info"]) == 0 == cli.main(["info", "--full"])
     brief, printed = capsys.readouterr().out.split(
         "elmokit info --full prints all settings, and the card\n"

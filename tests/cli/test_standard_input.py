@@ -80,8 +80,8 @@ def test_score_writes_to_standard_output_what_it_writes_to_a_file(
 @pytest.mark.parametrize(
     ("command", "function"),
     [
-        ("finetune --output run --corpus -", "elmokit.train.finetune.finetune"),
-        ("prepare --output run -", "elmokit.data.prepare.prepare"),
+        ("finetune --output run --corpus -", "elmokit.train.finetuning.finetune"),
+        ("prepare --output run -", "elmokit.data.prepare"),
         ("senses cat --corpus -", "elmokit.analysis.word_map.senses"),
         (
             "predict - --model tagger --output tags.jsonl",

@@ -15,9 +15,9 @@ import zstandard
 from directories import contents
 
 from elmokit.cli import main
-from elmokit.data import prepare as module
+from elmokit.data import preparation as module
 from elmokit.data import workers
-from elmokit.data.prepare import DropCount, PrepareReport, prepare, read_report, sort_key
+from elmokit.data.preparation import DropCount, PrepareReport, prepare, read_report, sort_key
 from elmokit.fs.reading import read_lines
 from elmokit.text.tokenizers import get_tokenizer
 

@@ -15,12 +15,12 @@ import torch
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.documents import read_documents
-from elmokit.data.prepare import prepare
+from elmokit.data.preparation import prepare
 from elmokit.data.text_files import file_tokenizers, tokenized_files
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.fs.reading import read_lines
-from elmokit.lm.evaluate import evaluate
+from elmokit.lm.evaluation import evaluate
 from elmokit.lm.scoring import score_file
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax

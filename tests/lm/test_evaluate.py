@@ -14,7 +14,7 @@ from toy_encoders import CONFIGS as ENCODERS
 
 from elmokit.checkpoints.loading import Pretrained, load
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.lm.evaluate import evaluate, measure
+from elmokit.lm.evaluation import evaluate, measure
 from elmokit.lm.measures import Perplexity, PseudoPerplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax

@@ -18,7 +18,7 @@ from elmokit.checkpoints.loading import Pretrained, save
 from elmokit.cli import main
 from elmokit.config import InterleavedConfig
 from elmokit.lm.candidates import next_words, substitutes
-from elmokit.lm.evaluate import evaluate, measure
+from elmokit.lm.evaluation import evaluate, measure
 from elmokit.lm.measures import Perplexity, PseudoPerplexity
 from elmokit.lm.scoring import MaskedScore, score, score_file, scores
 from elmokit.nn.bilm import BiLM

@@ -28,7 +28,7 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.lm.candidates import next_words
-from elmokit.lm.evaluate import evaluate, measure
+from elmokit.lm.evaluation import evaluate, measure
 from elmokit.lm.scoring import MaskedScore, SentenceScore, Unit, score, score_file, scores
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from elmokit.storage.collate import collate
+from elmokit.storage.batches import collate
 from elmokit.storage.hdf5 import write_allennlp_hdf5, write_named_hdf5
 from elmokit.storage.npy import write_npy, write_npz
 from elmokit.storage.store import EmbeddingStore, StoreIndex, begin_store, finish_store, write_shard

@@ -10,7 +10,7 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["elmokit.embed.files", "elmokit.train.pretrain"])
+_CONTEXT.set_forkserver_preload(["elmokit.embed.files", "elmokit.train.pretraining"])
 
 
 def start_process(function: Callable[..., object], *args: Any, **kwargs: Any) -> ForkServerProcess:

@@ -15,7 +15,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.data.prepare import prepare, read_report
+from elmokit.data.preparation import prepare, read_report
 from elmokit.fs.reading import read_lines
 from elmokit.text.tokenizer import INVISIBLE
 from elmokit.text.tokenizers import (

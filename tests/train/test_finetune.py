@@ -13,13 +13,13 @@ from toy_run import settings_for, write_text
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig, LSTMConfig
-from elmokit.data.prepare import prepare
-from elmokit.lm.evaluate import evaluate
+from elmokit.data.preparation import prepare
+from elmokit.lm.evaluation import evaluate
 from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import FinetuneConfig
-from elmokit.train.finetune import finetune
-from elmokit.train.pretrain import pretrain
+from elmokit.train.finetuning import finetune
+from elmokit.train.pretraining import pretrain
 from elmokit.train.trainer import Trainer, latest_snapshot, read_snapshot
 
 # The vocabularies of tests have a handful of words.

@@ -22,13 +22,13 @@ from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.corpus import check_corpus
-from elmokit.data.prepare import prepare
-from elmokit.lm.evaluate import evaluate
+from elmokit.data.preparation import prepare
+from elmokit.lm.evaluation import evaluate
 from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import FinetuneConfig, PretrainConfig
-from elmokit.train.finetune import finetune
-from elmokit.train.pretrain import pretrain
+from elmokit.train.finetuning import finetune
+from elmokit.train.pretraining import pretrain
 from elmokit.train.trainer import Trainer, latest_snapshot, read_snapshot
 
 pytestmark = pytest.mark.any_backend

@@ -18,7 +18,7 @@ from elmokit.analysis.config import ChangeConfig
 from elmokit.analysis.corpora import Corpus, open_corpus
 from elmokit.analysis.report import Report, table
 from elmokit.analysis.uses import Use, UseSample, Word, WordForms, unit_vectors, uses_of
-from elmokit.embed.embedder import Embedder, resolve_embedder
+from elmokit.embed import Embedder, resolve_embedder
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 
 from elmokit.analysis.uses import Use, WordForms, sentences_with, uses_of, vectors_of_uses
-from elmokit.data.corpus import find_files
-from elmokit.embed.embedder import Embedder
-from elmokit.embed.outputs import layer_weights, plain_layers
-from elmokit.storage.store import INDEX_NAME, EmbeddingStore
+from elmokit.data import find_files
+from elmokit.embed import Embedder, layer_weights, plain_layers
+from elmokit.storage import INDEX_NAME, EmbeddingStore
 
 BLOCK_WORDS = 4096  # of a store, whose vectors are in memory at a time
 

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from elmokit.analysis.report import Report, table
 from elmokit.analysis.uses import all_layers
-from elmokit.data.readers import Layout, TaggedSentence, read_tagged
-from elmokit.embed.embedder import Embedder, resolve_embedder
-from elmokit.embed.outputs import layer_names
+from elmokit.data import Layout, TaggedSentence, read_tagged
+from elmokit.embed import Embedder, layer_names, resolve_embedder
 from elmokit.progress import ProgressBar
 from elmokit.settings import StatePolicy
 

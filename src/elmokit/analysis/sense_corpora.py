@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, iterparse
 
-from elmokit.fs.reading import read_lines
+from elmokit.fs import read_lines
 
 CLASSES, TRAIN_DATA = "classes_map.txt", "train.data.txt"
 DATA_SUFFIX, KEY_SUFFIX = ".data.xml", ".gold.key.txt"

@@ -17,8 +17,7 @@ from elmokit.analysis.config import SearchConfig
 from elmokit.analysis.corpora import StoredCorpus, open_corpus
 from elmokit.analysis.report import Report, table
 from elmokit.analysis.uses import Use, Word, WordForms, unit_vectors, uses_in_each, vectors_of_uses
-from elmokit.embed.embedder import Embedder, resolve_embedder
-from elmokit.embed.outputs import layer_weights, plain_layers
+from elmokit.embed import Embedder, layer_weights, plain_layers, resolve_embedder
 from elmokit.runtime import check_list
 
 

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from elmokit.data.text_files import file_tokenizers
-from elmokit.embed.embedder import Embedder
-from elmokit.fs.reading import read_lines
+from elmokit.data import file_tokenizers
+from elmokit.embed import Embedder
+from elmokit.fs import read_lines
 from elmokit.progress import ProgressBar
 from elmokit.settings import StatePolicy
-from elmokit.text.characters import TruncationWarning, truncation_in
-from elmokit.text.tokenizer import INVISIBLE, Tokenizer
+from elmokit.text import INVISIBLE, Tokenizer, TruncationWarning, truncation_in
 
 FORM_SEPARATOR = re.compile(r"(?<!\d),|,(?!\d)")  # a comma, but not that of 1,000
 WORDS_AROUND = 200  # a sentence may be a whole document, which each use in it would repeat in JSON

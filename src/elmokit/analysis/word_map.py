@@ -22,10 +22,9 @@ from elmokit.analysis.config import MapConfig
 from elmokit.analysis.corpora import open_corpus
 from elmokit.analysis.report import Report, as_json
 from elmokit.analysis.uses import Use, Word, WordForms, sample_uses, unit_vectors, vectors_of_uses
-from elmokit.embed.embedder import Embedder, resolve_embedder
-from elmokit.embed.outputs import layer_weights, plain_layers
-from elmokit.fs.atomic import atomic_path
-from elmokit.lm.candidates import substitutes_in
+from elmokit.embed import Embedder, layer_weights, plain_layers, resolve_embedder
+from elmokit.fs import atomic_path
+from elmokit.lm import substitutes_in
 
 # --- Principal components and k-means; k by the silhouette (Rousseeuw, 1987) ----------------------
 

@@ -30,9 +30,8 @@ from elmokit.analysis.sense_corpora import (
     read_semcor,
 )
 from elmokit.analysis.uses import all_layers, unit_vectors
-from elmokit.embed.embedder import Embedder, resolve_embedder
-from elmokit.embed.outputs import layer_names
-from elmokit.fs.reading import suffixes_of
+from elmokit.embed import Embedder, layer_names, resolve_embedder
+from elmokit.fs import suffixes_of
 from elmokit.progress import ProgressBar
 from elmokit.settings import StatePolicy
 

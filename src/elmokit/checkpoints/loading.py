@@ -35,7 +35,7 @@ from elmokit.checkpoints.pretrained import (
     fingerprint,
     non_finite,
 )
-from elmokit.fs.atomic import atomic_directory, check_output
+from elmokit.fs import atomic_directory, check_output
 from elmokit.settings import StorageDtype, conform
 
 DEFAULT_MODEL = "en-small"

@@ -28,12 +28,10 @@ from elmokit.checkpoints.pretrained import (
     shapes_in,
 )
 from elmokit.config import BiLMConfig
-from elmokit.fs.json_files import read_json
-from elmokit.nn.bidirectional import state_shapes
-from elmokit.nn.bilm import BiLM, BiLMState, shapes_only
-from elmokit.nn.softmax import FullSoftmax
+from elmokit.fs import read_json
+from elmokit.nn import BiLM, BiLMState, FullSoftmax, shapes_only, state_shapes
 from elmokit.settings import StatePolicy, conform
-from elmokit.text.vocab import Vocab
+from elmokit.text import Vocab
 
 FILES = (
     "model.safetensors",

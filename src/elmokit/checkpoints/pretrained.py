@@ -24,10 +24,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from elmokit.config import BiLMConfig
-from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.softmax import FullSoftmax
+from elmokit.nn import BiLM, BiLMState, FullSoftmax
 from elmokit.settings import StatePolicy, conform
-from elmokit.text.vocab import Vocab
+from elmokit.text import Vocab
 
 Shape = tuple[int, ...]
 

@@ -55,7 +55,7 @@ class Probe:
 
     def run(self) -> None:
         from elmokit.analysis.probe import probe_files
-        from elmokit.embed.embedder import Embedder
+        from elmokit.embed import Embedder
 
         embedder = Embedder(self.model, self.device, self.dtype)
         report = probe_files(
@@ -100,7 +100,7 @@ class Wsd:
 
     def run(self) -> None:
         from elmokit.analysis.wsd import wsd
-        from elmokit.embed.embedder import Embedder
+        from elmokit.embed import Embedder
 
         embedder = Embedder(self.model, self.device, self.dtype)
         report = wsd(self.data, self.train, self.first_senses, embedder, self.state, self.neighbors)
@@ -129,7 +129,7 @@ class Change:
 
     def run(self) -> None:
         from elmokit.analysis.change import change
-        from elmokit.embed.embedder import Embedder
+        from elmokit.embed import Embedder
 
         words = [with_forms(word, self.lemma) for word in self.words]
         embedder, corpora = Embedder(self.model, self.device), (self.first, self.second)
@@ -160,8 +160,8 @@ class Senses:
 
     def run(self) -> None:
         from elmokit.analysis.word_map import senses, write_page
-        from elmokit.embed.embedder import Embedder
-        from elmokit.fs.atomic import check_output
+        from elmokit.embed import Embedder
+        from elmokit.fs import check_output
 
         if self.output is not None:
             check_output(self.output, [self.corpus], overwrite=self.overwrite)

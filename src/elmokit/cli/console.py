@@ -19,8 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from elmokit.fs.json_files import is_json_object
-from elmokit.fs.reading import read_lines
+from elmokit.fs import is_json_object, read_lines
 
 STANDARD_STREAM = Path("-")
 LINES_LOOKED_AT = 1_000  # to detect the format of a text
@@ -40,8 +39,10 @@ def _suffix(file: Path) -> str:
     """The suffix for the format of a text, detected from its first lines that are neither blank nor
     comments.
     """
-    from elmokit.data.fasta import are_fasta
-    from elmokit.data.readers import is_conllu_token  # imported here because it loads safetensors
+    from elmokit.data import (
+        are_fasta,
+        is_conllu_token,  # imported here because it loads safetensors
+    )
 
     lines = [line for line in islice(read_lines(file), LINES_LOOKED_AT) if line.strip()]
     if is_json_object(next(iter(lines), "")):

@@ -19,7 +19,7 @@ from elmokit.cli.options import (
     state_defaults_in_text,
 )
 from elmokit.settings import StatePolicy
-from elmokit.train.config import FinetuneConfig, PretrainConfig
+from elmokit.train import FinetuneConfig, PretrainConfig
 
 state_defaults_in_text(PretrainConfig)
 state_defaults_in_text(FinetuneConfig)
@@ -100,7 +100,7 @@ class Prepare:
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        from elmokit.data.prepare import prepare
+        from elmokit.data import prepare
 
         show(prepare(**vars(self)))
         show(f"{self.output}: the shards, and corpus.json with these counts and all options")
@@ -118,7 +118,7 @@ class Pretrain:
     settings: Annotated[PretrainConfig, arg(name="")]
 
     def run(self) -> None:
-        from elmokit.train.pretrain import pretrain
+        from elmokit.train import pretrain
 
         show(pretrain(self.settings))
 
@@ -132,7 +132,7 @@ class Finetune:
     settings: Annotated[FinetuneConfig, arg(name="")]
 
     def run(self) -> None:
-        from elmokit.train.finetune import finetune
+        from elmokit.train import finetune
 
         show(finetune(self.settings))
 
@@ -169,7 +169,7 @@ class Evaluate:
     """FILE.py:CLASS of a task of your own, for a task model."""
 
     def run(self) -> None:
-        from elmokit.lm.evaluate import evaluate
+        from elmokit.lm import evaluate
         from elmokit.tasks.fitting.model import WEIGHTS, score_file
 
         options = dict(vars(self))
@@ -218,7 +218,7 @@ class Score:
     json: Annotated[bool, arg(help="Print the perplexity as JSON.")] = False
 
     def run(self) -> None:
-        from elmokit.lm.scoring import score_file
+        from elmokit.lm import score_file
 
         options: dict[str, Any] = dict(vars(self))
         del options["json"]
@@ -251,7 +251,7 @@ class Substitutes:
     json: Json = False
 
     def run(self) -> None:
-        from elmokit.lm.candidates import substitutes
+        from elmokit.lm import substitutes
 
         options: dict[str, Any] = {**vars(self), "positions": self.positions or None}
         del options["json"]
@@ -275,7 +275,7 @@ class NextWords:
     json: Json = False
 
     def run(self) -> None:
-        from elmokit.lm.candidates import next_words
+        from elmokit.lm import next_words
 
         options = dict(vars(self))
         del options["json"]

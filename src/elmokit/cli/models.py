@@ -47,8 +47,7 @@ class Convert:
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        from elmokit.checkpoints.convert import convert
-        from elmokit.checkpoints.push import push_to_hub
+        from elmokit.checkpoints import convert, push_to_hub
 
         if self.to == "hub":
             show(push_to_hub(self.model, str(self.output), private=self.private or None))
@@ -69,9 +68,8 @@ class Info:
     """
 
     def run(self) -> None:
-        from elmokit.checkpoints.loading import describe
-        from elmokit.ops.dispatch import available_backends, get_backend
-        from elmokit.ops.native.library import describe_target
+        from elmokit.checkpoints import describe
+        from elmokit.ops import available_backends, describe_target, get_backend
 
         facts = describe(self.model)
         card = facts.pop("card", [])

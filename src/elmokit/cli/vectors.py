@@ -95,7 +95,7 @@ class Embed:
     cluster: Annotated[RayOptions, arg(name="")] = RayOptions()
 
     def run(self) -> None:
-        from elmokit.embed.files import embed_fasta, embed_file
+        from elmokit.embed import embed_fasta, embed_file
 
         if self.cluster.ray:
             self._run_on_cluster()
@@ -165,7 +165,7 @@ class Encode:
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        from elmokit.embed.files import encode_file
+        from elmokit.embed import encode_file
 
         show(encode_file(**vars(self)))
 
@@ -196,7 +196,7 @@ class Compare:
 
     def run(self) -> None:
         from elmokit.analysis.similarity import compare
-        from elmokit.embed.embedder import Embedder
+        from elmokit.embed import Embedder
 
         embedder = Embedder(self.model, self.device)
         word = with_forms(self.word, self.lemma)
@@ -235,7 +235,7 @@ class Neighbors:
     def run(self) -> None:
         from elmokit.analysis.config import SearchConfig
         from elmokit.analysis.similarity import neighbors
-        from elmokit.embed.embedder import Embedder
+        from elmokit.embed import Embedder
 
         config = SearchConfig(self.count, self.any_word, self.max_sentences)
         embedder = Embedder(self.model, self.device)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from elmokit.compat.shared import warn_once, word_lists
-from elmokit.embed import embedder
-from elmokit.nn.bilm import BiLMState
+from elmokit.embed import Embedder as Vectors
+from elmokit.nn import BiLMState
 from elmokit.settings import StatePolicy
 
 Sentences = Sequence[Sequence[str]]
@@ -38,7 +38,7 @@ class Embedder:
             ValueError: The model carries no state.
         """
         self.model_dir, self.batch_size = model_dir, batch_size
-        self._embedder = embedder.Embedder.load(model_dir, device)
+        self._embedder = Vectors.load(model_dir, device)
         self._state: BiLMState | StatePolicy = "carry"
         if (
             not self._embedder.model.config.sequence_encoder.carries_state

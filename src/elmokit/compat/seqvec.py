@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from elmokit.checkpoints.loading import load
-from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.checkpoints import Pretrained, load
 from elmokit.compat.shared import CarriedStates, open_bilm
-from elmokit.embed.embedder import Embedder
+from elmokit.embed import Embedder
 
 # The sequence with which bio_embeddings warms its model up: T0922 of CASP.
 WARMUP_SEQUENCE = (

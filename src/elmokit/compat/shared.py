@@ -18,12 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmokit.checkpoints.formats.bilm_hdf5 import read_bilm_hdf5
-from elmokit.checkpoints.loading import load
-from elmokit.checkpoints.native import filled
-from elmokit.checkpoints.pretrained import Pretrained, check_finite
-from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.text.characters import count_truncated, encode_sentences
+from elmokit.checkpoints import Pretrained, check_finite, filled, load, read_bilm_hdf5
+from elmokit.nn import BiLM, BiLMState
+from elmokit.text import count_truncated, encode_sentences
 
 # --- Weights by path, or by a URL, whose file is in the cache of the library ----------------------
 

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from elmokit.checkpoints.formats.tf_checkpoint import find_prefix
+from elmokit.checkpoints import find_prefix
 from elmokit.compat.bilm_tf import Batcher
 from elmokit.compat.shared import warn_once, word_lists
-from elmokit.data.streams import scoring_batch, sentence_batches
-from elmokit.embed.embedder import Embedder
-from elmokit.lm.losses import final_outputs
-from elmokit.nn.bilm import BiLMState
-from elmokit.nn.softmax import FullSoftmax
+from elmokit.data import scoring_batch, sentence_batches
+from elmokit.embed import Embedder
+from elmokit.lm import final_outputs
+from elmokit.nn import BiLMState, FullSoftmax
 from elmokit.settings import StatePolicy
-from elmokit.text.vocab import Vocab
+from elmokit.text import Vocab
 
 Sentences = Sequence[Sequence[str]]
 BATCH_WORDS = 256  # 100 MB of logits for each 100,000 words of the vocabulary

@@ -17,10 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.compat.shared import open_hub_module, warn_of_truncated, warn_once, without_boundaries
-from elmokit.nn.elmo import add_boundaries
-from elmokit.nn.inference import Prepacked
-from elmokit.nn.scalar_mix import ScalarMix
-from elmokit.text.characters import encode_sentences
+from elmokit.nn import Prepacked, ScalarMix, add_boundaries
+from elmokit.text import encode_sentences
 
 
 class HubTensor(Tensor):

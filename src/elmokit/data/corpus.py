@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.fs.reading import read_lines, suffixes_of
+from elmokit.fs import read_lines, suffixes_of
 from elmokit.progress import ProgressBar
-from elmokit.text.characters import count_truncated
+from elmokit.text import count_truncated
 
 BLOCK_LINES, BLOCK_CHARACTERS = (
     1 << 17,

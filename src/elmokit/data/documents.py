@@ -8,7 +8,7 @@ from typing import NamedTuple
 from elmokit.data.fasta import read_fasta
 from elmokit.data.readers import is_conllu
 from elmokit.data.tables import is_table, read_column
-from elmokit.fs.reading import read_lines, suffixes_of
+from elmokit.fs import read_lines, suffixes_of
 
 FASTA = (".fasta", ".fa", ".faa")
 

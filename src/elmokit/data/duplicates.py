@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rensa import RMinHash, RMinHashLSH  # pyright: ignore[reportAttributeAccessIssue]  (a compiled module)
 
 from elmokit.data.documents import Place
-from elmokit.text.tokenizers import UNSPACED_LETTER
+from elmokit.text import UNSPACED_LETTER
 
 PARAGRAPH_CHARACTERS = (
     100  # shorter lines that repeat, such as headings or "Yes.", are rarely copies

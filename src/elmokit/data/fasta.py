@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from elmokit.fs.reading import read_lines
+from elmokit.fs import read_lines
 
 RESIDUES = re.compile(r"[A-Za-z*.-]*")  # including the marks of stops and gaps
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elmokit.data.text_checks import attached_mark
-from elmokit.fs.atomic import atomic_path, create_bytes
-from elmokit.fs.reading import read_lines, read_rows, suffixes_of
+from elmokit.fs import atomic_path, create_bytes, read_lines, read_rows, suffixes_of
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 CONLLU_ID = re.compile(r"\d+([-.]\d+)?")

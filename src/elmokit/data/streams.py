@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.data.chunks import chunks
-from elmokit.ops.packing import PackedText, pack_sentences
-from elmokit.text.characters import BOS, EOS
-from elmokit.text.vocab import Vocab
+from elmokit.data.chunking import chunks
+from elmokit.ops import PackedText, pack_sentences
+from elmokit.text import BOS, EOS, Vocab
 
 MAX_UNKNOWN = (
     1 << 20

@@ -8,8 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from elmokit.fs.arrow import require_pyarrow
-from elmokit.fs.reading import open_regular, read_lines, suffixes_of
+from elmokit.fs import open_regular, read_lines, require_pyarrow, suffixes_of
 
 CSV, TSV = ".csv", ".tsv"
 JSON_LINES = (".jsonl", ".ndjson", ".json")

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from elmokit.fs.json_files import is_json_object
-from elmokit.text.tokenizer import DECOMPOSED, Tokenizer, is_decomposed
+from elmokit.fs import is_json_object
+from elmokit.text import DECOMPOSED, Tokenizer, is_decomposed
 
 SAMPLE_LINES, SAMPLE_CHARACTERS = 1_000, 1 << 20
 # A comma, period, ... that is attached to a word, or between the words of a script without spaces:

@@ -17,12 +17,9 @@ from elmokit.data.documents import is_fasta
 from elmokit.data.readers import is_conllu, is_tagged
 from elmokit.data.tables import is_table, read_column, row_of
 from elmokit.data.text_checks import attached_mark, beginning, doubt_of
-from elmokit.fs.atomic import atomic_path, create_bytes
-from elmokit.fs.json_files import read_json
-from elmokit.fs.reading import read_lines
+from elmokit.fs import atomic_path, create_bytes, read_json, read_lines
 from elmokit.progress import ProgressBar
-from elmokit.text.tokenizer import Tokenizer
-from elmokit.text.tokenizers import TOKENIZED, get_tokenizer, missing_rules, tokenizer_for
+from elmokit.text import TOKENIZED, Tokenizer, get_tokenizer, missing_rules, tokenizer_for
 
 REPORT_NAME = "corpus.json"  # beside the shards of `elmokit prepare`
 COLUMN = "text"  # of a table, unless another is named

@@ -13,14 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.checkpoints.loading import ModelSource, load, locate
-from elmokit.checkpoints.pretrained import Pretrained, fingerprint, on_device, weights_digest
-from elmokit.data.streams import sentence_batches
-from elmokit.data.text_checks import has_attached_mark
+from elmokit.checkpoints import (
+    ModelSource,
+    Pretrained,
+    fingerprint,
+    load,
+    locate,
+    on_device,
+    weights_digest,
+)
+from elmokit.data import has_attached_mark, sentence_batches
 from elmokit.embed.outputs import OutputSpec, Pooling
 from elmokit.embed.pipeline import Pipeline, Sizes
-from elmokit.nn.bilm import BiLMState
-from elmokit.nn.inference import PrepackedBiLM
+from elmokit.nn import BiLMState, PrepackedBiLM
 from elmokit.progress import ProgressBar
 from elmokit.runtime import (
     INFERENCE_DTYPES,
@@ -31,9 +36,14 @@ from elmokit.runtime import (
     release_freed_memory,
 )
 from elmokit.settings import Count, StatePolicy, conform
-from elmokit.text.characters import TruncationWarning, truncation_in
-from elmokit.text.tokenizer import Sentence, word_offsets
-from elmokit.text.tokenizers import TOKENIZED, get_tokenizer
+from elmokit.text import (
+    TOKENIZED,
+    Sentence,
+    TruncationWarning,
+    get_tokenizer,
+    truncation_in,
+    word_offsets,
+)
 
 
 class Embeddings(list[np.ndarray]):

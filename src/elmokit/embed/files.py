@@ -26,23 +26,23 @@ from typing import Literal, NamedTuple
 
 from safetensors.torch import load_file, save_file
 
-from elmokit.checkpoints.loading import ModelSource
-from elmokit.data.fasta import read_identifiers, read_sequences
-from elmokit.data.text_files import file_tokenizers, read_texts
+from elmokit.checkpoints import ModelSource
+from elmokit.data import file_tokenizers, read_identifiers, read_sequences, read_texts
 from elmokit.embed.embedder import Embedder, resolve_embedder
 from elmokit.embed.outputs import OutputSpec, Pooling
-from elmokit.fs.arrow import require_pyarrow
-from elmokit.fs.atomic import atomic_path, check_output, publish_directory
-from elmokit.fs.lock import only_one_in
-from elmokit.fs.reading import suffixes_of
-from elmokit.nn.bilm import BiLMState
+from elmokit.fs import (
+    atomic_path,
+    check_output,
+    only_one_in,
+    publish_directory,
+    require_pyarrow,
+    suffixes_of,
+)
+from elmokit.nn import BiLMState
 from elmokit.progress import ProgressBar
 from elmokit.runtime import MAX_SENTENCE_WORDS, check_length
 from elmokit.settings import Count, StatePolicy, StorageDtype, conform
-from elmokit.storage.hdf5 import write_allennlp_hdf5, write_named_hdf5
-from elmokit.storage.npy import write_npy, write_npz
-from elmokit.storage.parquet import write_parquet
-from elmokit.storage.store import (
+from elmokit.storage import (
     INDEX_NAME,
     OWN_FILES,
     EmbeddingStore,
@@ -50,11 +50,14 @@ from elmokit.storage.store import (
     begin_store,
     finish_store,
     read_index,
+    write_allennlp_hdf5,
+    write_named_hdf5,
+    write_npy,
+    write_npz,
+    write_parquet,
     write_shard,
 )
-from elmokit.text.characters import TruncationWarning, truncation_message
-from elmokit.text.tokenizer import Tokenizer
-from elmokit.text.tokenizers import TOKENIZED
+from elmokit.text import TOKENIZED, Tokenizer, TruncationWarning, truncation_message
 
 SENTENCES_PER_PART = 1000
 HDF5_SUFFIXES = (".hdf5", ".h5")

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.ops.transfer import upload
+from elmokit.checkpoints import Pretrained
+from elmokit.ops import upload
 from elmokit.settings import StorageDtype, check, conform
 
 # --- Layers ---------------------------------------------------------------------------------------

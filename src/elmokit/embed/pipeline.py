@@ -17,24 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.checkpoints import Pretrained
 from elmokit.config import BiLMConfig
-from elmokit.data.streams import (
-    PackedBatch,
-    assign_rows,
-    embedding_batch,
-    scoring_batch,
-    sentence_batches,
-)
+from elmokit.data import PackedBatch, assign_rows, embedding_batch, scoring_batch, sentence_batches
 from elmokit.embed.outputs import OutputSpec
 from elmokit.embed.word_cache import WordCache
-from elmokit.nn.bilm import BiLMState
-from elmokit.nn.inference import prepack
-from elmokit.ops.functional import unpack_sentences, unpack_words
-from elmokit.ops.threads import num_threads, overlapped
-from elmokit.ops.transfer import download, upload
+from elmokit.nn import BiLMState, prepack
+from elmokit.ops import download, num_threads, overlapped, unpack_sentences, unpack_words, upload
 from elmokit.settings import Count, CountOrZero, StatePolicy, check
-from elmokit.storage.shard import nothing_overflows
+from elmokit.storage import nothing_overflows
 
 Sentences = Sequence[Sequence[str]]
 

@@ -10,10 +10,9 @@ from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
-from elmokit.checkpoints.loading import Detected, ModelSource, locate
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.embed.embedder import Embedder
-from elmokit.fs.reading import crc32_of
+from elmokit.checkpoints import Detected, ModelSource, Pretrained, locate
+from elmokit.embed import Embedder
+from elmokit.fs import crc32_of
 from elmokit.runtime import INFERENCE_DTYPES, pick_device, pick_dtype
 
 _LOADED: WeakValueDictionary[tuple[Any, ...], Embedder] = (

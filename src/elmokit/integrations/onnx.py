@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from elmokit.checkpoints.formats.onnx_graph import write_onnx
-from elmokit.checkpoints.loading import ModelSource, resolve_model
-from elmokit.nn.bilm import BiLM
+from elmokit.checkpoints import ModelSource, resolve_model, write_onnx
+from elmokit.nn import BiLM
 
 __all__ = ["export"]
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from elmokit.fs.atomic import atomic_directory
+from elmokit.fs import atomic_directory
 from elmokit.integrations.tables import EmbedTexts, EmbedWords
 
 __all__ = ["EmbedTexts", "EmbedWords", "TablesReport", "embed_parquet"]

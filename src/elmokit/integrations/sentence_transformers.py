@@ -14,17 +14,12 @@ from typing import Any, ClassVar, cast
 
 import torch
 
-from elmokit.checkpoints.hub import download, hub_model
-from elmokit.checkpoints.loading import ModelSource, resolve_model, save
-from elmokit.checkpoints.loading import load as load_model
-from elmokit.checkpoints.pretrained import MixWeights
-from elmokit.embed.outputs import layer_weights, plain_layers
-from elmokit.fs.json_files import read_json
-from elmokit.nn.bilm import BiLMState
-from elmokit.nn.elmo import Elmo
-from elmokit.nn.scalar_mix import ScalarMix
-from elmokit.text.characters import TruncationWarning, truncation_in
-from elmokit.text.tokenizers import TOKENIZED, get_tokenizer
+from elmokit.checkpoints import MixWeights, ModelSource, download, hub_model, resolve_model, save
+from elmokit.checkpoints import load as load_model
+from elmokit.embed import layer_weights, plain_layers
+from elmokit.fs import read_json
+from elmokit.nn import BiLMState, Elmo, ScalarMix
+from elmokit.text import TOKENIZED, TruncationWarning, get_tokenizer, truncation_in
 
 try:
     from sentence_transformers import SentenceTransformer

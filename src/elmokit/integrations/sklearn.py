@@ -7,8 +7,8 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from elmokit.checkpoints.loading import ModelSource
-from elmokit.embed.outputs import OutputSpec, Pooling
+from elmokit.checkpoints import ModelSource
+from elmokit.embed import OutputSpec, Pooling
 from elmokit.integrations.lazy_embedder import LazyEmbedder
 
 try:

@@ -15,9 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from elmokit.checkpoints.pretrained import MixWeights
-from elmokit.embed.embedder import Embedder
-from elmokit.embed.outputs import layer_weights
+from elmokit.checkpoints import MixWeights
+from elmokit.embed import Embedder, layer_weights
 from elmokit.integrations.lazy_embedder import LazyEmbedder
 
 try:

@@ -12,12 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from elmokit.checkpoints.loading import ModelSource
-from elmokit.embed.outputs import Pooling
+from elmokit.checkpoints import ModelSource
+from elmokit.embed import Pooling
 from elmokit.integrations.lazy_embedder import LazyEmbedder
 from elmokit.settings import StorageDtype, conform
-from elmokit.storage.parquet import embedding_columns, vector_column
-from elmokit.storage.shard import nothing_overflows
+from elmokit.storage import embedding_columns, nothing_overflows, vector_column
 
 
 class _EmbedColumn:

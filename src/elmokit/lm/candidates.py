@@ -14,15 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.checkpoints.loading import ModelSource
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.data.streams import scoring_batch
+from elmokit.checkpoints import ModelSource, Pretrained
+from elmokit.data import scoring_batch
 from elmokit.lm.losses import final_outputs, outputs_of_hidden, parts_of, resolve_language_model
 from elmokit.lm.scoring import words_of
 from elmokit.runtime import check_length
 from elmokit.settings import StatePolicy
-from elmokit.text.tokenizer import Sentence
-from elmokit.text.vocab import is_mark
+from elmokit.text import Sentence, is_mark
 
 CHUNK_LOGITS = 1 << 22  # logits of one direction to compute at a time: 16 MB in float32
 DIRECTIONS = {"forward": (0,), "backward": (1,), "both": (0, 1)}

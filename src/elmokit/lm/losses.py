@@ -14,23 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.checkpoints.loading import ModelSource, resolve_model
-from elmokit.checkpoints.pretrained import Pretrained, on_device
+from elmokit.checkpoints import ModelSource, Pretrained, on_device, resolve_model
 from elmokit.config import BiLMConfig
-from elmokit.data.streams import (
-    PackedBatch,
-    assign_rows,
-    number_words,
-    scoring_batch,
-    sentence_batches,
-)
-from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.inference import prepack
-from elmokit.nn.softmax import FullSoftmax
-from elmokit.ops.packing import Packing, pack_sentences
+from elmokit.data import PackedBatch, assign_rows, number_words, scoring_batch, sentence_batches
+from elmokit.nn import BiLM, BiLMState, FullSoftmax, prepack
+from elmokit.ops import Packing, pack_sentences
 from elmokit.runtime import check_length, pick_device
-from elmokit.text.characters import BOS, EOS
-from elmokit.text.vocab import Vocab
+from elmokit.text import BOS, EOS, Vocab
 
 BATCH_WORDS = 16_384  # of a batch that is evaluated
 MAX_ROWS = 64  # of a batch, where no state is carried

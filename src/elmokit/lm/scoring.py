@@ -21,16 +21,15 @@ from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
-from elmokit.checkpoints.loading import ModelSource
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.data.text_files import file_tokenizers, line_tokenizer, read_texts
-from elmokit.fs.atomic import atomic_path, check_output, create_bytes
+from elmokit.checkpoints import ModelSource, Pretrained
+from elmokit.data import file_tokenizers, line_tokenizer, read_texts
+from elmokit.fs import atomic_path, check_output, create_bytes
 from elmokit.lm.losses import log_losses, parts_of, resolve_language_model
 from elmokit.lm.measures import Measure, Perplexity, PseudoPerplexity, warn_of_unknown
 from elmokit.progress import ProgressBar
 from elmokit.runtime import check_list
 from elmokit.settings import StatePolicy
-from elmokit.text.tokenizer import Sentence, word_offsets
+from elmokit.text import Sentence, word_offsets
 
 BIT = np.float32(math.log(2))  # in nats
 Unit: TypeAlias = Literal["token", "word", "region"]  # of a row of a table

@@ -14,10 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import SequenceEncoderConfig
-from elmokit.ops.functional import LSTMState, apply_dropout, records_gradients
-from elmokit.ops.packing import Packing
-from elmokit.ops.threads import run_on_streams, run_side_by_side
-from elmokit.ops.workspace import allocate
+from elmokit.ops import (
+    LSTMState,
+    Packing,
+    allocate,
+    apply_dropout,
+    records_gradients,
+    run_on_streams,
+    run_side_by_side,
+)
 
 Result = TypeVar("Result")
 States = Sequence[LSTMState | None]  # of each layer; also the state of a gated CNN

@@ -22,11 +22,10 @@ from elmokit.nn.interleaved import InterleavedLSTM
 from elmokit.nn.lstm import BidirectionalLSTM
 from elmokit.nn.token_encoders import token_encoder
 from elmokit.nn.transformer import BidirectionalTransformer
-from elmokit.ops.packing import Packing, pack_sentences
-from elmokit.ops.transfer import upload
+from elmokit.ops import Packing, pack_sentences, upload
 
 if TYPE_CHECKING:
-    from elmokit.text.vocab import Vocab
+    from elmokit.text import Vocab
 
 __all__ = ["BiLM", "BiLMOutput", "BiLMState"]
 

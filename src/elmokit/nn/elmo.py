@@ -18,9 +18,8 @@ from elmokit.nn.bilm import BiLM, check_ids, uncompiled
 from elmokit.nn.inference import Prepacked, PrepackedBiLM
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.token_encoders import TokenEncoder
-from elmokit.ops.functional import records_gradients
-from elmokit.ops.threads import run_on_own_thread
-from elmokit.text.characters import (
+from elmokit.ops import records_gradients, run_on_own_thread
+from elmokit.text import (
     MAX_CHARACTERS,
     TruncationWarning,
     count_truncated,

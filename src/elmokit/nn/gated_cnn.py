@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from elmokit.config import GatedCNNConfig
 from elmokit.nn.bidirectional import Bidirectional, Stack
 from elmokit.nn.token_encoders import Projection
-from elmokit.ops.functional import LSTMState, apply_dropout
-from elmokit.ops.packing import Packing, Segments
+from elmokit.ops import LSTMState, Packing, Segments, apply_dropout
 
 
 class WeightNormProjection(Projection):

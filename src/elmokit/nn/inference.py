@@ -13,19 +13,20 @@ from elmokit.config import CHARACTER_SHIFT
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.token_encoders import CharCNN, Highway, Projection
-from elmokit.ops.dispatch import has_character_tables, has_prepacked_products
-from elmokit.ops.functional import (
+from elmokit.ops import (
     CharFilters,
     LSTMState,
     LSTMSteps,
+    Packing,
+    allocate,
+    has_character_tables,
+    has_prepacked_products,
+    parallel_rows,
     prepack_char_conv,
     prepack_highway,
     prepack_linear,
     prepack_lstm,
 )
-from elmokit.ops.packing import Packing
-from elmokit.ops.threads import parallel_rows
-from elmokit.ops.workspace import allocate
 
 CHUNK_WORDS = 128  # so few that the output of one layer is still in cache for the next
 

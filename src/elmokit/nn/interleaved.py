@@ -15,8 +15,7 @@ from elmokit.config import InterleavedConfig
 from elmokit.nn.bidirectional import BiLMState, learns, run_directions
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.token_encoders import Projection
-from elmokit.ops.functional import Clips, LSTMState, apply_dropout
-from elmokit.ops.packing import Packing, Segments
+from elmokit.ops import Clips, LSTMState, Packing, Segments, apply_dropout
 
 NO_CLIPS = Clips(None, None)
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from elmokit.config import LSTMConfig
 from elmokit.nn.bidirectional import Bidirectional, Keep, Stack, States
-from elmokit.ops.functional import Clips, LSTMState, LSTMSteps, LSTMWeights, apply_dropout, lstm
-from elmokit.ops.packing import Packing
+from elmokit.ops import Clips, LSTMState, LSTMSteps, LSTMWeights, Packing, apply_dropout, lstm
 
 
 class LSTMLayer(nn.Module):

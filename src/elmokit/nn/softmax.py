@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.ops.functional import linear_logsumexp
+from elmokit.ops import linear_logsumexp
 
 
 @dataclass(frozen=True)

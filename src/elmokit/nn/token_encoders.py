@@ -24,12 +24,17 @@ from elmokit.config import (
     CharCNNConfig,
     EfmlEncoderConfig,
 )
-from elmokit.ops.functional import CharFilters, char_conv, highway, linear
-from elmokit.text.characters import count_truncated, encode_words
-from elmokit.text.efml import boundary_ids, count_truncated_efml, encode_efml
+from elmokit.ops import CharFilters, char_conv, highway, linear
+from elmokit.text import (
+    boundary_ids,
+    count_truncated,
+    count_truncated_efml,
+    encode_efml,
+    encode_words,
+)
 
 if TYPE_CHECKING:
-    from elmokit.text.vocab import Vocab
+    from elmokit.text import Vocab
 
 ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_}
 WORDS_MULTIPLE, CHARACTERS_MULTIPLE = 128, 8

@@ -19,9 +19,7 @@ from torch import Tensor, nn
 from elmokit.config import TransformerConfig
 from elmokit.nn.bidirectional import Bidirectional, Stack
 from elmokit.nn.token_encoders import Projection
-from elmokit.ops.functional import apply_dropout
-from elmokit.ops.packing import Packing, Segments
-from elmokit.ops.workspace import allocate
+from elmokit.ops import Packing, Segments, allocate, apply_dropout
 
 # a head's pairs rotate by 1 down to nearly 1 / base radians per position (Su et al., 3.2.2)
 ROTARY_BASE = 10_000.0

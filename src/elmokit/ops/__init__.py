@@ -4,3 +4,91 @@
 computes. `dispatch` chooses which implementation runs: `portable` (PyTorch, any device, bounded
 memory), `triton` (on an NVIDIA GPU) or `native` (C, on a CPU).
 """
+
+from elmokit.ops.dispatch import (
+    available_backends,
+    get_backend,
+    has_character_tables,
+    has_prepacked_products,
+    multiplies_bfloat16,
+    set_backend,
+)
+from elmokit.ops.functional import (
+    CharFilters,
+    Clips,
+    LSTMState,
+    LSTMSteps,
+    LSTMWeights,
+    apply_dropout,
+    char_conv,
+    highway,
+    linear,
+    linear_logsumexp,
+    lstm,
+    prepack_char_conv,
+    prepack_highway,
+    prepack_linear,
+    prepack_lstm,
+    records_gradients,
+    unpack_sentences,
+    unpack_words,
+)
+from elmokit.ops.native.library import describe_target
+from elmokit.ops.packing import PackedText, Packing, Segments, pack_sentences
+from elmokit.ops.threads import (
+    limited_threads,
+    num_threads,
+    overlapped,
+    parallel_rows,
+    run_ahead,
+    run_on_own_thread,
+    run_on_streams,
+    run_side_by_side,
+    thread_pool,
+)
+from elmokit.ops.transfer import download, upload
+from elmokit.ops.workspace import allocate
+
+__all__ = [
+    "CharFilters",
+    "Clips",
+    "LSTMState",
+    "LSTMSteps",
+    "LSTMWeights",
+    "PackedText",
+    "Packing",
+    "Segments",
+    "allocate",
+    "apply_dropout",
+    "available_backends",
+    "char_conv",
+    "describe_target",
+    "download",
+    "get_backend",
+    "has_character_tables",
+    "has_prepacked_products",
+    "highway",
+    "limited_threads",
+    "linear",
+    "linear_logsumexp",
+    "lstm",
+    "multiplies_bfloat16",
+    "num_threads",
+    "overlapped",
+    "pack_sentences",
+    "parallel_rows",
+    "prepack_char_conv",
+    "prepack_highway",
+    "prepack_linear",
+    "prepack_lstm",
+    "records_gradients",
+    "run_ahead",
+    "run_on_own_thread",
+    "run_on_streams",
+    "run_side_by_side",
+    "set_backend",
+    "thread_pool",
+    "unpack_sentences",
+    "unpack_words",
+    "upload",
+]

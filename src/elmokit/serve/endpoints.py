@@ -23,13 +23,15 @@ from elmokit.analysis.similarity import compare as compare_uses
 from elmokit.analysis.similarity import nearest_uses
 from elmokit.analysis.uses import Use, sample_uses, uses_in_each
 from elmokit.analysis.word_map import map_uses
-from elmokit.embed.outputs import Pooling, layer_weights
-from elmokit.lm import candidates, scoring
+from elmokit.embed import Pooling, layer_weights
+from elmokit.lm import Score, perplexity_fields, scores
+from elmokit.lm import next_words as next_words_of
+from elmokit.lm import substitutes as substitutes_of
 from elmokit.serve import schemas
 from elmokit.serve.engine import Job
 from elmokit.serve.schemas import MAX_COUNT, RequestError, Text, invalid_request
 from elmokit.serve.service import KEY, JsonRoute, ServiceRequest, Words
-from elmokit.text.tokenizer import token_offsets
+from elmokit.text import token_offsets
 
 router = APIRouter(route_class=JsonRoute, dependencies=[KEY])
 WORDS_BETWEEN_CHECKS = (
@@ -294,13 +296,13 @@ async def score(request: ServiceRequest, body: schemas.ScoreRequest) -> Any:
         "batch_words": WORDS_BETWEEN_CHECKS,
     }
     results = await request.run(
-        lambda job: list(scoring.scores(model, sentences, check=job.check, **options))
+        lambda job: list(scores(model, sentences, check=job.check, **options))
     )
     return list(map(_score, results))
 
 
-def _score(result: scoring.Score) -> dict[str, Any]:
-    values = scoring.perplexity_fields(result) | {
+def _score(result: Score) -> dict[str, Any]:
+    values = perplexity_fields(result) | {
         name: p.tolist() for name, p in result.log_probabilities.items()
     }
     return {
@@ -322,7 +324,7 @@ async def substitutes(request: ServiceRequest, body: schemas.SubstitutesRequest)
     options = {"top": body.top, "direction": body.direction, "state": model.single_sentence_state}
     options |= {"positions": positions}
     results = await request.run(
-        lambda job: candidates.substitutes(words, model, check=job.check, **options)
+        lambda job: substitutes_of(words, model, check=job.check, **options)
     )
     return [
         {"word": words[position], "position": position, "candidates": of_word.candidates}
@@ -336,9 +338,7 @@ async def next_words(request: ServiceRequest, body: schemas.NextWordsRequest) ->
     model = request.service.language_model
     (words,) = await request.words_of([body.sentence])
     options = {"top": body.top, "direction": body.direction, "state": model.single_sentence_state}
-    results = await request.run(
-        lambda job: candidates.next_words(words, model, check=job.check, **options)
-    )
+    results = await request.run(lambda job: next_words_of(words, model, check=job.check, **options))
     return {"words": list(words), "candidates": results.candidates}
 
 

@@ -21,10 +21,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from elmokit.data.streams import sentence_batches
-from elmokit.embed.embedder import Embedder
-from elmokit.embed.outputs import Pooling
-from elmokit.ops.threads import limited_threads, thread_pool
+from elmokit.data import sentence_batches
+from elmokit.embed import Embedder, Pooling
+from elmokit.ops import limited_threads, thread_pool
 from elmokit.runtime import release_freed_memory
 from elmokit.serve.schemas import RequestError
 from elmokit.settings import StatePolicy

@@ -15,8 +15,8 @@ import numpy as np
 from fastapi import APIRouter, Request
 
 from elmokit.analysis.uses import Use, unit_vectors, vectors_of_uses
-from elmokit.data.streams import sentence_batches
-from elmokit.embed.outputs import layer_weights
+from elmokit.data import sentence_batches
+from elmokit.embed import layer_weights
 from elmokit.serve.service import Service, ServiceRequest
 
 router = APIRouter(prefix="/explore", include_in_schema=False)

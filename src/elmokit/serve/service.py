@@ -31,18 +31,15 @@ from elmokit.analysis.uses import (
     uses_of,
     vectors_of_uses,
 )
-from elmokit.checkpoints.loading import DEFAULT_MODEL
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.data.corpus import find_files
-from elmokit.data.text_files import file_tokenizers
-from elmokit.embed.embedder import Embedder
-from elmokit.embed.outputs import Pooling
-from elmokit.ops.threads import num_threads
+from elmokit.checkpoints import DEFAULT_MODEL, Pretrained
+from elmokit.data import file_tokenizers, find_files
+from elmokit.embed import Embedder, Pooling
+from elmokit.ops import num_threads
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.engine import Engine, Job, JobQueue, cost
 from elmokit.serve.schemas import CLOSE, RequestError, Text, invalid_body, invalid_request
 from elmokit.tasks.fitting.model import TaskModel
-from elmokit.text.tokenizers import TOKENIZED, get_tokenizer
+from elmokit.text import TOKENIZED, get_tokenizer
 
 KEY = Security(
     HTTPBearer(auto_error=False, description="The server's API key, if it has one")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import h5py
 
-from elmokit.fs.atomic import atomic_path
+from elmokit.fs import atomic_path
 from elmokit.storage.store import EmbeddingStore
 
 

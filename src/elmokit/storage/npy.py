@@ -10,7 +10,7 @@ from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 
-from elmokit.fs.atomic import atomic_path
+from elmokit.fs import atomic_path
 from elmokit.storage.store import EmbeddingStore
 
 

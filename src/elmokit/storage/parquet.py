@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.fs.arrow import require_pyarrow
-from elmokit.fs.atomic import atomic_path
+from elmokit.fs import atomic_path, require_pyarrow
 from elmokit.storage.store import EmbeddingStore
 
 GROUP_BYTES = 1 << 26  # of a row group, which memory holds; a larger line is a row group of its own

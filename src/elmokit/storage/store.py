@@ -21,8 +21,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from elmokit.fs.atomic import OVERWRITE, atomic_path, remove_leftovers, write_json
-from elmokit.fs.json_files import read_json
+from elmokit.fs import OVERWRITE, atomic_path, read_json, remove_leftovers, write_json
 from elmokit.progress import ProgressBar
 from elmokit.settings import Count, CountOrZero, StorageDtype, check, conform
 from elmokit.storage.shard import Shard, write_shard_file

@@ -20,9 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.data.readers import COLUMN_NAMES
-from elmokit.data.tables import TABLES
-from elmokit.fs.reading import read_rows, suffixes_of
+from elmokit.data import COLUMN_NAMES, TABLES
+from elmokit.fs import read_rows, suffixes_of
 from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import (

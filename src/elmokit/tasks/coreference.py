@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.fs.reading import read_rows
+from elmokit.fs import read_rows
 from elmokit.settings import Count, DropoutRate, NonNegative, Positive, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork, words_of

@@ -45,7 +45,7 @@ from elmokit.tasks.fitting.words import (
     masked_mean,
     masked_softmax,
 )
-from elmokit.text.tokenizers import get_tokenizer
+from elmokit.text import get_tokenizer
 
 # Column names, also of published files: SICK, MRPC, SNLI.
 FIRST = ("first", "sentence_A", "#1 String", "sentence1")

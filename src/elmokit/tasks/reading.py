@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.fs.reading import read_lines
+from elmokit.fs import read_lines
 from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork
@@ -34,8 +34,7 @@ from elmokit.tasks.fitting.words import (
     Words,
     masked_softmax,
 )
-from elmokit.text.tokenizer import word_offsets
-from elmokit.text.tokenizers import get_tokenizer
+from elmokit.text import get_tokenizer, word_offsets
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.fs.reading import read_rows
-from elmokit.nn.crf import CRF, span_transitions
+from elmokit.fs import read_rows
+from elmokit.nn import CRF, span_transitions
 from elmokit.settings import Count, CountOrZero, DropoutRate, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import (

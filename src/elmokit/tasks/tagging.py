@@ -20,16 +20,18 @@ from typing import Any, Literal, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.data.readers import (
+from elmokit.data import (
+    CSV,
+    JSON_LINES,
+    PARQUET,
     Layout,
     TaggedSentence,
     conllu_lines,
     read_tagged,
     write_predictions,
 )
-from elmokit.data.tables import CSV, JSON_LINES, PARQUET
-from elmokit.fs.reading import suffixes_of
-from elmokit.nn.crf import CRF, span_transitions
+from elmokit.fs import suffixes_of
+from elmokit.nn import CRF, span_transitions
 from elmokit.settings import Count, DropoutRate
 from elmokit.tasks.config import ColumnsConfig
 from elmokit.tasks.fitting.task import (
@@ -44,7 +46,7 @@ from elmokit.tasks.fitting.task import (
     write_lines,
 )
 from elmokit.tasks.fitting.words import BiLSTM, WordBatch, WordEncoder, Words
-from elmokit.text.tokenizer import word_offsets
+from elmokit.text import word_offsets
 
 # --- Spans in tag sequences: IOB1, IOB2, BIOES ----------------------------------------------------
 

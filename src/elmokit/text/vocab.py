@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.fs.atomic import atomic_path
-from elmokit.fs.reading import read_lines
+from elmokit.fs import atomic_path, read_lines
 from elmokit.progress import ProgressBar
 from elmokit.text.characters import BOS, EOS, UNK
 

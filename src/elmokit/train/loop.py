@@ -19,8 +19,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from elmokit.data.corpus import CorpusReport
-from elmokit.lm.measures import Measure
+from elmokit.data import CorpusReport
+from elmokit.lm import Measure
 from elmokit.progress import ProgressBar
 from elmokit.train.config import PretrainConfig
 from elmokit.train.trainer import (

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.data.streams import (
+from elmokit.data import (
     PendingText,
     SentenceStream,
     TrainingStream,
@@ -42,10 +42,10 @@ from elmokit.data.streams import (
     embedding_batch,
     scoring_batch,
 )
-from elmokit.lm.losses import masked_outputs, target_ids
-from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.ops.packing import Packing
-from elmokit.text.vocab import Vocab
+from elmokit.lm import masked_outputs, target_ids
+from elmokit.nn import BiLM, BiLMState
+from elmokit.ops import Packing
+from elmokit.text import Vocab
 from elmokit.train.config import PretrainConfig
 from elmokit.train.processes import Processes
 

@@ -20,23 +20,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+from elmokit.checkpoints import Pretrained, fingerprint
 from elmokit.config import BiLMConfig
-from elmokit.data.corpus import Position, SentenceReader
-from elmokit.data.streams import PendingRows, PendingText
-from elmokit.fs.atomic import atomic_directory, remove_directory, remove_leftovers
-from elmokit.fs.reading import crc32_of, read_lines
-from elmokit.lm.evaluate import measure
-from elmokit.lm.losses import check_predicts
-from elmokit.lm.measures import Measure
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.lstm import LSTMLayer
-from elmokit.nn.softmax import FullSoftmax, LogUniformSampler, Samples
-from elmokit.ops.dispatch import multiplies_bfloat16
-from elmokit.ops.threads import run_ahead
-from elmokit.ops.transfer import upload
+from elmokit.data import PendingRows, PendingText, Position, SentenceReader
+from elmokit.fs import atomic_directory, crc32_of, read_lines, remove_directory, remove_leftovers
+from elmokit.lm import Measure, check_predicts, measure
+from elmokit.nn import BiLM, FullSoftmax, LogUniformSampler, LSTMLayer, Samples
+from elmokit.ops import multiplies_bfloat16, run_ahead, upload
 from elmokit.runtime import pick_device, pick_dtype
-from elmokit.text.vocab import Vocab
+from elmokit.text import Vocab
 from elmokit.train.config import PretrainConfig
 from elmokit.train.objectives import MaskedWords, Part, SentenceLikelihood, WindowLikelihood
 from elmokit.train.optim import RECIPES, Recipe, Schedule, clip_gradients, make_optimizer

@@ -15,7 +15,7 @@ from efml_files import SETTINGS, WORDS, changed, write_dictionary, write_efml
 from same_weights import assert_same_bilm
 from torch import Tensor
 
-from elmokit.checkpoints.convert import convert
+from elmokit.checkpoints.conversion import convert
 from elmokit.checkpoints.formats.efml import settings_path
 from elmokit.checkpoints.loading import describe, fingerprint, load
 from elmokit.checkpoints.pretrained import CheckpointError, Pretrained

@@ -27,8 +27,8 @@ from elmokit.checkpoints.pretrained import (
     shapes_in,
 )
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.fs.json_files import read_json
-from elmokit.nn.bilm import BiLM
+from elmokit.fs import read_json
+from elmokit.nn import BiLM
 
 # --- Names and arrangement of weights -------------------------------------------------------------
 

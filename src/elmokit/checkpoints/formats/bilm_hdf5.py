@@ -30,10 +30,9 @@ from elmokit.checkpoints.pretrained import (
     errors_naming,
 )
 from elmokit.config import NUM_CHARACTERS, BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.fs.atomic import atomic_path
-from elmokit.fs.json_files import read_json
-from elmokit.nn.bilm import BiLM
-from elmokit.text.vocab import Vocab, read_words
+from elmokit.fs import atomic_path, read_json
+from elmokit.nn import BiLM
+from elmokit.text import Vocab, read_words
 
 # Weights hardly compress, so a small file that claims to hold large ones is damaged or malicious.
 MAX_EXPANSION, ALWAYS_ALLOWED = 64, 1 << 26

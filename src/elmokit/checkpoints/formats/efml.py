@@ -22,9 +22,8 @@ from elmokit.config import (
     InterleavedConfig,
     LSTMConfig,
 )
-from elmokit.fs.json_files import read_json
-from elmokit.fs.reading import read_lines
-from elmokit.nn.bilm import BiLM
+from elmokit.fs import read_json, read_lines
+from elmokit.nn import BiLM
 
 TOKEN_ENCODER, ENCODER = "token_embedder.pkl", "encoder.pkl"
 

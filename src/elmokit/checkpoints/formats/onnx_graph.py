@@ -26,10 +26,16 @@ from torch import Tensor, nn
 
 from elmokit import __version__
 from elmokit.config import InterleavedConfig
-from elmokit.fs.atomic import atomic_path
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.lstm import LSTMLayer
-from elmokit.nn.token_encoders import CharCNN, EfmlEncoder, Projection, TokenEncoder, WordEmbedding
+from elmokit.fs import atomic_path
+from elmokit.nn import (
+    BiLM,
+    CharCNN,
+    EfmlEncoder,
+    LSTMLayer,
+    Projection,
+    TokenEncoder,
+    WordEmbedding,
+)
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto

@@ -38,8 +38,7 @@ from elmokit.checkpoints.pretrained import (
     errors_naming,
 )
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.softmax import FullSoftmax
+from elmokit.nn import BiLM, FullSoftmax
 
 MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
 FOOTER_SIZE, BLOCK_TRAILER_SIZE = 48, 5

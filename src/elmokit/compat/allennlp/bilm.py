@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from elmokit.checkpoints.formats.allennlp import arranged, bilm_name, rearranged
+from elmokit.checkpoints import arranged, bilm_name, rearranged
 from elmokit.compat.allennlp.common import ConfigurationError
 from elmokit.compat.shared import (
     CarriedStates,
@@ -26,16 +26,23 @@ from elmokit.compat.shared import (
     without_boundaries,
 )
 from elmokit.config import CharCNNConfig, LSTMConfig
-from elmokit.fs.json_files import read_json
-from elmokit.nn.bidirectional import has_hooks
-from elmokit.nn.bilm import BiLM, BiLMState, in_full_width, shapes_only, uncompiled
-from elmokit.nn.elmo import add_boundaries
-from elmokit.nn.inference import Prepacked, PrepackedBiLM
-from elmokit.nn.lstm import BidirectionalLSTM
-from elmokit.nn.token_encoders import CharCNN, TokenEncoder
-from elmokit.ops.functional import records_gradients
-from elmokit.ops.packing import pack_sentences
-from elmokit.text.characters import BOS, EOS, encode_words
+from elmokit.fs import read_json
+from elmokit.nn import (
+    BidirectionalLSTM,
+    BiLM,
+    BiLMState,
+    CharCNN,
+    Prepacked,
+    PrepackedBiLM,
+    TokenEncoder,
+    add_boundaries,
+    has_hooks,
+    in_full_width,
+    shapes_only,
+    uncompiled,
+)
+from elmokit.ops import pack_sentences, records_gradients
+from elmokit.text import BOS, EOS, encode_words
 
 CACHED_AT_ONCE = 4096
 

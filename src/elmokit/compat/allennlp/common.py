@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from elmokit.compat.old_modules import is_installed
 from elmokit.compat.shared import local_path
-from elmokit.fs.json_files import read_json
+from elmokit.fs import read_json
 
 Built = TypeVar("Built", bound="FromParams")
 REQUIRED: Any = object()  # stands for "no default", since None may be a default

@@ -31,8 +31,8 @@ from elmokit.config import (
     END_WORD,
     PAD_CHARACTER,
 )
-from elmokit.nn.scalar_mix import mix_layers
-from elmokit.text.characters import BOS, EOS, MAX_CHARACTERS, encode_words
+from elmokit.nn import mix_layers
+from elmokit.text import BOS, EOS, MAX_CHARACTERS, encode_words
 
 # --- Indexing (data/token_indexers/elmo_indexer.py) -----------------------------------------------
 

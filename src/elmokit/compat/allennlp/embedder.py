@@ -27,8 +27,7 @@ from elmokit.compat.shared import (
     without_boundaries,
     word_lists,
 )
-from elmokit.fs.atomic import atomic_path, check_output
-from elmokit.fs.reading import read_lines
+from elmokit.fs import atomic_path, check_output, read_lines
 from elmokit.progress import ProgressBar
 from elmokit.runtime import pick_device
 

@@ -21,9 +21,8 @@ from elmokit.config import (
     END_WORD,
     PAD_CHARACTER,
 )
-from elmokit.fs.reading import read_lines
-from elmokit.text.characters import BOS, EOS, UNK, encode_words
-from elmokit.text.vocab import read_words
+from elmokit.fs import read_lines
+from elmokit.text import BOS, EOS, UNK, encode_words, read_words
 
 # --- Vocabularies ---------------------------------------------------------------------------------
 

@@ -13,18 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmokit.checkpoints.formats.bilm_hdf5 import read_vocabulary, write_token_embeddings
-from elmokit.checkpoints.native import filled
-from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.checkpoints import Pretrained, filled, read_vocabulary, write_token_embeddings
 from elmokit.compat.bilm_tf.data import Vocabulary
 from elmokit.compat.shared import CarriedStates, open_bilm, warn_of_truncated, without_boundaries
-from elmokit.data.streams import sentence_batches
-from elmokit.embed.embedder import Embedder
-from elmokit.fs.atomic import atomic_path, check_output
-from elmokit.fs.reading import read_lines
-from elmokit.nn.bilm import BiLM
-from elmokit.nn.inference import Prepacked
-from elmokit.nn.scalar_mix import mix_layers
+from elmokit.data import sentence_batches
+from elmokit.embed import Embedder
+from elmokit.fs import atomic_path, check_output, read_lines
+from elmokit.nn import BiLM, Prepacked, mix_layers
 
 BATCH_WORDS = 8192
 

@@ -9,21 +9,17 @@ from typing import Any
 
 import h5py
 
-from elmokit.checkpoints.formats.bilm_hdf5 import arrays_of, config_from_options
-from elmokit.checkpoints.formats.tf_checkpoint import find_prefix
-from elmokit.checkpoints.loading import load
+from elmokit.checkpoints import arrays_of, config_from_options, find_prefix, load
 from elmokit.compat.bilm_tf.data import (
     BidirectionalLMDataset,
     LMDataset,
     UnicodeCharsVocabulary,
     Vocabulary,
 )
-from elmokit.fs.atomic import atomic_path, write_json
-from elmokit.fs.json_files import read_json
-from elmokit.lm.evaluate import evaluate
-from elmokit.text.vocab import Vocab
-from elmokit.train.config import PretrainConfig
-from elmokit.train.pretrain import pretrain
+from elmokit.fs import atomic_path, read_json, write_json
+from elmokit.lm import evaluate
+from elmokit.text import Vocab
+from elmokit.train import PretrainConfig, pretrain
 
 OPTIONS, ARCHITECTURE, MODEL = "options.json", "architecture.json", "model"
 Data = LMDataset | BidirectionalLMDataset

@@ -20,12 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.checkpoints import loading
-from elmokit.checkpoints.loading import check_overwritable
-from elmokit.checkpoints.pretrained import fingerprint
-from elmokit.fs.atomic import OVERWRITE, atomic_path, check_output, write_json
-from elmokit.fs.json_files import read_json
-from elmokit.fs.lock import only_one_in
+from elmokit.checkpoints import ModelSource, check_overwritable, fingerprint, resolve_model
+from elmokit.fs import OVERWRITE, atomic_path, check_output, only_one_in, read_json, write_json
 from elmokit.progress import ProgressBar
 from elmokit.runtime import own_random_state, pick_device
 from elmokit.settings import conform
@@ -417,7 +413,7 @@ def fit(
     dev_examples: Examples,
     test_examples: Examples | None = None,
     *,
-    model: loading.ModelSource = None,
+    model: ModelSource = None,
     words: WordsConfig | None = None,
     config: FitConfig | None = None,
     output: str | Path | None = None,
@@ -481,7 +477,7 @@ def fit(
             check_overwritable(directory, LAYOUT)
 
     # Read, and learn the labels.
-    pretrained = None if words.elmo == "none" else loading.resolve_model(model)
+    pretrained = None if words.elmo == "none" else resolve_model(model)
     tokenize = text_tokenizer(pretrained)
     sets = {"training": _read(task, "training", train_examples, tokenize)}
     task = type(task)(task.config, task.learn(sets["training"]))  # the given task is not changed

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.data.chunks import chunks
-from elmokit.embed.embedder import Embedder
-from elmokit.fs.atomic import atomic_path
+from elmokit.data import chunks
+from elmokit.embed import Embedder
+from elmokit.fs import atomic_path
 from elmokit.progress import ProgressBar
 from elmokit.settings import StatePolicy
 

@@ -27,18 +27,20 @@ from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from elmokit.checkpoints import loading
-from elmokit.checkpoints.loading import Layout, check_overwritable
-from elmokit.checkpoints.pretrained import CheckpointError, Pretrained, check_shapes
+from elmokit.checkpoints import (
+    CheckpointError,
+    Layout,
+    Pretrained,
+    check_overwritable,
+    check_shapes,
+    load,
+    save,
+)
 from elmokit.config import CharCNNConfig
-from elmokit.data.chunks import chunks
-from elmokit.data.text_files import read_texts
-from elmokit.embed.embedder import Embedder
-from elmokit.fs.atomic import atomic_directory, check_output
-from elmokit.fs.json_files import read_json
-from elmokit.fs.reading import suffixes_of
-from elmokit.nn.bilm import shapes_only
-from elmokit.nn.elmo import Elmo
+from elmokit.data import chunks, read_texts
+from elmokit.embed import Embedder
+from elmokit.fs import atomic_directory, check_output, read_json, suffixes_of
+from elmokit.nn import Elmo, shapes_only
 from elmokit.progress import ProgressBar
 from elmokit.runtime import check_list, pick_device
 from elmokit.settings import conform
@@ -60,7 +62,7 @@ from elmokit.tasks.fitting.words import (
     WordVectors,
     mix_weights,
 )
-from elmokit.text.tokenizers import get_tokenizer
+from elmokit.text import get_tokenizer
 
 WORDS_AT_ONCE = 16_384  # of examples that are held in memory to be predicted
 PADDED_WORDS = (
@@ -401,7 +403,7 @@ class TaskModel:
         with atomic_directory(directory, overwrite=overwrite) as partial:
             if self.model is not None:
                 # A biLM that was trained further no longer fits its softmax.
-                loading.save(replace(self.model, softmax=None), partial / BILM)
+                save(replace(self.model, softmax=None), partial / BILM)
             if self.encoder is not None:
                 self.encoder.save(partial / ENCODER)
             if vectors is not None:
@@ -474,7 +476,7 @@ def load_task_model(
                 words["with vectors"], load_arrays(directory / VECTORS)["vectors"]
             )
         if config.elmo != "none":
-            model = loading.load(directory / BILM, softmax=False)
+            model = load(directory / BILM, softmax=False)
         if config.encoder is not None:
             encoder = TransformerEncoder.load(
                 directory / ENCODER, config.encoder_pooling, str(picked)

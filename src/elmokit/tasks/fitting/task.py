@@ -23,9 +23,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from elmokit.data.tables import is_empty, read_records, row_of
-from elmokit.fs.atomic import atomic_path, create_bytes
-from elmokit.fs.reading import suffixes_of
+from elmokit.data import is_empty, read_records, row_of
+from elmokit.fs import atomic_path, create_bytes, suffixes_of
 from elmokit.tasks.config import TASKS, FitConfig
 from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
 

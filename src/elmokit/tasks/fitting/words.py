@@ -20,15 +20,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from elmokit.config import CharCNNConfig
-from elmokit.fs.reading import read_blocks, read_line_blocks, suffixes_of
-from elmokit.nn.bidirectional import BiLMState
-from elmokit.nn.elmo import Elmo
-from elmokit.nn.scalar_mix import ScalarMix
-from elmokit.nn.token_encoders import CharCNN
+from elmokit.fs import read_blocks, read_line_blocks, suffixes_of
+from elmokit.nn import BiLMState, CharCNN, Elmo, ScalarMix
 from elmokit.progress import ProgressBar
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.fitting.frozen import Place, VectorCache, Words
-from elmokit.text.characters import PAD_CHARACTER, encode_words
+from elmokit.text import PAD_CHARACTER, encode_words
 
 # --- Pretrained vectors ---------------------------------------------------------------------------
 

@@ -12,10 +12,8 @@ from itertools import chain
 from operator import add
 from pathlib import Path
 
-from elmokit.checkpoints.loading import ModelSource
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.data.corpus import find_files
-from elmokit.data.text_files import check_language, file_tokenizers, read_sentences
+from elmokit.checkpoints import ModelSource, Pretrained
+from elmokit.data import check_language, file_tokenizers, find_files, read_sentences
 from elmokit.lm.losses import log_losses, parts_of, resolve_language_model
 from elmokit.lm.measures import Measure, Perplexity, PseudoPerplexity, warn_of_unknown
 from elmokit.progress import ProgressBar

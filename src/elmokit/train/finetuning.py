@@ -7,18 +7,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from elmokit.checkpoints.loading import check_overwritable, load, save
-from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.data.corpus import find_files
-from elmokit.fs.atomic import write_json
-from elmokit.fs.lock import only_one_in
-from elmokit.lm.evaluate import evaluate
-from elmokit.lm.measures import Measure
+from elmokit.checkpoints import Pretrained, check_overwritable, load, save
+from elmokit.data import find_files
+from elmokit.fs import only_one_in, write_json
+from elmokit.lm import Measure, evaluate
 from elmokit.runtime import own_random_state, pytorch_threads
-from elmokit.text.tokenizers import TOKENIZED
+from elmokit.text import TOKENIZED
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.loop import train
-from elmokit.train.pretrain import (
+from elmokit.train.pretraining import (
     MODEL,
     Text,
     corpus_tokenizer,

@@ -9,9 +9,9 @@ from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5, write_token_e
 from elmokit.checkpoints.formats.onnx_graph import write_onnx
 from elmokit.checkpoints.loading import HDF5, NATIVE, Pretrained, check_overwritable, load, save
 from elmokit.checkpoints.native import write_card
-from elmokit.fs.atomic import atomic_directory, check_output
+from elmokit.fs import atomic_directory, check_output
 from elmokit.settings import conform
-from elmokit.text.vocab import Vocab
+from elmokit.text import Vocab
 
 Target = Literal["native", "hdf5", "onnx", "token-embeddings"]
 

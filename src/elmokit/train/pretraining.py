@@ -14,24 +14,21 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from elmokit.checkpoints.loading import check_overwritable, load, save
-from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.checkpoints import Pretrained, check_overwritable, load, save
 from elmokit.config import BiLMConfig
-from elmokit.data.corpus import CorpusReport, check_corpus, find_files
-from elmokit.data.text_files import (
+from elmokit.data import (
+    CorpusReport,
+    check_corpus,
     check_language,
+    find_files,
     option_of_shard,
     tokenized_files,
     tokenizer_of_shard,
 )
-from elmokit.fs.atomic import atomic_directory
-from elmokit.fs.json_files import read_json
-from elmokit.fs.lock import only_one_in
-from elmokit.fs.reading import read_lines
-from elmokit.lm.measures import Measure, warn_of_unknown
+from elmokit.fs import atomic_directory, only_one_in, read_json, read_lines
+from elmokit.lm import Measure, warn_of_unknown
 from elmokit.runtime import own_random_state, pytorch_threads
-from elmokit.text.tokenizers import TOKENIZER_OF, get_tokenizer, tokenizer_for
-from elmokit.text.vocab import SPECIALS, Vocab, count_words
+from elmokit.text import SPECIALS, TOKENIZER_OF, Vocab, count_words, get_tokenizer, tokenizer_for
 from elmokit.train.config import PretrainConfig, TrainingConfig
 from elmokit.train.loop import CHECKPOINTS, Reason, train, words_per_step
 from elmokit.train.processes import joined_processes

@@ -25,13 +25,18 @@ from elmokit.data.duplicates import SIMILARITY, Fingerprint, SeenDocuments
 from elmokit.data.text_checks import doubt_of
 from elmokit.data.text_files import REPORT_NAME, SHARD
 from elmokit.data.workers import Work, tokenize_documents
-from elmokit.fs.atomic import OVERWRITE, atomic_directory, check_output, create_bytes, write_json
-from elmokit.fs.json_files import read_json
-from elmokit.fs.reading import read_blocks
+from elmokit.fs import (
+    OVERWRITE,
+    atomic_directory,
+    check_output,
+    create_bytes,
+    read_blocks,
+    read_json,
+    write_json,
+)
 from elmokit.progress import ProgressBar
 from elmokit.settings import Above, Between, Count, check, conform
-from elmokit.text.tokenizer import DECOMPOSED, Tokenizer
-from elmokit.text.tokenizers import TOKENIZED, missing_rules, tokenizer_for
+from elmokit.text import DECOMPOSED, TOKENIZED, Tokenizer, missing_rules, tokenizer_for
 
 SHARD_BYTES, MAX_DEFAULT_SHARDS = 16_000_000, 256  # if the number of shards is not given
 FIRST_DOCUMENTS = 20  # of each file, whose script is checked before the run
