@@ -20,9 +20,9 @@ from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.nn.bilm import BiLM
-from elmokit.ops.threads import num_threads
 from elmokit.serve.engine import Engine, Job, JobQueue
 from elmokit.serve.schemas import RequestError
+from elmokit.threads import num_threads
 
 MEAN = ("mix", Pooling())
 SENTENCES = [["a", "cat"], [], ["the", "dog", "sees", "the", "cat"], ["yes"]]

@@ -23,9 +23,10 @@ from elmokit.data import PackedBatch, assign_rows, embedding_batch, scoring_batc
 from elmokit.embed.outputs import OutputSpec
 from elmokit.embed.word_cache import WordCache
 from elmokit.nn import BiLMState, prepack
-from elmokit.ops import download, num_threads, overlapped, unpack_sentences, unpack_words, upload
+from elmokit.ops import download, unpack_sentences, unpack_words, upload
 from elmokit.settings import Count, CountOrZero, StatePolicy, check
 from elmokit.storage import nothing_overflows
+from elmokit.threads import num_threads, overlapped
 
 Sentences = Sequence[Sequence[str]]
 

@@ -20,9 +20,8 @@ from elmokit.ops import (
     allocate,
     apply_dropout,
     records_gradients,
-    run_on_streams,
-    run_side_by_side,
 )
+from elmokit.threads import run_on_streams, run_side_by_side
 
 Result = TypeVar("Result")
 States = Sequence[LSTMState | None]  # of each layer; also the state of a gated CNN

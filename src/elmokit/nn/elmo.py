@@ -18,7 +18,7 @@ from elmokit.nn.bilm import BiLM, check_ids, uncompiled
 from elmokit.nn.inference import Prepacked, PrepackedBiLM
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.token_encoders import TokenEncoder
-from elmokit.ops import records_gradients, run_on_own_thread
+from elmokit.ops import records_gradients
 from elmokit.text import (
     MAX_CHARACTERS,
     TruncationWarning,
@@ -26,6 +26,7 @@ from elmokit.text import (
     encode_sentences,
     truncation_in,
 )
+from elmokit.threads import run_on_own_thread
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ from elmokit.ops import (
     allocate,
     has_character_tables,
     has_prepacked_products,
-    parallel_rows,
     prepack_char_conv,
     prepack_highway,
     prepack_linear,
     prepack_lstm,
 )
+from elmokit.threads import parallel_rows
 
 CHUNK_WORDS = 128  # so few that the output of one layer is still in cache for the next
 

@@ -35,17 +35,6 @@ from elmokit.ops.functional import (
 )
 from elmokit.ops.native.library import describe_target
 from elmokit.ops.packing import PackedText, Packing, Segments, pack_sentences
-from elmokit.ops.threads import (
-    limited_threads,
-    num_threads,
-    overlapped,
-    parallel_rows,
-    run_ahead,
-    run_on_own_thread,
-    run_on_streams,
-    run_side_by_side,
-    thread_pool,
-)
 from elmokit.ops.transfer import download, upload
 from elmokit.ops.workspace import allocate
 
@@ -68,26 +57,17 @@ __all__ = [
     "has_character_tables",
     "has_prepacked_products",
     "highway",
-    "limited_threads",
     "linear",
     "linear_logsumexp",
     "lstm",
     "multiplies_bfloat16",
-    "num_threads",
-    "overlapped",
     "pack_sentences",
-    "parallel_rows",
     "prepack_char_conv",
     "prepack_highway",
     "prepack_linear",
     "prepack_lstm",
     "records_gradients",
-    "run_ahead",
-    "run_on_own_thread",
-    "run_on_streams",
-    "run_side_by_side",
     "set_backend",
-    "thread_pool",
     "unpack_sentences",
     "unpack_words",
     "upload",

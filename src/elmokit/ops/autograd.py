@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from elmokit.ops.functional import LSTMResult, LSTMState, LSTMSteps, LSTMWeights
-from elmokit.ops.threads import run_on_own_thread
 from elmokit.ops.workspace import converted
+from elmokit.threads import run_on_own_thread
 
 Tensors = tuple[Tensor | None, ...]
 

@@ -23,10 +23,10 @@ import numpy as np
 
 from elmokit.data import sentence_batches
 from elmokit.embed import Embedder, Pooling
-from elmokit.ops import limited_threads, thread_pool
 from elmokit.runtime import release_freed_memory
 from elmokit.serve.schemas import RequestError
 from elmokit.settings import StatePolicy
+from elmokit.threads import limited_threads, thread_pool
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")

@@ -34,12 +34,12 @@ from elmokit.analysis.uses import (
 from elmokit.checkpoints import DEFAULT_MODEL, Pretrained
 from elmokit.data import file_tokenizers, find_files
 from elmokit.embed import Embedder, Pooling
-from elmokit.ops import num_threads
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.engine import Engine, Job, JobQueue, cost
 from elmokit.serve.schemas import CLOSE, RequestError, Text, invalid_body, invalid_request
 from elmokit.tasks.fitting.model import TaskModel
 from elmokit.text import TOKENIZED, get_tokenizer
+from elmokit.threads import num_threads
 
 KEY = Security(
     HTTPBearer(auto_error=False, description="The server's API key, if it has one")

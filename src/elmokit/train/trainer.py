@@ -26,9 +26,10 @@ from elmokit.data import PendingRows, PendingText, Position, SentenceReader
 from elmokit.fs import atomic_directory, crc32_of, read_lines, remove_directory, remove_leftovers
 from elmokit.lm import Measure, check_predicts, measure
 from elmokit.nn import BiLM, FullSoftmax, LogUniformSampler, LSTMLayer, Samples
-from elmokit.ops import multiplies_bfloat16, run_ahead, upload
+from elmokit.ops import multiplies_bfloat16, upload
 from elmokit.runtime import pick_device, pick_dtype
 from elmokit.text import Vocab
+from elmokit.threads import run_ahead
 from elmokit.train.config import PretrainConfig
 from elmokit.train.objectives import MaskedWords, Part, SentenceLikelihood, WindowLikelihood
 from elmokit.train.optim import RECIPES, Recipe, Schedule, clip_gradients, make_optimizer

@@ -19,8 +19,8 @@ from elmokit.ops.autograd import Tensors, differentiably
 from elmokit.ops.dispatch import MAX_ALPHABET
 from elmokit.ops.functional import CharFilters, records_gradients
 from elmokit.ops.native.library import native
-from elmokit.ops.threads import parallel_for
 from elmokit.ops.workspace import allocate, converted
+from elmokit.threads import parallel_for
 
 BLOCK = 32  # filters of a block, as in csrc/characters.c
 MAX_PLACES = 256  # the position of a maximum is stored in a byte

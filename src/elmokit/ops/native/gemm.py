@@ -13,8 +13,8 @@ from torch import Tensor
 
 from elmokit.ops.native import library
 from elmokit.ops.native.library import Strided, native, require
-from elmokit.ops.threads import num_threads, parallel_for
 from elmokit.ops.workspace import HUGE_PAGE, allocate, huge_pages
+from elmokit.threads import num_threads, parallel_for
 
 PANEL = 64  # columns of a panel
 QUAD = 4  # int8 values that are multiplied at once

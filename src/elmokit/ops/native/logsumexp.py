@@ -12,7 +12,7 @@ from torch import Tensor
 from elmokit.ops.autograd import Tensors, differentiably
 from elmokit.ops.native.gemm import PANEL, prepack
 from elmokit.ops.native.library import native
-from elmokit.ops.threads import parallel_for
+from elmokit.threads import parallel_for
 
 TILE = 256  # classes, and positions, per tile of the gradient, as in csrc/elmokit.h
 MAX_GROUPS = 4  # of positions (forward) or classes (backward), each computed by one thread

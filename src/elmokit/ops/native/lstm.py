@@ -30,8 +30,8 @@ from elmokit.ops.native.gemm import (
     value_dtype,
 )
 from elmokit.ops.native.library import native, require
-from elmokit.ops.threads import num_threads, parallel_for, parallel_rows
 from elmokit.ops.workspace import allocate, allocate_like
+from elmokit.threads import num_threads, parallel_for, parallel_rows
 
 CHUNK_SLOTS = (
     256  # slots per thread: their input products are still in cache when the steps read them

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from elmokit.ops.native.library import native, require
-from elmokit.ops.threads import num_threads, parallel_for
+from elmokit.threads import num_threads, parallel_for
 
 VALUES_WORTH_A_THREAD = 1 << 18
 

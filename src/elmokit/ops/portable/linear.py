@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.ops.autograd import Tensors, differentiably
-from elmokit.ops.threads import parallel_rows
 from elmokit.ops.workspace import allocate, allocate_like, converted
+from elmokit.threads import parallel_rows
 
 # of a GEMM's rows, each computed by one thread; a fixed number, whatever the number of threads
 CHUNKS = 8

@@ -19,9 +19,9 @@ from elmokit.embed.pipeline import Sizes
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
 from elmokit.ops.packing import Packing
-from elmokit.ops.threads import num_threads as threads_here
-from elmokit.ops.threads import overlapped, parallel_for, parallel_rows, run_side_by_side
 from elmokit.text.characters import TruncationWarning
+from elmokit.threads import num_threads as threads_here
+from elmokit.threads import overlapped, parallel_for, parallel_rows, run_side_by_side
 
 pytestmark = pytest.mark.any_backend
 
@@ -208,7 +208,7 @@ def test_a_process_that_ends_after_an_interruption_waits_for_what_is_running() -
     """Python would stop threads within PyTorch, which aborts the process."""
     code = """
 import os, signal, threading, time, torch
-from elmokit.ops.threads import run_side_by_side
+from elmokit.threads import run_side_by_side
 torch.set_num_threads(2)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start jobs that ignore it
 running = threading.Barrier(3)
