@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from elmokit.checkpoints.conversion import convert
-from elmokit.embed.embedder import Embedder, TruncationWarning
+from elmokit.checkpoints import convert
+from elmokit.embed import Embedder, TruncationWarning
 
 sys.path.append(str(Path(__file__).parents[1]))
 from result_files import BENCHMARKS, RESULTS, write_result

@@ -42,9 +42,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from result_files import RESULTS, write_result
 from sentiment import PARTS, Labels, Sentences, accuracies, read_sst2, tf_idf
 
-from elmokit.checkpoints.loading import load
-from elmokit.embed.embedder import Embedder
-from elmokit.fs.reading import read_lines
+from elmokit.checkpoints import load
+from elmokit.embed import Embedder
+from elmokit.fs import read_lines
 
 NEIGHBORS = (1, 5)  # nearest uses that vote
 TIE = 1e-6  # smaller differences between cosines are rounding errors

@@ -47,19 +47,17 @@ import torch
 from result_files import RESULTS, write_result
 from sense_uses import nearest_uses, sense_pairs
 from task_sets import BENCHMARKS
+from word_senses import coarse_wsd
 
 from elmokit.analysis.probe import probe_files
-from elmokit.analysis.wsd import wsd
-from elmokit.checkpoints.loading import load
-from elmokit.checkpoints.pretrained import fingerprint
-from elmokit.embed.embedder import Embedder
-from elmokit.lm.evaluation import evaluate
-from elmokit.lm.measures import Measure
-from elmokit.nn.bilm import BiLM
+from elmokit.checkpoints import fingerprint, load
+from elmokit.embed import Embedder
+from elmokit.lm import Measure, evaluate
+from elmokit.nn import BiLM
 from elmokit.tasks.fitting.fit import fit
-from elmokit.train.config import PretrainConfig
+from elmokit.train import PretrainConfig
+from elmokit.train import pretrain as run_pretraining
 from elmokit.train.loop import training_records
-from elmokit.train.pretraining import pretrain as run_pretraining
 
 RECIPES = HERE.parents[1] / "recipes" / "encoders"
 ENCODERS = ("lstm", "interleaved", "transformer", "gated_cnn")
@@ -189,7 +187,7 @@ def senses(encoder: str, arguments: argparse.Namespace) -> Figures:
     return {
         "pairs": sense_pairs(embedder, "zeros"),
         "uses": nearest_uses(embedder, "zeros"),
-        "coarsewsd": asdict(wsd([arguments.eval / "coarsewsd20"], model=embedder, state="zeros")),
+        "coarsewsd": coarse_wsd(arguments.eval / "coarsewsd20", embedder),
     }
 
 

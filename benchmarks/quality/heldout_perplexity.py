@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from elmokit.checkpoints.loading import load
+from elmokit.checkpoints import load
 from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.lm.evaluation import Evaluation, evaluate
 from elmokit.lm.measures import Perplexity

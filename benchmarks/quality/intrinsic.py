@@ -27,10 +27,10 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from result_files import RESULTS, write_result
 from sense_uses import compare_apples, nearest_uses, sense_pairs
+from word_senses import all_words, coarse_wsd
 
 from elmokit.analysis.probe import probe_files
-from elmokit.analysis.wsd import wsd as measure_wsd
-from elmokit.embed.embedder import Embedder
+from elmokit.embed import Embedder
 
 NEIGHBORS = (1, 5)  # uses that vote for a sense; 5 is the best of TRIED on the development set
 TRIED = (1, 3, 5, 9, 15)
@@ -52,50 +52,39 @@ class Setup(NamedTuple):
 
 
 def coarsewsd(setup: Setup) -> Figures:
-    data = [setup.eval / "coarsewsd20"]
-    return {
-        state: asdict(measure_wsd(data, None, None, setup.embedder, state))
-        for state in setup.states
-    }
+    data = setup.eval / "coarsewsd20"
+    return {state: coarse_wsd(data, setup.embedder, None, state) for state in setup.states}
 
 
 def coarsewsd_uses(setup: Setup) -> Figures:
-    data = [setup.eval / "coarsewsd20"]
+    data = setup.eval / "coarsewsd20"
     return {
-        state: {
-            str(k): asdict(measure_wsd(data, None, None, setup.embedder, state, k))
-            for k in NEIGHBORS
-        }
+        state: {str(k): coarse_wsd(data, setup.embedder, k, state) for k in NEIGHBORS}
         for state in setup.states
     }
 
 
-def all_words(setup: Setup, test: Path, numbers: tuple[int | None, ...]) -> Figures:
-    """Figures of a test set by state and by the number of uses that vote (None: the nearest
-    centroid).
-    """
+def wsd_of(setup: Setup, test: Path, k: int | None, state: str) -> Figures:
+    """Figures of a test set with k uses that vote; None: the nearest centroid."""
     training = setup.eval / "semcor" / "semcor.jsonl.zst"
-    options = {"first_senses": setup.wordnet, "model": setup.embedder}
-    return {
-        state: {
-            str(k): asdict(measure_wsd([test], training, state=state, neighbors=k, **options))
-            for k in numbers
-        }
-        for state in setup.states
-    }
+    return all_words(test, training, setup.embedder, setup.wordnet, k, state)
 
 
 def wsd(setup: Setup) -> Figures:
-    found = all_words(setup, setup.eval / "wsd_all_words", (None,))
-    return {state: by_number["None"] for state, by_number in found.items()}
+    test = setup.eval / "wsd_all_words"
+    return {state: wsd_of(setup, test, None, state) for state in setup.states}
 
 
 def wsd_uses(setup: Setup) -> Figures:
-    return all_words(setup, setup.eval / "wsd_all_words", NEIGHBORS)
+    test = setup.eval / "wsd_all_words"
+    return {
+        state: {str(k): wsd_of(setup, test, k, state) for k in NEIGHBORS} for state in setup.states
+    }
 
 
 def wsd_development(setup: Setup) -> Figures:
-    return all_words(setup, setup.eval / "wsd_all_words" / DEVELOPMENT, TRIED)
+    test = setup.eval / "wsd_all_words" / DEVELOPMENT
+    return {state: {str(k): wsd_of(setup, test, k, state) for k in TRIED} for state in setup.states}
 
 
 def probe(setup: Setup) -> Figures:

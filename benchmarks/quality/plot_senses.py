@@ -20,7 +20,7 @@ from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
 from elmokit.analysis.uses import unit_vectors, uses_in_each
-from elmokit.embed.embedder import Embedder
+from elmokit.embed import Embedder
 
 HERE = Path(__file__).parent
 OUTPUT = HERE.parents[1] / "docs" / "images" / "senses.png"

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from elmokit.analysis.uses import unit_vectors, uses_in_each
-from elmokit.embed.embedder import Embedder
+from elmokit.embed import Embedder
 
 USES = Path(__file__).parent / "sense_uses.json"
 CONTEXTUAL = "contextual"  # the mean of the cosines of layers 1 to L

@@ -13,9 +13,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from elmokit.analysis.uses import all_layers
-from elmokit.embed.embedder import Embedder
-from elmokit.embed.outputs import layer_weights
-from elmokit.fs.reading import read_lines
+from elmokit.embed import Embedder, layer_weights
+from elmokit.fs import read_lines
 
 PARTS = ("train", "dev", "test")
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # scikit-learn's C, chosen on dev

@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from elmokit.checkpoints.loading import load
+from elmokit.checkpoints import load
 from elmokit.checkpoints.pretrained import fingerprint
-from elmokit.lm.evaluation import evaluate
+from elmokit.lm import evaluate
 from elmokit.train.loop import read_events, training_records
 
 sys.path.append(str(Path(__file__).parents[1]))

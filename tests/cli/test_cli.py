@@ -36,7 +36,6 @@ VERBS = [
     "compare",
     "neighbors",
     "probe",
-    "wsd",
     "senses",
     "change",
     "fit",

@@ -38,7 +38,6 @@ ANALYSES = [
     f"senses play --corpus {DATA}/sentences.txt --output {OUT}/senses --model {MODEL}",
     f"change the --first {DATA}/mouse-1950.txt --second {DATA}/mouse-2000.txt --model {MODEL}",
     f"probe {DATA}/train.conllu {DATA}/dev.conllu --model {MODEL}",
-    f"wsd {DATA}/coarse-wsd --model {MODEL}",
 ]
 LANGUAGE_MODEL_COMMANDS = [
     f"evaluate {DATA}/heldout.txt --model {MODEL}",

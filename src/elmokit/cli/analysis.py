@@ -1,6 +1,4 @@
-"""Verbs that measure the information in the vectors: tags, word senses, the occurrences of a
-word.
-"""
+"""Verbs that measure the information in the vectors: tags, and the occurrences of a word."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,49 +59,6 @@ class Probe:
         report = probe_files(
             self.train, self.dev, self.test, embedder, self.state, **vars(self.columns)
         )
-        show(report, self.json)
-
-
-@dataclass(frozen=True)
-class Wsd:
-    """Score word-sense disambiguation for each layer, against the most frequent sense.
-
-    A use is assigned the sense whose centroid, the mean vector of the sense's training uses, is
-    nearest; with --neighbors K, the sense of most of the K nearest training uses, which are all
-    held in memory.
-    """
-
-    data: Annotated[
-        Positional[tuple[Path, ...]],
-        arg(metavar="DATA [DATA ...]", help_behavior_hint="(required)"),
-    ]
-    """Directory of CoarseWSD folders; or all-words test sets NAME.data.xml with their
-    NAME.gold.key.txt.
-    """
-    train: Annotated[Path | None, UNSET] = None
-    """SemCor (NAME.data.xml or JSON lines), to train on for all-words test sets. CoarseWSD brings
-    its own.
-    """
-    first_senses: Annotated[Path | None, UNSET] = None
-    """WordNet's index.sense, or its directory: its first senses answer for lemmas absent from the
-    training text.
-    """
-    neighbors: Annotated[int | None, UNSET] = None
-    """Number of nearest training uses that vote for a sense (default: the nearest centroid
-    decides).
-    """
-    json: Json = False
-    model: Model = None
-    state: OptionalState = None
-    dtype: ComputeDtype = "float32"
-    device: Device = None
-
-    def run(self) -> None:
-        from elmokit.analysis.wsd import wsd
-        from elmokit.embed import Embedder
-
-        embedder = Embedder(self.model, self.device, self.dtype)
-        report = wsd(self.data, self.train, self.first_senses, embedder, self.state, self.neighbors)
         show(report, self.json)
 
 

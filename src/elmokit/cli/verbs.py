@@ -15,7 +15,7 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin
 import tyro
 from tyro.conf import subcommand
 
-from elmokit.cli.analysis import Change, Probe, Senses, Wsd
+from elmokit.cli.analysis import Change, Probe, Senses
 from elmokit.cli.console import did_you_mean, usage_error
 from elmokit.cli.language_model import (
     Evaluate,
@@ -44,7 +44,6 @@ Verb = (
     | Compare
     | Neighbors
     | Probe
-    | Wsd
     | Senses
     | Change
     | Fit
@@ -100,7 +99,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "substitutes": ('elmokit substitutes "The house stands near the river." --positions 1 5',),
     "next-words": ('elmokit next-words "Once upon a time there was a"',),
     "probe": (f"elmokit probe {DATA}/train.conllu {DATA}/dev.conllu --test {DATA}/test.conllu",),
-    "wsd": (f"elmokit wsd {DATA}/coarse-wsd",),
     "fit": (
         f"elmokit fit tagging {DATA}/train.conllu {DATA}/dev.conllu --batch-size 4 --output "
         f"runs/tagger",
