@@ -99,9 +99,8 @@ def test_modules_of_the_bilm_work_alone(files: Files) -> None:
     bilm._elmo_lstm.reset_states()
     embedded = bilm._token_embedder(ids)
     assert torch.equal(embedded["mask"], expected["mask"])
-    torch.testing.assert_close(
-        embedded["token_embedding"].repeat(1, 1, 2), expected["activations"][0]
-    )
+    words, mask = embedded["token_embedding"], embedded["mask"]
+    torch.testing.assert_close(words.repeat(1, 1, 2) * mask[..., None], expected["activations"][0])
     layers = bilm._elmo_lstm(embedded["token_embedding"], embedded["mask"])
     torch.testing.assert_close(list(layers), expected["activations"][1:])
 
@@ -149,6 +148,8 @@ def test_characters_of_id_0_in_a_word_have_a_row_of_the_table(files: Files) -> N
     expected = by_pytorch(weights, ids[mask])
     by_encoder = encoder(ids)["token_embedding"][:, 1:-1]
     torch.testing.assert_close(by_encoder[mask], expected, atol=2e-6, rtol=1e-5)
+    at_padding = by_pytorch(weights, torch.zeros(1, 50, dtype=torch.long))
+    torch.testing.assert_close(encoder(ids)["token_embedding"][2, -1:], at_padding)
     by_bilm = bilm(ids)["activations"][0][:, 1:-1]
     torch.testing.assert_close(by_bilm[mask], expected.repeat(1, 2), atol=2e-6, rtol=1e-5)
     by_encoder.square().sum().backward()

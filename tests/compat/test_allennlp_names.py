@@ -168,6 +168,56 @@ def test_weights_learn_and_change_by_their_names_as_in_allennlp(
     assert found == pytest.approx(LOSSES[program], rel=1e-5)
 
 
+@pytest.mark.parametrize("write", ["half", "shuffle"])
+def test_weights_written_through_data_are_seen(golden: tuple[Path, Path], write: str) -> None:
+    """PyTorch does not count these; a random control of a pretrained model is made in this way."""
+    elmo, ids = allennlp._ElmoBiLm(*golden), allennlp.batch_to_ids(SENTENCES)
+    elmo._elmo_lstm.stateful = False
+    before = elmo(ids)["activations"]
+    for weight in elmo.parameters():
+        changed = weight.data * 0.5 if write == "half" else weight.data.flip(0)
+        weight.data.copy_(changed)
+    found = elmo(ids)["activations"]
+    assert not torch.allclose(torch.stack(found), torch.stack(before), atol=0.01)
+    fresh = allennlp._ElmoBiLm(*golden)
+    fresh.load_state_dict(elmo.state_dict())
+    torch.testing.assert_close(found, fresh(ids)["activations"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda elmo: elmo._elmo_lstm.forward_layer_1.register_forward_hook(print),
+        lambda elmo: elmo._token_embedder.char_conv_0.register_forward_pre_hook(print),
+        lambda elmo: elmo._token_embedder._highways.register_full_backward_hook(print),
+        lambda elmo: setattr(
+            elmo._elmo_lstm.forward_layer_0, "state_projection", nn.Sequential(nn.Linear(64, 16))
+        ),
+        lambda elmo: setattr(elmo._token_embedder._projection, "forward", lambda x: x),
+    ],
+)
+def test_hooks_and_modules_inside_that_would_have_no_effect_are_refused(
+    golden: tuple[Path, Path], change: Callable[[Any], Any]
+) -> None:
+    elmo, ids = allennlp._ElmoBiLm(*golden), allennlp.batch_to_ids(SENTENCES)
+    elmo(ids)
+    change(elmo)
+    with pytest.raises(allennlp.ConfigurationError):
+        elmo(ids)
+
+
+def test_parametrized_weights_and_other_linear_layers_have_effect(
+    golden: tuple[Path, Path],
+) -> None:
+    elmo, ids = allennlp._ElmoBiLm(*golden), allennlp.batch_to_ids(SENTENCES)
+    layer = elmo._elmo_lstm.forward_layer_0
+    layer.state_projection = other = nn.Linear(64, 16, bias=False)
+    elmo(ids)["activations"][2].sum().backward()
+    assert other.weight.grad is not None and other.weight.grad.any()
+    nn.utils.parametrizations.weight_norm(layer.input_linearity)
+    assert elmo(ids)["activations"][2].requires_grad
+
+
 def test_the_state_dict_is_that_of_allennlp(golden: tuple[Path, Path]) -> None:
     elmo = allennlp.Elmo(*golden, 1)
     state, expected = elmo.state_dict(), allennlp_state_dict(golden[1], layers=2, highways=1)
@@ -197,5 +247,6 @@ def test_a_state_dict_of_any_version_is_loaded(golden: tuple[Path, Path]) -> Non
     (found,), (known,) = model(ids)["elmo_representations"], expected(ids)["elmo_representations"]
     torch.testing.assert_close(found, known)
     cached = allennlp.Elmo(*golden, 1, vocab_to_cache=["", "a", "b"])
+    assert cached._elmo_lstm._word_embedding.weight.any(dim=1).tolist() == [False, True, True]
     cached.load_state_dict({name.removeprefix("0."): weight for name, weight in state.items()})
     assert not cached._elmo_lstm._word_embedding.weight.any()

@@ -214,11 +214,9 @@ def test_dump_bilm_embeddings_of_a_model_of_word_ids(tmp_path: Path) -> None:
             np.testing.assert_allclose(file[str(line)], vectors, atol=1e-6)
 
 
-@pytest.mark.parametrize("batch_words", [2, 100])
 def test_dump_bilm_embeddings_carries_state_from_line_to_line_and_writes_blank_ones(
-    batch_words: int, old_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    old_model: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("elmokit.compat.bilm_tf.model.BATCH_WORDS", batch_words)
     (tmp_path / "text.txt").write_text("the cat\n\ndogs\n")
     files = old_model / "options.json", old_model / "model.hdf5"
     dump_bilm_embeddings(

@@ -10,7 +10,7 @@ import torch
 
 from elmokit.checkpoints.loading import load
 from elmokit.compat.bilm_tf import Batcher, BidirectionalLanguageModel
-from elmokit.compat.simple_elmo import BATCH_WORDS, ElmoModel
+from elmokit.compat.simple_elmo import SENTENCES_AT_ONCE, ElmoModel
 
 SENTENCES = [
     ["the", "cat", "is", "on"],
@@ -71,6 +71,15 @@ def test_get_elmo_vectors_with_a_session_continues_the_previous_call(model: Elmo
     np.testing.assert_allclose(whole[2:, :3], second, atol=1e-6)
 
 
+@pytest.mark.parametrize("arguments", [{"top": True}, {"max_batch_size": True}])
+def test_load_with_top_makes_the_top_layer_the_default(
+    arguments: dict[str, bool], model: ElmoModel, old_model: Path
+) -> None:
+    expected = model.get_elmo_vectors(SENTENCES[:2], layers="top")
+    model.load(old_model, **arguments)
+    np.testing.assert_allclose(model.get_elmo_vectors(SENTENCES[:2]), expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("layers", ["average", "top", "all"])
 def test_get_elmo_vector_average_excludes_padding_per_layer(model: ElmoModel, layers: str) -> None:
     vectors = model.get_elmo_vectors(SENTENCES, layers=layers)
@@ -83,11 +92,11 @@ def test_get_elmo_vector_average_excludes_padding_per_layer(model: ElmoModel, la
     np.testing.assert_allclose(alone[0], beside[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("batch_words", [2, BATCH_WORDS])
+@pytest.mark.parametrize("at_once", [2, SENTENCES_AT_ONCE])
 def test_get_elmo_substitutes_equals_the_exact_softmax_for_every_batch_size(
-    batch_words: int, language_model: Path, monkeypatch: pytest.MonkeyPatch
+    at_once: int, language_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmokit.compat.simple_elmo.BATCH_WORDS", batch_words)
+    monkeypatch.setattr("elmokit.compat.simple_elmo.SENTENCES_AT_ONCE", at_once)
     model = ElmoModel()
     model.load(language_model, full=True)
     pretrained = load(language_model)

@@ -69,7 +69,7 @@ def test_module_trains_the_mix_when_trainable(language_model: Path) -> None:
         module = hub.Module(language_model, trainable=trainable)
         assert module(TEXTS).requires_grad == trainable
         names = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-        assert names == ({"mix.weights", "mix.gamma"} if trainable else set())
+        assert names == ({"elmo.mixes.0.weights", "elmo.mixes.0.gamma"} if trainable else set())
 
 
 def test_module_reads_the_mix_of_a_saved_model() -> None:

@@ -157,7 +157,7 @@ def model_of(path: Path) -> Path:
     weights = path.with_name(path.name.removesuffix("options.json") + "weights.hdf5")
     if path.name.endswith("options.json") and weights.is_file():
         return weights
-    members = ("config.json", *OPTIONS, "model.safetensors", "checkpoint", TOKEN_ENCODER, ENCODER)
+    members = ("config.json", *OPTIONS, "model.safetensors", TOKEN_ENCODER, ENCODER)
     return path.parent if path.name in members else path
 
 

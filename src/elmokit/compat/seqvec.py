@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from elmokit.checkpoints import Pretrained, load
-from elmokit.compat.shared import CarriedStates, open_bilm
+from elmokit.compat.shared import CarriedStates, open_model
 from elmokit.embed import Embedder
 
 # The sequence with which bio_embeddings warms its model up: T0922 of CASP.
@@ -34,7 +34,7 @@ def _open(options: dict[str, Any]) -> Pretrained:
         raise ValueError(
             "SeqVec is not downloaded: give its options_file and weights_file, or a model_directory"
         )
-    return Pretrained(open_bilm(*files))
+    return open_model(*files)
 
 
 class SeqVecEmbedder:

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmokit.checkpoints import Pretrained, check_finite, filled, load, read_bilm_hdf5
-from elmokit.nn import BiLM, BiLMState
+from elmokit.checkpoints import Pretrained, load, load_bilm_files
+from elmokit.nn import BiLMState
 from elmokit.text import count_truncated, encode_sentences
 
 # --- Weights by path, or by a URL, whose file is in the cache of the library ----------------------
@@ -46,21 +46,25 @@ def local_path(name: str | Path) -> Path:
     raise _not_cached(name, root)
 
 
-def open_bilm(options_file: str | Path | None, weight_file: str | Path | None) -> BiLM:
-    """Load a biLM from options.json and HDF5 weights.
+def open_model(
+    options_file: str | Path | None,
+    weight_file: str | Path | None,
+    vocab_file: str | Path | None = None,
+) -> Pretrained:
+    """Load a model from options.json and HDF5 weights.
 
     Args:
         options_file: Path or URL; None: `weight_file` is any model that `elmokit.load` accepts.
         weight_file: Path or URL of the HDF5 weights.
+        vocab_file: The words of a model of word ids.
 
     Raises:
         FileNotFoundError: A URL is not in AllenNLP's cache.
     """
     if options_file is None:
-        return load(weight_file, softmax=False).bilm
-    config, tensors = read_bilm_hdf5(local_path(options_file), local_path(cast(Path, weight_file)))
-    check_finite(weight_file, tensors)
-    return filled(lambda: BiLM(config), tensors)
+        return load(weight_file, softmax=False)
+    weights, vocab = local_path(cast(Path, weight_file)), vocab_file and Path(vocab_file)
+    return load_bilm_files(local_path(options_file), weights, vocab or None)
 
 
 def open_hub_module(handle: str | Path) -> Pretrained:

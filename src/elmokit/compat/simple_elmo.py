@@ -9,18 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from elmokit.checkpoints import find_prefix
 from elmokit.compat.bilm_tf import Batcher
 from elmokit.compat.shared import warn_once, word_lists
-from elmokit.data import scoring_batch, sentence_batches
 from elmokit.embed import Embedder
-from elmokit.lm import final_outputs
 from elmokit.nn import BiLMState, FullSoftmax
 from elmokit.settings import StatePolicy
 from elmokit.text import Vocab
 
 Sentences = Sequence[Sequence[str]]
-BATCH_WORDS = 256  # 100 MB of logits for each 100,000 words of the vocabulary
+SENTENCES_AT_ONCE = 8
 
 
 def _weights_in(directory: str | Path, full: bool) -> str | Path:
@@ -28,9 +25,7 @@ def _weights_in(directory: str | Path, full: bool) -> str | Path:
     model.hdf5.
     """
     folder = Path(directory).expanduser()
-    if full:
-        return find_prefix(folder) or directory
-    named = folder / "model.hdf5"
+    named = folder / ("checkpoint" if full else "model.hdf5")
     return named if named.is_file() else directory
 
 
@@ -47,24 +42,34 @@ class ElmoModel:
     batcher: Batcher | None = None
     _embedder: Embedder  # set by `load`
     _softmax: FullSoftmax | None
+    _layers: str
     _state: BiLMState | StatePolicy = "carry"
 
     def load(
-        self, directory: str | Path, max_batch_size: int = 32, limit: int = 100, full: bool = False
+        self,
+        directory: str | Path,
+        max_batch_size: int = 32,
+        limit: int = 100,
+        full: bool = False,
+        top: bool = False,
     ) -> None:
         """Load a model.
 
         Args:
             directory: Directory or zip archive with options.json and model.hdf5, or any other model
                 that `elmokit.load` accepts.
-            max_batch_size: Sentences per batch.
+            max_batch_size: Sentences per batch; or `top`, which came second up to version 0.5.
             limit: Ignored.
             full: Load the softmax as well, for substitutes.
+            top: Let the top layer be the default of `layers`, as before version 0.6.
 
         Raises:
             ValueError: The model carries no state, or `full` is set, but it has no softmax or
                 vocabulary.
         """
+        if isinstance(max_batch_size, bool):
+            top, max_batch_size = max_batch_size, 32
+        self._layers = "top" if top else "average"
         embedder = Embedder.load(_weights_in(directory, full), softmax=full)
         model, config = embedder.model, embedder.model.config
         if not config.sequence_encoder.carries_state:
@@ -84,7 +89,7 @@ class ElmoModel:
         self.vector_size, self.n_layers = config.output_dim, config.num_representations
 
     def get_elmo_vectors(
-        self, texts: Sentences, warmup: bool = True, layers: str = "average", session: Any = None
+        self, texts: Sentences, warmup: bool = True, layers: str = "", session: Any = None
     ) -> np.ndarray:
         """Tokenized sentences -> float64 (N, T, 2D), or (N, L+1, T, 2D) with layers="all", zeros
         for padding.
@@ -92,7 +97,7 @@ class ElmoModel:
         Args:
             texts: Tokenized sentences.
             warmup: Run the first batch once in advance, so that it does not start from zeros.
-            layers: "average", "top" or "all".
+            layers: "average", which is the default, "top" or "all".
             session: Anything but None to start from the final state of the previous call.
         """
         texts = word_lists(texts)
@@ -105,7 +110,7 @@ class ElmoModel:
         return vectors
 
     def get_elmo_vector_average(
-        self, texts: Sentences, warmup: bool = True, layers: str = "average", session: Any = None
+        self, texts: Sentences, warmup: bool = True, layers: str = "", session: Any = None
     ) -> np.ndarray:
         """The mean of each sentence's words, scaled to length one: float64 (N, 2D), or (N, L+1, 2D)
         with layers="all".
@@ -143,9 +148,11 @@ class ElmoModel:
             unknown word is given as <UNK>.
 
         Raises:
-            ValueError: The model was loaded without `full`, or `data` is a single string.
+            ValueError: The model was loaded without `full`, or reads no characters, or `data` is a
+                single string.
         """
-        if self.vocab is None or self._softmax is None or isinstance(data, str):
+        vocab, batcher = self.vocab, self.batcher
+        if vocab is None or batcher is None or self._softmax is None or isinstance(data, str):
             raise ValueError(
                 "substitutes need load(directory, full=True), and a list of sentences, not one "
                 "string"
@@ -154,24 +161,22 @@ class ElmoModel:
             "logp is a log-probability given the whole context; simple_elmo's is a logit given a "
             "single word"
         )
-        bilm, words, substitutes = self._embedder.model.bilm, self.vocab.words, []
-        for sentences in sentence_batches((text.split() for text in data), BATCH_WORDS):
-            batch = scoring_batch(sentences, np.arange(len(sentences)), len(sentences), reset=False)
-            (forward, backward), _ = final_outputs(bilm, self.vocab, batch)
-            # Position k predicts word k forward and word k - 1 backward; the last and the first
-            # predict boundaries.
-            is_word = torch.ones(len(forward), dtype=torch.bool)
-            is_word[np.cumsum([len(sentence) + 1 for sentence in sentences]) - 1] = False
-            count = min(topn, len(words) - 2 * nodelimiters)
-            pairs = zip(
-                self._best(forward[is_word], count, nodelimiters),
-                self._best(backward[is_word.roll(1)], count, nodelimiters),
-                strict=True,
-            )
-            for sentence in sentences:
-                named = zip(map(words.__getitem__, self.vocab.ids(sentence)), pairs, strict=False)
+        bilm, dim = self._embedder.model.bilm, self.vector_size // 2
+        top, substitutes = min(topn, len(vocab) - 2 * nodelimiters), []
+        for begin in range(0, len(data), SENTENCES_AT_ONCE):
+            sentences = [text.split() for text in data[begin : begin + SENTENCES_AT_ONCE]]
+            ids = torch.from_numpy(batcher.batch_sentences(sentences))
+            layers = bilm(ids.to(bilm.device)).layers[-1]
+            for words, hidden in zip(sentences, layers, strict=True):
+                # Position k, after <S> at 0, predicts position k + 1 forward and k - 1 backward.
+                forward = self._best(hidden[: len(words), :dim], top, nodelimiters)
+                backward = self._best(hidden[2 : len(words) + 2, dim:], top, nodelimiters)
+                known = [vocab.words[number] for number in vocab.ids(words)]
                 substitutes.append(
-                    [{"word": word, "forward": f, "backward": b} for word, (f, b) in named]
+                    [
+                        {"word": word, "forward": before, "backward": after}
+                        for word, before, after in zip(known, forward, backward, strict=True)
+                    ]
                 )
         return substitutes
 
@@ -190,6 +195,7 @@ class ElmoModel:
             self._state = "carry"
         if warmup:
             self.warmup(session, texts)
+        layers = layers or self._layers
         embeddings = self._embedder.embed(texts, layers, self._state, self.batch_size)
         self._state = embeddings.state or "carry"
         return embeddings

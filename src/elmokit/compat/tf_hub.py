@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmokit.compat.shared import open_hub_module, warn_of_truncated, warn_once, without_boundaries
-from elmokit.nn import Prepacked, ScalarMix, add_boundaries
+from elmokit.compat.shared import open_hub_module, warn_of_truncated, warn_once
+from elmokit.nn import Elmo, ScalarMix
 from elmokit.text import encode_sentences
 
 
@@ -76,13 +76,16 @@ class Module(nn.Module):
                 f"{spec} does not read words as UTF-8 bytes, as google/elmo does: use another model"
             )
         self.name, self.max_characters = name, model.config.char_cnn.max_characters
-        self.bilm = model.bilm.requires_grad_(False)
-        self._prepacked = Prepacked()
-        self.mix = ScalarMix(model.config.num_representations)
+        self.elmo = Elmo(model.bilm, dropout=0.0)
         if model.mix is not None:
             self.mix.weights.data = torch.tensor(model.mix.weights)
             self.mix.gamma.data = torch.tensor(model.mix.gamma)
         self.mix.requires_grad_(trainable)
+
+    @property
+    def mix(self) -> ScalarMix:
+        """The mix of the layers."""
+        return cast(ScalarMix, self.elmo.mixes[0])
 
     @property
     def signatures(self) -> Mapping[str, Callable[..., dict[str, Tensor]]]:
@@ -139,10 +142,9 @@ class Module(nn.Module):
         ids = torch.zeros(len(sentences), width, self.max_characters, dtype=torch.int64)
         encoded = torch.from_numpy(encode_sentences(sentences, self.max_characters))
         ids[:, : encoded.shape[1]] = encoded
-        bilm = self._prepacked.bilm([*self.bilm.parameters()], lambda: self.bilm)
-        out = bilm(add_boundaries(ids.to(self.bilm.device), bilm.token_encoder))
-        layers, mask = without_boundaries(out.layers, out.mask)
-        mixed, lengths = self.mix(layers), mask.sum(dim=1)
+        out = self.elmo.layers(ids.to(self.mix.gamma.device))
+        layers, lengths = out.layers, out.mask.sum(dim=1)
+        (mixed,) = self.elmo.mix(layers, out.mask)
         outputs = {
             f"lstm_outputs{number}": layer for number, layer in enumerate(layers[1:], start=1)
         }

@@ -155,12 +155,24 @@ class BiLM(nn.Module):
         """
         check_ids(ids, self.config)
         mask = self.token_encoder.is_word(ids) if mask is None else mask.bool()
+        distinct, tokens = torch.unique(ids[mask].long(), dim=0, return_inverse=True)
+        words = self.token_encoder(in_full_width(distinct, self.config.char_cnn))
+        return self.run_padded(words, tokens, mask, state)
+
+    def run_padded(
+        self, words: Tensor, tokens: Tensor, mask: Tensor, state: BiLMState | None = None
+    ) -> BiLMOutput:
+        """Run a padded batch of words whose vectors are known.
+
+        Args:
+            words: Vectors of the distinct words, (U, D).
+            tokens: Index into `words` at each True of the mask, (N,).
+            mask, state: As for `forward`.
+        """
         text = pack_sentences(
             mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False
         )
-        distinct, inverse = torch.unique(ids[mask].long(), dim=0, return_inverse=True)
-        tokens = text.to_streams(inverse.cpu().expand(2, -1)).to(ids.device)
-        words = self.token_encoder(in_full_width(distinct, self.config.char_cnn))
+        tokens = text.to_streams(tokens.cpu().expand(2, -1)).to(words.device)
         streams, state = self.run(words, tokens, text.packing, state)
         layers = streams.new_zeros(len(streams), *mask.shape, self.config.output_dim)
         layers[:, mask] = torch.stack([text.unpack(stream) for stream in streams])

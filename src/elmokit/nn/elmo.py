@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.nn.bidirectional import BiLMState, has_hooks
-from elmokit.nn.bilm import BiLM, check_ids, uncompiled
+from elmokit.nn.bilm import BiLM, BiLMOutput, check_ids, uncompiled
 from elmokit.nn.inference import Prepacked, PrepackedBiLM
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.nn.token_encoders import TokenEncoder
@@ -171,27 +171,24 @@ class Elmo(nn.Module):
                 before a word, or the state does not fit.
             IndexError: An id has no row in the model's table.
         """
-        check_ids(ids, self.bilm.config)
-        mask = self.bilm.token_encoder.is_word(ids)
-        layers, end = uncompiled(run_on_own_thread)(
-            partial(self._layers, ids.long(), mask, state), self.bilm.device
-        )
-        return ElmoOutput(self.mix(layers, mask), mask, end)
+        out = self.layers(ids, state)
+        return ElmoOutput(self.mix(out.layers, out.mask), out.mask, out.state)
 
-    def _layers(
-        self, ids: Tensor, mask: Tensor, state: BiLMState | None
-    ) -> tuple[Tensor, BiLMState]:
-        """The layers of the words (L+1, B, T, 2D), zero where there are none, and the state after
-        them.
-        """
-        bilm = self.bilm
+    def layers(self, ids: Tensor, state: BiLMState | None = None) -> BiLMOutput:
+        """The layers that `forward` mixes, without boundaries; arguments and errors are its own."""
+        check_ids(ids, self.bilm.config)
+        run = partial(self._layers, ids.long(), state)
+        return uncompiled(run_on_own_thread)(run, self.bilm.device)
+
+    def _layers(self, ids: Tensor, state: BiLMState | None) -> BiLMOutput:
+        bilm, mask = self.bilm, self.bilm.token_encoder.is_word(ids)
         # Hooks, and a state that learns, need the modules themselves.
         if not has_hooks(bilm.modules()) and (
             state is None or not records_gradients(state.h, state.c)
         ):
             bilm = self._prepacked.bilm([*bilm.parameters()], lambda: self.bilm)
         out = bilm(add_boundaries(ids, bilm.token_encoder), state=state)
-        return out.layers[:, :, 1:-1] * mask.unsqueeze(-1), out.state
+        return BiLMOutput(out.layers[:, :, 1:-1] * mask.unsqueeze(-1), mask, out.state)
 
     def forget_prepacked(self) -> None:
         """Prepack a frozen biLM again at the next call; needed after writing its weights through

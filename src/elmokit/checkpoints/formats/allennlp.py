@@ -9,13 +9,13 @@ where versions up to 0.9 archived them, or at the path that config.json names. S
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from elmokit.checkpoints.formats.bilm_hdf5 import FORGET_BIAS, read_options
 from elmokit.checkpoints.native import filled, weight_shapes
@@ -28,7 +28,7 @@ from elmokit.checkpoints.pretrained import (
 )
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs import read_json
-from elmokit.nn import BiLM
+from elmokit.nn import BiLM, shapes_only
 
 # --- Names and arrangement of weights -------------------------------------------------------------
 
@@ -97,6 +97,30 @@ def arranged(name: str, tensor: Tensor, forget_bias: float) -> Tensor:
         i, g, f, o = tensor.chunk(4)
         return torch.cat([i, f + forget_bias, g, o])
     return rearranged(name, tensor, 0.0)  # its own inverse
+
+
+def from_allennlp(config: BiLMConfig, weights: Mapping[str, Tensor]) -> BiLM:
+    """A biLM whose weights are computed from AllenNLP's, so that gradients flow to these.
+
+    Args:
+        config: Its configuration.
+        weights: AllenNLP's weights by name. Those that are missing stay on the meta device.
+    """
+    with shapes_only():
+        bilm = BiLM(config)
+    for theirs, tensor in weights.items():
+        name = cast(str, bilm_name(theirs))
+        module, _, leaf = name.rpartition(".")
+        weight = rearranged(name, tensor, config.lstm_for("AllenNLP's ELMo is").forget_bias)
+        bilm.get_submodule(module)._parameters[leaf] = cast(nn.Parameter, weight)
+    return bilm
+
+
+def to_allennlp(bilm: BiLM, names: Iterable[str]) -> dict[str, Tensor]:
+    """The weights of a biLM that AllenNLP has under these names."""
+    state, forget_bias = bilm.state_dict(), bilm.config.lstm_for("AllenNLP's ELMo is").forget_bias
+    ours = {name: cast(str, bilm_name(name)) for name in names}
+    return {name: arranged(key, state[key], forget_bias) for name, key in ours.items()}
 
 
 def read_tensors(path: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from elmokit.checkpoints.pretrained import (
     CheckpointError,
     Pretrained,
     Shape,
+    check_finite,
     check_shapes,
     errors_naming,
 )
@@ -386,6 +387,16 @@ def read_bilm_hdf5(
             weights_path, {entry.dataset: entry.shape for entry in table_of(config)}, shapes
         )
         return config, fill_state_dict(config, datasets)
+
+
+def load_bilm_files(options: Path, weights: Path, vocab: Path | None = None) -> Pretrained:
+    """Load a biLM from files anywhere. CheckpointError if they are damaged, or weights are not
+    finite.
+    """
+    config, state_dict = read_bilm_hdf5(options, weights)
+    check_finite(weights, state_dict)
+    words, config = read_vocabulary(vocab, config)
+    return Pretrained(filled(lambda: BiLM(config), state_dict), vocab=words)
 
 
 def load_bilm_hdf5(weights: Path, softmax: bool = True) -> Pretrained:

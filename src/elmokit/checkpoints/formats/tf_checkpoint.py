@@ -283,8 +283,8 @@ def find_prefix(path: str | Path) -> Path | None:
     """Find the prefix of a TensorFlow checkpoint, the common beginning of the paths of its files.
 
     Args:
-        path: The prefix itself, its index, a SavedModel, or a directory of checkpoints, of which
-            the latest is taken.
+        path: The prefix itself, its index, a SavedModel, or a directory of checkpoints or the file
+            `checkpoint` in it, of which the latest is taken.
 
     Returns:
         The prefix; None if there is no checkpoint.
@@ -295,8 +295,9 @@ def find_prefix(path: str | Path) -> Path | None:
     for prefix in (path, path / "variables" / "variables"):
         if Path(f"{prefix}.index").is_file():
             return prefix
-    record = path / "checkpoint"
+    record = path if path.name == "checkpoint" else path / "checkpoint"
     if record.is_file():
+        path = record.parent
         # The record may name the directory where training ran, so only the last part of its path is
         # used.
         with record.open("rb") as file:

@@ -1,52 +1,38 @@
-"""AllenNLP's biLM: `_ElmoBiLm`, `_ElmoCharacterEncoder` (modules/elmo.py) and `ElmoLstm`
-(modules/elmo_lstm.py).
+"""AllenNLP's biLM: `_ElmoBiLm` and `_ElmoCharacterEncoder` (its modules/elmo.py), `ElmoLstm`.
 
-The modules hold the weights under AllenNLP's names and in AllenNLP's arrangement; of them
-`_compute_with` makes elmokit's modules, which compute. Gradients flow through it.
+The modules hold the weights under AllenNLP's names and in its arrangement. At every call, a `BiLM`
+is made of these weights, which computes, and through which gradients flow to them; a frozen one is
+prepacked and kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.checkpoints import arranged, bilm_name, rearranged
+from elmokit.checkpoints import from_allennlp, to_allennlp
 from elmokit.compat.allennlp.common import ConfigurationError
 from elmokit.compat.shared import (
     CarriedStates,
     local_path,
-    open_bilm,
+    open_model,
     warn_of_truncated,
     without_boundaries,
 )
-from elmokit.config import CharCNNConfig, LSTMConfig
+from elmokit.config import PAD_CHARACTER, BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs import read_json
-from elmokit.nn import (
-    BidirectionalLSTM,
-    BiLM,
-    BiLMState,
-    CharCNN,
-    Prepacked,
-    PrepackedBiLM,
-    TokenEncoder,
-    add_boundaries,
-    has_hooks,
-    in_full_width,
-    shapes_only,
-    uncompiled,
-)
-from elmokit.ops import pack_sentences, records_gradients
+from elmokit.nn import BiLM, BiLMState, prepack, shapes_only
 from elmokit.text import BOS, EOS, encode_words
 
 CACHED_AT_ONCE = 4096
-
-Module = TypeVar("Module", bound=nn.Module)
+FORWARDS = (nn.Module.forward, nn.Linear.forward, nn.Conv1d.forward)  # of the modules within
 
 
 # --- Weights --------------------------------------------------------------------------------------
@@ -54,52 +40,54 @@ Module = TypeVar("Module", bound=nn.Module)
 
 def _fill(module: nn.Module, prefix: str, bilm: BiLM, requires_grad: bool) -> None:
     """Give a module, which AllenNLP's biLM has under `prefix`, the weights of a biLM."""
-    stored, forget_bias = bilm.state_dict(), bilm.config.lstm_for("AllenNLP's ELMo is").forget_bias
-    for name in [name for name, _ in module.named_parameters()]:
-        path, _, leaf = name.rpartition(".")
-        ours = cast(str, bilm_name(prefix + name))
-        tensor = arranged(ours, stored[ours], forget_bias)
-        setattr(module.get_submodule(path), leaf, nn.Parameter(tensor, requires_grad))
+    names = [name for name, _ in module.named_parameters()]
+    weights = to_allennlp(bilm, [prefix + name for name in names])
+    module.load_state_dict(dict(zip(names, weights.values(), strict=True)), assign=True)
+    module.requires_grad_(requires_grad)
+    module._names = cast(Any, names)
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    kinds = ("forward", "forward_pre", "backward", "backward_pre")
+    return any(getattr(module, f"_{kind}_hooks") for kind in kinds)
+
+
+def _is_original(module: Any, kind: type[nn.Module]) -> bool:
+    """False for a module with hooks, and for one of another type: these are called."""
+    return type(module) is kind and not _has_hooks(module)
 
 
 def _weights(module: nn.Module, prefix: str) -> dict[str, Tensor]:
-    """The weights, as they are now, of a module that AllenNLP's biLM has under `prefix`."""
+    """The weights, as they are now, of a module that AllenNLP's biLM has under `prefix`.
+
+    Raises:
+        ConfigurationError: A module within it has a hook, or is not AllenNLP's.
+    """
+    for name, inner in module.named_modules():
+        if not name or "parametrizations" in name:  # which have effect on the weights
+            continue
+        if _has_hooks(inner) or getattr(inner.forward, "__func__", None) not in FORWARDS:
+            raise ConfigurationError(
+                f"elmokit never calls {prefix}{name}, so that its hook or own forward would have "
+                "no effect: hook or replace the whole _elmo_lstm or _token_embedder"
+            )
     return {prefix + name: attrgetter(name)(module) for name in cast(list[str], module._names)}
 
 
-def _compute_with(
-    weights: Mapping[str, Tensor], create: Callable[[], Module], prefix: str = ""
-) -> Module:
-    """A module of elmokit's, which a `BiLM` has under `prefix`, with weights by AllenNLP's
-    names.
-    """
-    with shapes_only():
-        module = create()
-    for name, tensor in weights.items():
-        ours = cast(str, bilm_name(name))
-        path, _, leaf = ours.removeprefix(prefix).rpartition(".")
-        # The row of characters that are 0 comes first in AllenNLP, and last here: see
-        # `_characters`.
-        weight = tensor.roll(-1, 0) if leaf == "char_embedding" else rearranged(ours, tensor, 0.0)
-        module.get_submodule(path)._parameters[leaf] = cast(nn.Parameter, weight)
-    return module
-
-
-def _characters(ids: Tensor, config: CharCNNConfig) -> Tensor:
-    """Character ids of words (U, C) as `CharCNN` reads them with a row for the ids that are 0
-    inside a word.
-    """
-    return in_full_width(ids.masked_fill(ids == 0, config.num_characters + 1), config)
-
-
 def _open(options_file: str | Path | None, weight_file: str | Path | None) -> BiLM:
-    bilm = open_bilm(options_file, weight_file)
+    bilm = open_model(options_file, weight_file).bilm
     if bilm.config.char_cnn is None or bilm.config.lstm is None:
         raise ConfigurationError(
             "AllenNLP's ELMo has LSTMs over the UTF-8 bytes of words, unlike this model: use "
             "elmokit.Embedder, or for word ids compat.bilm_tf"
         )
     return bilm
+
+
+def _config_of(bilm: BiLM) -> BiLMConfig:
+    """The configuration of a biLM with AllenNLP's biases, which contain the forget bias."""
+    lstm = cast(LSTMConfig, bilm.config.lstm)
+    return replace(bilm.config, lstm=replace(lstm, forget_bias=0.0))
 
 
 # --- Boundaries (nn/util.py) ----------------------------------------------------------------------
@@ -146,9 +134,7 @@ class Highway(nn.Module):
 
 
 class _ElmoCharacterEncoder(nn.Module):
-    """AllenNLP's character encoder: character ids without boundaries -> token vectors with
-    boundaries.
-    """
+    """Character ids without boundaries -> token vectors with boundaries."""
 
     def __init__(
         self,
@@ -163,55 +149,63 @@ class _ElmoCharacterEncoder(nn.Module):
         bilm = bilm or _open(options_file, weight_file)
         self._options = None if options_file is None else read_json(local_path(options_file))
         self._weight_file, self.requires_grad = weight_file, requires_grad
-        self._config = config = cast(CharCNNConfig, bilm.config.char_cnn)
-        self.max_characters = config.max_characters
+        self._config, cnn = _config_of(bilm), cast(CharCNNConfig, bilm.config.char_cnn)
+        self.max_characters, self._zero = cnn.max_characters, cnn.num_characters + 1
         self.output_dim = bilm.config.sequence_encoder.projection_dim
         with shapes_only():
-            self._char_embedding_weights = nn.Parameter(
-                torch.empty(config.num_characters + 1, config.embedding_dim)
-            )
-            for number, (width, filters) in enumerate(config.filters):
-                self.add_module(
-                    f"char_conv_{number}", nn.Conv1d(config.embedding_dim, filters, width)
-                )
-            self._highways = Highway(config.num_filters, config.num_highway)
-            if config.num_filters != self.output_dim:
-                self._projection = nn.Linear(config.num_filters, self.output_dim)
+            table = torch.empty(cnn.num_characters + 1, cnn.embedding_dim)
+            self._char_embedding_weights = nn.Parameter(table)
+            for number, (width, filters) in enumerate(cnn.filters):
+                convolution = nn.Conv1d(cnn.embedding_dim, filters, width)
+                self.add_module(f"char_conv_{number}", convolution)
+            self._highways = Highway(cnn.num_filters, cnn.num_highway)
+            if cnn.num_filters != self.output_dim:
+                self._projection = nn.Linear(cnn.num_filters, self.output_dim)
         _fill(self, "_token_embedder.", bilm, requires_grad)
-        self._names = [name for name, _ in self.named_parameters()]
 
     def get_output_dim(self) -> int:
         """D."""
         return self.output_dim
 
-    def check_ids(self, ids: Tensor) -> None:
-        """ConfigurationError unless these are ids of words with at most as many characters as the
-        model reads.
+    def weights(self) -> dict[str, Tensor]:
+        """The weights as they are now; the characters' row 0 comes last, too: see `words`."""
+        weights = _weights(self, "_token_embedder.")
+        table = self._char_embedding_weights
+        return weights | {"_token_embedder._char_embedding_weights": torch.cat([table, table[:1]])}
+
+    def bounded(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Character ids (B, T, C) between those of <S> and </S>, (B, T+2, C), and the mask.
+
+        Raises:
+            ConfigurationError: A word has more characters than the model reads.
+            ValueError: There is padding before a word.
         """
-        if ids.dim() != 3 or ids.shape[-1] > self.max_characters:
+        if inputs.dim() != 3 or inputs.shape[-1] > self.max_characters:
             raise ConfigurationError(
-                f"ELMo needs character ids (B, T, {self.max_characters}), not {tuple(ids.shape)}: "
-                f"pass elmokit.batch_to_ids(sentences, {self.max_characters})"
+                f"ELMo needs character ids (B, T, {self.max_characters}), not "
+                f"{tuple(inputs.shape)}: batch_to_ids(sentences, {self.max_characters}) of elmokit"
             )
+        mask = (inputs > 0).any(dim=-1)
+        if (mask[:, 1:] & ~mask[:, :-1]).any():
+            raise ValueError("each row must begin with its words, followed by padding (zeros)")
+        marks = torch.from_numpy(encode_words([BOS, EOS], inputs.shape[-1])).to(inputs)
+        return add_sentence_boundary_token_ids(inputs, mask, *marks)
+
+    def words(self, encoder: nn.Module, ids: Tensor) -> Tensor:
+        """Characters of words (U, C) -> their vectors (U, D) by an encoder with these weights."""
+        ids = ids.masked_fill(ids == 0, self._zero)
+        return encoder(F.pad(ids, (0, self.max_characters - ids.shape[1]), value=PAD_CHARACTER))
 
     def forward(self, inputs: Tensor) -> dict[str, Tensor]:
-        """inputs (B, T, 50) -> {"token_embedding": (B, T+2, D), zero at padding, "mask": (B, T+2)
-        bool}.
+        """inputs (B, T, 50) -> {"token_embedding": (B, T+2, D), "mask": (B, T+2) bool}.
+
+        As in AllenNLP, the vector at padding is that of a word of zeros.
         """
-        self.check_ids(inputs)
-        weights = _weights(self, "_token_embedder.")
-        encoder = _compute_with(
-            weights, lambda: CharCNN(self._config, self.output_dim), "token_encoder."
-        )
-        ids = add_boundaries(inputs, cast(TokenEncoder, encoder))
-        mask = encoder.is_word(ids)
-        words = encoder(_characters(ids[mask], self._config))
-        return {
-            "token_embedding": words.new_zeros(*mask.shape, words.shape[1]).index_put(
-                (mask,), words
-            ),
-            "mask": mask,
-        }
+        ids, mask = self.bounded(inputs)
+        distinct, positions = torch.unique(ids.flatten(0, 1), dim=0, return_inverse=True)
+        encoder = from_allennlp(self._config, self.weights()).token_encoder
+        words = self.words(encoder, distinct)
+        return {"token_embedding": words[positions].view(*mask.shape, -1), "mask": mask}
 
 
 class LstmCellWithProjection(nn.Module):
@@ -228,52 +222,33 @@ class LstmCellWithProjection(nn.Module):
 class ElmoLstm(CarriedStates):
     """AllenNLP's `ElmoLstm`: the LSTMs of both directions, whose state is carried between calls."""
 
-    def __init__(self, config: LSTMConfig) -> None:
+    def __init__(self, bilm: BiLM, requires_grad: bool) -> None:
         super().__init__()
+        config = cast(LSTMConfig, _config_of(bilm).lstm)
         self.input_size = self.hidden_size = config.projection_dim
-        self.cell_size, self.num_layers, self._config = config.cell_dim, config.num_layers, config
-        for number in range(config.num_layers):
-            for direction in ("forward", "backward"):
-                self.add_module(f"{direction}_layer_{number}", LstmCellWithProjection(config))
-        self._names = [name for name, _ in self.named_parameters()]
+        self.cell_size, self.num_layers = config.cell_dim, config.num_layers
+        self._config = BiLMConfig(config, None, num_words=2)  # its token layer is not used
+        with shapes_only():
+            for number in range(config.num_layers):
+                for direction in ("forward", "backward"):
+                    self.add_module(f"{direction}_layer_{number}", LstmCellWithProjection(config))
+        _fill(self, "_elmo_lstm.", bilm, requires_grad)
 
-    def encoder(self) -> BidirectionalLSTM:
-        """The LSTMs with their weights as they are now."""
-        weights = _weights(self, "_elmo_lstm.")
-        return _compute_with(weights, lambda: BidirectionalLSTM(self._config), "sequence_encoder.")
+    def weights(self) -> dict[str, Tensor]:
+        """The weights as they are now."""
+        return _weights(self, "_elmo_lstm.")
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        """Token vectors (B, T, D), mask (B, T) -> the layers without the token layer (L, B, T,
-        2D).
-        """
+        """Token vectors (B, T, D), mask (B, T) -> the layers above them (L, B, T, 2D)."""
         words = inputs[mask.bool()]
-        return self.run(self.encoder(), words, torch.arange(len(words)), mask.bool())[1:]
+        bilm = from_allennlp(self._config, self.weights())
+        return self.run(bilm, words, torch.arange(len(words)), mask.bool())[1:]
 
-    def run(self, encoder: nn.Module, words: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Run an encoder with these weights from the carried state, and update that.
-
-        Args:
-            encoder: The result of `encoder`, or its prepacked form.
-            words: Vectors of distinct words (U, D).
-            tokens: Index into them for each True of the mask (N,).
-            mask: (B, T) bool.
-
-        Returns:
-            The layers, the token vectors first, (L+1, B, T, 2D), zero where the mask is False.
-        """
-        text = pack_sentences(
-            mask.sum(dim=1).cpu().numpy(), range(len(mask)), len(mask), reset=False
-        )
-        streams = text.to_streams(tokens.cpu().expand(2, -1)).to(words.device)
-        words = words.to(torch.promote_types(words.dtype, torch.float32))
-        initial = self.initial(len(mask), words.device) or BiLMState.zeros(
-            self._config, len(mask), words
-        )
-        outputs, state = encoder(words, streams, text.packing, initial, None, 0.0)
-        self.update(state)
-        layers = outputs.new_zeros(len(outputs), *mask.shape, 2 * outputs.shape[-1])
-        layers[:, mask] = torch.stack([text.unpack(output) for output in outputs])
-        return layers
+    def run(self, bilm: BiLM, words: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+        """`bilm.run_padded` from the carried state, which is updated: (L+1, B, T, 2D)."""
+        out = bilm.run_padded(words, tokens, mask, self.initial(len(mask), words.device))
+        self.update(out.state)
+        return out.layers
 
     @property
     def _states(self) -> tuple[Tensor, Tensor] | None:
@@ -296,20 +271,12 @@ class ElmoLstm(CarriedStates):
             self._current = BiLMState(h, c)
 
 
-def _is_unchanged(module: Any, kind: type[nn.Module]) -> bool:
-    """Whether a module is what it was at first; otherwise it is called, so that hooks and other
-    modules have effect.
-    """
-    return type(module) is kind and not has_hooks([module])
-
-
 class _ElmoBiLm(nn.Module):
-    """AllenNLP's biLM: character ids without boundaries -> all layers with boundaries. State is
-    carried between calls.
+    """AllenNLP's biLM: character ids without boundaries -> all layers with boundaries.
 
-    As in AllenNLP, `_elmo_lstm.stateful = False`, `_elmo_lstm.reset_states()` and
-    `_elmo_lstm._states` control the state, `_token_embedder` is the token layer, `_word_embedding`
-    the vectors of `vocab_to_cache`, and `num_layers` is L + 1.
+    State is carried between calls, and controlled by `_elmo_lstm.stateful = False`,
+    `_elmo_lstm.reset_states()` and `_elmo_lstm._states`, as in AllenNLP. `_token_embedder` is the
+    token layer, `_word_embedding` the vectors of `vocab_to_cache`, and `num_layers` is L + 1.
     """
 
     def __init__(
@@ -321,54 +288,46 @@ class _ElmoBiLm(nn.Module):
     ) -> None:
         super().__init__()
         bilm = _open(options_file, weight_file)
-        lstm = replace(
-            cast(LSTMConfig, bilm.config.lstm), forget_bias=0.0
-        )  # AllenNLP's weights contain it
-        self._config = replace(bilm.config, lstm=lstm)
-        self._requires_grad, self.num_layers = requires_grad, bilm.config.num_representations
+        self._config, self._requires_grad = _config_of(bilm), requires_grad
+        self.num_layers = bilm.config.num_representations
         self._token_embedder = _ElmoCharacterEncoder(
             options_file, weight_file, requires_grad, bilm=bilm
         )
-        with shapes_only():
-            self._elmo_lstm = ElmoLstm(lstm)
-        _fill(self._elmo_lstm, "_elmo_lstm.", bilm, requires_grad)
-        self._prepacked = Prepacked()
+        self._elmo_lstm = ElmoLstm(bilm, requires_grad)
+        self._prepacked: tuple[Tensor, BiLM] | None = None  # the sums of its weights, and itself
         self.register_module("_word_embedding", None)
         for name in ("_bos_embedding", "_eos_embedding"):
             self.register_buffer(name, None, persistent=False)
         if vocab_to_cache:
             self.create_cached_cnn_embeddings(vocab_to_cache)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_prepacked": None}  # copies and pickles prepack anew
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        # Not weights: some versions saved these, too; or vectors of a cached vocabulary, which this
-        # module has not.
-        derived = [
-            f"_token_embedder._{mark}_of_sentence_characters" for mark in ("beginning", "end")
-        ]
-        for name in (
-            derived if self._word_embedding is not None else [*derived, "_word_embedding.weight"]
-        ):
+        # Saved by some versions, but no weights; or of a vocabulary that is not cached here.
+        marks = ("beginning", "end")
+        derived = [f"_token_embedder._{mark}_of_sentence_characters" for mark in marks]
+        if self._word_embedding is None:
+            derived.append("_word_embedding.weight")
+        for name in derived:
             state_dict.pop(prefix + name, None)
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     @torch.no_grad()
     def create_cached_cnn_embeddings(self, tokens: Sequence[str]) -> None:
-        """Let `word_inputs` of `forward` be indices into `tokens`, of which the first stands for
-        padding.
+        """Let `word_inputs` of `forward` be indices into `tokens`, the first of which is padding.
 
         As in AllenNLP, their vectors are computed now, and are weights of their own from then on.
         """
         width = self._token_embedder.max_characters
         warn_of_truncated(tokens, width, "AllenNLP")
-        ids = torch.from_numpy(encode_words([BOS, EOS, *tokens], width)).to(
-            next(self.parameters()).device
-        )
-        vectors = []
-        for part in ids.split(CACHED_AT_ONCE):
-            words, positions, _ = self._words(self._bilm(), part.unsqueeze(0), None)
-            vectors.append(words[positions[1:-1]])  # without the boundaries
-        vectors = torch.cat(vectors)
+        encoder = self._bilm().token_encoder
+        ids = torch.from_numpy(encode_words([BOS, EOS, *tokens], width))
+        parts = ids.to(next(self.parameters()).device).split(CACHED_AT_ONCE)
+        vectors = torch.cat([self._token_embedder.words(encoder, part) for part in parts])
         self._bos_embedding, self._eos_embedding = vectors[:1], vectors[1:2]
+        vectors[2] = 0.0  # of padding
         self._word_embedding = nn.Embedding.from_pretrained(
             vectors[2:], not self._requires_grad, padding_idx=0
         )
@@ -378,82 +337,74 @@ class _ElmoBiLm(nn.Module):
         return self._config.output_dim
 
     def forward(self, inputs: Tensor, word_inputs: Tensor | None = None) -> dict[str, Any]:
-        """inputs (B, T, 50), word_inputs (B, T) -> {"activations": L+1 times (B, T+2, 2D), "mask":
-        (B, T+2) bool}.
+        """inputs (B, T, 50), word_inputs (B, T) -> {"activations": [...], "mask": (B, T+2) bool}.
+
+        The activations are L+1 times (B, T+2, 2D).
 
         With a cached vocabulary, `inputs` are read only if a word is not in it; otherwise they may
         be any tensor, such as the word ids again.
         """
-        return uncompiled(self._forward)(inputs, word_inputs)
-
-    def _forward(self, inputs: Tensor, word_inputs: Tensor | None) -> dict[str, Any]:
-        lstm = self._elmo_lstm
-        if not _is_unchanged(lstm, ElmoLstm):
-            words, tokens, mask = self._words(None, inputs, word_inputs)
-            vectors = words.new_zeros(*mask.shape, words.shape[1]).index_put((mask,), words[tokens])
-            return {
-                "activations": [torch.cat([vectors, vectors], dim=-1), *lstm(vectors, mask)],
-                "mask": mask,
-            }
-        bilm = self._bilm()
-        words, tokens, mask = self._words(bilm, inputs, word_inputs)
-        learns_words_only = isinstance(bilm, PrepackedBiLM) and records_gradients(
-            words
-        )  # prepacked LSTMs have no gradients
-        encoder = lstm.encoder() if learns_words_only else bilm.sequence_encoder
-        return {"activations": list(lstm.run(encoder, words, tokens, mask)), "mask": mask}
-
-    def _bilm(self) -> BiLM:
-        """The biLM with the weights as they are now; without the token layer if that is not the
-        original one.
-        """
-        weights, config = _weights(self._elmo_lstm, "_elmo_lstm."), self._config
-        if _is_unchanged(getattr(self, "_token_embedder", None), _ElmoCharacterEncoder):
-            weights |= _weights(self._token_embedder, "_token_embedder.")
+        lstm, embedder = self._elmo_lstm, cast(Any, getattr(self, "_token_embedder", None))
+        cached, bilm = self._cached(inputs, word_inputs), None
+        if cached is not None:
+            words, tokens, mask = cached
+        elif _is_original(embedder, _ElmoCharacterEncoder):
+            bilm = self._bilm()
+            ids, mask = embedder.bounded(inputs)
+            distinct, tokens = torch.unique(ids[mask], dim=0, return_inverse=True)
+            words = embedder.words(bilm.token_encoder, distinct)
         else:
-            config = replace(config, char_cnn=None, num_words=2)
-        return self._prepacked.bilm(
-            [*weights.values()], lambda: _compute_with(weights, lambda: BiLM(config))
-        )
-
-    def _words(
-        self, bilm: BiLM | None, inputs: Tensor, word_inputs: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Vectors of distinct words (U, D), the one at each True of the mask (N,), and the mask (B,
-        T+2).
-        """
-        embedding = self._word_embedding
-        if (
-            word_inputs is not None
-            and embedding is not None
-            and bool((word_inputs < embedding.num_embeddings).all())
-        ):
-            begin = embedding.num_embeddings
-            ids, mask = add_sentence_boundary_token_ids(
-                word_inputs, word_inputs > 0, begin, begin + 1
-            )
-            distinct, tokens = torch.unique(ids[mask], return_inverse=True)  # the marks come last
-            return (
-                torch.cat([embedding(distinct[:-2]), self._bos_embedding, self._eos_embedding]),
-                tokens,
-                mask,
-            )
-        if (
-            word_inputs is not None
-            and embedding is not None
-            and word_inputs.shape != inputs.shape[:2]
-        ):
-            raise ConfigurationError(
-                "a word is not in the cached vocabulary: pass batch_to_ids(sentences) as inputs"
-            )
-        embedder = cast(Any, self._token_embedder)
-        if bilm is None or bilm.config.char_cnn is None:
             embedded = embedder(inputs)
             mask = embedded["mask"].bool()
             words = embedded["token_embedding"][mask]
-            return words, torch.arange(len(words), device=words.device), mask
-        embedder.check_ids(inputs)
-        ids = add_boundaries(inputs, bilm.token_encoder)
-        mask = bilm.token_encoder.is_word(ids)
-        distinct, tokens = torch.unique(ids[mask], dim=0, return_inverse=True)
-        return bilm.token_encoder(_characters(distinct, bilm.config.char_cnn)), tokens, mask
+            tokens = torch.arange(len(words), device=words.device)
+        if not _is_original(lstm, ElmoLstm):
+            vectors = words.new_zeros(*mask.shape, words.shape[1]).index_put((mask,), words[tokens])
+            layers = [torch.cat([vectors, vectors], dim=-1), *lstm(vectors, mask)]
+        else:
+            learns = words.requires_grad and torch.is_grad_enabled()
+            layers = [*lstm.run(bilm or self._bilm(learns), words, tokens, mask)]
+        return {"activations": layers, "mask": mask}
+
+    def _bilm(self, learns: bool = False) -> BiLM:
+        """The biLM with the weights as they are now, without a token layer that is not AllenNLP's.
+
+        It is prepacked, and has no gradients, if all weights are frozen, unless `learns`.
+        """
+        config, weights = self._elmo_lstm._config, self._elmo_lstm.weights()
+        embedder = cast(Any, getattr(self, "_token_embedder", None))
+        if _is_original(embedder, _ElmoCharacterEncoder):
+            config, weights = self._config, weights | embedder.weights()
+        device = next(iter(weights.values())).device.type
+        learns |= any(weight.requires_grad for weight in weights.values())
+        if learns or torch.is_autocast_enabled(device):
+            self._prepacked = None
+            return from_allennlp(config, weights)
+        # Old programs write weights through `.data`, which PyTorch's counters miss.
+        sums = torch.cat([weight.reshape(len(weight), -1).sum(1) for weight in weights.values()])
+        kept = self._prepacked
+        if kept is None or kept[0].device != sums.device or not torch.equal(kept[0], sums):
+            kept = self._prepacked = None  # frees its memory first
+            kept = self._prepacked = sums, prepack(from_allennlp(config, weights), None)
+        return kept[1]
+
+    def _cached(
+        self, inputs: Tensor, word_inputs: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Vectors, tokens and mask (see `run_padded`), if all words are in the vocabulary."""
+        embedding = self._word_embedding
+        if word_inputs is None or embedding is None:
+            return None
+        size = embedding.num_embeddings
+        if bool((word_inputs < size).all()):
+            ids, mask = add_sentence_boundary_token_ids(
+                word_inputs, word_inputs > 0, size, size + 1
+            )
+            distinct, tokens = torch.unique(ids[mask], return_inverse=True)  # the marks come last
+            words = [embedding(distinct[:-2]), self._bos_embedding, self._eos_embedding]
+            return torch.cat(words), tokens, mask
+        if word_inputs.shape != inputs.shape[:2]:
+            raise ConfigurationError(
+                "a word is not in the cached vocabulary: pass batch_to_ids(sentences) as inputs"
+            )
+        return None

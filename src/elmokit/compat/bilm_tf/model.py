@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,15 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmokit.checkpoints import Pretrained, filled, read_vocabulary, write_token_embeddings
 from elmokit.compat.bilm_tf.data import Vocabulary
-from elmokit.compat.shared import CarriedStates, open_bilm, warn_of_truncated, without_boundaries
-from elmokit.data import sentence_batches
+from elmokit.compat.shared import CarriedStates, open_model, warn_of_truncated, without_boundaries
 from elmokit.embed import Embedder
 from elmokit.fs import atomic_path, check_output, read_lines
-from elmokit.nn import BiLM, Prepacked, mix_layers
+from elmokit.nn import BiLM, mix_layers, prepack, shapes_only
 
-BATCH_WORDS = 8192
+WORDS_AT_ONCE = 8192
 
 
 def _with_word_embedding(bilm: BiLM, embedding_weight_file: str | Path) -> BiLM:
@@ -29,12 +28,11 @@ def _with_word_embedding(bilm: BiLM, embedding_weight_file: str | Path) -> BiLM:
     with h5py.File(embedding_weight_file) as file:
         table = torch.from_numpy(np.asarray(file["embedding"], dtype=np.float32))
     config = replace(bilm.config, char_cnn=None, num_words=len(table))
-    lstms = {
-        name: tensor
-        for name, tensor in bilm.state_dict().items()
-        if not name.startswith("token_encoder.")
-    }
-    return filled(lambda: BiLM(config), lstms | {"token_encoder.weight": table})
+    with shapes_only():
+        by_words = BiLM(config)
+    by_words.sequence_encoder = bilm.sequence_encoder
+    by_words.token_encoder.weight = nn.Parameter(table)
+    return by_words
 
 
 class BidirectionalLanguageModel:
@@ -53,7 +51,7 @@ class BidirectionalLanguageModel:
         embedding_weight_file: str | Path | None = None,
         max_batch_size: int = 128,
     ) -> None:
-        bilm = open_bilm(options_file, weight_file)
+        bilm = open_model(options_file, weight_file).bilm
         if use_character_inputs:
             encoder = bilm.get_submodule(
                 "token_encoder"
@@ -64,10 +62,9 @@ class BidirectionalLanguageModel:
             )
         else:
             bilm = _with_word_embedding(bilm, cast(str, embedding_weight_file))
-        self.bilm = bilm.requires_grad_(False)
+        self.bilm = prepack(bilm, None)
         self.max_batch_size = max_batch_size
         self.states = CarriedStates()
-        self._prepacked = Prepacked()
         self.mixes = nn.ParameterDict()
 
     @torch.no_grad()
@@ -96,8 +93,7 @@ class BidirectionalLanguageModel:
         mask, char_cnn = self.bilm.token_encoder.is_word(ids), self.bilm.config.char_cnn
         if char_cnn is not None:
             ids = ids.masked_fill((ids == 0) & mask.unsqueeze(-1), char_cnn.num_characters + 1)
-        bilm = self._prepacked.bilm([*self.bilm.parameters()], lambda: self.bilm)
-        out = bilm(ids, mask, self.states.initial(len(ids), ids.device))
+        out = self.bilm(ids, mask, self.states.initial(len(ids), ids.device))
         self.states.update(out.state)
         layers, mask = without_boundaries(out.layers, out.mask)
         return {
@@ -168,10 +164,15 @@ def dump_token_embeddings(
         ValueError: The model reads word ids.
     """
     check_output(outfile, [vocab_file, options_file, weight_file], overwrite=True)
-    words, bilm = Vocabulary(vocab_file).words, open_bilm(options_file, weight_file)
+    words, bilm = Vocabulary(vocab_file).words, open_model(options_file, weight_file).bilm
     if bilm.config.char_cnn is not None:
         warn_of_truncated(words, bilm.config.char_cnn.max_characters, "bilm-tf")
-    write_token_embeddings(bilm, words, outfile)
+    shape = (len(words), bilm.config.sequence_encoder.projection_dim)
+    with torch.no_grad(), atomic_path(outfile) as partial, h5py.File(partial, "w") as file:
+        embedding = file.create_dataset("embedding", shape, dtype="float32")
+        for begin in range(0, len(words), WORDS_AT_ONCE):
+            part = words[begin : begin + WORDS_AT_ONCE]
+            embedding[begin : begin + len(part)] = bilm.word_vectors(part)[: len(part)]
 
 
 def dump_bilm_embeddings(
@@ -201,18 +202,9 @@ def dump_bilm_embeddings(
         *([] if vocab_file is None else [vocab_file]),
     ]
     check_output(outfile, inputs, overwrite=True)
-    bilm, vocab = open_bilm(options_file, weight_file), None
-    if bilm.config.char_cnn is None:
-        vocab, config = read_vocabulary(
-            None if vocab_file is None else Path(vocab_file), bilm.config
-        )
-        bilm = filled(lambda: BiLM(config), bilm.state_dict())
-    embedder = Embedder(Pretrained(bilm, vocab=vocab))
-    lines, state, number = (line.split() for line in read_lines(dataset_file)), "carry", 0
+    embedder = Embedder(open_model(options_file, weight_file, vocab_file))
+    lines, numbers = (line.split() for line in read_lines(dataset_file)), count()
     with atomic_path(outfile) as partial, h5py.File(partial, "w") as file:
-        for batch in sentence_batches(lines, BATCH_WORDS):
-            embeddings = embedder.embed(batch, layers="all", state=state, batch_size=1)
-            for layers in embeddings:
+        for embeddings in embedder.embed_stream(lines, "all", "carry"):
+            for layers, number in zip(embeddings, numbers, strict=False):
                 file.create_dataset(str(number), data=layers, dtype="float32")
-                number += 1
-            state = embeddings.state

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from shutil import move
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import h5py
-
-from elmokit.checkpoints import arrays_of, config_from_options, find_prefix, load
+from elmokit.checkpoints import config_from_options, convert, load
 from elmokit.compat.bilm_tf.data import (
     BidirectionalLMDataset,
     LMDataset,
     UnicodeCharsVocabulary,
     Vocabulary,
 )
-from elmokit.fs import atomic_path, read_json, write_json
+from elmokit.fs import read_json, write_json
 from elmokit.lm import evaluate
 from elmokit.text import Vocab
 from elmokit.train import PretrainConfig, pretrain
@@ -40,7 +41,8 @@ def load_options_latest_checkpoint(tf_save_dir: str | Path) -> tuple[dict[str, A
     `test` and `dump_weights` read the model; as long as a run of `train` goes on, there is none.
     """
     directory = Path(tf_save_dir)
-    return read_json(directory / OPTIONS), str(find_prefix(directory) or directory / MODEL)
+    model = directory / MODEL if (directory / ARCHITECTURE).exists() else directory
+    return read_json(directory / OPTIONS), str(model)
 
 
 def train(
@@ -147,6 +149,8 @@ def dump_weights(tf_save_dir: str | Path, outfile: str | Path) -> None:
     read.
     """
     _, checkpoint = load_options_latest_checkpoint(tf_save_dir)
-    with atomic_path(outfile) as partial, h5py.File(partial, "w") as file:
-        for name, array in arrays_of(load(checkpoint, softmax=False).bilm).items():
-            file.create_dataset(name, data=array)
+    parent = Path(outfile).absolute().parent
+    with TemporaryDirectory(dir=parent) as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # all but the weights is left out
+        convert(checkpoint, Path(folder, MODEL), to="hdf5")
+        move(Path(folder, MODEL, "weights.hdf5"), outfile)
