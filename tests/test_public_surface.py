@@ -107,7 +107,7 @@ USES: dict[str, Callable[[Path, Any], Any]] = {
         elmokit.evaluate([directory / "text.txt"], model, device="cpu").total
     ),
     "score": lambda _, model: [
-        each.forward.tolist() for each in elmokit.score(SENTENCES, model, device="cpu")
+        score.surprisal.tolist() for score in elmokit.score(SENTENCES, model, device="cpu")
     ],
     "substitutes": lambda _, model: elmokit.substitutes(SENTENCES[0], model, device="cpu"),
     "next_words": lambda _, model: elmokit.next_words(SENTENCES[0], model, device="cpu"),

@@ -52,7 +52,7 @@ from word_senses import coarse_wsd
 from elmokit.analysis.probe import probe_files
 from elmokit.checkpoints import fingerprint, load
 from elmokit.embed import Embedder
-from elmokit.lm import Measure, evaluate
+from elmokit.lm import Perplexity, evaluate
 from elmokit.nn import BiLM
 from elmokit.tasks.fitting.fit import fit
 from elmokit.train import PretrainConfig
@@ -158,8 +158,8 @@ def model_of(encoder: str, arguments: argparse.Namespace) -> Path:
 # --- Measures -------------------------------------------------------------------------------------
 
 
-def named(found: Measure) -> Figures:
-    return {"measure": found.measure, **asdict(found), "unknown_percent": 100 * found.unknown_share}
+def named(found: Perplexity) -> Figures:
+    return {**found.to_json(), "unknown_percent": 100 * found.unknown_share}
 
 
 def heldout(encoder: str, arguments: argparse.Namespace) -> Figures:
@@ -171,7 +171,7 @@ def heldout(encoder: str, arguments: argparse.Namespace) -> Figures:
         tokenize=False,
     )
     domains = {Path(name).name.split(".")[0]: named(part) for name, part in found.files.items()}
-    return {"measure": found.measure, "domains": domains, "all": named(found.total)}
+    return {"measure": found.total.measure, "domains": domains, "all": named(found.total)}
 
 
 def probe(encoder: str, arguments: argparse.Namespace) -> Figures:

@@ -9,13 +9,12 @@ Files are tokenized as the model's training text was (`elmokit prepare`), one se
 import argparse
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 from elmokit.checkpoints import load
 from elmokit.checkpoints.pretrained import fingerprint
 from elmokit.lm.evaluation import Evaluation, evaluate
-from elmokit.lm.measures import Perplexity
+from elmokit.lm.scoring import Perplexity
 
 sys.path.append(str(Path(__file__).parents[1]))
 from result_files import RESULTS, write_result
@@ -24,8 +23,7 @@ STATES = {"carry": 32, "zeros": 1}  # and the number of rows, which has no effec
 
 
 def figures(found: Perplexity) -> dict[str, float]:
-    words = found.predictions - found.sentences  # each sentence also predicts one boundary
-    return {**asdict(found), "words": words, "unknown_percent": 100 * found.unknown / words}
+    return {**found.to_json(), "words": found.words, "unknown_percent": 100 * found.unknown_share}
 
 
 def show(state: str, name: str, found: dict[str, float]) -> None:

@@ -347,6 +347,14 @@ class BiLMConfig:
         """The configuration of the sequence encoder, whichever it is."""
         return getattr(self, self.encoder_name)
 
+    def check_predicts_words(self) -> None:
+        """ValueError if it can only embed words, as ELMoForManyLangs with the encoder `lstm`."""
+        if not self.sequence_encoder.predicts_words:
+            raise ValueError(
+                "this model's directions are interleaved, and it has no vector for a hidden word: "
+                "it cannot predict words, only embed them"
+            )
+
     def lstm_for(self, purpose: str) -> LSTMConfig:
         """The LSTMs, where no other sequence encoder will do. ValueError, which begins with
         `purpose`, for another.

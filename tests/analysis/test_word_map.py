@@ -216,7 +216,7 @@ def test_word_map_substitutes_equal_exhaustive_scoring(corpus: Path, embedder: E
             [*use.sentence[:position], word, *use.sentence[position + 1 :]] for word in candidates
         ]
         scored = score(texts, embedder.model)
-        logs = [each.forward[position] + each.backward[position + 1] for each in scored]
+        logs = [-score.surprisal[:, position].sum() * np.log(2) for score in scored]
         logs = np.array(logs) + np.log([words.index(word) + 1 for word in candidates])
         probabilities = np.exp(logs) / np.exp(logs).sum()
         weights.update(dict(zip(candidates, probabilities, strict=True)))

@@ -18,7 +18,7 @@ import torch
 import elmokit.tasks.fitting.model  # it takes Embedder, before a test replaces that
 from elmokit import cli
 from elmokit.cli import verbs
-from elmokit.lm.scoring import score_file
+from elmokit.lm.evaluation import score_file
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.ops.dispatch import available_backends, get_backend
 from elmokit.ops.native.library import describe_target
@@ -310,9 +310,9 @@ def _change(model: str) -> dict[str, Any]:
 
 
 JSON: dict[str, Callable[[str], Any]] = {
-    "score text.txt --output scores.jsonl": lambda model: vars(
-        score_file("text.txt", "again.jsonl", model)
-    ),
+    "score text.txt --output scores.jsonl": lambda model: score_file(
+        "text.txt", "again.jsonl", model
+    ).to_json(),
     f"compare dog,dogs '{SENTENCES[0]}' '{SENTENCES[1]}' --other '{SENTENCES[2]}' "
     f"'{SENTENCES[3]}'": _compare,
     "neighbors 'a dog' --in 'a dog barks' --corpus text.txt": _neighbors,

@@ -20,8 +20,7 @@ from elmokit.data.text_files import file_tokenizers, tokenized_files
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.fs.reading import read_lines
-from elmokit.lm.evaluation import evaluate
-from elmokit.lm.scoring import score_file
+from elmokit.lm.evaluation import evaluate, score_file
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.storage.store import EmbeddingStore
@@ -81,7 +80,7 @@ def test_evaluate_gives_one_perplexity_for_raw_prepared_and_tokenized_text(
     predictions = sum(len(sentence.split()) + 1 for sentence in SENTENCES)
     for each in found:
         assert (each.sentences, each.predictions, each.unknown) == (4, predictions, 0)
-        assert each.mean == pytest.approx(found[0].mean, rel=1e-6)
+        assert each.value == pytest.approx(found[0].value, rel=1e-6)
 
 
 def words_by_embed(file: Path, model: Pretrained, tokenize: bool) -> list[list[str]]:

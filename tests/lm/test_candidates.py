@@ -51,11 +51,11 @@ def test_substitutes_equal_brute_force_for_every_chunk_size(
     for words in SENTENCES:
         result = substitutes(words, model, top=100, direction=direction)
         expected = expected_substitutes(model, words, direction)
-        assert [[each.word for each in row] for row in result] == [
+        assert [[candidate.word for candidate in row] for row in result] == [
             [word for word, _ in row] for row in expected
         ]
         for row, expected_row in zip(result, expected, strict=True):
-            assert [each.log_probability for each in row] == pytest.approx(
+            assert [candidate.log_probability for candidate in row] == pytest.approx(
                 [v for _, v in expected_row], abs=1e-5
             )
 
@@ -71,8 +71,8 @@ def test_substitutes_of_a_word_are_no_punctuation_marks(model: Pretrained) -> No
     words = ["a", "<S>", "--", "</S>", ".", "<UNK>", "d", "'s"]
     marked = Pretrained(model.bilm, softmax=model.softmax, vocab=Vocab(words))
     of_word, of_mark = substitutes(["d", "."], marked, top=100)
-    assert {each.word for each in of_word} == {"a", "d", "'s"}
-    assert {each.word for each in of_mark} == {"a", "d", "'s", "--", "."}
+    assert {candidate.word for candidate in of_word} == {"a", "d", "'s"}
+    assert {candidate.word for candidate in of_mark} == {"a", "d", "'s", "--", "."}
 
 
 @pytest.mark.slow
@@ -86,7 +86,9 @@ def test_substitutes_are_often_plausible() -> None:
     ):
         words, plausible = item["sentence"].split(), {word.lower() for word in item["plausible"]}
         (best,) = substitutes(words, model, positions=[words.index(item["word"])], top=11)
-        first = [each.word.lower() for each in best if each.word != item["word"]][:10]
+        first = [candidate.word.lower() for candidate in best if candidate.word != item["word"]][
+            :10
+        ]
         precisions.append(sum(word in plausible for word in first) / 10)
     assert np.mean(precisions) > 0.32  # 0.28 by the product of both directions
 
@@ -106,8 +108,8 @@ def test_next_words_equal_the_distribution_without_unknown_words(
         else brute_force(model, words)[0, -1]
     )
     known = [number for number in np.argsort(-log_p) if number != vocab.unk]
-    assert [each.word for each in result] == [vocab.words[number] for number in known]
-    assert [each.log_probability for each in result] == pytest.approx(
+    assert [candidate.word for candidate in result] == [vocab.words[number] for number in known]
+    assert [candidate.log_probability for candidate in result] == pytest.approx(
         log_p[known].tolist(), abs=1e-5
     )
     assert next_words(words, model, top=1, direction=direction).candidates == result[:1]

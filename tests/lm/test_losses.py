@@ -1,6 +1,4 @@
-"""Words predicted from all others of their sentence, against brute force in float64; the names of
-the two measures.
-"""
+"""Words predicted from all others of their sentence, against brute force in float64."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -18,9 +16,8 @@ from elmokit.checkpoints.loading import Pretrained, save
 from elmokit.cli import main
 from elmokit.config import InterleavedConfig
 from elmokit.lm.candidates import next_words, substitutes
-from elmokit.lm.evaluation import evaluate, measure
-from elmokit.lm.measures import Perplexity, PseudoPerplexity
-from elmokit.lm.scoring import MaskedScore, score, score_file, scores
+from elmokit.lm.evaluation import evaluate, score_file
+from elmokit.lm.scoring import Perplexity, score
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
@@ -67,9 +64,8 @@ def log_p(model: Pretrained, words: Sequence[str]) -> list[float]:
 def score_checked(
     model: Pretrained, words: Sequence[str], check: Callable[[], None]
 ) -> list[float]:
-    (result,) = scores(model, [words], "zeros", 1, check)
-    assert isinstance(result, MaskedScore)
-    return result.masked.tolist()
+    (result,) = score([words], model, check=check)
+    return result.losses["masked"].tolist()
 
 
 def substitutes_checked(
@@ -83,9 +79,9 @@ def test_pseudo_perplexity_equals_brute_force_in_any_batch(
     model: Pretrained, batch_words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("elmokit.lm.losses.BATCH_WORDS", batch_words)
-    result = measure(model, [*SENTENCES, []])
+    result = Perplexity.of(model, [*SENTENCES, []])
     expected = np.exp(-np.mean([value for words in SENTENCES for value in log_p(model, words)]))
-    assert result.pseudo_perplexity == pytest.approx(float(expected), rel=1e-9)
+    assert result.value == pytest.approx(float(expected), rel=1e-9)
     assert (result.sentences, result.predictions, result.unknown) == (5, 11, 2)
 
 
@@ -93,30 +89,29 @@ def test_pseudo_perplexity_of_a_long_sentence_is_that_of_its_windows(
     model: Pretrained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("elmokit.lm.losses.WINDOW_WORDS", 4)
-    result = measure(model, [["a", "b", "c", "d", "a"]])
+    result = Perplexity.of(model, [["a", "b", "c", "d", "a"]])
     expected = np.exp(-np.mean([*log_p(model, ["a", "b"]), *log_p(model, ["c", "d", "a"])]))
-    assert result.pseudo_perplexity == pytest.approx(float(expected), rel=1e-9)
+    assert result.value == pytest.approx(float(expected), rel=1e-9)
 
 
 def test_score_of_masked_words_equals_brute_force(model: Pretrained) -> None:
     results = score([*SENTENCES, []], model)
     for result, words in zip(results, [*SENTENCES, []], strict=True):
-        assert isinstance(result, MaskedScore) and result.words == tuple(words)
-        np.testing.assert_allclose(result.masked, log_p(model, words), rtol=1e-9)
-        np.testing.assert_allclose(
-            result.surprisal, np.array(log_p(model, words)) / -np.log(2), rtol=1e-6
-        )
-        assert result.unknown == words.count("zebra")
-    alone = measure(model, [SENTENCES[2]])
-    assert isinstance(results[2], MaskedScore)
-    assert results[2].pseudo_perplexity.value == pytest.approx(alone.value, rel=1e-9)
+        expected = -np.array(log_p(model, words))
+        np.testing.assert_allclose(result.losses["masked"], expected, rtol=1e-9)
+        np.testing.assert_allclose(result.surprisal, expected[None] / np.log(2), rtol=1e-6)
+        assert result.words == tuple(words)
+        assert result.is_unknown.tolist() == [word == "zebra" for word in words]
+    alone = Perplexity.of(model, [SENTENCES[2]])
+    assert results[2].perplexity.value == pytest.approx(alone.value, rel=1e-9)
 
 
 @pytest.mark.parametrize("ask", [score_checked, substitutes_checked])
 def test_words_hidden_in_a_long_sentence_are_checked_between_chunks(
     model: Pretrained, ask: Callable[..., list[float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmokit.lm.losses.BATCH_WORDS", 100)
+    for name in ("BATCH_WORDS", "CHECKED_WORDS"):
+        monkeypatch.setattr(f"elmokit.lm.losses.{name}", 100)
     words, checks = ["a", "b", "c"] * 8, []  # 24 copies of 26 positions
     checked = ask(model, words, lambda: checks.append(1))
     assert len(checks) == 6
@@ -136,10 +131,8 @@ def test_substitutes_of_masked_words_equal_brute_force(model: Pretrained) -> Non
         expected = dict(zip(VOCAB.words, brute_force(model, words, position), strict=True))
         for excluded in ["<S>", "</S>", "<UNK>", *([","] if words[position] != "," else [])]:
             del expected[excluded]
-        assert [each.word for each in candidates] == sorted(
-            expected, key=expected.__getitem__, reverse=True
-        )
-        found = {each.word: each.log_probability for each in candidates}
+        found = {candidate.word: candidate.log_probability for candidate in candidates}
+        assert list(found) == sorted(expected, key=expected.__getitem__, reverse=True)
         assert found == pytest.approx(expected, rel=1e-9)
 
 
@@ -159,38 +152,30 @@ def test_evaluate_and_score_name_their_measure(
 ) -> None:
     save(model_of(encoder, torch.float32), tmp_path / "model")
     is_merged = encoder == "interleaved"
-    name, kind = (
-        ("pseudo-perplexity", PseudoPerplexity) if is_merged else ("perplexity", Perplexity)
-    )
+    name = "pseudo-perplexity" if is_merged else "perplexity"
     options = ["--model", str(tmp_path / "model"), "--no-tokenize"]
 
-    result = evaluate([text], tmp_path / "model", tokenize=False)
-    assert type(result.total) is kind and result.measure == name
+    assert evaluate([text], tmp_path / "model", tokenize=False).total.measure == name
     assert main(["evaluate", str(text), *options]) == 0
     table = capsys.readouterr().out.split()
-    assert (
-        table[0] == name
-        and ("pseudo_perplexity" in table) == is_merged
-        and ("forward" in table) != is_merged
-    )
+    assert table[0] == name
+    assert ("pseudo_perplexity" in table, "forward" in table) == (is_merged, not is_merged)
 
     assert main(["score", str(text), "--output", str(tmp_path / "scores.jsonl"), *options]) == 0
     assert capsys.readouterr().out.startswith(f"{name}: ")
     first = json.loads((tmp_path / "scores.jsonl").read_text().splitlines()[0])
     assert ("pseudo_perplexity" in first) == ("masked" in first) == is_merged
     assert ("perplexity" in first) == ("forward" in first) != is_merged
-    score_file(
-        text, tmp_path / "scores.tsv", tmp_path / "model", tokenize=False, tsv=True, bits=True
-    )
-    header, *rows = (
-        line.split("\t") for line in (tmp_path / "scores.tsv").read_text().splitlines()
-    )
+    table, model = tmp_path / "scores.tsv", tmp_path / "model"
+    score_file(text, table, model, tokenize=False, tsv=True, bits=True)
+    header, *rows = (line.split("\t") for line in table.read_text().splitlines())
     contexts = ["masked_bits"] if is_merged else ["forward_bits", "backward_bits"]
     assert header[6:] == [*contexts, "unknown"]
     assert len(rows) == 11 and {len(row) for row in rows} == {len(header)}
 
 
-def test_what_a_model_does_not_predict_is_refused(model: Pretrained) -> None:
+def test_what_a_model_does_not_predict_is_refused() -> None:
+    model = model_of("interleaved")
     with pytest.raises(ValueError, match="use substitutes"):
         next_words(["a"], model)
     with pytest.raises(ValueError, match="direction"):
@@ -199,6 +184,10 @@ def test_what_a_model_does_not_predict_is_refused(model: Pretrained) -> None:
     model = Pretrained(
         BiLM(config).double(), softmax=model.softmax, vocab=VOCAB
     )  # as of ELMoForManyLangs
-    for call in (measure, score, lambda sentences, model: substitutes(sentences[0], model)):
+    for ask in (
+        lambda: Perplexity.of(model, SENTENCES),
+        lambda: score(SENTENCES, model),
+        lambda: substitutes(["a"], model),
+    ):
         with pytest.raises(ValueError, match="cannot predict words"):
-            call(*((model, SENTENCES) if call is measure else (SENTENCES, model)))
+            ask()

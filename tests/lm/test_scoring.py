@@ -1,35 +1,30 @@
-"""Scores of sentences and files, against brute force in float64, the perplexity, and bilm-tf's
-figures.
-"""
+"""Scores of sentences and files, against brute force in float64, and the perplexity."""
 
 import json
 import math
 import re
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from small_language_model import (
     SENTENCES,
     SPECIALS,
     brute_force,
+    expected_losses,
     small_language_model,
     three,
-    vocab_of,
 )
 
-from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.lm.candidates import next_words
-from elmokit.lm.evaluation import evaluate, measure
-from elmokit.lm.scoring import MaskedScore, SentenceScore, Unit, score, score_file, scores
+from elmokit.lm.evaluation import Unit, evaluate, score_file
+from elmokit.lm.scoring import Perplexity, Score, score
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.tokenizers import get_tokenizer
@@ -44,27 +39,28 @@ def model() -> Pretrained:
     return small_language_model()
 
 
+def losses_of(score: Score) -> np.ndarray:
+    """Of both directions, (2, T+1)."""
+    return np.stack([score.losses["forward"], score.losses["backward"]])
+
+
 @pytest.mark.parametrize("state", ["zeros", "warm"])
 def test_score_equals_brute_force(model: Pretrained, state: str) -> None:
-    result = score(SENTENCES, model, state=state)
-    assert [each.words for each in result] == [tuple(words) for words in SENTENCES]
-    assert [each.unknown for each in result] == [1, 0, 0, 0, 1]
-    for each in result:
-        forward, backward = brute_force(model, each.words, warm=state == "warm")
-        places = np.arange(len(each.words) + 1)
-        ids = vocab_of(model).ids
-        np.testing.assert_allclose(
-            each.forward, forward[places, ids([*each.words, "</S>"])], atol=1e-5
-        )
-        np.testing.assert_allclose(
-            each.backward, backward[places, ids(["<S>", *each.words])], atol=1e-5
-        )
+    results = score(SENTENCES, model, state=state)
+    for result, words in zip(results, SENTENCES, strict=True):
+        assert result.words == tuple(words)
+        assert result.is_unknown.tolist() == [word == "zebra" for word in words]
+        log_p = brute_force(model, words, warm=state == "warm")
+        expected = expected_losses(model, words, log_p)
+        np.testing.assert_allclose(losses_of(result), expected, atol=1e-5)
+        bits = np.stack([expected[0, :-1], expected[1, 1:]]) / np.log(2)
+        np.testing.assert_allclose(result.surprisal, bits, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("state", "batch_size"), [("zeros", 1), ("warm", 1), ("carry", 1), ("carry", 2)]
 )
-@pytest.mark.parametrize("batch_words", [1, 9, 10_000])
+@pytest.mark.parametrize("batch_words", [1, 4, 9, 10_000])
 def test_scores_sum_to_the_perplexity_in_every_state(
     model: Pretrained,
     state: str,
@@ -72,41 +68,31 @@ def test_scores_sum_to_the_perplexity_in_every_state(
     batch_words: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("elmokit.lm.losses.BATCH_WORDS", batch_words)
-    result = score(SENTENCES, model, state=state, batch_size=batch_size)
-    expected = measure(model, SENTENCES, state, batch_size)
-    means = [
-        np.mean(np.concatenate([getattr(each, d) for each in result]))
-        for d in ("forward", "backward")
-    ]
-    assert np.exp([-means[0], -means[1], -np.mean(means)]).tolist() == pytest.approx(
-        three(expected), rel=1e-5
+    expected = Perplexity.of(model, SENTENCES, state, batch_size)
+    whole = score(SENTENCES, model, state=state, batch_size=batch_size)
+    monkeypatch.setattr("elmokit.lm.losses.CHECKED_WORDS", batch_words)
+    checks: list[int] = []
+    parts = score(
+        SENTENCES, model, state=state, batch_size=batch_size, check=lambda: checks.append(1)
     )
-
-
-@pytest.mark.parametrize("batch_words", [1, 4, 9])
-def test_batches_change_no_score_and_a_check_may_end_them(
-    model: Pretrained, batch_words: int
-) -> None:
-    checked = list(scores(model, SENTENCES, "warm", 1, batch_words=batch_words))
-    for one, other in zip(checked, score(SENTENCES, model, state="warm"), strict=True):
-        assert isinstance(one, SentenceScore) and isinstance(other, SentenceScore)
-        np.testing.assert_allclose(one.forward, other.forward, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(one.backward, other.backward, rtol=0, atol=1e-5)
+    for one, other in zip(parts, whole, strict=True):
+        np.testing.assert_allclose(losses_of(one), losses_of(other), rtol=0, atol=1e-5)
+    losses = np.concatenate(list(map(losses_of, parts)), axis=1)
+    assert np.exp([*losses.mean(axis=1), losses.mean()]) == pytest.approx(three(expected), rel=1e-5)
+    assert len(checks) > (batch_words < 10)
 
     def check() -> None:
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        list(scores(model, SENTENCES, "zeros", 1, check, batch_words))
+        score(SENTENCES, model, check=check)
 
 
-def test_sentence_score_perplexity_equals_that_of_a_text_of_one_sentence(model: Pretrained) -> None:
-    for each in score(SENTENCES, model):
-        alone = measure(model, [each.words], "zeros")
-        assert three(each.perplexity) == pytest.approx(three(alone), rel=1e-6)
-        counts = each.perplexity.sentences, each.perplexity.predictions, each.perplexity.unknown
-        assert counts == (alone.sentences, alone.predictions, alone.unknown)
+def test_perplexity_of_a_score_equals_that_of_a_text_of_one_sentence(model: Pretrained) -> None:
+    for result in score(SENTENCES, model):
+        alone, own = Perplexity.of(model, [result.words], "zeros"), result.perplexity
+        assert three(own) == pytest.approx(three(alone), rel=1e-6)
+        assert replace(own, losses=alone.losses) == alone
 
 
 def test_score_splits_strings_with_the_models_tokenizer(model: Pretrained) -> None:
@@ -121,34 +107,22 @@ def test_score_splits_strings_with_the_models_tokenizer(model: Pretrained) -> No
             score(wrong, model)  # type: ignore[arg-type]
 
 
-def test_surprisal_is_that_of_brute_force_in_bits(model: Pretrained) -> None:
-    for each in score(SENTENCES, model):
-        ids, places = vocab_of(model).ids(each.words), np.arange(len(each.words))
-        forward, backward = brute_force(model, each.words)
-        expected = -np.stack([forward[places, ids], backward[places + 1, ids]]) / np.log(2)
-        np.testing.assert_allclose(each.surprisal, expected, atol=1e-5)
-        assert each.is_unknown.tolist() == [word == "zebra" for word in each.words]
-
-
 @given(
     st.lists(
         st.sampled_from(["can't", "a", "zebra.", "b,c", "(a)", "U.S.", "\u00ada\u200b", " ", "|"]),
         max_size=9,
     ),
-    st.sampled_from(["sentence", "masked"]),
+    st.booleans(),
 )
-def test_parts_add_up_the_surprisals_of_their_words(chunks: list[str], kind: str) -> None:
-    """The words of english-1, joined, are the visible characters of the text: counting characters
-    aligns both.
-    """
+def test_parts_add_up_the_surprisals_of_their_words(chunks: list[str], is_masked: bool) -> None:
+    """The words of english-1, joined, are the visible characters of the text, which align both."""
     text = "  ".join(chunks)
     words = get_tokenizer("english-1").tokenize(text)
     values, unknown = np.arange(1, len(words) + 2, dtype=np.float32), np.arange(len(words)) % 2 == 1
-    shared: dict[str, Any] = {"words": tuple(words), "is_unknown": unknown, "text": text}
-    score = SentenceScore(**shared, forward=-values, backward=-2 * values)
-    rows = 2
-    if kind == "masked":
-        score, rows = MaskedScore(**shared, masked=-values[:-1]), 1
+    losses = {"forward": values, "backward": 2 * values}
+    if is_masked:
+        losses = {"masked": values[:-1]}
+    score = Score(tuple(words), losses, unknown, text=text)
     numbers = [
         number for number, word in enumerate(words) for _ in word
     ]  # of each visible character
@@ -159,10 +133,8 @@ def test_parts_add_up_the_surprisals_of_their_words(chunks: list[str], kind: str
     for part in parts:
         visible = len(re.sub("[\u00ad\u200b]", "", part.text))
         inside, numbers = list(dict.fromkeys(numbers[:visible])), numbers[visible:]
-        assert part.bits == pytest.approx(
-            np.atleast_2d(score.surprisal)[:, inside].sum(axis=1), rel=1e-5
-        )
-        assert part.unknown == unknown[inside].sum() and len(part.bits) == rows
+        assert part.bits == pytest.approx(score.surprisal[:, inside].sum(axis=1), rel=1e-5)
+        assert part.unknown == unknown[inside].sum() and len(part.bits) == len(losses)
     with pytest.raises(ValueError, match="follow"):
         score.parts(["zzz"])
 
@@ -172,9 +144,9 @@ def test_score_accepts_a_word_id_model() -> None:
     bilm, softmax = BiLM(BiLMConfig(LSTMConfig(1, 4, 4), None, 5)), FullSoftmax(5, 4)
     model = Pretrained(bilm, softmax=softmax, vocab=vocab)
     one, other = (score([["a", word]], model)[0] for word in ("<UNK>", "never-seen"))
-    np.testing.assert_array_equal(one.forward, other.forward)
-    known = sum(math.exp(each.log_probability) for each in next_words(["a"], model))
-    assert known + math.exp(one.forward[1]) == pytest.approx(1)
+    np.testing.assert_array_equal(losses_of(one), losses_of(other))
+    known = sum(math.exp(word.log_probability) for word in next_words(["a"], model))
+    assert known + math.exp(-one.losses["forward"][1]) == pytest.approx(1)
 
 
 # --- Files ----------------------------------------------------------------------------------------
@@ -189,15 +161,13 @@ def test_score_file_writes_one_object_per_sentence(
     total = score_file(text, output, model, bits=bits)
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     assert [line["line"] for line in lines] == [1, 4]
-    for line, each in zip(lines, score([["a", long, "zebra"], ["c"]], model), strict=True):
-        assert (line["words"], line["unknown"]) == (list(each.words), each.unknown)
+    for line, expected in zip(lines, score([["a", long, "zebra"], ["c"]], model), strict=True):
+        assert line["words"] == list(expected.words)
+        assert line["unknown"] == expected.is_unknown.sum()
         assert line["unit"] == ("bits" if bits else "nats")
-        for direction in ("forward", "backward"):
-            nats = getattr(each, direction)
-            assert line[direction] == pytest.approx(
-                (nats / np.log(2) if bits else nats).tolist(), rel=1e-6
-            )
-        assert line["perplexity"]["mean"] == pytest.approx(each.perplexity.mean)
+        log_p = -losses_of(expected) / (np.log(2) if bits else 1)
+        np.testing.assert_allclose([line["forward"], line["backward"]], log_p, rtol=1e-6)
+        assert line["perplexity"] == pytest.approx(expected.perplexity.values)
     assert three(total) == pytest.approx(
         three(evaluate([text], model, state="zeros").total), rel=1e-6
     )
@@ -219,36 +189,6 @@ def test_score_file_replaces_neither_its_input_nor_unasked_another_file(
     assert json.loads(output.read_text())["words"] == ["a", "b"]
 
 
-def test_score_file_equals_bilm_tf(goldens: Callable[[str], Path], tmp_path: Path) -> None:
-    """bilm-tf's perplexity (state carried), and brute force on the first sentences (zero
-    states).
-    """
-    folder = goldens("bilm_tf_training/heldout.txt").parent
-    with np.load(folder / "softmax.npz") as file:
-        softmax = FullSoftmax(*file["W"].shape)
-        softmax.load_state_dict(
-            {"weight": torch.from_numpy(file["W"]), "bias": torch.from_numpy(file["b"])}
-        )
-    vocab = Vocab.read(folder / "vocab.txt")
-    model = Pretrained(load(folder / "weights.hdf5").bilm, softmax=softmax, vocab=vocab)
-    expected = json.loads((folder / "expected.json").read_text())
-    total = score_file(folder / "heldout.txt", tmp_path / "scores.jsonl", model, "carry")
-    directions = [
-        expected[f"perplexity_batch_1_{direction}"] for direction in ("forward", "backward")
-    ]
-    assert three(total) == pytest.approx((*directions, expected["perplexity_batch_1"]), rel=1e-6)
-    sentences = [line.split() for line in (folder / "heldout.txt").read_text().splitlines()[:5]]
-    for each in score(sentences, model):
-        forward, backward = brute_force(model, each.words)
-        places = np.arange(len(each.words) + 1)
-        np.testing.assert_allclose(
-            each.forward, forward[places, vocab.ids([*each.words, "</S>"])], atol=1e-4
-        )
-        np.testing.assert_allclose(
-            each.backward, backward[places, vocab.ids(["<S>", *each.words])], atol=1e-4
-        )
-
-
 @pytest.mark.parametrize("bits", [True, False])
 def test_score_file_writes_a_row_per_word_without_boundaries(
     model: Pretrained, tmp_path: Path, bits: bool
@@ -264,7 +204,7 @@ def test_score_file_writes_a_row_per_word_without_boundaries(
     assert [" ".join(row[:6] + row[8:]) for row in rows] == [
         "1 1 a 0 1 1 0", '1 2 "b 2 4 2 1', "1 3 zebra 5 10 3 1", "4 1 c 0 1 1 0"
     ]  # fmt: skip
-    surprisal = np.concatenate([each.surprisal for each in expected], axis=1) * scale
+    surprisal = np.concatenate([result.surprisal for result in expected], axis=1) * scale
     np.testing.assert_allclose(np.array([row[6:8] for row in rows], float).T, surprisal, atol=1e-5)
     assert (total.sentences, total.unknown) == (2, 2)
 
@@ -278,16 +218,8 @@ def test_score_file_adds_up_words_and_regions_of_the_given_text(
     text.write_text("a  can't |b.||\n" if per == "region" else "a  can't  b.\n")
     score_file(text, output, model, per=per, bits=True)
     header, *rows = [line.split("\t") for line in output.read_text().splitlines()]
-    assert header == [
-        "line",
-        "position",
-        per,
-        "start",
-        "end",
-        "forward_bits",
-        "backward_bits",
-        "unknown",
-    ]
+    assert header[:5] == ["line", "position", per, "start", "end"]
+    assert header[5:] == ["forward_bits", "backward_bits", "unknown"]
     (tokens,) = score([["a", "ca", "n't", "b", "."]], model)
     groups = [[0], [1, 2], [3, 4]] if per == "word" else [[0, 1, 2], [3, 4], [], []]
     words = (

@@ -27,7 +27,7 @@ from elmokit.analysis.word_map import senses
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.embed.embedder import Embedder
 from elmokit.lm.candidates import next_words, substitutes
-from elmokit.lm.scoring import MaskedScore, score
+from elmokit.lm.scoring import score
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.serve.config import ServeConfig
@@ -338,10 +338,11 @@ def test_score_gives_the_log_probabilities_of_both_directions(
     answer = server.post("/score", {"inputs": texts}).json()
     for got, expected in zip(answer, score(texts, embedder.model), strict=True):
         assert got["words"] == list(expected.words)
-        assert (got["unknown"], got["truncated"]) == (expected.unknown, expected.truncated)
-        np.testing.assert_allclose(got["forward"], expected.forward, atol=1e-4)
-        np.testing.assert_allclose(got["backward"], expected.backward, atol=1e-4)
-        assert got["perplexity"]["mean"] == pytest.approx(expected.perplexity.mean, rel=1e-4)
+        counts = expected.is_unknown.sum(), expected.truncated
+        assert (got["unknown"], got["truncated"]) == counts
+        for direction, losses in expected.losses.items():
+            np.testing.assert_allclose(got[direction], -losses, atol=1e-4)
+        assert got["perplexity"]["mean"] == pytest.approx(expected.perplexity.value, rel=1e-4)
 
 
 def test_a_model_that_merges_directions_scores_masked_words_and_names_the_measure(ask: Ask) -> None:
@@ -360,9 +361,8 @@ def test_a_model_that_merges_directions_scores_masked_words_and_names_the_measur
         {"embedder": Embedder(model, "cpu"), "config": ServeConfig()}, *requests
     )
     (got,), (expected,) = scored.json(), score([words], model)
-    assert isinstance(expected, MaskedScore)
-    np.testing.assert_allclose(got["masked"], expected.masked, atol=1e-4)
-    assert got["pseudo_perplexity"] == pytest.approx(expected.pseudo_perplexity.value, rel=1e-4)
+    np.testing.assert_allclose(got["masked"], -expected.losses["masked"], atol=1e-4)
+    assert got["pseudo_perplexity"] == pytest.approx(expected.perplexity.value, rel=1e-4)
     assert got["unknown"] == 1 and not got.keys() & {"perplexity", "forward", "backward"}
     assert {each["word"] for each in replaced.json()[0]["candidates"]} == {"the", "play"}
     assert refused.status_code == 422 and "use substitutes" in refused.text

@@ -1,6 +1,7 @@
 """A small language model with random weights, and its predictions by definition, in float64."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,7 +9,7 @@ from oracle import Oracle, log_softmax, random_weights
 
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.lm.measures import Perplexity
+from elmokit.lm.scoring import Perplexity
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.characters import encode_words
@@ -21,12 +22,10 @@ CONFIG = BiLMConfig(
 SPECIALS = ["<S>", "</S>", "<UNK>"]
 
 
-def small_language_model() -> Pretrained:
-    """Random weights, and a vocabulary whose special tokens are not first, so that their positions
-    matter.
-    """
+def small_language_model(dtype: torch.dtype = torch.float32) -> Pretrained:
+    """Random weights, and a vocabulary in which the positions of the special tokens matter."""
     vocab = Vocab(["a", "<S>", "b", "</S>", "c", "<UNK>", "d", "e"])
-    bilm, softmax = BiLM(CONFIG), FullSoftmax(len(vocab), 4)
+    bilm, softmax = BiLM(CONFIG).to(dtype), FullSoftmax(len(vocab), 4).to(dtype)
     random_weights(bilm, seed=1)
     random_weights(softmax, seed=2)
     torch.manual_seed(3)
@@ -35,26 +34,45 @@ def small_language_model() -> Pretrained:
     return Pretrained(bilm, softmax=softmax, vocab=vocab, warm_state=warm)
 
 
-def brute_force(model: Pretrained, words: Sequence[str], warm: bool = False) -> np.ndarray:
-    """Log p by definition, (2, T+1, V): row k predicts word k forward, word k-1 backward."""
+def first_states(model: Pretrained, warm: bool = False) -> list[Any]:
+    """The state in which each direction begins a sentence, zeros or the warm one."""
+    if not warm:
+        return [Oracle(model.bilm).zeros()] * 2
+    assert model.warm_state is not None
+    h, c = (part.double().numpy() for part in (model.warm_state.h, model.warm_state.c))
+    return [list(zip(h[d, :, 0], c[d, :, 0], strict=True)) for d in range(2)]
+
+
+def predictions(
+    model: Pretrained, words: Sequence[str], states: list[Any]
+) -> tuple[np.ndarray, list[Any]]:
+    """Log p by definition, (2, T+1, V), and the states after the sentence.
+
+    Row k predicts word k forward, word k-1 backward.
+    """
     assert model.softmax is not None
-    oracle, weight, bias = (
-        Oracle(model.bilm),
-        *(p.detach().double().numpy() for p in model.softmax.parameters()),
-    )
-    log_p = []
+    oracle = Oracle(model.bilm)
+    weight, bias = (p.detach().double().numpy() for p in model.softmax.parameters())
+    log_p, after = [], []
     for d in range(2):
-        state = oracle.zeros()
-        if warm:
-            assert model.warm_state is not None
-            h, c = (
-                part[d, :, 0].double().numpy() for part in (model.warm_state.h, model.warm_state.c)
-            )
-            state = list(zip(h, c, strict=True))
         inputs = ["</S>", *reversed(words)] if d else ["<S>", *words]
-        layers, _ = oracle.direction(d, [oracle.word(ids) for ids in encode_words(inputs)], state)
+        vectors = [oracle.word(ids) for ids in encode_words(inputs)]
+        layers, state = oracle.direction(d, vectors, states[d])
         log_p.append(log_softmax(layers[-1] @ weight.T + bias)[:: -1 if d else 1])
-    return np.stack(log_p)
+        after.append(state)
+    return np.stack(log_p), after
+
+
+def brute_force(model: Pretrained, words: Sequence[str], warm: bool = False) -> np.ndarray:
+    """The `predictions` of a sentence by itself."""
+    return predictions(model, words, first_states(model, warm))[0]
+
+
+def expected_losses(model: Pretrained, words: Sequence[str], log_p: np.ndarray) -> np.ndarray:
+    """-log p of the words and boundaries of a sentence, (2, T+1), given its `predictions`."""
+    targets = [*words, "</S>"], ["<S>", *words]
+    ids = [vocab_of(model).ids(of_direction) for of_direction in targets]
+    return -np.take_along_axis(log_p, np.stack(ids)[:, :, None], axis=2)[:, :, 0]
 
 
 def vocab_of(model: Pretrained) -> Vocab:
@@ -62,5 +80,6 @@ def vocab_of(model: Pretrained) -> Vocab:
     return model.vocab
 
 
-def three(result: Perplexity) -> tuple[float, float, float]:
-    return result.forward, result.backward, result.mean
+def three(perplexity: Perplexity) -> tuple[float, ...]:
+    """Forward, backward, mean."""
+    return tuple(perplexity.values.values())

@@ -24,7 +24,7 @@ from elmokit.analysis.report import Report, as_json
 from elmokit.analysis.uses import Use, Word, WordForms, sample_uses, unit_vectors, vectors_of_uses
 from elmokit.embed import Embedder, layer_weights, plain_layers, resolve_embedder
 from elmokit.fs import atomic_path
-from elmokit.lm import substitutes_in
+from elmokit.lm import batch_substitutes
 
 # --- Principal components and k-means; k by the silhouette (Rousseeuw, 1987) ----------------------
 
@@ -308,7 +308,7 @@ def _substitutes(
         [*use.sentence[: use.position], use.word, *use.sentence[use.stop :]] for use in near
     ]
     positions = [[use.position] for use in near]
-    replaced = substitutes_in(sentences, positions, model, CANDIDATES, state=state, check=check)
+    replaced = batch_substitutes(sentences, positions, model, CANDIDATES, state=state, check=check)
     for use, candidates in zip(near, replaced, strict=True):
         probabilities = np.exp([candidate.log_probability for candidate in candidates])
         for candidate, weight in zip(candidates, probabilities / probabilities.sum(), strict=True):

@@ -1,26 +1,24 @@
-"""The language model as such: perplexity of a corpus, scores of words, substitutes, next words."""
+"""The language model as such: perplexity of a corpus, scores of words, substitutes, next words.
 
-from elmokit.lm.candidates import next_words, substitutes, substitutes_in
-from elmokit.lm.evaluation import evaluate, measure
-from elmokit.lm.losses import check_predicts, final_outputs, masked_outputs, target_ids
-from elmokit.lm.measures import Measure, warn_of_unknown
-from elmokit.lm.scoring import Score, perplexity_fields, score, score_file, scores
+- `evaluate`: the perplexity of text files.
+- `score`: the scores of sentences, from which surprisal and perplexity are sums.
+- `score_file`: the scores of the sentences of a file, written as JSON lines or a table.
+- `Perplexity`: sums of losses; `Perplexity.of` computes that of tokenized sentences.
+- `substitutes`: the words most likely in the place of others.
+- `batch_substitutes`: the same for several tokenized sentences, run side by side.
+- `next_words`: the words most likely after, or before, given ones.
+"""
+
+from elmokit.lm.candidates import batch_substitutes, next_words, substitutes
+from elmokit.lm.evaluation import evaluate, score_file
+from elmokit.lm.scoring import Perplexity, score
 
 __all__ = [
-    "Measure",
-    "Score",
-    "check_predicts",
+    "Perplexity",
+    "batch_substitutes",
     "evaluate",
-    "final_outputs",
-    "masked_outputs",
-    "measure",
     "next_words",
-    "perplexity_fields",
     "score",
     "score_file",
-    "scores",
     "substitutes",
-    "substitutes_in",
-    "target_ids",
-    "warn_of_unknown",
 ]

@@ -6,7 +6,7 @@ The directions and their probabilities are those of `elmokit.lm.scoring`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,13 @@ from torch import Tensor
 
 from elmokit.checkpoints import ModelSource, Pretrained
 from elmokit.data import scoring_batch
-from elmokit.lm.losses import final_outputs, outputs_of_hidden, parts_of, resolve_language_model
+from elmokit.lm.losses import (
+    Check,
+    final_outputs,
+    hidden_outputs,
+    predictor,
+    resolve_language_model,
+)
 from elmokit.lm.scoring import words_of
 from elmokit.runtime import check_length
 from elmokit.settings import StatePolicy
@@ -39,9 +45,7 @@ class Candidate:
 
 @dataclass(frozen=True, repr=False)
 class Candidates(Sequence[Candidate]):
-    """The candidates at a position of a sentence, from 0, the most likely first, and the word that
-    is there, if any.
-    """
+    """The candidates at a position of a sentence, the most likely first, and the word there."""
 
     position: int
     word: str | None
@@ -57,9 +61,10 @@ class Candidates(Sequence[Candidate]):
         return f"{self.position} {self.word or '...'}: {', '.join(map(str, self.candidates))}"
 
 
-def _words_of_one(model: Pretrained, sentence: Sentence, tokenize: bool) -> Sequence[str]:
-    """`words_of`; ValueError for a list of sentences."""
+def _one_sentence(model: Pretrained, sentence: Sentence, tokenize: bool) -> Sequence[str]:
+    """`words_of`; ValueError for a list of sentences, and a sentence that is too long."""
     words = words_of(model, sentence, tokenize)
+    check_length(len(words), "the sentence")
     if words and all(" " in word for word in words):
         raise ValueError(
             f"{words[0][:60]!r} is not a word: give one sentence, as a string or a list of words"
@@ -69,27 +74,22 @@ def _words_of_one(model: Pretrained, sentence: Sentence, tokenize: bool) -> Sequ
 
 @torch.no_grad()
 def _outputs(
-    model: Pretrained,
-    sentences: Sequence[Sequence[str]],
-    state: str,
-    check: Callable[[], None] | None,
+    model: Pretrained, sentences: Sequence[Sequence[str]], state: str, check: Check | None
 ) -> Tensor:
     """Inputs of the softmax for sentences, (2, N, D), T+1 for each of T words.
 
     Of these, number k predicts word k forward (</S> at the last position), and word k-1 backward
     (<S> at the first).
     """
-    for words in sentences:
-        check_length(len(words), "the sentence")
     if check is not None:
         check()
     batch = scoring_batch(sentences, np.arange(len(sentences)), len(sentences), reset=True)
-    return final_outputs(model.bilm, parts_of(model)[2], batch, start=model.start(state))[0]
+    bilm, _, vocab = predictor(model)
+    return final_outputs(bilm, vocab, batch, start=model.start(state))[0]
 
 
 def _in_both_contexts(forward: Tensor, backward: Tensor) -> Tensor:
-    """log p(word | words before, words after) of every word (P, V), from those of the two
-    directions.
+    """log p(word | words before, words after) of every word, (P, V), from both directions.
 
     If the two contexts are independent given the word, p is proportional to p(word | before) p(word
     | after) / p(word); without the division, the frequency of the word would count twice, and
@@ -104,12 +104,13 @@ def _in_both_contexts(forward: Tensor, backward: Tensor) -> Tensor:
 def _best(
     model: Pretrained, outputs: Tensor, excluded: Sequence[Sequence[int]], top: int
 ) -> list[tuple[Candidate, ...]]:
-    """The most likely words at P positions, except the ids excluded at each, from softmax inputs (1
-    or 2, P, D).
+    """The most likely words at P positions, except the ids excluded at each.
+
+    `outputs` are inputs of the softmax, (P, D) for one direction or both.
     """
-    _, softmax, vocab = parts_of(model)
-    outputs, candidates = outputs.to(softmax.weight.dtype), []
-    for chunk in outputs.split(max(1, CHUNK_LOGITS // len(vocab)), dim=1):
+    _, softmax, vocab = predictor(model)
+    candidates: list[tuple[Candidate, ...]] = []
+    for chunk in outputs.to(softmax.weight.dtype).split(max(1, CHUNK_LOGITS // len(vocab)), dim=1):
         directions = [
             torch.addmm(softmax.bias, hidden, softmax.weight.T).log_softmax(dim=1)
             for hidden in chunk
@@ -135,7 +136,7 @@ def substitutes(
     state: StatePolicy = "zeros",
     device: str | None = None,
     tokenize: bool = True,
-    check: Callable[[], None] | None = None,
+    check: Check | None = None,
 ) -> list[Candidates]:
     """Predict the most likely replacements of words, given their contexts.
 
@@ -165,64 +166,52 @@ def substitutes(
         KeyError: There is no such direction.
     """
     model = resolve_language_model(model, device)
-    words = _words_of_one(model, sentence, tokenize)
+    words = _one_sentence(model, sentence, tokenize)
     positions = range(len(words)) if positions is None else positions
     for position in positions:
         if not 0 <= position < len(words):
             raise ValueError(
                 f"there is no word {position} in a sentence of {len(words)} words, counted from 0"
             )
-    return substitutes_in([words], [positions], model, top, direction, state, check)
+    return batch_substitutes([words], [positions], model, top, direction, state, check)
 
 
-def substitutes_in(
+def batch_substitutes(
     sentences: Sequence[Sequence[str]],
     positions: Sequence[Sequence[int]],
     model: Pretrained,
     top: int,
     direction: str = "both",
     state: str = "zeros",
-    check: Callable[[], None] | None = None,
+    check: Check | None = None,
 ) -> list[Candidates]:
-    """`substitutes` of the words at some positions of several sentences, which are run side by
-    side.
-    """
-    directions, (bilm, _, vocab) = DIRECTIONS[direction], parts_of(model)
+    """`substitutes` of words at some positions of several tokenized sentences, run side by side."""
+    directions = DIRECTIONS[direction]
+    bilm, _, vocab = predictor(model)
+    model.start(state)  # raises for a state that the model lacks
     if model.config.sequence_encoder.merges_directions:
         if direction != "both":
             raise ValueError(
                 f"this model reads both directions at once: direction must be both, not "
                 f"{direction!r}"
             )
-        model.start(state)
         with torch.no_grad():
-            selected = outputs_of_hidden(bilm, vocab, sentences, positions, check)[None]
+            outputs = hidden_outputs(bilm, vocab, sentences, positions, check)[None]
     else:
-        outputs = _outputs(model, sentences, state, check)
-        starts = np.cumsum([0, *(len(words) + 1 for words in sentences)]).tolist()
-        numbers = [
-            start + place
-            for start, of_one in zip(starts, positions, strict=False)
-            for place in of_one
-        ]
-        indices = torch.tensor(numbers, dtype=torch.int64, device="cpu")
-        selected = torch.stack([outputs[d, indices + d] for d in directions])
-    places = [
-        (place, words[place])
-        for words, of_one in zip(sentences, positions, strict=True)
-        for place in of_one
-    ]
+        # Word k of a sentence that begins at output b is predicted by output b + k of the forward
+        # direction, and b + k + 1 of the backward one.
+        begins = np.cumsum([0, *(len(words) + 1 for words in sentences)]).tolist()
+        indices = torch.tensor(
+            [b + k for b, ks in zip(begins, positions, strict=False) for k in ks], dtype=torch.int64
+        )
+        both = _outputs(model, sentences, state, check)
+        outputs = torch.stack([both[d, indices + d] for d in directions])
     specials = [vocab.bos, vocab.eos, vocab.unk]
     specials_and_marks = [*specials, *vocab.marks.tolist()]
-    best = _best(
-        model,
-        selected,
-        [specials if is_mark(word) else specials_and_marks for _, word in places],
-        top,
-    )
-    return [
-        Candidates(place, word, found) for (place, word), found in zip(places, best, strict=True)
-    ]
+    replaced = [(k, words[k]) for words, ks in zip(sentences, positions, strict=True) for k in ks]
+    excluded = [specials if is_mark(word) else specials_and_marks for _, word in replaced]
+    best = _best(model, outputs, excluded, top)
+    return [Candidates(k, word, row) for (k, word), row in zip(replaced, best, strict=True)]
 
 
 def next_words(
@@ -234,7 +223,7 @@ def next_words(
     state: StatePolicy = "zeros",
     device: str | None = None,
     tokenize: bool = True,
-    check: Callable[[], None] | None = None,
+    check: Check | None = None,
 ) -> Candidates:
     """Predict the next word of an unfinished sentence, or the word before the given words.
 
@@ -265,8 +254,8 @@ def next_words(
             "this model predicts words from both sides, so it cannot predict a next word: use "
             "substitutes"
         )
-    words = _words_of_one(model, sentence, tokenize)
+    words = _one_sentence(model, sentence, tokenize)
     outputs = _outputs(model, [words], state, check)
     end = outputs[d, :1] if d else outputs[d, -1:]
-    (best,) = _best(model, end[None], [[parts_of(model)[2].unk]], top)
+    (best,) = _best(model, end[None], [[predictor(model)[2].unk]], top)
     return Candidates(-1 if d else len(words), None, best)

@@ -1,88 +1,63 @@
-"""The exact perplexity of a text, or the pseudo-perplexity, for a model that merges the two
-directions.
-"""
+"""Perplexity and scores of files."""
 
 from __future__ import annotations
 
+import io
+import json
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import reduce
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from itertools import chain, tee
 from operator import add
 from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
-from elmokit.checkpoints import ModelSource, Pretrained
-from elmokit.data import check_language, file_tokenizers, find_files, read_sentences
-from elmokit.lm.losses import log_losses, parts_of, resolve_language_model
-from elmokit.lm.measures import Measure, Perplexity, PseudoPerplexity, warn_of_unknown
+from elmokit.checkpoints import ModelSource
+from elmokit.data import check_language, file_tokenizers, find_files, read_sentences, read_texts
+from elmokit.fs import atomic_path, check_output, create_bytes
+from elmokit.lm.losses import resolve_language_model
+from elmokit.lm.scoring import BIT, ROWS, Perplexity, Score, scores
 from elmokit.progress import ProgressBar
 from elmokit.settings import StatePolicy
 
-ROWS = 32  # in which state is carried, as in training, whose evaluations give the same figures
+UNKNOWN_SHARE = 0.1  # above it, a perplexity says more about <UNK> than about words
 
 
-def measure(
-    model: Pretrained,
-    sentences: Iterable[Sequence[str]],
-    state: str | None = None,
-    batch_size: int = ROWS,
-) -> Measure:
-    """The perplexity of tokenized sentences, or the pseudo-perplexity where directions are merged;
-    see `log_losses`.
-
-    Raises:
-        ValueError: There is nothing to predict; and as `log_losses`.
-    """
-    bilm, _, vocab = parts_of(model)
-    kind = PseudoPerplexity if model.config.sequence_encoder.merges_directions else Perplexity
-    batches = [
-        kind.of(
-            losses.double().sum(dim=1).cpu().numpy(),
-            sentences=len(batch),
-            predictions=targets.shape[1],
-            unknown=int((targets[0] == vocab.unk).sum()),
-            truncated=sum(map(bilm.token_encoder.count_truncated, batch)),
+def _warn_of_unknown(perplexity: Perplexity, file: object) -> None:
+    if perplexity.unknown_share > UNKNOWN_SHARE:
+        warnings.warn(
+            f"{file}: {perplexity.unknown_share:.0%} of the words are not in the model's "
+            f"vocabulary and count as one word, <UNK>, so that the {perplexity.measure} says "
+            "little: use a model of its language or domain",
+            stacklevel=3,
         )
-        for batch, targets, losses in log_losses(model, sentences, state, batch_size)
-    ]
-    if not any(batch.predictions for batch in batches):
-        raise ValueError("there is no word to evaluate: the text is empty")
-    return reduce(add, batches)
 
 
-# --- Files ----------------------------------------------------------------------------------------
+# --- Perplexity -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Perplexity of each file, by path, and of all files together.
+    """Perplexity of each file, by path, and of all files together."""
 
-    It is the pseudo-perplexity where the model merges the two directions; `measure` says which.
-    """
-
-    files: dict[str, Measure]
-    total: Measure
-
-    @property
-    def measure(self) -> str:
-        """The name of the measure: perplexity or pseudo-perplexity."""
-        return self.total.measure
+    files: dict[str, Perplexity]
+    total: Perplexity
 
     def __str__(self) -> str:
         """A table with one row per file, and one for the total if there are several."""
         rows = self.files if len(self.files) == 1 else {**self.files, "all": self.total}
-        width = max(map(len, [self.measure, *rows]))
-        columns = [field.name for field in fields(type(self.total))]
+        name_width = max(map(len, [self.total.measure, *rows]))
+        _, *columns = self.total.to_json()
         widths = [max(13, len(column) + 2) for column in columns]
-        lines = [f"{self.measure:{width}}" + "".join(map(str.rjust, columns, widths))]
+        lines = [f"{self.total.measure:{name_width}}" + "".join(map(str.rjust, columns, widths))]
         for name, row in rows.items():
-            values = asdict(row) | {"unknown": f"{row.unknown_share:.1%}"}
-            cells = (
-                f"{value:.3f}" if isinstance(value, float) else str(value)
-                for value in values.values()
-            )
-            lines.append(f"{name:{width}}" + "".join(map(str.rjust, cells, widths)))
+            cells = row.to_json() | {"unknown": f"{row.unknown_share:.1%}"}
+            line = f"{name:{name_width}}"
+            for column, width in zip(columns, widths, strict=True):
+                cell = cells[column]
+                line += (f"{cell:.3f}" if isinstance(cell, float) else str(cell)).rjust(width)
+            lines.append(line)
         return "\n".join(lines)
 
 
@@ -96,8 +71,7 @@ def evaluate(
     tokenize: bool = True,
     language: str | None = None,
 ) -> Evaluation:
-    """Compute the perplexity of text files; of a model whose directions are merged, their
-    pseudo-perplexity.
+    """Compute the perplexity of text files, or the pseudo-perplexity where directions are merged.
 
     Args:
         files: Text (plain, .gz or .zst), or directories of such files. Raw lines are split into
@@ -133,7 +107,6 @@ def evaluate(
     paths = find_files(files)
     check_language(language, paths)
     pretrained = resolve_language_model(model, device)
-    parts_of(pretrained)
     pretrained.start(state or "zeros")  # errors come before the text is read
     tokenizers = file_tokenizers(
         paths, pretrained.tokenizer, tokenize, language, pretrained.language
@@ -147,10 +120,133 @@ def evaluate(
         progress = ProgressBar(
             chain([first], sentences), f"evaluate {file.name}", unit=" sentences", unit_scale=True
         )
-        results[str(file)] = found = measure(pretrained, progress, state, batch_size)
-        warn_of_unknown(found.unknown_share, file, measure=found.measure)
+        results[str(file)] = Perplexity.of(pretrained, progress, state, batch_size)
+        _warn_of_unknown(results[str(file)], file)
     if not results:
         raise ValueError(f"{', '.join(empty)}: there is no sentence to evaluate")
     if empty:
         warnings.warn(f"{', '.join(empty)} has no sentences, and is left out", stacklevel=2)
     return Evaluation(results, reduce(add, results.values()))
+
+
+# --- Scores ---------------------------------------------------------------------------------------
+
+Unit: TypeAlias = Literal["token", "word", "region"]  # of a row of a table
+
+
+def _rows(
+    score: Score, per: Unit, regions: Sequence[str] | None, bits: bool
+) -> Iterator[dict[str, Any]]:
+    """The rows of a table about a sentence, by column."""
+    parts, scale = score.parts(regions), 1.0 if bits else float(BIT)
+    names = [f"{direction}_{'bits' if bits else 'nats'}" for direction in score.losses]
+    if per != "token":
+        for part in parts:
+            values = {name: value * scale for name, value in zip(names, part.bits, strict=True)}
+            text = " ".join(part.text.split())
+            yield {
+                per: text,
+                "start": part.start,
+                "end": part.end,
+                **values,
+                "unknown": part.unknown,
+            }
+        return
+    part_of = score.part_of_words([(part.start, part.end) for part in parts]) + 1
+    columns = score.words, score.offsets, part_of, score.surprisal.T.tolist(), score.is_unknown
+    for word, (start, end), number, surprisal, is_unknown in zip(*columns, strict=True):
+        place = {"start": start, "end": end, "text_word": number}
+        values = {name: value * scale for name, value in zip(names, surprisal, strict=True)}
+        yield {"word": word, **place, **values, "unknown": int(is_unknown)}
+
+
+def score_file(
+    file: str | Path,
+    output: str | Path,
+    model: ModelSource = None,
+    state: str = "zeros",
+    batch_size: int = 1,
+    device: str | None = None,
+    tokenize: bool = True,
+    *,
+    tsv: bool = False,
+    bits: bool = False,
+    per: Unit = "token",
+    overwrite: bool = False,
+    column: str | None = None,
+) -> Perplexity:
+    """Score the sentences of a text file or a table, and write JSON lines or a table.
+
+    Args:
+        file: Text (plain, .gz or .zst) with one sentence per line, or a table, as for `embed_file`;
+            lines and rows without words are skipped.
+        output: File for the scores (also .gz or .zst). By default JSON lines, one object per
+            sentence with the number of its line or row from 1, and the values of `Score.to_json`.
+        model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by
+            default.
+        state: As in `score`.
+        batch_size: As in `score`.
+        device: As in `score`.
+        tokenize: Split raw lines with the model's tokenizer; else, and for text of `elmokit
+            prepare`, at white space.
+        tsv: Write a table instead, separated by tabs without quotes: the line number, the position
+            from 1, the word, its first character in the line, from 0, and the one after its last,
+            the number from 1 of the word between white space that it belongs to, its surprisal -log
+            p given the words before and given the words after (of a model that merges the
+            directions: given all others), and 1 if it is unknown, else 0. An unknown word has the
+            surprisal of <UNK>. Boundaries are in the context of the words, and have no rows.
+        per: The rows of the table: the words as the model reads them ("token"), or, also without
+            `tsv`, with their surprisals added up, the words between white space ("word"), or the
+            regions of each line, which | separates ("region"; the model does not read the |). The
+            last column then counts unknown words.
+        bits: Use logarithms to base 2.
+        overwrite: Replace an output that exists.
+        column: The column of a table with the sentences; None: "text".
+
+    Returns:
+        The perplexity of the whole file, or where directions are merged its pseudo-perplexity.
+
+    Raises:
+        ValueError: The file has no sentence, the output is the file, or the model has no softmax or
+            vocabulary.
+        FileNotFoundError: The file or the model does not exist.
+        FileExistsError: The output exists, or appears meanwhile, and `overwrite` is not set.
+    """
+    check_output(output, [file], overwrite=overwrite)
+    pretrained = resolve_language_model(model, device)
+    read = partial(read_texts, column=column)
+    (tokenizer,) = file_tokenizers([Path(file)], pretrained.tokenizer, tokenize, read=read)
+
+    def sentences() -> Iterator[tuple[int, str, list[str] | None, list[str]]]:
+        for number, line in enumerate(read(Path(file)), start=1):
+            regions = line.split("|") if per == "region" else None
+            text = line.replace("|", " ") if per == "region" else line
+            if words := tokenizer.tokenize(text):
+                yield number, text, regions, words
+
+    lines, again = tee(sentences())
+    scored = scores(pretrained, (words for *_, words in again), state, batch_size)
+    total: Perplexity | None = None
+    with (
+        atomic_path(output, overwrite) as path,
+        io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream,
+    ):
+        for (number, text, regions, _), score in ProgressBar(
+            zip(lines, scored, strict=True), "score", unit=" sentences"
+        ):
+            score = replace(score, text=text)
+            if tsv or per != "token":
+                for position, row in enumerate(_rows(score, per, regions, bits), start=1):
+                    row = {"line": number, "position": position, **row}
+                    if total is None and position == 1:
+                        stream.write("\t".join(row) + "\n")
+                    cells = (f"{v:.6f}" if isinstance(v, float) else str(v) for v in row.values())
+                    stream.write("\t".join(cells) + "\n")
+            else:
+                record = {"line": number, **score.to_json(bits)}
+                stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+            total = score.perplexity if total is None else total + score.perplexity
+        if total is None:
+            raise ValueError(f"{file} has no sentence to score")
+    _warn_of_unknown(total, file)
+    return total

@@ -1,38 +1,141 @@
-"""Log-probabilities of the words of sentences.
+"""The scores of sentences, and their sums: surprisal of words and regions, perplexity.
 
 The forward direction predicts a word from the words before it, the backward direction from the
 words after it; a model that merges the directions predicts it from both, with the word hidden.
 Probabilities are those of the full softmax, and words outside the vocabulary are scored as <UNK>.
 Logarithms are natural (nats) except where bits are mentioned.
+
+The *perplexity* of a direction is exp of the mean of -log p over every word and one boundary per
+sentence (</S> forward, <S> backward). The mean perplexity is exp of the mean loss of the two
+directions, which is their geometric mean. This is the definition of bilm-tf
+(training.py:955-1044), except that bilm-tf drops the sentences that do not fill its last batch.
+
+The *pseudo-perplexity* of a text, for a model that merges the directions, is exp of the mean of
+-log p over its words, each hidden in turn while all others of its sentence are visible (Salazar et
+al. 2020, "Masked Language Model Scoring", section 2); in a sentence of more than 1,024 words, all
+others of its window. It is not a perplexity, and never compared with one: each word is predicted
+with the words after it in view, and no boundary is predicted.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import tee
-from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from functools import reduce
+from operator import add
+from typing import Any
 
 import numpy as np
 
 from elmokit.checkpoints import ModelSource, Pretrained
-from elmokit.data import file_tokenizers, line_tokenizer, read_texts
-from elmokit.fs import atomic_path, check_output, create_bytes
-from elmokit.lm.losses import log_losses, parts_of, resolve_language_model
-from elmokit.lm.measures import Measure, Perplexity, PseudoPerplexity, warn_of_unknown
-from elmokit.progress import ProgressBar
+from elmokit.data import line_tokenizer
+from elmokit.lm.losses import Check, log_losses, predictor, resolve_language_model
 from elmokit.runtime import check_list
 from elmokit.settings import StatePolicy
 from elmokit.text import Sentence, word_offsets
 
 BIT = np.float32(math.log(2))  # in nats
-Unit: TypeAlias = Literal["token", "word", "region"]  # of a row of a table
+ROWS = 32  # in which state is carried, as in training, whose evaluations give the same figures
+# Where the losses of each kind of prediction have those of the words; the others are of boundaries.
+WORDS = {"forward": slice(0, -1), "backward": slice(1, None), "masked": slice(None)}
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """Perplexity of a text, or pseudo-perplexity, for a model that merges the two directions.
+
+    Attributes:
+        losses: Sums of -log p in nats by direction: "forward" and "backward", or "masked".
+        sentences: Number of sentences.
+        predictions: Number of predictions of one direction: words and one boundary per sentence; of
+            masked words, words alone.
+        unknown: Number of words scored as <UNK>.
+        truncated: Number of words with more characters than the model reads.
+    """
+
+    losses: dict[str, float]
+    sentences: int
+    predictions: int
+    unknown: int
+    truncated: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        model: Pretrained,
+        sentences: Iterable[Sequence[str]],
+        state: str | None = None,
+        batch_size: int = ROWS,
+    ) -> Perplexity:
+        """Compute that of tokenized sentences; arguments as in `elmokit.lm.losses.log_losses`.
+
+        Raises:
+            ValueError: There is no word; and as `log_losses`.
+        """
+        scored = scores(model, sentences, state, batch_size)
+        if (first := next(scored, None)) is None:
+            raise ValueError("there is no word to evaluate: the text is empty")
+        return reduce(add, (score.perplexity for score in scored), first.perplexity)
+
+    def __add__(self, other: Perplexity) -> Perplexity:
+        """That of two texts together."""
+        return Perplexity(
+            {name: loss + other.losses[name] for name, loss in self.losses.items()},
+            self.sentences + other.sentences,
+            self.predictions + other.predictions,
+            self.unknown + other.unknown,
+            self.truncated + other.truncated,
+        )
+
+    @property
+    def measure(self) -> str:
+        """Its name: perplexity or pseudo-perplexity."""
+        return "pseudo-perplexity" if "masked" in self.losses else "perplexity"
+
+    @property
+    def values(self) -> dict[str, float]:
+        """By direction, and the mean; or the pseudo-perplexity alone."""
+        means = {name: loss / max(1, self.predictions) for name, loss in self.losses.items()}
+        if "masked" in means:
+            means = {"pseudo_perplexity": means["masked"]}
+        else:
+            means["mean"] = sum(means.values()) / 2
+        with np.errstate(over="ignore"):  # infinity, as in a run that diverges
+            return {name: float(np.exp(mean)) for name, mean in means.items()}
+
+    @property
+    def value(self) -> float:
+        """The mean perplexity, or the pseudo-perplexity; models are compared by it."""
+        return [*self.values.values()][-1]
+
+    @property
+    def words(self) -> int:
+        """Number of words."""
+        return self.predictions - (0 if "masked" in self.losses else self.sentences)
+
+    @property
+    def unknown_share(self) -> float:
+        """Share of the words scored as <UNK>: the higher it is, the less the perplexity says."""
+        return self.unknown / max(1, self.words)
+
+    def to_json(self) -> dict[str, Any]:
+        """Its name, values and counts."""
+        counts = {name: count for name, count in vars(self).items() if name != "losses"}
+        return {"measure": self.measure, **self.values, **counts}
+
+    def __str__(self) -> str:
+        if "masked" in self.losses:
+            details = "each word given all others of its sentence"
+        else:
+            details = "forward {forward:.2f}, backward {backward:.2f}".format(**self.values)
+        unknown = f"{self.unknown_share:.1%} of them unknown"
+        if self.truncated:
+            unknown += f", {self.truncated:,} truncated"
+        return (
+            f"{self.measure}: {self.value:.2f} ({details}) on {self.words:,} words in "
+            f"{self.sentences:,} sentences, {unknown}"
+        )
 
 
 @dataclass(frozen=True)
@@ -55,53 +158,56 @@ class TextSurprisal:
     unknown: int
 
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class _Score(ABC):
-    """What the scores of both kinds of models share."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Score:
+    """Losses of a sentence of T words.
+
+    Attributes:
+        words: The words.
+        losses: -log p in nats by direction: "forward" of the words and then </S>, each given the
+            words before it, and "backward" of <S> and then the words, each given the words after
+            it, (T+1,) float32. Of a model that merges the directions "masked", of the words, each
+            given all others of its sentence, or of its window of at most 1,024 words, (T,).
+        is_unknown: Whether each word is scored as <UNK>, (T,) bool.
+        truncated: Number of words with more characters than the model reads.
+        text: The sentence that was given; None: it was given as words.
+    """
 
     words: tuple[str, ...]
+    losses: dict[str, np.ndarray]
     is_unknown: np.ndarray
     truncated: int = 0
     text: str | None = None
 
     @property
-    def unknown(self) -> int:
-        """Number of words scored as <UNK>."""
-        return int(self.is_unknown.sum())
+    def surprisal(self) -> np.ndarray:
+        """-log2 p of the words in bits, a row for each direction, (2, T) or (1, T) float32.
 
-    def __repr__(self) -> str:
-        """A line for each word, with its surprisal in each direction."""
-        rows = zip(self.words, np.atleast_2d(self.surprisal).T.tolist(), strict=True)
-        return "\n".join(
-            f"{'  '.join(f'{bits:6.2f}' for bits in surprisal)}  {word}" for word, surprisal in rows
+        Boundaries are left out. Where `is_unknown` is True, it is the surprisal of <UNK>.
+        """
+        return np.stack([losses[WORDS[name]] for name, losses in self.losses.items()]) / BIT
+
+    @property
+    def perplexity(self) -> Perplexity:
+        """That of the sentence, including the boundary."""
+        return Perplexity(
+            {name: float(loss.sum(dtype=np.float64)) for name, loss in self.losses.items()},
+            sentences=1,
+            predictions=len(next(iter(self.losses.values()))),
+            unknown=int(self.is_unknown.sum()),
+            truncated=self.truncated,
         )
 
     @property
-    @abstractmethod
-    def surprisal(self) -> np.ndarray:
-        """Surprisal -log2 p of the words in bits. Where `is_unknown` is True, it is the surprisal
-        of <UNK>.
-        """
-
-    @property
     def offsets(self) -> tuple[tuple[int, int], ...]:
-        """The start and end of each word in characters of the text that was given, or of the words
-        joined by spaces.
+        """The start and end of each word in characters of the text, or of the words with spaces.
 
         A word that the tokenizer changed has length 0.
         """
         return word_offsets(self.words if self.text is None else self.text, self.words)
 
-    def numbers(self, places: Sequence[tuple[int, int]]) -> np.ndarray:
-        """The number of the place in which each word begins, (T,); -1 for a word outside of all."""
-        starts, ends = np.array(self.offsets, dtype=np.int64).reshape(-1, 2).T
-        starts = starts - (starts == ends)  # a word that does not occur belongs to the one before
-        numbers = np.searchsorted([start for start, _ in places], starts, side="right") - 1
-        return np.where(starts < np.array([*(end for _, end in places), 0])[numbers], numbers, -1)
-
     def parts(self, parts: Sequence[str] | None = None) -> list[TextSurprisal]:
-        """Surprisal of the words of the text that was given, which white space separates; or of
-        other parts of it.
+        """Surprisal of the words of the text that white space separates, or of other parts of it.
 
         Args:
             parts: Parts of the text, in its order, such as the regions of a reading experiment.
@@ -111,152 +217,80 @@ class _Score(ABC):
         """
         text = " ".join(self.words) if self.text is None else self.text
         parts = text.split() if parts is None else parts
-        places = word_offsets(text, ["".join(part.split()) for part in parts])
-        for part, (start, end) in zip(parts, places, strict=True):
+        spans = word_offsets(text, ["".join(part.split()) for part in parts])
+        for part, (start, end) in zip(parts, spans, strict=True):
             if start == end and part.strip():
                 raise ValueError(f"{part!r} does not follow the part before it in the text")
-        numbers, surprisal = self.numbers(places), np.atleast_2d(self.surprisal)
-        sums, unknown = (
-            np.zeros((len(parts) + 1, len(surprisal))),
-            np.zeros(len(parts) + 1, dtype=np.int64),
-        )
-        np.add.at(sums, numbers, surprisal.T)  # the last row is that of words outside of all parts
-        np.add.at(unknown, numbers, self.is_unknown)
-        rows = zip(places, sums.tolist(), unknown.tolist(), strict=False)
+        part_of, surprisal = self.part_of_words(spans), self.surprisal.T
+        # The last row, -1, is that of words outside of all parts.
+        bits = np.zeros((len(parts) + 1, surprisal.shape[1]))
+        unknown = np.zeros(len(parts) + 1, dtype=np.int64)
+        np.add.at(bits, part_of, surprisal)
+        np.add.at(unknown, part_of, self.is_unknown)
         return [
-            TextSurprisal(text[start:end], start, end, tuple(bits), count)
-            for (start, end), bits, count in rows
+            TextSurprisal(text[start:end], start, end, tuple(row), count)
+            for (start, end), row, count in zip(
+                spans, bits.tolist(), unknown.tolist(), strict=False
+            )
         ]
 
+    def part_of_words(self, spans: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The number of the span in which each word begins, (T,); -1 for a word outside of all."""
+        starts, ends = np.array(self.offsets, dtype=np.int64).reshape(-1, 2).T
+        starts = starts - (starts == ends)  # a word that does not occur belongs to the one before
+        numbers = np.searchsorted([start for start, _ in spans], starts, side="right") - 1
+        return np.where(starts < np.array([*(end for _, end in spans), 0])[numbers], numbers, -1)
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class SentenceScore(_Score):
-    """Log-probabilities of a sentence of T words.
+    def to_json(self, bits: bool = False) -> dict[str, Any]:
+        """The words, log-probabilities (natural, or to base 2), and perplexity as JSON values."""
+        values = self.perplexity.values
+        return {
+            "words": list(self.words),
+            "offsets": self.offsets,
+            "unit": "bits" if bits else "nats",
+            **{n: (-loss / (BIT if bits else 1)).tolist() for n, loss in self.losses.items()},
+            **(values if "masked" in self.losses else {"perplexity": values}),
+            "unknown": int(self.is_unknown.sum()),
+            "truncated": self.truncated,
+        }
 
-    Attributes:
-        words: The words.
-        forward: Log-probabilities in nats of the words and then </S>, each given the words before
-            it, (T+1,) float32.
-        backward: Log-probabilities in nats of <S> and then the words, each given the words after
-            it, (T+1,) float32.
-        is_unknown: Whether each word is scored as <UNK>, (T,) bool.
-        truncated: Number of words with more characters than the model reads.
-        text: The sentence that was given; None: it was given as words.
-    """
-
-    forward: np.ndarray
-    backward: np.ndarray
-
-    @property
-    def log_probabilities(self) -> dict[str, np.ndarray]:
-        """Of each direction, by its name."""
-        return {"forward": self.forward, "backward": self.backward}
-
-    @property
-    def surprisal(self) -> np.ndarray:
-        """Surprisal -log2 p of the words in bits, given the words before and given the words after,
-        (2, T) float32.
-
-        Boundaries are left out. Where `is_unknown` is True, it is the surprisal of <UNK>.
-        """
-        return -np.stack([self.forward[:-1], self.backward[1:]]) / BIT
-
-    @property
-    def perplexity(self) -> Perplexity:
-        """Perplexity of the sentence, including the boundary, as defined in
-        `elmokit.lm.measures`.
-        """
-        losses = -np.stack([self.forward, self.backward]).sum(axis=1, dtype=np.float64)
-        return Perplexity.of(
-            losses, len(self.forward), sentences=1, unknown=self.unknown, truncated=self.truncated
+    def __repr__(self) -> str:
+        """A line for each word, with its surprisal in each direction."""
+        rows = zip(self.words, self.surprisal.T.tolist(), strict=True)
+        return "\n".join(
+            f"{'  '.join(f'{bits:6.2f}' for bits in surprisal)}  {word}" for word, surprisal in rows
         )
-
-    measure = perplexity
-
-
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class MaskedScore(_Score):
-    """Log-probabilities of a sentence of T words under a model that merges the two directions.
-
-    Attributes:
-        words: The words.
-        masked: Log-probabilities in nats of the words, each given all others of its sentence, or of
-            its window of at most 1,024 words, (T,) float32.
-        is_unknown: Whether each word is scored as <UNK>, (T,) bool.
-        truncated: Number of words with more characters than the model reads.
-        text: The sentence that was given; None: it was given as words.
-    """
-
-    masked: np.ndarray
-
-    @property
-    def log_probabilities(self) -> dict[str, np.ndarray]:
-        """Of the words, under the name "masked"."""
-        return {"masked": self.masked}
-
-    @property
-    def surprisal(self) -> np.ndarray:
-        """Surprisal -log2 p of the words in bits, each given all others, (T,) float32."""
-        return -self.masked / BIT
-
-    @property
-    def pseudo_perplexity(self) -> PseudoPerplexity:
-        """Pseudo-perplexity of the sentence, as defined in `elmokit.lm.measures`."""
-        losses = -self.masked.sum(keepdims=True, dtype=np.float64)
-        return PseudoPerplexity.of(
-            losses, len(self.words), sentences=1, unknown=self.unknown, truncated=self.truncated
-        )
-
-    measure = pseudo_perplexity
-
-
-Score: TypeAlias = SentenceScore | MaskedScore
-
-
-def words_of(model: Pretrained, sentence: Sentence, tokenize: bool = True) -> Sequence[str]:
-    """The words of a sentence: a string is split by the model's tokenizer, or at white space; see
-    `line_tokenizer`.
-    """
-    if isinstance(sentence, str):
-        return line_tokenizer(model.tokenizer, tokenize).split(sentence)
-    return list(sentence)
-
-
-def _directions(model: Pretrained) -> tuple[str, ...]:
-    """The names of the log-probabilities of a word."""
-    return (
-        ("masked",) if model.config.sequence_encoder.merges_directions else ("forward", "backward")
-    )
 
 
 def scores(
     model: Pretrained,
     sentences: Iterable[Sequence[str]],
-    state: str,
-    batch_size: int,
-    check: Callable[[], None] | None = None,
-    batch_words: int | None = None,
+    state: str | None = None,
+    batch_size: int = 1,
+    check: Check | None = None,
 ) -> Iterator[Score]:
     """Yield the score of each tokenized sentence, batch by batch; arguments as in `log_losses`."""
-    bilm, _, vocab = parts_of(model)
-    merged = model.config.sequence_encoder.merges_directions
-    kind = cast(Callable[..., Score], MaskedScore if merged else SentenceScore)
-    directions = _directions(model)
-    for batch, targets, losses in log_losses(
-        model, sentences, state, batch_size, check, batch_words
-    ):
-        ends = np.cumsum([len(sentence) + (not merged) for sentence in batch])[:-1]
-        log_p = np.split(-losses.cpu().numpy(), ends, axis=1)
-        unknown = np.split((targets[0] == vocab.unk).numpy(), ends)
-        for sentence, of_sentence, is_unknown in zip(batch, log_p, unknown, strict=True):
-            truncated = bilm.token_encoder.count_truncated(sentence)
-            # The last target of the forward direction is </S>.
-            known = {
-                "words": tuple(sentence),
-                "is_unknown": is_unknown[: len(sentence)],
-                "truncated": truncated,
-            }
-            yield kind(**known, **dict(zip(directions, of_sentence, strict=True)))
+    bilm, _, vocab = predictor(model)
+    for batch, losses in log_losses(model, sentences, state, batch_size, check):
+        arrays = {direction: loss.cpu().numpy() for direction, loss in losses.items()}
+        boundaries = 0 if "masked" in arrays else 1
+        begin = 0
+        for sentence in batch:
+            end = begin + len(sentence) + boundaries
+            yield Score(
+                tuple(sentence),
+                {direction: array[begin:end] for direction, array in arrays.items()},
+                vocab.ids(sentence) == vocab.unk,
+                bilm.token_encoder.count_truncated(sentence),
+            )
+            begin = end
+
+
+def words_of(model: Pretrained, sentence: Sentence, tokenize: bool = True) -> Sequence[str]:
+    """The words of a sentence: a string is split by the model's tokenizer, or at white space."""
+    if isinstance(sentence, str):
+        return line_tokenizer(model.tokenizer, tokenize).split(sentence)
+    return list(sentence)
 
 
 def score(
@@ -267,7 +301,8 @@ def score(
     batch_size: int = 1,
     device: str | None = None,
     tokenize: bool = True,
-) -> list[SentenceScore] | list[MaskedScore]:
+    check: Check | None = None,
+) -> list[Score]:
     """Compute the log-probability of every word of some sentences in both directions.
 
     A model that merges the directions predicts each word from all others of its sentence; a
@@ -282,9 +317,10 @@ def score(
         batch_size: Number of rows with carried state; otherwise it has no effect.
         device: Device to compute on; None: that of a loaded model, else a GPU if there is one.
         tokenize: Split strings with the model's tokenizer; else at white space.
+        check: Called every few seconds at least; an exception that it raises ends the computation.
 
     Returns:
-        A score for each sentence; with a model that merges the directions, a `MaskedScore`.
+        A score for each sentence.
 
     Raises:
         ValueError: The model has no softmax, vocabulary, or state of this kind, an argument is
@@ -293,153 +329,8 @@ def score(
     check_list(sentences)
     sentences, pretrained = list(sentences), resolve_language_model(model, device)
     tokenized = [words_of(pretrained, sentence, tokenize) for sentence in sentences]
-    scored = zip(sentences, scores(pretrained, tokenized, state, batch_size), strict=True)
-    result = [replace(each, text=text) if isinstance(text, str) else each for text, each in scored]
-    return cast(list[SentenceScore] | list[MaskedScore], result)
-
-
-# --- Files ----------------------------------------------------------------------------------------
-
-
-def perplexity_fields(score: Score) -> dict[str, Any]:
-    """The measure of a sentence, as files and the server have it."""
-    measure = score.measure
-    if isinstance(measure, PseudoPerplexity):
-        return {"pseudo_perplexity": measure.value}
-    return {
-        "perplexity": {name: getattr(measure, name) for name in ("forward", "backward", "mean")}
-    }
-
-
-def _to_json(number: int, score: Score, bits: bool) -> str:
-    unit, scale = ("bits", BIT) if bits else ("nats", np.float32(1))
-    log_p = {name: (values / scale).tolist() for name, values in score.log_probabilities.items()}
-    values = {
-        "line": number,
-        **perplexity_fields(score),
-        "unknown": score.unknown,
-        "unit": unit,
-        "words": score.words,
-    }
-    return json.dumps(values | {"offsets": score.offsets} | log_p, ensure_ascii=False) + "\n"
-
-
-def _to_tsv(line: int, score: Score, bits: bool, per: Unit, regions: Sequence[str] | None) -> str:
-    parts, scale = score.parts(regions), 1 if bits else BIT
-    rows = [
-        (" ".join(part.text.split()), part.start, part.end, part.bits, part.unknown)
-        for part in parts
+    scored = scores(pretrained, tokenized, state, batch_size, check)
+    return [
+        replace(score, text=sentence) if isinstance(sentence, str) else score
+        for sentence, score in zip(sentences, scored, strict=True)
     ]
-    if per == "token":
-        numbers = score.numbers([(part.start, part.end) for part in parts]) + 1
-        tokens = (
-            score.words,
-            score.offsets,
-            numbers,
-            np.atleast_2d(score.surprisal).T,
-            score.is_unknown,
-        )
-        rows = [
-            (word, *place, number, values, unk)
-            for word, place, number, values, unk in zip(*tokens, strict=True)
-        ]
-    cells = (
-        (line, position, *row, *(f"{value * scale:.6f}" for value in values), int(unknown))
-        for position, (*row, values, unknown) in enumerate(rows, start=1)
-    )
-    return "".join("\t".join(map(str, row)) + "\n" for row in cells)
-
-
-def score_file(
-    file: str | Path,
-    output: str | Path,
-    model: ModelSource = None,
-    state: str = "zeros",
-    batch_size: int = 1,
-    device: str | None = None,
-    tokenize: bool = True,
-    *,
-    tsv: bool = False,
-    bits: bool = False,
-    per: Unit = "token",
-    overwrite: bool = False,
-    column: str | None = None,
-) -> Measure:
-    """Score the sentences of a text file or a table, and write the scores as JSON lines or as a
-    table.
-
-    Args:
-        file: Text (plain, .gz or .zst) with one sentence per line, or a table, as for `embed_file`;
-            lines and rows without words are skipped.
-        output: File for the scores (also .gz or .zst). By default JSON lines, one object per
-            sentence with the number of its line or row from 1, perplexity, number of unknown words,
-            unit, words, offsets, and log-probabilities as in `SentenceScore`; of a model that
-            merges the directions pseudo-perplexity, and those of `MaskedScore`.
-        model: A loaded model, or a path or name as for `elmokit.load`; the bundled English model by
-            default.
-        state: As in `score`.
-        batch_size: As in `score`.
-        device: As in `score`.
-        tokenize: Split raw lines with the model's tokenizer; else, and for text of `elmokit
-            prepare`, at white space.
-        tsv: Write a table instead, separated by tabs without quotes: the line number, the position
-            from 1, the word, its first character in the line, from 0, and the one after its last,
-            the number from 1 of the word between white space that it belongs to, its surprisal -log
-            p given the words before and given the words after (of a model that merges the
-            directions: given all others), and 1 if it is unknown, else 0. An unknown word has the
-            surprisal of <UNK>. Boundaries are in the context of the words, and have no rows.
-        per: The rows of the table: the words as the model reads them ("token"), or, also without
-            `tsv`, with their surprisals added up, the words between white space ("word"), or the
-            regions of each line, which | separates ("region"; the model does not read the |). The
-            last column then counts unknown words.
-        bits: Use logarithms to base 2.
-        overwrite: Replace an output that exists.
-        column: The column of a table with the sentences; None: "text".
-
-    Returns:
-        The perplexity of the whole file, or where directions are merged its pseudo-perplexity.
-
-    Raises:
-        ValueError: The file has no sentence, the output is the file, or the model has no softmax or
-            vocabulary.
-        FileNotFoundError: The file or the model does not exist.
-        FileExistsError: The output exists, or appears meanwhile, and `overwrite` is not set.
-    """
-    check_output(output, [file], overwrite=overwrite)
-    tsv = tsv or per != "token"
-    pretrained = resolve_language_model(model, device)
-    parts_of(pretrained)
-    read_lines_of = partial(read_texts, column=column)
-    (tokenizer,) = file_tokenizers([Path(file)], pretrained.tokenizer, tokenize, read=read_lines_of)
-
-    def read() -> Iterator[tuple[int, str, list[str] | None, list[str]]]:
-        for number, line in enumerate(read_lines_of(Path(file)), start=1):
-            text, regions = (
-                (line.replace("|", " "), line.split("|")) if per == "region" else (line, None)
-            )
-            if words := tokenizer.tokenize(text):
-                yield number, text, regions, words
-
-    lines, again = tee(read())
-    surprisals = [f"{context}_{'bits' if bits else 'nats'}" for context in _directions(pretrained)]
-    columns = ["line", "position", per if per == "region" else "word", "start", "end"]
-    columns += ["text_word"] * (per == "token")
-    total: Measure | None = None
-    with (
-        atomic_path(output, overwrite) as path,
-        io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream,
-    ):
-        stream.write("\t".join((*columns, *surprisals, "unknown")) + "\n" if tsv else "")
-        scored = scores(pretrained, (words for *_, words in again), state, batch_size)
-        for (number, text, regions, _), each in ProgressBar(
-            zip(lines, scored, strict=True), "score", unit=" sentences"
-        ):
-            score = replace(each, text=text)
-            stream.write(
-                _to_tsv(number, score, bits, per, regions) if tsv else _to_json(number, score, bits)
-            )
-            total = score.measure if total is None else total + score.measure
-        if total is None:
-            raise ValueError(f"{file} has no sentence to score")
-    warn_of_unknown(total.unknown_share, file, measure=total.measure)
-    return total

@@ -221,6 +221,28 @@ class BiLM(nn.Module):
             start.check(encoder, 1)
         return self.sequence_encoder(words, tokens, packing, state, start, dropout)
 
+    def masked_outputs(
+        self, words: Tensor, tokens: Tensor, packing: Packing, hidden: Tensor, dropout: float = 0.0
+    ) -> Tensor:
+        """Run sentences some words of which are hidden, for an encoder that merges the directions.
+
+        Args:
+            words: As in `run`.
+            tokens: As in `run`.
+            packing: As in `run`.
+            hidden: The slot of each hidden word in each direction, (2, M).
+            dropout: As in `run`.
+
+        Returns:
+            The input of the softmax for the hidden words, (M, D): the sum of the two halves of the
+            top layer.
+        """
+        mask = self.sequence_encoder.mask
+        tokens = tokens.scatter(1, hidden, len(words))  # the index of the vector `mask`
+        words = torch.cat([words, mask[None].to(words.dtype)])
+        (*_, top), _ = self.run(words, tokens, packing, dropout=dropout)
+        return top[0, hidden[0]] + top[1, hidden[1]]
+
     def initial_state(self, rows: int) -> BiLMState:
         """Zeros for `rows` rows."""
         return BiLMState.zeros(

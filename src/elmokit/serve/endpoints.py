@@ -24,8 +24,8 @@ from elmokit.analysis.similarity import nearest_uses
 from elmokit.analysis.uses import Use, sample_uses, uses_in_each
 from elmokit.analysis.word_map import map_uses
 from elmokit.embed import Pooling, layer_weights
-from elmokit.lm import Score, perplexity_fields, scores
 from elmokit.lm import next_words as next_words_of
+from elmokit.lm import score as score_of
 from elmokit.lm import substitutes as substitutes_of
 from elmokit.serve import schemas
 from elmokit.serve.engine import Job
@@ -34,9 +34,6 @@ from elmokit.serve.service import KEY, JsonRoute, ServiceRequest, Words
 from elmokit.text import token_offsets
 
 router = APIRouter(route_class=JsonRoute, dependencies=[KEY])
-WORDS_BETWEEN_CHECKS = (
-    1_024  # scored, some seconds at most, before a job whose client has gone can end
-)
 OF_UNIT_LENGTH = Pooling("mean", normalize=True)
 NUMBERS_INLINE = (
     1 << 16
@@ -290,27 +287,11 @@ async def score(request: ServiceRequest, body: schemas.ScoreRequest) -> Any:
     """
     model = request.service.language_model
     sentences = await request.words_of(body.inputs)
-    options = {
-        "state": model.single_sentence_state,
-        "batch_size": 1,
-        "batch_words": WORDS_BETWEEN_CHECKS,
-    }
+    state = model.single_sentence_state
     results = await request.run(
-        lambda job: list(scores(model, sentences, check=job.check, **options))
+        lambda job: score_of(sentences, model, state=state, check=job.check)
     )
-    return list(map(_score, results))
-
-
-def _score(result: Score) -> dict[str, Any]:
-    values = perplexity_fields(result) | {
-        name: p.tolist() for name, p in result.log_probabilities.items()
-    }
-    return {
-        "words": list(result.words),
-        **values,
-        "unknown": result.unknown,
-        "truncated": result.truncated,
-    }
+    return [result.to_json() for result in results]
 
 
 @router.post("/substitutes", response_model=list[schemas.SubstitutesAnswer])

@@ -3,7 +3,7 @@
 import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, repeat
 from pathlib import Path
@@ -126,6 +126,15 @@ class Vocab:
     def ids(self, words: Iterable[str]) -> np.ndarray:
         """The ids of words, (N,) int64; that of <UNK> for unknown words."""
         return np.fromiter(map(self._id_of.get, words, repeat(self.unk)), dtype=np.int64)
+
+    def targets(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
+        """The ids that each direction predicts in sentences, (2, N), for T+1 positions a sentence.
+
+        Forward these are its words and then </S>, backward <S> and then its words.
+        """
+        forward = chain.from_iterable((*sentence, EOS) for sentence in sentences)
+        backward = chain.from_iterable((BOS, *sentence) for sentence in sentences)
+        return self.ids(chain(forward, backward)).reshape(2, -1)
 
     @classmethod
     def read(cls, path: str | Path) -> "Vocab":

@@ -4,13 +4,13 @@ after.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from elmokit.checkpoints import Pretrained, check_overwritable, load, save
 from elmokit.data import find_files
 from elmokit.fs import only_one_in, write_json
-from elmokit.lm import Measure, evaluate
+from elmokit.lm import Perplexity, evaluate
 from elmokit.runtime import own_random_state, pytorch_threads
 from elmokit.text import TOKENIZED
 from elmokit.train.config import FinetuneConfig, PretrainConfig
@@ -36,8 +36,8 @@ class Change:
     `percent` is its relative change: of a perplexity, that of the mean of both directions.
     """
 
-    before: Measure
-    after: Measure
+    before: Perplexity
+    after: Perplexity
     percent: float
 
 
@@ -195,7 +195,11 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         )
         tuned.card = _card(settings, loaded, text.report.words, changes)
         values = {
-            name: {"measure": change.before.measure, **asdict(change)}
+            name: {
+                "before": change.before.to_json(),
+                "after": change.after.to_json(),
+                "percent": change.percent,
+            }
             for name, change in changes.items()
         }
         write_json(settings.output / REPORT, values)

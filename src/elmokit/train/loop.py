@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from elmokit.data import CorpusReport
-from elmokit.lm import Measure
+from elmokit.lm import Perplexity
 from elmokit.progress import ProgressBar
 from elmokit.train.config import PretrainConfig
 from elmokit.train.trainer import (
@@ -59,9 +59,9 @@ def words_per_step(settings: PretrainConfig, report: CorpusReport) -> float:
     return settings.batch_size * settings.unroll_steps * report.words / report.stream_tokens
 
 
-def _named(result: Measure) -> dict[str, Any]:
+def _named(result: Perplexity) -> dict[str, Any]:
     """The values of a measure for the log, with its name."""
-    return {"measure": result.measure, **asdict(result)}
+    return result.to_json()
 
 
 def _now() -> np.ndarray:
@@ -96,7 +96,7 @@ def _stop_request() -> Iterator[threading.Event]:
 
 def train(
     trainer: Trainer, directory: Path, report: CorpusReport, heldout: list[Path]
-) -> tuple[Reason, Measure | None]:
+) -> tuple[Reason, Perplexity | None]:
     """Run the remaining steps, starting from the latest snapshot in `directory` if there is one.
 
     Args:

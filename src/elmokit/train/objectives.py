@@ -42,7 +42,6 @@ from elmokit.data import (
     embedding_batch,
     scoring_batch,
 )
-from elmokit.lm import masked_outputs, target_ids
 from elmokit.nn import BiLM, BiLMState
 from elmokit.ops import Packing
 from elmokit.text import Vocab
@@ -179,7 +178,7 @@ class SentenceLikelihood(_WholeSentences):
         packed = scoring_batch(
             sentences, *self._rows_of([len(sentence) + 1 for sentence in sentences]), reset=True
         )
-        targets = packed.text.to_streams(target_ids(sentences, self._vocab))
+        targets = packed.text.to_streams(torch.from_numpy(self._vocab.targets(sentences)))
         share = targets.shape[1] / (sum(map(len, batch)) + len(batch))
         return Part(share, packed.words, packed.tokens, packed.text.packing, targets)
 
@@ -221,7 +220,7 @@ class MaskedWords(_WholeSentences):
 
     def outputs(self, bilm: BiLM, vectors: Tensor, part: Part, dropout: float) -> Tensor:
         assert part.hidden is not None
-        return masked_outputs(bilm, vectors, part.tokens, part.packing, part.hidden, dropout)[None]
+        return bilm.masked_outputs(vectors, part.tokens, part.packing, part.hidden, dropout)[None]
 
 
 Objective: TypeAlias = WindowLikelihood | SentenceLikelihood | MaskedWords

@@ -26,7 +26,7 @@ from elmokit.data import (
     tokenizer_of_shard,
 )
 from elmokit.fs import atomic_directory, only_one_in, read_json, read_lines
-from elmokit.lm import Measure, warn_of_unknown
+from elmokit.lm import Perplexity
 from elmokit.runtime import own_random_state, pytorch_threads
 from elmokit.text import SPECIALS, TOKENIZER_OF, Vocab, count_words, get_tokenizer, tokenizer_for
 from elmokit.train.config import PretrainConfig, TrainingConfig
@@ -57,7 +57,7 @@ class PretrainReport:
     reason: Reason
     step: int
     words: int
-    heldout: Measure | None
+    heldout: Perplexity | None
 
     def __str__(self) -> str:
         lines = [f"{self.step:,} steps, {self.words:,} words; ended by: {self.reason}"]
@@ -202,9 +202,6 @@ def vocabulary(settings: PretrainConfig, files: list[Path], given: Vocab | None 
         files: The corpus.
         given: The vocabulary of a model, which takes precedence.
 
-    Warns:
-        UserWarning: The vocabulary lacks many of the words.
-
     Raises:
         ValueError: No word is frequent enough; or the softmax is sampled, for which words are drawn
             as often as their ranks suggest, and the special words are not the first, or the second
@@ -227,10 +224,8 @@ def vocabulary(settings: PretrainConfig, files: list[Path], given: Vocab | None 
     counts: Counter[str] = Counter()
     for line in islice(chain.from_iterable(map(read_lines, files)), SAMPLE_LINES):
         counts.update(line.split())
-    unknown = 1 - sum(map(counts.__getitem__, vocab.words)) / counts.total()
-    warn_of_unknown(
-        unknown, "the corpus", "build a vocabulary from the corpus (finetune: with new_vocab)"
-    )
+    known = sum(map(counts.__getitem__, vocab.words)) / counts.total()
+    print(f"vocabulary: {len(vocab):,} words, {known:.1%} of the corpus", flush=True)
     frequencies = [counts[word] for word in vocab.words[len(SPECIALS) :]]
     is_ascending = 2 * sum(frequencies[: len(frequencies) // 2]) < sum(frequencies)
     if 0 < settings.num_samples < len(vocab) and (
@@ -382,9 +377,6 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
             report = PretrainReport(model, reason, trainer.step, words, heldout)
 
             def finish() -> None:
-                if heldout is not None:
-                    advice = "raise vocab_size or lower min_count"
-                    warn_of_unknown(heldout.unknown_share, "held-out text", advice, heldout.measure)
                 if model is not None:
                     trained = trainer.pretrained(
                         tokenizer, _card(trainer, text, tokenizer, language, report)

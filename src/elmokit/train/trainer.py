@@ -24,7 +24,7 @@ from elmokit.checkpoints import Pretrained, fingerprint
 from elmokit.config import BiLMConfig
 from elmokit.data import PendingRows, PendingText, Position, SentenceReader
 from elmokit.fs import atomic_directory, crc32_of, read_lines, remove_directory, remove_leftovers
-from elmokit.lm import Measure, check_predicts, measure
+from elmokit.lm import Perplexity
 from elmokit.nn import BiLM, FullSoftmax, LogUniformSampler, LSTMLayer, Samples
 from elmokit.ops import multiplies_bfloat16, upload
 from elmokit.runtime import pick_device, pick_dtype
@@ -255,7 +255,7 @@ class Trainer:
                 its steps.
             processes: The processes that share each batch; all of them make the same calls.
         """
-        check_predicts(config)
+        config.check_predicts_words()
         torch.manual_seed(settings.seed)
         self.settings, self.config, self.vocab = settings, config, vocab
         self.recipe, self.processes = recipe_of(settings), processes
@@ -474,7 +474,7 @@ class Trainer:
             self.bilm, softmax=self.softmax, vocab=self.vocab, tokenizer=tokenizer, card=card
         )
 
-    def measure_heldout(self, files: list[Path], words: int | None) -> Measure:
+    def measure_heldout(self, files: list[Path], words: int | None) -> Perplexity:
         """The exact (pseudo-)perplexity of files, or of `words` words from their beginnings; as
         `evaluate`.
         """
@@ -484,4 +484,4 @@ class Trainer:
             for file in files
             if next(_first_sentences(file, 1), None)
         )
-        return reduce(add, (measure(self.pretrained(None), text) for text in texts))
+        return reduce(add, (Perplexity.of(self.pretrained(None), text) for text in texts))
