@@ -15,7 +15,6 @@ from backends import each_native_dtype, each_native_or_int8_dtype
 
 import elmokit
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.embed.pipeline import Sizes
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax, LogUniformSampler
 from elmokit.ops.packing import Packing
@@ -163,9 +162,8 @@ def test_compiled_kernels_give_the_same_bits_on_any_number_of_threads(
     model, found = elmokit.load(), []
     for threads in (1, 3):
         num_threads(threads)
-        embedder = elmokit.Embedder(
-            model, "cpu", str(dtype)[6:], sizes=Sizes(batch_words=batch_words)
-        )
+        embedder = elmokit.Embedder(model, "cpu", str(dtype)[6:])
+        embedder.pipeline.batch_words = batch_words
         with pytest.warns(TruncationWarning):
             found.append(
                 np.concatenate(list(embedder.embed(random_sentences(60), layers="all")), axis=1)

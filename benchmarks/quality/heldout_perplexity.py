@@ -11,8 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from elmokit.checkpoints import load
-from elmokit.checkpoints.pretrained import fingerprint
+from elmokit.checkpoints import fingerprint, load
 from elmokit.lm.evaluation import Evaluation, evaluate
 from elmokit.lm.scoring import Perplexity
 

@@ -30,8 +30,9 @@ from result_files import RESULTS, write_result
 from task_sets import BENCHMARKS, Benchmark
 from task_table import WITHOUT, table
 
+from elmokit.checkpoints import fingerprint
 from elmokit.checkpoints.loading import load
-from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.fit import fit
 

@@ -12,8 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from elmokit.checkpoints import load
-from elmokit.checkpoints.pretrained import fingerprint
+from elmokit.checkpoints import fingerprint, load
 from elmokit.lm import evaluate
 from elmokit.train.loop import read_events, training_records
 

@@ -16,8 +16,9 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+from elmokit.checkpoints import fingerprint
 from elmokit.checkpoints.loading import load, save
-from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.train.loop import read_events, training_records
 
 CARD = """# {name}: an English ELMo

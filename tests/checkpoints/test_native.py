@@ -18,7 +18,7 @@ from same_weights import assert_same_bilm, assert_same_weights, read_tensors
 from sequence_encoders import CARRYING, CONFIGS, random_bilm
 
 from elmokit.checkpoints.loading import fingerprint, load, save
-from elmokit.checkpoints.pretrained import CheckpointError, MixWeights, Pretrained, on_device
+from elmokit.checkpoints.pretrained import CheckpointError, MixWeights, Pretrained
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM, BiLMState
@@ -253,8 +253,8 @@ def test_a_mix_of_no_numbers_is_refused(weights: tuple[float, ...]) -> None:
 
 def test_a_part_on_another_device_is_moved_and_a_prepacked_model_refuses(model: Pretrained) -> None:
     meta = torch.device("meta")
-    assert on_device(model, torch.device("cpu")) is model
-    moved = on_device(model, meta)
+    assert model.to(torch.device("cpu")) is model
+    moved = model.to(meta)
     assert moved.bilm.device == meta and model.bilm.device.type == "cpu"
     assert moved.softmax is not None and moved.softmax.weight.device == meta
     assert moved.warm_state is not None and moved.warm_state.h.device == meta
@@ -262,7 +262,7 @@ def test_a_part_on_another_device_is_moved_and_a_prepacked_model_refuses(model: 
     with pytest.raises(
         ValueError, match=r"prepacked for float32 on cpu, and cannot be moved.*load the model again"
     ):
-        on_device(prepacked, meta)
+        prepacked.to(meta)
 
 
 def test_embedder_of_files_drops_weights_but_not_the_fingerprint(
@@ -273,10 +273,24 @@ def test_embedder_of_files_drops_weights_but_not_the_fingerprint(
     assert embedder.model.softmax is not None and Embedder("model", "cpu").model.softmax is None
     monkeypatch.chdir("/")  # the files are found from anywhere
     assert isinstance(embedder.model.bilm, PrepackedBiLM)
-    shutil.rmtree(saved)  # another model may take its place
     assert embedder.fingerprint() == Embedder(model, "cpu").fingerprint() == fingerprint(model)
+    assert fingerprint(saved) == fingerprint(model)
     embedder.model.state_policy = "zeros"
     assert embedder.fingerprint() == fingerprint(replace(model, state_policy="zeros"))
+
+
+def test_embedder_whose_weights_were_replaced_since_gives_no_fingerprint(
+    model: Pretrained, saved: Path
+) -> None:
+    """Else its vectors would be stored under the name of other ones."""
+    of_files, of_memory = Embedder(saved, "cpu"), Embedder(model, "cpu")
+    with torch.no_grad():
+        for weight in model.bilm.parameters():
+            weight.mul_(1.01)
+    save(model, saved, overwrite=True)
+    for embedder in (of_files, of_memory):
+        with pytest.raises(ValueError, match="have changed since"):
+            embedder.fingerprint()
 
 
 def test_fingerprint_depends_on_each_weight_and_on_the_words_of_a_word_table(

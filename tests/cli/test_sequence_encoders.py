@@ -9,8 +9,9 @@ import torch
 from sequence_encoders import CARRYING, CONFIGS, INDEPENDENT, STATELESS, random_bilm
 
 from elmokit import cli
+from elmokit.checkpoints import fingerprint
 from elmokit.checkpoints.loading import load, save
-from elmokit.checkpoints.pretrained import Pretrained, fingerprint
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 

@@ -19,7 +19,7 @@ from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig, InterleavedConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import OutputSpec
-from elmokit.embed.pipeline import Pipeline, Plan, Sizes
+from elmokit.embed.pipeline import Pipeline, Plan
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.settings import StatePolicy
@@ -145,7 +145,8 @@ def test_the_warm_state_is_where_each_sentence_starts_when_the_model_says_so() -
 
 
 def test_batches_of_sentences_without_end_are_those_of_embed() -> None:
-    embedder = Embedder(tiny(mix=MIX), device="cpu", sizes=Sizes(batch_words=20))
+    embedder = Embedder(tiny(mix=MIX), device="cpu")
+    embedder.pipeline.batch_words = 20
     asked = 0
 
     def endless() -> Iterator[list[str]]:
@@ -164,7 +165,8 @@ def test_streams_count_long_words_and_carry_the_state(embedder: Embedder) -> Non
     (found,) = embedder.embed_stream([["x" * 48, "y" * 49], ["ü" * 25]])
     assert found.truncated_words == 2
     assert list(embedder.embed_stream([])) == []
-    embedder = Embedder(embedder.model, "cpu", sizes=Sizes(batch_words=1, min_batch_words=1))
+    embedder = Embedder(embedder.model, "cpu")
+    embedder.pipeline.batch_words = 1
     carried = [
         vectors for batch in embedder.embed_stream(SENTENCES, state="carry") for vectors in batch
     ]
@@ -178,18 +180,6 @@ def test_empty_sentences_no_sentences_and_arrays_of_words(embedder: Embedder) ->
     assert embedder.embed([[]], layers="all")[0].shape == (embedder.num_layers, 0, embedder.dim)
     array, words = embedder.embed([np.array(["I", "like"], dtype=object), ["I", "like"]])  # type: ignore[list-item]
     np.testing.assert_allclose(array, words, atol=1e-6)
-
-
-def test_raw_text_for_a_model_without_a_tokenizer_is_warned_of_once() -> None:
-    embedder = Embedder(tiny(), device="cpu")
-    embedder.embed(["I like apples", "I like apples ."])
-    embedder.embed(["I like apples."], tokenize=False)
-    with pytest.warns(
-        UserWarning,
-        match="'I like apples.' is split at white space, which leaves punctuation attached",
-    ):
-        embedder.embed(["I like apples."])
-    embedder.embed(["I like apples."])
 
 
 def test_words_that_lose_bytes_are_counted(embedder: Embedder) -> None:
@@ -245,7 +235,8 @@ def test_embeddings_hold_the_words_of_their_rows(embedder: Embedder) -> None:
     embeddings = embedder.embed(iter(texts))
     assert embeddings.tokens == expected
     assert [len(words) for words in embeddings.tokens] == [len(vectors) for vectors in embeddings]
-    small = Embedder(tiny(), device="cpu", sizes=Sizes(batch_words=4))
+    small = Embedder(tiny(), device="cpu")
+    small.pipeline.batch_words = 4
     streamed = list(small.embed_stream(3 * texts))
     assert (
         len(streamed) > 3
@@ -301,7 +292,10 @@ def test_words_end_to_end_are_those_of_embed(
     )
     groups = [SENTENCES[:4], [[]], [], SENTENCES[4:]]
     pipeline, spec = embedder.pipeline, OutputSpec.of(embedder.model, layers, None, dtype)
-    found = [result.vectors[0] for result in pipeline.embed_all(iter(groups), spec, state)]
+    found = [
+        result.vectors[0]
+        for result in pipeline.embed_all(iter(groups), spec, pipeline.start(state))
+    ]
     assert [array.dtype for array in found] == [np.dtype(dtype)] * len(groups)
     in_order = list(chain.from_iterable(groups))  # a sentence without words changes a carried state
     expected = np.concatenate(embedder.embed(in_order, layers, state), axis=-2)
@@ -330,18 +324,17 @@ def test_embedder_loads_the_tokenizer_only_for_strings(embedder: Embedder) -> No
 def test_words_end_to_end_refuse_what_float16_cannot_hold() -> None:
     large = Embedder(tiny(mix=MixWeights((0.0, 0.0, 0.0), gamma=1e9)), device="cpu")
     with pytest.raises(ValueError, match="too large for float16"):
-        list(
-            large.pipeline.embed_all(
-                [SENTENCES], OutputSpec.of(large.model, "mix", None, "float16")
-            )
-        )
+        spec, pipeline = OutputSpec.of(large.model, "mix", None, "float16"), large.pipeline
+        list(pipeline.embed_all([SENTENCES], spec, pipeline.start(None)))
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_batches_are_even(seed: int) -> None:
     lengths = np.random.default_rng(seed).integers(0, 30, 50 * seed).tolist()
     sentences = [[str(number)] * length for number, length in enumerate(lengths)]
-    batches = list(Sizes(batch_words=100, rows=4).split_evenly(sentences))
+    pipeline = Embedder(tiny(), device="cpu").pipeline
+    pipeline.batch_words, pipeline.rows = 100, 4
+    batches = list(pipeline.split_evenly(sentences))
     assert list(chain.from_iterable(batches)) == sentences
     sizes = [sum(len(sentence) + 2 for sentence in batch) for batch in batches]
     assert len(batches) <= sum(sizes) / 100 + 1
@@ -358,9 +351,8 @@ def test_long_sentences_are_run_by_length_and_returned_in_order(
     sentences = [
         [f"{number}-{word}" for word in range(length)] for number, length in enumerate(lengths)
     ]
-    embedder = Embedder(
-        tiny(), device="cpu", sizes=Sizes(batch_words=100, min_batch_words=100, rows=8)
-    )
+    embedder = Embedder(tiny(), device="cpu")
+    embedder.pipeline.batch_words, embedder.pipeline.rows = 100, 8
     run, sizes, plan = [], [], Pipeline.plan
 
     def planned(self: Pipeline, batch: Sequence[Sequence[str]], *given: Any) -> Plan:

@@ -12,7 +12,7 @@ from oracle import random_weights
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.pipeline import Sizes
+from elmokit.embed.word_cache import WordCache
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import PrepackedCharCNN
 
@@ -54,9 +54,10 @@ def tiny() -> Pretrained:
 
 
 def embedder(dtype: torch.dtype = torch.float32, cached_words: int = 1000) -> Embedder:
-    return Embedder(
-        tiny(), device="cpu", dtype=str(dtype)[6:], sizes=Sizes(cache_bytes=cached_words * 16 * 4)
-    )
+    made = Embedder(tiny(), device="cpu", dtype=str(dtype)[6:])
+    if made.pipeline.cache is not None:
+        made.pipeline.cache = WordCache(16, cached_words * 16 * 4)
+    return made
 
 
 def vectors_of(made: Embedder, state: str = "zeros") -> np.ndarray:

@@ -13,12 +13,10 @@ from sequence_encoders import CARRYING, CONFIGS, STATELESS, random_bilm
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import OutputSpec
-from elmokit.embed.pipeline import Sizes
 from elmokit.nn.bidirectional import BiLMState
 from elmokit.nn.elmo import Elmo, batch_to_ids
 
 WORDS = ["I", "like", "apple", "naïve", "词向量", "the", "of", ",", "play", "unbelievable"]
-SMALL = Sizes(batch_words=60)
 LENGTHS = [3, 200, 0, 20, 61, 58, 59, 1, 7]
 TEXTS = [random.Random(length).choices(WORDS, k=length) for length in LENGTHS]
 
@@ -27,15 +25,21 @@ def model_of(name: str) -> Pretrained:
     return Pretrained(random_bilm(name, scale=0.3, characters=True).float())
 
 
+def small(model: Pretrained, batch_words: int = 60) -> Embedder:
+    embedder = Embedder(model, "cpu")
+    embedder.pipeline.batch_words = batch_words
+    return embedder
+
+
 def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("sizes", [None, SMALL], ids=["one batch", "several"])
+@pytest.mark.parametrize("words", [8192, 60], ids=["one batch", "several"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_vectors_are_those_of_each_sentence_alone(name: str, sizes: Sizes | None) -> None:
+def test_vectors_are_those_of_each_sentence_alone(name: str, words: int) -> None:
     model = model_of(name)
-    embedder = Embedder(model, "cpu", sizes=sizes)
+    embedder = small(model, words)
     expected = [layers_alone(model.bilm, words)[0] for words in TEXTS]
     layers = embedder.embed(TEXTS, "all")
     for words, found in zip(expected, layers, strict=True):
@@ -43,9 +47,8 @@ def test_vectors_are_those_of_each_sentence_alone(name: str, sizes: Sizes | None
             found.shape == words.shape
         )  # (L+1, T, 2D), also of an encoder that has the top layer only
         assert_close(found, words)
-    (stored,) = embedder.pipeline.embed_all(
-        [TEXTS[2:4]], OutputSpec.of(model, "all", None, "float32")
-    )
+    spec, start = OutputSpec.of(model, "all", None, "float32"), embedder.pipeline.start(None)
+    (stored,) = embedder.pipeline.embed_all([TEXTS[2:4]], spec, start)
     assert_close(stored.vectors[0], expected[3].swapaxes(0, 1))
     for words, found in zip(expected, embedder.embed(TEXTS, "top", batch_size=2), strict=True):
         assert_close(found, words[-1])
@@ -57,7 +60,7 @@ def test_vectors_are_those_of_each_sentence_alone(name: str, sizes: Sizes | None
 @pytest.mark.parametrize("name", CARRYING)
 def test_carried_state_runs_from_sentence_to_sentence_and_call_to_call(name: str) -> None:
     model = model_of(name)
-    embedder, state = Embedder(model, "cpu", sizes=SMALL), None
+    embedder, state = small(model), None
     found = embedder.embed(TEXTS[:4], "top", state="carry")
     found = [*found, *embedder.embed(TEXTS[4:], "top", state=found.state)]
     for words, vectors in zip(TEXTS, found, strict=True):
@@ -69,7 +72,7 @@ def test_carried_state_runs_from_sentence_to_sentence_and_call_to_call(name: str
 def test_a_warm_state_is_where_every_sentence_starts(name: str) -> None:
     bilm = model_of(name).bilm
     _, warm = layers_alone(bilm, TEXTS[3])
-    embedder = Embedder(Pretrained(bilm, warm_state=warm, state_policy="warm"), "cpu", sizes=SMALL)
+    embedder = small(Pretrained(bilm, warm_state=warm, state_policy="warm"))
     for words, vectors in zip(TEXTS, embedder.embed(TEXTS, "top"), strict=True):
         assert_close(vectors, layers_alone(bilm, words, warm)[0][-1])
 

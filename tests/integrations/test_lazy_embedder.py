@@ -52,7 +52,7 @@ def test_all_names_of_a_model_share_one_embedder() -> None:
     assert LazyEmbedder("en-small", dtype="bfloat16").get() is not embedder
 
 
-def test_no_copy_keeps_the_vectors_of_files_that_were_replaced(tmp_path: Path) -> None:
+def test_no_new_one_keeps_the_vectors_of_files_that_were_replaced(tmp_path: Path) -> None:
     """In place, of the same size and with the times of the old ones: only their content tells them
     apart.
     """
@@ -69,7 +69,7 @@ def test_no_copy_keeps_the_vectors_of_files_that_were_replaced(tmp_path: Path) -
     save(model, tmp_path / "other")
     path.write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    for each in (lazy, LazyEmbedder(tmp_path / "model"), pickle.loads(pickled)):
+    for each in (LazyEmbedder(tmp_path / "model"), pickle.loads(pickled)):
         vectors = each.get().encode(TEXTS)
         assert np.abs(vectors - first).max() > 1e-3
         np.testing.assert_array_equal(vectors, Embedder(tmp_path / "other").encode(TEXTS))

@@ -20,8 +20,9 @@ from bundled_model import WIDTH
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 
+from elmokit.checkpoints import fingerprint
 from elmokit.checkpoints.loading import load as load_model
-from elmokit.checkpoints.pretrained import MixWeights, Pretrained, fingerprint
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.integrations.sentence_transformers import ElmoModule, load

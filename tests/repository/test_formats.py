@@ -16,8 +16,9 @@ import torch
 from oracle import random_weights
 from safetensors.numpy import load_file
 
+from elmokit.checkpoints import fingerprint
 from elmokit.checkpoints.loading import save
-from elmokit.checkpoints.pretrained import MixWeights, Pretrained, fingerprint
+from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
@@ -194,7 +195,6 @@ def test_index_names_the_model_and_the_text_by_the_documented_digests(
     store: Path, model: Pretrained
 ) -> None:
     index = json.loads((store / "index.json").read_text(encoding="utf-8"))
-    assert index["model"] == fingerprint(model)
+    assert index["settings"]["model"] == fingerprint(model)
     digest = hashlib.blake2b("".join(f"{line}\n" for line in LINES).encode(), digest_size=16)
-    assert index["arguments"].endswith(digest.hexdigest())
-    assert index["source_bytes"] == (store.parent / "text.txt").stat().st_size
+    assert index["settings"]["text"] == digest.hexdigest()

@@ -12,7 +12,7 @@ from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.nn.bilm import BiLM
-from elmokit.storage import parquet
+from elmokit.storage import exports
 from elmokit.storage.store import EmbeddingStore
 
 arrow = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
@@ -46,9 +46,9 @@ def test_rows_hold_the_words_and_vectors_of_lines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     word = embedder.embed([["a"]], layers)[0].astype(storage_dtype)
-    monkeypatch.setattr(parquet, "ROW_BYTES", 0)
+    monkeypatch.setattr(exports, "ROW_BYTES", 0)
     monkeypatch.setattr(
-        parquet, "GROUP_BYTES", 5 * word.nbytes - 1
+        exports, "GROUP_BYTES", 5 * word.nbytes - 1
     )  # several groups, one of a line that is longer
     settings = {"layers": layers, "storage_dtype": storage_dtype, "sentences_per_part": 2}
     embed_file(text, tmp_path / "out.parquet", embedder, **settings)

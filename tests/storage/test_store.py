@@ -12,14 +12,13 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from elmokit.storage.batches import collate
-from elmokit.storage.hdf5 import write_allennlp_hdf5, write_named_hdf5
-from elmokit.storage.npy import write_npy, write_npz
-from elmokit.storage.store import EmbeddingStore, StoreIndex, begin_store, finish_store, write_shard
+from elmokit.storage import EXPORTS, EmbeddingStore, StoreIndex, StoreWriter, collate
 
 SENTENCES = [["I", "like", "apple"], [], ["naïve", "词向量", ""], ["Hello"], ["I", "like", "apple"]]
-TOP = StoreIndex(model="abc", layers="top", vector_shape=(4,), sentences_per_part=2)
-ALL = StoreIndex(model="abc", layers="all", vector_shape=(3, 4), sentences_per_part=2)
+TOP = StoreIndex(
+    settings={"model": "abc", "layers": "top"}, vector_shape=(4,), sentences_per_part=2
+)
+ALL = replace(TOP, settings={"model": "abc", "layers": "all"}, vector_shape=(3, 4))
 each_index = pytest.mark.parametrize(
     "index", [TOP, ALL, replace(TOP, dtype="float16")], ids=["top", "all", "float16"]
 )
@@ -36,17 +35,17 @@ def vectors_of(index: StoreIndex, sentences: list[list[str]] = SENTENCES) -> lis
 def write_part(
     directory: Path, index: StoreIndex, number: int, sentences: list, vectors: list[np.ndarray]
 ) -> None:
-    with write_shard(directory, index, number, sentences) as write:
+    with StoreWriter(directory, index).shard(number, sentences) as write:
         write(vectors[0])
         write(np.concatenate([np.empty((0, *index.vector_shape), index.dtype), *vectors[1:]]))
 
 
 def fill(directory: Path, index: StoreIndex) -> EmbeddingStore:
-    done, vectors = begin_store(directory, index), vectors_of(index)
-    for number in set(range(3)) - done:
+    writer, vectors = StoreWriter(directory, index), vectors_of(index)
+    for number in set(range(3)) - writer.shards().keys():
         rows = slice(2 * number, 2 * number + 2)
         write_part(directory, index, number, SENTENCES[rows], vectors[rows])
-    finish_store(directory, index, num_parts=3)
+    writer.finish(num_parts=3)
     return EmbeddingStore(directory)
 
 
@@ -83,9 +82,10 @@ def test_killed_run_repeats_only_what_is_missing_and_ends_with_the_same_bytes(
     (tmp_path / "killed" / "part-00002.safetensors").unlink()
     (tmp_path / "killed" / ".partial-01234567-part-00002.safetensors").mkdir()
     (tmp_path / "killed" / "part-00009.safetensors").write_text("not a part")
-    assert begin_store(tmp_path / "killed", ALL) == {0}
+    writer = StoreWriter(tmp_path / "killed", ALL)
+    assert writer.shards().keys() == {0}
     with pytest.raises(ValueError, match=r"lacks the parts \[1, 2\]"):
-        finish_store(tmp_path / "killed", ALL, num_parts=3)
+        writer.finish(num_parts=3)
     fill(tmp_path / "killed", ALL)
     for path in (tmp_path / "whole").iterdir():
         assert path.read_bytes() == (tmp_path / "killed" / path.name).read_bytes()
@@ -96,6 +96,7 @@ def test_killed_run_repeats_only_what_is_missing_and_ends_with_the_same_bytes(
     [
         {"dtype": "int8"},
         {"vector_shape": [-4]},
+        {"settings": "mix"},
         {"sentences_per_part": 0},
         {"complete": 1},
         {"other": 1},
@@ -110,10 +111,9 @@ def test_damaged_index_is_refused(tmp_path: Path, changes: dict[str, object]) ->
 
 @pytest.mark.parametrize("sentences", [[], [[], []]])
 def test_store_of_blank_lines_is_read(tmp_path: Path, sentences: list[list[str]]) -> None:
-    begin_store(tmp_path, ALL)
     for number in range(len(sentences) // 2):
         write_part(tmp_path, ALL, number, sentences, vectors_of(ALL, sentences))
-    finish_store(tmp_path, ALL, num_parts=len(sentences) // 2)
+    StoreWriter(tmp_path, ALL).finish(num_parts=len(sentences) // 2)
     assert [(words, vectors.shape) for words, vectors in EmbeddingStore(tmp_path)] == [
         ([], (0, 3, 4))
     ] * len(sentences)
@@ -121,20 +121,19 @@ def test_store_of_blank_lines_is_read(tmp_path: Path, sentences: list[list[str]]
 
 def test_other_incomplete_and_foreign_directories_are_refused(tmp_path: Path) -> None:
     fill(tmp_path / "out", TOP)
-    with pytest.raises(ValueError, match="another model; another text"):
-        begin_store(tmp_path / "out", replace(TOP, model="xyz", arguments="text 7"))
-    before, now = (
-        replace(TOP, arguments=f"state {state}, text {text}")
-        for state, text in (("warm", 1), ("zeros", 2))
-    )
-    assert now.differences(
-        before
-    ) == "state warm; state zeros; another text" and not now.differences(now)
+    for other in (
+        replace(TOP, settings=TOP.settings | {"text": "7"}),
+        replace(TOP, settings={"model": "abc"}),
+        replace(TOP, dtype="float16"),
+        replace(TOP, sentences_per_part=3),
+    ):
+        with pytest.raises(ValueError, match="holds other embeddings"):
+            StoreWriter(tmp_path / "out", other)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.txt").write_text("mine")
     with pytest.raises(ValueError, match="not empty"):
-        begin_store(tmp_path / "foreign", TOP)
-    begin_store(tmp_path / "begun", TOP)
+        StoreWriter(tmp_path / "foreign", TOP)
+    StoreWriter(tmp_path / "begun", TOP)
     for name, reason in (("begun", "not complete"), ("", r"no index\.json")):
         with pytest.raises((ValueError, FileNotFoundError), match=reason):
             EmbeddingStore(tmp_path / name)
@@ -171,9 +170,8 @@ def test_files_hold_lines_or_names(tmp_path: Path, index: StoreIndex) -> None:
     layers_first = [vectors.swapaxes(0, -2) for vectors in vectors_of(index)]
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        write_allennlp_hdf5(store, tmp_path / name / "lines.hdf5")
-        write_named_hdf5(store, tmp_path / name / "names.hdf5", lines)
-        write_npz(store, tmp_path / name / "names.npz", lines)
+        EXPORTS[".hdf5"](store, tmp_path / name / "lines.hdf5")
+        EXPORTS[".npz"](store, tmp_path / name / "names.npz", lines)
     for file in (tmp_path / "first").iterdir():
         assert file.read_bytes() == (tmp_path / "second" / file.name).read_bytes()
     with h5py.File(tmp_path / "first" / "lines.hdf5") as file:
@@ -188,29 +186,21 @@ def test_files_hold_lines_or_names(tmp_path: Path, index: StoreIndex) -> None:
             "naïve 词向量 ": "2",
             "Hello": "3",
         }
-    with (
-        h5py.File(tmp_path / "first" / "names.hdf5") as file,
-        np.load(tmp_path / "first" / "names.npz") as arrays,
-    ):
+    with np.load(tmp_path / "first" / "names.npz") as arrays:
         assert list(arrays) == list(lines)
         for name, line in lines.items():
-            np.testing.assert_array_equal(file[name][()], layers_first[line], strict=True)
             np.testing.assert_array_equal(arrays[name], layers_first[line], strict=True)
 
 
 def test_one_vector_a_line_becomes_an_array(tmp_path: Path) -> None:
     vectors = np.arange(8, dtype=np.float32).reshape(2, 4)
-    begin_store(tmp_path, TOP)
     write_part(tmp_path, TOP, 0, [["a"], ["b"]], [vectors[:1], vectors[1:]])
-    finish_store(tmp_path, TOP, num_parts=1)
+    StoreWriter(tmp_path, TOP).finish(num_parts=1)
     store = EmbeddingStore(tmp_path)
-    write_npy(store, tmp_path / "a.npy")
-    write_npz(store, tmp_path / "a.npz", {"x": 1}, pooled=True)
-    write_named_hdf5(store, tmp_path / "a.h5", {"x": 1}, pooled=True)
+    EXPORTS[".npy"](store, tmp_path / "a.npy")
+    EXPORTS[".npz"](store, tmp_path / "a.npz", {"x": 1}, pooled=True)
     np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), vectors, strict=True)
     np.testing.assert_array_equal(np.load(tmp_path / "a.npz")["x"], vectors[1], strict=True)
-    with h5py.File(tmp_path / "a.h5") as file:
-        np.testing.assert_array_equal(file["x"][()], vectors[1], strict=True)
 
 
 @pytest.mark.parametrize("shape", [(4,), (3, 4)], ids=["mix", "all layers"])

@@ -21,8 +21,8 @@ from toy_run import settings_for, write_text
 
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.embed import pipeline
 from elmokit.embed.embedder import Embedder
-from elmokit.embed.pipeline import Sizes
 from elmokit.nn.bilm import BiLM
 from elmokit.ops import dispatch
 from elmokit.text.vocab import Vocab, count_words
@@ -115,12 +115,11 @@ def test_a_step_of_training_launches_few_kernels_and_does_not_wait(
 
 @pytest.mark.parametrize("pooled", [False, True])
 def test_embedding_launches_few_kernels_for_a_word_and_waits_for_its_results(
-    gpu: MockGPU, pooled: bool
+    gpu: MockGPU, pooled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = Sizes(
-        batch_words=32_768, rows=512, batches_ahead=1
-    )  # those of a GPU, but on this thread, which counts
-    embedder = Embedder(Pretrained(BiLM(CONFIG)), sizes=sizes)
+    monkeypatch.setattr(pipeline, "BATCHES_AHEAD", 1)  # on this thread, which counts
+    embedder = Embedder(Pretrained(BiLM(CONFIG)))
+    embedder.pipeline.batch_words, embedder.pipeline.rows = 32_768, 512  # those of a GPU
     draws = np.random.default_rng(0)
     sentences = [[f"word{number}" for number in draws.integers(9000, size=25)] for _ in range(4000)]
     embedder.embed(sentences[:100])

@@ -18,7 +18,7 @@ from elmokit.analysis.config import ChangeConfig
 from elmokit.analysis.corpora import Corpus, open_corpus
 from elmokit.analysis.report import Report, table
 from elmokit.analysis.uses import Use, UseSample, Word, WordForms, unit_vectors, uses_of
-from elmokit.embed import Embedder, resolve_embedder
+from elmokit.embed import Embedder
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def change(
         FileNotFoundError: There is no such corpus.
     """
     config = config or ChangeConfig()
-    embedder = resolve_embedder(model)
+    embedder = Embedder.of(model)
     corpora = [open_corpus(path, embedder, tokenize) for path in (first, second)]
     chosen = corpora[0].choose_layers(layers)  # an invalid choice is reported before the search
     corpora[1].choose_layers(chosen)

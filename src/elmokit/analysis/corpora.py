@@ -12,8 +12,8 @@ import torch
 
 from elmokit.analysis.uses import Use, WordForms, sentences_with, uses_of, vectors_of_uses
 from elmokit.data import find_files
-from elmokit.embed import Embedder, layer_weights, plain_layers
-from elmokit.storage import INDEX_NAME, EmbeddingStore
+from elmokit.embed import Embedder, layer_weights
+from elmokit.storage import EmbeddingStore
 
 BLOCK_WORDS = 4096  # of a store, whose vectors are in memory at a time
 
@@ -44,7 +44,7 @@ class Corpus:
         """The representation to use, "top" where None is asked for. ValueError where there are no
         such vectors.
         """
-        layers = plain_layers("top" if layers is None else layers)
+        layers = "top" if layers is None else layers
         layer_weights(self.embedder.model, layers)
         return layers
 
@@ -64,10 +64,9 @@ class StoredCorpus(Corpus):
     def __init__(self, path: str | Path, embedder: Embedder) -> None:
         super().__init__(path, embedder)
         self.store = EmbeddingStore(path)
-        if self.store.index.model != embedder.fingerprint():
+        if self.store.index.settings.get("model") != embedder.fingerprint():
             raise ValueError(f"{path} has the vectors of another model: name that one as the model")
-        stored = self.store.index.layers
-        self.layers = int(stored) if stored.removeprefix("-").isdecimal() else stored
+        self.layers = self.store.index.settings["layers"]
         self._lines: dict[tuple[str, ...], int] = {}  # of the sentences that were found
 
     def sentences(self, words: Sequence[WordForms] | None) -> Iterator[tuple[str, ...]]:
@@ -128,5 +127,5 @@ class StoredCorpus(Corpus):
 
 def open_corpus(path: str | Path, embedder: Embedder, tokenize: bool = True) -> Corpus:
     """The corpus of a path: stored vectors if it is a directory of `elmokit embed`, else text."""
-    is_store = (Path(path).expanduser() / INDEX_NAME).exists()
+    is_store = (Path(path).expanduser() / EmbeddingStore.INDEX_NAME).exists()
     return StoredCorpus(path, embedder) if is_store else Corpus(path, embedder, tokenize)

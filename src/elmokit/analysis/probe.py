@@ -22,7 +22,7 @@ from torch import Tensor
 from elmokit.analysis.report import Report, table
 from elmokit.analysis.uses import all_layers
 from elmokit.data import Layout, TaggedSentence, read_tagged
-from elmokit.embed import Embedder, layer_names, resolve_embedder
+from elmokit.embed import Embedder
 from elmokit.progress import ProgressBar
 from elmokit.settings import StatePolicy
 
@@ -214,6 +214,11 @@ def _most_frequent_tags(
     ]
 
 
+def layer_names(count: int) -> list[str]:
+    """The names of all layers in reports; a model with a single one has only the top layer."""
+    return ["top layer"] if count == 1 else [f"layer {number}" for number in range(count)]
+
+
 def probe(
     train: Sequence[TaggedSentence],
     dev: Sequence[TaggedSentence],
@@ -260,7 +265,7 @@ def probe(
     }
     tokens = {name: len(tags) for name, tags in gold.items()}
     known, classes = np.unique(gold.pop("train"), return_inverse=True)
-    embedder = resolve_embedder(model)
+    embedder = Embedder.of(model)
     layers = {name: _layer_file(sentences, embedder, state) for name, sentences in splits.items()}
 
     def score(predicted: Mapping[str, Any], l2: float | None = None) -> ProbeScore:

@@ -17,7 +17,7 @@ from elmokit.analysis.config import SearchConfig
 from elmokit.analysis.corpora import StoredCorpus, open_corpus
 from elmokit.analysis.report import Report, table
 from elmokit.analysis.uses import Use, Word, WordForms, unit_vectors, uses_in_each, vectors_of_uses
-from elmokit.embed import Embedder, layer_weights, plain_layers, resolve_embedder
+from elmokit.embed import Embedder, layer_weights
 from elmokit.runtime import check_list
 
 
@@ -141,7 +141,7 @@ def compare(
             each sense).
     """
     check_list(sentences)
-    embedder = resolve_embedder(model)
+    embedder = Embedder.of(model)
     split = embedder.tokenize if tokenize else str.split
     tokens = [split(text) if isinstance(text, str) else list(text) for text in (*sentences, *other)]
     forms = WordForms.of(word, split)
@@ -152,9 +152,7 @@ def compare(
         raise ValueError(
             f"a comparison needs at least two uses of {forms.name!r}{of_each}: add another sentence"
         )
-    representations = _representations(
-        uses, embedder, None if layers is None else plain_layers(layers)
-    )
+    representations = _representations(uses, embedder, layers)
     units = {name: unit_vectors(vectors) for name, vectors in representations.items()}
     similarities = {
         name: np.clip(vectors @ vectors.T, -1, 1) for name, vectors in units.items()
@@ -273,7 +271,7 @@ def neighbors(
         FileNotFoundError: There is no such corpus.
     """
     config = config or SearchConfig()
-    embedder = resolve_embedder(model)
+    embedder = Embedder.of(model)
     opened = open_corpus(corpus, embedder, tokenize)
     layers = opened.choose_layers(layers)
     split = embedder.tokenize if tokenize else str.split

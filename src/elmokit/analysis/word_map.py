@@ -22,7 +22,7 @@ from elmokit.analysis.config import MapConfig
 from elmokit.analysis.corpora import open_corpus
 from elmokit.analysis.report import Report, as_json
 from elmokit.analysis.uses import Use, Word, WordForms, sample_uses, unit_vectors, vectors_of_uses
-from elmokit.embed import Embedder, layer_weights, plain_layers, resolve_embedder
+from elmokit.embed import Embedder, layer_weights
 from elmokit.fs import atomic_path
 from elmokit.lm import batch_substitutes
 
@@ -382,7 +382,6 @@ def map_uses(
         raise ValueError(
             f"a map needs 3 distinct uses of {word!r}, and there are {len(uses)}: add sentences"
         )
-    layers = plain_layers(layers)
     weights = layer_weights(embedder.model, layers).numpy()
     if vectors is None:
         vectors = vectors_of_uses(uses, embedder, "all", check)
@@ -439,7 +438,7 @@ def senses(
         FileNotFoundError: There is no such corpus.
     """
     config = config or MapConfig()
-    embedder = resolve_embedder(model, softmax=True)
+    embedder = Embedder.of(model, softmax=True)
     opened = open_corpus(corpus, embedder, tokenize)
     layers = opened.choose_layers(layers)  # an invalid choice is reported before the search
     forms = WordForms.of(word, embedder.tokenize if tokenize else str.split)

@@ -15,11 +15,11 @@ from elmokit.checkpoints.loading import (
     ModelSource,
     check_overwritable,
     describe,
+    fingerprint,
     list_models,
     load,
     locate,
     model_of,
-    resolve_model,
     save,
 )
 from elmokit.checkpoints.pretrained import (
@@ -27,9 +27,6 @@ from elmokit.checkpoints.pretrained import (
     MixWeights,
     Pretrained,
     check_shapes,
-    fingerprint,
-    on_device,
-    weights_digest,
 )
 from elmokit.checkpoints.push import push_to_hub
 
@@ -55,11 +52,8 @@ __all__ = [
     "load_bilm_files",
     "locate",
     "model_of",
-    "on_device",
     "push_to_hub",
-    "resolve_model",
     "save",
     "to_allennlp",
-    "weights_digest",
     "write_onnx",
 ]

@@ -32,7 +32,7 @@ from elmokit.checkpoints.pretrained import (
     Pretrained,
     check_finite,
     errors_naming,
-    fingerprint,
+    fingerprint_of,
     non_finite,
 )
 from elmokit.fs import atomic_directory, check_output
@@ -221,7 +221,7 @@ def locate(
 
 
 def load(
-    model: str | Path | None = None,
+    model: ModelSource = None,
     *,
     softmax: bool = True,
     revision: str | None = None,
@@ -243,7 +243,8 @@ def load(
     Args:
         model: A path, also of the model's config.json or options.json; the name of a bundled model;
             or OWNER/NAME on the Hugging Face Hub (which needs huggingface_hub), unless a path OWNER
-            exists: hf:OWNER/NAME is always on the Hub. None: the bundled English model.
+            exists: hf:OWNER/NAME is always on the Hub. None: the bundled English model. A loaded
+            model is returned itself.
         softmax: Read the output layer of the language model too, where there is one. Vectors do not
             need it; scoring, fine-tuning and saving the whole model do.
         revision: Branch, tag or commit of a model on the Hub.
@@ -262,6 +263,9 @@ def load(
         CheckpointError: Its files are damaged or do not fit each other, or have weights that are
             not finite; the message names every offending key.
     """
+    model = getattr(model, "model", model)  # of an Embedder
+    if isinstance(model, Pretrained):
+        return model
     options = {"token": token, "cache_dir": cache_dir, "force_download": force_download}
     found = locate(model, revision, local_files_only=local_files_only, **options)
     loaded = found.load(softmax)
@@ -281,12 +285,16 @@ def _tensors_of(model: Pretrained) -> dict[str, Tensor]:
     return {**model.bilm.state_dict(), **softmax, **state}
 
 
-def resolve_model(model: ModelSource, *, softmax: bool = False) -> Pretrained:
-    """The model itself if it is loaded, else `load(model)`; every function with an argument `model`
-    uses this.
+def fingerprint(model: ModelSource = None) -> str:
+    """The name of a model by its content, for what is written with it (docs/formats.md).
+
+    Two stores, caches or runs belong together if this and their settings are equal. A model on disk
+    is read for it: take it once, when something is written.
+
+    Raises:
+        ValueError: The model is prepacked; and as `load`.
     """
-    model = getattr(model, "model", model)  # of an Embedder
-    return model if isinstance(model, Pretrained) else load(model, softmax=softmax)
+    return fingerprint_of(load(model, softmax=False))
 
 
 def describe(model: str | Path | None = None) -> dict[str, Any]:
@@ -320,7 +328,7 @@ def describe(model: str | Path | None = None) -> dict[str, Any]:
         "state": loaded.state_policy,
         "mix": None if loaded.mix is None else asdict(loaded.mix),
         "card": card.splitlines()[:CARD_LINES],
-        "fingerprint": fingerprint(loaded),
+        "fingerprint": fingerprint_of(loaded),
     }
 
 

@@ -256,6 +256,21 @@ class Pretrained:
             raise ValueError("state='warm' needs a model with a warm state: use state='zeros'")
         return self.warm_state if state == "warm" else None
 
+    def to(self, device: torch.device) -> Pretrained:
+        """The model itself, or one with copies on `device` of the parts that are elsewhere.
+
+        Raises:
+            ValueError: The biLM is prepacked on another device, so that it cannot be moved.
+        """
+        moved: dict[str, Any] = {}
+        if self.bilm.device != device:
+            moved["bilm"] = copy.deepcopy(self.bilm).to(device)
+        if self.softmax is not None and self.softmax.weight.device != device:
+            moved["softmax"] = copy.deepcopy(self.softmax).to(device)
+        if self.warm_state is not None and self.warm_state.h.device != device:
+            moved["warm_state"] = self.warm_state.to(device)
+        return replace(self, **moved) if moved else self
+
     def __repr__(self) -> str:
         size = sum(parameter.numel() for parameter in self.bilm.parameters())
         parts = [
@@ -271,56 +286,26 @@ class Pretrained:
         return f"Pretrained({', '.join(parts)})"
 
 
-def on_device(model: Pretrained, device: torch.device) -> Pretrained:
-    """The model itself, or one with copies on `device` of the parts that are on another device.
+def fingerprint_of(model: Pretrained) -> str:
+    """SHA-256 of all that vectors depend on (docs/formats.md): settings, weights, words, state.
 
     Raises:
-        ValueError: The biLM is prepacked on another device, so that it cannot be moved.
+        ValueError: The biLM is prepacked, so that its weights are not known.
     """
-    moved: dict[str, Any] = {}
-    if model.bilm.device != device:
-        moved["bilm"] = copy.deepcopy(model.bilm).to(device)
-    if model.softmax is not None and model.softmax.weight.device != device:
-        moved["softmax"] = copy.deepcopy(model.softmax).to(device)
-    if model.warm_state is not None and model.warm_state.h.device != device:
-        moved["warm_state"] = model.warm_state.to(device)
-    return replace(model, **moved) if moved else model
 
+    def hash_tensors(tensors: Mapping[str, Tensor]) -> bytes:
+        digest = hashlib.sha256()
+        for name, tensor in sorted(tensors.items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().float().cpu().contiguous().numpy().data)
+        return digest.hexdigest().encode()
 
-def weights_digest(tensors: Mapping[str, Tensor]) -> str:
-    """The SHA-256, in hexadecimal, of tensors: of the name and the values in float32 of each, in
-    the order of names.
-    """
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().float().cpu().contiguous().numpy().data)
-    return digest.hexdigest()
-
-
-def fingerprint(model: Pretrained, weights: str | None = None) -> str:
-    """The SHA-256, in hexadecimal, of all that vectors depend on: configuration, weights, words,
-    tokenizer, mix, state.
-
-    Args:
-        model: The model.
-        weights: The `weights_digest` of its biLM, where that is prepacked.
-
-    Raises:
-        ValueError: The biLM is prepacked, and no digest is given.
-    """
-    settings = [
-        model.config.to_dict(),
-        model.mix and asdict(model.mix),
-        model.state_policy,
-        model.tokenizer,
-    ]
+    mix, state, vocab = model.mix and asdict(model.mix), model.warm_state, model.vocab
+    settings = [model.config.to_dict(), mix, model.state_policy, model.tokenizer]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    digest.update((weights or weights_digest(model.bilm.state_dict())).encode())
-    if model.warm_state is not None:
-        digest.update(weights_digest({"h": model.warm_state.h, "c": model.warm_state.c}).encode())
-    if (
-        model.vocab is not None and model.config.num_words is not None
-    ):  # they give the rows of the table their meaning
-        digest.update("\n".join(model.vocab.words).encode("utf-8", "surrogatepass"))
+    digest.update(hash_tensors(model.bilm.state_dict()))
+    if state is not None:
+        digest.update(hash_tensors({"h": state.h, "c": state.c}))
+    if vocab is not None and model.config.num_words is not None:  # the meaning of the table's rows
+        digest.update("\n".join(vocab.words).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()

@@ -11,7 +11,7 @@ from typing import Any
 
 from elmokit import __version__
 from elmokit.checkpoints.hub import hub_model, reason_of
-from elmokit.checkpoints.loading import ModelSource, resolve_model, save
+from elmokit.checkpoints.loading import ModelSource, load, save
 from elmokit.checkpoints.native import FILES
 from elmokit.checkpoints.pretrained import Pretrained
 
@@ -117,7 +117,7 @@ def push_to_hub(
         raise ValueError(
             "to push a model, pip install huggingface_hub (elmokit's extra hub)"
         ) from error
-    name, branch, loaded = repository.name, repository.revision, resolve_model(model, softmax=True)
+    name, branch, loaded = repository.name, repository.revision, load(model)
     api = HfApi(token=token, library_name="elmokit", library_version=__version__)
     with tempfile.TemporaryDirectory(prefix="elmokit-") as temporary:
         directory = Path(temporary) / "model"

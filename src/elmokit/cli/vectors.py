@@ -28,8 +28,7 @@ from elmokit.cli.options import (
 
 EMBED_OUTPUT = (
     "Directory for the vectors, or a file name ending in .hdf5 or .h5 for AllenNLP's layout, or in "
-    ".parquet for a table; with --fasta a file name ending in .npz or .h5, for an array per "
-    "sequence."
+    ".parquet for a table; with --fasta a file name ending in .npz, for an array per sequence."
 )
 RAY = (
     "The file is a Parquet file, or a directory of them; its texts are embedded on the Ray cluster "
@@ -105,7 +104,9 @@ class Embed:
         if self.layers is None:
             del options["layers"]
         if sequences.pop("fasta"):
-            del options["tokenize"], options["column"]  # each residue is a word
+            if self.state is not None:
+                raise ValueError("--state is not for protein sequences: omit it")
+            del options["tokenize"], options["column"], options["state"]
             show(embed_fasta(**options, **sequences))
         elif self.sequences != FastaOptions():
             raise ValueError(

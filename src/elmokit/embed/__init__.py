@@ -1,20 +1,23 @@
-"""Text to vectors: in memory and from file to file."""
+"""Text to vectors: in memory and from file to file.
 
-from elmokit.embed.embedder import Embedder, Embeddings, TruncationWarning, resolve_embedder
+Embedder: a model that turns sentences into vectors
+Embeddings: its result, a list of arrays with the words
+embed_file, encode_file: a text file to a file of vectors, one for each word or each line
+embed_fasta: protein sequences to a file of vectors
+Pooling: how the vectors of a text's words become one
+layer_weights: the weight of each layer in "mix", "average", "top", ...
+"""
+
+from elmokit.embed.embedder import Embedder, Embeddings
 from elmokit.embed.files import embed_fasta, embed_file, encode_file
-from elmokit.embed.outputs import OutputSpec, Pooling, layer_names, layer_weights, plain_layers
+from elmokit.embed.outputs import Pooling, layer_weights
 
 __all__ = [
     "Embedder",
     "Embeddings",
-    "OutputSpec",
     "Pooling",
-    "TruncationWarning",
     "embed_fasta",
     "embed_file",
     "encode_file",
-    "layer_names",
     "layer_weights",
-    "plain_layers",
-    "resolve_embedder",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count, islice, tee
 from pathlib import Path
 from typing import Any, Literal
@@ -13,19 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.checkpoints import (
-    ModelSource,
-    Pretrained,
-    fingerprint,
-    load,
-    locate,
-    on_device,
-    weights_digest,
-)
-from elmokit.data import has_attached_mark, sentence_batches
+from elmokit.checkpoints import ModelSource, Pretrained, fingerprint, load
+from elmokit.data import sentence_batches
 from elmokit.embed.outputs import OutputSpec, Pooling
-from elmokit.embed.pipeline import Pipeline, Sizes
-from elmokit.nn import BiLMState, PrepackedBiLM
+from elmokit.embed.pipeline import Pipeline
+from elmokit.nn import BiLM, BiLMState, PrepackedBiLM
 from elmokit.progress import ProgressBar
 from elmokit.runtime import (
     INFERENCE_DTYPES,
@@ -90,11 +83,10 @@ class Embeddings(list[np.ndarray]):
 
 
 class Embedder:
-    """A pretrained biLM that turns sentences into vectors, which depend on neither the batch nor
-    earlier calls.
+    """A pretrained biLM that turns sentences into vectors.
 
-    Only with state="carry", which is also the policy of some models, do they depend on the
-    sentences before.
+    A vector depends on its sentence alone, not on the batch or earlier calls; but with
+    state="carry", which is the policy of some models, on the sentences before.
     """
 
     def __init__(
@@ -104,7 +96,7 @@ class Embedder:
         dtype: str | None = None,
         *,
         softmax: bool = False,
-        sizes: Sizes | None = None,
+        **options: Any,
     ) -> None:
         """Prepack a model for a device and a number type.
 
@@ -118,7 +110,8 @@ class Embedder:
                 activations that are multiplied by them: it needs a CPU and the compiled kernels.
                 Vectors are float32 in any case.
             softmax: Load the output layer of the language model too, as in `elmokit.load`.
-            sizes: How much is computed at a time; vectors depend on it by rounding at most.
+            options: Those of `elmokit.load` for models on the Hugging Face Hub: revision, token,
+                ...
 
         Raises:
             ValueError: If the device or the number type is not available here, or the model is
@@ -127,14 +120,15 @@ class Embedder:
         """
         self.device = pick_device(device)
         self.dtype = pick_dtype(dtype, self.device, INFERENCE_DTYPES)
-        loaded = model if isinstance(model, Pretrained) else load(model, softmax=softmax)
-        # Now, as weights may be replaced later, in memory or in their files.
-        is_prepacked = isinstance(loaded.bilm, PrepackedBiLM)
-        self._weights = None if is_prepacked else weights_digest(loaded.bilm.state_dict())
-        self.pipeline = Pipeline(loaded, self.device, self.dtype, sizes)
-        self._warned = False
+        if isinstance(model, str | Path) and Path(model).expanduser().exists():
+            model = Path(model).expanduser().absolute()  # found from any working directory
+        self._load = partial(load, model, **options)
+        loaded = self._load(softmax=softmax)
+        self._sample = _sample(loaded.bilm)
+        self._fingerprint: tuple[Any, str] = None, ""
+        self.pipeline = Pipeline(loaded, self.device, self.dtype)
         if loaded is not model:  # weights of files are not kept
-            self.pipeline.model = on_device(replace(loaded, bilm=self.pipeline.bilm), self.device)
+            self.pipeline.model = replace(loaded, bilm=self.pipeline.bilm).to(self.device)
             del loaded
             release_freed_memory()
 
@@ -144,32 +138,40 @@ class Embedder:
         model: str | Path | None = None,
         device: str | None = None,
         dtype: str | None = None,
-        *,
-        softmax: bool = False,
         **options: Any,
     ) -> Embedder:
-        """Load a model and prepack it.
+        """`Embedder(model, device, dtype, **options)`, under the name that `elmokit.load` has."""
+        return cls(model, device, dtype, **options)
 
-        Args:
-            model: As for `elmokit.load`.
-            device: As for `Embedder`.
-            dtype: As for `Embedder`.
-            softmax: As for `Embedder`.
-            options: Those of `elmokit.load` for models on the Hugging Face Hub: revision, token,
-                ...
-
-        Raises:
-            ValueError, FileNotFoundError, CheckpointError: As `Embedder` and `elmokit.load`.
-        """
-        return cls(locate(model, **options).path, device, dtype, softmax=softmax)
+    @classmethod
+    def of(
+        cls,
+        model: Embedder | ModelSource = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        **options: Any,
+    ) -> Embedder:
+        """The embedder itself, or a new one for a model."""
+        return model if isinstance(model, Embedder) else cls(model, device, dtype, **options)
 
     def fingerprint(self) -> str:
-        """The fingerprint of the model, which names it by content.
+        """The fingerprint of the model (docs/formats.md); at first use its files are read again.
 
         Raises:
-            ValueError: The model was given prepacked, so that its weights are not known.
+            ValueError: The model was given prepacked, so that its weights are not known; or they
+                have changed since.
         """
-        return fingerprint(self.model, self._weights)
+        settings = self.model.mix, self.model.state_policy, self.model.tokenizer
+        if self._fingerprint[0] != settings:
+            bilm = self._load(softmax=False).bilm
+            name = fingerprint(replace(self.model, bilm=bilm, softmax=None))
+            if _sample(bilm) != self._sample:
+                raise ValueError(
+                    "the weights of the model have changed since the embedder was made: make a new "
+                    "one"
+                )
+            self._fingerprint = settings, name
+        return self._fingerprint[1]
 
     @property
     def model(self) -> Pretrained:
@@ -240,7 +242,7 @@ class Embedder:
                 where sentence i starts from the final state of sentence i - `batch_size`; or a
                 state to carry on from, with `batch_size` rows. None: the model's own policy.
             batch_size: Rows that are computed side by side; None: 1 with "carry", those of a given
-                state, else `Sizes.rows`. Without carried state no vector depends on it.
+                state, else 128. Without carried state no vector depends on it.
             tokenize: Split strings as the model's training text was; else at white space.
 
         Returns:
@@ -250,9 +252,8 @@ class Embedder:
         Raises:
             ValueError: If a sentence, `layers`, `state` or `batch_size` is not as described.
         """
-        spec = OutputSpec.of(self.model, layers)
         check_list(sentences)
-        given = list(sentences)
+        spec, given = OutputSpec.of(self.model, layers), list(sentences)
         embeddings = self._embed(list(self._split(given, tokenize)), spec, state, batch_size)
         embeddings.sentences = given
         return embeddings
@@ -282,13 +283,12 @@ class Embedder:
         """
         check_list(sentences)
         sentences, given = tee(sentences)
-        batches, again = tee(
-            sentence_batches(self._split(sentences, tokenize), self.pipeline.sizes.batch_words)
-        )
-        results = self.pipeline.embed_all(batches, OutputSpec.of(self.model, layers), state)
-        pairs = zip(
-            results, again, strict=False
-        )  # the results first, whose batches are taken ahead
+        split = self._split(sentences, tokenize)
+        batches, again = tee(sentence_batches(split, self.pipeline.batch_words))
+        spec, start = OutputSpec.of(self.model, layers), self.pipeline.start(state)
+        results = self.pipeline.embed_all(batches, spec, start)
+        # The results first, whose batches are taken ahead.
+        pairs = zip(results, again, strict=False)
         return (
             Embeddings(result.vectors, tokens, islice(given, len(tokens)), result.truncated_words)
             for result, tokens in pairs
@@ -329,10 +329,10 @@ class Embedder:
             ValueError: As `embed`, and for an unknown pooling.
         """
         spec = OutputSpec.of(self.model, layers, Pooling(pooling, normalize_embeddings))
-        tokens = list(self._split([texts] if isinstance(texts, str) else texts, tokenize))
-        with ProgressBar(
-            total=len(tokens), desc="encode", unit=" texts", disable=not show_progress_bar
-        ) as bar:
+        sentences = [texts] if isinstance(texts, str) else texts
+        check_list(sentences)
+        tokens, is_hidden = list(self._split(sentences, tokenize)), not show_progress_bar
+        with ProgressBar(total=len(tokens), desc="encode", unit=" texts", disable=is_hidden) as bar:
             pooled = self._embed(tokens, spec, state, batch_size, bar)
         vectors = np.asarray(pooled, np.float32).reshape(
             self.dim if isinstance(texts, str) else (-1, self.dim)
@@ -350,11 +350,8 @@ class Embedder:
         return self.embed_documents([text])[0]
 
     def _split(self, sentences: Iterable[Sentence], tokenize: bool) -> Iterator[Sequence[str]]:
-        """The tokens of each sentence, split lazily. ValueError for what is no list of
-        sentences.
-        """
-        check_list(sentences)
-        split = self._split_raw if tokenize else str.split
+        """The tokens of each sentence, split lazily."""
+        split = self.tokenize if tokenize else str.split
 
         def words_of(number: int, sentence: Sentence) -> Sequence[str]:
             words = split(sentence) if isinstance(sentence, str) else sentence
@@ -369,19 +366,6 @@ class Embedder:
 
         return map(words_of, count(), sentences)
 
-    def _split_raw(self, text: str) -> list[str]:
-        """`tokenize`, and warn once if text that looks raw is split at white space alone."""
-        tokens = self.tokenize(text)
-        if not (self.model.tokenizer or self._warned) and has_attached_mark(tokens):
-            self._warned = True
-            warnings.warn(
-                f"the model does not record its tokenizer, so {text[:40]!r} is split at white "
-                "space, which leaves punctuation attached to words: give lists of words, or set "
-                "tokenize=False if this is intended",
-                stacklevel=5,
-            )
-        return tokens
-
     def _embed(
         self,
         tokens: list[Sequence[str]],
@@ -390,37 +374,31 @@ class Embedder:
         batch_size: int | None,
         bar: ProgressBar | None = None,
     ) -> Embeddings:
-        batch_size = conform(Count | None, batch_size, "batch_size")
-        embeddings = Embeddings(tokens=tokens)
-        embeddings.state = self.pipeline.carried(state, batch_size)
+        rows, pipeline = conform(Count | None, batch_size, "batch_size"), self.pipeline
+        start, embeddings = pipeline.start(state, rows), Embeddings(tokens=tokens)
+        embeddings.state = start.state if start.is_carried else None
         order = list(range(len(tokens)))
-        if embeddings.state is None and self.pipeline.sizes.are_long(tokens):
+        if not start.is_carried and pipeline.are_long(tokens):
             # Each sentence is a row of a batch: sorted by length, those of a batch end together.
             order.sort(key=lambda number: len(tokens[number]))
-        batches = self.pipeline.sizes.split_evenly([tokens[number] for number in order])
+        batches = pipeline.split_evenly([tokens[number] for number in order])
         vectors: list[np.ndarray] = []
-        for result in self.pipeline.embed_all(batches, spec, state, batch_size):
+        for result in pipeline.embed_all(batches, spec, start, rows):
             vectors.extend(result.vectors if spec.pooling is None else result.vectors[0])
             embeddings.truncated_words += result.truncated_words
-            if embeddings.state is not None:
+            if start.is_carried:
                 embeddings.state = result.state
             if bar is not None:
                 bar.update(len(vectors) - bar.n)
-        embeddings += (vectors[place] for place in np.argsort(order))
+        embeddings += (vectors[number] for number in np.argsort(order))
         if embeddings.truncated_words:
             message = truncation_in(tokens, self.count_truncated, self.word_limit)
             warnings.warn(message, TruncationWarning, stacklevel=3)
         return embeddings
 
 
-def resolve_embedder(
-    model: Embedder | ModelSource = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    *,
-    softmax: bool = False,
-) -> Embedder:
-    """The embedder itself, or a new one for a model, which is loaded or whatever `elmokit.load`
-    takes.
-    """
-    return model if isinstance(model, Embedder) else Embedder(model, device, dtype, softmax=softmax)
+def _sample(bilm: BiLM) -> list[list[float]]:
+    """The first numbers of every weight, by which a model that was trained since is told."""
+    if isinstance(bilm, PrepackedBiLM):
+        return []
+    return [weight.flatten()[:8].tolist() for weight in bilm.state_dict().values()]

@@ -6,51 +6,15 @@ import operator
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.checkpoints import Pretrained
 from elmokit.ops import upload
-from elmokit.settings import StorageDtype, check, conform
+from elmokit.settings import StorageDtype, conform
 
 # --- Layers ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LayerSelection:
-    """Layers (L+1, 2, N, D) -> their sum weighted by `weights` (1, 2, N, D), or without weights all
-    `count` layers.
-    """
-
-    count: int
-    weights: Tensor | None = None
-
-    def __call__(self, streams: Tensor) -> Tensor:
-        if self.weights is None:
-            return streams
-        (weights,) = upload([self.weights], streams.device)
-        return torch.tensordot(weights, streams, dims=1)[None]
-
-    @property
-    def keeps_axis(self) -> bool:
-        """Whether vectors have an axis of layers, which they have for all layers, even where there
-        is only one.
-        """
-        return self.weights is None
-
-
-def plain_layers(layers: str | int) -> str | int:
-    """`layers`, with NumPy's integers as Python's, which JSON and the names in reports need."""
-    return int(layers) if isinstance(layers, np.integer) else layers
-
-
-def layer_names(count: int) -> list[str]:
-    """The names of all layers in reports. A model with a single one has only the top layer, but no
-    token layer.
-    """
-    return ["top layer"] if count == 1 else [f"layer {number}" for number in range(count)]
 
 
 def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
@@ -86,13 +50,6 @@ def layer_weights(model: Pretrained, layers: str | int) -> Tensor:
     return torch.eye(count, dtype=torch.float32, device="cpu")[operator.index(number)]
 
 
-def select_layers(model: Pretrained, layers: str | int) -> LayerSelection:
-    """The selection that `layers` names; ValueError if the model has no such layers."""
-    if layers == "all":
-        return LayerSelection(model.config.num_representations)
-    return LayerSelection(1, layer_weights(model, layers))
-
-
 # --- Pooling --------------------------------------------------------------------------------------
 
 
@@ -123,18 +80,17 @@ class OutputSpec:
     """The output of a batch: by default an array for each sentence.
 
     Attributes:
-        layers: The layers of each vector.
+        count: The layers of a vector, 1 or L+1.
+        weights: (L+1,), of the layers in one vector; None: all layers, in an axis of their own.
         pooling: Not None: one vector for each sentence.
         storage_dtype: Not None: the vectors of all words end to end, as a store holds them: (M, 2D)
             or (M, L+1, 2D).
     """
 
-    layers: LayerSelection
+    count: int
+    weights: Tensor | None = None
     pooling: Pooling | None = None
     storage_dtype: StorageDtype | None = None
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @staticmethod
     def of(
@@ -149,6 +105,20 @@ class OutputSpec:
             ValueError: The model has no such layers, there is more than one with a pooling, or
                 `storage_dtype` is none.
         """
-        if pooling is not None:
-            return OutputSpec(LayerSelection(1, layer_weights(model, layers)), pooling)
-        return OutputSpec(select_layers(model, layers), None, storage_dtype)
+        conform(StorageDtype | None, storage_dtype, "storage_dtype")
+        if layers == "all" and pooling is None:
+            return OutputSpec(model.config.num_representations, None, None, storage_dtype)
+        weights = layer_weights(model, layers)
+        return OutputSpec(1, weights, pooling, storage_dtype if pooling is None else None)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The axes of a vector before its 2D numbers: () or (L+1,)."""
+        return () if self.weights is not None else (self.count,)
+
+    def select(self, streams: Tensor) -> Tensor:
+        """Layers (L+1, 2, N, D) -> their weighted sum (1, 2, N, D), or all of them."""
+        if self.weights is None:
+            return streams
+        (weights,) = upload([self.weights], streams.device)
+        return torch.tensordot(weights, streams, dims=1)[None]

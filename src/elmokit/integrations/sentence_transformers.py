@@ -14,9 +14,9 @@ from typing import Any, ClassVar, cast
 
 import torch
 
-from elmokit.checkpoints import MixWeights, ModelSource, download, hub_model, resolve_model, save
+from elmokit.checkpoints import MixWeights, ModelSource, download, hub_model, save
 from elmokit.checkpoints import load as load_model
-from elmokit.embed import layer_weights, plain_layers
+from elmokit.embed import layer_weights
 from elmokit.fs import read_json
 from elmokit.nn import BiLMState, Elmo, ScalarMix
 from elmokit.text import TOKENIZED, TruncationWarning, get_tokenizer, truncation_in
@@ -95,8 +95,8 @@ class ElmoModule(InputModule):
             FileNotFoundError, CheckpointError: As `elmokit.load`.
         """
         super().__init__()
-        self.layers, self.max_seq_length, self.freeze = plain_layers(layers), max_seq_length, freeze
-        self._model = resolve_model(model)
+        self.layers, self.max_seq_length, self.freeze = layers, max_seq_length, freeze
+        self._model = load_model(model, softmax=False)
         self.elmo = Elmo(self._model.bilm, dropout=0.0, freeze=freeze)
         if layers == "mix":
             start = self._model.mix or MixWeights((0.0,) * self._model.config.num_representations)

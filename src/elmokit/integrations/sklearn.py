@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from elmokit.checkpoints import ModelSource
-from elmokit.embed import OutputSpec, Pooling
+from elmokit.embed import Pooling, layer_weights
 from elmokit.integrations.lazy_embedder import LazyEmbedder
 
 try:
@@ -62,9 +62,8 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """Load the model and check the parameters, with the errors of `transform`; nothing is
         learned.
         """
-        OutputSpec.of(
-            self._embedder.get().model, self.layers, Pooling(self.pooling, self.normalize)
-        )
+        layer_weights(self._embedder.get().model, self.layers)
+        Pooling(self.pooling, self.normalize)
         return self
 
     def transform(self, X: Iterable[str]) -> np.ndarray:

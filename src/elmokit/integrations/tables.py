@@ -14,9 +14,10 @@ import numpy as np
 
 from elmokit.checkpoints import ModelSource
 from elmokit.embed import Pooling
+from elmokit.fs import require_pyarrow
 from elmokit.integrations.lazy_embedder import LazyEmbedder
 from elmokit.settings import StorageDtype, conform
-from elmokit.storage import embedding_columns, nothing_overflows, vector_column
+from elmokit.storage import embedding_columns
 
 
 class _EmbedColumn:
@@ -143,7 +144,7 @@ class EmbedWords(_EmbedColumn):
         vectors: list[np.ndarray] = []
         embedder = self._embedder.get()
         state = embedder.model.single_sentence_state  # no text may depend on those before it
-        with nothing_overflows(np.dtype(self.storage_dtype)):
+        with np.errstate(over="raise"):  # in float16
             for part in embedder.embed_stream(rows, self.layers, state, tokenize=self.tokenize):
                 tokens += part.tokens
                 for of_text in part:  # (T, 2D), or (L+1, T, 2D)
@@ -191,6 +192,10 @@ class EmbedTexts(_EmbedColumn):
         state = embedder.model.single_sentence_state
         options = (pooling.name, pooling.normalize, self.layers, state)
         vectors: Any = embedder.encode(rows, *options, tokenize=self.tokenize)
-        with nothing_overflows(np.dtype(self.storage_dtype)):
+        with np.errstate(over="raise"):  # in float16
             vectors = vectors.astype(self.storage_dtype)
-        return {self.vector_column: vector_column(vectors) if arrow else list(vectors)}
+        if arrow:
+            numbers, arrays = require_pyarrow(), vectors.reshape(-1)
+            column = numbers.FixedSizeListArray.from_arrays(numbers.array(arrays), embedder.dim)
+            return {self.vector_column: column}
+        return {self.vector_column: list(vectors)}

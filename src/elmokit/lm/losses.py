@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.checkpoints import ModelSource, Pretrained, on_device, resolve_model
+from elmokit.checkpoints import ModelSource, Pretrained, load
 from elmokit.data import PackedBatch, assign_rows, number_words, scoring_batch, sentence_batches
 from elmokit.nn import BiLM, BiLMState, FullSoftmax, prepack
 from elmokit.ops import pack_sentences
@@ -37,9 +37,9 @@ def resolve_language_model(model: ModelSource, device: str | None) -> Pretrained
     Raises:
         ValueError: The softmax or the vocabulary is missing, or the model cannot predict words.
     """
-    pretrained = resolve_model(model, softmax=True)
+    pretrained = load(model)
     stays = device is None and pretrained is model
-    pretrained = on_device(pretrained, pretrained.bilm.device if stays else pick_device(device))
+    pretrained = pretrained.to(pretrained.bilm.device if stays else pick_device(device))
     predictor(pretrained)
     return pretrained
 

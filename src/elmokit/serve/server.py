@@ -16,13 +16,13 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from elmokit.checkpoints import DEFAULT_MODEL, model_of
-from elmokit.embed import Embedder, TruncationWarning
+from elmokit.embed import Embedder
 from elmokit.serve.app import MAX_HEAD, allowed_hosts, create_app
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.explore import BUNDLED_CORPUS
 from elmokit.serve.service import Service
 from elmokit.tasks.fitting.model import load_task_model
-from elmokit.text import TOKENIZER_OF
+from elmokit.text import TOKENIZER_OF, TruncationWarning
 
 # Seconds between switches of threads. Those that compute need the interpreter only briefly, but
 # often: with Python's default they would wait 5 ms each time for a busy event loop.

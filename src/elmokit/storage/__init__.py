@@ -1,39 +1,21 @@
-"""Embeddings on disk: a directory of shards, and the HDF5, Parquet and NumPy files that are written
-from it.
+"""Vectors on disk.
+
+EmbeddingStore: a directory of vectors, read on demand
+StoreIndex: its settings and counts
+StoreWriter: writes one, shard by shard; resumes one that is incomplete
+EXPORTS: writers of a store as one file, by suffix: .hdf5, .h5, .parquet, .npy, .npz
+collate: stored sentences as a padded batch
+embedding_columns: words and vectors as columns of Arrow
 """
 
-from elmokit.storage.batches import collate
-from elmokit.storage.hdf5 import write_allennlp_hdf5, write_named_hdf5
-from elmokit.storage.npy import write_npy, write_npz
-from elmokit.storage.parquet import embedding_columns, vector_column, write_parquet
-from elmokit.storage.shard import nothing_overflows
-from elmokit.storage.store import (
-    INDEX_NAME,
-    OWN_FILES,
-    EmbeddingStore,
-    StoreIndex,
-    begin_store,
-    finish_store,
-    read_index,
-    write_shard,
-)
+from elmokit.storage.exports import EXPORTS, embedding_columns
+from elmokit.storage.store import EmbeddingStore, StoreIndex, StoreWriter, collate
 
 __all__ = [
-    "INDEX_NAME",
-    "OWN_FILES",
+    "EXPORTS",
     "EmbeddingStore",
     "StoreIndex",
-    "begin_store",
+    "StoreWriter",
     "collate",
     "embedding_columns",
-    "finish_store",
-    "nothing_overflows",
-    "read_index",
-    "vector_column",
-    "write_allennlp_hdf5",
-    "write_named_hdf5",
-    "write_npy",
-    "write_npz",
-    "write_parquet",
-    "write_shard",
 ]

@@ -16,31 +16,14 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-DTYPES = {
-    "F32": "float32",
-    "F16": "float16",
-    "I64": "int64",
-    "U8": "uint8",
-}  # as safetensors and NumPy call them
-WRITE_SIZE = (
-    1 << 20
-)  # bytes per call: Linux took six times as long to write a whole batch of vectors at once
+# As safetensors and NumPy call them.
+DTYPES = {"F32": "float32", "F16": "float16", "I64": "int64", "U8": "uint8"}
+# Bytes per call: Linux took six times as long to write a whole batch of vectors at once.
+WRITE_SIZE = 1 << 20
 
 
 @contextmanager
-def nothing_overflows(dtype: np.dtype) -> Iterator[None]:
-    """ValueError where a finite number overflows `dtype`."""
-    try:
-        with np.errstate(over="raise"):
-            yield
-    except FloatingPointError as error:
-        raise ValueError(
-            f"a vector has numbers that are too large for {dtype.name}: write float32"
-        ) from error
-
-
-@contextmanager
-def write_shard_file(
+def write_shard(
     path: Path, sentences: Sequence[Sequence[str]], vector_shape: tuple[int, ...], dtype: str
 ) -> Iterator[Callable[[np.ndarray], None]]:
     """Create a shard with the words of `sentences`; yields the function that writes their vectors,

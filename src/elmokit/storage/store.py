@@ -17,18 +17,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from elmokit.fs import OVERWRITE, atomic_path, read_json, remove_leftovers, write_json
 from elmokit.progress import ProgressBar
 from elmokit.settings import Count, CountOrZero, StorageDtype, check, conform
-from elmokit.storage.shard import Shard, write_shard_file
+from elmokit.storage.shard import Shard, write_shard
 
-INDEX_NAME = "index.json"
-# The other files of a store: parts, the states between them, and what killed runs left.
-OWN_FILES = re.compile(r"(part|state)-[0-9]+\.safetensors|\.partial-.*")
+# The settings of an index that the bytes of shards depend on, besides `settings`.
+OF_SHARDS = ("vector_shape", "dtype", "sentences_per_part")
 
 
 # --- The index ------------------------------------------------------------------------------------
@@ -36,19 +38,22 @@ OWN_FILES = re.compile(r"(part|state)-[0-9]+\.safetensors|\.partial-.*")
 
 @dataclass(frozen=True, kw_only=True)
 class StoreIndex:
-    """The contents of index.json; everything above `num_parts` determines the bytes of the
-    shards.
+    """The contents of index.json; everything above `num_parts` determines the bytes of the shards.
+
+    Attributes:
+        settings: What the vectors depend on: the model's fingerprint, the digest of the text, the
+            layers, the state, ...
+        vector_shape: That of one word: (2D,), or (L+1, 2D) for all layers.
+        dtype: How the vectors are stored.
+        sentences_per_part: Sentences in a shard.
+        num_parts, num_sentences, num_words: Counts of a complete store, else 0.
+        complete: The store may be read.
     """
 
-    model: str  # its fingerprint
-    layers: str  # as for Embedder.embed: "mix", "all", "top", ...
-    vector_shape: (
-        tuple[Count] | tuple[Count, Count]
-    )  # of one word: (2D,), or (L+1, 2D) for all layers
+    settings: dict[str, Any]
+    vector_shape: tuple[Count, ...]
     dtype: StorageDtype = "float32"
     sentences_per_part: Count = 1000
-    source_bytes: CountOrZero = 0  # size of the text file
-    arguments: str = ""  # all others that the vectors depend on, as text
     num_parts: CountOrZero = 0
     num_sentences: CountOrZero = 0
     num_words: CountOrZero = 0
@@ -57,36 +62,31 @@ class StoreIndex:
     def __post_init__(self) -> None:
         check(self)
 
-    def differences(self, stored: StoreIndex) -> str:
-        """What a stored index has other than this one, for a message; empty where a run may resume
-        it.
+    @staticmethod
+    def read(directory: str | Path) -> StoreIndex:
+        """Read the index of a store.
+
+        Raises:
+            FileNotFoundError: The directory has no index.
+            ValueError: The index is damaged.
         """
-        before, now = asdict(stored), asdict(self)
-        names = ("model", "layers", "vector_shape", "dtype", "sentences_per_part")
-        told = [
-            f"{name} {before[name]}, now {now[name]}" for name in names if before[name] != now[name]
-        ]
-        told += sorted(({*stored.arguments.split(", ")} ^ {*self.arguments.split(", ")}) - {""})
-        # Digests tell nobody anything.
-        return "; ".join(
-            dict.fromkeys(re.sub(r"^(model|text|names) .*", r"another \1", each) for each in told)
+        path = Path(directory) / EmbeddingStore.INDEX_NAME
+        if not path.exists():
+            raise FileNotFoundError(f"{directory} holds no embeddings: there is no {path.name}")
+        try:
+            return conform(StoreIndex, read_json(path))
+        except ValueError as error:
+            raise ValueError(f"{path} is not an index of embeddings: {error}") from error
+
+    def differences(self, other: StoreIndex) -> list[str]:
+        """The names of settings that differ; none if a run may resume the other's store."""
+        ours, theirs = (
+            {**index.settings, **{name: getattr(index, name) for name in OF_SHARDS}}
+            for index in (self, other)
         )
-
-
-def read_index(directory: str | Path) -> StoreIndex:
-    """Read the index of a store.
-
-    Raises:
-        FileNotFoundError: The directory has no index.
-        ValueError: The index is damaged.
-    """
-    path = Path(directory) / INDEX_NAME
-    if not path.exists():
-        raise FileNotFoundError(f"{directory} holds no embeddings: there is no {INDEX_NAME} in it")
-    try:
-        return conform(StoreIndex, read_json(path))
-    except ValueError as error:
-        raise ValueError(f"{path} is not an index of embeddings: {error}") from error
+        return sorted(
+            name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)
+        )
 
 
 # --- Writing, shard by shard ----------------------------------------------------------------------
@@ -96,98 +96,90 @@ def _shard_path(directory: Path, number: int) -> Path:
     return directory / f"part-{number:05d}.safetensors"
 
 
-def _shards(directory: Path) -> dict[int, Shard]:
-    """The complete shards by their number; damaged and truncated files do not count."""
-    shards = {}
-    paths = sorted(directory.glob("part-*.safetensors"))
-    for path in ProgressBar(paths, "check parts", leave=False, unit=" parts", disable=not paths):
-        with suppress(ValueError):
-            shards[int(path.stem.removeprefix("part-"))] = Shard(path)
-    return shards
-
-
-def begin_store(directory: Path, index: StoreIndex) -> set[int]:
-    """Create a store, or resume one that a run with the same arguments left incomplete.
+class StoreWriter:
+    """A store that is written, shard by shard: a new one, or one of the same settings that a run
+    left incomplete.
 
     Args:
         directory: A new or empty directory, or that of the incomplete run.
         index: The settings of the store.
 
-    Returns:
-        The numbers of the shards that are complete.
-
     Raises:
         ValueError: The directory holds other embeddings, or other files.
     """
-    if (directory / INDEX_NAME).exists():
-        if changed := index.differences(read_index(directory)):
+
+    def __init__(self, directory: Path, index: StoreIndex) -> None:
+        self.directory, self.index = directory, index
+        if (directory / EmbeddingStore.INDEX_NAME).exists():
+            if changed := index.differences(StoreIndex.read(directory)):
+                raise ValueError(
+                    f"{directory} holds other embeddings (other {', '.join(changed)}): remove it, "
+                    f"name another, or {OVERWRITE}"
+                )
+        elif directory.exists() and any(
+            not path.name.startswith(".") for path in directory.iterdir()
+        ):
             raise ValueError(
-                f"{directory} holds other embeddings ({changed}): remove it, name another, or "
-                f"{OVERWRITE}"
+                f"{directory} is not empty and holds no embeddings: name another directory"
             )
-    elif directory.exists() and any(not path.name.startswith(".") for path in directory.iterdir()):
-        raise ValueError(
-            f"{directory} is not empty and holds no embeddings: name another directory"
+        else:
+            write_json(directory / EmbeddingStore.INDEX_NAME, asdict(index))
+        remove_leftovers(directory)
+
+    def shards(self) -> dict[int, Shard]:
+        """The complete shards by their number; damaged and truncated files do not count."""
+        shards = {}
+        paths = sorted(self.directory.glob("part-*.safetensors"))
+        bar = ProgressBar(paths, "check parts", leave=False, unit=" parts", disable=not paths)
+        for path in bar:
+            with suppress(ValueError):
+                shards[int(path.stem.removeprefix("part-"))] = Shard(path)
+        return shards
+
+    @contextmanager
+    def shard(
+        self, number: int, sentences: Sequence[Sequence[str]]
+    ) -> Iterator[Callable[[np.ndarray], None]]:
+        """Write a shard atomically; equal input gives equal bytes.
+
+        Args:
+            number: The number of the shard, from 0.
+            sentences: The words of its sentences.
+
+        Yields:
+            The function that writes the vectors (n, 2D), or (n, L+1, 2D) for all layers, of the
+            next n words.
+        """
+        shape, dtype = self.index.vector_shape, self.index.dtype
+        with (
+            atomic_path(_shard_path(self.directory, number)) as path,
+            write_shard(path, sentences, shape, dtype) as write,
+        ):
+            yield write
+
+    def finish(self, num_parts: int) -> None:
+        """Count sentences and words, and mark the store complete.
+
+        Raises:
+            ValueError: A shard is missing.
+        """
+        shards = self.shards()
+        if missing := sorted(set(range(num_parts)) - set(shards)):
+            raise ValueError(
+                f"{self.directory} lacks the parts {missing}: run the same command again to make "
+                "them"
+            )
+        offsets = [shards[number].offsets for number in range(num_parts)]
+        finished = replace(
+            self.index,
+            complete=True,
+            num_parts=num_parts,
+            num_sentences=sum(len(of_shard) - 1 for of_shard in offsets),
+            num_words=sum(int(of_shard[-1]) for of_shard in offsets),
         )
-    else:
-        write_json(directory / INDEX_NAME, asdict(index))
-    remove_leftovers(directory)
-    return set(_shards(directory))
-
-
-@contextmanager
-def write_shard(
-    directory: Path, index: StoreIndex, number: int, sentences: Sequence[Sequence[str]]
-) -> Iterator[Callable[[np.ndarray], None]]:
-    """Write a shard atomically; equal input gives equal bytes.
-
-    Args:
-        directory: The store.
-        index: Its settings.
-        number: The number of the shard, from 0.
-        sentences: The words of its sentences.
-
-    Yields:
-        The function that writes the vectors (n, 2D), or (n, L+1, 2D) for all layers, of the next n
-        words.
-    """
-    with (
-        atomic_path(_shard_path(directory, number)) as path,
-        write_shard_file(path, sentences, index.vector_shape, index.dtype) as write,
-    ):
-        yield write
-
-
-def finish_store(directory: Path, index: StoreIndex, num_parts: int) -> StoreIndex:
-    """Count sentences and words, and mark a store complete.
-
-    Args:
-        directory: The store.
-        index: Its settings.
-        num_parts: The number of shards.
-
-    Returns:
-        The index of the complete store.
-
-    Raises:
-        ValueError: A shard is missing.
-    """
-    shards = _shards(directory)
-    if missing := sorted(set(range(num_parts)) - set(shards)):
-        raise ValueError(
-            f"{directory} lacks the parts {missing}: run the same command again to make them"
-        )
-    offsets = [shards[number].offsets for number in range(num_parts)]
-    sentences, words = (
-        sum(len(each) - 1 for each in offsets),
-        sum(int(each[-1]) for each in offsets),
-    )
-    finished = replace(
-        index, complete=True, num_parts=num_parts, num_sentences=sentences, num_words=words
-    )
-    if finished != read_index(directory):  # the directory of a finished run may be read-only
-        write_json(directory / INDEX_NAME, asdict(finished))
-    return finished
+        # The directory of a finished run may be read-only.
+        if finished != StoreIndex.read(self.directory):
+            write_json(self.directory / EmbeddingStore.INDEX_NAME, asdict(finished))
 
 
 # --- Reading --------------------------------------------------------------------------------------
@@ -209,9 +201,13 @@ class EmbeddingStore:
         ValueError: They are incomplete, or damaged.
     """
 
+    INDEX_NAME = "index.json"
+    # The other files of a store: parts, the states between them, and what killed runs left.
+    OTHER_FILES = re.compile(r"(part|state)-[0-9]+\.safetensors|\.partial-.*")
+
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory).expanduser().absolute()
-        self.index = read_index(self.directory)
+        self.index = StoreIndex.read(self.directory)
         if not self.index.complete:
             raise ValueError(
                 f"{directory} is not complete: run the same command again, which resumes"
@@ -222,13 +218,9 @@ class EmbeddingStore:
 
     def __repr__(self) -> str:
         index = self.index
-        counts = (
-            f"{index.num_sentences:,} sentences, {index.num_words:,} words, layers {index.layers!r}"
-        )
-        return (
-            f"EmbeddingStore({str(self.directory)!r}: {counts}, {index.dtype} "
-            f"{index.vector_shape} a word)"
-        )
+        counts = f"{index.num_sentences:,} sentences, {index.num_words:,} words"
+        vectors = f"layers {index.settings.get('layers')!r}, {index.dtype} {index.vector_shape}"
+        return f"EmbeddingStore({str(self.directory)!r}: {counts}, {vectors} a word)"
 
     def __reduce__(self) -> tuple[type[EmbeddingStore], tuple[Path]]:
         """Copies and pickles, as for another process, open the directory again."""
@@ -245,7 +237,7 @@ class EmbeddingStore:
 
     def __getitem__(self, number: int | slice) -> Any:
         if isinstance(number, slice):
-            return [self[each] for each in range(len(self))[number]]
+            return [self[line] for line in range(len(self))[number]]
         return self.words(number), self.vectors(number)
 
     def words(self, number: int) -> list[str]:
@@ -296,9 +288,35 @@ class EmbeddingStore:
         shard = self._shard(shard_number)
         if within + 1 >= len(shard.offsets):
             raise ValueError(
-                f"{self.directory} is damaged: {INDEX_NAME} counts more sentences than there are"
+                f"{self.directory} is damaged: its index counts more sentences than there are"
             )
         return shard, int(shard.offsets[within]), int(shard.offsets[within + 1])
 
     def __iter__(self) -> Iterator[tuple[list[str], np.ndarray]]:
         return (self[number] for number in range(len(self)))
+
+
+class VectorBatch(NamedTuple):
+    """B sentences, the longest of T words: vectors (B, T, 2D), or (B, T, L+1, 2D), mask (B, T)."""
+
+    words: list[list[str]]
+    vectors: Tensor
+    mask: Tensor
+
+
+def collate(sentences: Sequence[tuple[Sequence[str], np.ndarray]]) -> VectorBatch:
+    """Pad the vectors of sentences with zeros: `DataLoader(store, batch_size=32,
+    collate_fn=elmokit.collate)`.
+
+    Args:
+        sentences: Pairs of words and their vectors, (T, 2D) or (T, L+1, 2D), as `EmbeddingStore`
+            yields; at least one.
+
+    Returns:
+        The batch, its vectors in float32.
+    """
+    vectors = [torch.from_numpy(of_words.astype(np.float32)) for _, of_words in sentences]
+    padded = pad_sequence(vectors, batch_first=True)
+    lengths = torch.tensor(list(map(len, vectors)))
+    mask = torch.arange(padded.shape[1]) < lengths[:, None]
+    return VectorBatch([list(words) for words, _ in sentences], padded, mask)

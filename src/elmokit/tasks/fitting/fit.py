@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.checkpoints import ModelSource, check_overwritable, fingerprint, resolve_model
+from elmokit.checkpoints import ModelSource, check_overwritable, fingerprint, load
 from elmokit.fs import OVERWRITE, atomic_path, check_output, only_one_in, read_json, write_json
 from elmokit.progress import ProgressBar
 from elmokit.runtime import own_random_state, pick_device
@@ -477,7 +477,7 @@ def fit(
             check_overwritable(directory, LAYOUT)
 
     # Read, and learn the labels.
-    pretrained = None if words.elmo == "none" else resolve_model(model)
+    pretrained = None if words.elmo == "none" else load(model, softmax=False)
     tokenize = text_tokenizer(pretrained)
     sets = {"training": _read(task, "training", train_examples, tokenize)}
     task = type(task)(task.config, task.learn(sets["training"]))  # the given task is not changed

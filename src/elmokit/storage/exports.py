@@ -1,0 +1,129 @@
+"""The vectors of a complete store as one file: AllenNLP's HDF5, Parquet, or NumPy's .npy and .npz.
+
+All are written atomically, a few lines at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile, ZipInfo
+
+import h5py
+import numpy as np
+
+from elmokit.fs import atomic_path, require_pyarrow
+from elmokit.storage.store import EmbeddingStore
+
+GROUP_BYTES = 1 << 26  # of a row group, which memory holds; a larger line is a row group of its own
+ROW_BYTES = 64  # of a row besides its words and vectors
+
+
+def write_hdf5(store: EmbeddingStore, path: Path) -> None:
+    """Write the layout of `allennlp elmo`.
+
+    It has a float32 dataset for each line, named by its number from "0": (L+1, T, 2D) for all
+    layers, (T, 2D) for one; and a dataset `sentence_to_index`: one JSON string that maps each
+    sentence, its words separated by spaces, to the number of its last line, as a string. Memory
+    holds all distinct sentences.
+    """
+    with atomic_path(path) as partial, h5py.File(partial, "w") as file:
+        line_of = {}
+        for line, (words, vectors) in enumerate(store):
+            file[str(line)] = vectors.swapaxes(0, -2).astype("float32")
+            line_of[" ".join(words)] = str(line)
+        text = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype("utf-8"))
+        text[0] = json.dumps(line_of)
+
+
+def write_npy(store: EmbeddingStore, path: Path) -> None:
+    """Write (lines, 2D) float32, for a store with one vector a line."""
+    shape = (len(store), *store.index.vector_shape)
+    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    with atomic_path(path) as partial, partial.open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, header)
+        for line in range(len(store)):
+            stream.write(store.vectors(line).astype("<f4").tobytes())
+
+
+def write_npz(
+    store: EmbeddingStore, path: Path, lines: Mapping[str, int], pooled: bool = False
+) -> None:
+    """Write an array for each name, in the number type of the store.
+
+    Args:
+        store: A complete store.
+        path: The file.
+        lines: The number of the line in the store for each name, in the order to write.
+        pooled: Each line of the store has one vector: write it as (2D,), not (1, 2D).
+    """
+    with atomic_path(path) as partial, ZipFile(partial, "w") as archive:
+        for name, line in lines.items():
+            vectors = store.vectors(line)
+            # An explicit ZipInfo has a fixed date, so that equal vectors make equal files.
+            with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, vectors[0] if pooled else vectors.swapaxes(0, -2))
+
+
+# --- Parquet (elmokit's extra parquet) ------------------------------------------------------------
+
+
+def embedding_columns(
+    tokens: Sequence[Sequence[str]], vectors: Sequence[np.ndarray]
+) -> dict[str, Any]:
+    """Arrow arrays of the words of lines and of their vectors.
+
+    Args:
+        tokens: The words of each line.
+        vectors: For each line (T, 2D), or (T, L+1, 2D) for all layers; at least one.
+
+    Returns:
+        The columns, with a row for each line: `tokens`, lists of strings; and `vectors`, for each
+        word a list of 2D numbers, or for all layers L+1 such lists.
+    """
+    arrow = require_pyarrow()
+    all_vectors = np.concatenate(vectors)
+    column: Any = arrow.array(all_vectors.reshape(-1))
+    for width in reversed(all_vectors.shape[1:]):
+        column = arrow.FixedSizeListArray.from_arrays(column, width)
+    words = arrow.array(list(chain.from_iterable(tokens)), arrow.string())
+    offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int32)
+    columns = {"tokens": words, "vectors": column}
+    return {name: arrow.ListArray.from_arrays(offsets, values) for name, values in columns.items()}
+
+
+def write_parquet(store: EmbeddingStore, path: Path) -> None:
+    """Write a row for each line, with the columns of `embedding_columns`."""
+    arrow = require_pyarrow()
+    empty = np.zeros((0, *store.index.vector_shape), store.index.dtype)
+    schema = arrow.table(embedding_columns([[]], [empty])).schema
+    with (
+        atomic_path(path) as partial,
+        arrow.parquet.ParquetWriter(partial, schema, use_dictionary=False) as writer,
+    ):
+
+        def write(group: list[tuple[list[str], np.ndarray]]) -> None:
+            tokens, vectors = zip(*group, strict=True)
+            writer.write_table(arrow.table(embedding_columns(tokens, vectors), schema=schema))
+
+        group, size = [], 0
+        for tokens, vectors in store:
+            row_bytes = ROW_BYTES + sum(map(len, tokens)) + vectors.nbytes
+            if group and size + row_bytes > GROUP_BYTES:
+                write(group)
+                group, size = [], 0
+            group.append((tokens, vectors))
+            size += row_bytes
+        write(group)
+
+
+EXPORTS = {
+    ".hdf5": write_hdf5,
+    ".h5": write_hdf5,
+    ".parquet": write_parquet,
+    ".npy": write_npy,
+    ".npz": write_npz,
+}
