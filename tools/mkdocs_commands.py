@@ -5,12 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, get_args
+from typing import Any
 
-from elmokit.cli.verbs import EXAMPLES_HEADING, Verb, name_of
+from elmokit.cli.verbs import VERBS
 
 PAGE, PLACE = "command-line.md", "<!-- the help of every command -->"
 ROOT = Path(__file__).parents[1]
+EXAMPLES_HEADING = "Examples, in a checkout of elmokit:"
 COLUMNS = "80"  # the width of a page
 
 
@@ -63,4 +64,4 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return markdown
     if PLACE not in markdown:
         raise ValueError(f"docs/{PAGE} has no line {PLACE}, where the help of the commands belongs")
-    return markdown.replace(PLACE, "\n\n".join(section(name_of(verb)) for verb in get_args(Verb)))
+    return markdown.replace(PLACE, "\n\n".join(map(section, VERBS)))

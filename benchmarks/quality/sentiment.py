@@ -12,7 +12,6 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from elmokit.analysis.uses import all_layers
 from elmokit.embed import Embedder, layer_weights
 from elmokit.fs import read_lines
 
@@ -67,7 +66,11 @@ def mean_vectors(
     """
     pooled = {
         part: np.stack(
-            [layers.mean(axis=1) for _, layers in all_layers(texts, list, embedder, state)]
+            [
+                layers.mean(axis=1)
+                for batch in embedder.embed_stream(texts, "all", state)
+                for layers in batch
+            ]
         )
         for part, texts in sentences.items()
     }

@@ -25,13 +25,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, tee
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree.ElementTree import iterparse
 
 import numpy as np
 
-from elmokit.analysis.uses import all_layers, unit_vectors
+from elmokit.analysis.uses import unit_vectors
 from elmokit.embed import Embedder
 from elmokit.fs import read_lines
 from elmokit.progress import ProgressBar
@@ -152,7 +153,10 @@ def instance_vectors(
     sentences: Iterable[Sentence], embedder: Embedder, state: str
 ) -> Iterator[tuple[Instance, np.ndarray]]:
     """Yield every labelled use with the mean vectors of its words, (L+1, 2D)."""
-    for sentence, layers in all_layers(sentences, lambda sentence: sentence.words, embedder, state):
+    sentences, same = tee(sentences)
+    batches = embedder.embed_stream((sentence.words for sentence in sentences), "all", state)
+    # The vectors first: a batch of sentences is read before there are any.
+    for layers, sentence in zip(chain.from_iterable(batches), same, strict=False):
         for instance in sentence.instances:
             yield instance, layers[:, instance.start : instance.stop].mean(axis=1)
 

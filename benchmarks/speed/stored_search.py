@@ -19,7 +19,6 @@ import torch
 from measuring import RESULTS, write_result
 
 import elmokit
-from elmokit.analysis.config import SearchConfig
 
 QUERY = "They sat on the bank of the river ."
 
@@ -36,11 +35,10 @@ def main() -> None:
     options = {"layers": "top", "dtype": "bfloat16", "storage_dtype": "float16", "tokenize": False}
     report = elmokit.embed_file(arguments.text, arguments.store, **options)
     embedder, store = elmokit.Embedder(softmax=True), arguments.store
-    every = SearchConfig(any_word=True)
     questions: dict[str, Callable[[], object]] = {
         "neighbors": lambda: elmokit.neighbors("bank", QUERY, store, embedder),
         "neighbors of any word": lambda: elmokit.neighbors(
-            "bank", QUERY, store, embedder, config=every
+            "bank", QUERY, store, embedder, any_word=True
         ),
         "senses": lambda: elmokit.senses("light", store, embedder),
     }

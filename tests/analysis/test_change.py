@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from elmokit.analysis.change import change, compare_vectors
-from elmokit.analysis.config import ChangeConfig
 from elmokit.analysis.uses import unit_vectors
 from elmokit.embed.embedder import Embedder
 
@@ -55,8 +54,7 @@ def test_p_values_are_those_of_permutations_one_by_one() -> None:
 def test_semantic_change_compares_the_sampled_uses(embedder: Embedder, tmp_path: Path) -> None:
     (tmp_path / "old.txt").write_text(OLD)
     (tmp_path / "new.txt").write_text(NEW)
-    config = ChangeConfig(max_uses=50, permutations=50)
-    report = change(["play"], tmp_path / "old.txt", tmp_path / "new.txt", embedder, config=config)
+    report = change(["play"], tmp_path / "old.txt", tmp_path / "new.txt", embedder, permutations=50)
     (word,) = report.words
     assert word.uses == (6, 5)
     vectors = [
@@ -79,8 +77,6 @@ def test_changes_of_several_words_equal_those_of_each(embedder: Embedder, tmp_pa
     (tmp_path / "old.txt").write_text(OLD + "The dog barks .\n")
     (tmp_path / "new.txt").write_text(NEW + "Play with the dog .\nMy Dog !\n")
     corpora = tmp_path / "old.txt", tmp_path / "new.txt"
-    config = ChangeConfig(max_uses=4, permutations=20)
-    alone = [change(word, *corpora, embedder, config=config).words for word in ("play", "dog")]
-    assert change(["play", "dog"], *corpora, embedder, config=config).words == [
-        each for (each,) in alone
-    ]
+    options = {"max_uses": 4, "permutations": 20}
+    alone = [change(word, *corpora, embedder, **options).words[0] for word in ("play", "dog")]
+    assert change(["play", "dog"], *corpora, embedder, **options).words == alone

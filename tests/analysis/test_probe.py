@@ -1,6 +1,4 @@
-"""Linear probes: the classifier against its optimality conditions, the layers on tags of known
-difficulty.
-"""
+"""Linear probes: the classifier's optimality conditions, layers on tags of known difficulty."""
 
 import re
 from collections import Counter
@@ -46,11 +44,7 @@ def gradient_at(
     return np.concatenate([(errors.T @ standardized + l2 * w).ravel(), errors.sum(axis=0)])
 
 
-@pytest.mark.parametrize("chunk", [70, 8192])
-def test_softmax_regression_reaches_zero_gradient_for_every_chunk_size(
-    examples, chunk: int, monkeypatch
-) -> None:
-    monkeypatch.setattr("elmokit.analysis.probe.CHUNK_ROWS", chunk)
+def test_softmax_regression_reaches_zero_gradient(examples) -> None:
     features, classes = examples
     penalties = (1.0, 1e-2, 1e-3)
     for l2, result in zip(
@@ -104,7 +98,7 @@ def test_probe_baseline_is_the_most_frequent_tag_of_each_word(embedder: Embedder
         TaggedSentence(("d", "b"), ("V", "N")),
     ]
     test = [TaggedSentence(("a", "a", "new", "b"), ("N", "V", "V", "V"))]
-    result = probe(train, test, None, embedder, "zeros", penalties=[1.0])
+    result = probe(train, test, None, embedder, "zeros")
     assert (
         result.scores["most frequent tag of the word"].dev == 75
     )  # a: N, new: V (the most frequent one), b: V (a tie)

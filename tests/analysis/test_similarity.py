@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from oracle import cosine
 
-from elmokit.analysis.config import SearchConfig
+from elmokit.analysis.corpora import TextCorpus
 from elmokit.analysis.similarity import compare, neighbors
-from elmokit.analysis.uses import Use, uses_in_files, uses_of
+from elmokit.analysis.uses import Use, uses_of
 from elmokit.embed.embedder import Embedder
 
 FRUIT, FIRM, BOTH = (
@@ -26,12 +26,9 @@ def test_uses_of_ignores_case_only_without_an_exact_match() -> None:
         4,
     ]
     assert [use.position for use in uses_of("apple", ["An", "APPLE", "pineapple"])] == [1]
-    assert [use.word for use in uses_of("1,000,2", ["1", "or", "1,000,2"])] == ["1,000,2"]
-    assert [use.word for use in uses_of("1,000,a,b c", ["1", "a", "1,000", "b", "c"])] == [
-        "a",
-        "1,000",
-        "b c",
-    ]
+    assert [use.words for use in uses_of("1,000,2", ["1", "or", "1,000,2"])] == [("1,000,2",)]
+    uses = uses_of("1,000,a,b c", ["1", "a", "1,000", "b", "c"])
+    assert [use.words for use in uses] == [("a",), ("1,000",), ("b", "c")]
     assert str(Use(("I", "like", "apple", "."), 2)) == "I like [apple] ."
 
 
@@ -113,7 +110,7 @@ def corpus(tmp_path: Path) -> Path:
 
 def test_neighbors_are_sorted_by_cosine(corpus: Path, embedder: Embedder) -> None:
     query = "I saw a play in London ."
-    result = neighbors("play", query, corpus, embedder, config=SearchConfig(3))
+    result = neighbors("play", query, corpus, embedder, count=3)
     asked = embedder.embed([query], "top")[0][3]
     uses = [(0, 1), (2, 1), (6, 5), (7, 1)]
     vectors = embedder.embed([CORPUS[line] for line, _ in uses], "top")
@@ -133,16 +130,11 @@ def test_neighbors_are_sorted_by_cosine(corpus: Path, embedder: Embedder) -> Non
     assert str(result).splitlines()[0].strip() == "I saw a [play] in London ."
 
 
-def test_neighbors_searches_any_word_and_stops_at_max_sentences(
-    corpus: Path, embedder: Embedder
-) -> None:
-    result = neighbors(
-        "football", "They play football !", corpus, embedder, config=SearchConfig(1, any_word=True)
-    )
+def test_neighbors_searches_any_word(corpus: Path, embedder: Embedder) -> None:
+    options = {"count": 1, "any_word": True}
+    result = neighbors("football", "They play football !", corpus, embedder, **options)
     assert result.nearest[0][1] == Use(tuple(CORPUS[0].split()), 2)
     assert result.sentences_searched == 7
-    two = neighbors("play", "a play", corpus, embedder, config=SearchConfig(max_sentences=2))
-    assert two.sentences_searched == 2
 
 
 def test_neighbors_excludes_the_query_sentence(corpus: Path, embedder: Embedder) -> None:
@@ -164,7 +156,7 @@ def test_a_search_finds_words_in_which_the_tokenizer_removes_invisible_character
     (tmp_path / "text.txt").write_text(
         "The chil\u00addren play.\nThe children sleep.\nNo one.\n", encoding="utf-8"
     )
-    found = list(uses_in_files("children", [tmp_path / "text.txt"], Embedder(), progress=False))
+    found = TextCorpus(tmp_path / "text.txt", Embedder()).uses("children")
     assert [use.sentence for uses in found for use in uses] == [
         ("The", "children", "play", "."),
         ("The", "children", "sleep", "."),

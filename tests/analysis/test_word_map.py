@@ -9,19 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmokit.analysis.config import MapConfig
+from elmokit.analysis.clusters import align, cluster, principal_components, silhouette
 from elmokit.analysis.uses import Use, sample_uses
-from elmokit.analysis.word_map import (
-    UseCluster,
-    WordMap,
-    align,
-    cluster,
-    page,
-    principal_components,
-    senses,
-    silhouette,
-    write_page,
-)
+from elmokit.analysis.word_map import UseCluster, WordMap, page, senses, write_page
 from elmokit.embed.embedder import Embedder
 from elmokit.lm.scoring import score
 
@@ -199,15 +189,16 @@ def test_word_map_projects_every_use_in_each_layer_and_turns_it_to_the_layer_abo
     )
 
 
-def test_word_map_honors_match_case_and_max_uses(corpus: Path, embedder: Embedder) -> None:
-    assert len(senses("bank", corpus, embedder, config=MapConfig(match_case=True)).uses) == 7
-    sampled = senses("bank", corpus, embedder, config=MapConfig(max_uses=4, clusters=2))
+def test_word_map_samples_uses_and_has_as_many_clusters_as_asked(
+    corpus: Path, embedder: Embedder
+) -> None:
+    sampled = senses("bank", corpus, embedder, max_uses=4, clusters=2)
     assert (len(sampled.uses), sampled.uses_in_corpus, len(sampled.clusters)) == (4, 8, 2)
     assert "4 of 8 uses, 2 clusters" in sampled.summary
 
 
 def test_word_map_substitutes_equal_exhaustive_scoring(corpus: Path, embedder: Embedder) -> None:
-    result = senses("bank", corpus, embedder, config=MapConfig(clusters=1, match_case=True))
+    result = senses("bank", corpus, embedder, clusters=1)
     weights: Counter[str] = Counter()
     words = embedder.model.vocab.words  # type: ignore[union-attr]
     for use in {use.sentence: use for use in result.uses}.values():
@@ -229,7 +220,7 @@ def test_word_map_substitutes_equal_exhaustive_scoring(corpus: Path, embedder: E
 def test_word_map_typical_uses_have_distinct_contexts(tmp_path: Path, embedder: Embedder) -> None:
     lines = [f"{n} now of the bank of the king" for n in range(6)]  # equal contexts
     (tmp_path / "repeated.txt").write_text("\n".join([*lines, "a bank"]))
-    result = senses("bank", tmp_path / "repeated.txt", embedder, config=MapConfig(clusters=1))
+    result = senses("bank", tmp_path / "repeated.txt", embedder, clusters=1)
     assert result.clusters[0].size == 7
     assert sorted(len(result.uses[use].sentence) for use in result.clusters[0].typical) == [2, 8]
 
@@ -256,7 +247,7 @@ def hostile() -> WordMap:
     ]
     planes = np.random.default_rng(0).normal(size=(3, 4, 2)).astype(np.float32)
     clusters = [UseCluster(2, [0], [HOSTILE]), UseCluster(2, [2], [])]
-    return WordMap(HOSTILE, uses, planes, np.array([0, 0, 1, 1]), clusters, 0.5, "top", 4, "abc")
+    return WordMap(HOSTILE, uses, planes, np.array([0, 0, 1, 1]), clusters, 0.5, "top", 4)
 
 
 class Elements(HTMLParser):
@@ -302,7 +293,6 @@ def test_page_escapes_corpus_text(hostile: WordMap) -> None:
         0,
         "top",
         4,
-        "",
     )
     result = Elements(page(hostile))
     assert result.names == Elements(page(harmless)).names

@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +12,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-import zstandard
 
 from elmokit import cli
 from elmokit.checkpoints.loading import Pretrained, save
@@ -121,44 +119,6 @@ def test_pipe_of_the_shell_is_read_as_standard_input_is(model: Path, tmp_path: P
     ).stdout
     _, first, second, _ = map(str.split, printed.splitlines())
     assert first[0].endswith("standard-input.txt") and first[1:] == second[1:]
-
-
-@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
-def test_prepare_reads_json_lines_from_standard_input(
-    compress: Callable[[bytes], bytes], run: Callable[[str, bytes], int], tmp_path: Path
-) -> None:
-    documents = ["The cat sees a dog in the garden. It runs.", "A bird sings in the tree."]
-    lines = "".join(json.dumps({"text": document}) + "\n" for document in documents)
-    command = "prepare - --output shards --drop-duplicates none --no-drop-paragraphs --num-shards 1"
-    assert run(command, compress(lines.encode())) == 0
-    assert json.loads((tmp_path / "shards" / "corpus.json").read_text())["documents"] == 2
-    shard = zstandard.ZstdDecompressor().stream_reader(
-        (tmp_path / "shards" / "shard-00000.txt.zst").read_bytes()
-    )
-    words = shard.read().split()
-    assert b"cat" in words and b"bird" in words and b"{" not in words
-
-
-@pytest.mark.parametrize(
-    ("text", "suffix"),
-    [
-        ("# sent_id = 1\n\n1\tThe\t_\tDET\t_\t_\t_\t_\t_\t_\n", ".conllu"),
-        ("1-2\tim\t_\t_\t_\t_\t_\t_\t_\t_\n", ".conllu"),
-        ("# a heading\nThe cat sees a dog in the garden of the king .\n", ".txt"),
-        ('{"text": "The cat."}\n', ".jsonl"),
-        ("\n>sp|A1|ONE of two\nMVLSP\nadkt*\n\n>B2\n>sp|C3|\r\nAC\r\n", ".fasta"),
-        ("> Is the cat in the garden?\nNo.\nIt is in the tree.\n", ".txt"),
-        (">A1\n>B2\n", ".txt"),
-        ("", ".txt"),
-    ],
-)
-def test_the_format_of_standard_input_is_recognized(
-    text: str, suffix: str, run: Callable[[str, bytes], int]
-) -> None:
-    given: list[Path] = []
-    with patch("elmokit.tasks.fitting.model.predict_file", lambda file, **_: given.append(file)):
-        assert run("predict - --model tagger --output tags.jsonl", text.encode()) == 0
-    assert [path.suffix for path in given] == [suffix]
 
 
 def test_errors_name_standard_input_and_not_its_copy(

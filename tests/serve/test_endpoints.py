@@ -288,7 +288,7 @@ def test_senses_are_the_map_of_the_word(server: RunningServer, embedder: Embedde
     expected = senses("bank", CORPUS, embedder).to_json()
     for sentences in ({}, {"sentences": CORPUS.read_text(encoding="utf-8").splitlines()}):
         answer = server.post("/senses", {"word": "bank", **sentences}).json()
-        assert all(answer[name] == expected[name] for name in ("uses", "clusters", "fingerprint"))
+        assert all(answer[name] == expected[name] for name in ("uses", "clusters"))
         np.testing.assert_allclose(answer["planes"], expected["planes"], rtol=0, atol=2e-3)
     assert np.ptp(answer["planes"][0], axis=0).max() < 1e-3  # layer 0: one point
     before = server.metric("process_cpu_seconds_total")

@@ -1,1 +1,1 @@
-"""Measuring and exploring the vectors: similarity, neighbors, probes, word senses."""
+"""Measuring and exploring the vectors: similarity, neighbors, probes, clusters of a word's uses."""

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.analysis.config import ChangeConfig
 from elmokit.analysis.corpora import Corpus, open_corpus
 from elmokit.analysis.report import Report, table
 from elmokit.analysis.uses import Use, UseSample, Word, WordForms, unit_vectors, uses_of
@@ -53,22 +52,21 @@ class WordChange:
 
 @dataclass(frozen=True, repr=False)
 class ChangeReport(Report):
-    """The change of some words, and the fingerprint of the model."""
+    """The change of some words, and the representation that was compared."""
 
     words: list[WordChange]
     layers: str | int
-    fingerprint: str
 
     def __str__(self) -> str:
         rows = []
-        for change in self.words:
-            row = [change.word, "/".join(map(str, change.uses))]
-            for each in (change.pairwise, change.prototype):
-                distance, p_value = (None, None) if each is None else (each.distance, each.p_value)
-                row += ["" if value is None else f"{value:.3f}" for value in (distance, p_value)]
-            rows.append(row)
+        for word in self.words:
+            row = [word.word, "/".join(map(str, word.uses))]
+            for distance in filter(None, (word.pairwise, word.prototype)):
+                p_value = "" if distance.p_value is None else f"{distance.p_value:.3f}"
+                row += [f"{distance.distance:.3f}", p_value]
+            rows.append(row + [""] * (6 - len(row)))
         header = ["word", "uses", "pairwise", "p", "prototype", "p"]
-        rare = [change.word for change in self.words if change.pairwise is None]
+        rare = [word.word for word in self.words if word.pairwise is None]
         note = f"; too rare, with fewer than 2 uses: {', '.join(rare)}" if rare else ""
         return table(header, rows, f"cosine distances; layers: {self.layers}{note}")
 
@@ -90,28 +88,32 @@ def compare_vectors(
     """
     vectors = np.concatenate([first, second]).astype(np.float64)
     random = np.random.default_rng(seed)
-    groups = np.zeros((permutations + 1, len(vectors)))  # 1 for the members of the first group
-    # With the observed assignment, number 0, among them, so that no p-value is 0 (Phipson and Smyth
-    # 2010).
+    # A row for each assignment, with 1 for the members of the first group. The observed one,
+    # row 0, is among them, so that no p-value is 0 (Phipson and Smyth 2010).
+    groups = np.zeros((permutations + 1, len(vectors)))
     groups[0, : len(first)] = 1
     for row in groups[1:]:
         row[random.permutation(len(vectors))[: len(first)]] = 1
-    sums = groups @ vectors
-    others = vectors.sum(0) - sums
-    products = (sums * others).sum(1)
-    norms = np.linalg.norm(sums, axis=1) * np.linalg.norm(others, axis=1)
-    # The mean cosine of all pairs is the product of the means.
-    cosines = np.stack([products / (len(first) * len(second)), products / np.maximum(norms, 1e-12)])
-    values = 1 - np.clip(cosines, -1, 1)  # rounding may exceed 1
-    as_large = (values >= values[:, :1] - 1e-12).sum(axis=1)
-    p_values = (as_large / (permutations + 1)).tolist() if permutations else (None, None)
-    pairwise, prototype = map(Distance, values[:, 0].tolist(), p_values)
-    return pairwise, prototype
+    first_sums = groups @ vectors
+    second_sums = vectors.sum(axis=0) - first_sums
+    products = (first_sums * second_sums).sum(axis=1)
+    norms = np.linalg.norm(first_sums, axis=1) * np.linalg.norm(second_sums, axis=1)
+    # The mean cosine of all pairs is the product of the mean vectors.
+    pairwise = products / (len(first) * len(second))
+    prototype = products / np.maximum(norms, 1e-12)
+    distances = []
+    for cosines in (pairwise, prototype):
+        values = 1 - np.clip(cosines, -1, 1)  # rounding may exceed 1
+        share = float((values >= values[0] - 1e-12).mean())
+        distances.append(Distance(float(values[0]), share if permutations else None))
+    return distances[0], distances[1]
 
 
-def _sampled(words: Sequence[WordForms], corpus: Corpus, config: ChangeConfig) -> list[list[Use]]:
+def _sample(
+    words: Sequence[WordForms], corpus: Corpus, max_uses: int, seed: int
+) -> list[list[Use]]:
     """A sample of the uses of each word in a corpus, which is read once."""
-    samples = [UseSample(config.max_uses, config.seed) for _ in words]
+    samples = [UseSample(max_uses, seed) for _ in words]
     for sentence in corpus.sentences(words):
         for word, sample in zip(words, samples, strict=True):
             for use in uses_of(word, sentence):
@@ -125,8 +127,11 @@ def change(
     second: str | Path,
     model: Embedder | str | Path | None = None,
     layers: str | int | None = None,
-    config: ChangeConfig | None = None,
     tokenize: bool = True,
+    *,
+    max_uses: int = 500,
+    permutations: int = 1000,
+    seed: int = 0,
 ) -> ChangeReport:
     """Compare the uses of words in two corpora, e.g. of two periods.
 
@@ -140,9 +145,11 @@ def change(
         model: An `Embedder`, or a model as it takes one.
         layers: Representation, as in `Embedder.embed`, except "all"; None: "top", or the one that
             is stored.
-        config: Settings of the sampling and of the permutations.
         tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`,
             at white space.
+        max_uses: Maximum number of uses in each corpus; a random sample if there are more.
+        permutations: Random assignments of the uses to the corpora, for the p-values; 0: none.
+        seed: Seed of the sampling and of the permutations.
 
     Returns:
         The distances, in the order of the words; none of words with fewer than two distinct uses in
@@ -152,21 +159,21 @@ def change(
         ValueError: `layers` is invalid, or stored vectors are of another model or other layers.
         FileNotFoundError: There is no such corpus.
     """
-    config = config or ChangeConfig()
     embedder = Embedder.of(model)
     corpora = [open_corpus(path, embedder, tokenize) for path in (first, second)]
     chosen = corpora[0].choose_layers(layers)  # an invalid choice is reported before the search
     corpora[1].choose_layers(chosen)
     words = [words] if isinstance(words, str) else words
-    forms = [WordForms.of(word, embedder.tokenize if tokenize else str.split) for word in words]
+    forms = [WordForms.of(word, corpora[0].split) for word in words]
+    samples = [_sample(forms, corpus, max_uses, seed) for corpus in corpora]
     changes = []
-    for word, *samples in zip(
-        forms, *(_sampled(forms, corpus, config) for corpus in corpora), strict=True
-    ):
-        counts, distances = (len(samples[0]), len(samples[1])), ()
+    for word, *uses in zip(forms, *samples, strict=True):
+        counts, distances = (len(uses[0]), len(uses[1])), ()
         if min(counts) > 1:
-            pairs = zip(corpora, samples, strict=True)
-            left, right = (unit_vectors(corpus.vectors(uses, chosen)) for corpus, uses in pairs)
-            distances = compare_vectors(left, right, config.permutations, config.seed)
+            left, right = (
+                unit_vectors(corpus.vectors(sample, chosen))
+                for corpus, sample in zip(corpora, uses, strict=True)
+            )
+            distances = compare_vectors(left, right, permutations, seed)
         changes.append(WordChange(word.name, counts, *distances))
-    return ChangeReport(changes, chosen, embedder.fingerprint())
+    return ChangeReport(changes, chosen)

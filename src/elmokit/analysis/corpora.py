@@ -1,24 +1,64 @@
-"""Where a word is looked for: text, whose sentences are embedded, or the vectors that `elmokit
-embed` wrote of one.
-"""
+"""Where a word is looked for: text, or the vectors that `elmokit embed` wrote of one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from elmokit.analysis.uses import Use, WordForms, sentences_with, uses_of, vectors_of_uses
-from elmokit.data import find_files
+from elmokit.analysis.uses import Use, Word, WordForms, uses_of, vectors_of_uses
+from elmokit.data import file_tokenizers, find_files
 from elmokit.embed import Embedder, layer_weights
+from elmokit.fs import read_lines
+from elmokit.progress import ProgressBar
 from elmokit.storage import EmbeddingStore
+from elmokit.text import INVISIBLE
 
 BLOCK_WORDS = 4096  # of a store, whose vectors are in memory at a time
+Check = Callable[[], None]
 
 
-class Corpus:
+class Corpus(ABC):
+    """Sentences, and the vectors of uses in them.
+
+    Attributes:
+        path: The files.
+        embedder: The model.
+        split: Splits a text as those of the corpus were split.
+    """
+
+    def __init__(self, path: str | Path, embedder: Embedder, tokenize: bool) -> None:
+        self.path, self.embedder = path, embedder
+        self.split = embedder.tokenize if tokenize else str.split
+
+    @abstractmethod
+    def sentences(
+        self, words: Sequence[WordForms] | None = None, check: Check | None = None
+    ) -> Iterator[tuple[str, ...]]:
+        """Stream the sentences in which one of some words may occur; None: all."""
+
+    @abstractmethod
+    def vectors(self, uses: Sequence[Use], layers: str | int) -> np.ndarray:
+        """The vectors of uses: (N, 2D), or with "all" every layer that there is, (N, L+1, 2D)."""
+
+    def choose_layers(self, layers: str | int | None) -> str | int:
+        """The representation to use. ValueError where there are no such vectors."""
+        layers = "top" if layers is None else layers
+        layer_weights(self.embedder.model, layers)
+        return layers
+
+    def uses(self, word: Word | None, check: Check | None = None) -> Iterator[list[Use]]:
+        """Stream the uses of a word in each sentence that has any; None: of every word."""
+        forms = None if word is None else WordForms.of(word, self.split)
+        for sentence in self.sentences(None if forms is None else [forms], check):
+            if uses := uses_of(forms, sentence):
+                yield uses
+
+
+class TextCorpus(Corpus):
     """Text files, whose sentences are embedded when the vectors of their words are needed.
 
     Args:
@@ -26,32 +66,34 @@ class Corpus:
         embedder: The model.
         tokenize: Split raw lines with the model's tokenizer; else, and lines of `elmokit prepare`,
             at white space.
+        progress: Show the progress of a search.
     """
 
-    def __init__(self, path: str | Path, embedder: Embedder, tokenize: bool = True) -> None:
-        self.path, self.embedder, self.tokenize = path, embedder, tokenize
+    def __init__(
+        self, path: str | Path, embedder: Embedder, tokenize: bool = True, progress: bool = True
+    ) -> None:
+        super().__init__(path, embedder, tokenize)
+        self.files, self.progress = find_files([path]), progress
+        self.tokenizers = file_tokenizers(self.files, embedder.model.tokenizer, tokenize)
 
-    def sentences(self, words: Sequence[WordForms] | None) -> Iterator[tuple[str, ...]]:
-        """Stream the sentences in which one of some words may occur; None: all."""
-        return sentences_with(words, find_files([self.path]), self.embedder, self.tokenize)
-
-    def uses(self, word: WordForms | None) -> Iterator[list[Use]]:
-        """Stream the uses of a word in each sentence that has any; None: of every word."""
-        sentences = self.sentences(None if word is None else [word])
-        return filter(None, (uses_of(word, sentence) for sentence in sentences))
-
-    def choose_layers(self, layers: str | int | None) -> str | int:
-        """The representation to use, "top" where None is asked for. ValueError where there are no
-        such vectors.
-        """
-        layers = "top" if layers is None else layers
-        layer_weights(self.embedder.model, layers)
-        return layers
+    def sentences(
+        self, words: Sequence[WordForms] | None = None, check: Check | None = None
+    ) -> Iterator[tuple[str, ...]]:
+        """Stream sentences; `check` is called for every line."""
+        # Tokenizing takes most of the time, so lines that lack a part of every form are skipped. A
+        # tokenizer may remove invisible characters from words, such as soft hyphens.
+        forms = [form for word in words or () for form in word.forms]
+        needed = [[INVISIBLE.sub("", part.lower()) for part in form] for form in forms]
+        options = {"unit": " sentences", "unit_scale": True, "disable": not self.progress}
+        for file, tokenizer in zip(self.files, self.tokenizers, strict=True):
+            for line in ProgressBar(read_lines(file), "search", **options):
+                if check is not None:
+                    check()
+                text = INVISIBLE.sub("", line.lower())
+                if words is None or any(all(part in text for part in parts) for parts in needed):
+                    yield tuple(tokenizer.tokenize(line))
 
     def vectors(self, uses: Sequence[Use], layers: str | int) -> np.ndarray:
-        """The vectors of uses, (N, 2D), or with "all" every layer that there is of them, (N, L+1,
-        2D).
-        """
         return vectors_of_uses(uses, self.embedder, layers)
 
 
@@ -61,18 +103,19 @@ class StoredCorpus(Corpus):
     ValueError if they are of another model than the embedder's, or damaged.
     """
 
-    def __init__(self, path: str | Path, embedder: Embedder) -> None:
-        super().__init__(path, embedder)
+    def __init__(self, path: str | Path, embedder: Embedder, tokenize: bool = True) -> None:
+        super().__init__(path, embedder, tokenize)
         self.store = EmbeddingStore(path)
         if self.store.index.settings.get("model") != embedder.fingerprint():
             raise ValueError(f"{path} has the vectors of another model: name that one as the model")
         self.layers = self.store.index.settings["layers"]
-        self._lines: dict[tuple[str, ...], int] = {}  # of the sentences that were found
+        self._lines: dict[tuple[str, ...], int] = {}  # of the sentences that were streamed
 
-    def sentences(self, words: Sequence[WordForms] | None) -> Iterator[tuple[str, ...]]:
-        if words is None:
-            lines = range(len(self.store))
-        else:
+    def sentences(
+        self, words: Sequence[WordForms] | None = None, check: Check | None = None
+    ) -> Iterator[tuple[str, ...]]:
+        lines = range(len(self.store))
+        if words is not None:
             lines = self.store.lines_with({form[0] for word in words for form in word.forms})
         for line in lines:
             sentence = tuple(self.store.words(line))
@@ -84,21 +127,18 @@ class StoredCorpus(Corpus):
         if self.layers == "all":
             return super().choose_layers(layers)
         layers = super().choose_layers(self.layers if layers is None else layers)
-        weights = [layer_weights(self.embedder.model, each) for each in (layers, self.layers)]
-        if not torch.equal(*weights):
+        model = self.embedder.model
+        if not torch.equal(layer_weights(model, layers), layer_weights(model, self.layers)):
             raise ValueError(
                 f"{self.path} has the layers {self.layers}, not {layers}: embed these, or all"
             )
         return layers
 
     def vectors(self, uses: Sequence[Use], layers: str | int) -> np.ndarray:
-        places = [
-            (self._lines[use.sentence], place)
-            for use in uses
-            for place in range(use.position, use.stop)
-        ]
-        vectors = self.store.word_vectors(*np.array(places).T).astype(np.float32)
-        if len(places) > len(uses):  # of phrases the means
+        lines = [self._lines[use.sentence] for use in uses for _ in use.words]
+        positions = [position for use in uses for position in range(use.position, use.stop)]
+        vectors = self.store.word_vectors(np.array(lines), np.array(positions)).astype(np.float32)
+        if len(positions) > len(uses):  # the mean vectors of phrases
             ends = np.cumsum([use.length for use in uses])
             vectors = np.stack([words.mean(axis=0) for words in np.split(vectors, ends[:-1])])
         if layers == "all":
@@ -106,7 +146,7 @@ class StoredCorpus(Corpus):
         return self._select(torch.from_numpy(vectors), layers).numpy()
 
     def _select(self, vectors: torch.Tensor, layers: str | int) -> torch.Tensor:
-        """One vector (N, 2D) of stored ones."""
+        """One vector of each word (N, 2D) from what is stored of it."""
         if self.layers != "all":
             return vectors
         return torch.einsum("nld,l->nd", vectors, layer_weights(self.embedder.model, layers))
@@ -122,10 +162,11 @@ class StoredCorpus(Corpus):
         for word in np.argsort(-similarities, kind="stable"):
             line = int(np.searchsorted(ends, word, side="right"))
             sentence = tuple(self.store.words(line))
-            yield float(similarities[word]), Use(sentence, int(word - ends[line]) + len(sentence))
+            position = int(word - ends[line]) + len(sentence)
+            yield float(similarities[word]), Use(sentence, position)
 
 
 def open_corpus(path: str | Path, embedder: Embedder, tokenize: bool = True) -> Corpus:
     """The corpus of a path: stored vectors if it is a directory of `elmokit embed`, else text."""
     is_store = (Path(path).expanduser() / EmbeddingStore.INDEX_NAME).exists()
-    return StoredCorpus(path, embedder) if is_store else Corpus(path, embedder, tokenize)
+    return (StoredCorpus if is_store else TextCorpus)(path, embedder, tokenize)

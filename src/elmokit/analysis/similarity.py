@@ -1,6 +1,4 @@
-"""Cosine similarities of the uses of a word: between some sentences, and the nearest ones in a
-corpus.
-"""
+"""Cosine similarities of a word's uses: between some sentences, and the nearest in a corpus."""
 
 from __future__ import annotations
 
@@ -13,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elmokit.analysis.config import SearchConfig
 from elmokit.analysis.corpora import StoredCorpus, open_corpus
 from elmokit.analysis.report import Report, table
 from elmokit.analysis.uses import Use, Word, WordForms, unit_vectors, uses_in_each, vectors_of_uses
@@ -38,22 +35,27 @@ class SenseContrast(NamedTuple):
     def of(cosines: np.ndarray, num_other: int) -> SenseContrast:
         """From the cosines (N, N) of uses, of which the last `num_other` are in the other sense."""
         is_other = np.arange(len(cosines)) >= len(cosines) - num_other
-        same, pairs = np.equal.outer(is_other, is_other), ~np.eye(len(cosines), dtype=bool)
-        nearest = np.where(same & pairs, cosines, -np.inf).max(axis=1)
-        nearest_other = np.where(~same, cosines, -np.inf).max(axis=1)
+        is_same = np.equal.outer(is_other, is_other)
+        is_same_pair = is_same & ~np.eye(len(cosines), dtype=bool)
+        nearest_same = np.where(is_same_pair, cosines, -np.inf).max(axis=1)
+        nearest_other = np.where(is_same, -np.inf, cosines).max(axis=1)
         # By more than rounding errors: without dependence on the context, all cosines are 1.
-        is_nearer = nearest - nearest_other > 1e-6
+        count = int((nearest_same - nearest_other > 1e-6).sum())
         return SenseContrast(
-            float(cosines[same & pairs].mean()), float(cosines[~same].mean()), int(is_nearer.sum())
+            float(cosines[is_same_pair].mean()), float(cosines[~is_same].mean()), count
         )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Report):
-    """N uses of a word and, by name of the representation, their (N, N) cosine similarities.
+    """How similar N uses of a word are.
 
-    The last `num_other` uses are those in another sense, if any were given; `contrasts` then has
-    how the two senses differ, by name of the representation.
+    Attributes:
+        word: The word.
+        uses: The uses.
+        similarities: Cosine similarities (N, N) by name of the representation.
+        num_other: How many uses, the last ones, are in another sense.
+        contrasts: How the two senses differ, by name of the representation, if there are two.
     """
 
     word: str
@@ -64,53 +66,40 @@ class Comparison(Report):
 
     def __str__(self) -> str:
         count = len(self.uses)
-        numbers = [str(number) for number in range(1, count + 1)]
-        parts = [
-            "\n".join(
-                f"{number:>{len(str(count))}}  {use}"
-                for number, use in zip(numbers, self.uses, strict=True)
-            )
-        ]
+        numbers = list(map(str, range(1, count + 1)))
+        width = len(numbers[-1])
+        lines = [f"{number:>{width}}  {use}" for number, use in enumerate(self.uses, start=1)]
+        parts = ["\n".join(lines)]
         for name, matrix in self.similarities.items():
             rows = [
                 [number, *(f"{cosine:.2f}" for cosine in row)]
                 for number, row in zip(numbers, matrix, strict=True)
             ]
             parts.append(f"{name}\n{table(['', *numbers], rows)}")
-        if self.num_other:
-            header = [
-                "mean similarity",
-                "same sense",
-                "other sense",
-                "nearest use has the same sense",
-            ]
+        if self.contrasts:
+            header = ["mean similarity", "same sense", "other sense"]
             rows = [
                 [name, f"{same:.2f}", f"{other:.2f}", f"{nearest} of {count}"]
                 for name, (same, other, nearest) in self.contrasts.items()
             ]
-            parts.append(table(header, rows))
+            parts.append(table([*header, "nearest use has the same sense"], rows))
         return "\n\n".join(parts)
 
 
 def _representations(
     uses: Sequence[Use], embedder: Embedder, layers: str | int | None
 ) -> dict[str, np.ndarray]:
-    """The vectors to compare, (N, 2D), by the printed name of the representation; sentences are
-    embedded once.
-    """
+    """The vectors to compare, (N, 2D), by the printed name of the representation."""
     vectors = vectors_of_uses(uses, embedder, "all" if layers is None else layers)
     if layers not in (None, "all"):
         return {f"layer {layers}" if isinstance(layers, int) else layers: vectors}
     if embedder.num_layers == 1:  # the top layer: a token layer always has others above it
         return {"top layer (contextual)": vectors[:, 0]}
-    kinds = ["context-independent", *["contextual"] * (embedder.num_layers - 1)]
-    of_layers = {
-        f"layer {number} ({kind})": vectors[:, number] for number, kind in enumerate(kinds)
-    }
-    if layers is None:
-        del of_layers["layer 0 (context-independent)"]
+    named = {} if layers is None else {"layer 0 (context-independent)": vectors[:, 0]}
+    for layer in range(1, embedder.num_layers):
+        named[f"layer {layer} (contextual)"] = vectors[:, layer]
     mix = np.einsum("nld,l->nd", vectors, layer_weights(embedder.model, "mix").numpy())
-    return {**of_layers, "mix of all layers": mix}
+    return {**named, "mix of all layers": mix}
 
 
 def compare(
@@ -148,17 +137,16 @@ def compare(
     uses = uses_in_each(forms, tokens)
     num_other = len(uses_in_each(forms, tokens[len(sentences) :]))
     if min(len(uses) - num_other, num_other or 2) < 2:
-        of_each = " in each sense" if other else ""
+        in_each = " in each sense" if other else ""
         raise ValueError(
-            f"a comparison needs at least two uses of {forms.name!r}{of_each}: add another sentence"
+            f"a comparison needs at least two uses of {forms.name!r}{in_each}: add another sentence"
         )
-    representations = _representations(uses, embedder, layers)
-    units = {name: unit_vectors(vectors) for name, vectors in representations.items()}
-    similarities = {
-        name: np.clip(vectors @ vectors.T, -1, 1) for name, vectors in units.items()
-    }  # rounding exceeds 1
-    senses = similarities if num_other else {}
-    contrasts = {name: SenseContrast.of(matrix, num_other) for name, matrix in senses.items()}
+    similarities, contrasts = {}, {}
+    for name, vectors in _representations(uses, embedder, layers).items():
+        units = unit_vectors(vectors)
+        similarities[name] = np.clip(units @ units.T, -1, 1)  # rounding exceeds 1
+        if num_other:
+            contrasts[name] = SenseContrast.of(similarities[name], num_other)
     return Comparison(forms.name, uses, similarities, num_other, contrasts)
 
 
@@ -176,62 +164,54 @@ class Neighbor(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Neighbors(Report):
-    """The query, and the uses nearest to it, nearest first, among those in the sentences that were
-    searched.
-    """
+    """The query and its nearest uses, nearest first, among those in the searched sentences."""
 
     query: Use
     nearest: list[Neighbor]
     sentences_searched: int
 
     def __str__(self) -> str:
-        lines = [f"{similarity:5.3f}  {use}" for similarity, use in self.nearest]
-        return "\n".join(
-            [f"       {self.query}", *lines, f"({self.sentences_searched} sentences searched)"]
-        )
+        lines = [f"       {self.query}"]
+        lines += [f"{similarity:5.3f}  {use}" for similarity, use in self.nearest]
+        return "\n".join([*lines, f"({self.sentences_searched} sentences searched)"])
 
 
 def nearest_uses(
     query: Use,
+    vector: np.ndarray,
     uses: Iterable[list[Use]],
-    embedder: Embedder,
-    layers: str | int = "top",
-    config: SearchConfig | None = None,
-    vectors_of: Callable[[Sequence[Use]], np.ndarray] | None = None,
+    vectors_of: Callable[[Sequence[Use]], np.ndarray],
+    count: int,
 ) -> Neighbors:
     """Find the uses whose vectors are nearest to that of a query.
 
     Args:
         query: The use to search for.
+        vector: Its unit vector, (2D,).
         uses: The uses in each sentence, read some hundred sentences at a time. Those in the
             sentence of the query are left out, and repeated ones are returned once.
-        embedder: The model.
-        layers: Representation, as in `Embedder.embed`, except "all".
-        config: How many neighbors to search for, in how many sentences.
-        vectors_of: The vectors (N, 2D) of some uses; None: they are embedded.
+        vectors_of: Returns the vectors (N, 2D) of some uses.
+        count: Number of neighbors.
 
     Returns:
         The neighbors; none if no other sentence has a use.
     """
-    config = config or SearchConfig()
-    vectors_of = vectors_of or partial(vectors_of_uses, embedder=embedder, layers=layers)
-    (query_vector,) = unit_vectors(vectors_of_uses([query], embedder, layers))
-    sentences = islice(uses, config.max_sentences)
-    best: dict[Use, float] = {}
+    sentences = iter(uses)
+    nearest: dict[Use, float] = {}
     searched = 0
     while batch := list(islice(sentences, BATCH_SENTENCES)):
         searched += len(batch)
-        in_batch = [
-            use for of_sentence in batch for use in of_sentence if use.sentence != query.sentence
+        candidates = [
+            use for in_sentence in batch for use in in_sentence if use.sentence != query.sentence
         ]
-        if in_batch:
+        if candidates:
             # Rounded, so that rounding errors, which depend on the batch, do not rank equal
             # vectors.
-            cosines = (unit_vectors(vectors_of(in_batch)) @ query_vector).round(6)
-            best |= zip(in_batch, cosines.tolist(), strict=True)
+            cosines = (unit_vectors(vectors_of(candidates)) @ vector).round(6)
+            nearest |= zip(candidates, cosines.tolist(), strict=True)
             # The sort is stable: of equal cosines the first in the corpus stays first.
-            best = dict(sorted(best.items(), key=lambda item: -item[1])[: config.count])
-    return Neighbors(query, [Neighbor(cosine, use) for use, cosine in best.items()], searched)
+            nearest = dict(sorted(nearest.items(), key=lambda item: -item[1])[:count])
+    return Neighbors(query, [Neighbor(cosine, use) for use, cosine in nearest.items()], searched)
 
 
 def neighbors(
@@ -240,14 +220,15 @@ def neighbors(
     corpus: str | Path,
     model: Embedder | str | Path | None = None,
     layers: str | int | None = None,
-    config: SearchConfig | None = None,
     tokenize: bool = True,
+    *,
+    count: int = 10,
+    any_word: bool = False,
 ) -> Neighbors:
-    """Find the uses of a word in a corpus whose vectors are nearest to that of its first use in
-    `sentence`.
+    """Find the uses of a word in a corpus that are nearest to its first use in `sentence`.
 
-    Text is streamed, and only sentences with the word are embedded (every sentence with
-    `any_word`). Of stored vectors, only those of the word are read.
+    Text is streamed, and only sentences with the word are embedded. Of stored vectors, only those
+    of the word are read.
 
     Args:
         word: As in `compare`.
@@ -258,9 +239,10 @@ def neighbors(
         model: An `Embedder`, or a model as it takes one.
         layers: Representation, as in `Embedder.embed`, except "all"; None: "top", or the one that
             is stored.
-        config: How many neighbors to search for, and where.
         tokenize: Split the sentence and raw lines with the model's tokenizer; else, and lines of
             `elmokit prepare`, at white space.
+        count: Number of neighbors.
+        any_word: Search the uses of all words, in every sentence.
 
     Returns:
         The neighbors.
@@ -270,31 +252,30 @@ def neighbors(
             vectors are of another model or other layers.
         FileNotFoundError: There is no such corpus.
     """
-    config = config or SearchConfig()
     embedder = Embedder.of(model)
-    opened = open_corpus(corpus, embedder, tokenize)
-    layers = opened.choose_layers(layers)
-    split = embedder.tokenize if tokenize else str.split
-    forms = WordForms.of(word, split)
-    query = uses_in_each(forms, [split(sentence)])[0]
-    if config.any_word and isinstance(opened, StoredCorpus) and config.max_sentences is None:
-        result = _nearest_words(query, opened, layers, config.count)
+    searched = open_corpus(corpus, embedder, tokenize)
+    layers = searched.choose_layers(layers)
+    forms = WordForms.of(word, searched.split)
+    query = uses_in_each(forms, [searched.split(sentence)])[0]
+    (vector,) = unit_vectors(vectors_of_uses([query], embedder, layers))
+    if any_word and isinstance(searched, StoredCorpus):
+        result = _nearest_words(query, vector, searched, layers, count)
     else:
-        uses = opened.uses(None if config.any_word else forms)
-        result = nearest_uses(
-            query, uses, embedder, layers, config, partial(opened.vectors, layers=layers)
-        )
+        uses = searched.uses(None if any_word else forms)
+        vectors_of = partial(searched.vectors, layers=layers)
+        result = nearest_uses(query, vector, uses, vectors_of, count)
     if not result.nearest:
-        searched = "" if config.any_word else f" with the word {forms.name!r}"
-        raise ValueError(f"{corpus} has no other sentence{searched}: try another corpus")
+        with_word = "" if any_word else f" with the word {forms.name!r}"
+        raise ValueError(f"{corpus} has no other sentence{with_word}: try another corpus")
     return result
 
 
-def _nearest_words(query: Use, corpus: StoredCorpus, layers: str | int, count: int) -> Neighbors:
+def _nearest_words(
+    query: Use, vector: np.ndarray, corpus: StoredCorpus, layers: str | int, count: int
+) -> Neighbors:
     """`nearest_uses` among all words of a store."""
     nearest: dict[Use, float] = {}
-    (query_vector,) = unit_vectors(vectors_of_uses([query], corpus.embedder, layers))
-    for cosine, use in corpus.nearest(query_vector, layers):
+    for cosine, use in corpus.nearest(vector, layers):
         if use.sentence != query.sentence:
             nearest.setdefault(use, cosine)
             if len(nearest) == count:

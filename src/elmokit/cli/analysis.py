@@ -1,40 +1,198 @@
-"""Verbs that measure the information in the vectors: tags, and the occurrences of a word."""
+"""Verbs that compare and search the vectors of words, and measure what they hold."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from elmokit.analysis.config import ChangeConfig, MapConfig
 from elmokit.cli.console import show
 from elmokit.cli.options import (
+    LAYERS,
     UNSET,
     ComputeDtype,
     Corpus,
     CorpusLayers,
     Device,
     Json,
+    Layers,
     Lemmas,
     Model,
     OptionalState,
     Overwrite,
     Tokenize,
+    Word,
     state_defaults_in_text,
-    with_forms,
 )
 from elmokit.tasks.config import ColumnsConfig
 
 state_defaults_in_text(ColumnsConfig)
-state_defaults_in_text(MapConfig)
+
+
+def _arguments(verb: Any) -> dict[str, Any]:
+    """The options of a verb as the arguments of its function."""
+    from elmokit.analysis.uses import forms_of_lemma
+    from elmokit.embed import Embedder
+
+    arguments = dict(vars(verb))
+    table = arguments.pop("lemma")
+    if table is not None and "word" in arguments:
+        arguments["word"] = forms_of_lemma(verb.word, table)
+    elif table is not None:
+        arguments["words"] = [forms_of_lemma(word, table) for word in verb.words]
+    with_softmax = isinstance(verb, Senses)
+    arguments["model"] = Embedder(verb.model, arguments.pop("device"), softmax=with_softmax)
+    del arguments["json"]
+    return arguments
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Print the cosine similarities of one word's vectors across sentences.
+
+    Examples, in a checkout of elmokit:
+        elmokit compare play "They play chess" "The boys play in the street" --other "The play has five acts" "He wrote the play"
+    """  # noqa: E501
+
+    word: Word
+    sentences: Annotated[
+        Positional[tuple[str, ...]],
+        arg(metavar="SENTENCE [SENTENCE ...]", help_behavior_hint="(required)"),
+    ]
+    """Sentences that contain the word."""
+    other: Annotated[tuple[str, ...], UNSET] = ()
+    """Sentences in which the word has another sense; a summary then contrasts the two senses."""
+    model: Model = None
+    lemma: Lemmas = None
+    layers: Annotated[Layers | None, arg(help=f"{LAYERS} (default: mix and all but 0)."), UNSET] = (
+        None
+    )
+    device: Device = None
+    tokenize: Tokenize = True
+    json: Json = False
+
+    def run(self) -> None:
+        from elmokit.analysis.similarity import compare
+
+        show(compare(**_arguments(self)), self.json)
+
+
+@dataclass(frozen=True)
+class Neighbors:
+    """Find the occurrences of a word in a corpus that are nearest to its occurrence in a sentence.
+
+    Examples, in a checkout of elmokit:
+        elmokit neighbors play --in "The play was a success" --corpus examples/data/sentences.txt
+    """
+
+    word: Word
+    sentence: Annotated[str, arg(name="in")]
+    """Sentence with the occurrence to search for."""
+    corpus: Corpus
+    lemma: Lemmas = None
+    count: int = 10
+    """Number of neighbors to print."""
+    model: Model = None
+    layers: CorpusLayers = None
+    device: Device = None
+    any_word: bool = False
+    """Search the occurrences of all words, not only of this one."""
+    tokenize: Tokenize = True
+    json: Json = False
+
+    def run(self) -> None:
+        from elmokit.analysis.similarity import neighbors
+
+        show(neighbors(**_arguments(self)), self.json)
+
+
+@dataclass(frozen=True)
+class Senses:
+    """Cluster the occurrences of a word in a corpus; list typical sentences and substitutes.
+
+    Examples, in a checkout of elmokit:
+        elmokit senses play --corpus examples/data/sentences.txt --output runs/senses.html
+    """
+
+    word: Word
+    corpus: Corpus
+    lemma: Lemmas = None
+    output: Annotated[Path | None, UNSET] = None
+    """HTML file for scatter plots of all layers."""
+    json: Json = False
+    max_uses: int = 500
+    """Maximum number of occurrences; a random sample if the corpus has more."""
+    clusters: Annotated[int | None, UNSET] = None
+    """Number of clusters; fewer where fewer occurrences differ (default: from 2 to 5, each with 5 %
+    of the occurrences at least, by the largest silhouette; one where that is low).
+    """
+    seed: int = 0
+    """Seed of the sampling and the clustering."""
+    model: Model = None
+    layers: CorpusLayers = None
+    device: Device = None
+    tokenize: Tokenize = True
+    overwrite: Overwrite = False
+
+    def run(self) -> None:
+        from elmokit.analysis.word_map import senses, write_page
+        from elmokit.fs import check_output
+
+        if self.output is not None:
+            check_output(self.output, [self.corpus], overwrite=self.overwrite)
+        arguments = _arguments(self)
+        del arguments["output"], arguments["overwrite"]
+        result = senses(**arguments)
+        if self.output is not None:
+            write_page(result, self.output, self.overwrite)
+        show(result, self.json)
+
+
+@dataclass(frozen=True)
+class Change:
+    """Measure how far apart the uses of words in two corpora are, with permutation tests.
+
+    Examples, in a checkout of elmokit:
+        elmokit change mouse house --first examples/data/mouse-1950.txt --second examples/data/mouse-2000.txt
+    """  # noqa: E501
+
+    words: Annotated[
+        Positional[tuple[str, ...]], arg(metavar="WORD [WORD ...]", help_behavior_hint="(required)")
+    ]
+    """Words to compare; commas separate the forms of one, as in mouse,mice, and quotation marks
+    hold a phrase. In sentences without an exact match, the case of letters is ignored.
+    """
+    first: Corpus
+    second: Corpus
+    lemma: Lemmas = None
+    json: Json = False
+    max_uses: int = 500
+    """Maximum number of occurrences in each corpus; a random sample if there are more."""
+    permutations: int = 1000
+    """Random assignments of the occurrences to the corpora, for the p-values; 0: none."""
+    seed: int = 0
+    """Seed of the sampling and of the permutations."""
+    model: Model = None
+    layers: CorpusLayers = None
+    device: Device = None
+    tokenize: Tokenize = True
+
+    def run(self) -> None:
+        from elmokit.analysis.change import change
+
+        show(change(**_arguments(self)), self.json)
 
 
 @dataclass(frozen=True)
 class Probe:
     """Score a linear classifier of word tags on the frozen vectors of each layer.
 
-    The vectors of all words are kept in temporary files in float16 (in the directory TMPDIR).
-    """
+    The vectors of all words are in temporary files in float16 (in the directory TMPDIR), those of
+    one layer in memory in float32.
+
+    Examples, in a checkout of elmokit:
+        elmokit probe examples/data/train.conllu examples/data/dev.conllu --test examples/data/test.conllu
+    """  # noqa: E501
 
     train: Positional[Path]
     """Tagged sentences to train on, one token per line: CoNLL-U, or columns (plain, .gz or
@@ -55,74 +213,6 @@ class Probe:
         from elmokit.analysis.probe import probe_files
         from elmokit.embed import Embedder
 
+        files, columns = (self.train, self.dev, self.test), vars(self.columns)
         embedder = Embedder(self.model, self.device, self.dtype)
-        report = probe_files(
-            self.train, self.dev, self.test, embedder, self.state, **vars(self.columns)
-        )
-        show(report, self.json)
-
-
-@dataclass(frozen=True)
-class Change:
-    """Measure how far apart the uses of words in two corpora are, with permutation tests."""
-
-    words: Annotated[
-        Positional[tuple[str, ...]], arg(metavar="WORD [WORD ...]", help_behavior_hint="(required)")
-    ]
-    """Words to compare; commas separate the forms of one, as in mouse,mice, and quotation marks
-    hold a phrase. In sentences without an exact match, the case of letters is ignored.
-    """
-    first: Corpus
-    second: Corpus
-    lemma: Lemmas = None
-    json: Json = False
-    config: Annotated[ChangeConfig, arg(name="")] = ChangeConfig()  # noqa: RUF009
-    model: Model = None
-    layers: CorpusLayers = None
-    device: Device = None
-    tokenize: Tokenize = True
-
-    def run(self) -> None:
-        from elmokit.analysis.change import change
-        from elmokit.embed import Embedder
-
-        words = [with_forms(word, self.lemma) for word in self.words]
-        embedder, corpora = Embedder(self.model, self.device), (self.first, self.second)
-        show(change(words, *corpora, embedder, self.layers, self.config, self.tokenize), self.json)
-
-
-@dataclass(frozen=True)
-class Senses:
-    """Cluster the occurrences of a word in a corpus by their vectors; list typical sentences and
-    substitutes.
-    """
-
-    word: Positional[str]
-    """Word to look up; commas separate its forms, as in play,plays,played, and quotation marks hold
-    a phrase. In sentences without an exact match, the case of letters is ignored.
-    """
-    corpus: Corpus
-    lemma: Lemmas = None
-    output: Annotated[Path | None, UNSET] = None
-    """HTML file for scatter plots of all layers."""
-    json: Json = False
-    config: Annotated[MapConfig, arg(name="")] = MapConfig()  # noqa: RUF009
-    model: Model = None
-    layers: CorpusLayers = None
-    device: Device = None
-    tokenize: Tokenize = True
-    overwrite: Overwrite = False
-
-    def run(self) -> None:
-        from elmokit.analysis.word_map import senses, write_page
-        from elmokit.embed import Embedder
-        from elmokit.fs import check_output
-
-        if self.output is not None:
-            check_output(self.output, [self.corpus], overwrite=self.overwrite)
-        embedder = Embedder(self.model, self.device, softmax=True)
-        word = with_forms(self.word, self.lemma)
-        result = senses(word, self.corpus, embedder, self.layers, self.config, self.tokenize)
-        if self.output is not None:
-            write_page(result, self.output, self.overwrite)
-        show(result, self.json)
+        show(probe_files(*files, embedder, self.state, **columns), self.json)

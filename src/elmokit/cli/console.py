@@ -1,28 +1,24 @@
-"""The standard streams of a command: text read from `-`, results printed as lines, errors of one
-line.
+"""The standard streams of a command: text from `-`, results as lines, messages of one line.
 
 `-` in place of a text file is standard input, which is copied to a temporary file, since text is
-read twice. It may be plain text, JSON lines, CoNLL-U or FASTA, compressed or not. A verb with
-`WRITES_STANDARD_OUTPUT` takes `-` as its output too.
+read twice. It is plain text, compressed or not. A verb with `WRITES_STANDARD_OUTPUT` takes `-` as
+its output too.
 """
 
 import re
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, fields, is_dataclass, replace
-from difflib import get_close_matches
-from itertools import islice
 from json import dumps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from elmokit.fs import is_json_object, read_lines
+from elmokit.analysis.report import as_json
 
 STANDARD_STREAM = Path("-")
-LINES_LOOKED_AT = 1_000  # to detect the format of a text
 SUFFIX_OF_MAGIC = {b"\x1f\x8b": ".gz", b"\x28\xb5": ".zst"}
 
 Verb = TypeVar("Verb")  # a dataclass of options
@@ -35,37 +31,16 @@ def _is_stream(path: Path) -> bool:
     return path == STANDARD_STREAM or (path.is_relative_to("/dev") and path.is_fifo())
 
 
-def _suffix(file: Path) -> str:
-    """The suffix for the format of a text, detected from its first lines that are neither blank nor
-    comments.
-    """
-    from elmokit.data import (
-        are_fasta,
-        is_conllu_token,  # imported here because it loads safetensors
-    )
-
-    lines = [line for line in islice(read_lines(file), LINES_LOOKED_AT) if line.strip()]
-    if is_json_object(next(iter(lines), "")):
-        return ".jsonl"
-    if are_fasta(lines):
-        return ".fasta"
-    first = next((line for line in lines if not line.startswith("#")), "")
-    return ".conllu" if is_conllu_token(first) else ".txt"
-
-
 def _copy(path: Path, directory: Path) -> Path:
-    """Copy a stream to a file, whose suffixes say its format and compression."""
+    """Copy a stream to a text file, whose suffix says its compression."""
     name = "standard-input" if path == STANDARD_STREAM else path.name
-    with (
-        sys.stdin.buffer if path == STANDARD_STREAM else path.open("rb") as stream
-    ):  # which cannot be read again
+    with sys.stdin.buffer if path == STANDARD_STREAM else path.open("rb") as stream:
         magic = stream.read(2)
-        compression = SUFFIX_OF_MAGIC.get(magic, "")
-        file = directory / f"{name}.txt{compression}"
+        file = directory / f"{name}.txt{SUFFIX_OF_MAGIC.get(magic, '')}"
         with file.open("wb") as copy:
             copy.write(magic)
             shutil.copyfileobj(stream, copy)
-    return file.rename(directory / f"{name}{_suffix(file)}{compression}")
+    return file
 
 
 def _with_files(value: Any, file_of: Callable[[Path], Path]) -> Any:
@@ -159,8 +134,6 @@ def show(result: Any, json: bool = False) -> None:
         json: Print one line of JSON instead.
     """
     if json:
-        from elmokit.analysis.report import as_json  # imported here because it loads NumPy
-
         result = dumps(as_json(result), ensure_ascii=False)
     elif isinstance(result, Sequence) and not isinstance(result, str):
         result = "\n".join(map(str, result))
@@ -179,42 +152,6 @@ def one_line(message: Warning | Exception | str) -> str:
     lines = (line.strip() for line in str(message).splitlines())
     text = "; ".join(filter(None, lines)).replace(":; ", ": ") or type(message).__name__
     return re.sub(r"\S*/elmokit-\w+/standard-input[.\w]*\w", "standard input", text)
-
-
-def did_you_mean(word: str, choices: Iterable[str], otherwise: str) -> str:
-    """The end of a message about a word that is not among the choices."""
-    nearest = get_close_matches(word, choices, n=1)
-    return f": did you mean {nearest[0]}?" if nearest else f": {otherwise}"
-
-
-def usage_error(box: str, arguments: Sequence[str], options: Collection[str]) -> str:
-    """One line about an error in the options of a verb.
-
-    Args:
-        box: What tyro prints about the error in ASCII: a title, a message, details and where to
-            find help, with horizontal lines between them.
-        arguments: The command line, from the verb on.
-        options: The options that the verb has.
-    """
-    see = f"see elmokit {arguments[0]} --help"
-    names = (
-        argument.partition("=")[0].replace("_", "-")
-        for argument in arguments
-        if re.match(r"--\w", argument)
-    )
-    if unknown := next((name for name in names if name not in options), None):
-        return f"there is no option {unknown}{did_you_mean(unknown, options, see)}"
-    _, *sections, _ = re.split(r"^ +-+ *$", box, flags=re.MULTILINE)
-    message = " ".join(re.findall(r"^ +(\S.*?) *$", sections[0], re.MULTILINE))
-    usages = [
-        re.findall(r"^ {6}(\S.*?) *$", each, re.MULTILINE) for each in sections
-    ]  # --layers {mix,top}|INT
-    if message.startswith("Missing from"):
-        missing, *unexpected = map(", ".join, usages)
-        message = "; unexpected: ".join([f"{message.partition(':')[0]}: {missing}", *unexpected])
-    elif value := re.match(r"Error parsing .*?('[^']*')\]?(?: Got errors|$)", message):
-        message = f"{usages[-1][0]} cannot be {value[1]}"
-    return f"{message.replace('Unrecognized options', 'unexpected')} ({see})"
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -63,9 +63,11 @@ SCORE_PER = (
 
 @dataclass(frozen=True)
 class Prepare:
-    """Split raw text into sentences and tokens, drop duplicates, and write shuffled shards of one
-    sentence a line.
-    """
+    """Split raw text into sentences and tokens, drop duplicates, and write shuffled shards.
+
+    Examples, in a checkout of elmokit:
+        elmokit prepare examples/data/raw/*.txt --exclude examples/data/heldout.txt --output runs/shards
+    """  # noqa: E501
 
     inputs: Annotated[
         Positional[tuple[Path, ...]],
@@ -108,12 +110,14 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Pretrain:
-    """Pretrain a bidirectional language model on text. Rerun the command to resume an interrupted
-    run.
+    """Pretrain a bidirectional language model on text. Rerun to resume an interrupted run.
 
     Two cores with AVX-512 read 100 million words in about 8 hours with the preset small. The LSTMs
     of medium and original do 4 and 16 times as much work per word.
-    """
+
+    Examples, in a checkout of elmokit:
+        elmokit pretrain --corpus runs/shards --heldout examples/data/heldout.txt --preset tiny --epochs 10 --output runs/tiny
+    """  # noqa: E501
 
     settings: Annotated[PretrainConfig, arg(name="")]
 
@@ -125,9 +129,11 @@ class Pretrain:
 
 @dataclass(frozen=True)
 class Finetune:
-    """Continue training a model on text of a domain. Rerun the command to resume an interrupted
-    run.
-    """
+    """Continue training a model on text of a domain. Rerun to resume an interrupted run.
+
+    Examples, in a checkout of elmokit:
+        elmokit finetune --corpus runs/shards --heldout examples/data/heldout.txt --max-words 10000 --output runs/speeches
+    """  # noqa: E501
 
     settings: Annotated[FinetuneConfig, arg(name="")]
 
@@ -139,14 +145,17 @@ class Finetune:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Compute the exact perplexity of text under a model, forward, backward and their mean; or
-    score a task model.
+    """Compute the exact perplexity of text, forward and backward; or score a task model.
 
     A model that merges the two directions has a pseudo-perplexity instead (each word given all
     others of its sentence), which is another quantity and cannot be compared with a perplexity. It
     reads sentences of more than 1,024 words in windows of at most that length. A task model, a
     directory that `elmokit fit` wrote, is scored on a file of examples with answers; only --task
     and --device apply to it.
+
+    Examples, in a checkout of elmokit:
+        elmokit evaluate examples/data/heldout.txt --model runs/tiny/model
+        elmokit evaluate examples/data/test.conllu --model runs/tagger
     """
 
     files: Annotated[
@@ -183,10 +192,13 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Score:
-    """Write the log-probability of every word of a file, given its left context and given its right
-    context.
+    """Write the log-probability of every word of a file, given its left and its right context.
 
     A model that merges the two directions predicts each word from all others of its sentence.
+
+    Examples, in a checkout of elmokit:
+        elmokit score examples/data/sentences.txt --output runs/scores.jsonl
+        elmokit score examples/data/sentences.txt --output runs/surprisal.tsv --tsv --bits
     """
 
     WRITES_STANDARD_OUTPUT: ClassVar[bool] = True
@@ -232,8 +244,10 @@ class Score:
 
 @dataclass(frozen=True)
 class Substitutes:
-    """Print the most likely replacements of each word of a sentence, with their
-    log-probabilities.
+    """Print the most likely replacements of each word of a sentence, with log-probabilities.
+
+    Examples, in a checkout of elmokit:
+        elmokit substitutes "The house stands near the river." --positions 1 5
     """
 
     sentence: Positional[str]
@@ -260,7 +274,11 @@ class Substitutes:
 
 @dataclass(frozen=True)
 class NextWords:
-    """Print the most likely next words of an unfinished sentence, with their log-probabilities."""
+    """Print the most likely next words of an unfinished sentence, with their log-probabilities.
+
+    Examples, in a checkout of elmokit:
+        elmokit next-words "Once upon a time there was a"
+    """
 
     sentence: Positional[str]
     """The words so far."""

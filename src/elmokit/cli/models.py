@@ -27,6 +27,9 @@ class Convert:
 
     To publish a model on the Hugging Face Hub needs huggingface_hub, and a token: log in with `hf
     auth login`. The function `elmokit.push_to_hub` has more options.
+
+    Examples, in a checkout of elmokit:
+        elmokit convert --model en-small --to hdf5 --output runs/hdf5
     """
 
     model: str
@@ -57,8 +60,10 @@ class Convert:
 
 @dataclass(frozen=True)
 class Info:
-    """Describe a model (format, sizes, vocabulary, language, tokenizer) and the available
-    backends.
+    """Describe a model (format, sizes, vocabulary, language, tokenizer) and available backends.
+
+    Examples, in a checkout of elmokit:
+        elmokit info
     """
 
     model: Model = None
@@ -94,6 +99,10 @@ class Serve:
     It serves vectors in the formats of OpenAI's API and of text-embeddings-inference; neighbors,
     senses, scores and substitutes of words; and predictions of a task model.
     docs/tutorials/serve.md describes the requests.
+
+    Examples, in a checkout of elmokit:
+        elmokit serve --corpus examples/data/sentences.txt
+        elmokit serve --model en-small --task-model runs/tagger --port 8080
     """
 
     model: Model = None

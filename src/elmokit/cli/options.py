@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Literal, get_type_hints
 
-from tyro.conf import DisallowNone, PositionalMetavarFromFieldName, arg
+from tyro.conf import DisallowNone, Positional, PositionalMetavarFromFieldName, arg
 
 from elmokit import settings
 
@@ -13,9 +13,7 @@ UNSET = arg(help_behavior_hint="")  # no "(default: None)": the help text itself
 
 
 def state_defaults_in_text(settings: type) -> None:
-    """Apply `UNSET` to settings that default to None or (): their help text says what that means,
-    "(default: ...)".
-    """
+    """Apply `UNSET` to settings that default to None or (), whose help text says what that is."""
     types = get_type_hints(settings, include_extras=True)
     for field in fields(settings):
         if field.default in (None, ()):
@@ -26,8 +24,7 @@ Model = Annotated[
     str | None,
     arg(
         help="Model: a directory, a bundled name, or OWNER/NAME (also hf:OWNER/NAME) on the "
-        "Hugging Face Hub "
-        "(default: bundled English)."
+        "Hugging Face Hub (default: bundled English)."
     ),
     UNSET,
 ]
@@ -38,12 +35,15 @@ OptionalState = Annotated[
     settings.StatePolicy | None,
     arg(
         help="Initial state of a sentence: zeros, the model's warm state, or the final state of "
-        "the sentence "
-        "before (default: the model's policy)."
+        "the sentence before (default: the model's policy)."
     ),
     UNSET,
 ]
 Layers = Literal["mix", "average", "sum", "top", "all"] | int
+LAYERS = (
+    "Representation: the model's mix, the average, the sum, the top, all layers, or the number of "
+    "a layer, 0 for the tokens, -1 for the top"
+)
 ONE_LAYER = (
     "Representation: the model's mix, the average, the sum, the top, or the number of a layer"
 )
@@ -56,12 +56,19 @@ CorpusLayers = Annotated[
     arg(help=f"{ONE_LAYER} (default: the one that is stored, else top)."),
     UNSET,
 ]
+Word = Annotated[
+    Positional[str],
+    arg(
+        help="Word to look up; commas separate its forms, as in play,plays,played, and quotation "
+        "marks hold a phrase. In sentences without an exact match, the case of letters is ignored."
+    ),
+]
 Corpus = Annotated[
     Path,
     arg(
         help="Text (plain, .gz or .zst), one sentence per line, or a directory written by "
-        "`elmokit prepare`; or one "
-        "written by `elmokit embed`, whose vectors are then read, not computed."
+        "`elmokit prepare`; or one written by `elmokit embed`, whose vectors are then read, not "
+        "computed."
     ),
 ]
 Lemmas = Annotated[
@@ -79,8 +86,8 @@ Tokenize = Annotated[
     bool,
     arg(
         help="Raw text: split it with the model's tokenizer. With --no-tokenize, the text is "
-        "already tokenized: its "
-        "words are separated by spaces. Output of `elmokit prepare` is recognized as such."
+        "already tokenized: its words are separated by spaces. Output of `elmokit prepare` is "
+        "recognized as such."
     ),
 ]
 Column = Annotated[
@@ -103,21 +110,8 @@ ComputeDtype = Annotated[
     Literal["float32", "bfloat16", "int8", "auto"],
     arg(
         help="Number type to compute in: float32 (the most precise), bfloat16 (faster on hardware "
-        "that supports it), "
-        "int8 (faster still, on a CPU; needs the compiled kernels), or auto (bfloat16 where the "
-        "hardware supports it, "
-        "else float32)."
+        "that supports it), int8 (faster still, on a CPU; needs the compiled kernels), or auto "
+        "(bfloat16 where the hardware supports it, else float32)."
     ),
 ]
 StorageDtype = Annotated[settings.StorageDtype, arg(help="Number type on disk.")]
-
-
-def with_forms(word: str, lemmas: Path | None) -> str | list[str]:
-    """The word, or with a table of lemmas its forms. ValueError if the table lacks it."""
-    if lemmas is None:
-        return word
-    from elmokit.analysis.uses import read_lemmas
-
-    if word not in (forms := read_lemmas(lemmas)):
-        raise ValueError(f"{lemmas} has no form of the lemma {word!r}")
-    return forms[word]

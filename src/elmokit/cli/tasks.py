@@ -18,9 +18,8 @@ state_defaults_in_text(WordsConfig)
 Task = Annotated[
     Positional[str],
     arg(
-        help=f"{', '.join(TASKS)}; or FILE.py:CLASS for a task of your own. `elmokit fit TASK "
-        f"--help` shows the "
-        "options of a task."
+        help=f"{', '.join(TASKS)}; or FILE.py:CLASS for a task of your own. "
+        "`elmokit fit TASK --help` shows the options of a task."
     ),
 ]
 
@@ -32,7 +31,11 @@ class NoTask:
 
 @dataclass(frozen=True)
 class Fit(Generic[TaskConfig]):
-    """Train a task model on contextual vectors until the development score stops improving."""
+    """Train a task model on contextual vectors until the development score stops improving.
+
+    Examples, in a checkout of elmokit:
+        elmokit fit tagging examples/data/train.conllu examples/data/dev.conllu --batch-size 4 --output runs/tagger
+    """  # noqa: E501
 
     task: Task
     train: Positional[Path]
@@ -80,9 +83,11 @@ def with_settings_of(verb: Any, name: str) -> type[Any]:
     task = find_task(name)
     state_defaults_in_text(task.Config)
 
+    summary, examples = cleandoc(verb.__doc__).split("\n\n")
+
     @dataclass(frozen=True)
     class OfTask(verb[task.Config]):  # pyright: ignore[reportInvalidTypeForm, reportUntypedBaseClass]  (known at run time)
-        __doc__ = f"{cleandoc(verb.__doc__)}\n\n{cleandoc(task.__doc__ or '')}"
+        __doc__ = f"{summary}\n\n{cleandoc(task.__doc__ or '')}\n\n{examples}"
         settings: Annotated[task.Config, arg(name="")] = task.Config()  # pyright: ignore[reportInvalidTypeForm]  # noqa: RUF009
         config: Annotated[FitConfig, arg(name="")] = task.fit_config
 
@@ -91,7 +96,12 @@ def with_settings_of(verb: Any, name: str) -> type[Any]:
 
 @dataclass(frozen=True)
 class Predict:
-    """Predict with a task model that `fit` trained; a file with correct answers is scored."""
+    """Predict with a task model that `fit` trained; a file with correct answers is scored.
+
+    Examples, in a checkout of elmokit:
+        elmokit predict examples/data/test.conllu --model runs/tagger --output runs/tagged.conllu
+        elmokit predict examples/data/sentences.txt --model runs/tagger --text --output runs/tagged.jsonl
+    """  # noqa: E501
 
     WRITES_STANDARD_OUTPUT: ClassVar[bool] = True
     file: Positional[Path]

@@ -1,4 +1,4 @@
-"""Verbs that compute vectors, compare them and search them."""
+"""Verbs that compute vectors."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,22 +8,18 @@ from tyro.conf import Positional, arg
 
 from elmokit.cli.console import show
 from elmokit.cli.options import (
+    LAYERS,
     UNSET,
     Column,
     ComputeDtype,
-    Corpus,
-    CorpusLayers,
     Device,
-    Json,
     Layers,
-    Lemmas,
     Model,
     OneLayer,
     OptionalState,
     Overwrite,
     StorageDtype,
     Tokenize,
-    with_forms,
 )
 
 EMBED_OUTPUT = (
@@ -34,10 +30,6 @@ RAY = (
     "The file is a Parquet file, or a directory of them; its texts are embedded on the Ray cluster "
     "that RAY_ADDRESS names, or else on all cores of this machine, into a directory of Parquet "
     "files; such a run does not resume. With --device cuda each process has a GPU."
-)
-LAYERS = (
-    "Representation: the model's mix, the average, the sum, the top, all layers, or the number of "
-    "a layer, 0 for the tokens, -1 for the top"
 )
 
 
@@ -66,8 +58,11 @@ class RayOptions:
 
 @dataclass(frozen=True)
 class Embed:
-    """Write the contextual vectors of every word of a file. Rerun the command to resume an
-    interrupted run.
+    """Write the contextual vectors of every word of a file. Rerun to resume an interrupted run.
+
+    Examples, in a checkout of elmokit:
+        elmokit embed examples/data/sentences.txt --output runs/vectors
+        elmokit embed examples/data/sentences.txt --output runs/layers.hdf5 --layers all
     """
 
     file: Positional[Path]
@@ -142,8 +137,10 @@ class Embed:
 
 @dataclass(frozen=True)
 class Encode:
-    """Write one pooled vector for each line or row of a file. Rerun the command to resume an
-    interrupted run.
+    """Write one pooled vector for each line or row of a file. Rerun to resume an interrupted run.
+
+    Examples, in a checkout of elmokit:
+        elmokit encode examples/data/sentences.txt --output runs/sentences.npy
     """
 
     file: Positional[Path]
@@ -169,79 +166,3 @@ class Encode:
         from elmokit.embed import encode_file
 
         show(encode_file(**vars(self)))
-
-
-@dataclass(frozen=True)
-class Compare:
-    """Print the cosine similarities of one word's vectors across sentences."""
-
-    word: Positional[str]
-    """Word to look up; commas separate its forms, as in play,plays,played, and quotation marks hold
-    a phrase. In sentences without an exact match, the case of letters is ignored.
-    """
-    sentences: Annotated[
-        Positional[tuple[str, ...]],
-        arg(metavar="SENTENCE [SENTENCE ...]", help_behavior_hint="(required)"),
-    ]
-    """Sentences that contain the word."""
-    other: Annotated[tuple[str, ...], UNSET] = ()
-    """Sentences in which the word has another sense; a summary then contrasts the two senses."""
-    model: Model = None
-    lemma: Lemmas = None
-    layers: Annotated[Layers | None, arg(help=f"{LAYERS} (default: mix and all but 0)."), UNSET] = (
-        None
-    )
-    device: Device = None
-    tokenize: Tokenize = True
-    json: Json = False
-
-    def run(self) -> None:
-        from elmokit.analysis.similarity import compare
-        from elmokit.embed import Embedder
-
-        embedder = Embedder(self.model, self.device)
-        word = with_forms(self.word, self.lemma)
-        show(
-            compare(word, self.sentences, embedder, self.layers, self.tokenize, self.other),
-            self.json,
-        )
-
-
-@dataclass(frozen=True)
-class Neighbors:
-    """Find the occurrences of a word in a corpus that are nearest in meaning to its occurrence in a
-    sentence.
-    """
-
-    word: Positional[str]
-    """Word to look up; commas separate its forms, as in play,plays,played, and quotation marks hold
-    a phrase. In sentences without an exact match, the case of letters is ignored.
-    """
-    sentence: Annotated[str, arg(name="in")]
-    """Sentence with the occurrence to search for."""
-    corpus: Corpus
-    lemma: Lemmas = None
-    count: int = 10
-    """Number of neighbors to print."""
-    model: Model = None
-    layers: CorpusLayers = None
-    device: Device = None
-    any_word: bool = False
-    """Search the occurrences of all words, not only of this one."""
-    max_sentences: Annotated[int | None, UNSET] = None
-    """Maximum number of sentences with the word to search (default: all)."""
-    tokenize: Tokenize = True
-    json: Json = False
-
-    def run(self) -> None:
-        from elmokit.analysis.config import SearchConfig
-        from elmokit.analysis.similarity import neighbors
-        from elmokit.embed import Embedder
-
-        config = SearchConfig(self.count, self.any_word, self.max_sentences)
-        embedder = Embedder(self.model, self.device)
-        word = with_forms(self.word, self.lemma)
-        found = neighbors(
-            word, self.sentence, self.corpus, embedder, self.layers, config, self.tokenize
-        )
-        show(found, self.json)

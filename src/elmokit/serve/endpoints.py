@@ -17,12 +17,11 @@ from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 from safetensors.numpy import save as to_safetensors
 
-from elmokit.analysis.config import MapConfig, SearchConfig
 from elmokit.analysis.report import as_json
 from elmokit.analysis.similarity import compare as compare_uses
 from elmokit.analysis.similarity import nearest_uses
-from elmokit.analysis.uses import Use, sample_uses, uses_in_each
-from elmokit.analysis.word_map import map_uses
+from elmokit.analysis.uses import Use, sample_uses, unit_vectors, uses_in_each, vectors_of_uses
+from elmokit.analysis.word_map import LEAST_USES, SEED, check_enough, map_uses
 from elmokit.embed import Pooling, layer_weights
 from elmokit.lm import next_words as next_words_of
 from elmokit.lm import score as score_of
@@ -224,9 +223,8 @@ async def neighbors(request: ServiceRequest, body: schemas.NeighborsRequest) -> 
         def vectors_of(uses: Sequence[Use]) -> np.ndarray:
             return np.einsum("nld,l->nd", found.vectors_of(uses), weights)
 
-        return nearest_uses(
-            query, by_sentence, embedder, body.layers, SearchConfig(body.count), vectors_of
-        )
+        (vector,) = unit_vectors(vectors_of_uses([query], embedder, body.layers))
+        return nearest_uses(query, vector, by_sentence, vectors_of, body.count)
 
     result = await request.run(
         search, is_long=sentences is None and body.word not in request.service.corpus_uses
@@ -249,28 +247,18 @@ async def senses(request: ServiceRequest, body: schemas.SensesRequest) -> Any:
     words = list(dict.fromkeys(filter(None, [body.word, body.second_word])))
 
     def draw(job: Job) -> Any:
-        config = MapConfig(max(3, body.max_uses // len(words)), clusters=body.clusters)
+        max_uses = max(LEAST_USES, body.max_uses // len(words))
         found = [service.uses(word, sentences, job) for word in words]
-        samples = [sample_uses(of_word.uses, config.max_uses, config.seed)[0] for of_word in found]
+        samples = [sample_uses(of_word.uses, max_uses, SEED)[0] for of_word in found]
         for word, sample in zip(words, samples, strict=True):
-            if len(sample) < 3:
-                raise ValueError(
-                    f"a map needs 3 distinct uses of {word!r}, and there are {len(sample)}"
-                )
+            check_enough(word, sample)
         vectors = np.concatenate(
             [of_word.vectors_of(sample) for of_word, sample in zip(found, samples, strict=True)]
         )
         count = sum(of_word.count for of_word in found)
-        options = {
-            "uses_in_corpus": count,
-            "fingerprint": service.fingerprint,
-            "check": job.check,
-            "vectors": vectors,
-        }
-        uses = list(chain.from_iterable(samples))
-        return map_uses(
-            " + ".join(words), uses, service.embedder, body.layers, config, **options
-        ).to_json()
+        options: Any = {"clusters": body.clusters, "uses_in_corpus": count, "check": job.check}
+        uses, name = list(chain.from_iterable(samples)), " + ".join(words)
+        return map_uses(name, uses, vectors, service.embedder, body.layers, **options).to_json()
 
     return await request.run(
         draw, is_long=sentences is None and not set(words) <= service.corpus_uses.keys()

@@ -335,7 +335,6 @@ class SensesAnswer(BaseModel):
     silhouette: float
     layers: str | int
     uses_in_corpus: int
-    fingerprint: str
     summary: str
 
 

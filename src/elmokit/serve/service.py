@@ -22,17 +22,10 @@ from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from elmokit.analysis.config import MapConfig
-from elmokit.analysis.uses import (
-    Use,
-    sample_uses,
-    sentences_with,
-    uses_in_files,
-    uses_of,
-    vectors_of_uses,
-)
+from elmokit.analysis.corpora import TextCorpus
+from elmokit.analysis.uses import Use, sample_uses, uses_of, vectors_of_uses
+from elmokit.analysis.word_map import SEED
 from elmokit.checkpoints import DEFAULT_MODEL, Pretrained
-from elmokit.data import file_tokenizers, find_files
 from elmokit.embed import Embedder, Pooling
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.engine import Engine, Job, JobQueue, cost
@@ -131,9 +124,10 @@ class Service:
         task_model: TaskModel | None = None,
     ) -> None:
         self.embedder, self.config, self.name, self.task_model = embedder, config, name, task_model
-        self._corpus = find_files([config.corpus]) if config.corpus is not None else []
+        self._corpus = None
+        if config.corpus is not None:
+            self._corpus = TextCorpus(config.corpus, embedder, config.tokenize, progress=False)
         model = embedder.model
-        self._corpus_tokenizers = file_tokenizers(self._corpus, model.tokenizer, config.tokenize)
         self._tokenize = get_tokenizer(model.tokenizer or TOKENIZED).tokenize
         self.fingerprint = embedder.fingerprint()
         self.predicts_words = (
@@ -205,19 +199,14 @@ class Service:
             return self._embedded(
                 (uses_of(word, words) for words in job.while_wanted(sentences)), job
             )
-        if not self._corpus:
+        if self._corpus is None:
             raise invalid_request(
                 "this server has no corpus: send `sentences`, or start it with --corpus"
             )
         with self._lock:
             found = self.corpus_uses.pop(word, None)
         if found is None:
-            options = {
-                "tokenizers": self._corpus_tokenizers,
-                "progress": False,
-                "on_line": job.check,
-            }
-            found = self._embedded(uses_in_files(word, self._corpus, self.embedder, **options), job)
+            found = self._embedded(self._corpus.uses(word, job.check), job)
         with self._lock:
             self.corpus_uses[word] = found  # the last, as it was used last
             size = sum(each.size for each in self.corpus_uses.values())
@@ -226,10 +215,10 @@ class Service:
         return found
 
     def _embedded(self, uses: Iterable[Iterable[Use]], job: Job) -> WordUses:
-        seed = MapConfig().seed  # so that a sample for a map is one of all uses
-        sample, count = sample_uses(chain.from_iterable(uses), SAMPLED_USES, seed)
+        # With the seed of a map, so that a sample for a map is one of all uses.
+        sample, count = sample_uses(chain.from_iterable(uses), SAMPLED_USES, SEED)
         while len(sample) > FEW_USES and cost({use.sentence for use in sample}) > SAMPLED_WORDS:
-            sample, _ = sample_uses(sample, len(sample) * 3 // 4, seed)
+            sample, _ = sample_uses(sample, len(sample) * 3 // 4, SEED)
         vectors = (
             vectors_of_uses(sample, self.embedder, "all", job.check) if sample else np.empty((0, 0))
         )
@@ -238,9 +227,7 @@ class Service:
 
     def corpus_sentences(self) -> Iterator[tuple[str, ...]]:
         """Stream the sentences of the server's corpus; none without one."""
-        return sentences_with(
-            None, self._corpus, self.embedder, tokenizers=self._corpus_tokenizers, progress=False
-        )  # fmt: skip
+        return iter(()) if self._corpus is None else self._corpus.sentences()
 
 
 @contextmanager
