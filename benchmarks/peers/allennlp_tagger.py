@@ -78,10 +78,12 @@ def on_allennlp(
 ) -> dict[str, Any]:
     """Train and score the tagger on AllenNLP's module."""
     task = TaggingTask(labels=TaggingTask().learn(sets[0]))
-    table = WordTable.from_sentences(example.words for example in sets[0])
+    table = WordTable.from_sentences((example.words for example in sets[0]), WORDS)
     torch.manual_seed(config.seed)
     elmo: Any = AllenNLPElmo(directory, model)
-    network = task.network(WordEncoder(WORDS, table, elmo))
+    encoder = WordEncoder(WORDS, table, model)
+    encoder.elmo, encoder._start = elmo, None
+    network = task.network(encoder)
     assert model.config.char_cnn is not None
     cnns = [model.config.char_cnn, CHARACTERS]
     encoded = [
@@ -93,7 +95,7 @@ def on_allennlp(
     start = time.perf_counter()
     epochs = train(network, encoded[0], encoded[1], config)
     seconds = time.perf_counter() - start
-    scores = task.score(sets[2], predict(network, encoded[2], with_probabilities=False))
+    scores = task.score(sets[2], predict(network, encoded[2])).values
     return {"epochs": [asdict(epoch) for epoch in epochs], "seconds": seconds, "test": scores}
 
 
@@ -107,7 +109,7 @@ def on_elmokit(
         tagger, report = fit(
             TaggingTask(), *sets[:2], model=model, words=WORDS, config=config, cache=cache
         )
-    scores = tagger.task.score(sets[2], list(tagger.predict_examples(sets[2])))
+    scores = tagger.score(sets[2]).values
     return {
         "epochs": [asdict(epoch) for epoch in report.epochs],
         "seconds": report.seconds,

@@ -199,7 +199,7 @@ def ner(encoder: str, arguments: argparse.Namespace) -> Figures:
         "config": replace(benchmark.fit_config, seed=1, device="cpu"),
     }
     sets, output = benchmark.read(benchmark.task, arguments.eval), arguments.runs / encoder / "ner"
-    _, report = fit(benchmark.task, *sets, model=model, output=output, **options)
+    _, report = fit(benchmark.task, *sets, model=model, output=output, overwrite=True, **options)
     return {
         "score": benchmark.score,
         "dev": report.dev,

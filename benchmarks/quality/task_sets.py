@@ -29,7 +29,7 @@ from elmokit.tasks.classification import ClassificationTask, LabelledText
 from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.coreference import CorefClusters, CorefDocument, CoreferenceTask
 from elmokit.tasks.fitting.model import TaskModel
-from elmokit.tasks.fitting.task import Task, find_task
+from elmokit.tasks.fitting.task import Task, find_task, read_examples
 from elmokit.tasks.pairs import PairsConfig, PairsTask
 from elmokit.tasks.reading import ReadingTask, word_offsets, words_of_answer
 from elmokit.tasks.roles import RolesTask
@@ -86,7 +86,7 @@ def files(*names: str) -> Callable[[Task, Path], Sets]:
     """Read the training, development and test files of these names."""
 
     def read(task: Task, data: Path) -> Sets:
-        return tuple(list(task.read(data / name)) for name in names)  # type: ignore[return-value]
+        return tuple(list(read_examples(task, data / name)) for name in names)  # type: ignore[return-value]
 
     return read
 
@@ -134,7 +134,7 @@ def sst(kind: str) -> Callable[[Task, Path], Sets]:
             return files(*(f"sst/stsa.binary.{name}" for name in names))(task, data)
         train, dev, test = (data / "sst" / "trees" / f"{name}.txt" for name in names)
         return (
-            list(dict.fromkeys(task.read_training(train))),
+            list(dict.fromkeys(task.read(train, "train"))),
             list(task.read(dev)),
             list(task.read(test)),
         )
@@ -144,7 +144,7 @@ def sst(kind: str) -> Callable[[Task, Path], Sets]:
 
 def snli(task: Task, data: Path) -> Sets:
     first, test = (
-        list(task.read(data / "snli_dev_test" / f"snli_1.0_{name}.jsonl"))
+        list(read_examples(task, data / "snli_dev_test" / f"snli_1.0_{name}.jsonl"))
         for name in ("dev", "test")
     )
     cut = len(first) * 8 // 10

@@ -6,9 +6,8 @@ training.
 
 The directory of --eval holds the data sets, each in a folder; task_sets.py says which files are
 read, and how they are split. Apart from ELMo, both settings are the same. Every run is written to
-the results as soon as it is finished. Repeating the command skips finished runs and resumes an
-interrupted one (--work has its state and the trained models). Results without ELMo are shared by
-all models. --max-minutes limits the training of each run.
+the results as soon as it is finished, and its model to --work. Repeating the command skips finished
+runs. Results without ELMo are shared by all models. --max-minutes limits the training of each run.
 """
 
 from __future__ import annotations
@@ -78,6 +77,7 @@ def run(
         "words": benchmark.words_for(model is not None),
         "config": config,
         "cache": arguments.cache,
+        "overwrite": True,
     }
     task_model, report = fit(benchmark.task, *sets, model=model, output=output, **options)
     assert report.test is not None
@@ -115,7 +115,7 @@ def arguments_of(argv: Sequence[str] | None) -> argparse.Namespace:
         "--work",
         type=Path,
         required=True,
-        help="directory for the trained models and unfinished runs",
+        help="directory for the trained models",
     )
     parser.add_argument(
         "--model", help="name or directory of the biLM; the bundled one when not given"

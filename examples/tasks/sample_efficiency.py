@@ -32,7 +32,7 @@ def main() -> None:
                 elmokit.fit(task, part, dev, words=words, config=replace(config, seed=seed))
                 for seed in SEEDS
             ]
-            scores = [100 * report.dev[task.metric] for _, report in runs]
+            scores = [100 * report.dev[report.metric] for _, report in runs]
             print(f"{len(part):6} sentences {name:13} {mean(scores):6.2f} ± {stdev(scores):.2f}")
             for mix in runs[0][1].mixes:
                 print(f"       {mix}")

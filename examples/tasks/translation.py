@@ -6,7 +6,7 @@ the source word that it attends to most is copied (Luong et al. 2015, "Addressin
 problem").
 
 Translation is no task of elmokit's: this file is an example of a task of one's own, as in
-docs/tutorials/your-own-task.md, and needs sacrebleu.
+docs/extending.md, and needs sacrebleu.
 
     python examples/tasks/translation.py
     elmokit fit examples/tasks/translation.py:TranslationTask train.en dev.en --output translator
@@ -15,7 +15,7 @@ docs/tutorials/your-own-task.md, and needs sacrebleu.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -31,7 +31,14 @@ import elmokit
 from elmokit.fs.reading import read_lines
 from elmokit.settings import Count, DropoutRate, NonNegative, check
 from elmokit.tasks.config import FitConfig
-from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork, words_of
+from elmokit.tasks.fitting.task import (
+    BatchOfWords,
+    Task,
+    TaskNetwork,
+    TaskScores,
+    Use,
+    words_of,
+)
 from elmokit.tasks.fitting.words import (
     BiLSTM,
     EncodedWords,
@@ -41,7 +48,6 @@ from elmokit.tasks.fitting.words import (
     masked_mean,
     masked_softmax,
 )
-from elmokit.text.tokenizers import get_tokenizer
 
 DATA = Path(__file__).parent / "data"
 PADDING, BEGIN, END, UNKNOWN = range(4)  # numbers of target words; those of the vocabulary follow
@@ -137,8 +143,8 @@ class Translator(TaskNetwork):
     """Encoder, decoder, attention, output."""
 
     def __init__(self, config: TranslationConfig, words: WordEncoder, num_targets: int) -> None:
-        super().__init__()
-        self.words, self.config = words, config
+        super().__init__(words)
+        self.config = config
         self.dropout = nn.Dropout(config.dropout)
         hidden = config.hidden_dim
         self.encoder = BiLSTM(words.dim, hidden)
@@ -195,9 +201,7 @@ class Translator(TaskNetwork):
 
     # --- Beam search ------------------------------------------------------------------------------
 
-    def decode(
-        self, batch: TranslationBatch, with_probabilities: bool = True
-    ) -> list[tuple[list[tuple[int, int]], float]]:
+    def decode(self, batch: TranslationBatch) -> list[tuple[list[tuple[int, int]], float]]:
         """For each sentence its translation, as pairs (index of a target word, position of the
         source word that it attends to most), and its score.
         """
@@ -258,14 +262,14 @@ class TranslationTask(Task[ParallelSentence, Translation]):
     """
 
     name = "translation"
-    metric = "bleu"
     Config = TranslationConfig
     fit_config = FitConfig(max_epochs=15, batch_size=64, learning_rate=1e-3, patience=3)
     config: TranslationConfig
 
     # --- Examples ---------------------------------------------------------------------------------
 
-    def read(self, path: Path, with_answers: bool = True) -> Iterator[ParallelSentence]:
+    def read(self, path: Path, use: Use = "score") -> Iterator[ParallelSentence]:
+        with_answers = use != "predict"
         targets: Iterable[str | None] = iter(())
         if with_answers:
             target_path = self._target_of(path)
@@ -298,14 +302,14 @@ class TranslationTask(Task[ParallelSentence, Translation]):
             )
         return path.with_name(f"{before}.{self.config.target}.{after}"[:-1])
 
-    def _words(self, text: str) -> tuple[str, ...]:
-        return tuple(get_tokenizer(self.config.tokenizer).tokenize(text))
+    def _words(self, text: str | Words) -> tuple[str, ...]:
+        return words_of(text, self.tokenizer)
 
-    def from_text(
-        self, text: str | Words, tokenize: Callable[[str], list[str]]
-    ) -> ParallelSentence:
+    def make_example(self, inputs: str | Words, answer: str | None = None) -> ParallelSentence:
         """From a string, which is tokenized as the training set was, or a list of words."""
-        return ParallelSentence(words_of(text, self._words))
+        return ParallelSentence(
+            self._words(inputs), None if answer is None else self._words(answer)
+        )
 
     def sentences(self, example: ParallelSentence) -> Iterable[Words]:
         return (example.source,)
@@ -366,7 +370,7 @@ class TranslationTask(Task[ParallelSentence, Translation]):
 
     def score(
         self, examples: Sequence[ParallelSentence], predictions: Sequence[Translation]
-    ) -> dict[str, float]:
+    ) -> TaskScores:
         """BLEU of the task's own tokens, from 0 to 1, as computed by sacrebleu.
 
         Published figures are of text that is tokenized differently, and cannot be compared.
@@ -374,10 +378,7 @@ class TranslationTask(Task[ParallelSentence, Translation]):
         bleu = BLEU(tokenize="none", force=True)
         gold = [" ".join(example.target or ()) for example in examples]
         translations = [" ".join(prediction.words) for prediction in predictions]
-        return {"bleu": bleu.corpus_score(translations, [gold]).score / 100}
-
-    def to_json(self, prediction: Translation) -> dict[str, Any]:
-        return {"source": prediction.source, "words": prediction.words, "score": prediction.score}
+        return TaskScores({"bleu": bleu.corpus_score(translations, [gold]).score / 100})
 
 
 def main() -> None:

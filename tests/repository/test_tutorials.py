@@ -21,7 +21,7 @@ LIBRARIES = {
 }
 # These have a test of their own.
 ELSEWHERE = {"serve": "tests/serve/test_server.py"}
-FILES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+FILES = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), ROOT / "docs" / "extending.md"]
 TUTORIALS = [
     pytest.param(
         path, id=path.stem, marks=[pytest.mark.integrations] if path.stem in LIBRARIES else []

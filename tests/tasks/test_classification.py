@@ -47,7 +47,7 @@ def test_fit_on_trees_trains_on_phrases_and_scores_whole_sentences(tmp_path: Pat
     files = 3 * [tmp_path / "trees.txt"]
     model, report = fit(task, *files, words=words, config=config, output=tmp_path / "model")
     assert report.examples == 7 + 3
-    whole = ClassificationTask(ClassificationConfig(phrases=False)).read_training(files[0])
+    whole = ClassificationTask(ClassificationConfig(phrases=False)).read(files[0], "train")
     assert list(whole) == list(task.read(files[0])) and len(list(task.read(files[0]))) == 2
     assert (
         report.confusion is not None
@@ -66,9 +66,7 @@ def test_a_line_has_a_label_and_a_text_or_a_tree(tmp_path: Path) -> None:
         LabelledText(("bad", "."), "0"),
     )
     assert tree == LabelledText(("it", "'s", "a", "-lrb-good-rrb-"), "3")
-    assert [text.label for text in task.read(tmp_path / "texts.txt", with_answers=False)] == [
-        None
-    ] * 3
+    assert [text.label for text in task.read(tmp_path / "texts.txt", "predict")] == [None] * 3
     (tmp_path / "texts.txt").write_text("very good \tA fine film .\n\nbad\tA dull one .\n")
     first, second = ClassificationTask().read(tmp_path / "texts.txt")
     assert (first.label, second.label) == ("very good", "bad") and first.words == (

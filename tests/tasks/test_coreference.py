@@ -162,7 +162,7 @@ def test_read_converts_brackets_to_clusters(tmp_path: Path) -> None:
     (tmp_path / "f.v4_auto_conll").write_text(
         "#begin document (d)\nd\t0\t0\tword\n#end document\n"
     )  # without clusters
-    (*_, words) = CoreferenceTask().read(tmp_path, with_answers=False)
+    (*_, words) = CoreferenceTask().read(tmp_path, use="predict")
     assert words.sentences == (("word",),) and words.clusters is None
     (tmp_path / "f.v4_auto_conll").unlink()
     document, crossing = CoreferenceTask().read(tmp_path)
@@ -287,7 +287,7 @@ def test_score_counts_a_mention_that_is_marked_twice_once() -> None:
     found = CorefClusters("d", ("a", "b", "c"), (((1, 2), (2, 3)),))
     gold = CorefDocument("d", (("a", "b", "c"),), (((0, 1), (0, 1)), ((1, 2), (2, 3))))
     CoreferenceTask().check(gold)
-    assert CoreferenceTask().score([gold], [found]) == {
+    assert CoreferenceTask().score([gold], [found]).values == {
         "average": 1.0,
         "muc": 1.0,
         "b3": 1.0,

@@ -15,6 +15,7 @@ from toy_tasks import toy_tasks
 
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.fitting.fit import fit
+from elmokit.tasks.fitting.task import read_examples
 from elmokit.tasks.pairs import (
     ESIM,
     PairBatch,
@@ -37,24 +38,24 @@ def test_read_accepts_the_columns_of_published_files(tmp_path: Path) -> None:
     (tmp_path / "sick.txt").write_text(SICK)
     (tmp_path / "mrpc.tsv").write_bytes(MRPC.encode())
     task = PairsTask()
-    (sick,) = task.read(tmp_path / "sick.txt")
+    (sick,) = read_examples(task, tmp_path / "sick.txt")
     assert sick == SentencePair(("A", "dog", "runs"), ("A", "cat", "sits"), "NEUTRAL")
-    (mrpc,) = task.read(tmp_path / "mrpc.tsv")
+    (mrpc,) = read_examples(task, tmp_path / "mrpc.tsv")
     assert mrpc == SentencePair(("He", "said", '"', "yes", "."), ("She", "said", "no", "."), "1")
-    (score,) = PairsTask(PairsConfig(target="score")).read(tmp_path / "sick.txt")
+    (score,) = read_examples(PairsTask(PairsConfig(target="score")), tmp_path / "sick.txt")
     assert score == SentencePair(("A", "dog", "runs"), ("A", "cat", "sits"), score=2.5)
     rows = [
         {"sentence1": "A b", "sentence2": "c", "gold_label": label} for label in ("neutral", "-")
     ]
     (tmp_path / "snli.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert [pair.label for pair in task.read(tmp_path / "snli.jsonl")] == ["neutral"]
+    assert [pair.label for pair in read_examples(task, tmp_path / "snli.jsonl")] == ["neutral"]
 
 
 def test_score_of_paraphrases_includes_f1_of_the_positive_class() -> None:
     task = PairsTask(labels={"labels": ["0", "1"]})
     gold = [SentencePair(("a",), ("b",), label) for label in "1100"]
     found = [PairPrediction(("a",), ("b",), label) for label in "1010"]
-    assert task.score(gold, found) == {"score": 0.5, "accuracy": 0.5, "f1": 0.5}
+    assert task.score(gold, found).values == {"score": 0.5, "accuracy": 0.5, "f1": 0.5}
 
 
 # --- Similarity -----------------------------------------------------------------------------------

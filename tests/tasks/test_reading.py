@@ -44,34 +44,22 @@ def test_read_converts_answers_to_spans_of_words(tmp_path: Path) -> None:
     assert CONTEXT[question.offsets[first][0] : question.offsets[last][1]] == "October 1973"
     (found,) = ReadingTask().predictions([question], [(first, last, 0.5)])
     assert found == Answer("7", "October 1973", 24, 36, 0.5)
-    assert ReadingTask().score([question], [found]) == {"f1": 1.0, "exact match": 1.0}
-    (unanswered,) = ReadingTask().read(tmp_path / "squad.json", with_answers=False)
-    of_text = ReadingTask().from_text(
-        ("When did it begin?", CONTEXT), lambda text: ["another", "tokenizer"]
-    )
+    assert ReadingTask().score([question], [found]).values == {"f1": 1.0, "exact match": 1.0}
+    (unanswered,) = ReadingTask().read(tmp_path / "squad.json", "predict")
+    of_text = ReadingTask().make_example(("When did it begin?", CONTEXT))
     assert replace(of_text, id="7") == unanswered
 
 
-def test_answers_in_another_place_are_left_out_of_training_and_refused_beyond_one_in_a_hundred(
-    tmp_path: Path,
-) -> None:
+def test_answers_in_another_place_are_left_out_of_training(tmp_path: Path) -> None:
     file, start = tmp_path / "squad.json", CONTEXT.index("October")
-    for count, wrong in ((200, 2), (199, 2)):
-        starts = [start + (number < wrong) for number in range(count)]
-        answers = [[{"text": "October", "answer_start": start}] for start in starts]
-        entries = [
-            {"id": number, "question": "When?", "answers": each}
-            for number, each in enumerate(answers)
-        ]
-        file.write_text(
-            json.dumps({"data": [{"paragraphs": [{"context": CONTEXT, "qas": entries}]}]})
-        )
-        if 100 * wrong > count:
-            with pytest.raises(ValueError, match="2 of 199 answers"):
-                list(ReadingTask().read_training(file))
-        else:
-            with pytest.warns(UserWarning, match="2 of 200 answers"):
-                assert len(list(ReadingTask().read_training(file))) == count - wrong
+    entries = [
+        {"id": n, "question": "?", "answers": [{"text": "October", "answer_start": start + n}]}
+        for n in range(3)
+    ]
+    file.write_text(json.dumps({"data": [{"paragraphs": [{"context": CONTEXT, "qas": entries}]}]}))
+    with pytest.warns(UserWarning, match="2 answers"):
+        assert [question.id for question in ReadingTask().read(file, "train")] == ["0"]
+    assert len(list(ReadingTask().read(file))) == 3
 
 
 def test_words_of_an_answer_overlap_its_characters() -> None:
@@ -85,7 +73,7 @@ def test_scores_equal_those_of_squad() -> None:
     assert answer_f1("dog", "cat") == 0.0
     question = Question("q", (), (), "", (), ("cat sat", "the dog"))
     score = ReadingTask().score([question], [Answer("q", "Dog", 0, 3, 1.0)])
-    assert score == {"f1": 1.0, "exact match": 1.0}
+    assert score.values == {"f1": 1.0, "exact match": 1.0}
 
 
 # --- The network ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 from elmokit.tasks.classification import ClassificationTask
 from elmokit.tasks.coreference import CorefDocument, CoreferenceTask
-from elmokit.tasks.fitting.task import Task
+from elmokit.tasks.fitting.task import Task, checked, read_examples
 from elmokit.tasks.pairs import PairsConfig, PairsTask, SentencePair
 from elmokit.tasks.reading import Question, ReadingTask
 from elmokit.tasks.roles import PredicateFrame, RolesConfig, RolesTask
@@ -49,12 +49,10 @@ def roles(cells: str) -> str:
             for line in ("0", "(3 (2 It", "(3 a) b", "((S (N a)))")
         ),
         (CLASSIFIER, "a.txt", "__label__a __label__b text\n"),
-        (CLASSIFIER, "a.txt", "label\ttext\n1\tA\n"),
         *(
             (CLASSIFIER, "a.txt", f"{first}\n(3 (2 ) (4 good))\n")
             for first in ("1\tA", "(3 (2 It) (4 is))")
         ),
-        (CLASSIFIER, "a.jsonl", '{"label": "pos", "text": "A film"}\n'),
         (CoreferenceTask(), "a.conll", f"{DOCUMENT}{WORD}\t0)\n{END}"),
         (CoreferenceTask(), "a.conll", f"{DOCUMENT}{WORD}\t(0\n{END}"),
         (CoreferenceTask(), "a.conll", f"{DOCUMENT}{WORD}\n{END}"),
@@ -86,7 +84,7 @@ def test_a_file_in_another_format_is_refused_with_its_name(
 ) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=re.escape(name)):
-        list(task.read(tmp_path / name))
+        list(read_examples(task, tmp_path / name))
 
 
 QUESTION = Question(
@@ -135,4 +133,4 @@ def test_an_example_without_a_sensible_answer_is_refused(
     task: Task, kind: Any, fields: tuple[Any, ...]
 ) -> None:
     with pytest.raises(ValueError, match=r"example 1|no word 2"):
-        list(task.checked([kind(*fields)]))
+        list(checked(task, [kind(*fields)]))

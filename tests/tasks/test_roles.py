@@ -33,9 +33,8 @@ def test_read_yields_an_example_per_predicate(tmp_path: Path) -> None:
     assert (first.predicate, second.predicate) == (1, 5)
     assert first.tags == ("B-ARG0", "B-V", "B-ARG1", "I-ARG1", "I-ARG1", "I-ARG1")
     assert second.tags == ("O", "O", "B-ARG0", "I-ARG0", "O", "B-V")
-    assert [
-        frame.tags for frame in RolesTask().read(tmp_path / "srl.conll", with_answers=False)
-    ] == [(), ()]
+    unanswered = RolesTask().read(tmp_path / "srl.conll", "predict")
+    assert [frame.tags for frame in unanswered] == [(), ()]
 
 
 CONLL_2012 = [
@@ -76,14 +75,12 @@ def test_score_joins_the_phrases_of_discontinuous_arguments(
         [PredicateFrame(words, 1, tuple(gold.split()))],
         [Frame(words, 1, (), tuple(predicted.split()))],
     )
-    scores, by_role = (
-        RolesTask().score(examples, frames),
-        RolesTask().score_by_label(examples, frames),
-    )
-    assert scores["precision"] == correct / (correct + excess)
-    assert scores["recall"] == correct / (correct + missed)
-    assert sum(score.support for score in by_role.values()) == correct + missed
-    assert not by_role.keys() & {"V", "C-V", "C-A1"}
+    scores = RolesTask().score(examples, frames)
+    assert scores.values["precision"] == correct / (correct + excess)
+    assert scores.values["recall"] == correct / (correct + missed)
+    assert scores.by_label is not None
+    assert sum(score.support for score in scores.by_label.values()) == correct + missed
+    assert not scores.by_label.keys() & {"V", "C-V", "C-A1"}
 
 
 def test_network_and_loss_equal_the_formulas() -> None:

@@ -46,8 +46,9 @@ def test_decode_with_a_wide_beam_equals_exhaustive_search(bias: float, length: i
     """`bias` is that of the end, so that translations of each length are the best ones."""
     torch.manual_seed(6)
     config = TranslationConfig(hidden_dim=8, target_dim=8, beam=200, length_penalty=1.0)
-    table = WordTable.from_sentences([["a", "b"]])
-    words = WordEncoder(WordsConfig(elmo="none", word_dim=8), table)
+    words_config = WordsConfig(elmo="none", word_dim=8)
+    table = WordTable.from_sentences([["a", "b"]], words_config)
+    words = WordEncoder(words_config, table)
     network = translation.Translator(config, words, SPECIALS + 2).eval()
     for parameter in network.parameters():
         parameter.data *= 3  # or all translations are about as likely
@@ -78,6 +79,5 @@ def test_unknown_words_are_copied_from_the_source() -> None:
     copied = [(UNKNOWN if n == 5 else SPECIALS + n, 0) for n in range(6)]
     found = task.predictions([ParallelSentence(("mat",))], [(copied, 0.0)])
     assert found[0].words == ("the", "cat", "sat", "on", "a", "mat")
-    assert task.score([ParallelSentence(("mat",), found[0].words)], found)["bleu"] == pytest.approx(
-        1
-    )
+    scores = task.score([ParallelSentence(("mat",), found[0].words)], found)
+    assert scores.values["bleu"] == pytest.approx(1)

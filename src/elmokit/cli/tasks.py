@@ -53,12 +53,10 @@ class Fit(Generic[TaskConfig]):
     words: Annotated[WordsConfig, arg(name="")] = WordsConfig()  # noqa: RUF009
     config: Annotated[FitConfig, arg(name="")] = FitConfig()  # noqa: RUF009
     cache: Annotated[Path | None, UNSET] = None
-    """Directory for the vectors of frozen encoders, shared by all runs (default: elmokit in the
-    user's cache).
+    """Directory for the layers of frozen biLMs, shared by all runs (default: elmokit in the user's
+    cache).
     """
-    overwrite: Annotated[
-        bool, arg(help="Train again, and replace the model in the output directory.")
-    ] = False
+    overwrite: Overwrite = False
 
     def run(self) -> None:
         from elmokit.tasks.fitting.fit import fit

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice, pairwise, starmap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, starmap
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,18 +20,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.data import COLUMN_NAMES, TABLES
+from elmokit.data import TABLES
 from elmokit.fs import read_rows, suffixes_of
 from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
-    Confusion,
     Task,
     TaskNetwork,
+    TaskScores,
+    Use,
+    accuracy,
     check_label,
-    confusion_counts,
-    label_numbers,
+    label_ids,
     label_of,
     most_probable,
     words_of,
@@ -47,9 +48,7 @@ from elmokit.tasks.fitting.words import (
 )
 
 TREE_TOKEN = re.compile(r"\(|\)|[^\s()]+")
-OTHER_FORMATS = (".conllu", *TABLES)  # tables are read by `fit`, and what predicts
 FASTTEXT = "__label__"
-LINES_LOOKED_AT = 100  # of a file to predict, to see whether its lines begin with labels
 
 
 @dataclass(frozen=True)
@@ -110,52 +109,48 @@ class Classification:
 
 
 def labelled_phrases(tree: str) -> list[LabelledText]:
-    """The phrases of a tree "(3 (2 It) (4 (2 's) (4 good)))", the whole sentence first, each with
-    its label.
+    """The phrases of a tree "(3 (2 It) (4 (2 's) (4 good)))", the whole sentence first.
 
     Raises:
         ValueError: The brackets do not form one tree, or a phrase has no label or no words.
     """
     words: list[str] = []
-    phrases: list[
-        tuple[int, str, int, int]
-    ] = []  # position of the opening bracket, label, first word, end
-    opened: list[tuple[int, str, int]] = []
-    tokens = TREE_TOKEN.findall(tree)
-    for position, token in enumerate(tokens):
-        if token == "(" and (opened or not phrases):
-            opened.append(
-                (position, tokens[position + 1] if position + 1 < len(tokens) else "", len(words))
-            )
-        elif (
-            token == ")"
-            and opened
-            and opened[-1][1] not in ("(", ")")
-            and opened[-1][2] < len(words)
-        ):
-            phrases.append((*opened.pop(), len(words)))
-        elif token not in ("(", ")") and opened:
-            if tokens[position - 1] != "(":  # after an opening bracket it is a label
-                words.append(token)
-        else:
+    opened: list[int] = []  # the phrases that are not closed yet, as indices of the lists below
+    labels: list[str] = []
+    starts: list[int] = []  # first word of each phrase
+    ends: list[int] = []  # the word after its last one
+    before = ""
+    for token in TREE_TOKEN.findall(tree):
+        if token == "(" and (opened or not labels):
+            opened.append(len(labels))
+            labels.append("")
+            starts.append(len(words))
+            ends.append(0)
+        elif token == ")" and opened and labels[opened[-1]] and starts[opened[-1]] < len(words):
+            ends[opened.pop()] = len(words)
+        elif token in ("(", ")") or not opened:
+            opened.append(-1)
             break
-    else:
-        if not opened:
-            in_order = enumerate(sorted(phrases))
-            return [
-                LabelledText(tuple(words[a:b]), label, place > 0)
-                for place, (_, label, a, b) in in_order
-            ]
-    raise ValueError("the brackets do not form one tree, or one of them has no label or no words")
+        elif before == "(":
+            labels[-1] = token
+        else:
+            words.append(token)
+        before = token
+    if opened or not labels:
+        raise ValueError(
+            "the brackets do not form one tree, or one of them has no label or no words"
+        )
+    return [
+        LabelledText(tuple(words[start:end]), label, is_phrase=number > 0)
+        for number, (label, start, end) in enumerate(zip(labels, starts, ends, strict=True))
+    ]
 
 
 class ClassificationBatch(NamedTuple):
-    """Texts and the indices of their labels, (B,) int64: -1 for a label that the training set
-    lacks.
-    """
+    """Texts and their labels."""
 
     words: WordBatch
-    labels: Tensor
+    labels: Tensor  # (B,) int64; -1 for one that the training set lacks
 
 
 class TextClassifier(TaskNetwork):
@@ -164,9 +159,8 @@ class TextClassifier(TaskNetwork):
     def __init__(
         self, config: ClassificationConfig, words: WordEncoder, label_weights: Tensor
     ) -> None:
-        super().__init__()
+        super().__init__(words)
         self.register_buffer("label_weights", label_weights, persistent=False)
-        self.words = words
         self.dropout = nn.Dropout(config.dropout)
 
     def loss(self, batch: ClassificationBatch) -> Tensor:
@@ -175,9 +169,7 @@ class TextClassifier(TaskNetwork):
             self(batch), batch.labels, self.get_buffer("label_weights"), ignore_index=-1
         )
 
-    def decode(
-        self, batch: ClassificationBatch, with_probabilities: bool = True
-    ) -> list[list[float]]:
+    def decode(self, batch: ClassificationBatch) -> list[list[float]]:
         """For each text the probabilities of the labels."""
         return self(batch).softmax(dim=1).tolist()
 
@@ -212,9 +204,7 @@ class Maxout(nn.Module):
 
 
 class BiattentiveNetwork(TextClassifier):
-    """The biattentive classification network: encode, attend to itself, integrate, pool,
-    classify.
-    """
+    """The biattentive classification network: encode, attend, integrate, pool, classify."""
 
     def __init__(
         self, config: ClassificationConfig, words: WordEncoder, label_weights: Tensor
@@ -234,10 +224,8 @@ class BiattentiveNetwork(TextClassifier):
         encoded = self.words(batch.words)
         mask = encoded.mask
         x = self.encoder(F.relu(self.reduce(encoded.vectors)), mask)
-        attention = masked_softmax(
-            x @ x.transpose(1, 2), mask[:, None, :]
-        )  # (B, T, T), rows sum to 1
-        context = attention @ x
+        similarity = x @ x.transpose(1, 2)  # (B, T, T)
+        context = masked_softmax(similarity, mask[:, None, :]) @ x
         hidden = self.integrator(
             self.dropout(torch.cat([x, x - context, x * context], dim=2)), mask
         )
@@ -263,127 +251,72 @@ class ClassificationTask(Task[LabelledText, Classification]):
     """
 
     name = "classification"
-    metric = "accuracy"
     Config = ClassificationConfig
-    tables = TABLES
     fit_config = FitConfig(max_epochs=15, learning_rate=1e-3)
     config: ClassificationConfig
 
     def __init__(
-        self, config: ClassificationConfig | None = None, labels: Mapping[str, Any] | None = None
+        self,
+        config: ClassificationConfig | None = None,
+        labels: Mapping[str, Any] | None = None,
+        tokenizer: str = "english-1",
     ) -> None:
-        super().__init__(config, labels)
+        super().__init__(config, labels, tokenizer)
         if self.config.network == "biattentive":
             self.max_words = 5_000  # attention takes memory that grows with the square
 
     # --- Examples ---------------------------------------------------------------------------------
 
-    def read(self, path: Path, with_answers: bool = True) -> Iterator[LabelledText]:
-        """Stream the texts of a file; of a file of trees, the whole sentences."""
-        if not with_answers:
-            # If several lines begin with the same word, it takes the place of unknown labels.
-            first_words = [
-                str(example.label) for example in islice(self._texts(path), LINES_LOOKED_AT)
-            ]
-            labels = set(first_words)
-            if (len(labels) > 1 or len(first_words) == 1) and not labels & set(
-                self.labels.get("labels", labels)
-            ):
-                raise ValueError(
-                    f"{path} should have a label and a text in each line, but no line begins with "
-                    "a label of the model; predict raw text with --text (text=True in Python)"
-                )
-        return self._texts(path, with_answers)
-
-    def read_training(self, path: Path) -> Iterator[LabelledText]:
-        """Read the texts of a training set; of a file of trees, all phrases if `config.phrases`."""
-        return self._texts(path, phrases=self.config.phrases)
-
-    def _texts(
-        self, path: Path, with_answers: bool = True, phrases: bool = False
-    ) -> Iterator[LabelledText]:
-        if (kind := suffixes_of(path).kind) in OTHER_FORMATS:
-            raise ValueError(
-                f'{path} should have lines "LABEL TEXT", not the format of {kind} files: convert '
-                f"it first"
-            )
-        lines = (
-            (number, line.strip())
-            for number, line in enumerate(read_rows(path), start=1)
-            if line.strip()
-        )
-        separator = None  # any white space
-        for place, (number, line) in enumerate(lines):
-            if place == 0 and "\t" in line:
+    def read(self, path: Path, use: Use = "score") -> Iterator[LabelledText]:
+        """Stream the texts of a file; of trees the whole sentences, and phrases to train on."""
+        if suffixes_of(path).kind == ".conllu":
+            raise ValueError(f'{path} should have lines "LABEL TEXT": convert it first')
+        with_phrases = use == "train" and self.config.phrases
+        separator = None  # any white space, unless the first line has a tab
+        is_first = True
+        for number, line in enumerate(read_rows(path), start=1):
+            line = line.strip()
+            if not line:
+                continue
+            if is_first and "\t" in line:
                 separator = "\t"
+            is_first = False
             try:
                 if line.startswith("("):
-                    texts = labelled_phrases(line)[: None if phrases else 1]
+                    texts = labelled_phrases(line)[: None if with_phrases else 1]
                 else:
                     label, text = line.split(separator, maxsplit=1)
                     if label.startswith(FASTTEXT) and text.lstrip().startswith(FASTTEXT):
                         raise ValueError("it has several labels")
-                    if (
-                        place == 0
-                        and separator
-                        and {label.strip().lower(), text.strip().lower()} <= COLUMN_NAMES
-                    ):
-                        raise ValueError("it has names of columns: remove it")
                     texts = [LabelledText(tuple(text.split()), label.rstrip())]
             except ValueError as error:
-                between = (
-                    "a tab between label and text, as in the first line,"
-                    if separator
-                    else '"LABEL TEXT"'
-                )
+                expected = "a tab between label and text" if separator else '"LABEL TEXT"'
                 raise ValueError(
-                    f"{path}, line {number}: expected {between} or a tree of labels: {error}"
+                    f"{path}, line {number}: expected {expected}, as in the first line, or a tree "
+                    f"of labels: {error}"
                 ) from error
-            for each in texts:
-                words = (
-                    tuple(word.lower() for word in each.words)
-                    if self.config.lowercase
-                    else each.words
-                )
-                yield replace(each, words=words, label=each.label if with_answers else None)
+            for text in texts:
+                label = None if use == "predict" else text.label
+                yield LabelledText(self._words(text.words), label, text.is_phrase)
 
-    def from_text(self, text: str | Words, tokenize: Callable[[str], list[str]]) -> LabelledText:
-        """From a string, which is tokenized, or a list of words."""
-        words = words_of(text, tokenize)
-        return LabelledText(
-            tuple(word.lower() for word in words) if self.config.lowercase else words
-        )
+    def _words(self, text: str | Words) -> tuple[str, ...]:
+        words = words_of(text, self.tokenizer)
+        return tuple(word.lower() for word in words) if self.config.lowercase else words
 
-    @property
-    def columns(self) -> Sequence[Sequence[str]]:
+    def columns(self, path: Path | None) -> Sequence[Sequence[str]]:
+        if path is not None and suffixes_of(path).kind not in TABLES:
+            return ()
         return [self.config.column], [self.config.label_column]
 
-    def from_values(
-        self, values: Sequence[Any], tokenize: Callable[[str], list[str]]
-    ) -> LabelledText:
-        """From a text, as in `from_text`, and its label."""
-        text, label = values
-        return replace(self.from_text(text, tokenize), label=label_of(label))
-
-    def sentences(self, example: LabelledText) -> Iterable[Words]:
-        return (example.words,)
-
-    def counted_sentences(self, examples: Iterable[LabelledText]) -> Iterator[Words]:
-        """Of trees only the whole sentences: a word would count once more for each phrase that
-        contains it.
-        """
-        return (example.words for example in examples if not example.is_phrase)
+    def make_example(self, inputs: str | Words, answer: Any = None) -> LabelledText:
+        """From a string, which is tokenized, or a list of words; and a label."""
+        return LabelledText(self._words(inputs), label_of(answer))
 
     def check(self, example: LabelledText) -> None:
         check_label(example.label)
 
     def learn(self, examples: Sequence[LabelledText]) -> dict[str, Any]:
         counts = Counter(example.label for example in examples if example.label is not None)
-        if 2 * len(counts) > len(examples) > 20:
-            raise ValueError(
-                f"most examples have a label of their own, such as {min(counts)!r:.60}: is it the "
-                f"text?"
-            )
         return {"labels": sorted(counts), "counts": [counts[label] for label in sorted(counts)]}
 
     # --- The network ------------------------------------------------------------------------------
@@ -397,7 +330,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
         return network(self.config, words, weights)
 
     def collate(self, examples: Sequence[LabelledText], words: BatchOfWords) -> ClassificationBatch:
-        labels = label_numbers((example.label for example in examples), self.labels["labels"])
+        labels = label_ids((example.label for example in examples), self.labels["labels"])
         return ClassificationBatch(words([example.words for example in examples]), labels)
 
     # --- Answers ----------------------------------------------------------------------------------
@@ -413,19 +346,8 @@ class ClassificationTask(Task[LabelledText, Classification]):
 
     def score(
         self, examples: Sequence[LabelledText], predictions: Sequence[Classification]
-    ) -> dict[str, float]:
-        correct = [
-            example.label == prediction.label
-            for example, prediction in zip(examples, predictions, strict=True)
-        ]
-        return {"accuracy": sum(correct) / max(len(correct), 1)}
-
-    def confusion(
-        self, examples: Sequence[LabelledText], predictions: Sequence[Classification]
-    ) -> Confusion:
-        return confusion_counts(
-            (example.label or "" for example in examples), (each.label for each in predictions)
-        )
-
-    def to_json(self, prediction: Classification) -> dict[str, Any]:
-        return {"words": prediction.words, "label": prediction.label, "scores": prediction.scores}
+    ) -> TaskScores:
+        gold = [example.label or "" for example in examples]
+        predicted = [prediction.label for prediction in predictions]
+        values = {"accuracy": accuracy(gold, predicted)}
+        return TaskScores.of_labels(values, gold, predicted, self.labels["labels"])

@@ -56,31 +56,21 @@ class WordsConfig:
     """Number of words at the beginning of that file, by convention the most frequent ones, whose
     vectors the model keeps for later texts, besides those of the training set's words.
     """
-    encoder: str | None = None
-    """Another pretrained encoder, whose frozen vectors are read: a directory, or a name on the
-    Hugging Face Hub (needs transformers; default: none).
-    """
-    encoder_pooling: Literal["first", "mean"] = "first"
-    """Vector of a word from the encoder: that of its first subword, or the mean over its
-    subwords.
-    """
     character_dim: CountOrZero = 0
     """Width of the output of a character CNN learned from the training set; 0: none."""
     word_dropout: DropoutRate = 0.5
-    """Dropout of word vectors, of the character CNN's output and of the encoder's vectors."""
+    """Dropout of word vectors and of the character CNN's output."""
     storage_dtype: StorageDtype = "float16"
-    """Number type in which the vectors of frozen encoders are cached; float32 takes twice the
-    space.
-    """
+    """Number type in which layers of a frozen biLM are cached; float32 takes twice the space."""
     rare_word_dropout: Fraction = 0.5
     """Probability, in training, that a word that occurs once is replaced by the unknown word."""
 
     def __post_init__(self) -> None:
         check(self)
-        learned = self.word_dim or self.character_dim or self.vectors or self.encoder
-        if not learned and self.elmo not in ("input", "both"):
+        others = self.word_dim or self.character_dim or self.vectors
+        if not others and self.elmo not in ("input", "both"):
             raise ValueError(
-                "the network has no input: give word_dim, character_dim, vectors, encoder or elmo"
+                "the network has no input: give word_dim, character_dim, vectors or elmo"
             )
 
 

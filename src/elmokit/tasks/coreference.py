@@ -9,7 +9,7 @@ predecessors only.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,25 +22,23 @@ from torch import Tensor, nn
 from elmokit.fs import read_rows
 from elmokit.settings import Count, DropoutRate, NonNegative, Positive, check
 from elmokit.tasks.config import FitConfig
-from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork, words_of
+from elmokit.tasks.fitting.task import (
+    BatchOfWords,
+    Task,
+    TaskNetwork,
+    TaskScores,
+    Use,
+    parts_of,
+    words_of,
+)
 from elmokit.tasks.fitting.words import BiLSTM, WordBatch, WordEncoder, Words
 
 Mention = tuple[int, int]  # the words start : end, counted over the document
 WORD_COLUMN = 3  # as in CoNLL-2012
-FILE_NAME = re.compile(
-    r"conll(\.gz|\.zst)?$", re.IGNORECASE
-)  # as in LitBank, or OntoNotes' .v4_gold_conll
-DISTANCES = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    8,
-    16,
-    32,
-    64,
-)  # the lower bounds of the bins of the distance feature, in mentions
+# As in LitBank, or OntoNotes' .v4_gold_conll.
+FILE_NAME = re.compile(r"conll(\.gz|\.zst)?$", re.IGNORECASE)
+# Lower bounds of the bins of the distance feature, in mentions.
+DISTANCES = (1, 2, 3, 4, 5, 8, 16, 32, 64)
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,7 @@ class CorefDocument:
 
 @dataclass(frozen=True)
 class CorefClusters:
-    """The clusters found in a document; each has at least two mentions, (start, end) in words of
-    the document.
-    """
+    """The clusters found in a document, each of at least two mentions."""
 
     name: str
     words: tuple[str, ...]
@@ -91,24 +87,20 @@ class CorefClusters:
 
 
 class CorefBatch(NamedTuple):
-    """One document: its sentences, its mentions (M, 2), and the index of the cluster of each
-    (M,).
-    """
+    """One document: its sentences, and its mentions in clusters."""
 
     words: WordBatch
-    mentions: Tensor
-    clusters: Tensor
+    mentions: Tensor  # (M, 2)
+    clusters: Tensor  # (M,): the index of the cluster of each mention
 
 
 class Spans(NamedTuple):
-    """Candidate or kept spans: first words (S,), last words (S,), vectors (S, G) and mention scores
-    (S,).
-    """
+    """Candidate spans, or those that are kept as mentions."""
 
-    first: Tensor
-    last: Tensor
-    vectors: Tensor
-    scores: Tensor
+    first: Tensor  # (S,): first word, counted over the document
+    last: Tensor  # (S,)
+    vectors: Tensor  # (S, G)
+    scores: Tensor  # (S,)
 
 
 def bounds(spans: Spans) -> list[Mention]:
@@ -117,9 +109,7 @@ def bounds(spans: Spans) -> list[Mention]:
 
 
 def scorer(hidden_dim: int, dropout: float) -> nn.Sequential:
-    """The rest of a scoring network after its first linear layer: pre-activations (..., H) ->
-    scores (..., 1).
-    """
+    """A scoring network after its first linear layer: pre-activations (..., H) -> (..., 1)."""
     return nn.Sequential(
         nn.ReLU(), nn.Dropout(dropout),
         nn.Linear(hidden_dim, hidden_dim), nn.ReLU(), nn.Dropout(dropout),
@@ -136,32 +126,34 @@ class SpanRanker(TaskNetwork):
     """
 
     def __init__(self, config: CoreferenceConfig, words: WordEncoder) -> None:
-        super().__init__()
-        self.words, self.config = words, config
+        super().__init__(words)
+        self.config = config
         self.dropout = nn.Dropout(config.dropout)
         self.lstm = BiLSTM(words.dim, config.hidden_dim)
         hidden = self.lstm.output_dim + words.output_dim
         self.head = nn.Linear(hidden, 1)
         self.width = nn.Embedding(config.max_span_words, config.feature_dim)
-        self.span_words = nn.Linear(
-            hidden, 3 * config.span_dim, bias=False
-        )  # first word, last word, head
+        # First word, last word, head.
+        self.span_words = nn.Linear(hidden, 3 * config.span_dim, bias=False)
         self.span_width = nn.Linear(config.feature_dim, config.span_dim)
         self.mention = nn.Sequential(
             nn.Linear(config.span_dim, config.hidden_dim), scorer(config.hidden_dim, config.dropout)
         )
         self.distance = nn.Embedding(len(DISTANCES) + 1, config.feature_dim)
-        self.pair_spans = nn.Linear(
-            config.span_dim, 2 * config.hidden_dim, bias=False
-        )  # mention, antecedent
+        # Mention, antecedent.
+        self.pair_spans = nn.Linear(config.span_dim, 2 * config.hidden_dim, bias=False)
         self.pair_product = nn.Linear(config.span_dim, config.hidden_dim, bias=False)
         self.pair_distance = nn.Linear(config.feature_dim, config.hidden_dim)
         self.pair = scorer(config.hidden_dim, config.dropout)
         self.register_buffer("bins", torch.tensor(DISTANCES), persistent=False)
 
     def _candidates(self, hidden: Tensor, sentence: Tensor) -> Spans:
-        """All spans within a sentence: from the document's words (N, H) and the sentence of each
-        (N,).
+        """All spans within a sentence, from the words (N, H) and the sentence of each (N,).
+
+        two sentences "a b" and "c", spans of up to 2 words:
+        first   0 0  1 1  2 2
+        last    0 1  1 2  2 3
+        inside  x x  x    x      1-2 crosses sentences, 3 is no word
         """
         num_words, longest = len(hidden), self.config.max_span_words
         first = torch.arange(num_words, device=hidden.device).repeat_interleave(longest)
@@ -174,9 +166,8 @@ class SpanRanker(TaskNetwork):
         position = first[:, None] + torch.arange(longest, device=hidden.device)
         within = position <= last[:, None]
         position = position.clamp(max=num_words - 1)
-        weights = (
-            self.head(hidden).squeeze(1)[position].masked_fill(~within, -torch.inf).softmax(dim=1)
-        )
+        scores = self.head(hidden).squeeze(1)[position]
+        weights = scores.masked_fill(~within, -torch.inf).softmax(dim=1)
         at_first, at_last, in_head = self.span_words(self.dropout(hidden)).chunk(3, dim=1)
         # F.embedding(index, x) is x[index], with a faster gradient.
         features = F.embedding(first, at_first) + F.embedding(last, at_last)
@@ -187,9 +178,7 @@ class SpanRanker(TaskNetwork):
         return Spans(first, last, vectors, self.mention(vectors).squeeze(1))
 
     def _mentions(self, spans: Spans, num_words: int) -> Spans:
-        """The candidates with the best scores, none of which crosses a better one, in the order of
-        the text.
-        """
+        """The best candidates, none of which crosses a better one, in the order of the text."""
         keep = max(1, int(self.config.mentions_per_word * num_words))
         order = spans.scores.argsort(descending=True).tolist()
         chosen = non_crossing(order, spans.first.tolist(), spans.last.tolist(), keep)
@@ -197,8 +186,15 @@ class SpanRanker(TaskNetwork):
         return Spans(*(field[index] for field in spans))
 
     def forward(self, batch: CorefBatch) -> tuple[Spans, Spans, Tensor]:
-        """All candidates, the M mentions, and antecedent scores (M, 1 + A): of none, then of the
-        nearest, and so on.
+        """All candidates, the M mentions, and the scores of their antecedents (M, 1 + A).
+
+        The first column is that of no antecedent; then comes the nearest mention before, and so on:
+
+        mention     antecedents (A = 2)
+        0           none  -  -
+        1           none  0  -
+        2           none  1  0
+        3           none  2  1
         """
         encoded = self.words(batch.words)
         mask = encoded.mask
@@ -208,9 +204,8 @@ class SpanRanker(TaskNetwork):
         mentions = self._mentions(candidates, len(hidden))
         count = len(mentions.first)
         number = torch.arange(count, device=mask.device)
-        back = torch.arange(
-            1, min(self.config.max_antecedents, max(count - 1, 1)) + 1, device=mask.device
-        )
+        farthest = min(self.config.max_antecedents, max(count - 1, 1))
+        back = torch.arange(1, farthest + 1, device=mask.device)
         antecedent = number[:, None] - back
         exists = antecedent >= 0
         antecedent = antecedent.clamp(min=0)
@@ -218,20 +213,16 @@ class SpanRanker(TaskNetwork):
         product = self.pair_product(
             mentions.vectors[:, None] * F.embedding(antecedent, mentions.vectors)
         )
-        distance = self.pair_distance(
-            self.distance(torch.bucketize(back, self.get_buffer("bins"), right=True))
-        )
-        scores = self.pair(
-            of_mention[:, None] + F.embedding(antecedent, of_antecedent) + product + distance
-        ).squeeze(2)
+        bins = torch.bucketize(back, self.get_buffer("bins"), right=True)
+        distance = self.pair_distance(self.distance(bins))
+        pairs = of_mention[:, None] + F.embedding(antecedent, of_antecedent) + product + distance
+        scores = self.pair(pairs).squeeze(2)
         scores = scores + mentions.scores[:, None] + mentions.scores[antecedent]
         scores = scores.masked_fill(~exists, -torch.inf)
         return candidates, mentions, torch.cat([scores.new_zeros(count, 1), scores], dim=1)
 
     def loss(self, batch: CorefBatch) -> Tensor:
-        """Mean negative log of the total probability of a mention's gold antecedents (Lee et al.
-        2017, section 4).
-        """
+        """Mean negative log-probability of all gold antecedents of a mention (Lee et al. 2017)."""
         candidates, mentions, scores = self(batch)
         pairs = zip(batch.mentions.tolist(), batch.clusters.tolist(), strict=True)
         gold = {tuple(span): cluster for span, cluster in pairs}
@@ -256,9 +247,7 @@ class SpanRanker(TaskNetwork):
         missed = F.binary_cross_entropy_with_logits(candidates.scores, is_mention, reduction="sum")
         return loss + self.config.mention_loss * missed / max(len(gold), 1)
 
-    def decode(
-        self, batch: CorefBatch, with_probabilities: bool = True
-    ) -> list[list[list[Mention]]]:
+    def decode(self, batch: CorefBatch) -> list[list[list[Mention]]]:
         """The clusters of the document."""
         _, mentions, scores = self(batch)
         spans = bounds(mentions)
@@ -357,9 +346,8 @@ def coreference_scores(documents: Iterable[tuple[Clusters, Clusters]]) -> dict[s
             (each[name] for each in counts), np.zeros((2, 2))
         )
         recall, precision = right_recall / max(gold, 1), right_precision / max(predicted, 1)
-        scores[name] = (
-            float(2 * precision * recall / (precision + recall)) if precision + recall else 0.0
-        )
+        f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+        scores[name] = float(f1)
     return {"average": sum(scores.values()) / 3, **scores}
 
 
@@ -372,32 +360,24 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
     """
 
     name = "coreference"
-    metric = "average"
-    reads_text = False
     Config = CoreferenceConfig
     fit_config = FitConfig(max_epochs=40, batch_size=1, learning_rate=1e-3, patience=6)
-    prediction_batch_size = 1
     config: CoreferenceConfig
 
     # --- Examples ---------------------------------------------------------------------------------
 
-    def read(self, path: Path, with_answers: bool = True) -> Iterator[CorefDocument]:
-        """The documents of a file, or of all files of a directory whose names end in conll, plain,
-        .gz or .zst.
-        """
-        files = (
-            sorted(file for file in path.iterdir() if FILE_NAME.search(file.name))
-            if path.is_dir()
-            else [path]
-        )
+    def read(self, path: Path, use: Use = "score") -> Iterator[CorefDocument]:
+        """The documents of a file, or of a directory's files whose names end in conll."""
+        files = [path]
+        if path.is_dir():
+            files = sorted(file for file in path.iterdir() if FILE_NAME.search(file.name))
         for file in files:
-            yield from _documents(file, with_answers)
+            yield from _documents(file, use != "predict")
 
-    def from_text(
-        self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]
-    ) -> CorefDocument:
+    def make_example(self, inputs: Sequence[str | Words], answer: Any = None) -> CorefDocument:
         """From the sentences of a document: strings, which are tokenized, or lists of words."""
-        return CorefDocument("", tuple(words_of(sentence, tokenize) for sentence in text))
+        sentences = (words_of(sentence, self.tokenizer) for sentence in parts_of(inputs))
+        return CorefDocument("", tuple(sentences), answer)
 
     def sentences(self, example: CorefDocument) -> Iterable[Words]:
         return example.sentences
@@ -416,9 +396,7 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
             )
 
     def learn(self, examples: Sequence[CorefDocument]) -> dict[str, Any]:
-        self.score(
-            examples[:1], [CorefClusters("", (), ())]
-        )  # which needs SciPy: fail before the training
+        coreference_counts((), ())  # needs SciPy: fail before the training
         if not any(map(_scored_clusters, examples)):
             raise ValueError(
                 "no document has a cluster of several mentions: is the last column that of "
@@ -454,14 +432,10 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
 
     def score(
         self, examples: Sequence[CorefDocument], predictions: Sequence[CorefClusters]
-    ) -> dict[str, float]:
+    ) -> TaskScores:
         gold = map(_scored_clusters, examples)
-        return coreference_scores(
-            zip(gold, (prediction.clusters for prediction in predictions), strict=True)
-        )
-
-    def to_json(self, prediction: CorefClusters) -> dict[str, Any]:
-        return {"name": prediction.name, "words": prediction.words, "clusters": prediction.clusters}
+        predicted = (prediction.clusters for prediction in predictions)
+        return TaskScores(coreference_scores(zip(gold, predicted, strict=True)))
 
 
 def _scored_clusters(example: CorefDocument) -> list[tuple[Mention, ...]]:

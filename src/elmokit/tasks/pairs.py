@@ -9,8 +9,8 @@ similarity, reads the pooled result.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,15 +24,15 @@ from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
-    Confusion,
     Task,
     TaskNetwork,
+    TaskScores,
+    accuracy,
     check_label,
-    confusion_counts,
-    label_numbers,
+    label_ids,
     label_of,
     most_probable,
-    read_table,
+    parts_of,
     words_of,
 )
 from elmokit.tasks.fitting.words import (
@@ -45,7 +45,6 @@ from elmokit.tasks.fitting.words import (
     masked_mean,
     masked_softmax,
 )
-from elmokit.text import get_tokenizer
 
 # Column names, also of published files: SICK, MRPC, SNLI.
 FIRST = ("first", "sentence_A", "#1 String", "sentence1")
@@ -96,22 +95,20 @@ class PairPrediction:
 
 
 class PairBatch(NamedTuple):
-    """Pairs with the indices of their labels, (B,) int64, -1 for an unknown one; or with their
-    scores, (B,) float32.
-    """
+    """Pairs with their labels or scores."""
 
     first: WordBatch
     second: WordBatch
-    labels: Tensor
-    scores: Tensor
+    labels: Tensor  # (B,) int64; -1 for one that the training set lacks
+    scores: Tensor  # (B,) float32, standardized
 
 
 class ESIM(TaskNetwork):
     """Encode, align, compare, compose, pool, classify; with one output, predict a score."""
 
     def __init__(self, config: PairsConfig, words: WordEncoder, num_outputs: int) -> None:
-        super().__init__()
-        self.words, self.num_outputs = words, num_outputs
+        super().__init__(words)
+        self.num_outputs = num_outputs
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = BiLSTM(words.dim, config.hidden_dim)
         compared = 4 * (self.encoder.output_dim + words.output_dim)
@@ -149,7 +146,7 @@ class ESIM(TaskNetwork):
             return F.mse_loss(outputs.squeeze(1), batch.scores)
         return F.cross_entropy(outputs, batch.labels, ignore_index=-1)
 
-    def decode(self, batch: PairBatch, with_probabilities: bool = True) -> list[list[float]]:
+    def decode(self, batch: PairBatch) -> list[list[float]]:
         """For each pair the probabilities of the labels, or its standardized score."""
         outputs = self(batch)
         return (outputs if self.num_outputs == 1 else outputs.softmax(dim=1)).tolist()
@@ -163,8 +160,6 @@ class PairsTask(Task[SentencePair, PairPrediction]):
     """
 
     name = "pairs"
-    metric = "score"
-    reads_text = False
     Config = PairsConfig
     fit_config = FitConfig(max_epochs=20, learning_rate=5e-4)
     max_words = 5_000  # attention takes memory that grows with the square
@@ -172,35 +167,19 @@ class PairsTask(Task[SentencePair, PairPrediction]):
 
     # --- Examples ---------------------------------------------------------------------------------
 
-    def read(self, path: Path, with_answers: bool = True) -> Iterator[SentencePair]:
-        pairs = read_table(self, path, self._tokenize, with_answers)
-        return (pair for pair in pairs if pair.label != NO_LABEL)
-
-    @property
-    def columns(self) -> Sequence[Sequence[str]]:
+    def columns(self, path: Path | None) -> Sequence[Sequence[str]]:
         return FIRST, SECOND, SCORE if self.config.target == "score" else LABEL
 
-    def from_values(
-        self, values: Sequence[Any], tokenize: Callable[[str], list[str]]
-    ) -> SentencePair:
-        """From two sentences, as in `from_text`, and their label or score."""
-        *pair, answer = values
-        example = self.from_text(pair, tokenize)
+    def make_example(
+        self, inputs: Sequence[str | Words], answer: Any = None
+    ) -> SentencePair | None:
+        """From a pair of strings, which are tokenized, or of lists of words; and label or score."""
+        if answer == NO_LABEL:
+            return None
+        first, second = (words_of(part, self.tokenizer) for part in parts_of(inputs))
         if self.config.target == "label":
-            return replace(example, label=label_of(answer))
-        return example if answer is None else replace(example, score=float(answer))
-
-    def _tokenize(self, text: str) -> list[str]:
-        return get_tokenizer(self.config.tokenizer).tokenize(text)
-
-    def from_text(
-        self, text: Sequence[str | Words], tokenize: Callable[[str], list[str]]
-    ) -> SentencePair:
-        """From a pair of strings, which are tokenized as those of files are, or of lists of
-        words.
-        """
-        first, second = (words_of(part, self._tokenize) for part in text)
-        return SentencePair(first, second)
+            return SentencePair(first, second, label=label_of(answer))
+        return SentencePair(first, second, score=None if answer is None else float(answer))
 
     def sentences(self, example: SentencePair) -> Iterable[Words]:
         return (example.first, example.second)
@@ -213,32 +192,23 @@ class PairsTask(Task[SentencePair, PairPrediction]):
 
     def learn(self, examples: Sequence[SentencePair]) -> dict[str, Any]:
         if self.config.target == "label":
-            return {
-                "labels": sorted(
-                    {example.label for example in examples if example.label is not None}
-                )
-            }
+            return {"labels": sorted({example.label or "" for example in examples})}
         scores = np.array([example.score for example in examples], dtype=np.float64)
         return {"mean": float(scores.mean()), "deviation": float(scores.std()) or 1.0}
 
     # --- The network ------------------------------------------------------------------------------
 
     def network(self, words: WordEncoder) -> ESIM:
-        return ESIM(
-            self.config, words, len(self.labels["labels"]) if self.config.target == "label" else 1
-        )
+        is_label = self.config.target == "label"
+        return ESIM(self.config, words, len(self.labels["labels"]) if is_label else 1)
 
     def collate(self, examples: Sequence[SentencePair], words: BatchOfWords) -> PairBatch:
-        labels = label_numbers(
-            (example.label for example in examples), self.labels.get("labels", ())
-        )
+        labels = label_ids((example.label for example in examples), self.labels.get("labels", ()))
         scores = torch.tensor([example.score or 0.0 for example in examples])
         if self.config.target == "score":
             scores = (scores - self.labels["mean"]) / self.labels["deviation"]
-        first, second = (
-            words([example.first for example in examples]),
-            words([example.second for example in examples]),
-        )
+        first = words([example.first for example in examples])
+        second = words([example.second for example in examples])
         return PairBatch(first, second, labels, scores)
 
     # --- Answers ----------------------------------------------------------------------------------
@@ -246,50 +216,35 @@ class PairsTask(Task[SentencePair, PairPrediction]):
     def predictions(
         self, examples: Sequence[SentencePair], decoded: Sequence[Any]
     ) -> list[PairPrediction]:
-        pairs = zip(examples, decoded, strict=True)
-        if self.config.target == "score":
-            mean, deviation = self.labels["mean"], self.labels["deviation"]
-            scores = (
-                (pair, mean + deviation * answer[0] if answer else mean) for pair, answer in pairs
-            )
-            return [PairPrediction(pair.first, pair.second, score=score) for pair, score in scores]
-        answers = zip(examples, most_probable(self.labels["labels"], decoded), strict=True)
-        return [PairPrediction(pair.first, pair.second, *answer) for pair, answer in answers]
+        if self.config.target == "label":
+            answers = zip(examples, most_probable(self.labels["labels"], decoded), strict=True)
+            return [PairPrediction(pair.first, pair.second, *answer) for pair, answer in answers]
+        mean, deviation = self.labels["mean"], self.labels["deviation"]
+        predictions = []
+        for pair, answer in zip(examples, decoded, strict=True):
+            score = mean + deviation * answer[0] if answer else mean
+            predictions.append(PairPrediction(pair.first, pair.second, score=score))
+        return predictions
 
     def score(
         self, examples: Sequence[SentencePair], predictions: Sequence[PairPrediction]
-    ) -> dict[str, float]:
-        """Accuracy; for two labels "0" and "1" also F1 of "1"; for scores Pearson's and Spearman's
-        correlation.
-        """
+    ) -> TaskScores:
+        """Accuracy, of labels "0" and "1" also F1 of "1"; of scores their correlations."""
         if self.config.target == "score":
-            gold = np.array([example.score for example in examples])
-            predicted = np.array([prediction.score for prediction in predictions])
-            linear = pearson(gold, predicted)
-            return {"score": linear, "pearson": linear, "spearman": spearman(gold, predicted)}
-        pairs = [
-            (example.label, prediction.label)
-            for example, prediction in zip(examples, predictions, strict=True)
-        ]
-        accuracy = sum(gold == predicted for gold, predicted in pairs) / max(len(pairs), 1)
-        scores = {"score": accuracy, "accuracy": accuracy}
+            scores = np.array([example.score for example in examples])
+            predicted_scores = np.array([prediction.score for prediction in predictions])
+            linear = pearson(scores, predicted_scores)
+            rank = spearman(scores, predicted_scores)
+            return TaskScores({"score": linear, "pearson": linear, "spearman": rank})
+        gold = [example.label or "" for example in examples]
+        predicted = [prediction.label or "" for prediction in predictions]
+        right = accuracy(gold, predicted)
+        values = {"score": right, "accuracy": right}
+        scores = TaskScores.of_labels(values, gold, predicted, self.labels["labels"])
         if self.labels["labels"] == ["0", "1"]:
-            both = sum(gold == predicted == "1" for gold, predicted in pairs)
-            either = sum(gold == "1" for gold, _ in pairs) + sum(
-                predicted == "1" for _, predicted in pairs
-            )
-            scores["f1"] = 2 * both / max(either, 1)
+            positive = (scores.by_label or {}).get("1")
+            values["f1"] = 0.0 if positive is None else positive.f1
         return scores
-
-    def confusion(
-        self, examples: Sequence[SentencePair], predictions: Sequence[PairPrediction]
-    ) -> Confusion | None:
-        if self.config.target == "score":
-            return None
-        return confusion_counts(
-            (example.label or "" for example in examples),
-            (each.label or "" for each in predictions),
-        )
 
     def to_json(self, prediction: PairPrediction) -> dict[str, Any]:
         return {name: value for name, value in vars(prediction).items() if value is not None}

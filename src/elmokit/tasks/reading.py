@@ -13,8 +13,8 @@ import re
 import string
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,14 @@ from torch import Tensor, nn
 from elmokit.fs import read_lines
 from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
-from elmokit.tasks.fitting.task import BatchOfWords, Task, TaskNetwork
+from elmokit.tasks.fitting.task import (
+    BatchOfWords,
+    Task,
+    TaskNetwork,
+    TaskScores,
+    Use,
+    parts_of,
+)
 from elmokit.tasks.fitting.words import (
     BiLSTM,
     EncodedWords,
@@ -91,13 +98,11 @@ class Answer:
 
 
 class ReadingBatch(NamedTuple):
-    """Questions, passages, and the indices of the first and last words of the answers, (B, 2)
-    int64, -1 if unknown.
-    """
+    """Questions about passages, and where their answers are."""
 
     question: WordBatch
     passage: WordBatch
-    spans: Tensor
+    spans: Tensor  # (B, 2) int64: first and last word of the answer, -1 if unknown
 
 
 class TrilinearAttention(nn.Module):
@@ -120,8 +125,8 @@ class BiDAF(TaskNetwork):
     """Encode, attend in both directions, attend to itself, score starts and ends."""
 
     def __init__(self, config: ReadingConfig, words: WordEncoder) -> None:
-        super().__init__()
-        self.words, self.max_answer_words = words, config.max_answer_words
+        super().__init__(words)
+        self.max_answer_words = config.max_answer_words
         self.dropout = nn.Dropout(config.dropout)
         hidden = 2 * config.hidden_dim
         self.encoder = BiLSTM(words.dim, config.hidden_dim)
@@ -137,9 +142,7 @@ class BiDAF(TaskNetwork):
         self.end = nn.Linear(hidden, 1)
 
     def forward(self, batch: ReadingBatch) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of each word of the passage as the first and as the last of the answer,
-        each (B, T).
-        """
+        """Log-probabilities of each word of the passage as first and as last one, each (B, T)."""
         question, passage = self.words(batch.question), self.words(batch.passage)
         q, p = self._encode(question), self._encode(passage)
         x = F.relu(self.merge(self.dropout(self._attend(p, q, passage.mask, question.mask))))
@@ -157,9 +160,7 @@ class BiDAF(TaskNetwork):
         return words.join(self.encoder(words.vectors, words.mask))
 
     def _attend(self, p: Tensor, q: Tensor, passage_mask: Tensor, question_mask: Tensor) -> Tensor:
-        """Seo et al. 2017, equations 1 to 3: [p; attended q; p * attended q; p * attended p], (B,
-        T, 4D).
-        """
+        """Seo et al. 2017, equations 1 to 3: [p; attended q; both's product; p * attended p]."""
         similarity = self.attention(p, q)
         attended = masked_softmax(similarity, question_mask[:, None, :]) @ q
         lowest = torch.finfo(p.dtype).min
@@ -176,25 +177,18 @@ class BiDAF(TaskNetwork):
         )
 
     def loss(self, batch: ReadingBatch) -> Tensor:
-        """Negative log-likelihood of the first word plus that of the last word of the answer, mean
-        over questions.
-        """
+        """Mean negative log-likelihood of the first, plus that of the last word of the answer."""
         start, end = self(batch)
-        losses = [
-            F.nll_loss(scores, batch.spans[:, side], ignore_index=-1)
-            for side, scores in enumerate((start, end))
-        ]
-        return losses[0] + losses[1]
+        loss_of_start = F.nll_loss(start, batch.spans[:, 0], ignore_index=-1)
+        return loss_of_start + F.nll_loss(end, batch.spans[:, 1], ignore_index=-1)
 
-    def decode(
-        self, batch: ReadingBatch, with_probabilities: bool = True
-    ) -> list[tuple[int, int, float]]:
+    def decode(self, batch: ReadingBatch) -> list[tuple[int, int, float]]:
         """For each question the first and last word of the best answer, and its probability."""
         start, end = self(batch)
         scores = start[:, :, None] + end[:, None, :]
-        allowed = (
-            torch.ones_like(scores[0], dtype=torch.bool).triu().tril(self.max_answer_words - 1)
-        )
+        # (first, last): last is not before first, and at most so many words after it.
+        allowed = torch.ones_like(scores[0], dtype=torch.bool).triu()
+        allowed = allowed.tril(self.max_answer_words - 1)
         best, place = scores.masked_fill(~allowed, -torch.inf).flatten(1).max(dim=1)
         width = start.shape[1]
         return [
@@ -209,9 +203,7 @@ class BiDAF(TaskNetwork):
 def words_of_answer(
     offsets: Sequence[tuple[int, int]], begin: int, end: int
 ) -> tuple[int, int] | None:
-    """First and last of the words that overlap the characters `begin : end`; None if no word
-    does.
-    """
+    """First and last of the words that overlap the characters `begin : end`; None without one."""
     inside = [
         number for number, (first, last) in enumerate(offsets) if first < end and begin < last
     ]
@@ -220,7 +212,6 @@ def words_of_answer(
 
 # --- The official scores --------------------------------------------------------------------------
 
-WRONG_SHARE = 0.01  # of answers that are not where a file says
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -241,8 +232,6 @@ class ReadingTask(Task[Question, Answer]):
     """The span of a passage that answers a question. Files are SQuAD's JSON."""
 
     name = "reading"
-    metric = "f1"
-    reads_text = False
     Config = ReadingConfig
     fit_config = FitConfig(max_epochs=15, batch_size=24, learning_rate=1e-3, patience=3)
     max_words = 5_000  # attention takes memory that grows with the square
@@ -250,64 +239,57 @@ class ReadingTask(Task[Question, Answer]):
 
     # --- Examples ---------------------------------------------------------------------------------
 
-    def read(self, path: Path, with_answers: bool = True) -> Iterator[Question]:
+    def read(self, path: Path, use: Use = "score") -> Iterator[Question]:
+        """Stream the questions of a file; to train on, those whose answer is where the file says.
+
+        Warns:
+            UserWarning: To train on, questions are left out.
+        """
+        missing: list[Question] = []
         try:
             for article in json.loads("\n".join(read_lines(path)))["data"]:
                 for paragraph in article["paragraphs"]:
-                    yield from self._questions(paragraph, with_answers)
+                    for question in self._questions(paragraph, use != "predict"):
+                        if use == "train" and question.answers and question.span is None:
+                            missing.append(question)
+                        else:
+                            yield question
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is not JSON in the format of SQuAD: {error!r}") from error
-
-    def read_training(self, path: Path) -> Iterator[Question]:
-        """As `read`, without questions whose first answer is not at its answer_start; ValueError if
-        1 % are.
-        """
-        total, missing = 0, []
-        for question in self.read(path):
-            total += 1
-            if question.answers and question.span is None:
-                missing.append(f"{question.answers[0]!r} of question {question.id}")
-            else:
-                yield question
         if missing:
-            message = (
-                f"{path}: {len(missing)} of {total} answers are not at their answer_start, "
-                f"such as {missing[0]}"
+            warnings.warn(
+                f"{path}: {len(missing)} answers are left out, which are not at their "
+                f"answer_start, counted in characters, such as {missing[0].answers[0]!r} of "
+                f"question {missing[0].id}",
+                stacklevel=2,
             )
-            if len(missing) > WRONG_SHARE * total:
-                raise ValueError(f"{message}: are positions counted in characters?")
-            warnings.warn(f"{message}: left out", stacklevel=2)
-
-    def _tokenize(self, text: str) -> tuple[str, ...]:
-        return tuple(get_tokenizer(self.config.tokenizer).tokenize(text))
 
     def _questions(self, paragraph: Mapping[str, Any], with_answers: bool) -> Iterator[Question]:
         text = paragraph["context"]
-        passage = self._tokenize(text)
-        offsets = word_offsets(text, passage)
+        unasked = self.make_example(("", text))
         for entry in paragraph["qas"]:
             answers = entry["answers"] if with_answers else ()
             span = None
             if answers:
                 begin, first = answers[0]["answer_start"], answers[0]["text"]
                 if text[begin : begin + len(first)] == first:
-                    span = words_of_answer(offsets, begin, begin + len(first))
-            texts = tuple(answer["text"] for answer in answers)
-            yield Question(
-                str(entry["id"]),
-                self._tokenize(entry["question"]),
-                passage,
-                text,
-                offsets,
-                texts,
-                span,
+                    span = words_of_answer(unasked.offsets, begin, begin + len(first))
+            yield replace(
+                unasked,
+                id=str(entry["id"]),
+                question=self._words(entry["question"]),
+                answers=tuple(answer["text"] for answer in answers),
+                span=span,
             )
 
-    def from_text(self, text: tuple[str, str], tokenize: Callable[[str], list[str]]) -> Question:
-        """From (question, passage), two strings, which are tokenized as those of files are."""
-        question, passage = text
-        words = self._tokenize(passage)
-        return Question("", self._tokenize(question), words, passage, word_offsets(passage, words))
+    def make_example(self, inputs: tuple[str, str], answer: Any = None) -> Question:
+        """From (question, passage), two strings, which are tokenized."""
+        question, passage = parts_of(inputs)
+        words = self._words(passage)
+        return Question("", self._words(question), words, passage, word_offsets(passage, words))
+
+    def _words(self, text: str) -> tuple[str, ...]:
+        return tuple(get_tokenizer(self.tokenizer).split(text))
 
     def sentences(self, example: Question) -> Iterable[Words]:
         return (example.question, example.passage)
@@ -327,9 +309,6 @@ class ReadingTask(Task[Question, Answer]):
                 "word of it: leave unanswerable questions (SQuAD 2.0) out"
             )
 
-    def learn(self, examples: Sequence[Question]) -> dict[str, Any]:
-        return {}
-
     # --- The network ------------------------------------------------------------------------------
 
     def network(self, words: WordEncoder) -> BiDAF:
@@ -346,16 +325,14 @@ class ReadingTask(Task[Question, Answer]):
         answers = []
         for example, answer in zip(examples, decoded, strict=True):
             first, last, score = answer or (0, 0, 0.0)
-            start, end = (
-                (example.offsets[first][0], example.offsets[last][1]) if example.offsets else (0, 0)
-            )
+            start = end = 0
+            if example.offsets:
+                start, end = example.offsets[first][0], example.offsets[last][1]
             answers.append(Answer(example.id, example.text[start:end], start, end, score))
         return answers
 
-    def score(
-        self, examples: Sequence[Question], predictions: Sequence[Answer]
-    ) -> dict[str, float]:
-        """Exact match and F1 of SQuAD: for each question the best over its correct answers."""
+    def score(self, examples: Sequence[Question], predictions: Sequence[Answer]) -> TaskScores:
+        """F1 and exact match of SQuAD: for each question the best over its correct answers."""
         exact, f1 = 0.0, 0.0
         for example, prediction in zip(examples, predictions, strict=True):
             texts = [normalized_answer(answer) for answer in example.answers]
@@ -363,10 +340,5 @@ class ReadingTask(Task[Question, Answer]):
             f1 += max(
                 (answer_f1(prediction.text, answer) for answer in example.answers), default=0.0
             )
-        return {
-            "f1": f1 / max(len(predictions), 1),
-            "exact match": exact / max(len(predictions), 1),
-        }
-
-    def to_json(self, prediction: Answer) -> dict[str, Any]:
-        return vars(prediction)
+        count = max(len(predictions), 1)
+        return TaskScores({"f1": f1 / count, "exact match": exact / count})

@@ -9,7 +9,7 @@ only.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -25,10 +25,12 @@ from elmokit.settings import Count, CountOrZero, DropoutRate, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
-    F1Score,
     Task,
     TaskNetwork,
-    tag_numbers,
+    TaskScores,
+    Use,
+    parts_of,
+    tag_ids,
     words_of,
 )
 from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
@@ -106,13 +108,11 @@ class Frame:
 
 
 class RolesBatch(NamedTuple):
-    """Sentences, an indicator of the predicate (B, T) int64 0 or 1, and the indices of tags (B, T),
-    -1 if unknown.
-    """
+    """Sentences, each with one of its predicates."""
 
     words: WordBatch
-    predicate: Tensor
-    tags: Tensor
+    predicate: Tensor  # (B, T) int64; 1 at the predicate, else 0
+    tags: Tensor  # (B, T) int64; -1 for one that the training set lacks
 
 
 class HighwayLSTM(nn.Module):
@@ -150,16 +150,14 @@ class RolesNetwork(TaskNetwork):
     """
 
     def __init__(self, config: RolesConfig, words: WordEncoder, tags: Sequence[str]) -> None:
-        super().__init__()
-        self.words = words
+        super().__init__(words)
         self.dropout = nn.Dropout(config.dropout)
         self.predicate = nn.Embedding(2, config.predicate_dim)
         widths = [words.dim + config.predicate_dim] + config.num_layers * [config.hidden_dim]
         self.layers = nn.ModuleList(map(HighwayLSTM, widths, widths[1:]))
         self.output = nn.Linear(config.hidden_dim + words.output_dim, len(tags))
-        self.rules = CRF(
-            len(tags), span_transitions(tags)
-        )  # only constrains decoding: its scores are zero
+        # Only constrains decoding: its scores are zero.
+        self.rules = CRF(len(tags), span_transitions(tags))
         for parameter in self.rules.parameters():
             parameter.requires_grad_(False).zero_()
 
@@ -170,20 +168,18 @@ class RolesNetwork(TaskNetwork):
         for number, layer in enumerate(self.layers):
             backward = number % 2 == 1
             x = reversed_words(x, encoded.mask) if backward else x
-            x = self._drop(layer(x))
+            x = layer(x)
+            # One dropout mask for all steps (Gal and Ghahramani 2016).
+            x = x * self.dropout(torch.ones_like(x[:, :1]))
             x = reversed_words(x, encoded.mask) if backward else x
         return self.output(encoded.join(x))
-
-    def _drop(self, x: Tensor) -> Tensor:
-        """Dropout with one mask for all steps (Gal and Ghahramani 2016)."""
-        return x * self.dropout(torch.ones_like(x[:, :1]))
 
     def loss(self, batch: RolesBatch) -> Tensor:
         """Mean negative log-likelihood of the correct tags, per word."""
         mask = batch.words.mask
         return F.cross_entropy(self(batch)[mask], batch.tags[mask], ignore_index=-1)
 
-    def decode(self, batch: RolesBatch, with_probabilities: bool = True) -> list[list[int]]:
+    def decode(self, batch: RolesBatch) -> list[list[int]]:
         """For each example the best valid BIO sequence."""
         tags = self.rules.decode(self(batch).log_softmax(dim=2), batch.words.mask).tolist()
         return [
@@ -218,22 +214,20 @@ class RolesTask(Task[PredicateFrame, Frame]):
     """
 
     name = "roles"
-    metric = "f1"
-    reads_text = False
     Config = RolesConfig
     fit_config = FitConfig(max_epochs=25, batch_size=48, learning_rate=1e-3, max_grad_norm=1.0)
     config: RolesConfig
 
     # --- Examples ---------------------------------------------------------------------------------
 
-    def read(self, path: Path, with_answers: bool = True) -> Iterator[PredicateFrame]:
+    def read(self, path: Path, use: Use = "score") -> Iterator[PredicateFrame]:
         rows: list[list[str]] = []
         for number, line in enumerate(chain(read_rows(path), [""]), start=1):
             if line.strip() and not line.startswith(DOCUMENT_MARKS):
                 rows.append(line.split())
             elif rows := self._without_comments(rows):
                 try:
-                    yield from self._frames(rows, with_answers)
+                    yield from self._frames(rows, use != "predict")
                 except ValueError as error:
                     raise ValueError(
                         f"{path}, sentence that ends in line {number}: {error}"
@@ -271,17 +265,10 @@ class RolesTask(Task[PredicateFrame, Frame]):
                 words, predicate, _bio([row[column] for row in rows]) if with_answers else ()
             )
 
-    def from_text(
-        self, text: tuple[str | Words, int], tokenize: Callable[[str], list[str]]
-    ) -> PredicateFrame:
-        """From (sentence, position of the predicate); a string is tokenized, a list of words is
-        not.
-        """
-        sentence, predicate = text
-        return PredicateFrame(words_of(sentence, tokenize), predicate)
-
-    def sentences(self, example: PredicateFrame) -> Iterable[Words]:
-        return (example.words,)
+    def make_example(self, inputs: tuple[str | Words, int], answer: Any = None) -> PredicateFrame:
+        """From a sentence, a string, which is tokenized, or words; and the predicate's position."""
+        sentence, predicate = parts_of(inputs)
+        return PredicateFrame(words_of(sentence, self.tokenizer), predicate, tuple(answer or ()))
 
     def check(self, example: PredicateFrame) -> None:
         tags = list(example.tags)
@@ -302,10 +289,9 @@ class RolesTask(Task[PredicateFrame, Frame]):
     def collate(self, examples: Sequence[PredicateFrame], words: BatchOfWords) -> RolesBatch:
         batch = words([example.words for example in examples])
         predicate = torch.zeros(batch.mask.shape, dtype=torch.int64)
-        predicate[
-            torch.arange(len(examples)), torch.tensor([example.predicate for example in examples])
-        ] = 1
-        tags = tag_numbers((example.tags for example in examples), self.labels["tags"], batch.mask)
+        for row, example in zip(predicate, examples, strict=True):
+            row[example.predicate] = 1
+        tags = tag_ids((example.tags for example in examples), self.labels["tags"], batch.mask)
         return RolesBatch(batch, predicate, tags)
 
     # --- Answers ----------------------------------------------------------------------------------
@@ -322,34 +308,21 @@ class RolesTask(Task[PredicateFrame, Frame]):
             frames.append(Frame(example.words, example.predicate, arguments, tags))
         return frames
 
-    def score(
-        self, examples: Sequence[PredicateFrame], predictions: Sequence[Frame]
-    ) -> dict[str, float]:
-        """Precision, recall and F1 of arguments, as counted by CoNLL-2005's srl-eval.pl: role and
-        all phrases agree.
-        """
-        total, _ = _scores(examples, predictions)
-        return {"f1": total.f1, "precision": total.precision, "recall": total.recall}
-
-    def score_by_label(
-        self, examples: Sequence[PredicateFrame], predictions: Sequence[Frame]
-    ) -> dict[str, F1Score]:
-        """Scores of each role."""
-        return _scores(examples, predictions)[1]
+    def score(self, examples: Sequence[PredicateFrame], predictions: Sequence[Frame]) -> TaskScores:
+        """Scores of arguments as CoNLL-2005's srl-eval.pl counts them: role and phrases agree."""
+        gold = [scored_arguments(example.tags) for example in examples]
+        total, by_role = typed_scores(gold, [scored_arguments(frame.tags) for frame in predictions])
+        values = {"f1": total.f1, "precision": total.precision, "recall": total.recall}
+        return TaskScores(values, by_role)
 
     def to_json(self, prediction: Frame) -> dict[str, Any]:
-        arguments = [vars(argument) for argument in prediction.arguments]
-        return {
-            "words": prediction.words,
-            "predicate": prediction.predicate,
-            "arguments": arguments,
-        }
+        values = dict(vars(prediction))
+        del values["tags"]
+        return {**values, "arguments": [vars(argument) for argument in prediction.arguments]}
 
 
 class ScoredArgument(NamedTuple):
-    """An argument as it is scored: its role, and (start, end) of each of its phrases, usually
-    one.
-    """
+    """An argument as it is scored: its role, and (start, end) of each phrase, usually one."""
 
     type: str
     phrases: tuple[tuple[int, int], ...]
@@ -370,11 +343,3 @@ def scored_arguments(tags: Sequence[str]) -> set[ScoredArgument]:
             arguments.append((role, latest[role]))
         latest[role].append((start, end))
     return {ScoredArgument(role, tuple(phrases)) for role, phrases in arguments if role != VERB}
-
-
-def _scores(
-    examples: Sequence[PredicateFrame], predictions: Sequence[Frame]
-) -> tuple[F1Score, dict[str, F1Score]]:
-    return typed_scores(
-        *((scored_arguments(each.tags) for each in of) for of in (examples, predictions))
-    )

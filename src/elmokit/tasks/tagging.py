@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
-from math import nan
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -36,12 +35,13 @@ from elmokit.settings import Count, DropoutRate
 from elmokit.tasks.config import ColumnsConfig
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
-    Confusion,
     F1Score,
     Task,
     TaskNetwork,
-    confusion_counts,
-    tag_numbers,
+    TaskScores,
+    Use,
+    accuracy,
+    tag_ids,
     words_of,
     write_lines,
 )
@@ -52,10 +52,7 @@ from elmokit.text import word_offsets
 
 Tags = Sequence[str]
 SPAN_PREFIXES = ("B", "I", "E", "S")
-FOREIGN_SPAN_TAG = re.compile(
-    r"[LUM]-.|[BIESLUM]_.|[bieslum][-_]."
-)  # of BILOU and BMES; B_PER, b-per
-NEARLY_ALL = 0.9  # if at least this share of tags marks spans, the others are taken for mistakes
+SPAN_TAG = re.compile("[BIES]-.")
 
 
 class Span(NamedTuple):
@@ -84,15 +81,6 @@ def spans(tags: Tags) -> set[Span]:
 
 
 # --- Scores ---------------------------------------------------------------------------------------
-
-
-def accuracy(gold: Iterable[Tags], predicted: Iterable[Tags]) -> float:
-    """Fraction of tokens with the correct tag over all sentences, from 0 to 1; 0 if there are no
-    tokens.
-    """
-    pairs = (zip(*tags, strict=True) for tags in zip(gold, predicted, strict=True))
-    correct = [left == right for left, right in chain.from_iterable(pairs)]
-    return sum(correct) / max(len(correct), 1)
 
 
 def typed_scores(
@@ -128,57 +116,46 @@ def span_scores(
 
 def check_scheme(tags: Iterable[str]) -> None:
     """ValueError for a tag of a scheme other than IOB1, IOB2 and BIOES, or of none."""
-    if others := [tag for tag in tags if tag != "O" and tag.partition("-")[0] not in SPAN_PREFIXES]:
-        raise ValueError(
-            f"the tag {others[0]!r} is not read: mark spans as in B-PER, by IOB1, IOB2 or BIOES, "
-            f"others by O"
-        )
+    for tag in tags:
+        if tag != "O" and tag.partition("-")[0] not in SPAN_PREFIXES:
+            raise ValueError(
+                f"the tag {tag!r} is not read beside tags of spans: mark these as in B-PER, by "
+                f"IOB1, IOB2 or BIOES, and other words by O"
+            )
 
 
 def span_scheme(sequences: Iterable[Tags]) -> str | None:
-    """The scheme of tags that mark spans, "IOB1", "IOB2" or "BIOES"; None for other tags, such as
-    parts of speech.
+    """The scheme of tags that mark spans, "IOB1", "IOB2" or "BIOES"; None for other tags.
 
-    Tags without a type (B, I, E and S), where there are no others but O, mark spans whose type is
-    "".
+    Tags mark spans if one of them is B-, I-, E- or S- and a type. Without a type they do where
+    there are no others but O: the type of the spans is "" then.
 
     Raises:
-        ValueError: Nearly all tags mark spans, or all but one of them do, and the others are not O.
+        ValueError: Some tags mark spans, and others are not O.
     """
     sequences = list(sequences)
     tags = Counter(chain.from_iterable(sequences))
     del tags["O"]
     have_no_type = {"B"} <= tags.keys() <= set(SPAN_PREFIXES)
-    marking = {
-        tag
-        for tag in tags
-        if tag.partition("-")[0] in SPAN_PREFIXES and (tag.partition("-")[2] or have_no_type)
-    }
-    like_spans = sum(
-        count for tag, count in tags.items() if tag in marking or FOREIGN_SPAN_TAG.match(tag)
-    )
-    others = tags.keys() - marking
-    is_outside = len(others) == 1 and not others <= {
-        *SPAN_PREFIXES
-    }  # another way to write O, such as 0 or _
-    if not like_spans or (like_spans < NEARLY_ALL * tags.total() and not (marking and is_outside)):
+    if not have_no_type and not any(SPAN_TAG.match(tag) for tag in tags):
         return None
-    check_scheme(others)
+    check_scheme(tags)
     # The majority decides, so that a few odd tags do not change the scheme of a file.
     prefixes = Counter(tag[0] for tag in tags.elements())
     if 2 * (prefixes["E"] + prefixes["S"]) > prefixes["B"] + prefixes["S"]:
         return "BIOES"
-    # Only after a span of the same type must IOB1 mark a beginning; IOB2 and BIOES mark all of
-    # them.
-    pairs = chain.from_iterable(pairwise(["O", *sequence]) for sequence in sequences)
-    begins = Counter(
-        tag[0] for previous, tag in pairs if previous == "O" or previous[1:] != tag[1:]
-    )
+    # Only after a span of the same type must IOB1 mark a beginning; IOB2 marks all of them.
+    begins: Counter[str] = Counter()
+    for sequence in sequences:
+        for previous, tag in pairwise(["O", *sequence]):
+            if previous == "O" or previous[1:] != tag[1:]:
+                begins[tag[0]] += 1
     return "IOB1" if begins["I"] > begins["B"] else "IOB2"
 
 
-def _tag(prefix: str, type: str) -> str:
-    return f"{prefix}-{type}" if type else prefix
+def type_of(tag: str) -> str:
+    """The type of the span that a tag marks; the tag itself if it has none."""
+    return tag.partition("-")[2] or tag
 
 
 def to_bioes(tags: Tags) -> list[str]:
@@ -198,7 +175,8 @@ def from_spans(spans_to_tag: Iterable[Span], length: int, scheme: str) -> list[s
             prefixes[0] = "B"
         if scheme == "BIOES":
             prefixes[-1] = "E" if len(prefixes) > 1 else "S"
-        tags[span.start : span.end] = [_tag(prefix, span.type) for prefix in prefixes]
+        ending = f"-{span.type}" if span.type else ""
+        tags[span.start : span.end] = [prefix + ending for prefix in prefixes]
         previous = span
     return tags
 
@@ -256,12 +234,10 @@ class Tagging:
 
 
 class TaggingBatch(NamedTuple):
-    """Sentences and the indices of their tags, (B, T) int64: -1 for a tag that the training set
-    lacks.
-    """
+    """Sentences and their tags."""
 
     words: WordBatch
-    tags: Tensor
+    tags: Tensor  # (B, T) int64; -1 for one that the training set lacks
 
 
 class TaggingNetwork(TaskNetwork):
@@ -270,8 +246,7 @@ class TaggingNetwork(TaskNetwork):
     def __init__(
         self, config: TaggingConfig, words: WordEncoder, num_tags: int, crf: CRF | None
     ) -> None:
-        super().__init__()
-        self.words = words
+        super().__init__(words)
         self.lstm = BiLSTM(words.dim, config.hidden_dim, config.num_layers, config.dropout)
         self.dropout = nn.Dropout(config.dropout)
         self.output = nn.Linear(self.lstm.output_dim + words.output_dim, num_tags)
@@ -290,19 +265,15 @@ class TaggingNetwork(TaskNetwork):
             return F.cross_entropy(scores[mask], batch.tags[mask], ignore_index=-1)
         return -self.crf.log_likelihood(scores, batch.tags, mask).sum() / mask.sum()
 
-    def decode(
-        self, batch: TaggingBatch, with_probabilities: bool = True
-    ) -> list[tuple[list[int], list[float]]]:
-        """For each sentence the indices of its best tags, and if asked for their probabilities."""
+    def decode(self, batch: TaggingBatch) -> list[tuple[list[int], list[float]]]:
+        """For each sentence the indices of its best tags, and their probabilities."""
         scores, mask = self(batch), batch.words.mask
-        tags = scores.argmax(dim=2) if self.crf is None else self.crf.decode(scores, mask)
-        chosen: list[list[float]] = [[]] * len(tags)
-        if with_probabilities:
-            marginals = (
-                scores.softmax(dim=2) if self.crf is None else self.crf.marginals(scores, mask)
-            )
-            chosen = marginals.gather(2, tags[..., None]).squeeze(2).tolist()
-        rows = zip(tags.tolist(), chosen, batch.words.lengths.tolist(), strict=True)
+        if self.crf is None:
+            tags, marginals = scores.argmax(dim=2), scores.softmax(dim=2)
+        else:
+            tags, marginals = self.crf.decode(scores, mask), self.crf.marginals(scores, mask)
+        chosen = marginals.gather(2, tags[..., None]).squeeze(2)
+        rows = zip(tags.tolist(), chosen.tolist(), batch.words.lengths.tolist(), strict=True)
         return [(row[:length], probabilities[:length]) for row, probabilities, length in rows]
 
 
@@ -314,40 +285,30 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
     """
 
     name = "tagging"
-    metric = "score"
     Config = TaggingConfig
-    tables = (CSV, *JSON_LINES, PARQUET)  # files of columns are .tsv, too
     config: TaggingConfig
 
     # --- Examples ---------------------------------------------------------------------------------
 
-    def read(self, path: Path, with_answers: bool = True) -> Iterator[TaggedSentence]:
-        return read_tagged(path, self.layout(path, with_answers), with_answers)
+    def read(self, path: Path, use: Use = "score") -> Iterator[TaggedSentence]:
+        with_tags = use != "predict"
+        return read_tagged(path, self.layout(path, with_tags), with_tags)
 
     def layout(self, path: Path, with_tags: bool) -> Layout:
         """The layout of a file; `with_tags`: whether its tags are read."""
         config = self.config
         return Layout.of(path, config.format, config.word_column, config.tag_column, with_tags)
 
-    def from_text(self, text: str | Words, tokenize: Callable[[str], list[str]]) -> TaggedSentence:
-        """From a string, which is tokenized, or a list of words."""
-        return TaggedSentence(
-            words_of(text, tokenize), text=text if isinstance(text, str) else None
-        )
-
-    @property
-    def columns(self) -> Sequence[Sequence[str]]:
+    def columns(self, path: Path | None) -> Sequence[Sequence[str]]:
+        if path is not None and suffixes_of(path).kind not in (CSV, *JSON_LINES, PARQUET):
+            return ()  # .tsv, too, is one word a line
         return [self.config.column], [self.config.label_column]
 
-    def from_values(
-        self, values: Sequence[Any], tokenize: Callable[[str], list[str]]
-    ) -> TaggedSentence:
-        """From the words, as in `from_text`, and their tags."""
-        words, tags = values
-        return replace(self.from_text(words, tokenize), tags=tuple(() if tags is None else tags))
-
-    def sentences(self, example: TaggedSentence) -> Iterable[Words]:
-        return (example.words,)
+    def make_example(self, inputs: str | Words, answer: Sequence[str] | None = None) -> Any:
+        """From a string, which is tokenized, or a list of words; and their tags."""
+        text = inputs if isinstance(inputs, str) else None
+        tags = () if answer is None else tuple(answer)
+        return TaggedSentence(words_of(inputs, self.tokenizer), tags, text)
 
     def check(self, example: TaggedSentence) -> None:
         if len(example.words) != len(example.tags):
@@ -355,9 +316,9 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
                 f"{len(example.words)} words and {len(example.tags)} tags: give one tag for each "
                 f"word"
             )
-        if others := [tag for tag in example.tags if not isinstance(tag, str)]:
+        if not all(isinstance(tag, str) for tag in example.tags):
             raise ValueError(
-                f"the tag {others[0]!r} is no string: give the names of tags, not their numbers"
+                f"the tags {example.tags!r:.60} are no strings: give their names, not numbers"
             )
         if self.labels.get("scheme"):
             check_scheme(example.tags)
@@ -378,11 +339,10 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
 
     def collate(self, examples: Sequence[TaggedSentence], words: BatchOfWords) -> TaggingBatch:
         batch = words([example.words for example in examples])
-        tags = (
-            to_bioes(example.tags) if self.labels["scheme"] else example.tags
-            for example in examples
-        )
-        return TaggingBatch(batch, tag_numbers(tags, self.labels["tags"], batch.mask))
+        tags = [example.tags for example in examples]
+        if self.labels["scheme"]:
+            tags = [to_bioes(sentence) for sentence in tags]
+        return TaggingBatch(batch, tag_ids(tags, self.labels["tags"], batch.mask))
 
     # --- Answers ----------------------------------------------------------------------------------
 
@@ -401,62 +361,48 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
                 offsets = of_tags and word_offsets(text, example.words)
                 for span in of_tags:
                     begin, end = offsets[span.start][0], offsets[span.end - 1][1]
-                    lowest = min(scores[span.start : span.end], default=nan)
+                    lowest = min(scores[span.start : span.end])
                     marked.append(ScoredSpan(*span, lowest, text[begin:end], begin, end))
             taggings.append(Tagging(example.words, tuple(tags), tuple(scores), tuple(marked)))
         return taggings
 
     def score(
         self, examples: Sequence[TaggedSentence], predictions: Sequence[Tagging]
-    ) -> dict[str, float]:
-        gold, predicted = (
-            [example.tags for example in examples],
-            [prediction.tags for prediction in predictions],
-        )
+    ) -> TaskScores:
+        """F1 of spans, and of each type of span, if tags mark spans; else accuracy, F1 of each tag.
+
+        The confusion is that of words by their tags, or by the types of their spans.
+        """
+        gold = [example.tags for example in examples]
+        predicted = [prediction.tags for prediction in predictions]
         if not self.labels["scheme"]:
+            gold, predicted = list(chain.from_iterable(gold)), list(chain.from_iterable(predicted))
             right = accuracy(gold, predicted)
-            return {"score": right, "accuracy": right}
+            values = {"score": right, "accuracy": right}
+            return TaskScores.of_labels(values, gold, predicted, self.labels["tags"])
+        total, by_type = span_scores(gold, predicted)
         # In the scheme in which seqeval and conlleval count correctly tagged words: those of the
         # two may differ.
         in_iob2 = (
-            (from_spans(spans(tags), len(tags), "IOB2") for tags in each)
-            for each in (gold, predicted)
+            [from_spans(spans(tags), len(tags), "IOB2") for tags in side]
+            for side in (gold, predicted)
         )
-        total, _ = span_scores(gold, predicted)
-        of_spans = {"f1": total.f1, "precision": total.precision, "recall": total.recall}
-        return {"score": total.f1, **of_spans, "accuracy": accuracy(*in_iob2)}
-
-    def score_by_label(
-        self, examples: Sequence[TaggedSentence], predictions: Sequence[Tagging]
-    ) -> dict[str, F1Score] | None:
-        """Scores of each type of span if tags mark spans, otherwise of each tag."""
-        if not self.labels["scheme"]:
-            return super().score_by_label(examples, predictions)
-        return span_scores(
-            (example.tags for example in examples), (each.tags for each in predictions)
-        )[1]
-
-    def confusion(
-        self, examples: Sequence[TaggedSentence], predictions: Sequence[Tagging]
-    ) -> Confusion:
-        """Counts of words by their tags, or if tags mark spans, by the types of the spans."""
-        gold, predicted = (
-            chain.from_iterable(each.tags for each in tagged) for tagged in (examples, predictions)
+        right = accuracy(*(list(chain.from_iterable(side)) for side in in_iob2))
+        values = {"score": total.f1, "f1": total.f1}
+        values |= {"precision": total.precision, "recall": total.recall, "accuracy": right}
+        scores = TaskScores.of_labels(
+            values,
+            [type_of(tag) for tags in gold for tag in tags],
+            [type_of(tag) for tags in predicted for tag in tags],
+            {*map(type_of, self.labels["tags"])},
         )
-        if self.labels["scheme"]:
-            gold, predicted = (
-                (tag.partition("-")[2] or tag for tag in tags) for tags in (gold, predicted)
-            )
-        return confusion_counts(gold, predicted)
+        return replace(scores, by_label=by_type)
 
     def to_json(self, prediction: Tagging) -> dict[str, Any]:
-        values: dict[str, Any] = {
-            "words": prediction.words,
-            "tags": prediction.tags,
-            "scores": prediction.scores,
-        }
+        values = dict(vars(prediction))
+        marked = values.pop("spans")
         if self.labels["scheme"]:
-            values["spans"] = [vars(span) for span in prediction.spans]
+            values["spans"] = [vars(span) for span in marked]
         return values
 
     def write(

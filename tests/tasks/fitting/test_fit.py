@@ -1,6 +1,4 @@
-"""Training: resumed after a kill, finished runs, early stopping, fine-tuning, pretrained
-vectors.
-"""
+"""Training: repeated runs, outputs, unknown labels, early stopping, fine-tuning."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +9,12 @@ import torch
 from toy_tasks import toy_tasks
 
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.config import BiLMConfig
-from elmokit.nn.bilm import BiLM
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.fitting import fit as fit_module
-from elmokit.tasks.fitting.fit import Epoch, FitReport, fit, train_epoch, unimproved
+from elmokit.tasks.fitting.fit import FitReport, fit, train_epoch, unimproved
+from elmokit.tasks.fitting.layers import LayerCache
 from elmokit.tasks.fitting.model import TaskModel
+from elmokit.tasks.fitting.task import TaskScores
 from elmokit.tasks.tagging import TaggingTask
 
 TOY = toy_tasks()["tagging"]
@@ -30,21 +28,6 @@ def fit_quick(toy: Any = TOY, **options: Any) -> tuple[TaskModel, FitReport]:
     )
 
 
-def kill_after(
-    epochs: int, monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any
-) -> None:
-    """Run `fit_quick` until it has trained for some epochs."""
-
-    def killed(*arguments: Any) -> float:
-        if arguments[-1] > epochs:
-            raise KeyboardInterrupt
-        return train_epoch(*arguments)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(fit_module, "train_epoch", killed)
-        fit_quick(*arguments, **options)
-
-
 def weights(model: TaskModel) -> dict[str, torch.Tensor]:
     return dict(model.network.state_dict())
 
@@ -54,104 +37,71 @@ def assert_equal_weights(one: TaskModel, other: TaskModel) -> None:
         assert torch.equal(tensor, weights(other)[name]), name
 
 
-# --- Resuming -------------------------------------------------------------------------------------
+# --- The whole ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["tagging", "reading"])
-@pytest.mark.slow
-def test_a_killed_run_ends_with_the_same_weights(
-    name: str, bilm: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("finetune", [False, True])
+def test_a_run_that_is_repeated_ends_with_the_same_weights_and_computes_no_layers(
+    finetune: bool, bilm: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    toy = toy_tasks()[name]
-    words = WordsConfig(word_dim=8, elmo_dropout=0.3, word_dropout=0.3, finetune=name == "tagging")
-    options = {
-        "words": words,
-        "config": replace(toy.config, max_epochs=4),
-        "model": bilm,
-        "cache": tmp_path / "cache",
-    }
-    whole, report = fit_quick(toy, output=tmp_path / "whole", **options)
-    kill_after(2, monkeypatch, toy, output=tmp_path / "killed", **options)
-    resumed, again = fit_quick(toy, output=tmp_path / "killed", **options)
+    words = WordsConfig(word_dim=8, elmo_dropout=0.3, word_dropout=0.3, finetune=finetune)
+    options = {"words": words, "model": bilm, "cache": tmp_path / "cache"}
+    one, report = fit_quick(output=tmp_path / "one", **options)
+    monkeypatch.setattr(LayerCache, "compute", lambda *_: pytest.fail("computed layers"))
+    other, again = fit_quick(output=tmp_path / "other", **options)
     assert [epoch.loss for epoch in again.epochs] == [epoch.loss for epoch in report.epochs]
-    assert_equal_weights(whole, resumed)
-    assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {"killed", "whole"}
+    assert_equal_weights(one, other)
+    assert any("bilm" in name for name in weights(one)) == finetune
+    assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {"one", "other"}
 
 
 def test_the_best_weights_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     after_first, _ = fit_quick(config=replace(QUICK, max_epochs=1))
     scores = iter([1.0, 0.5, 0.4, 0.3, 0.3])
-    monkeypatch.setattr(TaggingTask, "score", lambda *_: {"score": next(scores)})
+    monkeypatch.setattr(TaggingTask, "score", lambda *_: TaskScores({"score": next(scores)}))
     assert_equal_weights(after_first, fit_quick(config=replace(QUICK, max_epochs=4))[0])
 
 
-def test_a_finished_run_is_loaded_and_another_one_refused(
-    bilm: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = (zip(each.words, each.tags, strict=True) for each in TOY.examples)
-    text = "\n".join("".join(f"{word} {tag}\n" for word, tag in row) for row in rows)
-    (tmp_path / "train").write_text(text), (tmp_path / "dev").write_text(text)
-    (tmp_path / "vectors.txt").write_text("Ann 1 2\nBob 3 4\n")
-    words, seed = (
-        WordsConfig(word_dim=8, vectors=str(tmp_path / "vectors.txt")),
-        replace(QUICK, seed=7),
-    )
-    options: dict[str, Any] = {
-        "words": words,
-        "config": QUICK,
-        "model": bilm,
-        "cache": tmp_path / "cache",
-    }
-
-    def run(**changed: Any) -> tuple[TaskModel, FitReport]:
-        return fit(
-            TOY.task,
-            tmp_path / "train",
-            tmp_path / "dev",
-            output=tmp_path / "model",
-            **{**options, **changed},
-        )
-
-    def refused(message: str, **changed: Any) -> None:
-        with pytest.raises(FileExistsError, match=message):
-            run(**changed)
-
-    fitted, report = run()
-    with monkeypatch.context() as patched:
-        patched.setattr(fit_module, "train_epoch", lambda *_: pytest.fail("trained again"))
-        again, same = run(config=replace(QUICK, device=None))
-        assert same == report and again.predict([TOY.text]) == fitted.predict([TOY.text])
-        refused("seed", config=seed)
-        refused("model", model=Pretrained(BiLM(BiLMConfig.preset("tiny"))))
-        refused("elmo", words=LEARNED)
-        for name, message in (("vectors.txt", "vectors"), ("dev", "examples")):
-            (tmp_path / name).write_text((tmp_path / name).read_text().replace("Ann", "Eve"))
-            refused(message)
-    _, report = run(overwrite=True, config=seed)
-    assert report.settings["fit"]["seed"] == 7
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "cache",
-        "dev",
-        "model",
-        "train",
-        "vectors.txt",
-    ]
-
-
-def test_the_state_of_another_run_and_foreign_files_are_not_overwritten(
+def test_an_output_is_replaced_if_asked_for_and_foreign_files_never(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kill_after(1, monkeypatch, output=tmp_path / "model")
+    fit_quick(output=tmp_path / "model")
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.txt").write_text("all of it")
-    seed = replace(QUICK, seed=7)
     for name, overwrite in (("model", False), ("foreign", False), ("foreign", True)):
         with monkeypatch.context() as patched, pytest.raises(FileExistsError, match=name):
-            patched.setattr(TaskModel, "open_caches", lambda *_: pytest.fail("computed vectors"))
-            fit_quick(output=tmp_path / name, config=seed, overwrite=overwrite)
-    fit_quick(output=tmp_path / "model", config=seed, overwrite=True)
+            patched.setattr(fit_module, "train_epoch", lambda *_: pytest.fail("trained"))
+            fit_quick(output=tmp_path / name, overwrite=overwrite)
+    _, report = fit_quick(output=tmp_path / "model", config=replace(QUICK, seed=7), overwrite=True)
+    assert (tmp_path / "model" / "report.json").read_text() == report.to_json()
     assert (tmp_path / "foreign" / "thesis.txt").read_text() == "all of it"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign", "model"]
+
+
+@pytest.mark.parametrize(
+    "task, answers, others",
+    [
+        ("classification", [1, 0], [1.0, 0.0]),
+        ("classification", [1, 0], ["no", "yes"]),
+        ("tagging", [["B-PER", "O"], ["O", "O"]], [["B-LOC", "I-LOC"], ["B-LOC", "I-LOC"]]),
+    ],
+)
+def test_labels_that_training_lacks_are_counted_and_refused_if_they_are_all(
+    task: str, answers: list[Any], others: list[Any]
+) -> None:
+    texts: Any = ["a film", "no film"] if task == "classification" else [["a", "b"], ["c", "d"]]
+    examples, unknown = ([*zip(texts, each, strict=True)] for each in (answers, others))
+
+    def run(dev: list[Any]) -> Any:
+        return fit(task, examples, dev, words=LEARNED, config=replace(QUICK, max_epochs=1))
+
+    if others == [1.0, 0.0]:  # as pandas reads integers beside empty cells
+        run(unknown)
+        return
+    with pytest.raises(ValueError, match="of the training set"):
+        run(unknown)
+    with pytest.warns(UserWarning, match=r"[12] of [36] labels"):
+        run([*examples, unknown[0]])
 
 
 # --- Epochs ---------------------------------------------------------------------------------------
@@ -169,7 +119,7 @@ def test_the_state_of_another_run_and_foreign_files_are_not_overwritten(
 def test_unimproved_epochs_count_from_the_first_change_of_the_score(
     scores: list[float], expected: int
 ) -> None:
-    assert unimproved([Epoch(1.0, {"f1": score}, 0.1, 1.0) for score in scores], "f1") == expected
+    assert unimproved(scores) == expected
 
 
 def test_the_rate_is_halved_and_training_stops_where_the_score_no_longer_rises(
@@ -179,7 +129,7 @@ def test_the_rate_is_halved_and_training_stops_where_the_score_no_longer_rises(
         len(fit_quick(config=replace(QUICK, max_minutes=1e-9))[1].epochs) == 1
     )  # the limit of time
     scores = iter([0.2, 0.5, 0.4, 0.5, 0.6, 0.6, 0.1, 0.6, 0.6])
-    monkeypatch.setattr(TaggingTask, "score", lambda *_: {"score": next(scores)})
+    monkeypatch.setattr(TaggingTask, "score", lambda *_: TaskScores({"score": next(scores)}))
     rates = []
 
     def epoch(network: Any, examples: Any, optimizer: torch.optim.Optimizer, *others: Any) -> float:
@@ -206,7 +156,7 @@ def test_finetuning_trains_a_copy_of_the_callers_bilm_from_its_epoch_on(
     bilm.bilm.train()
     before = {name: tensor.clone() for name, tensor in bilm.bilm.state_dict().items()}
     scores = iter([0.1, 0.2, 0.3])  # so that the last weights are kept
-    monkeypatch.setattr(TaggingTask, "score", lambda *_: {"score": next(scores)})
+    monkeypatch.setattr(TaggingTask, "score", lambda *_: TaskScores({"score": next(scores)}))
     config = replace(QUICK, finetune_after=finetune_after)
     fitted, report = fit_quick(
         model=bilm, words=WordsConfig(finetune=True, word_dim=8), config=config

@@ -15,7 +15,7 @@ from toy_tasks import ToyTask, toy_tasks
 from elmokit.checkpoints.pretrained import CheckpointError, Pretrained
 from elmokit.data.readers import Layout, read_tagged
 from elmokit.tasks.config import TASKS, WordsConfig
-from elmokit.tasks.fitting.fit import FitReport, fit, shuffled_batches
+from elmokit.tasks.fitting.fit import fit, shuffled_batches
 from elmokit.tasks.fitting.model import (
     PADDED_WORDS,
     TaskModel,
@@ -68,7 +68,7 @@ def tagger() -> TaskModel:
 @pytest.mark.slow
 def test_fit_memorizes_a_tiny_training_set(toy: ToyTask, bilm: Pretrained, tmp_path: Path) -> None:
     _, report = fit_toy(toy, tmp_path, model=bilm)
-    assert report.dev[toy.task.metric] > 0.95
+    assert report.dev[report.metric] > 0.95
     (mix,) = report.mixes
     assert (
         sum(mix.weights) == pytest.approx(1) and len(set(mix.weights)) == 3
@@ -97,10 +97,8 @@ def test_a_model_is_saved_whole_and_answers_each_example_by_itself(
     loaded = load_task_model(tmp_path / "model", "cpu", None if name in TASKS else type(toy.task))
     assert loaded.predict([toy.text]) == fitted.predict([toy.text])
     assert loaded.score(toy.examples) == fitted.score(toy.examples) == report.final
-    assert (
-        FitReport.read(tmp_path / "model" / "report.json") == report
-        and report.final.values == report.dev
-    )
+    assert (tmp_path / "model" / "report.json").read_text() == report.to_json()
+    assert report.final.values == report.dev and len(repr(report)) < 200
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "model"]
 
     # Predictions do not depend on the other examples of a batch.
@@ -203,7 +201,7 @@ def test_inputs_of_another_kind_and_missing_answers_are_refused(
         lambda: model.score([]),
         lambda: model.score([*toy.examples[:1], model.example(toy.text)]),
     ]
-    if not task.reads_text:
+    if task.name in WRONG:
         calls.append(
             lambda: predict_file(model, tmp_path / "raw.txt", tmp_path / "out.jsonl", text=True)
         )
@@ -286,7 +284,7 @@ def truncate(name: str) -> Callable[[Path], None]:
     "damage",
     [
         *map(truncate, ("config.json", "words.json", "weights.safetensors")),
-        change(labels={}), change(format_version=3),
+        change(labels={}), change(format_version=4),
         change(task_config={"hidden_dim": 10**7}),  # which would fill the memory
         change(task_config={"hidden_dim": "8"}), change(task="/tmp/evil.py:Task"),
     ],

@@ -19,23 +19,21 @@ from elmokit.data.readers import TaggedSentence
 from elmokit.embed.embedder import Embedder
 from elmokit.fs import reading
 from elmokit.nn.bilm import BiLMState
-from elmokit.nn.elmo import Elmo
 from elmokit.tasks.config import WordsConfig
-from elmokit.tasks.fitting.model import TaskModel, make_network
+from elmokit.tasks.fitting.layers import LayerCache
+from elmokit.tasks.fitting.model import TaskModel
 from elmokit.tasks.fitting.words import (
     CHARACTERS,
     Sentences,
     WordEncoder,
     WordTable,
     WordVectors,
-    mix_weights,
     read_word_vectors,
 )
 from elmokit.text.characters import encode_words
 
-TABLE = WordTable.from_sentences(
-    [["a", "b"], ["a", "b", "c"], ["a", "d"]]
-)  # rows 2 to 5; c and d occur once
+# Rows 2 to 5; c and d occur once.
+TABLE = WordTable.from_sentences([["a", "b"], ["a", "b", "c"], ["a", "d"]], WordsConfig())
 SENTENCES = [["a", "c", "d"], ["b", "new"]]
 
 
@@ -70,11 +68,11 @@ def test_learned_spelled_and_pretrained_vectors_stand_side_by_side() -> None:
 def test_elmo_enters_at_both_ends_as_the_mix_of_its_layers(
     mix: Literal["top", "uniform"], bilm: Pretrained
 ) -> None:
-    elmo = Elmo(bilm.bilm, num_mixes=2, dropout=0.0, fixed_weights=mix_weights(mix, 3))
-    encoder = WordEncoder(WordsConfig(elmo="both", mix=mix, word_dim=0), TABLE, elmo).eval()
+    encoder = WordEncoder(WordsConfig(elmo="both", mix=mix, word_dim=0), TABLE, bilm).eval()
     assert (encoder.dim, encoder.output_dim) == (32, 32)
-    assert bilm.config.char_cnn is not None
-    batch = Sentences(SENTENCES, TABLE, character_cnns=[bilm.config.char_cnn]).batch(SENTENCES)
+    cache = LayerCache(Embedder(bilm, "cpu"), None, "float32")
+    cache.add(SENTENCES)
+    batch = Sentences(SENTENCES, TABLE, layers=cache).batch(SENTENCES)
     found = encoder(batch)
     hidden = torch.randn(2, 3, 5)
     before, at_output = found.join(hidden).split([5, 32], dim=2)
@@ -99,7 +97,8 @@ def test_elmo_starts_from_the_state_of_its_model_whether_it_is_frozen_or_trained
     task = toy_tasks()["tagging"].task
     labelled = type(task)(task.config, {"tags": ["O"], "scheme": None})
     for finetune in (False, True):
-        network = make_network(labelled, WordsConfig(word_dim=0, finetune=finetune), TABLE, model)
+        encoder = WordEncoder(WordsConfig(word_dim=0, finetune=finetune), TABLE, model)
+        network = labelled.network(encoder)
         fitted = TaskModel(labelled, network.eval(), TABLE, model)
         examples = fitted.example_set([TaggedSentence(tuple(words)) for words in SENTENCES])
         vectors = network.words(examples.sentences.batch(SENTENCES)).vectors.detach().numpy()

@@ -5,17 +5,15 @@ weights.safetensors   the network's weights, without the biLM's
 words.json            the words of the training set, and those with pretrained vectors
 vectors.safetensors   `vectors` (V, D), if the network reads pretrained vectors
 bilm/                 the biLM in elmokit's format, if the network reads ELMo
-encoder/              another encoder in Hugging Face's format, if the network reads one
 report.json           the report of the training
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,42 +37,33 @@ from elmokit.checkpoints import (
 from elmokit.config import CharCNNConfig
 from elmokit.data import chunks, read_texts
 from elmokit.embed import Embedder
-from elmokit.fs import atomic_directory, check_output, read_json, suffixes_of
-from elmokit.nn import Elmo, shapes_only
+from elmokit.fs import atomic_directory, check_output, read_json
+from elmokit.nn import shapes_only
 from elmokit.progress import ProgressBar
 from elmokit.runtime import check_list, pick_device
 from elmokit.settings import conform
 from elmokit.tasks.config import TASKS, WordsConfig
-from elmokit.tasks.fitting.frozen import BiLMLayers, TransformerEncoder, VectorCache
+from elmokit.tasks.fitting.layers import LayerCache
 from elmokit.tasks.fitting.task import (
     Task,
     TaskNetwork,
     TaskScores,
+    check_words,
+    checked,
     find_task,
     read_examples,
-    read_table,
 )
-from elmokit.tasks.fitting.words import (
-    CHARACTERS,
-    Sentences,
-    WordEncoder,
-    WordTable,
-    WordVectors,
-    mix_weights,
-)
-from elmokit.text import get_tokenizer
+from elmokit.tasks.fitting.words import CHARACTERS, Sentences, WordEncoder, WordTable, WordVectors
 
 WORDS_AT_ONCE = 16_384  # of examples that are held in memory to be predicted
-PADDED_WORDS = (
-    16_384  # of a batch of several examples: a long one does not pad the others to its length
-)
+PADDED_WORDS = 16_384  # of a batch of several examples, which a long one would pad to its length
 
 CONFIG, WEIGHTS, WORDS = "config.json", "weights.safetensors", "words.json"
-BILM, ENCODER, VECTORS, REPORT = "bilm", "encoder", "vectors.safetensors", "report.json"
+BILM, VECTORS, REPORT = "bilm", "vectors.safetensors", "report.json"
 LAYOUT = Layout(
     CONFIG,
     frozenset({"format_version", "task"}),
-    frozenset({WEIGHTS, WORDS, VECTORS, BILM, ENCODER, REPORT}),
+    frozenset({WEIGHTS, WORDS, VECTORS, BILM, REPORT}),
 )
 
 
@@ -82,7 +71,7 @@ LAYOUT = Layout(
 class Description:
     """The content of config.json; `task_config` are the settings of the task."""
 
-    format_version: Literal[4]
+    format_version: Literal[5]
     task: str
     task_config: dict[str, Any]
     labels: dict[str, Any]
@@ -102,9 +91,8 @@ class ExampleSet:
     sentences: Sentences
 
     def __post_init__(self) -> None:
-        self.lengths = np.array(
-            [self.task.length(example) for example in self.examples], dtype=np.int64
-        )
+        lengths = [self.task.length(example) for example in self.examples]
+        self.lengths = np.array(lengths, dtype=np.int64)
 
     def batch(self, chosen: np.ndarray, device: torch.device) -> Any:
         """The batch of the examples with the given indices."""
@@ -113,9 +101,7 @@ class ExampleSet:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Move a batch to a device: a NamedTuple whose fields are tensors, NamedTuples, or anything
-    else, which stays.
-    """
+    """Move a batch, a NamedTuple of tensors, NamedTuples and anything else, to a device."""
     if isinstance(batch, Tensor):
         return batch.to(device)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
@@ -126,40 +112,25 @@ def to_device(batch: Any, device: torch.device) -> Any:
 def split_by_length(
     order: np.ndarray, lengths: np.ndarray, batch_size: int
 ) -> Iterator[np.ndarray]:
-    """Indices of examples, the shortest first, in batches of `batch_size`, or fewer if they are
-    long.
-    """
+    """Batches of examples, the shortest first: `batch_size` of them, or fewer long ones."""
     begin = 0
     for end in range(1, len(order) + 1):
-        if (
-            end == len(order)
-            or end - begin == batch_size
-            or (end + 1 - begin) * lengths[order[end]] > PADDED_WORDS
-        ):
+        is_full = end == len(order) or end - begin == batch_size
+        if is_full or (end + 1 - begin) * lengths[order[end]] > PADDED_WORDS:
             yield order[begin:end]
             begin = end
 
 
 @torch.no_grad()
-def predict(
-    network: TaskNetwork, examples: ExampleSet, with_probabilities: bool = True
-) -> list[Any]:
-    """Predict for all examples.
-
-    Args:
-        network: The network, which is switched to evaluation mode.
-        examples: Examples with or without answers.
-        with_probabilities: As in `TaskNetwork.decode`.
-
-    Returns:
-        The predictions, in the order of the examples.
-    """
+def predict(network: TaskNetwork, examples: ExampleSet) -> list[Any]:
+    """Predict for all examples, in their order; the network is switched to evaluation mode."""
     task, lengths, device = examples.task, examples.lengths, next(network.parameters()).device
     decoded: list[Any] = [None] * len(examples.examples)  # None for an example without words
     network.eval()
     order = np.argsort(lengths, kind="stable")
-    for chosen in split_by_length(order[lengths[order] > 0], lengths, task.prediction_batch_size):
-        answers = network.decode(examples.batch(chosen, device), with_probabilities)
+    order = order[lengths[order] > 0]
+    for chosen in split_by_length(order, lengths, task.fit_config.batch_size):
+        answers = network.decode(examples.batch(chosen, device))
         for index, answer in zip(chosen, answers, strict=True):
             decoded[index] = answer
     return task.predictions(examples.examples, decoded)
@@ -168,56 +139,8 @@ def predict(
 # --- The model ------------------------------------------------------------------------------------
 
 
-def make_network(
-    task: Task,
-    config: WordsConfig,
-    table: WordTable,
-    model: Pretrained | None,
-    encoder: TransformerEncoder | None = None,
-) -> TaskNetwork:
-    """An untrained network for the labels of a task.
-
-    Args:
-        task: The task with its labels.
-        config: Which vectors the network reads for each word.
-        table: The words of the training set.
-        model: The biLM, which the network holds, and freezes if it is not fine-tuned; None with
-            elmo "none".
-        encoder: Another encoder whose vectors the network reads; None: none.
-
-    Returns:
-        The network, on the device of the biLM or else PyTorch's default.
-    """
-    elmo = start = None
-    if model is not None:
-        num_mixes = 2 if config.elmo == "both" else 1
-        fixed = mix_weights(config.mix, model.config.num_representations)
-        elmo = Elmo(
-            model.bilm,
-            num_mixes,
-            config.elmo_dropout,
-            freeze=not config.finetune,
-            fixed_weights=fixed,
-        )
-        start = model.start(model.single_sentence_state)
-    return task.network(
-        WordEncoder(config, table, elmo, start, None if encoder is None else encoder.shape)
-    )
-
-
-def _split(tokenizer: str, text: str) -> list[str]:
-    return get_tokenizer(tokenizer).split(text)  # whose library is needed only now
-
-
-def text_tokenizer(model: Pretrained | None) -> Callable[[str], list[str]]:
-    """Splits strings as the training text of the biLM was, or by english-1 if there is none, or it
-    records none.
-    """
-    return partial(_split, (model and model.tokenizer) or "english-1")
-
-
 class TaskModel:
-    """A task's trained network, with its vocabulary and the encoders whose vectors it reads.
+    """A task's trained network, with its vocabulary and the biLM whose layers it reads.
 
     `load_task_model` reads one from its directory.
 
@@ -226,84 +149,55 @@ class TaskModel:
         network: The network, in evaluation mode.
         table: The words of the training set.
         model: The biLM; None if the network does not read ELMo.
-        encoder: Another pretrained encoder; None if the network reads none.
         config: Which vectors the network reads.
-        tokenize: Splits strings, see `text_tokenizer`.
     """
 
     def __init__(
-        self,
-        task: Task,
-        network: TaskNetwork,
-        table: WordTable,
-        model: Pretrained | None,
-        encoder: TransformerEncoder | None = None,
+        self, task: Task, network: TaskNetwork, table: WordTable, model: Pretrained | None
     ) -> None:
-        self.task, self.network, self.table = task, network.eval(), table
-        self.model, self.encoder = model, encoder
+        self.task, self.network, self.table, self.model = task, network.eval(), table, model
         self.config = config = network.words.config
-        self.tokenize = text_tokenizer(model)
-        self._cnns: list[CharCNNConfig] = (
-            [CHARACTERS] if config.character_dim else []
-        )  # the first truncates words
-        self._layers = None
+        self._embedder: Embedder | None = None
+        self._cnns: list[CharCNNConfig] = [CHARACTERS] if config.character_dim else []
         if model is not None and config.finetune:
             if model.config.char_cnn is None:
                 raise ValueError(
                     "only a biLM that reads characters can be fine-tuned with a task: leave "
                     "finetune off"
                 )
-            self._cnns.insert(0, model.config.char_cnn)
+            self._cnns.insert(0, model.config.char_cnn)  # the first one truncates words
         elif model is not None:
-            self._layers = BiLMLayers(Embedder(model, str(next(network.parameters()).device)))
+            self._embedder = Embedder(model, str(next(network.parameters()).device))
 
     def __repr__(self) -> str:
-        trained = sum(
-            parameter.numel() for parameter in self.network.parameters() if parameter.requires_grad
-        )
-        return (
-            f"TaskModel({self.task.name}, {trained:,} trained parameters, "
-            f"elmo={self.config.elmo!r})"
-        )
+        return f"TaskModel({self.task.name}, elmo={self.config.elmo!r})"
 
-    def open_caches(self, directory: str | Path | None = None) -> list[VectorCache | None]:
-        """Caches of the biLM's layers and of the other encoder's states, None for one that the
-        network does not read.
+    def open_cache(self, directory: str | Path | None = None) -> LayerCache | None:
+        """A cache of the frozen biLM's layers, if the network reads them.
 
         Args:
             directory: Directory of the caches; None: in memory.
         """
-        dtype = self.config.storage_dtype
-        encoders = (self._layers, self.encoder)
-        return [
-            None if encoder is None else VectorCache(encoder, directory, dtype)
-            for encoder in encoders
-        ]
+        if self._embedder is None:
+            return None
+        return LayerCache(self._embedder, directory, self.config.storage_dtype)
 
-    def example_set(
-        self, examples: Sequence[Any], caches: Sequence[VectorCache | None] | None = None
-    ) -> ExampleSet:
-        """Encode examples for the network, and compute the frozen vectors that the caches lack.
+    def example_set(self, examples: Sequence[Any], cache: LayerCache | None = None) -> ExampleSet:
+        """Encode examples for the network, and compute the layers that the cache lacks.
 
         Args:
             examples: Examples of the task.
-            caches: The caches, from `open_caches`; None: new ones in memory.
-
-        Returns:
-            The examples with their encoded sentences.
+            cache: The cache, from `open_cache`; None: a new one in memory.
         """
         sentences = [words for example in examples for words in self.task.sentences(example)]
-        layers, states = self.open_caches() if caches is None else caches
-        for cache in (layers, states):
-            if cache is not None:
-                cache.add(sentences)
-        encoded = Sentences(
-            sentences, self.table, character_cnns=self._cnns, layers=layers, states=states
-        )
+        cache = cache or self.open_cache()
+        if cache is not None:
+            cache.add(sentences)
+        encoded = Sentences(sentences, self.table, character_cnns=self._cnns, layers=cache)
         return ExampleSet(self.task, examples, encoded)
 
     def predict(self, inputs: Iterable[Any]) -> list[Any]:
-        """Predict for inputs of the task (see its `from_text`), in order.
+        """Predict for inputs of the task (see its `make_example`), in order.
 
         Args:
             inputs: For most tasks lists of words, or strings, which are split by the tokenizer of
@@ -319,30 +213,22 @@ class TaskModel:
         check_list(inputs)
         return list(self.predict_examples(map(self.example, inputs)))
 
-    def example(self, text: Any) -> Any:
-        """Convert an input of `predict` to an example. ValueError if it is not an input of the
-        task, or too long.
-        """
-        if isinstance(text, Mapping) or (isinstance(text, str) and not self.task.reads_text):
-            raise ValueError(f"{text!r:.60} is not an input of {self.task.name}: see its from_text")
+    def example(self, inputs: Any) -> Any:
+        """Convert an input of `predict` to an example."""
         try:
-            example = self.task.from_text(text, self.tokenize)
-            self.task.check_sentences(example)
+            if isinstance(inputs, Mapping):
+                raise TypeError("it is a mapping")
+            return check_words(self.task, self.task.make_example(inputs))
         except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(
-                f"{text!r:.60} is not an input of {self.task.name} ({error})"
+                f"{inputs!r:.60} is not an input of {self.task.name} ({error})"
             ) from error
-        return example
 
-    def predict_examples(
-        self, examples: Iterable[Any], with_probabilities: bool = True
-    ) -> Iterator[Any]:
+    def predict_examples(self, examples: Iterable[Any]) -> Iterator[Any]:
         """Predict for a stream of examples, with about `WORDS_AT_ONCE` words in memory at a time.
 
         Args:
             examples: Examples of the task, with or without answers.
-            with_probabilities: Whether to compute probabilities, which takes time and scores do not
-                need.
 
         Yields:
             A prediction for each example, in order.
@@ -351,12 +237,11 @@ class TaskModel:
             ValueError: An example is too long, or has a string in place of a list of words.
         """
 
-        def words(example: Any) -> int:
-            self.task.check_sentences(example)
-            return sum(map(len, self.task.sentences(example)))
+        def num_words(example: Any) -> int:
+            return sum(map(len, self.task.sentences(check_words(self.task, example))))
 
-        for chunk in chunks(examples, words, WORDS_AT_ONCE):
-            yield from predict(self.network, self.example_set(chunk), with_probabilities)
+        for chunk in chunks(examples, num_words, WORDS_AT_ONCE):
+            yield from predict(self.network, self.example_set(chunk))
 
     def score(self, examples: Iterable[Any]) -> TaskScores:
         """Predict for examples with answers, and compare.
@@ -371,12 +256,10 @@ class TaskModel:
             ValueError: There is no example, or one is inconsistent, has no answer, or is too long;
                 the message gives its number.
         """
-        examples = list(self.task.checked(examples))
+        examples = list(checked(self.task, examples))
         if not examples:
             raise ValueError("there are no examples to score")
-        return self.task.all_scores(
-            examples, list(self.predict_examples(examples, with_probabilities=False))
-        )
+        return self.task.score(examples, list(self.predict_examples(examples)))
 
     def save(self, directory: str | Path, overwrite: bool = False, report: str = "") -> None:
         """Write the model's directory, atomically.
@@ -391,43 +274,40 @@ class TaskModel:
                 set.
         """
         check_overwritable(directory, LAYOUT)
-        config, labels = asdict(self.task.config), self.task.labels
         described = Description(
-            4, self.task.name, config, labels, self.config, self.table.num_frequent
+            format_version=5,
+            task=self.task.name,
+            task_config=asdict(self.task.config),
+            labels=self.task.labels,
+            words_config=self.config,
+            num_frequent=self.table.num_frequent,
         )
         vectors = self.table.vectors
-        words = {
-            "words": self.table.words,
-            "with vectors": () if vectors is None else vectors.words,
-        }
+        words = {"words": self.table.words, "with vectors": vectors.words if vectors else ()}
+        # Copies, since safetensors refuses tensors that share memory, as tied weights do.
+        weights = {name: value.clone() for name, value in own_weights(self.network).items()}
         with atomic_directory(directory, overwrite=overwrite) as partial:
             if self.model is not None:
                 # A biLM that was trained further no longer fits its softmax.
                 save(replace(self.model, softmax=None), partial / BILM)
-            if self.encoder is not None:
-                self.encoder.save(partial / ENCODER)
             if vectors is not None:
                 save_arrays({"vectors": vectors.vectors}, partial / VECTORS)
-            # Copies, since safetensors refuses tensors that share memory, as tied weights do.
-            save_file(
-                {name: weight.clone() for name, weight in own_weights(self.network).items()},
-                partial / WEIGHTS,
-            )
-            (partial / WORDS).write_text(json.dumps(words, indent=0) + "\n", encoding="utf-8")
-            (partial / CONFIG).write_text(
-                json.dumps(asdict(described), indent=2) + "\n", encoding="utf-8"
-            )
-            if report:
-                (partial / REPORT).write_text(report, encoding="utf-8")
+            save_file(weights, partial / WEIGHTS)
+            for name, content in (
+                (WORDS, json.dumps(words, indent=0) + "\n"),
+                (CONFIG, json.dumps(asdict(described), indent=2) + "\n"),
+                (REPORT, report),
+            ):
+                if content:
+                    (partial / name).write_text(content, encoding="utf-8")
 
 
 def own_weights(network: TaskNetwork) -> dict[str, Tensor]:
-    """A network's tensors by name, without those of the biLM, which has a directory of its own."""
-    tensors = network.state_dict().items()
+    """A network's tensors by name, but for a fine-tuned biLM, which has a directory of its own."""
     return {
         name: value.contiguous()
-        for name, value in tensors
-        if not name.startswith("words.elmo.bilm.")
+        for name, value in network.state_dict().items()
+        if not name.startswith("words.elmo.")
     }
 
 
@@ -448,8 +328,7 @@ def load_task_model(
     Raises:
         FileNotFoundError: The directory is not a task model, or a file is missing.
         CheckpointError: A file is damaged.
-        ValueError: The library of its tokenizer, or of another encoder, is not installed; or there
-            is no such device.
+        ValueError: The library of its tokenizer is not installed, or there is no such device.
     """
     directory = Path(directory).expanduser()
     if not (directory / CONFIG).is_file():
@@ -461,42 +340,35 @@ def load_task_model(
     picked = pick_device(device)
     try:
         described: Description = conform(Description, read_json(directory / CONFIG))
+        config = described.words_config
         task_class = find_task(described.task) if task is None and described.task in TASKS else task
         if task_class is None or task_class.name != described.task:
             raise ValueError(
                 f"it is of the task {described.task!r}: give its class if it is not one of "
                 f"elmokit's"
             )
-        configured = task_class(conform(task_class.Config, described.task_config), described.labels)
-        config = described.words_config
         words = conform(dict[str, tuple[str, ...]], read_json(directory / WORDS))
-        vectors = model = encoder = None
+        vectors = model = None
         if config.vectors is not None:
-            vectors = WordVectors(
-                words["with vectors"], load_arrays(directory / VECTORS)["vectors"]
-            )
+            arrays = load_arrays(directory / VECTORS)
+            vectors = WordVectors(words["with vectors"], arrays["vectors"])
         if config.elmo != "none":
             model = load(directory / BILM, softmax=False)
-        if config.encoder is not None:
-            encoder = TransformerEncoder.load(
-                directory / ENCODER, config.encoder_pooling, str(picked)
-            )
-        parts = (
-            configured,
-            config,
-            WordTable(words["words"], described.num_frequent, vectors),
-            model,
-            encoder,
+        table = WordTable(words["words"], described.num_frequent, vectors)
+        configured = task_class(
+            conform(task_class.Config, described.task_config),
+            described.labels,
+            (model and model.tokenizer) or "english-1",
         )
         weights = load_file(directory / WEIGHTS)
         with shapes_only():  # memory is allocated when the shapes are known to be those of the file
-            expected = own_weights(make_network(*parts))
-        shapes = (
-            {name: tuple(value.shape) for name, value in each.items()}
-            for each in (expected, weights)
+            expected = own_weights(configured.network(WordEncoder(config, table, model)))
+        check_shapes(
+            directory / WEIGHTS,
+            {name: tuple(value.shape) for name, value in expected.items()},
+            {name: tuple(value.shape) for name, value in weights.items()},
         )
-        check_shapes(directory / WEIGHTS, *shapes)
-        network = make_network(*parts)
+        network = configured.network(WordEncoder(config, table, model))
     except (
         ValueError,
         LookupError,
@@ -510,7 +382,7 @@ def load_task_model(
             f"{directory} is not a task model, or is damaged: {error!r}"
         ) from error
     network.load_state_dict(weights, strict=False)  # the weights of the biLM are already loaded
-    return TaskModel(configured, network.to(picked), parts[2], model, encoder)
+    return TaskModel(configured, network.to(picked), table, model)
 
 
 # --- Files ----------------------------------------------------------------------------------------
@@ -527,8 +399,8 @@ class PredictedFile:
         if self.scores is None:
             return f"{self.examples} examples, not scored"
         return (
-            f"{self.examples} examples\n\nagainst the answers in the file, in "
-            f"percent\n{self.scores}"
+            f"{self.examples} examples\n\nagainst the answers in the file, in percent\n"
+            f"{self.scores}"
         )
 
 
@@ -579,36 +451,32 @@ def predict_file(
     file, output = Path(file), Path(output)
     check_output(output, [file], overwrite=overwrite)
     model = _loaded(model, device, task)
-    is_table = column is not None or suffixes_of(file).kind in model.task.tables
+    gold, predictions = [], []
     if text:
         examples = map(model.example, read_texts(file, column))
-    elif is_table:
-        examples = read_table(model.task, file, model.tokenize, False, column)
     else:
-        examples = model.task.read(file, with_answers=False)
-    gold, kept, count = [], [], 0
-    if not text:
+        examples = read_examples(model.task, file, "predict", column)
         with suppress(ValueError):  # it has no answers
-            read = (
-                read_table(model.task, file, model.tokenize, True, column)
-                if is_table
-                else model.task.read(file)
-            )
-            gold = list(model.task.checked(read))
+            gold = list(checked(model.task, read_examples(model.task, file, "score", column)))
+    count = 0
 
-    def predictions() -> Iterator[Any]:
+    def counted(predictions_of_file: Iterable[Any]) -> Iterator[Any]:
         nonlocal count
-        for prediction in model.predict_examples(bar):
+        for prediction in predictions_of_file:
             count += 1
             if gold:
-                kept.append(prediction)
+                predictions.append(prediction)
             yield prediction
 
+    is_raw = text or column is not None or bool(model.task.columns(file))
     with ProgressBar(examples, desc="predict", unit=" examples", unit_scale=True) as bar:
-        model.task.write(predictions(), output, None if text or is_table else file, overwrite)
-    return PredictedFile(
-        count, model.task.all_scores(gold, kept) if gold and len(gold) == count else None
-    )
+        predicted = counted(model.predict_examples(bar))
+        model.task.write(predicted, output, None if is_raw else file, overwrite)
+    scores = None
+    if gold and len(gold) == count:
+        with suppress(ValueError):  # of none of its answers is the label known
+            scores = model.task.score(gold, predictions)
+    return PredictedFile(count, scores)
 
 
 def score_file(
@@ -634,4 +502,4 @@ def score_file(
         ValueError: The file is not in the task's format, or an example has no answer.
     """
     model = _loaded(model, device, task)
-    return model.score(read_examples(model.task, file, model.tokenize))
+    return model.score(read_examples(model.task, file))

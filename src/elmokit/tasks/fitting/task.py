@@ -11,32 +11,33 @@ import importlib
 import importlib.util
 import json
 import sys
+import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from elmokit.data import is_empty, read_records, row_of
-from elmokit.fs import atomic_path, create_bytes, suffixes_of
+from elmokit.fs import atomic_path, create_bytes
 from elmokit.tasks.config import TASKS, FitConfig
 from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
+from elmokit.text import get_tokenizer
 
 Example = TypeVar("Example")  # an input, with the correct answer if it is known
 Prediction = TypeVar("Prediction")
 BatchOfWords = Callable[[Sequence[Words]], WordBatch]  # `Sentences.batch`
+Use = Literal["train", "score", "predict"]  # of a file of examples
 
 ERRORS_SHOWN = 10
 
 # --- Scores of predictions ------------------------------------------------------------------------
-
-Confusion = dict[str, dict[str, int]]  # counts by correct label (outer key) and predicted label
 
 
 @dataclass(frozen=True)
@@ -55,48 +56,64 @@ class F1Score:
         return cls(correct / max(predicted, 1), correct / max(gold, 1), f1, gold)
 
 
-def confusion_counts(gold: Iterable[str], predicted: Iterable[str]) -> Confusion:
-    """Count pairs of labels: correct labels in alphabetical order, for each the predicted ones,
-    most frequent first.
-    """
-    counts: dict[str, Counter[str]] = {}
-    for correct_label, predicted_label in zip(gold, predicted, strict=True):
-        counts.setdefault(correct_label, Counter())[predicted_label] += 1
-    return {label: dict(row.most_common()) for label, row in sorted(counts.items())}
-
-
-def score_by_label(confusion: Confusion) -> dict[str, F1Score]:
-    """Precision, recall and F1 of each label that is correct or predicted somewhere, in
-    alphabetical order.
-    """
-    gold = {label: sum(row.values()) for label, row in confusion.items()}
-    predicted: Counter[str] = Counter()
-    for row in confusion.values():
-        predicted.update(row)
-    correct = {
-        label: confusion.get(label, {}).get(label, 0) for label in gold.keys() | predicted.keys()
-    }
-    return {
-        label: F1Score.from_counts(correct[label], predicted[label], gold.get(label, 0))
-        for label in sorted(correct)
-    }
-
-
 @dataclass(frozen=True)
 class TaskScores:
     """Scores of a set of examples.
 
     Attributes:
-        values: Scores by name, as `Task.score` returns them.
-        by_label: Precision, recall and F1 of each label or type of span; None if answers are not
-            labels.
-        confusion: Counts by correct label (outer key) and predicted label; None if answers are not
-            labels.
+        values: Scores by name, from 0 to 1, for correlations from -1 to 1. Training stops early on
+            the first of them.
+        by_label: Precision, recall and F1 of each label or type of span, in alphabetical order;
+            None if answers are not labels.
+        confusion: Counts by correct label (outer key) and predicted label, the most frequent first;
+            None if answers are not labels.
     """
 
     values: dict[str, float]
     by_label: dict[str, F1Score] | None = None
-    confusion: Confusion | None = None
+    confusion: dict[str, dict[str, int]] | None = None
+
+    @classmethod
+    def of_labels(
+        cls,
+        values: dict[str, float],
+        gold: Sequence[str],
+        predicted: Sequence[str],
+        known: Collection[str],
+    ) -> TaskScores:
+        """Add the scores of each label, and the confusion of labels.
+
+        Args:
+            values: Scores by name.
+            gold: The correct label of each example.
+            predicted: The predicted ones.
+            known: The labels of the training set; no other one can be predicted.
+
+        Raises:
+            ValueError: No gold label is known.
+
+        Warns:
+            UserWarning: Some are not.
+        """
+        golds, predictions = Counter(gold), Counter(predicted)
+        if unknown := [label for label in golds if label not in known]:
+            number = sum(golds[label] for label in unknown)
+            message = (
+                f"{number:,} of {len(gold):,} labels are not among those of the training set, such "
+                f"as {unknown[0]!r}"
+            )
+            if number == len(gold):
+                raise ValueError(f"{message}: it has {', '.join(sorted(known))}"[:500])
+            warnings.warn(message, stacklevel=2)
+        pairs = Counter(zip(gold, predicted, strict=True))
+        confusion: dict[str, dict[str, int]] = {label: {} for label in sorted(golds)}
+        for (correct, label), count in pairs.most_common():
+            confusion[correct][label] = count
+        by_label = {
+            label: F1Score.from_counts(pairs[label, label], predictions[label], golds[label])
+            for label in sorted(golds | predictions)
+        }
+        return cls(values, by_label, confusion)
 
     def __str__(self) -> str:
         lines = ["  ".join(f"{name} {100 * value:.2f}" for name, value in self.values.items())]
@@ -107,165 +124,139 @@ class TaskScores:
                 precision, recall, f1 = 100 * score.precision, 100 * score.recall, 100 * score.f1
                 percents = f"{precision:>11.2f}{recall:>8.2f}{f1:>8.2f}"
                 lines.append(f"{label:{width}}{percents}{score.support:>8}")
-        rows = (self.confusion or {}).items()
         errors = [
             (-count, gold, label)
-            for gold, row in rows
+            for gold, row in (self.confusion or {}).items()
             for label, count in row.items()
             if gold != label
         ]
         if errors:
             lines.append("\nmost frequent errors")
-            lines += [
-                f"{-count:>8}  {gold} as {label}"
-                for count, gold, label in sorted(errors)[:ERRORS_SHOWN]
-            ]
+            for count, gold, label in sorted(errors)[:ERRORS_SHOWN]:
+                lines.append(f"{-count:>8}  {gold} as {label}")
         return "\n".join(lines)
+
+
+def accuracy(gold: Sequence[Any], predicted: Sequence[Any]) -> float:
+    """Fraction of the predicted answers that are correct, from 0 to 1; 0 if there are none."""
+    correct = [left == right for left, right in zip(gold, predicted, strict=True)]
+    return sum(correct) / max(len(correct), 1)
 
 
 # --- The interface --------------------------------------------------------------------------------
 
 
 class TaskNetwork(nn.Module, ABC):
-    """The network of a task, which reads the batches that `Task.collate` makes."""
+    """The network of a task, which reads the batches that `Task.collate` makes.
 
-    words: WordEncoder
+    Args:
+        words: Encodes the words of a batch.
+    """
+
+    def __init__(self, words: WordEncoder) -> None:
+        super().__init__()
+        self.words = words
 
     @abstractmethod
     def loss(self, batch: Any) -> Tensor:
-        """The mean loss of a batch with answers, a scalar; the penalty on mix weights is added by
-        the training loop.
-        """
+        """The mean loss of a batch with answers, a scalar."""
 
     @abstractmethod
-    def decode(self, batch: Any, with_probabilities: bool = True) -> list[Any]:
-        """Decode the answer to each example of a batch, called without gradients.
+    def decode(self, batch: Any) -> Sequence[Any]:
+        """The answer to each example of a batch, in any form that `Task.predictions` reads."""
 
-        Args:
-            batch: The batch.
-            with_probabilities: Whether probabilities are needed; `Task.score` needs none, so a
-                network that computes them at some cost may leave them out.
 
-        Returns:
-            A result for each example, in any form that `Task.predictions` reads.
-        """
+@dataclass(frozen=True)
+class NoSettings:
+    """A task without settings of its own."""
 
 
 class Task(ABC, Generic[Example, Prediction]):
     """One downstream task.
 
+    A task has a name, and defines `read`, `network`, `collate` and `score`. All else has a default.
+
+    Args:
+        config: The settings; None: the defaults of `Config`.
+        labels: What `learn` returned for the training set.
+        tokenizer: Name of the tokenizer of the biLM.
+
     Attributes:
         name: The task's name on the command line.
-        metric: The name of the score, among those of `score`, on which training stops early.
         Config: A frozen dataclass: the settings of the network and of the files.
-        fit_config: Default settings of the training.
-        tables: Suffixes of files whose rows are examples, of which `columns` are read.
-        prediction_batch_size: Examples per batch when predicting; predictions do not depend on it.
-        reads_text: Whether `from_text` takes a string, so that a line of raw text is an input
-            (`predict --text`).
+        fit_config: Default settings of the training; predictions are made in batches of its
+            `batch_size`.
         max_words: Maximum number of words of a sentence; None: no limit.
         config: The settings.
         labels: What `learn` returned for the training set (labels, tags, ...), as JSON values.
+        tokenizer: Name of the tokenizer of strings: that of the settings, if they have one.
     """
 
     name: ClassVar[str]
-    metric: ClassVar[str]
-    Config: ClassVar[type]
+    Config: ClassVar[type] = NoSettings
     fit_config: ClassVar[FitConfig] = FitConfig()
-    tables: ClassVar[Sequence[str]] = ()
-    prediction_batch_size: ClassVar[int] = 64
-    reads_text: ClassVar[bool] = True
     max_words: int | None = None
 
-    def __init__(self, config: Any = None, labels: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        config: Any = None,
+        labels: Mapping[str, Any] | None = None,
+        tokenizer: str = "english-1",
+    ) -> None:
         self.config = self.Config() if config is None else config
         self.labels = dict(labels or {})
+        self.tokenizer: str = getattr(self.config, "tokenizer", tokenizer)
 
     # --- Examples ---------------------------------------------------------------------------------
 
-    @abstractmethod
-    def read(self, path: Path, with_answers: bool = True) -> Iterator[Example]:
-        """Stream the examples of a file. ValueError names the line that is not in the task's
-        format.
-        """
+    def read(self, path: Path, use: Use = "score") -> Iterator[Example]:
+        """Stream the examples of a file that is no table. ValueError if it is in another format.
 
-    def read_training(self, path: Path) -> Iterator[Example]:
-        """Stream the examples of a training set: by default those of `read`, which are also those
-        that are scored.
+        Args:
+            path: The file.
+            use: What for: "predict" needs no answers, and "train" may read other examples than
+                those that are scored.
         """
-        return self.read(path)
+        raise ValueError(f"{path}: {self.name} reads tables alone")
 
-    @abstractmethod
-    def from_text(self, text: Any, tokenize: Callable[[str], list[str]]) -> Example:
-        """Convert an input of `predict`, which each task documents, to an example without an
-        answer.
-        """
+    def columns(self, path: Path | None) -> Sequence[Sequence[str]]:
+        """The columns of a table, or of tuples, that of the answer last, each with its names.
 
-    @property
-    def columns(self) -> Sequence[Sequence[str]]:
-        """The columns of examples in tables and tuples, that of the answer last, each with the
-        names it may have.
+        Args:
+            path: The file of the examples; None: they are in memory.
+
+        Returns:
+            The columns; none if `read` reads the file.
         """
         return ()
 
-    def from_values(self, values: Sequence[Any], tokenize: Callable[[str], list[str]]) -> Example:
-        """Convert the values of `columns` to an example: inputs as of `from_text`, and the answer,
-        None without one.
-        """
-        raise ValueError(f"{self.name} reads no tables: give a file of its own format")
+    def make_example(self, inputs: Any, answer: Any = None) -> Example | None:
+        """Convert an input of `predict`, which each task documents, to an example.
 
-    @abstractmethod
-    def sentences(self, example: Example) -> Iterable[Words]:
+        Args:
+            inputs: The value of the first column, or of all but the last one, if they are several.
+            answer: The value of the last column; None without one.
+
+        Returns:
+            The example; None for a row of a table to be left out.
+        """
+        raise ValueError(f"{self.name} reads files alone")
+
+    def sentences(self, example: Any) -> Iterable[Words]:
         """The tokenized sentences that the network reads for an example."""
-
-    def counted_sentences(self, examples: Iterable[Example]) -> Iterator[Words]:
-        """The sentences of a training set whose words are counted, to find the rare ones: by
-        default all.
-        """
-        return (words for example in examples for words in self.sentences(example))
+        return (example.words,)
 
     def length(self, example: Example) -> int:
-        """The length by which examples are batched: by default the number of words of the longest
-        sentence.
-        """
+        """Number of words by which examples are batched: those of the longest sentence."""
         return max(map(len, self.sentences(example)), default=0)
 
-    @abstractmethod
     def check(self, example: Example) -> None:
         """ValueError if an example to train on, or to score, is inconsistent or has no answer."""
+        return
 
-    def check_sentences(self, example: Example) -> None:
-        """ValueError if a sentence is a string in place of words, whose characters would be read,
-        or is too long.
-        """
-        for words in self.sentences(example):
-            if isinstance(words, str) or not all(isinstance(word, str) for word in words):
-                raise ValueError(
-                    f"{words!r:.60} is not a sequence of words, which are strings: tokenize it"
-                )
-            if self.max_words is not None and len(words) > self.max_words:
-                raise ValueError(
-                    f"{self.name} reads at most {self.max_words:,} words, not {len(words):,}: "
-                    f"split them"
-                )
-
-    def checked(self, examples: Iterable[Example], name: str = "") -> Iterator[Example]:
-        """Yield examples with answers. ValueError, with its number and the set's name, for one that
-        is refused.
-        """
-        for number, example in enumerate(examples, start=1):
-            try:
-                self.check_sentences(example)
-                self.check(example)
-            except ValueError as error:
-                raise ValueError(
-                    f"example {number}{name and f' of the {name} set'}: {error}"
-                ) from error
-            yield example
-
-    @abstractmethod
     def learn(self, examples: Sequence[Example]) -> dict[str, Any]:
         """What the network must know of a training set, such as its labels, as JSON values."""
+        return {}
 
     # --- The network ------------------------------------------------------------------------------
 
@@ -275,54 +266,21 @@ class Task(ABC, Generic[Example, Prediction]):
 
     @abstractmethod
     def collate(self, examples: Sequence[Example], words: BatchOfWords) -> Any:
-        """Examples -> a NamedTuple of tensors and word batches; -1 stands for an answer that the
-        training set lacks.
-        """
+        """Examples -> a NamedTuple of tensors and of the `WordBatch`es that `words` makes."""
 
     # --- Answers ----------------------------------------------------------------------------------
 
-    @abstractmethod
     def predictions(self, examples: Sequence[Example], decoded: Sequence[Any]) -> list[Prediction]:
-        """Convert the results of `TaskNetwork.decode`, one for each example, to predictions.
-
-        The result of an example of length 0 is None.
-        """
+        """Convert the results of `TaskNetwork.decode`, None for an example of length 0."""
+        return list(decoded)
 
     @abstractmethod
-    def score(
-        self, examples: Sequence[Example], predictions: Sequence[Prediction]
-    ) -> dict[str, float]:
-        """Scores by name, `metric` among them: from 0 to 1, for correlations from -1 to 1; all must
-        be finite.
-        """
+    def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> TaskScores:
+        """Compare predictions with the answers of the examples; all scores must be finite."""
 
-    def confusion(
-        self, examples: Sequence[Example], predictions: Sequence[Prediction]
-    ) -> Confusion | None:
-        """Counts by correct label (outer key) and predicted label; None if answers are not
-        labels.
-        """
-        return None
-
-    def score_by_label(
-        self, examples: Sequence[Example], predictions: Sequence[Prediction]
-    ) -> dict[str, F1Score] | None:
-        """Precision, recall and F1 of each label, by default from `confusion`; None if answers are
-        not labels.
-        """
-        confusion = self.confusion(examples, predictions)
-        return None if confusion is None else score_by_label(confusion)
-
-    def all_scores(
-        self, examples: Sequence[Example], predictions: Sequence[Prediction]
-    ) -> TaskScores:
-        """`score`, `score_by_label` and `confusion` of predictions."""
-        of = examples, predictions
-        return TaskScores(self.score(*of), self.score_by_label(*of), self.confusion(*of))
-
-    @abstractmethod
     def to_json(self, prediction: Prediction) -> dict[str, Any]:
         """A prediction as a line of JSON."""
+        return dict(vars(prediction)) if is_dataclass(prediction) else {"answer": prediction}
 
     def write(
         self,
@@ -350,10 +308,11 @@ def write_lines(lines: Iterable[str], output: Path, overwrite: bool = False) -> 
             stream.write(line.encode())
 
 
+# --- Reading examples -----------------------------------------------------------------------------
+
+
 def _value(row: Mapping[str, Any], names: Sequence[str], is_filled: bool) -> Any:
-    """The value in the column that has one of the names; "" where it is empty, unless it must be
-    filled.
-    """
+    """The value in the column of one of the names; "" where it may be, and is, empty."""
     name = next((name for name in names if name in row), None)
     if name is None:
         listed = ", ".join(map(repr, row))
@@ -366,46 +325,20 @@ def _value(row: Mapping[str, Any], names: Sequence[str], is_filled: bool) -> Any
     return "" if is_empty(row[name]) else row[name]
 
 
-def _from_rows(
+def read_examples(
     task: Task,
-    rows: Iterable[tuple[int, Any]],
-    path: str | Path | None,
-    tokenize: Callable[[str], list[str]],
-    with_answers: bool = True,
+    source: str | Path | Iterable[Any],
+    use: Use = "score",
     column: str | None = None,
 ) -> Iterator[Any]:
-    """The examples of numbered rows, which are dictionaries, tuples, or examples already."""
-    columns = ([column], *task.columns[1:]) if column else task.columns
-    for number, row in rows:
-        values = row
-        try:
-            if columns and isinstance(row, Mapping):
-                values = [
-                    _value(row, names, with_answers)
-                    for names in columns[: None if with_answers else -1]
-                ]
-                values += [] if with_answers else [None]
-            yield task.from_values(values, tokenize) if columns and not is_dataclass(row) else row
-        except (ValueError, TypeError) as error:
-            where = f"example {number}" if path is None else row_of(path, number)
-            raise ValueError(f"{where}: {error}, in {values!r:.80}") from error
-
-
-def read_table(
-    task: Task,
-    path: str | Path,
-    tokenize: Callable[[str], list[str]],
-    with_answers: bool = True,
-    column: str | None = None,
-) -> Iterator[Any]:
-    """Stream the examples of a task in a table.
+    """Stream examples, wherever they come from.
 
     Args:
         task: The task.
-        path: A table, as in `read_records`.
-        tokenize: Splits the texts.
-        with_answers: Whether answers are read. If not, an empty input is one without words.
-        column: The column of the input; None: that of the task.
+        source: A file of the task's format, or a table; a DataFrame of pandas, or rows as
+            dictionaries; tuples of values in the order of `Task.columns`; or examples.
+        use: As in `Task.read`.
+        column: The column of the input in a table; None: that of the task.
 
     Yields:
         The examples.
@@ -415,49 +348,90 @@ def read_table(
             names it.
         FileNotFoundError: The file does not exist.
     """
-    rows = read_records(
-        path, [column or task.columns[0][0], *(names[0] for names in task.columns[1:])]
-    )
-    return _from_rows(task, rows, path, tokenize, with_answers, column)
+    path = Path(source) if isinstance(source, str | Path) else None
+    columns = task.columns(None if column else path)
+    if column:
+        columns = ([column], *columns[1:])
+    if path is not None and not columns:
+        yield from task.read(path, use)
+        return
+    numbered: Iterable[tuple[int, Any]]
+    if path is not None:
+        numbered = read_records(path, [names[0] for names in columns])
+    else:
+        rows: Any = source
+        if hasattr(rows, "notna"):  # a DataFrame
+            rows = rows.astype(object).where(rows.notna(), None).to_dict("records")
+        numbered = enumerate(rows, start=1)
+    has_answers = use != "predict"
+    needed = columns if has_answers else columns[:-1]
+    for number, row in numbered:
+        values = row
+        try:
+            if isinstance(row, Mapping) and columns:
+                values = [_value(row, names, has_answers) for names in needed]
+            if is_dataclass(row) or not columns:
+                yield row
+                continue
+            *inputs, answer = values if has_answers else [*values, None]
+            if len(inputs) != len(columns) - 1:
+                raise ValueError(f"give {len(columns)} values")
+            example = task.make_example(inputs[0] if len(inputs) == 1 else inputs, answer)
+            if example is not None:
+                yield example
+        except (ValueError, TypeError) as error:
+            where = f"example {number}" if path is None else row_of(path, number)
+            raise ValueError(f"{where}: {error}, in {values!r:.80}") from error
 
 
-def read_examples(
-    task: Task,
-    source: str | Path | Iterable[Any],
-    tokenize: Callable[[str], list[str]],
-    read: Callable[[Path], Iterator[Any]] | None = None,
-) -> Iterator[Any]:
-    """Stream examples with answers, wherever they come from.
-
-    Args:
-        task: The task.
-        source: A file of the task's format, or a table; a DataFrame of pandas, or rows as
-            dictionaries; tuples of values in the order of `Task.columns`; or examples.
-        tokenize: Splits the texts of tables, rows and tuples.
-        read: Reads a file of the task's format; None: `Task.read`.
-
-    Yields:
-        The examples.
-
-    Raises:
-        ValueError, FileNotFoundError: As `read_table` and `Task.read`.
-    """
-    if isinstance(source, str | Path):
-        is_table = suffixes_of(source).kind in task.tables
-        return read_table(task, source, tokenize) if is_table else (read or task.read)(Path(source))
-    rows: Any = source
-    if hasattr(rows, "notna"):  # a DataFrame
-        rows = rows.astype(object).where(rows.notna(), None).to_dict("records")
-    return _from_rows(task, enumerate(rows, start=1), None, tokenize)
+def check_words(task: Task[Example, Any], example: Example) -> Example:
+    """The example. ValueError if a sentence is too long, or a string, whose characters are read."""
+    for words in task.sentences(example):
+        if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+            raise ValueError(
+                f"{words!r:.60} is not a sequence of words, which are strings: tokenize it"
+            )
+        if task.max_words is not None and len(words) > task.max_words:
+            raise ValueError(
+                f"{task.name} reads at most {task.max_words:,} words, not {len(words):,}: split "
+                f"them"
+            )
+    return example
 
 
-def words_of(text: str | Words, tokenize: Callable[[str], Words]) -> tuple[str, ...]:
+def checked(
+    task: Task[Example, Any], examples: Iterable[Example], name: str = ""
+) -> Iterator[Example]:
+    """Yield examples with answers. ValueError, with its number and set, for one that is refused."""
+    for number, example in enumerate(examples, start=1):
+        try:
+            task.check(check_words(task, example))
+        except ValueError as error:
+            raise ValueError(
+                f"example {number}{name and f' of the {name} set'}: {error}"
+            ) from error
+        yield example
+
+
+# --- Parts that several tasks share ---------------------------------------------------------------
+
+
+def words_of(text: str | Words, tokenizer: str) -> tuple[str, ...]:
     """The words of a text, which is split if it is a string."""
-    return tuple(tokenize(text) if isinstance(text, str) else text)
+    return tuple(get_tokenizer(tokenizer).split(text) if isinstance(text, str) else text)
+
+
+def parts_of(inputs: Any) -> Any:
+    """An input that has several parts. ValueError for a string, of which they were characters."""
+    if isinstance(inputs, str):
+        raise ValueError("it is a single string")
+    return inputs
 
 
 def label_of(value: Any) -> str | None:
-    """A label from the value of a column, which may be a number."""
+    """A label from the value of a column: 1.0, as which pandas reads 1 beside empty cells, is 1."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return None if is_empty(value) else str(value)
 
 
@@ -470,29 +444,27 @@ def check_label(label: object) -> None:
 def most_probable(
     labels: Sequence[str], decoded: Iterable[Sequence[float] | None]
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """For each example its best label, and the probability of each; equal ones for an example
-    without words.
-    """
+    """The best label of each example, and the probability of all; equal ones without words."""
     for probabilities in decoded:
         by_label = dict(zip(labels, probabilities or [1 / len(labels)] * len(labels), strict=True))
         yield max(by_label, key=by_label.__getitem__), by_label
 
 
-def label_numbers(labels: Iterable[str | None], known: Sequence[str]) -> Tensor:
+def label_ids(labels: Iterable[str | None], known: Sequence[str]) -> Tensor:
     """The index of each label among the known ones, (B,) int64; -1 for others."""
-    numbers = {label: number for number, label in enumerate(known)}
-    return torch.tensor([numbers.get(label or "", -1) for label in labels])
+    ids = {label: number for number, label in enumerate(known)}
+    return torch.tensor([ids.get(label or "", -1) for label in labels], dtype=torch.int64)
 
 
-def tag_numbers(tags: Iterable[Sequence[str]], known: Sequence[str], mask: Tensor) -> Tensor:
-    """The indices of the tags of sentences among the known ones, (B, T) int64; -1 for others, 0
-    without tags.
-    """
-    numbers = {tag: number for number, tag in enumerate(known)}
-    found = torch.zeros(mask.shape, dtype=torch.int64)
-    for row, of_sentence in zip(found, tags, strict=True):
-        row[: len(of_sentence)] = torch.tensor([numbers.get(tag, -1) for tag in of_sentence])
-    return found
+def tag_ids(tags: Iterable[Sequence[str]], known: Sequence[str], mask: Tensor) -> Tensor:
+    """`label_ids` of the tags of sentences, (B, T); 0 at padding, and without tags."""
+    ids = torch.zeros(mask.shape, dtype=torch.int64)
+    for row, of_sentence in zip(ids, tags, strict=True):
+        row[: len(of_sentence)] = label_ids(of_sentence, known)
+    return ids
+
+
+# --- Tasks by name --------------------------------------------------------------------------------
 
 
 def find_task(name: str) -> type[Task]:

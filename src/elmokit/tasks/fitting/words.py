@@ -1,17 +1,16 @@
-"""Sentences as tensors, and their words as vectors: learned, pretrained, of a character CNN, ELMo,
-another encoder.
-"""
+"""Sentences as tensors; words as vectors: learned, pretrained, of a character CNN, of ELMo."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -19,12 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from elmokit.checkpoints import Pretrained
 from elmokit.config import CharCNNConfig
 from elmokit.fs import read_blocks, read_line_blocks, suffixes_of
-from elmokit.nn import BiLMState, CharCNN, Elmo, ScalarMix
+from elmokit.nn import CharCNN, Elmo, ScalarMix
 from elmokit.progress import ProgressBar
 from elmokit.tasks.config import WordsConfig
-from elmokit.tasks.fitting.frozen import Place, VectorCache, Words
+from elmokit.tasks.fitting.layers import LayerCache, Words
 from elmokit.text import PAD_CHARACTER, encode_words
 
 # --- Pretrained vectors ---------------------------------------------------------------------------
@@ -42,9 +42,7 @@ class WordVectors:
         return {word: number for number, word in enumerate(self.words, start=1)}
 
     def number(self, word: str) -> int:
-        """Row of a word, from 1; if it is missing, that of the word in lower case; 0 if that is
-        missing, too.
-        """
+        """Row of a word, from 1, or else of the word in lower case; 0 without either."""
         return self._numbers.get(word) or self._numbers.get(word.lower(), 0)
 
 
@@ -125,22 +123,21 @@ def read_word_vectors(
 
 # --- Sentences as tensors -------------------------------------------------------------------------
 
-
 PADDING, UNKNOWN = 0, 1  # word indices; those of the table follow
-# The character CNN that a network learns from its own training set: small, because training sets
-# are.
+# The character CNN that a network learns from its own training set: small, because such sets are.
 CHARACTERS = CharCNNConfig(
     embedding_dim=16, filters=((1, 16), (2, 32), (3, 48), (4, 48), (5, 48)), num_highway=1
 )
-EXCLUDED = -1e4  # weight, before the softmax, of a layer that a mix excludes
 
 
 @dataclass(frozen=True)
 class WordTable:
-    """The words of a training set, the most frequent first; those from `num_frequent` on occurred
-    once.
+    """The words of a training set, the most frequent first.
 
-    `vectors` are pretrained, and may include words that are not among `words`.
+    Attributes:
+        words: The words; those from `num_frequent` on occurred once.
+        num_frequent: Number of words that occurred more than once.
+        vectors: Pretrained vectors, also of words that are not among `words`.
     """
 
     words: tuple[str, ...]
@@ -148,18 +145,29 @@ class WordTable:
     vectors: WordVectors | None = None
 
     @classmethod
-    def from_sentences(cls, sentences: Iterable[Words]) -> WordTable:
-        """The table of a training set, without vectors; words of equal count in alphabetical order.
+    def from_sentences(cls, sentences: Iterable[Words], config: WordsConfig) -> WordTable:
+        """The table of a training set; words of equal count are in alphabetical order.
 
         A sentence that several examples share, such as the passage of many questions, counts once,
         so that its rare words stay rare.
         """
         counts = Counter(word for words in dict.fromkeys(map(tuple, sentences)) for word in words)
         by_count = sorted(counts, key=lambda word: (-counts[word], word))
-        return cls(tuple(by_count), sum(count > 1 for count in counts.values()))
+        table = cls(tuple(by_count), sum(count > 1 for count in counts.values()))
+        if config.vectors is None:
+            return table
+        wanted = {*table.words, *(word.lower() for word in table.words)}
+        vectors = read_word_vectors(config.vectors, wanted, config.vectors_kept)
+        number = sum(vectors.number(word) > 0 for word in table.words)
+        print(
+            f"{config.vectors}: {number:,} of {len(table.words):,} distinct words have a vector",
+            file=sys.stderr,
+        )
+        return replace(table, vectors=vectors)
 
     @cached_property
     def numbers(self) -> dict[str, int]:
+        """The index of each word."""
         return {word: number for number, word in enumerate(self.words, start=UNKNOWN + 1)}
 
     @property
@@ -169,17 +177,20 @@ class WordTable:
 
 
 class WordBatch(NamedTuple):
-    """A batch of sentences, padded on the right; None for inputs that the network does not read."""
+    """A batch of sentences, padded on the right; None for inputs that the network does not read.
+
+    words "a b" and "b":   words [[2, 3], [3, 0]]   mask [[1, 1], [1, 0]]
+                           characters of a, b (U = 2)   places [0, 1, 1] (M = 3 real tokens)
+    """
 
     words: Tensor  # (B, T) int64
     mask: Tensor  # (B, T) bool
     characters: Tensor | None  # (U, C) int64, of the distinct words
     places: (
         Tensor | None
-    )  # (M,) int64: the row of `characters` of each of the M real tokens, row by row
+    )  # (M,) int64: row of `characters` of each real token, sentence by sentence
     layers: Tensor | None  # (L+1, B, T, 2D) float32, of a frozen biLM
     vectors: Tensor | None  # (B, T) int64: rows of pretrained vectors, 0 for a word without one
-    states: Tensor | None  # (M, B, T, D) float32: hidden states of another frozen encoder
 
     @property
     def lengths(self) -> Tensor:
@@ -196,8 +207,6 @@ class Sentences:
         character_cnns: Character CNNs that will read the batches; the first determines where long
             words are truncated.
         layers: Layers of all sentences, if the network reads those of a frozen biLM.
-        states: Hidden states of all sentences, if the network reads those of another frozen
-            encoder.
     """
 
     def __init__(
@@ -206,99 +215,83 @@ class Sentences:
         table: WordTable,
         *,
         character_cnns: Sequence[CharCNNConfig] = (),
-        layers: VectorCache | None = None,
-        states: VectorCache | None = None,
+        layers: LayerCache | None = None,
     ) -> None:
         distinct = list(dict.fromkeys(tuple(words) for words in sentences))
         self._number_of = {words: number for number, words in enumerate(distinct)}
         self._lengths = np.array([len(words) for words in distinct], dtype=np.int64)
         self._starts = np.cumsum(self._lengths) - self._lengths
+        # All sentences end to end: the indices of their words, of their distinct words (types),
+        # and of the rows of pretrained vectors.
         words = [word for sentence in distinct for word in sentence]
-        self._words = torch.tensor(
-            [table.numbers.get(word, UNKNOWN) for word in words], dtype=torch.int64
-        )
+        self._words = torch.tensor([table.numbers.get(word, UNKNOWN) for word in words]).long()
         self._types: Tensor | None = None
         if character_cnns:
             types = {word: number for number, word in enumerate(dict.fromkeys(words))}
-            self._types = torch.tensor([types[word] for word in words], dtype=torch.int64)
-            self._type_characters = torch.from_numpy(
+            self._types = torch.tensor([types[word] for word in words]).long()
+            self._characters = torch.from_numpy(
                 encode_words(list(types), character_cnns[0].max_characters)
             )
             self._widest_filter = max(config.widest_filter for config in character_cnns)
-            self._type_widths = (self._type_characters != PAD_CHARACTER).sum(
-                1
-            ) + self._widest_filter
+            self._widths = (self._characters != PAD_CHARACTER).sum(1) + self._widest_filter
         self._vectors: Tensor | None = None
         if (vectors := table.vectors) is not None:
-            self._vectors = torch.tensor(
-                [vectors.number(word) for word in words], dtype=torch.int64
-            )
-        self._layers, self._states = (
-            None if cache is None else (cache, cache.places(distinct)) for cache in (layers, states)
-        )
+            self._vectors = torch.tensor([vectors.number(word) for word in words]).long()
+        self._layers, self._stored = layers, layers and layers.find(distinct)
 
     def batch(self, sentences: Sequence[Words]) -> WordBatch:
-        """The batch of these sentences, in their order. KeyError for one that is not among the
-        sentences.
-        """
+        """The batch of these sentences, in their order. KeyError for one that is not among them."""
         chosen = np.array([self._number_of[tuple(words)] for words in sentences], dtype=np.int64)
-        lengths, starts = (
-            torch.from_numpy(self._lengths[chosen]),
-            torch.from_numpy(self._starts[chosen]),
-        )
+        lengths = torch.from_numpy(self._lengths[chosen])
+        starts = torch.from_numpy(self._starts[chosen])
         steps = torch.arange(max(1, int(lengths.max())))  # one step if all sentences are empty
         mask = steps < lengths[:, None]
-        positions = (starts[:, None] + steps)[mask]  # of the real tokens, row by row
+        # Where the real tokens are among those of all sentences:
+        # starts 5, 0 and lengths 1, 2 -> [[5, 6], [0, 1]] and mask [[1, 0], [1, 1]] -> 5, 0, 1
+        positions = (starts[:, None] + steps)[mask]
 
         def padded(values: Tensor) -> Tensor:
+            """Values of the real tokens, (M, ...) -> (B, T, ...)."""
             whole = values.new_zeros(*mask.shape, *values.shape[1:])
             whole[mask] = values
             return whole
 
-        def cached(cache_and_places: tuple[VectorCache, list[Place]] | None) -> Tensor | None:
-            if cache_and_places is None:
-                return None
-            cache, places = cache_and_places
-            values = torch.from_numpy(cache.read([places[number] for number in chosen]))
-            return padded(values.float()).permute(2, 0, 1, 3)
-
-        characters = places = None
+        characters = places = layers = vectors = None
         if self._types is not None:
             distinct, places = self._types[positions].unique(return_inverse=True)
             # Padding beyond the widest filter does not change the output of a character CNN (see
             # `encode_words`).
-            width = int(self._type_widths[distinct].max()) if len(distinct) else self._widest_filter
-            characters = self._type_characters[distinct, :width].long()
-        vectors = None if self._vectors is None else padded(self._vectors[positions])
-        words = padded(self._words[positions])
-        return WordBatch(
-            words, mask, characters, places, cached(self._layers), vectors, cached(self._states)
-        )
+            width = int(self._widths[distinct].max()) if len(distinct) else self._widest_filter
+            characters = self._characters[distinct, :width].long()
+        if self._layers is not None and self._stored is not None:
+            read = self._layers.read([self._stored[number] for number in chosen])  # (M, L+1, 2D)
+            layers = padded(torch.from_numpy(read).float()).permute(2, 0, 1, 3)
+        if self._vectors is not None:
+            vectors = padded(self._vectors[positions])
+        return WordBatch(padded(self._words[positions]), mask, characters, places, layers, vectors)
 
 
 # --- The vectors ----------------------------------------------------------------------------------
 
+EXCLUDED = -1e4  # weight, before the softmax, of a layer that a mix excludes
 
-def mix_weights(mix: str, num_layers: int) -> list[float] | None:
-    """The weights before the softmax, (L+1,), of the mix "top" or "uniform"; None for "learned"."""
+
+def fixed_mix(mix: str, num_layers: int) -> list[float] | None:
+    """Weights before the softmax, (L+1,), of the mix "top" or "uniform"; None for "learned"."""
     if mix == "learned":
         return None
     return [EXCLUDED if mix == "top" else 0.0] * (num_layers - 1) + [0.0]
 
 
 class EncodedWords(NamedTuple):
-    """The input of a network, `vectors` (B, T, dim); and ELMo's vectors for its output (B, T,
-    output_dim), or None.
-    """
+    """The input of a network, and ELMo's vectors for its output."""
 
-    vectors: Tensor
-    at_output: Tensor | None
+    vectors: Tensor  # (B, T, dim)
+    at_output: Tensor | None  # (B, T, output_dim); None if ELMo does not enter there
     mask: Tensor  # (B, T) bool
 
     def join(self, hidden: Tensor) -> Tensor:
-        """[h; ELMo] if ELMo enters at the output, otherwise h: (B, T, H) -> (B, T, H +
-        output_dim).
-        """
+        """[h; ELMo] if ELMo enters at the output, else h: (B, T, H) -> (B, T, H + output_dim)."""
         return hidden if self.at_output is None else torch.cat([hidden, self.at_output], dim=-1)
 
 
@@ -308,96 +301,86 @@ class WordEncoder(nn.Module):
     Args:
         config: Which of them to use, and their dropout.
         table: The words of the training set, and pretrained vectors.
-        elmo: The biLM and its mixes, one for each place that `config.elmo` names; None with elmo
+        model: The biLM, which is a part of this module only if it is fine-tuned; None with elmo
             "none".
-        start: The state of one row that ELMo reads every sentence from; None: zeros.
-        encoder_shape: Number and width (M, D) of the hidden states of another encoder, of which a
-            mix is learned.
 
     Attributes:
         dim: Width of `EncodedWords.vectors`.
         output_dim: Width of ELMo at the output of the network, 0 if it does not enter there.
+        mixes: ELMo's mix at the input, at the output, or at both.
     """
 
     def __init__(
-        self,
-        config: WordsConfig,
-        table: WordTable,
-        elmo: Elmo | None = None,
-        start: BiLMState | None = None,
-        encoder_shape: tuple[int, int] | None = None,
+        self, config: WordsConfig, table: WordTable, model: Pretrained | None = None
     ) -> None:
         super().__init__()
         self.config, self.num_frequent = config, table.num_frequent
-        self.words = None
+        self.words = self.characters = self.elmo = None
         if config.word_dim:  # vectors of a length of about 1 (Ma and Hovy, 2016)
             self.words = nn.Embedding(table.size, config.word_dim, padding_idx=PADDING)
             bound = math.sqrt(3 / config.word_dim)
             nn.init.uniform_(self.words.weight[PADDING + 1 :], -bound, bound)
-        self.characters = (
-            CharCNN(CHARACTERS, config.character_dim) if config.character_dim else None
-        )
-        self.elmo, self._start = elmo, start
-        self.encoder_mix = ScalarMix(encoder_shape[0]) if encoder_shape is not None else None
+        if config.character_dim:
+            self.characters = CharCNN(CHARACTERS, config.character_dim)
+        self.mixes, elmo_dim = nn.ModuleList(), 0
+        if model is not None:
+            num_mixes, num_layers = 1 + (config.elmo == "both"), model.config.num_representations
+            fixed = fixed_mix(config.mix, num_layers)
+            elmo_dim = model.config.output_dim
+            if config.finetune:
+                self.elmo = Elmo(
+                    model.bilm, num_mixes, config.elmo_dropout, freeze=False, fixed_weights=fixed
+                )
+                self.mixes = self.elmo.mixes
+                self._start = model.start(model.single_sentence_state)
+            else:
+                self.mixes.extend(
+                    ScalarMix(num_layers, fixed_weights=fixed) for _ in range(num_mixes)
+                )
+        self.elmo_dropout = nn.Dropout(config.elmo_dropout)
         self.dropout = nn.Dropout(config.word_dropout)
         vectors = np.zeros((0, 0), np.float32) if table.vectors is None else table.vectors.vectors
-        # Row 0, zeros, is for words without a vector. Not persistent, since the vectors are stored
-        # with the table.
+        # Row 0, zeros, is for words without a vector. Stored with the table, not with the weights.
         self.register_buffer(
             "vectors", torch.from_numpy(np.pad(vectors, ((1, 0), (0, 0)))), persistent=False
         )
-        elmo_dim = 0 if elmo is None else elmo.bilm.config.output_dim
-        at_input = elmo_dim if config.elmo in ("input", "both") else 0
-        encoder_dim = encoder_shape[1] if encoder_shape is not None else 0
-        self.dim = (
-            config.word_dim + config.character_dim + vectors.shape[1] + encoder_dim + at_input
-        )
+        self.dim = config.word_dim + config.character_dim + vectors.shape[1]
+        self.dim += elmo_dim if config.elmo in ("input", "both") else 0
         self.output_dim = elmo_dim if config.elmo in ("output", "both") else 0
 
     def forward(self, batch: WordBatch) -> EncodedWords:
-        mixes = self._mixes(batch)  # Elmo applies its own dropout
+        """Encode a batch, with dropout in training."""
+        mixed = self._elmo(batch)
         parts = []
         if self.words is not None:
             parts.append(self.dropout(self.words(self._replace_rare(batch.words))))
         if self.characters is not None:
-            assert batch.characters is not None and batch.places is not None
             vectors = self.characters(batch.characters)[batch.places]
             padded = vectors.new_zeros(*batch.mask.shape, vectors.shape[1])
             parts.append(self.dropout(padded.masked_scatter(batch.mask[..., None], vectors)))
         if batch.vectors is not None:
             parts.append(self.dropout(F.embedding(batch.vectors, self.get_buffer("vectors"))))
-        if self.encoder_mix is not None:
-            assert batch.states is not None
-            parts.append(self.dropout(self.encoder_mix(batch.states)))
         if self.config.elmo in ("input", "both"):
-            parts.append(mixes[0])
-        return EncodedWords(
-            torch.cat(parts, dim=2), mixes[-1] if self.output_dim else None, batch.mask
-        )
+            parts.append(mixed[0])
+        at_output = mixed[-1] if self.output_dim else None
+        return EncodedWords(torch.cat(parts, dim=2), at_output, batch.mask)
 
     def penalty(self) -> Tensor | float:
         """The L2 penalty on the mix weights, to be added to the loss."""
-        return (
-            0.0
-            if self.elmo is None or not self.config.mix_l2
-            else self.elmo.penalty(self.config.mix_l2)
-        )
+        return sum(cast(ScalarMix, mix).penalty(self.config.mix_l2) for mix in self.mixes)
 
     def _replace_rare(self, words: Tensor) -> Tensor:
-        """In training, replace some words that occur once by the unknown word, so that its vector
-        is trained.
-        """
+        """In training, hide some words that occur once, so that the unknown word learns too."""
         if not self.training or not self.config.rare_word_dropout:
             return words
         hidden = torch.rand(words.shape, device=words.device) < self.config.rare_word_dropout
         return words.masked_fill(hidden & (words > UNKNOWN + self.num_frequent), UNKNOWN)
 
-    def _mixes(self, batch: WordBatch) -> list[Tensor]:
-        """ELMo's vectors, one (B, T, 2D) for each place where they enter."""
+    def _elmo(self, batch: WordBatch) -> list[Tensor]:
+        """ELMo's vectors, one (B, T, 2D) for each mix."""
         if self.elmo is None:
-            return []
-        if batch.layers is not None:
-            return self.elmo.mix(batch.layers, batch.mask)
+            mask = batch.mask[..., None]
+            return [self.elmo_dropout(mix(batch.layers)) * mask for mix in self.mixes]
         assert batch.characters is not None and batch.places is not None
         ids = batch.characters.new_zeros(*batch.mask.shape, batch.characters.shape[1])
         ids[batch.mask] = batch.characters[batch.places]
@@ -409,8 +392,9 @@ class WordEncoder(nn.Module):
 
 
 class BiLSTM(nn.Module):
-    """A bidirectional LSTM over padded sentences: (B, T, I) -> (B, T, 2 hidden_dim), zeros at
-    padding.
+    """A bidirectional LSTM over padded sentences: (B, T, I) -> (B, T, 2 hidden_dim).
+
+    The output is zero at padding.
 
     Args:
         input_dim: Width I of the input.
@@ -430,9 +414,7 @@ class BiLSTM(nn.Module):
         self.output_dim = 2 * hidden_dim
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """x (B, T, I) and mask (B, T), True from the first word to the last -> (B, T, 2
-        hidden_dim).
-        """
+        """x (B, T, I), and mask (B, T), True from the first word to the last."""
         lengths = mask.sum(1).clamp(min=1).cpu()
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         hidden, _ = pad_packed_sequence(
@@ -442,9 +424,7 @@ class BiLSTM(nn.Module):
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax over the last dimension where `mask` is True; zeros elsewhere, and where nothing is
-    True.
-    """
+    """Softmax over the last dimension where `mask` is True; zeros elsewhere."""
     weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
     return weights.masked_fill(~mask, 0.0)  # also where all is masked, and softmax undefined
 
