@@ -305,8 +305,6 @@ def page(word_map: WordMap) -> str:
 
 
 def write_page(word_map: WordMap, file: str | Path, overwrite: bool = False) -> None:
-    """Write the page to a file, atomically. FileExistsError if it exists and `overwrite` is not
-    set.
-    """
+    """Write the page to a file. FileExistsError if it exists and `overwrite` is not set."""
     with atomic_path(Path(file), overwrite) as partial:
         partial.write_text(page(word_map), encoding="utf-8")

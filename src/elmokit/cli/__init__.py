@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         closed.
 
     Raises:
-        SystemExit: After help.
+        SystemExit: After help (0), and after an error in the options (2).
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     # Idle OpenMP threads would otherwise spin on the cores that compute the two directions.

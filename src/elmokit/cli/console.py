@@ -48,7 +48,7 @@ def _with_files(value: Any, file_of: Callable[[Path], Path]) -> Any:
     if isinstance(value, Path) and _is_stream(value):
         return file_of(value)
     if isinstance(value, tuple):
-        return tuple(_with_files(each, file_of) for each in value)
+        return tuple(_with_files(item, file_of) for item in value)
     if not is_dataclass(value):
         return value
     options = {field.name: getattr(value, field.name) for field in fields(value)}
@@ -62,8 +62,7 @@ def _with_files(value: Any, file_of: Callable[[Path], Path]) -> Any:
 
 @contextmanager
 def spool_standard_input(verb: Verb) -> Iterator[Verb]:
-    """The verb with temporary files in place of standard input and pipes, until the `with` block
-    ends.
+    """The verb with temporary files in place of standard input and pipes.
 
     Raises:
         ValueError: Standard input is named twice, or as an output.
@@ -77,8 +76,7 @@ def spool_standard_input(verb: Verb) -> Iterator[Verb]:
 
 @contextmanager
 def output_file(output: Path, suffix: str = ".jsonl") -> Iterator[Path]:
-    """The file for a verb to write to; for `-` a temporary one, which is copied to standard output
-    when complete.
+    """The file for a verb to write to; for `-` one that is copied to standard output at the end.
 
     For `-`, what the `with` block prints goes to standard error.
 
@@ -146,9 +144,7 @@ def show(result: Any, json: bool = False) -> None:
 
 
 def one_line(message: Warning | Exception | str) -> str:
-    """The message on a single line, with standard input in place of its copy; the class of an empty
-    one.
-    """
+    """The message on a single line, with standard input in place of its copy."""
     lines = (line.strip() for line in str(message).splitlines())
     text = "; ".join(filter(None, lines)).replace(":; ", ": ") or type(message).__name__
     return re.sub(r"\S*/elmokit-\w+/standard-input[.\w]*\w", "standard input", text)
