@@ -21,7 +21,7 @@ def files(old_model: Path) -> dict[str, Path]:
 
 
 def original(files: dict[str, Path]) -> ElmoEmbedder:
-    """The class that SeqVec and bio_embeddings call; tests/compat/test_goldens.py compares it with
+    """The class that SeqVec and bio_embeddings call; tests/golden compares it with
     AllenNLP.
     """
     return ElmoEmbedder(files["options_file"], files["weights_file"])

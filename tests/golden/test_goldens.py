@@ -1,8 +1,12 @@
-"""Layers, carried states and mixes equal those of AllenNLP and bilm-tf, to 5e-6 absolute."""
+"""Layers, carried states and mixes equal those of AllenNLP and bilm-tf, to 5e-6 absolute.
+
+Both of the core, and of the interfaces of these libraries in `elmokit.compat`.
+"""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -11,13 +15,19 @@ import torch
 from torch import Tensor
 
 from elmokit.checkpoints.loading import load
-from elmokit.nn.bilm import BiLM
+from elmokit.compat.allennlp import Elmo, ElmoEmbedder, _ElmoBiLm, batch_to_ids
+from elmokit.compat.bilm_tf import Batcher, BidirectionalLanguageModel, weight_layers
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.text.characters import encode_sentences
 
 TOLERANCE = 5e-6  # 1.7e-6 is the largest difference on any backend
 BY_ALLENNLP = ["char-2layer", "clips-bind-3layer-tanh", "published-filters"]
 BY_BILM_TF = [*BY_ALLENNLP, "no-char-projection", "no-highway", "no-lstm-projection", "no-skip"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:some words have more than")
+
+Sentences = list[list[str]]
+Goldens = Callable[[str], Path]
 
 
 @pytest.fixture(autouse=True)
@@ -32,12 +42,15 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def ids(goldens: Callable[[str], Path]) -> Tensor:
-    """(8, 19, 50): the golden sentences with boundaries, as bilm-tf encodes them."""
-    return torch.from_numpy(np.load(goldens("char_ids.npz"))["ids"].astype(np.int64))
+def sentences(goldens: Goldens) -> Sentences:
+    return json.loads(goldens("sentences.json").read_text(encoding="utf-8"))
 
 
-def arrays(goldens: Callable[[str], Path], name: str, system: str) -> dict[str, Tensor]:
+def files(folder: Path) -> tuple[Path, Path]:
+    return folder / "options.json", folder / "weights.hdf5"
+
+
+def arrays(goldens: Goldens, name: str, system: str) -> dict[str, Tensor]:
     with np.load(goldens(f"{name}/{system}.npz")) as file:
         return {key: torch.from_numpy(file[key]) for key in file.files}
 
@@ -49,96 +62,132 @@ def assert_close(found: Tensor, expected: Tensor, mask: Tensor) -> None:
     torch.testing.assert_close(found[mask], expected[mask], atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("name", BY_ALLENNLP)
-def test_layers_equal_those_of_allennlp(
-    goldens: Callable[[str], Path], ids: Tensor, name: str, device: str
-) -> None:
-    bilm, golden = load(goldens(name)).bilm.to(device), arrays(goldens, name, "allennlp")
-    out = bilm(ids.to(device))
-    assert torch.equal(out.mask.cpu(), golden["mask"].bool())
-    for number, layer in enumerate(out.layers):
-        assert_close(layer, golden[f"zeros/layer{number}"], out.mask)
+class Core:
+    """The core, with a state that is carried from call to call."""
+
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
+        self.bilm, self.state = load(folder).bilm.to(device), None
+
+    def __call__(self, sentences: Sentences) -> tuple[Tensor, Tensor]:
+        """The layers of the sentences between their boundaries (L+1, B, T+2, 2D), and the mask."""
+        ids = encode_sentences([["<S>", *words, "</S>"] for words in sentences])
+        out = self.bilm(torch.from_numpy(ids).to(self.bilm.device), state=self.state)
+        self.state = out.state
+        return out.layers, out.mask
 
 
+class AllenNLP:
+    """The same by AllenNLP's interface."""
+
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
+        self.bilm, self.device = _ElmoBiLm(*files(folder)).to(device), device
+
+    def __call__(self, sentences: Sentences) -> tuple[Tensor, Tensor]:
+        out = self.bilm(batch_to_ids(sentences).to(self.device))
+        return torch.stack(out["activations"]), out["mask"]
+
+
+class BilmTF:
+    """The same by bilm-tf's interface, which leaves the boundaries out of all but the words."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bilm = BidirectionalLanguageModel(*files(folder))
+
+    def __call__(self, sentences: Sentences) -> tuple[Tensor, Tensor]:
+        out = self.bilm(Batcher(None, 50).batch_sentences(sentences))
+        layers = torch.nn.functional.pad(out["lm_embeddings"], (0, 0, 1, 1)).transpose(0, 1)
+        layers[0] = out["token_embeddings"].repeat(1, 1, 2)
+        return layers, torch.arange(layers.shape[2]) < out["lengths"][:, None] + 2
+
+
+# --- AllenNLP -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("system", [Core, AllenNLP])
 @pytest.mark.parametrize("name", BY_ALLENNLP)
-def test_carried_state_equals_that_of_allennlp(
-    goldens: Callable[[str], Path], ids: Tensor, name: str, device: str
+def test_layers_and_carried_state_equal_those_of_allennlp(
+    goldens: Goldens, sentences: Sentences, name: str, system: Any, device: str
 ) -> None:
-    bilm, golden = load(goldens(name)).bilm.to(device), arrays(goldens, name, "allennlp")
-    state = None
+    golden, carrying = arrays(goldens, name, "allennlp"), system(goldens(name), device)
+    calls = {"": (system(goldens(name), device), "zeros/", sentences)}
     for batch in range(3):
-        mask = golden[f"carry{batch}/mask"].bool()
-        rows = (torch.arange(4) + batch) % len(ids)
-        out = bilm(ids[rows, : mask.shape[1]].to(device), state=state)
-        state = out.state
-        assert torch.equal(out.mask.cpu(), mask)
-        for number, layer in enumerate(out.layers):
-            assert_close(layer, golden[f"carry{batch}/layer{number}"], mask)
+        rows = [sentences[(batch + row) % 8] for row in range(4)]
+        calls[f"carry{batch}/"] = (carrying, f"carry{batch}/", rows)
+    for key, (run, prefix, rows) in calls.items():
+        layers, mask = run(rows)
+        assert torch.equal(mask.cpu(), golden[f"{key}mask"].bool())
+        for number, layer in enumerate(layers):
+            assert_close(layer, golden[f"{prefix}layer{number}"], mask)
 
 
-def without_boundaries(
-    bilm: BiLM, ids: Tensor, golden: dict[str, Tensor], calls: int
-) -> tuple[Tensor, Tensor]:
-    """Layers (L+1, B, T, 2D) of the last of several calls that carry the state, and their mask,
-    less boundaries.
-    """
-    state = None
-    for _ in range(calls):
-        out = bilm(ids, state=state)
-        state = out.state
-    mask = torch.arange(golden["lm_embeddings"].shape[2]) < golden["lengths"][:, None]
-    return out.layers[:, :, 1:-1], mask
+@pytest.mark.parametrize("name", BY_ALLENNLP)
+def test_elmo_embedder_equals_allennlp(goldens: Goldens, sentences: Sentences, name: str) -> None:
+    expected = arrays(goldens, name, "allennlp")
+    for row, found in enumerate(ElmoEmbedder(*files(goldens(name))).embed_batch(sentences)):
+        for number, layer in enumerate(found):
+            golden = expected[f"zeros/layer{number}"][row, 1 : len(sentences[row]) + 1]
+            np.testing.assert_allclose(layer, golden, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("name", BY_ALLENNLP)
+def test_layer_norm_of_elmo_includes_the_boundaries(
+    goldens: Goldens, sentences: Sentences, name: str
+) -> None:
+    golden = arrays(goldens, name, "allennlp")
+    settings = {"do_layer_norm": True, "keep_sentence_boundaries": True, "dropout": 0.0}
+    elmo = Elmo(*files(goldens(name)), 1, **settings)
+    numbers, mask = range(elmo._elmo_lstm.num_layers), golden["mask"].bool()
+    mixed = 0.0
+    for layer in (golden[f"zeros/layer{number}"] for number in numbers):
+        words = layer[mask].double()
+        mixed += (layer - words.mean()) / words.std(correction=0) / len(numbers)
+    (found,) = elmo(batch_to_ids(sentences))["elmo_representations"]
+    assert_close(found, mixed.float(), mask)
+
+
+# --- bilm-tf --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("system", [Core, BilmTF])
+@pytest.mark.parametrize("name", BY_BILM_TF)
+def test_layers_of_two_calls_and_words_equal_those_of_bilm_tf(
+    goldens: Goldens, sentences: Sentences, name: str, system: Any
+) -> None:
+    golden, run = arrays(goldens, name, "bilm_tf"), system(goldens(name))
+    for key in ("lm_embeddings", "lm_embeddings_second_call"):
+        layers, mask = run(sentences)
+        assert torch.equal(mask.sum(dim=1) - 2, golden["lengths"])
+        for direction in layers[0].chunk(2, dim=-1):
+            assert_close(direction, golden["token_embeddings"], mask)
+        for number, layer in enumerate(layers):
+            assert_close(layer[:, 1:-1], golden[key][:, number], mask[:, 2:])
 
 
 @pytest.mark.parametrize("name", BY_BILM_TF)
-@pytest.mark.parametrize(("key", "calls"), [("lm_embeddings", 1), ("lm_embeddings_second_call", 2)])
-def test_layers_equal_those_of_bilm_tf(
-    goldens: Callable[[str], Path], ids: Tensor, name: str, key: str, calls: int
-) -> None:
-    bilm, golden = load(goldens(name)).bilm, arrays(goldens, name, "bilm_tf")
-    layers, mask = without_boundaries(bilm, ids, golden, calls)
-    for number, layer in enumerate(layers):
-        assert_close(layer, golden[key][:, number], mask)
-
-
-@pytest.mark.parametrize("name", BY_BILM_TF)
-def test_token_layer_equals_that_of_bilm_tf(
-    goldens: Callable[[str], Path], ids: Tensor, name: str
-) -> None:
-    bilm, golden = load(goldens(name)).bilm, arrays(goldens, name, "bilm_tf")
-    out = bilm(ids)
-    for direction in out.layers[0].chunk(2, dim=-1):
-        assert_close(direction, golden["token_embeddings"], out.mask)
-
-
-@pytest.mark.parametrize("name", BY_BILM_TF)
-def test_mixes_equal_those_of_bilm_tf(
-    goldens: Callable[[str], Path], ids: Tensor, name: str
-) -> None:
-    bilm, golden = load(goldens(name)).bilm, arrays(goldens, name, "bilm_tf")
-    layers, mask = without_boundaries(bilm, ids, golden, calls=1)
+def test_mixes_equal_those_of_bilm_tf(goldens: Goldens, sentences: Sentences, name: str) -> None:
+    golden, batch = arrays(goldens, name, "bilm_tf"), Batcher(None, 50).batch_sentences(sentences)
+    with np.load(goldens("char_ids.npz")) as file:
+        np.testing.assert_array_equal(batch, file["ids"])
+    ops = BidirectionalLanguageModel(*files(goldens(name)))(batch)
+    layers, mask = ops["lm_embeddings"].transpose(0, 1), ops["mask"]
     only_top = [-1e9] * (len(layers) - 1) + [0.0]
-    mixes = {
-        "mix_equal": ScalarMix(len(layers)),
-        "mix_layer_norm": ScalarMix(len(layers), layer_norm=True),
-        "top": ScalarMix(len(layers), fixed_weights=only_top),
-    }
-    for key, mix in mixes.items():
-        assert_close(mix(layers, mask), golden[key], mask)
+    for key, ours, theirs in (
+        ("mix_equal", {}, {}),
+        ("mix_layer_norm", {"layer_norm": True}, {"do_layer_norm": True}),
+        ("top", {"fixed_weights": only_top}, {"use_top_only": True}),
+    ):
+        assert_close(ScalarMix(len(layers), **ours)(layers, mask), golden[key], mask)
+        assert_close(weight_layers(key, ops, **theirs)["weighted_op"], golden[key], mask)
 
 
-def test_three_streams_of_sentences_with_carried_state(goldens: Callable[[str], Path]) -> None:
+def test_three_streams_of_sentences_with_carried_state(goldens: Goldens) -> None:
     folder = goldens("bilm_tf_fixture")
-    bilm, state = load(folder / "lm_weights.hdf5").bilm, None
+    run = Core(folder / "lm_weights.hdf5")
     streams = json.loads((folder / "lm_embeddings_sentences.json").read_text(encoding="utf-8"))
-    for number, sentences in enumerate(zip(*streams, strict=True)):
-        words = [["<S>", *sentence.split(), "</S>"] for sentence in sentences]
-        out = bilm(torch.from_numpy(encode_sentences(words)).long(), state=state)
-        state = out.state
-        for row, sentence in enumerate(words):
+    for number, texts in enumerate(zip(*streams, strict=True)):
+        layers, mask = run([text.split() for text in texts])
+        for row, length in enumerate(mask.sum(dim=1)):
             with h5py.File(folder / f"lm_embeddings_{row}.hdf5") as file:
-                expected = torch.cat(
-                    [torch.from_numpy(direction[:]) for direction in file[str(number)]], dim=-1
-                )
-            inner = slice(1, len(sentence) - 1)
-            torch.testing.assert_close(out.layers[-1, row, inner], expected, atol=TOLERANCE, rtol=0)
+                halves = [torch.from_numpy(direction[:]) for direction in file[str(number)]]
+            found = layers[-1, row, 1 : length - 1]
+            torch.testing.assert_close(found, torch.cat(halves, dim=-1), atol=TOLERANCE, rtol=0)

@@ -1,9 +1,6 @@
-"""The sdist and the wheels: what they hold, what they are called, and that they work where nothing
-can be compiled.
-"""
+"""The wheels of the sdist work, also where nothing can be compiled."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -23,8 +20,6 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("hatchling")
 
 ROOT = Path(__file__).parents[2]
-# Of the repository itself, not of what it makes.
-NOT_DISTRIBUTED = {".gitattributes"}
 LIBRARY = "elmokit/ops/native/_native.so"
 SENTENCE = "I like to eat apple"
 PROGRAM = f"""
@@ -58,28 +53,11 @@ def build(source: Path, target: str, output: Path, **environment: str) -> Path:
     return built
 
 
-def test_package_citation_and_changelog_name_the_same_version() -> None:
-    citation, changelog = (
-        (ROOT / name).read_text(encoding="utf-8") for name in ("CITATION.cff", "CHANGELOG.md")
-    )
-    cited, date = (
-        re.search(rf"^{key}: (.*)$", citation, re.MULTILINE) for key in ("version", "date-released")
-    )
-    latest = re.search(r"^## (\d\S*) - (\S+)$", changelog, re.MULTILINE)
-    assert cited and date and latest
-    assert (cited[1], date[1]) == latest.groups() and cited[1] == elmokit.__version__
-
-
 @pytest.fixture(scope="module")
-def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(ROOT, "sdist", tmp_path_factory.mktemp("sdist"))
-
-
-@pytest.fixture(scope="module")
-def source(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The unpacked sdist."""
     folder = tmp_path_factory.mktemp("source")
-    with tarfile.open(sdist) as archive:
+    with tarfile.open(build(ROOT, "sdist", tmp_path_factory.mktemp("sdist"))) as archive:
         archive.extractall(folder, filter="data")
     (tree,) = folder.iterdir()
     return tree
@@ -123,19 +101,6 @@ def run_installed(wheel: Path, folder: Path) -> tuple[list[str], np.ndarray]:
     )
     assert version.stdout == f"elmokit {elmokit.__version__}\n"
     return backends, np.load(folder / "vectors.npy")
-
-
-def test_sdist_holds_every_file_of_the_repository(sdist: Path) -> None:
-    if not (ROOT / ".git").exists() or not shutil.which("git"):
-        pytest.skip("no git repository to compare with")
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    tracked = {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
-    with tarfile.open(sdist) as archive:
-        held = {name.partition("/")[2] for name in archive.getnames()}
-    assert tracked - held == NOT_DISTRIBUTED
-    assert not any(name.endswith(".so") for name in held)
 
 
 def test_wheel_of_the_sdist_runs_its_kernels_without_a_compiler(

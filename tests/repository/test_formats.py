@@ -8,13 +8,14 @@ import hashlib
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from oracle import random_weights
+from oracle import Oracle, random_weights
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_torch_file
 
 from elmokit.checkpoints import fingerprint
 from elmokit.checkpoints.loading import save
@@ -58,76 +59,21 @@ def ids_of(word: str, width: int) -> list[int]:
     return row + [261] * (width - len(row))
 
 
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
-
-
-def token_vector(word: str, char_cnn: dict[str, Any], tensors: dict[str, np.ndarray]) -> np.ndarray:
-    rows = np.array(ids_of(word, char_cnn["max_characters"])) - 1
-    characters = tensors["token_encoder.char_embedding"][rows]
-    pooled = []
-    for i, (width, _) in enumerate(char_cnn["filters"]):
-        weight, bias = (
-            tensors[f"token_encoder.convolutions.{i}.{name}"] for name in ("weight", "bias")
-        )
-        windows = [characters[p : p + width].T for p in range(len(characters) - width + 1)]
-        pooled.append(
-            np.max([(weight * window).sum(axis=(1, 2)) + bias for window in windows], axis=0)
-        )
-    x = {"relu": lambda y: np.maximum(y, 0), "tanh": np.tanh}[char_cnn["activation"]](
-        np.concatenate(pooled)
-    )
-    for k in range(char_cnn["num_highway"]):
-        gates = f"token_encoder.highways.{k}.gates"
-        t, g = np.split(tensors[f"{gates}.weight"] @ x + tensors[f"{gates}.bias"], 2)
-        x = sigmoid(g) * np.maximum(t, 0) + (1 - sigmoid(g)) * x
-    if "token_encoder.projection.weight" in tensors:
-        x = (
-            tensors["token_encoder.projection.weight"] @ x
-            + tensors["token_encoder.projection.bias"]
-        )
-    return x
-
-
-def direction_layers(
-    d: int, words: list[np.ndarray], lstm: dict, tensors: dict[str, np.ndarray]
-) -> list[list]:
-    layers = [words]
-    for number in range(lstm["num_layers"]):
-        name = f"sequence_encoder.stacks.{d}.layers.{number}"
-        w, u, b, p = (
-            tensors[f"{name}.{part}"]
-            for part in ("input_weight", "recurrent_weight", "bias", "projection_weight")
-        )
-        h, c, outputs = np.zeros(lstm["projection_dim"]), np.zeros(lstm["cell_dim"]), []
-        for x in layers[-1]:
-            i, g, f, o = np.split(w @ x + u @ h + b, 4)
-            c = sigmoid(i) * np.tanh(g) + sigmoid(f + lstm["forget_bias"]) * c
-            c = np.clip(c, -lstm["cell_clip"], lstm["cell_clip"])
-            h = np.clip(p @ (sigmoid(o) * np.tanh(c)), -lstm["proj_clip"], lstm["proj_clip"])
-            outputs.append(h + x if lstm["use_skip_connections"] and number else h)
-        layers.append(outputs)
-    return layers
-
-
 def test_vectors_computed_as_the_document_says_equal_those_of_the_embedder(directory: Path) -> None:
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    tensors = {
-        name: array.astype(np.float64)
-        for name, array in load_file(directory / "model.safetensors").items()
-    }
+    tensors = load_torch_file(directory / "model.safetensors")
+    oracle = Oracle(
+        SimpleNamespace(config=BiLMConfig.from_dict(config["model"]), state_dict=lambda: tensors)
+    )
     words = ["the", "naïve", "词向量", "x" * 60]
-    vectors = [
-        token_vector(word, config["model"]["char_cnn"], tensors) for word in ["<S>", *words, "</S>"]
-    ]
-    forward = direction_layers(0, vectors, config["model"]["lstm"], tensors)
-    backward = direction_layers(1, vectors[::-1], config["model"]["lstm"], tensors)
-    layers = np.concatenate([np.array(forward), np.array(backward)[:, ::-1]], axis=2)[:, 1:-1]
+    ids = [ids_of(word, oracle.config.char_cnn.max_characters) for word in ["<S>", *words, "</S>"]]
+    vectors = [oracle.word(np.array(characters)) for characters in ids]
+    layers = oracle.row(vectors, (oracle.zeros(), oracle.zeros()))[0][:, 1:-1]
+    weights = np.exp(config["mix"]["weights"]) / np.exp(config["mix"]["weights"]).sum()
+    mixed = config["mix"]["gamma"] * np.tensordot(weights, layers, 1)
     embedder = Embedder.load(directory, "cpu")
     with pytest.warns(UserWarning, match="too long|truncated"):
         np.testing.assert_allclose(embedder.embed([words], "all")[0], layers, atol=1e-5)
-        weights = np.exp(config["mix"]["weights"]) / np.exp(config["mix"]["weights"]).sum()
-        mixed = config["mix"]["gamma"] * np.tensordot(weights, layers, 1)
         np.testing.assert_allclose(embedder.embed([words], "mix")[0], mixed, atol=1e-5)
 
 
