@@ -1,6 +1,4 @@
-"""Run an unchanged script for an old library, or with -m a module: python -m elmokit.compat [-m]
-SCRIPT ARGS...
-"""
+"""Runs a script or, with -m, a module that was written for an old library."""
 
 from __future__ import annotations
 

@@ -68,9 +68,7 @@ def is_installed(library: str) -> bool:
 
 
 class _OldModules(MetaPathFinder, Loader):
-    """Finds the modules of a table and gives each the names of its counterpart, which is imported
-    with it.
-    """
+    """Finds the modules of a table, and gives each the names of its counterpart."""
 
     def __init__(self, modules: dict[str, str]) -> None:
         self._modules = modules
@@ -109,8 +107,7 @@ class _OldModules(MetaPathFinder, Loader):
 
 
 def install(*, tensorflow_hub: bool = False) -> None:
-    """Let `import allennlp.modules.elmo`, `import bilm` and so on find the modules of
-    `elmokit.compat`.
+    """Let imports of the old libraries find the modules of `elmokit.compat`.
 
     Installed libraries take precedence; only modules that they lack, as AllenNLP 1 and 2 lack
     `allennlp.commands.elmo`, are found here.

@@ -1,5 +1,4 @@
-"""bio_embeddings' `SeqVecEmbedder`: ELMo for proteins (Heinzinger et al., 2019), whose words are
-residues.
+"""bio_embeddings' `SeqVecEmbedder`: ELMo for proteins, whose words are residues.
 
 `elmokit embed --fasta` takes the place of SeqVec's own script.
 """
@@ -38,7 +37,7 @@ def _open(options: dict[str, Any]) -> Pretrained:
 
 
 class SeqVecEmbedder:
-    """bio_embeddings' `SeqVecEmbedder`: all layers of the residues of protein sequences.
+    """bio_embeddings' `SeqVecEmbedder`: ELMo for proteins, whose words are residues.
 
     Every sequence starts from zeros, so that its vectors depend on nothing else. With
     `warmup_rounds` (4 in the original) the model first reads a sample sequence that many times, and
@@ -108,8 +107,7 @@ class SeqVecEmbedder:
     def embed_many(
         self, sequences: Iterable[str], batch_size: int | None = None
     ) -> Iterator[np.ndarray]:
-        """Yield the layers of each sequence, (L+1, T, 2D) float32, in batches of fewer than
-        `batch_size` residues.
+        """Yield the layers of each sequence, in batches of fewer than `batch_size` residues.
 
         A longer sequence is a batch of its own; without `batch_size`, every sequence is.
         """

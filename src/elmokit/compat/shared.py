@@ -1,6 +1,4 @@
-"""What the interfaces of the old libraries share: weights by path or URL, the carried state, frozen
-biLMs, warnings.
-"""
+"""What the old interfaces share: weights by path or URL, carried state, warnings."""
 
 from __future__ import annotations
 
@@ -68,9 +66,7 @@ def open_model(
 
 
 def open_hub_module(handle: str | Path) -> Pretrained:
-    """Load the model of a path or name that `elmokit.load` accepts, or of a URL in TensorFlow Hub's
-    cache.
-    """
+    """`elmokit.load` of a path or name, or of a URL in TensorFlow Hub's cache."""
     if "://" not in str(handle):
         return load(handle, softmax=False)
     cache = Path(os.environ.get("TFHUB_CACHE_DIR", Path(tempfile.gettempdir()) / "tfhub_modules"))
@@ -152,18 +148,14 @@ def warn_once(message: str) -> None:
 def encode_with_notices(
     sentences: Iterable[Iterable[str]], max_characters: int, library: str
 ) -> np.ndarray:
-    """Tokenized sentences -> character ids (B, T, `max_characters`) int64, with the two warnings
-    below.
-    """
+    """Sentences -> character ids (B, T, C) int64, with the two warnings below."""
     lists = word_lists(sentences)
     warn_of_truncated(chain.from_iterable(lists), max_characters, library)
     return encode_sentences(lists, max_characters).astype(np.int64)
 
 
 def word_lists(sentences: Iterable[Iterable[str]]) -> list[list[str]]:
-    """The words of sentences, any of which may be an iterator; those of a string are its
-    characters, as the libraries read it, with a warning.
-    """
+    """Sentences as lists of words, with a warning for a string, whose characters are its words."""
     sentences = list(sentences)
     if any(isinstance(sentence, str) for sentence in sentences):
         warn_once(
@@ -174,9 +166,7 @@ def word_lists(sentences: Iterable[Iterable[str]]) -> list[list[str]]:
 
 
 def warn_of_truncated(words: Iterable[str], max_characters: int, library: str) -> None:
-    """Warn if words are longer than a model reads, whose `max_characters` include the two marks
-    around a word.
-    """
+    """Warn if words do not fit into `max_characters`, which include the two marks around a word."""
     if count_truncated(list(words), max_characters):
         limit = max_characters - 2
         warn_once(

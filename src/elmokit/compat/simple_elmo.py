@@ -21,9 +21,7 @@ SENTENCES_AT_ONCE = 8
 
 
 def _weights_in(directory: str | Path, full: bool) -> str | Path:
-    """The weights that simple_elmo prefers in a directory: the checkpoint with `full`, otherwise
-    model.hdf5.
-    """
+    """The weights that simple_elmo prefers: the checkpoint with `full`, else model.hdf5."""
     folder = Path(directory).expanduser()
     named = folder / ("checkpoint" if full else "model.hdf5")
     return named if named.is_file() else directory
@@ -91,8 +89,7 @@ class ElmoModel:
     def get_elmo_vectors(
         self, texts: Sentences, warmup: bool = True, layers: str = "", session: Any = None
     ) -> np.ndarray:
-        """Tokenized sentences -> float64 (N, T, 2D), or (N, L+1, T, 2D) with layers="all", zeros
-        for padding.
+        """Sentences -> float64 (N, T, 2D), or (N, L+1, T, 2D) with "all", zeros for padding.
 
         Args:
             texts: Tokenized sentences.
@@ -112,8 +109,7 @@ class ElmoModel:
     def get_elmo_vector_average(
         self, texts: Sentences, warmup: bool = True, layers: str = "", session: Any = None
     ) -> np.ndarray:
-        """The mean of each sentence's words, scaled to length one: float64 (N, 2D), or (N, L+1, 2D)
-        with layers="all".
+        """The mean of each sentence's words, of length one: (N, 2D), or (N, L+1, 2D) with "all".
 
         With layers="all", as in simple_elmo, all layers of a sentence together have length one, not
         each of them. Arguments are those of `get_elmo_vectors`.

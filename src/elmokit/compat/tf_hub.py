@@ -1,5 +1,4 @@
-"""TensorFlow Hub's `google/elmo` without TensorFlow: `Module`, `KerasLayer`, and `load` with its
-signatures.
+"""TensorFlow Hub's `google/elmo` without TensorFlow.
 
 A handle is a path or name that `elmokit.load` accepts, or a URL whose module is in TensorFlow Hub's
 cache. Results are torch tensors; there are no sessions.
@@ -22,9 +21,7 @@ from elmokit.text import encode_sentences
 
 
 class HubTensor(Tensor):
-    """A result of a module, which NumPy and TensorFlow can read even if it requires gradients,
-    which end there.
-    """
+    """A result that NumPy and TensorFlow can read; gradients end there."""
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
         """The values."""
@@ -52,8 +49,7 @@ def _strings(values: Any, dimensions: int) -> list[Any]:
 
 
 class Module(nn.Module):
-    """The module of a handle. With `trainable`, the weights and gamma of the mix are trainable
-    parameters.
+    """The module of a handle, the mix of which learns if it is `trainable`.
 
     Every sentence starts from zeros, so that results do not depend on the batch.
     """
@@ -89,9 +85,7 @@ class Module(nn.Module):
 
     @property
     def signatures(self) -> Mapping[str, Callable[..., dict[str, Tensor]]]:
-        """The signatures, as in `hub.load(handle)`: `default(texts)` and `tokens(tokens=...,
-        sequence_len=...)`.
-        """
+        """`default(texts)` and `tokens(tokens=..., sequence_len=...)`, as in `hub.load(handle)`."""
         return {"default": self._default, "tokens": self._tokens}
 
     def forward(self, inputs: Any, signature: str | None = None, as_dict: bool = False) -> Any:
@@ -158,9 +152,7 @@ class Module(nn.Module):
 
 
 class KerasLayer(nn.Module):
-    """TensorFlow Hub's `KerasLayer`, called with strings; it is a PyTorch module, not a Keras
-    layer.
-    """
+    """`hub.KerasLayer` for strings: a PyTorch module, not a Keras layer."""
 
     def __init__(
         self,
@@ -197,15 +189,11 @@ class KerasLayer(nn.Module):
         self._output_key = None if signature_outputs_as_dict else output_key or "default"
 
     def forward(self, inputs: Any, training: bool | None = None) -> Any:
-        """Embed sentences as `Module.forward` does, with the same errors; KeyError if there is no
-        such output.
-        """
+        """Embed sentences; errors are those of `Module.forward`, or KeyError for an output."""
         outputs = self.module(inputs, self._signature, as_dict=True)
         return outputs if self._output_key is None else outputs[self._output_key]
 
 
 def load(handle: str | Path, tags: Any = None, options: Any = None) -> Module:
-    """`hub.load(handle)`; `load(handle).signatures["default"](texts)` returns all outputs. The rest
-    is ignored.
-    """
+    """`hub.load`: `load(handle).signatures["default"](texts)` returns all outputs."""
     return Module(handle)

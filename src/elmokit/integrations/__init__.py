@@ -1,3 +1,1 @@
-"""ELMo inside other libraries: each module needs the library that it is named after, which is an
-extra of elmokit.
-"""
+"""ELMo inside other libraries, each of which is an extra of elmokit."""

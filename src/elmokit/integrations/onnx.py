@@ -1,5 +1,4 @@
-"""ONNX: a biLM as a file that onnxruntime and others run without PyTorch. Needs onnx (elmokit's
-extra `onnx`).
+"""A biLM as an ONNX file, which runs without PyTorch. Needs onnx (elmokit's extra `onnx`).
 
 `elmokit convert --model MODEL --to onnx` does the same on the command line; docs/tutorials/onnx.md
 shows how the file is used.

@@ -25,9 +25,7 @@ class TablesReport:
 
 
 class _Actor:
-    """A copy of `EmbedWords` or `EmbedTexts` in a process of the cluster: Ray makes an actor for
-    each instance.
-    """
+    """`EmbedWords` or `EmbedTexts` in a process of the cluster; Ray calls instances of classes."""
 
     def __init__(self, embed: EmbedWords | EmbedTexts) -> None:
         self._embed = embed
@@ -46,8 +44,7 @@ def embed_parquet(
     batch_size: int = 256,
     **actor_options: Any,
 ) -> TablesReport:
-    """Embed the texts of Parquet files on all machines of a Ray cluster, into a directory of
-    Parquet files.
+    """Embed the texts of Parquet files on a Ray cluster, into a directory of Parquet files.
 
     The rows keep their order and all columns. If a process dies, its rows are computed again.
 
@@ -85,9 +82,7 @@ def embed_parquet(
     from pyarrow import parquet
 
     class Parts(data.Datasink):
-        """Writes the rows in order; `write_parquet` does it with threads, which may swap
-        neighbouring rows.
-        """
+        """Writes the rows in order, unlike Ray's `write_parquet`, which may swap them."""
 
         def __init__(self, directory: Path) -> None:
             self._directory = directory

@@ -1,6 +1,4 @@
-"""`ElmoModule`: ELMo as the first module of a SentenceTransformer (elmokit's extra
-sentence-transformers).
-"""
+"""ELMo as the first module of a SentenceTransformer (extra sentence-transformers)."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ HUB_OPTIONS = {
 
 
 class ElmoCardData(SentenceTransformerModelCardData):
-    """The data of a card whose example loads the model by `load`, and says that it needs
-    elmokit.
-    """
+    """Card data whose example uses `load`, and says that it needs elmokit."""
 
     def generate_usage_snippet(self) -> str:
         snippet = super().generate_usage_snippet()
@@ -114,9 +110,7 @@ class ElmoModule(InputModule):
         self._tokenizer = get_tokenizer(self._model.tokenizer or TOKENIZED)
 
     def on_model_ready(self, model: Any) -> None:
-        """Let the card of the SentenceTransformer name elmokit; called when it has all its
-        modules.
-        """
+        """Let the card of the SentenceTransformer name elmokit."""
         if type(model.model_card_data) is SentenceTransformerModelCardData:
             model.model_card_data.__class__ = ElmoCardData
             model.model_card_data.add_tags(["elmokit", "elmo"])
@@ -183,9 +177,7 @@ class ElmoModule(InputModule):
     def save(
         self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any
     ) -> None:
-        """Write the model in elmokit's own format, always as safetensors, and the settings of the
-        module.
-        """
+        """Write the model in elmokit's format, always as safetensors, and the module's settings."""
         learned = MixWeights(tuple(self._mix.weights.tolist()), self._mix.gamma.item())
         is_average = not any(learned.weights) and learned.gamma == 1
         keeps_mix = self.layers != "mix" or (is_average and self._model.mix is None)

@@ -21,8 +21,7 @@ except ImportError as error:
 
 
 class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Texts -> one ELMo vector each, as `Embedder.encode` computes it: a stateless transformer of
-    scikit-learn.
+    """Texts -> the vectors of `Embedder.encode`: a stateless transformer of scikit-learn.
 
     All vectorizers of a process share one loaded model, and a pickle contains only its name; given
     a loaded model, each clone and each pickle contains a copy of it. A text that occurs repeatedly
@@ -59,9 +58,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.dtype = dtype
 
     def fit(self, X: Any, y: Any = None) -> ElmoVectorizer:
-        """Load the model and check the parameters, with the errors of `transform`; nothing is
-        learned.
-        """
+        """Load the model and check the parameters; nothing is learned."""
         layer_weights(self._embedder.get().model, self.layers)
         Pooling(self.pooling, self.normalize)
         return self

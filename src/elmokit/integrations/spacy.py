@@ -1,5 +1,4 @@
-"""ELMo in spaCy (elmokit's extra spacy): an architecture for its components, and the component
-`elmo`.
+"""ELMo in spaCy (extra spacy): an architecture for its components, and one component.
 
 `elmokit.Elmo.v1` is a layer from which spaCy's own tagger, parser and entity recognizer learn;
 `nlp.add_pipe("elmo")` puts its vectors into `doc.tensor`, from where `token.vector` and
@@ -37,8 +36,7 @@ except ImportError as error:
 
 
 class FrozenModel(Shim):
-    """A frozen biLM in a layer of thinc. A saved pipeline contains its fingerprint instead of its
-    weights.
+    """A frozen biLM in a layer of thinc, saved as its fingerprint.
 
     Attributes:
         lazy_embedder: The model's embedder; copies of a pipeline share it.
@@ -73,8 +71,7 @@ class FrozenModel(Shim):
 
 
 def embed_docs(embedder: Embedder, docs: Sequence[Doc], layers: str | int = "mix") -> list[Any]:
-    """Embed documents, each sentence by itself, or the whole document if its sentences are not
-    known.
+    """Embed documents, sentence by sentence where sentences are known.
 
     Args:
         embedder: The model.
@@ -105,9 +102,7 @@ def embed_docs(embedder: Embedder, docs: Sequence[Doc], layers: str | int = "mix
 def _forward(
     layers: str | int, model: Model, docs: list[Doc], is_train: bool
 ) -> tuple[list[Any], Callable]:
-    """The vectors of documents, and for "mix" the gradient of gamma * sum_j softmax(weights)_j h_j
-    (paper eq. 1).
-    """
+    """Vectors of documents; for "mix" with the gradients of its weights and gamma."""
     embedder = cast(FrozenModel, model.shims[0]).lazy_embedder.get()
     xp: Any = model.ops.xp
     if layers != "mix":
@@ -136,8 +131,7 @@ def elmo_tok2vec(
     device: str | None = None,
     dtype: str | None = None,
 ) -> Model[list[Doc], list[Floats2d]]:
-    """A frozen biLM as a layer of spaCy: documents -> the vectors of their tokens, zeros for white
-    space.
+    """A frozen biLM as a layer: documents -> vectors of tokens, zeros for white space.
 
     Args:
         model: A name or path that `elmokit.load` takes. A saved pipeline stores only this name, not
@@ -205,8 +199,7 @@ HOOKS: dict[str, Callable] = {
 
 
 class ElmoPipe(Tok2Vec):
-    """spaCy's `Tok2Vec` with the layer `elmokit.Elmo.v1`: it sets `doc.tensor`, and is trained with
-    its listeners.
+    """A `Tok2Vec` with the layer `elmokit.Elmo.v1`: sets `doc.tensor`, trains with listeners.
 
     With `hooks`, `vector` and `similarity` of tokens, spans and documents use ELMo even in
     pipelines with static vectors, spans and documents leave out white space, and two tokens of the

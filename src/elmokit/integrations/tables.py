@@ -21,9 +21,7 @@ from elmokit.storage import embedding_columns
 
 
 class _EmbedColumn:
-    """Batches of rows with texts -> the same rows with more columns; `_columns` makes these of the
-    texts.
-    """
+    """Batches of rows with texts -> the same rows with the columns of `_columns`."""
 
     def __init__(
         self,
@@ -86,8 +84,7 @@ class _EmbedColumn:
 
 
 class EmbedWords(_EmbedColumn):
-    """Batches of rows with texts -> the same rows with the words of each text, and a vector for
-    each word.
+    """Batches of rows with texts -> the same rows with their words and vectors of words.
 
     The model is loaded at the first batch; a copy that is sent to another process contains only its
     name. No vector depends on how rows are batched.
@@ -154,9 +151,7 @@ class EmbedWords(_EmbedColumn):
 
 
 class EmbedTexts(_EmbedColumn):
-    """Batches of rows with texts -> the same rows with a vector for each text, as `EmbedWords` for
-    each word.
-    """
+    """Batches of rows with texts -> the same rows with a vector for each text."""
 
     def __init__(
         self,

@@ -1,6 +1,4 @@
-"""AllenNLP's ELMo: the interface of `allennlp.modules.elmo`, `allennlp.commands.elmo` and related
-modules.
-"""
+"""AllenNLP's `allennlp.modules.elmo`, `allennlp.commands.elmo` and related modules."""
 
 from elmokit.compat.allennlp.bilm import ElmoLstm as ElmoLstm
 from elmokit.compat.allennlp.bilm import _ElmoBiLm as _ElmoBiLm

@@ -116,9 +116,7 @@ def add_sentence_boundary_token_ids(
 
 
 def remove_sentence_boundaries(tensor: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Remove <S> and </S>: (B, T+2, D) and mask (B, T+2) -> (B, T, D), zero at padding, and mask
-    (B, T) bool.
-    """
+    """Remove <S> and </S>: (B, T+2, D), (B, T+2) -> (B, T, D), zero at padding, and mask (B, T)."""
     return without_boundaries(tensor, mask.bool())
 
 
@@ -252,8 +250,7 @@ class ElmoLstm(CarriedStates):
 
     @property
     def _states(self) -> tuple[Tensor, Tensor] | None:
-        """The state in AllenNLP's format, (L, B, 2D) and (L, B, 2H), forward and backward side by
-        side; None for zeros.
+        """The state as AllenNLP has it, fwd and bwd side by side: (L, B, 2D), (L, B, 2H); or None.
 
         It can be set, and its tensors can be changed in place: the state is a view of them.
         """

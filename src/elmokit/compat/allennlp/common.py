@@ -1,6 +1,4 @@
-"""AllenNLP's `common` package, as far as programs with ELMo use it: settings, errors, and two
-functions.
-"""
+"""AllenNLP's `common` package, as far as programs with ELMo use it."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ REQUIRED: Any = object()  # stands for "no default", since None may be a default
 if TYPE_CHECKING or not ("allennlp" in sys.modules and is_installed("allennlp")):
 
     class ConfigurationError(ValueError):
-        """AllenNLP's error for wrong settings or arguments: the real one if the program has
-        imported that.
-        """
+        """AllenNLP's error for wrong settings: the real one, if the program has imported it."""
 
 else:
     ConfigurationError = import_module("allennlp.common.checks").ConfigurationError
@@ -38,9 +34,7 @@ def lazy_groups_of(iterable: Iterable[Any], group_size: int) -> Iterator[list[An
 
 
 def cached_path(url_or_filename: str | Path, *ignored: Any, **also_ignored: Any) -> str:
-    """The path of a file, or of a URL's file in AllenNLP's cache; FileNotFoundError if there is
-    none.
-    """
+    """`local_path` as a string; FileNotFoundError if there is no such file."""
     path = local_path(url_or_filename)
     if not path.exists():
         raise FileNotFoundError(f"file {path} not found")
@@ -48,9 +42,7 @@ def cached_path(url_or_filename: str | Path, *ignored: Any, **also_ignored: Any)
 
 
 class Params(dict[str, Any]):
-    """AllenNLP's settings of a class, which are removed as they are read. Nested dictionaries
-    become `Params`, too.
-    """
+    """Settings of a class, which are removed as they are read; nested ones are `Params`, too."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         super().__init__(
@@ -66,9 +58,7 @@ class Params(dict[str, Any]):
         return cls(read_json(params_file))
 
     def pop(self, key: str, default: Any = REQUIRED) -> Any:
-        """Remove a setting, and return its value; ConfigurationError if it is missing without a
-        default.
-        """
+        """Remove a setting; ConfigurationError if it is missing and there is no default."""
         if key not in self and default is REQUIRED:
             raise ConfigurationError(f'the setting "{key}" is required')
         return super().pop(key, default)

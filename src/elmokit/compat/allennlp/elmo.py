@@ -1,6 +1,4 @@
-"""AllenNLP's `batch_to_ids`, `Elmo`, `ScalarMix`, `ElmoTokenEmbedder` (in its `modules`), and its
-token indexer.
-"""
+"""AllenNLP's `batch_to_ids`, `Elmo`, `ScalarMix`, `ElmoTokenEmbedder` and token indexer."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ NO_WORDS: Mapping[str, int] = {}
 
 
 def _marked(character: int) -> list[int]:
-    """The characters of a word with a single character, without the 1 that AllenNLP adds to keep 0
-    for padding.
-    """
+    """The ids of a word of one character, before AllenNLP adds 1 to keep 0 for padding."""
     word = [BEGIN_WORD, character + CHARACTER_SHIFT, END_WORD]
     return [
         number - CHARACTER_SHIFT for number in word + [PAD_CHARACTER] * (MAX_CHARACTERS - len(word))
@@ -64,9 +60,7 @@ class ELMoCharacterMapper:
     bos_token, eos_token = BOS, EOS
 
     def __init__(self, tokens_to_add: Mapping[str, int] | None = None) -> None:
-        """`tokens_to_add` maps words that are represented by a single character of their own to its
-        number.
-        """
+        """`tokens_to_add` maps words that are one character of their own to its number."""
         self.tokens_to_add = dict(tokens_to_add or {})
         self.convert_word_to_char_ids = partial(
             self.convert_word_to_char_ids, tokens_to_add=self.tokens_to_add
@@ -87,8 +81,7 @@ class ELMoCharacterMapper:
 
 
 class ELMoTokenCharactersIndexer(FromParams):
-    """Tokens -> character ids, with the methods of AllenNLP 2 and of 0.9, where `index_name` names
-    the result.
+    """Tokens -> character ids, by the methods of AllenNLP 2 and of 0.9 (with `index_name`).
 
     Tokens are AllenNLP's, other objects with an attribute `text`, or strings.
     """
@@ -126,9 +119,7 @@ class ELMoTokenCharactersIndexer(FromParams):
     def as_padded_tensor_dict(
         self, tokens: Mapping[str, Sequence[Sequence[int]]], padding_lengths: Mapping[str, int]
     ) -> dict[str, Tensor]:
-        """Indices -> tensors (T, 50) int64, where T is given by `padding_lengths`; zeros for
-        padding.
-        """
+        """Indices -> (T, 50) int64 with T of `padding_lengths`, zeros for padding."""
         return {name: _padded(ids, padding_lengths[name]) for name, ids in tokens.items()}
 
     def as_padded_tensor(
@@ -137,9 +128,7 @@ class ELMoTokenCharactersIndexer(FromParams):
         desired_num_tokens: Mapping[str, int],
         padding_lengths: Mapping[str, int],
     ) -> dict[str, Tensor]:
-        """`as_padded_tensor_dict` under its name in AllenNLP 0.9, with the lengths in
-        `desired_num_tokens`.
-        """
+        """`as_padded_tensor_dict` of AllenNLP 0.9, with T of `desired_num_tokens`."""
         return self.as_padded_tensor_dict(tokens, desired_num_tokens)
 
 
@@ -156,16 +145,12 @@ def _padded(ids: Sequence[Sequence[int]], length: int) -> Tensor:
 
 
 def batch_to_ids(batch: Sequence[Sequence[str]]) -> Tensor:
-    """Tokenized sentences -> character ids (B, T, 50) int64, without boundaries, zeros for
-    padding.
-    """
+    """Tokenized sentences -> character ids (B, T, 50) int64, zeros for padding."""
     return torch.from_numpy(encode_with_notices(batch, MAX_CHARACTERS, "AllenNLP"))
 
 
 class ScalarMix(nn.Module, FromParams):
-    """A learned weighted sum of tensors: `gamma` (1,) times the softmax of `scalar_parameters`,
-    each (1,).
-    """
+    """`gamma` times the mean of tensors, weighted by the softmax of `scalar_parameters`."""
 
     def __init__(
         self,
@@ -190,9 +175,7 @@ class ScalarMix(nn.Module, FromParams):
         self.gamma = nn.Parameter(torch.ones(1), requires_grad=trainable)
 
     def forward(self, tensors: Sequence[Tensor] | Tensor, mask: Tensor | None = None) -> Tensor:
-        """Mix tensors of one shape, given in a list or stacked; layer norm needs the `mask` of
-        words, (B, T).
-        """
+        """Mix tensors of one shape, in a list or stacked; layer norm needs the `mask` (B, T)."""
         if len(tensors) != self.mixture_size:
             raise ConfigurationError(
                 f"{len(tensors)} tensors were passed to a module that mixes {self.mixture_size}"
@@ -207,8 +190,7 @@ class ScalarMix(nn.Module, FromParams):
 
 
 class Elmo(nn.Module, FromParams):
-    """AllenNLP's `Elmo`, with all its arguments: mixes of the biLM's layers. State is carried
-    between calls.
+    """Mixes of the biLM's layers, with AllenNLP's arguments; state is carried between calls.
 
     The mixes are `scalar_mix_0`, `scalar_mix_1`, ...; with `scalar_mix_parameters` (before the
     softmax) they are fixed. `module` may be any biLM with `num_layers` and the outputs of
@@ -284,9 +266,7 @@ class Elmo(nn.Module, FromParams):
 
 
 class ElmoTokenEmbedder(nn.Module, FromParams):
-    """AllenNLP's `ElmoTokenEmbedder`: one representation, projected to `projection_dim` if
-    given.
-    """
+    """One representation of `Elmo`, projected to `projection_dim` if given."""
 
     def __init__(
         self,

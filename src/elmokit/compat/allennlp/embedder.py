@@ -1,6 +1,4 @@
-"""AllenNLP's `ElmoEmbedder` and the command `allennlp elmo` (commands/elmo.py of versions up to
-0.9).
-"""
+"""AllenNLP's `ElmoEmbedder` and `allennlp elmo` (its commands/elmo.py up to version 0.9)."""
 
 from __future__ import annotations
 
@@ -57,9 +55,7 @@ class ElmoEmbedder:
 
     @torch.no_grad()
     def batch_to_embeddings(self, batch: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """Tokenized sentences -> activations (B, L+1, T, 2D) without boundaries, and their mask (B,
-        T).
-        """
+        """Sentences -> activations (B, L+1, T, 2D) without boundaries, and mask (B, T)."""
         ids = encode_with_notices(batch, self.elmo_bilm._token_embedder.max_characters, "AllenNLP")
         out = self.elmo_bilm(torch.from_numpy(ids).to(self._device))
         layers, mask = without_boundaries(
@@ -87,9 +83,7 @@ class ElmoEmbedder:
     def embed_sentences(
         self, sentences: Iterable[Sequence[str]], batch_size: int = DEFAULT_BATCH_SIZE
     ) -> Iterator[np.ndarray]:
-        """Yield the layers of each sentence, (L+1, T, 2D) float32; sentence i is in row i mod
-        `batch_size`.
-        """
+        """Yield the layers of each sentence; sentence i is in row i mod `batch_size`."""
         return chain.from_iterable(map(self.embed_batch, lazy_groups_of(sentences, batch_size)))
 
     def embed_file(
@@ -101,8 +95,7 @@ class ElmoEmbedder:
         forget_sentences: bool = False,
         use_sentence_keys: bool = False,
     ) -> None:
-        """Embed lines of tokenized text, and write one float32 dataset per line to an HDF5 file,
-        atomically.
+        """Embed lines of tokenized text into an HDF5 file, one float32 dataset a line.
 
         Args:
             input_file: Lines of tokens separated by white space.

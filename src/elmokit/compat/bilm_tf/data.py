@@ -115,9 +115,7 @@ class UnicodeCharsVocabulary(Vocabulary):
     def encode_chars(
         self, sentence: str | Sequence[str], reverse: bool = False, split: bool = True
     ) -> np.ndarray:
-        """The characters of a sentence with its boundaries, (T+2, `max_word_length`) int32; see
-        `encode`.
-        """
+        """`encode` in characters, (T+2, `max_word_length`) int32."""
         begin, end = (EOS, BOS) if reverse else (BOS, EOS)
         words = _words(sentence, split)
         warn_of_truncated(words, self.max_word_length, "bilm-tf")
@@ -128,9 +126,7 @@ class UnicodeCharsVocabulary(Vocabulary):
 
 
 class Batcher:
-    """Tokenized sentences -> character ids with boundaries. The vocabulary, only a cache in
-    bilm-tf, is not read.
-    """
+    """Tokenized sentences -> character ids with boundaries. No vocabulary is read."""
 
     def __init__(self, lm_vocab_file: str | Path | None, max_token_length: int) -> None:
         self._max_token_length = max_token_length
@@ -204,9 +200,7 @@ class LMDataset:
         self.max_word_length = getattr(vocab, "max_word_length", None)
 
     def get_sentence(self) -> Iterator[Sentence]:
-        """Yield the ids of each sentence, and of its characters or None; ValueError if there are
-        none to repeat.
-        """
+        """Yield the ids of each sentence, and of its characters or None."""
         while True:
             sentences: list[list[str]] = []
             for file in self.files if self.test else random.sample(self.files, len(self.files)):
@@ -226,8 +220,7 @@ class LMDataset:
                 raise ValueError(f"there is no text in {self.files[-1]}, which is read endlessly")
 
     def iter_batches(self, batch_size: int, num_steps: int) -> Iterator[dict[str, Any]]:
-        """Yield windows of `batch_size` rows of `num_steps` words; a row continues where its last
-        window ended.
+        """Yield windows of `batch_size` rows of `num_steps` words, each row continuing its last.
 
         Yields:
             token_ids (B, T), tokens_characters (B, T, C) or None, and next_token_id (B, T), int32.
@@ -258,9 +251,7 @@ class LMDataset:
 
 
 class BidirectionalLMDataset:
-    """Two `LMDataset`s of the same files, one for each direction; the arguments are those of
-    `LMDataset`.
-    """
+    """An `LMDataset` for each direction, of the same files."""
 
     def __init__(
         self, filepattern: str, vocab: Vocabulary, test: bool = False, shuffle_on_load: bool = False
@@ -274,9 +265,7 @@ class BidirectionalLMDataset:
         )
 
     def iter_batches(self, batch_size: int, num_steps: int) -> Iterator[dict[str, Any]]:
-        """Yield windows as `LMDataset.iter_batches` does; names for the reversed sentences end in
-        `_reverse`.
-        """
+        """Yield the windows of both; the names of the reversed sentences end in `_reverse`."""
         directions = (
             dataset.iter_batches(batch_size, num_steps)
             for dataset in (self._forward, self._reverse)

@@ -1,6 +1,4 @@
-"""bilm-tf's `BidirectionalLanguageModel`, its dumps of vectors (bilm/model.py) and
-`weight_layers`.
-"""
+"""bilm-tf's `BidirectionalLanguageModel`, dumps of vectors, and `weight_layers`."""
 
 from __future__ import annotations
 
@@ -36,8 +34,7 @@ def _with_word_embedding(bilm: BiLM, embedding_weight_file: str | Path) -> BiLM:
 
 
 class BidirectionalLanguageModel:
-    """Ids with boundaries -> all layers without boundaries; as in bilm-tf, rows carry their state
-    from call to call.
+    """Ids with boundaries -> all layers without; rows carry their state from call to call.
 
     `mixes` has the variables of `weight_layers`, by name. `states.reset_states()` resets the state
     to zeros; with `states.stateful = False`, every call starts from zeros.
@@ -182,8 +179,7 @@ def dump_bilm_embeddings(
     weight_file: str | Path,
     outfile: str | Path,
 ) -> None:
-    """Write all layers of every line to the HDF5 dataset `str(line)`, (L+1, T, 2D) float32,
-    atomically.
+    """Write all layers of every line to an HDF5 dataset `str(line)`, (L+1, T, 2D) float32.
 
     Lines are split at white space. As in bilm-tf, state is carried from line to line, and blank
     lines have length 0.

@@ -27,9 +27,7 @@ Data = LMDataset | BidirectionalLMDataset
 
 
 def load_vocab(vocab_file: str | Path, max_word_length: int | None = None) -> Vocabulary:
-    """Read a vocabulary with <S>, </S> and <UNK>; with `max_word_length`, one that gives
-    characters, too.
-    """
+    """Read a vocabulary with <S>, </S> and <UNK>; `max_word_length`: also of characters."""
     if max_word_length is None:
         return Vocabulary(vocab_file, validate_file=True)
     return UnicodeCharsVocabulary(vocab_file, max_word_length, validate_file=True)
@@ -53,8 +51,7 @@ def train(
     tf_log_dir: str | Path,
     restart_ckpt_file: str | Path | None = None,
 ) -> None:
-    """Train a biLM as bilm-tf does, on one device. A run that was interrupted, or has more epochs
-    now, is continued.
+    """Train a biLM as bilm-tf does, on one device; continue a run that was interrupted.
 
     Args:
         options: bilm-tf's options, with the architecture of the model. Training ends after
@@ -145,9 +142,7 @@ test.__test__ = False  # type: ignore[attr-defined]  # not a test for pytest
 
 
 def dump_weights(tf_save_dir: str | Path, outfile: str | Path) -> None:
-    """Write the weights of the model in a directory to an HDF5 file that bilm-tf and AllenNLP
-    read.
-    """
+    """Write the weights of a directory's model to an HDF5 file for bilm-tf and AllenNLP."""
     _, checkpoint = load_options_latest_checkpoint(tf_save_dir)
     parent = Path(outfile).absolute().parent
     with TemporaryDirectory(dir=parent) as folder, warnings.catch_warnings():
