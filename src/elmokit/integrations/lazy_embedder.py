@@ -1,15 +1,14 @@
-"""An embedder for objects of other libraries, which are copied, pickled and sent to other
-processes.
-"""
+"""An embedder for objects of other libraries, which are copied, pickled and sent to processes."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
-from elmokit.checkpoints import ModelSource, Pretrained, fingerprint
+from elmokit.checkpoints import ModelSource, fingerprint, load
 from elmokit.embed import Embedder
 from elmokit.runtime import INFERENCE_DTYPES, pick_device, pick_dtype
 
@@ -21,8 +20,8 @@ _LOADING = Lock()
 class LazyEmbedder:
     """An embedder that is loaded when it is first used; all of one model in a process share one.
 
-    A pickle has the arguments, and the fingerprint of the model, by which the caches of other
-    libraries know whether they have its vectors.
+    A pickle has the arguments and `content`, by which the caches of other libraries know whether
+    they have its vectors.
 
     Attributes:
         arguments: `model`, `device` and `dtype` of `Embedder`.
@@ -36,22 +35,26 @@ class LazyEmbedder:
         self.arguments = (model, device, dtype)
         self._embedder: Embedder | None = None
 
+    @cached_property
+    def content(self) -> str:
+        """The model's fingerprint: of its files as they are now, or were when it was loaded."""
+        return fingerprint(self.arguments[0])
+
     def get(self) -> Embedder:
         """The embedder; errors are those of `Embedder`."""
         if self._embedder is None:
-            model, *others = self.arguments
-            device = pick_device(others[0])
-            content = model if isinstance(model, Pretrained) else fingerprint(model)
-            key = (content, device, pick_dtype(others[1], device, INFERENCE_DTYPES))
+            source, device, dtype = self.arguments
+            model, device = load(source, softmax=False), pick_device(device)
+            self.content = fingerprint(model)
+            key = (self.content, device, pick_dtype(dtype, device, INFERENCE_DTYPES))
             with _LOADING:
-                self._embedder = _LOADED.get(key) or Embedder(model, *others)
+                self._embedder = _LOADED.get(key) or Embedder(model, str(device), dtype)
                 _LOADED[key] = self._embedder
         return self._embedder
 
     def __reduce__(self) -> tuple[Any, ...]:
-        model = self.arguments[0]
         try:
-            content = None if isinstance(model, Pretrained) else fingerprint(model)
+            content = self.content
         except (OSError, ValueError):
             content = None  # only the process that reads the pickle may have the model
         return LazyEmbedder, self.arguments, {"pickled_content": content}

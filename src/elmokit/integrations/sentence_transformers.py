@@ -91,7 +91,8 @@ class ElmoModule(InputModule):
             FileNotFoundError, CheckpointError: As `elmokit.load`.
         """
         super().__init__()
-        self.layers, self.max_seq_length, self.freeze = layers, max_seq_length, freeze
+        self.layers = layers if isinstance(layers, str) else int(layers)  # NumPy's, for JSON
+        self.max_seq_length, self.freeze = max_seq_length, freeze
         self._model = load_model(model, softmax=False)
         self.elmo = Elmo(self._model.bilm, dropout=0.0, freeze=freeze)
         if layers == "mix":

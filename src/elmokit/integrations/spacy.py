@@ -8,7 +8,7 @@ import.
 
 # spaCy reads annotations at run time, so they must not be strings here.
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain as chain_iterables
 from typing import Any, cast
 
@@ -52,15 +52,11 @@ class FrozenModel(Shim):
     def to_device(self, device_type: str, device_id: int) -> None:
         """Do nothing: the biLM stays on the embedder's device, and only its vectors are moved."""
 
-    @cached_property
-    def _fingerprint(self) -> bytes:
-        return self.lazy_embedder.get().fingerprint().encode()
-
     def to_bytes(self) -> bytes:
-        return self._fingerprint
+        return self.lazy_embedder.content.encode()
 
     def from_bytes(self, data: bytes) -> "FrozenModel":
-        if data != self._fingerprint:
+        if data != self.to_bytes():
             raise ValueError(
                 f"{self.lazy_embedder.arguments[0]!r} is not the model that this pipeline was "
                 f"saved with: restore that "
