@@ -72,6 +72,7 @@ def test_compare_contrasts_two_senses(embedder: Embedder) -> None:
     last = str(result).split("\n\n")[-1].splitlines()
     assert last[0].startswith("mean similarity") and len(last) == 1 + len(result.similarities)
     assert last[2].split()[-5:] == [f"{same:.2f}", f"{other:.2f}", str(count), "of", "5"]
+    assert result.to_json()["uses"][2]["words"] == ["The", "plant", "makes", "cars", "."]
     assert compare("plant", plant, embedder).contrasts == {}
 
 

@@ -36,3 +36,7 @@ class Report:
 
     def __repr__(self) -> str:
         return str(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON values."""
+        return {field.name: as_json(getattr(self, field.name)) for field in fields(self)}  # pyright: ignore
