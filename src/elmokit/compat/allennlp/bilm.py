@@ -24,6 +24,7 @@ from elmokit.compat.shared import (
     local_path,
     open_model,
     warn_of_truncated,
+    warn_once,
     without_boundaries,
 )
 from elmokit.config import PAD_CHARACTER, BiLMConfig, CharCNNConfig, LSTMConfig
@@ -61,15 +62,20 @@ def _weights(module: nn.Module, prefix: str) -> dict[str, Tensor]:
     """The weights, as they are now, of a module that AllenNLP's biLM has under `prefix`.
 
     Raises:
-        ConfigurationError: A module within it has a hook, or is not AllenNLP's.
+        ConfigurationError: A module within it is not AllenNLP's.
     """
     for name, inner in module.named_modules():
         if not name or "parametrizations" in name:  # which have effect on the weights
             continue
-        if _has_hooks(inner) or getattr(inner.forward, "__func__", None) not in FORWARDS:
+        if getattr(inner.forward, "__func__", None) not in FORWARDS:
             raise ConfigurationError(
-                f"elmokit never calls {prefix}{name}, so that its hook or own forward would have "
-                "no effect: hook or replace the whole _elmo_lstm or _token_embedder"
+                f"elmokit would not call {prefix}{name}, which is not AllenNLP's: replace all of "
+                "_elmo_lstm or _token_embedder"
+            )
+        if _has_hooks(inner):  # AllenNLP's own trainer hooks all modules
+            warn_once(
+                "hooks on modules inside _elmo_lstm and _token_embedder are not called, since "
+                "elmokit computes these as a whole: hook the whole of either"
             )
     return {prefix + name: attrgetter(name)(module) for name in cast(list[str], module._names)}
 
