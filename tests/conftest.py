@@ -63,16 +63,15 @@ def _native(request: pytest.FixtureRequest) -> Iterator[None]:
     if not markers:
         yield
         return
-    import torch
 
-    from elmokit.ops.dispatch import available_backends, has_prepacked_products, set_backend
+    from elmokit.ops.dispatch import available_backends, explain, set_backend
 
     if "native" not in available_backends():
         pytest.skip("no compiled kernels: there was no C compiler at installation")
     set_backend("native")
     try:
         for dtype in (dtype for marker in markers for dtype in marker.args):
-            if not has_prepacked_products(torch.device("cpu"), dtype):
+            if explain("prepacked linear", "cpu", dtype)["native"] is not None:
                 pytest.skip(f"no compiled kernels of {dtype} on this processor")
         yield
     finally:

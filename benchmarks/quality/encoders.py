@@ -60,7 +60,7 @@ from elmokit.train import pretrain as run_pretraining
 from elmokit.train.loop import training_records
 
 RECIPES = HERE.parents[1] / "recipes" / "encoders"
-ENCODERS = ("lstm", "interleaved", "transformer", "gated_cnn")
+ENCODERS = ("lstm", "interleaved", "transformer")
 COOL_DOWN = 0.2  # of the minutes
 # of the time at a constant rate: a further call would read the corpus again for a few steps
 ENOUGH = 0.99

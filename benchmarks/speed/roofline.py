@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from elmokit.config import BiLMConfig, CharCNNConfig
-from elmokit.ops.dispatch import has_prepacked_products
+from elmokit.ops.dispatch import explain
 from elmokit.ops.native.gemm import prepack, product, value_dtype
 from elmokit.text.characters import BOS, EOS
 
@@ -139,7 +139,7 @@ def elmokit_product(rows: int, inputs: int, outputs: int, dtype: str) -> Product
     included.
     """
     kind = DTYPES.get(dtype, torch.int8)
-    if not has_prepacked_products(torch.device("cpu"), kind, inputs):
+    if explain("prepacked linear", "cpu", kind, inputs)["native"] is not None:
         return None
     x, weight = (
         torch.randn(rows, inputs).to(value_dtype(kind)),

@@ -57,7 +57,7 @@ from elmokit.data.streams import assign_rows, embedding_batch
 from elmokit.fs.reading import read_lines
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.ops.dispatch import explain
-from elmokit.ops.functional import Clips, LSTMState
+from elmokit.ops.functional import LSTMState
 from elmokit.ops.packing import Packing
 from elmokit.text.characters import BOS, EOS
 from elmokit.train.trainer import Trainer
@@ -227,7 +227,7 @@ def lstm_call(
     lstm = options.config.lstm
     width, cells, to = lstm.projection_dim, lstm.cell_dim, device()
     layer = LSTMLayer(
-        width, cells, width, Clips(lstm.cell_clip, lstm.proj_clip), lstm.forget_bias
+        width, cells, width, lstm.forget_bias, lstm.cell_clip, lstm.proj_clip
     ).to(to)
     x, gradient = torch.randn(2, UNROLL * rows, width, device=to)
     x, packing = x.requires_grad_(), Packing.rectangle(UNROLL, rows)

@@ -256,36 +256,10 @@ class TransformerConfig(SequenceEncoderConfig):
             )
 
 
-@dataclass(frozen=True)
-class GatedCNNConfig(SequenceEncoderConfig):
-    """Two stacks of causal convolutions with gated linear units, one for each direction (Dauphin et
-    al. 2017).
-
-    Attributes:
-        num_layers: L.
-        projection_dim: D, of one direction.
-        hidden_dim: Gated units of a layer, whose outputs are projected to D.
-        width: Positions that a convolution reads: its own and the `width` - 1 before it.
-    """
-
-    carries_state: ClassVar[bool] = True
-
-    num_layers: LayerCount = 4
-    projection_dim: Size = 512
-    hidden_dim: Size = 2048
-    width: LayerCount = 4
-
-    @property
-    def state_shape(self) -> tuple[int, int, int]:
-        """L layers, each with its last `width` - 1 inputs as h, and no c."""
-        return self.num_layers, (self.width - 1) * self.projection_dim, 0
-
-
 SEQUENCE_ENCODERS: dict[str, type[SequenceEncoderConfig]] = {
     "lstm": LSTMConfig,
     "interleaved": InterleavedConfig,
     "transformer": TransformerConfig,
-    "gated_cnn": GatedCNNConfig,
 }
 
 
@@ -301,7 +275,6 @@ class BiLMConfig:
         efml: The token encoder of ELMoForManyLangs.
         interleaved: A sequence encoder that merges the two directions after each layer.
         transformer: A sequence encoder with attention in place of recurrence.
-        gated_cnn: A sequence encoder with convolutions in place of recurrence.
     """
 
     lstm: LSTMConfig | None = field(default_factory=LSTMConfig)
@@ -311,7 +284,6 @@ class BiLMConfig:
     efml: EfmlEncoderConfig | None = None
     interleaved: InterleavedConfig | None = None
     transformer: TransformerConfig | None = None
-    gated_cnn: GatedCNNConfig | None = None
 
     def __post_init__(self) -> None:
         check(self)
@@ -337,9 +309,7 @@ class BiLMConfig:
 
     @property
     def encoder_name(self) -> str:
-        """The field of the sequence encoder: `lstm`, `interleaved`, `transformer` or
-        `gated_cnn`.
-        """
+        """The field of the sequence encoder: `lstm`, `interleaved` or `transformer`."""
         return next(name for name in SEQUENCE_ENCODERS if getattr(self, name) is not None)
 
     @property
@@ -383,9 +353,8 @@ class BiLMConfig:
         """A configuration by its name.
 
         Args:
-            name: `small`, `medium` or `original`, which are published sizes; `small-interleaved`,
-                `small-transformer` or `small-gated-cnn`, with another sequence encoder; or `tiny`,
-                for tests.
+            name: `small`, `medium` or `original`, which are published sizes; `small-interleaved`
+                or `small-transformer`, with another sequence encoder; or `tiny`, for tests.
 
         Returns:
             The configuration.
@@ -433,5 +402,4 @@ PRESETS = {
     # The token encoder of `small`, and about as many parameters in another sequence encoder.
     "small-interleaved": BiLMConfig(None, interleaved=InterleavedConfig(2, 432, 128)),
     "small-transformer": BiLMConfig(None, transformer=TransformerConfig(12, 128, 4, 512)),
-    "small-gated-cnn": BiLMConfig(None, gated_cnn=GatedCNNConfig(4, 128, 512)),
 }

@@ -1,20 +1,24 @@
-"""Device, dtype, threads, and the memory of freed tensors."""
+"""Device, dtype and threads, and what PyTorch needs to be told."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
-
-from elmokit.ops import multiplies_bfloat16
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 INFERENCE_DTYPES = {**DTYPES, "int8": torch.int8}
 MAX_SENTENCE_WORDS = 100_000
+INITIALISERS = {"normal_", "uniform_", "kaiming_uniform_"}  # of torch.nn.init, or of a tensor
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def pick_device(name: str | None = None) -> torch.device:
@@ -51,6 +55,14 @@ def pick_device(name: str | None = None) -> torch.device:
     )
 
 
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether bfloat16 products are faster than float32 ones there."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.backends.cpu.get_cpu_capability() if hasattr(torch.backends, "cpu") else ""
+    return "AVX512" in capabilities and bool(torch.cpu._is_avx512_bf16_supported())
+
+
 def pick_dtype(
     name: str | None, device: torch.device, dtypes: dict[str, torch.dtype] = DTYPES
 ) -> torch.dtype:
@@ -76,9 +88,7 @@ def pick_dtype(
 
 
 def check_list(sentences: Any) -> None:
-    """ValueError for a string, whose characters, or a mapping or table, whose keys, would be read
-    as sentences.
-    """
+    """ValueError for a string, mapping or data frame where a list is expected."""
     if isinstance(sentences, str | Mapping) or hasattr(sentences, "columns"):
         raise ValueError(
             f"give a list of sentences or a column of texts, not a {type(sentences).__name__}; of "
@@ -92,10 +102,8 @@ def check_length(words: int, name: str) -> None:
         raise ValueError(f"{name} has {words:,} words, more than {MAX_SENTENCE_WORDS:,}: split it")
 
 
-def own_random_state() -> AbstractContextManager[None]:
-    """Within the `with` block, draw from random states whose changes the caller does not see, on
-    GPUs as well.
-    """
+def fork_rng() -> AbstractContextManager[None]:
+    """Within the `with` block, random states may change; they are restored after it."""
     return torch.random.fork_rng(devices=range(torch.cuda.device_count()))
 
 
@@ -120,3 +128,41 @@ def release_freed_memory() -> None:
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is not None and hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
+
+
+# --- Autograd, torch.compile, the meta device -----------------------------------------------------
+
+
+def needs_grad(*tensors: Tensor | None) -> bool:
+    """Whether autograd records what is computed from these tensors."""
+    return torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in tensors
+    )
+
+
+def disable_compile(method: Method) -> Method:
+    """Leave a method out of `torch.compile`: it packs streams in NumPy, and runs our kernels."""
+
+    @wraps(method)
+    def call(*args: Any, **options: Any) -> Any:
+        # Not at the top: `torch.compiler.disable` imports the compiler, which takes a second.
+        run = torch.compiler.disable(method) if torch.compiler.is_compiling() else method
+        return run(*args, **options)
+
+    return cast(Method, call)
+
+
+class _WithoutInitialValues(TorchFunctionMode):
+    """Skips initialization, for which PyTorch would import its compiler on the meta device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", None) in INITIALISERS:
+            return next(iter((*args, *(kwargs or {}).values())))  # the tensor itself
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def init_on_meta() -> Iterator[None]:
+    """Within the `with` block, modules have shapes but no weights: those of a file are assigned."""
+    with torch.device("meta"), _WithoutInitialValues():
+        yield

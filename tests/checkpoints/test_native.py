@@ -22,7 +22,7 @@ from elmokit.checkpoints.pretrained import CheckpointError, MixWeights, Pretrain
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM, BiLMState
-from elmokit.nn.inference import PrepackedBiLM, prepack
+from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
@@ -272,7 +272,7 @@ def test_embedder_of_files_drops_weights_but_not_the_fingerprint(
     embedder = Embedder.load("model", "cpu", softmax=True)
     assert embedder.model.softmax is not None and Embedder("model", "cpu").model.softmax is None
     monkeypatch.chdir("/")  # the files are found from anywhere
-    assert isinstance(embedder.model.bilm, PrepackedBiLM)
+    assert embedder.model.bilm.is_prepacked
     assert embedder.fingerprint() == Embedder(model, "cpu").fingerprint() == fingerprint(model)
     assert fingerprint(saved) == fingerprint(model)
     embedder.model.state_policy = "zeros"

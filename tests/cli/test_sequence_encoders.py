@@ -118,7 +118,7 @@ def test_formats_of_lstms_alone_refuse_others(
 ) -> None:
     if model.name == "lstm":
         pytest.skip("these formats hold LSTMs")
-    for to in ("hdf5", *(["onnx"] if model.name in ("transformer", "gated_cnn") else [])):
+    for to in ("hdf5", *(["onnx"] if model.name == "transformer" else [])):
         assert_refused_in_a_line(
             f"convert --model {MODEL} --to {to} --output {OUT}/model",
             "LSTMs only",

@@ -34,7 +34,6 @@ from elmokit.compat.allennlp import (
 )
 from elmokit.compat.allennlp.embedder import main
 from elmokit.nn.bilm import BiLM
-from elmokit.nn.elmo import add_boundaries
 from elmokit.text.characters import encode_words
 
 SENTENCES = [["the", "cat", "is", "on"], [], ["dogs", "are"], [""]]
@@ -58,7 +57,7 @@ def test_elmo_representations_are_mixes_of_the_layers(
     ids = batch_to_ids(SENTENCES)
     elmo = stateless(Elmo(*files, 2, dropout=0.0, keep_sentence_boundaries=boundaries))
     with torch.no_grad():
-        expected = bilm(add_boundaries(ids, bilm.token_encoder)).layers.mean(dim=0)
+        expected = bilm(bilm.token_encoder.add_boundaries(ids)).layers.mean(dim=0)
     out = elmo(ids)
     if not boundaries:
         expected = expected[:, 1:-1] * out["mask"].unsqueeze(-1)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from oracle import Oracle, State, random_weights
 from torch import Tensor
 
-import elmokit.nn.bilm as bilm_module
 import elmokit.nn.lstm as lstm_module
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
-from elmokit.nn.bilm import BiLM, BiLMState, shapes_only
-from elmokit.ops.packing import pack_sentences
+from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
+from elmokit.ops.packing import PackedText, Packing
+from elmokit.runtime import init_on_meta
 
 CLIPS = st.sampled_from([None, 0.3, 3.0])
 CHARACTERS, WORDS = 7, 9
@@ -75,7 +75,7 @@ def of_row(state: BiLMState, row: int) -> tuple[State, State]:
 
 
 def assert_equals_oracle(
-    bilm: BiLM, ids: Tensor, mask: Tensor, state: BiLMState | None, found: bilm_module.BiLMOutput
+    bilm: BiLM, ids: Tensor, mask: Tensor, state: BiLMState | None, found: BiLMOutput
 ) -> None:
     oracle = Oracle(bilm)
     assert torch.equal(found.mask, mask)
@@ -120,9 +120,9 @@ def test_any_model_on_any_mask_equals_the_oracle(
 TINY = BiLMConfig(LSTMConfig(2, 5, 4), CharCNNConfig(3, ((1, 3), (3, 4)), 1, "relu", CHARACTERS))
 
 
-def ragged_stream(bilm: BiLM) -> tuple[Tensor, Tensor, bilm_module.Packing]:
+def ragged_stream(bilm: BiLM) -> tuple[Tensor, Tensor, Packing]:
     lengths = [7, 3, 5, 1, 6]
-    text = pack_sentences(lengths, [0, 1, 1, 2, 2], 3, reset=True)
+    text = PackedText.of_sentences(lengths, [0, 1, 1, 2, 2], 3, reset=True)
     words = bilm.token_encoder(random_ids(bilm.config, 1, 6, seed=1)[0])
     tokens = torch.from_numpy(np.random.default_rng(0).integers(0, 6, sum(lengths)))
     return words, text.to_streams(tokens.expand(2, -1)), text.packing
@@ -165,7 +165,7 @@ def test_dropout_falls_where_bilm_tf_lets_it_fall(
 
 def test_shapes_are_those_of_the_module_itself() -> None:
     config = BiLMConfig.preset("tiny")
-    with shapes_only():
+    with init_on_meta():
         without = BiLM(config)
     shapes = {name: tensor.shape for name, tensor in BiLM(config).state_dict().items()}
     assert {name: tensor.shape for name, tensor in without.state_dict().items()} == shapes

@@ -10,7 +10,7 @@ from torch import Tensor
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
-from elmokit.nn.elmo import Elmo, add_boundaries, batch_to_ids
+from elmokit.nn.elmo import Elmo, batch_to_ids
 from elmokit.nn.inference import prepack
 from elmokit.text.characters import TruncationWarning, encode_sentences
 
@@ -30,9 +30,9 @@ def ids() -> Tensor:
 
 def test_boundaries_stand_around_the_words_of_each_row() -> None:
     explicit = encode_sentences([["<S>", *sentence, "</S>"] for sentence in SENTENCES])
-    np.testing.assert_array_equal(add_boundaries(ids(), tiny().token_encoder).numpy(), explicit)
-    padded = add_boundaries(
-        torch.tensor([[2, 3, 5], [9, 0, 0], [0, 0, 0]]), BiLM(WORD_IDS).token_encoder
+    np.testing.assert_array_equal(tiny().token_encoder.add_boundaries(ids()).numpy(), explicit)
+    padded = BiLM(WORD_IDS).token_encoder.add_boundaries(
+        torch.tensor([[2, 3, 5], [9, 0, 0], [0, 0, 0]])
     )
     assert padded.tolist() == [[4, 2, 3, 5, 8], [4, 9, 8, 0, 0], [4, 8, 0, 0, 0]]
 
@@ -45,7 +45,7 @@ def test_representations_are_mixes_of_the_layers_between_the_boundaries(config: 
     if config is WORD_IDS:
         batch = torch.tensor([[2, 3, 5], [9, 0, 0]])
     out, mask = elmo(batch), elmo.bilm.token_encoder.is_word(batch)
-    layers = elmo.bilm(add_boundaries(batch, elmo.bilm.token_encoder)).layers[:, :, 1:-1]
+    layers = elmo.bilm(elmo.bilm.token_encoder.add_boundaries(batch)).layers[:, :, 1:-1]
     assert torch.equal(out.mask, mask)
     for found, of_layers in zip(out.representations, elmo.mix(layers, mask), strict=True):
         torch.testing.assert_close(found[mask], layers.mean(dim=0)[mask])
@@ -70,7 +70,7 @@ def test_state_is_an_argument_and_a_result() -> None:
     )  # nothing hides in the module
     assert not torch.allclose(first.representations[0], second.representations[0])
     expected = (
-        elmo.bilm(add_boundaries(ids(), elmo.bilm.token_encoder), state=first.state)
+        elmo.bilm(elmo.bilm.token_encoder.add_boundaries(ids()), state=first.state)
         .layers[:, 0, 1:4]
         .mean(dim=0)
     )
@@ -108,12 +108,11 @@ def test_what_a_hook_adds_to_a_bilm_learns(freeze: bool) -> None:
     assert adapter.grad is not None and adapter.grad.any()
 
 
-def test_weights_written_past_the_counters_are_prepacked_again_when_asked() -> None:
+def test_weights_written_past_the_counters_are_prepacked_again() -> None:
     elmo = Elmo(tiny()).eval()
     elmo(ids())
     for weight in elmo.bilm.parameters():
         weight.data.mul_(3)
-    elmo.forget_prepacked()
     expected = Elmo(elmo.bilm).eval()(ids()).representations[0]
     torch.testing.assert_close(elmo(ids()).representations[0], expected)
 

@@ -21,7 +21,7 @@ from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMCon
 from elmokit.data.streams import PackedBatch, embedding_batch
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.elmo import Elmo, batch_to_ids
-from elmokit.nn.inference import Prepacked, PrepackedBiLM, prepack
+from elmokit.nn.inference import PrepackCache, prepack
 
 CPU = torch.device("cpu")
 LSTM = LSTMConfig(cell_dim=20, projection_dim=6, cell_clip=1.0, proj_clip=0.8)
@@ -111,7 +111,7 @@ def test_layers_are_those_of_the_definition(config: BiLMConfig, start: str) -> N
         else []
     )
 
-    layers = torch.stack([text.text.unpack(stream) for stream in streams])
+    layers = text.text.unpack(streams)
     ends = np.cumsum(text.lengths)
     for number, (end, length) in enumerate(zip(ends, text.lengths, strict=True)):
         tokens = text.text.unpack(text.tokens[..., None])[end - length : end, 0]
@@ -184,7 +184,7 @@ def test_errors_are_those_of_the_bilm_which_stays_as_it_is() -> None:
     assert all(map(torch.equal, bilm.state_dict().values(), before.values()))
     for model in (bilm, ready):
         for wrong in (random_state(bilm, 2), random_state(draw_bilm(CONFIGS["three layers"]), 3)):
-            for given in ({"state": wrong}, {"start": wrong}):
+            for given in ({"state": wrong}, {"reset_state": wrong}):
                 with pytest.raises(ValueError, match="the state of"):
                     model.run(vectors, text.tokens, text.text.packing, **given)
         for wrong_call in (
@@ -237,13 +237,13 @@ def frozen(config: BiLMConfig = CONFIGS["as published"], seed: int = 1) -> BiLM:
 
 
 @torch.no_grad()
-def assert_layers(prepacked: Prepacked, bilm: BiLM) -> Tensor:
+def assert_layers(prepacked: PrepackCache, bilm: BiLM) -> Tensor:
     """Layers and state are those of the specification, from zeros and from a state; returns the
     layers.
     """
     ids = bilm.token_encoder.ids(["<S>", "a", "naïve", "a", "x" * 60, "</S>"])[None]
     for state in (None, random_state(bilm, 1)):
-        found = prepacked.bilm([*bilm.parameters()], lambda: bilm)(ids, state=state)
+        found = prepacked.of(bilm)(ids, state=state)
         with on_specification():
             expected = bilm(ids, state=state)
         for left, right in zip(
@@ -290,42 +290,51 @@ def learn(bilm: BiLM) -> None:
     bilm.requires_grad_(False)
 
 
+def past_the_counters(bilm: BiLM) -> None:
+    for weight in bilm.parameters():
+        weight.data.mul_(1.5)
+
+
+def some_rows_past_the_counters(bilm: BiLM) -> None:
+    bilm.token_encoder.char_embedding.data[97] += 1.0
+
+
+def one_weight_in_numpy(bilm: BiLM) -> None:
+    bilm.sequence_encoder.stacks[1].layers[1].recurrent_weight.numpy()[:, 1:] *= 1.5
+
+
 CHANGES = [
     *(optimizer_step, one_number, load_others, assign_others, load_a_part),
     *(convert_and_back, replace_a_parameter, learn),
+    *(past_the_counters, some_rows_past_the_counters, one_weight_in_numpy),
 ]
 
 
-@pytest.mark.native(torch.float32)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_of_weights_is_seen(change: Callable[[BiLM], object]) -> None:
-    prepacked, bilm = Prepacked(), frozen()
+    cache, bilm = PrepackCache(), frozen()
     torch.manual_seed(0)
-    before = assert_layers(prepacked, bilm)
-    kept = prepacked._kept
-    assert_layers(prepacked, bilm)
-    assert prepacked._kept is kept and kept is not None and isinstance(kept[2], PrepackedBiLM)
+    before = assert_layers(cache, bilm)
     for _ in range(2):
         change(bilm)
-        after = assert_layers(prepacked, bilm)
+        after = assert_layers(cache, bilm)
     assert not torch.equal(after, before)
 
 
-@pytest.mark.native(torch.float32)
-def test_what_learns_or_is_not_faster_runs_itself() -> None:
-    prepacked, bilm = Prepacked(), frozen()
+def test_what_is_frozen_is_prepacked_once_and_what_learns_runs_itself() -> None:
+    cache, bilm = PrepackCache(), frozen()
 
     def used() -> BiLM:
-        return prepacked.bilm([*bilm.parameters()], lambda: bilm)
+        return cache.of(bilm)
 
-    assert used() is not bilm
+    prepacked = used()
+    assert prepacked.is_prepacked and used() is prepacked
     with torch.autocast("cpu", torch.bfloat16):
         assert used() is bilm
-    assert used() is not bilm
+    assert used().is_prepacked
     bilm.requires_grad_(True)
-    assert used() is bilm and prepacked._kept is None
-    bilm.requires_grad_(False).double()
     assert used() is bilm
+    assert bilm.requires_grad_(False) is not used()
 
 
 @pytest.mark.native(torch.float32)
@@ -340,7 +349,7 @@ def test_it_is_no_part_of_a_module_and_takes_many_threads() -> None:
     elmo.zero_grad(set_to_none=True)
     assert len(pickle.dumps(elmo)) == size
     other = copy.deepcopy(elmo)
-    assert other._prepacked._kept is None and torch.equal(other(ids).representations[0], expected)
+    assert torch.equal(other(ids).representations[0], expected)
     load_others(other.bilm)
     assert not torch.equal(other(ids).representations[0], expected)
     with ThreadPoolExecutor(4) as pool:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from elmokit.config import InterleavedConfig
 from elmokit.nn.bidirectional import BiLMState
 from elmokit.nn.interleaved import InterleavedLSTM
-from elmokit.ops.packing import PackedText, pack_sentences
+from elmokit.ops.packing import PackedText
 
 DIM, HIDDEN = 5, 7
 LENGTHS = [3, 1, 6, 2, 4, 1]
@@ -35,7 +35,7 @@ def as_torch_has_it(merged: InterleavedLSTM) -> nn.LSTM:
 
 
 def packed(rows: list[int], reset: bool) -> PackedText:
-    return pack_sentences(LENGTHS, rows, max(rows) + 1, reset)
+    return PackedText.of_sentences(LENGTHS, rows, max(rows) + 1, reset)
 
 
 @pytest.mark.parametrize("gradients", [False, True])

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
-from elmokit.ops.packing import Packing, pack_sentences
+from elmokit.ops.packing import PackedText, Packing
 
 # Shorter than the context of the Transformer and than the width of the convolutions, as long, and
 # several times longer.
@@ -47,12 +47,12 @@ def run(
 ) -> tuple[list[Tensor], BiLMState]:
     """The layers (L+1, T, 2D) of each sentence, and the state after them."""
     lengths = list(map(len, sentences))
-    text = pack_sentences(lengths, rows, max(rows) + 1, reset)
+    text = PackedText.of_sentences(lengths, rows, max(rows) + 1, reset)
     tokens = text.to_streams(torch.cat([*sentences]).expand(2, -1))
     layers, after = bilm.run(
         word_vectors(bilm) if words is None else words, tokens, text.packing, state, start
     )
-    return [*torch.stack([text.unpack(layer) for layer in layers]).split(lengths, dim=1)], after
+    return [*text.unpack(layers).split(lengths, dim=1)], after
 
 
 def halves(layers: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,7 +95,7 @@ def test_gradients_equal_finite_differences(name: str) -> None:
     names = [name for name in names if name != "mask"]  # which only training reads
 
     def layers(words: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        text = pack_sentences([7, 2, 1], [0, 1, 0], 2, reset=True)
+        text = PackedText.of_sentences([7, 2, 1], [0, 1, 0], 2, reset=True)
         tokens = text.to_streams(torch.cat(sentences).expand(2, -1))
         given = dict(zip(names, parameters, strict=True))
         inputs = words, tokens, text.packing, bilm.initial_state(2), None, 0.0
@@ -161,12 +161,12 @@ def test_text_in_windows_that_carry_state_is_as_the_whole(name: str, cuts: list[
     # The backward direction goes on from what it has read before, so that its windows come from the
     # end.
     for begin, end in zip([0, *cuts], [*cuts, 40], strict=True):
-        text = pack_sentences([end - begin] * 3, [0, 1, 2], 3, reset=False)
+        text = PackedText.of_sentences([end - begin] * 3, [0, 1, 2], 3, reset=False)
         forward = torch.cat([row[begin:end] for row in rows])
         backward = torch.cat([row[40 - end : 40 - begin] for row in rows])
         tokens = text.to_streams(torch.stack([forward, backward]))
         layers, state = bilm.run(word_vectors(bilm), tokens, text.packing, state)
-        pieces.append(torch.stack([text.unpack(layer) for layer in layers]).unflatten(1, (3, -1)))
+        pieces.append(text.unpack(layers).unflatten(1, (3, -1)))
     fwd = torch.cat([halves(piece)[0] for piece in pieces], dim=2)
     bwd = torch.cat([halves(piece)[1] for piece in reversed(pieces)], dim=2)
     expected = torch.stack(whole, dim=1)
@@ -188,7 +188,7 @@ def test_a_start_state_is_what_every_reset_sets(name: str) -> None:
 def test_rows_without_a_word_keep_their_state(name: str) -> None:
     bilm = random_bilm(name)
     _, state = run(bilm, random_sentences([4, 2, 9]), [0, 1, 2])
-    text = pack_sentences([3], [1], 3, reset=False)
+    text = PackedText.of_sentences([3], [1], 3, reset=False)
     _, after = bilm.run(
         word_vectors(bilm),
         text.to_streams(torch.tensor([1, 2, 3]).expand(2, -1)),
@@ -203,12 +203,8 @@ def test_rows_without_a_word_keep_their_state(name: str) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_state_of_other_rows_or_another_model_is_refused(name: str) -> None:
     bilm = random_bilm(name)
-    lstm = random_bilm("lstm" if name != "lstm" else "gated_cnn")
-    for given in (
-        {"state": bilm.initial_state(2)},
-        {"state": lstm.initial_state(1)},
-        {"start": lstm.initial_state(1)},
-    ):
+    other = random_bilm("lstm" if name != "lstm" else "transformer").initial_state(1)
+    for given in ({"state": bilm.initial_state(2)}, {"state": other}, {"start": other}):
         with pytest.raises(ValueError, match="the state of 1 rows"):
             run(bilm, random_sentences([3]), [0], **given)
 
@@ -283,7 +279,7 @@ def test_layers_under_autocast_are_float32_and_have_gradients(
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_dropout_is_drawn_and_spares_the_token_layer(name: str) -> None:
-    bilm, text = random_bilm(name), pack_sentences([20], [0], 1, reset=True)
+    bilm, text = random_bilm(name), PackedText.of_sentences([20], [0], 1, reset=True)
     tokens = text.to_streams(random_sentences([20])[0].expand(2, -1))
     torch.manual_seed(1)
     runs = [

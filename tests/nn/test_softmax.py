@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elmokit.nn.softmax import FullSoftmax, LogUniformSampler, Samples
+from elmokit.nn.softmax import FullSoftmax, Samples, draw_log_uniform, log_expected_count
 from elmokit.ops.portable import logsumexp as kernel
 
 
@@ -45,12 +45,11 @@ def test_exact_losses_under_autocast_are_float32_and_close() -> None:
 def test_sampled_losses_equal_those_of_tensorflow(golden: dict[str, Tensor]) -> None:
     softmax = FullSoftmax(*golden["W"].shape)
     softmax.load_state_dict({"weight": golden["W"], "bias": golden["b"]})
-    sampler = LogUniformSampler(int(golden["range_max"]), len(golden["sampled_ids"]))
-    samples = Samples(golden["sampled_ids"], num_tries=137)
+    samples = (golden["sampled_ids"], 137)
     hits = (golden["labels"][:, None] == golden["sampled_ids"]).sum()
     assert hits > 0, "the golden file holds accidental hits"
     both = (torch.stack([golden[name]] * 2) for name in ("h", "labels"))
-    for found in softmax.sampled_losses(*both, [samples, samples], sampler):
+    for found in softmax.sampled_losses(*both, [samples, samples]):
         torch.testing.assert_close(found, golden["losses"], atol=5e-6, rtol=0)
 
 
@@ -66,8 +65,7 @@ def test_sampled_losses_equal_those_of_tensorflow(golden: dict[str, Tensor]) -> 
 def test_expected_counts_equal_those_of_tensorflow(
     golden: dict[str, Tensor], ids: str, counts: str, num_tries: int
 ) -> None:
-    sampler = LogUniformSampler(int(golden["range_max"]), 40)
-    found = sampler.log_expected_count(golden[ids], num_tries).exp()
+    found = log_expected_count(golden[ids], num_tries, int(golden["range_max"])).exp()
     torch.testing.assert_close(found.float(), golden[counts].flatten(), rtol=1e-6, atol=0)
 
 
@@ -96,37 +94,33 @@ def uniforms_of(seed: int, at_once: int) -> Iterator[float]:
 def test_samples_are_the_first_distinct_draws(
     num_classes: int, num_samples: int, seed: int
 ) -> None:
-    samples = LogUniformSampler(num_classes, num_samples).sample(
-        torch.Generator().manual_seed(seed)
-    )
+    samples = draw_log_uniform(num_classes, num_samples, torch.Generator().manual_seed(seed))
     ids, num_tries = one_by_one(uniforms_of(seed, 4 * num_samples), num_classes, num_samples)
-    assert samples.ids.tolist() == ids
-    assert samples.num_tries == num_tries
+    assert samples[0].tolist() == ids and samples[1] == num_tries
     assert len(set(ids)) == num_samples and min(ids) >= 0 and max(ids) < num_classes
 
 
 def test_classes_are_drawn_as_often_as_expected() -> None:
-    sampler, generator, rounds = LogUniformSampler(100, 15), torch.Generator().manual_seed(0), 600
+    generator, rounds = torch.Generator().manual_seed(0), 600
     drawn, expected = torch.zeros(100), torch.zeros(100, dtype=torch.float64)
     for _ in range(rounds):
-        samples = sampler.sample(generator)
-        drawn[samples.ids] += 1
-        expected += sampler.log_expected_count(torch.arange(100), samples.num_tries).exp()
+        ids, num_tries = draw_log_uniform(100, 15, generator)
+        drawn[ids] += 1
+        expected += log_expected_count(torch.arange(100), num_tries, 100).exp()
     assert (drawn / rounds - expected / rounds).abs().max() < 0.06
     assert expected.sum() / rounds == pytest.approx(15, rel=0.02)
 
 
 def test_probabilities_are_those_of_zipf() -> None:
-    sampler = LogUniformSampler(50, 1)
     c = torch.arange(50, dtype=torch.float64)
     expected = (torch.log(c + 2) - torch.log(c + 1)) / math.log(51)
-    torch.testing.assert_close(sampler.log_expected_count(torch.arange(50), 1).exp(), expected)
+    torch.testing.assert_close(log_expected_count(torch.arange(50), 1, 50).exp(), expected)
     assert expected.sum().item() == pytest.approx(1)
 
 
 def test_expected_counts_of_rare_words_keep_their_digits() -> None:
     """1 - (1 - p)^n loses everything in float32 where p is small."""
-    found = LogUniformSampler(800_000, 8192).log_expected_count(torch.tensor([799_999]), 40_000)
+    found = log_expected_count(torch.tensor([799_999]), 40_000, 800_000)
     p = math.log1p(1 / 800_000) / math.log(800_001)
     assert found.item() == pytest.approx(math.log(-math.expm1(40_000 * math.log1p(-p))), rel=1e-12)
 
@@ -139,25 +133,25 @@ def gradients(softmax: FullSoftmax, losses: Callable[[Tensor], Tensor]) -> list[
 
 def test_gradients_of_sampled_losses_equal_plain_torch() -> None:
     torch.manual_seed(1)
-    softmax, sampler = FullSoftmax(20, 4), LogUniformSampler(20, 8)
-    samples = [sampler.sample(torch.Generator().manual_seed(seed)) for seed in range(2)]
+    softmax = FullSoftmax(20, 4)
+    samples = [softmax.sample(8, torch.Generator().manual_seed(seed)) for seed in range(2)]
     targets = torch.tensor([[0, 1, 2, 13, 19, 0], [5, 0, 19, 19, 1, 3]])
     assert all(
-        torch.isin(one, drawn.ids).any() for one, drawn in zip(targets, samples, strict=True)
+        torch.isin(one, drawn).any() for one, (drawn, _) in zip(targets, samples, strict=True)
     )
 
     def by_definition(hidden: Tensor, targets: Tensor, samples: Samples) -> Tensor:
+        drawn, num_tries = samples
+
         def logits(ids: Tensor) -> Tensor:
-            offset = softmax.bias[ids] - sampler.log_expected_count(ids, samples.num_tries).float()
+            offset = softmax.bias[ids] - log_expected_count(ids, num_tries, 20).float()
             return hidden @ softmax.weight[ids].T + offset
 
         true = logits(targets).diagonal()
-        negatives = logits(samples.ids).masked_fill(targets[:, None] == samples.ids, -torch.inf)
+        negatives = logits(drawn).masked_fill(targets[:, None] == drawn, -torch.inf)
         return -F.log_softmax(torch.cat([true[:, None], negatives], dim=1), dim=1)[:, 0]
 
-    found = gradients(
-        softmax, lambda hidden: softmax.sampled_losses(hidden, targets, samples, sampler)
-    )
+    found = gradients(softmax, lambda hidden: softmax.sampled_losses(hidden, targets, samples))
     expected = gradients(
         softmax, lambda hidden: torch.stack(list(map(by_definition, hidden, targets, samples)))
     )
@@ -166,9 +160,9 @@ def test_gradients_of_sampled_losses_equal_plain_torch() -> None:
 
 
 def test_a_lone_sample_that_is_the_target_costs_nothing() -> None:
-    softmax, sampler = FullSoftmax(5, 4), LogUniformSampler(5, 1)
-    samples, targets = Samples(torch.tensor([2]), num_tries=1), torch.full((2, 6), 2)
+    softmax, targets = FullSoftmax(5, 4), torch.full((2, 6), 2)
+    samples = (torch.tensor([2]), 1)
     found = gradients(
-        softmax, lambda hidden: softmax.sampled_losses(hidden, targets, [samples] * 2, sampler)
+        softmax, lambda hidden: softmax.sampled_losses(hidden, targets, [samples] * 2)
     )
     assert all(not gradient.any() for gradient in found)

@@ -35,7 +35,7 @@ def test_ids_are_padded_to_few_shapes_and_keep_their_vectors(length: int) -> Non
     for count in (1, 127, 128, 130):
         words = [f"{number:x}"[-length:].rjust(length, "a") for number in range(count)]
         ids = bilm.token_encoder.ids(words)
-        padded = bilm.token_encoder.in_few_shapes(ids)
+        padded = bilm.token_encoder.pad_to_bucket(ids)
         assert len(padded) == -(-count // 128) * 128
         assert padded.shape[1] % 8 == 0 or padded.shape[1] == config.max_characters
         vectors = bilm.word_vectors(words)

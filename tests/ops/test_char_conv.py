@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.config import CHARACTER_SHIFT
-from elmokit.ops.functional import CharFilters, char_conv, prepack_char_conv
+from elmokit.ops.functional import CharFilters, char_conv, prepack
 from elmokit.ops.native import char_conv as kernel
 from elmokit.text.characters import encode_words
 
@@ -70,7 +70,7 @@ def both_ways(request: pytest.FixtureRequest, backend: Callable[[str], None]) ->
 def assert_equal_to_plain(ids: Tensor, weights: CharFilters) -> None:
     """Values and all gradients, against float64."""
     exact = in_dtype(weights, torch.float64)
-    found, expected = char_conv(ids, weights), plainly(ids, exact)
+    found, expected = char_conv(ids, *weights), plainly(ids, exact)
     torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-6)
     upstream = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
     ours = torch.autograd.grad(found, leaves(weights), upstream)
@@ -109,7 +109,7 @@ def test_two_threads_give_the_same(
 
 def test_no_words_give_no_rows_and_gradients_of_zero(both_ways: None) -> None:
     weights = draw()
-    found = char_conv(torch.zeros(0, 50, dtype=torch.int32), weights)
+    found = char_conv(torch.zeros(0, 50, dtype=torch.int32), *weights)
     assert found.shape == (0, sum(number for _, number in FILTERS))
     assert not any(grad.any() for grad in torch.autograd.grad(found.sum(), leaves(weights)))
 
@@ -119,19 +119,19 @@ def test_a_character_without_a_row_is_refused(both_ways: None, wrong: int) -> No
     ids = characters_of(["some", "words"])
     ids[1, 3] = wrong
     with pytest.raises(IndexError):
-        char_conv(ids, draw())
+        char_conv(ids, *draw())
 
 
 def test_words_narrower_than_a_filter_are_refused(both_ways: None) -> None:
     with pytest.raises(ValueError, match="rows of 8 characters are too short for filters 9 wide"):
-        char_conv(torch.zeros(2, 8, dtype=torch.int32), draw())
+        char_conv(torch.zeros(2, 8, dtype=torch.int32), *draw())
 
 
 def test_what_is_not_a_number_stays_so(both_ways: None) -> None:
     weights, ids = draw(), characters_of(["nap", "map", "pan", "ant", "oak"], 9)
     with torch.no_grad():
         weights.embedding[ord("n")] = torch.nan
-        found = char_conv(ids, weights)
+        found = char_conv(ids, *weights)
         torch.testing.assert_close(found, plainly(ids, weights), atol=1e-5, rtol=0, equal_nan=True)
     assert found.isnan().any(dim=1).tolist() == [True, False, True, True, False]
 
@@ -141,12 +141,12 @@ def test_other_number_types(both_ways: None, dtype: torch.dtype) -> None:
     ids, weights = characters_of(WORDS), draw()
     exact = plainly(ids, weights)
     tolerance = 0.2 if dtype == torch.bfloat16 else 1e-5
-    found = char_conv(ids, in_dtype(weights, dtype))
+    found = char_conv(ids, *in_dtype(weights, dtype))
     assert found.dtype == dtype
     torch.testing.assert_close(found.float(), exact, atol=tolerance, rtol=0)
     if dtype == torch.bfloat16:
         with torch.autocast("cpu", dtype):
-            found = char_conv(ids, weights)
+            found = char_conv(ids, *weights)
         assert found.dtype == dtype
         torch.testing.assert_close(found.float(), exact, atol=tolerance, rtol=0)
         gradients = torch.autograd.grad(found.float().sum(), leaves(weights))
@@ -167,7 +167,7 @@ def test_tables_made_once_give_each_word_the_same_to_the_last_bit(
 ) -> None:
     num_threads(threads)
     ids, weights = characters_of(WORDS), draw()
-    pooled = prepack_char_conv(weights, torch.float32)
+    pooled = prepack("char_conv", weights, torch.float32)
     together, alone = pooled(ids), [pooled(word[None].long()) for word in ids]
     trimmed = [pooled(characters_of([word], 9)) for word in WORDS]
     torch.testing.assert_close(

@@ -8,7 +8,7 @@ import torch
 from backends import FLOAT_DTYPES
 from torch import Tensor
 
-from elmokit.ops.functional import highway, linear, prepack_linear
+from elmokit.ops.functional import highway, linear, prepack
 
 BACKENDS = ["reference", "portable", pytest.param("native", marks=pytest.mark.native)]
 SHAPES = [(5, 3, 4), (130, 70, 33), (0, 4, 2), (1, 64, 1)]  # (N, K, M)
@@ -93,7 +93,7 @@ def test_a_prepacked_map_is_a_copy_that_can_be_sent_to_another_process(
     x, weight, bias = (leaf.detach() for leaf in leaves(linear, shape, dtype))
     expected = x.double() @ weight.double().T + bias.double()
     weight = weight.T.contiguous().T  # its memory may lie in any order
-    run = prepack_linear(weight, bias, dtype)
+    run = prepack("linear", (weight, bias), dtype)
     weight.zero_(), bias.zero_()
     found = run(x)
     tolerance = 0.02 if dtype == torch.bfloat16 else 1e-5

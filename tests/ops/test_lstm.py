@@ -15,9 +15,9 @@ from torch import Tensor
 
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.ops import reference
-from elmokit.ops.functional import Clips, LSTMState, LSTMSteps, LSTMWeights, lstm, prepack_lstm
+from elmokit.ops.functional import Clips, LSTMState, LSTMSteps, LSTMWeights, lstm, prepack
 from elmokit.ops.native import lstm as native_lstm
-from elmokit.ops.packing import Packing, pack_sentences
+from elmokit.ops.packing import PackedText, Packing
 from elmokit.ops.portable import lstm as portable_lstm
 
 RAGGED = (
@@ -63,7 +63,7 @@ class Case:
         input_dim: int = 10,
         seed: int = 0,
     ) -> None:
-        self.packing = pack_sentences(*RAGGED, reset=start != "carried").packing
+        self.packing = PackedText.of_sentences(*RAGGED, reset=start != "carried").packing
         (dim, cell), (slots, rows) = sizes, (sum(RAGGED[0]), RAGGED[2])
         generator, wide = (
             torch.Generator().manual_seed(dim + cell + seed),
@@ -96,7 +96,7 @@ class Case:
         own = LSTMWeights(*weights, *([None] if len(weights) == 3 else []))
         low = self.dtype == torch.bfloat16
         with torch.autocast("cpu", torch.bfloat16, enabled=low):
-            outputs, state = lstm(x, LSTMState(h, c), own, self.steps())
+            outputs, state = lstm(x, LSTMState(h, c), own, *self.steps())
         return [outputs, *state]
 
     def steps(self) -> LSTMSteps:
@@ -121,7 +121,9 @@ class Case:
         x, h, c, *weights = leaves
         own = LSTMWeights(*weights, *([None] if len(weights) == 3 else []))
         steps = self.steps()
-        steps = steps._replace(start=LSTMState(*(part.double() for part in steps.start)))
+        steps = steps._replace(
+            reset_state=LSTMState(*(part.double() for part in steps.reset_state))
+        )
         outputs, state = reference.lstm(x, LSTMState(h, c), own, steps, torch.float64)
         found = [outputs, *state]
         return [
@@ -186,7 +188,7 @@ def test_lstm_in_int8_is_that_of_the_quantised_weights(
     case = Case(sizes, clipped, start, torch.float32)
     x, h, c, *weights = case.leaves
     own = LSTMWeights(*weights, *([None] if len(weights) == 3 else []))
-    outputs, state = prepack_lstm(own, torch.int8)(x, LSTMState(h, c), case.steps())
+    outputs, state = prepack("lstm", own, torch.int8)(x, LSTMState(h, c), *case.steps())
     case.leaves[3:] = [dequantised(weight) if weight.dim() == 2 else weight for weight in weights]
     errors = distance([outputs, *state], case.by_reference()[:3])
     assert max(errors) < 0.03, errors
@@ -301,10 +303,10 @@ def test_an_index_reads_shared_rows(
         monkeypatch.setattr(module, "CHUNK_SLOTS", chunk_slots)
     case = Case((6, 20), "both", "reset to a state", torch.float32)
     x, h, c, *weights = case.leaves
-    run = prepack_lstm(LSTMWeights(*weights), torch.float32)
+    run = prepack("lstm", LSTMWeights(*weights), torch.float32)
     index = torch.randint(0, len(x), (len(x),))
-    shared = run(x, LSTMState(h, c), case.steps(), index)
-    gathered = run(x[index], LSTMState(h, c), case.steps())
+    shared = run(x, LSTMState(h, c), *case.steps(), index)
+    gathered = run(x[index], LSTMState(h, c), *case.steps())
     for left, right in zip((shared[0], *shared[1]), (gathered[0], *gathered[1]), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
 
@@ -319,16 +321,15 @@ def test_each_row_is_computed_as_it_would_be_alone(dtype: torch.dtype, rows: int
         for n, size in ((2 * rows, 10), (rows, 6), (rows, 20))
     )
     shapes = (80, 10), (80, 6), (80,), (6, 20)
-    run = prepack_lstm(
-        LSTMWeights(*(torch.randn(shape, generator=generator) for shape in shapes)), dtype
-    )
+    weights = LSTMWeights(*(torch.randn(shape, generator=generator) for shape in shapes))
+    run = prepack("lstm", weights, dtype)
     start = LSTMState(torch.zeros(1, 6), torch.zeros(1, 20))
 
     def outputs_of(chosen: slice) -> tuple[Tensor, ...]:
         count = len(range(rows)[chosen])
         own = x.view(2, rows, 10)[:, chosen].flatten(0, 1)
         packing, state = Packing.rectangle(2, count), LSTMState(h[chosen], c[chosen])
-        out, final = run(own, state, LSTMSteps(packing, Clips(3.0, 3.0), start))
+        out, final = run(own, state, packing, (3.0, 3.0), start)
         return out.view(2, count, 6), *final
 
     outputs, *final = outputs_of(slice(None))
@@ -344,14 +345,14 @@ def test_each_row_is_computed_as_it_would_be_alone(dtype: torch.dtype, rows: int
 def test_an_index_out_of_bounds_is_refused(dtype: torch.dtype) -> None:
     case = Case((6, 20), "none", "carried", torch.float32)
     x, h, c, *weights = case.leaves
-    run = prepack_lstm(LSTMWeights(*weights), dtype)
+    run = prepack("lstm", LSTMWeights(*weights), dtype)
     for index in (
         torch.full((len(x),), -1),
         torch.full((len(x),), len(x)),
         torch.zeros(len(x), dtype=torch.int32),
     ):
         with pytest.raises(AssertionError):
-            run(x, LSTMState(h, c), case.steps(), index)
+            run(x, LSTMState(h, c), *case.steps(), index)
 
 
 # --- Numbers --------------------------------------------------------------------------------------
@@ -371,9 +372,7 @@ def test_a_nan_is_not_clipped_away(
     x[5, 3] = torch.nan  # step 1, row 1
     state = LSTMState(torch.zeros(4, 6), torch.zeros(4, 20))
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        outputs, (h, c) = lstm(
-            x, state, weights, LSTMSteps(packing, Clips(clip, clip), state.zero_row())
-        )
+        outputs, (h, c) = lstm(x, state, weights, packing, (clip, clip))
     lost = outputs.view(3, 4, 6).isnan()
     assert lost[1:, 1].all() and lost.sum() == 2 * 6
     assert h[1].isnan().all() and h.isnan().sum() == 6
@@ -396,7 +395,8 @@ def test_gates_of_any_size(each_backend: str, dtype: torch.dtype, learning: bool
             torch.zeros(4, 4),
             state,
             weights,
-            LSTMSteps(packing, Clips(3.0, None), state.zero_row()),
+            packing,
+            (3.0, None),
         )
     exact = LSTMWeights(*(weight.detach().double() for weight in weights[:3]), None)
     wide = LSTMState(*(part.double() for part in state))
@@ -423,8 +423,8 @@ def test_nothing_to_do(each_backend: str, steps: int, rows: int) -> None:
     leaves = [torch.randn(shape).requires_grad_() for shape in shapes]
     x, h, c, *weights = leaves
     state = LSTMState(h, c)
-    run = LSTMSteps(Packing.rectangle(steps, rows), Clips(1.0, 1.0), state.zero_row())
-    found, state = lstm(x, state, LSTMWeights(*weights), run)
+    packing = Packing.rectangle(steps, rows)
+    found, state = lstm(x, state, LSTMWeights(*weights), packing, (1.0, 1.0))
     assert found.shape == (0, 6) and torch.equal(state.h, h) and torch.equal(state.c, c)
     gradients = torch.autograd.grad(
         (found, *state), leaves, [torch.ones_like(part) for part in (found, *state)]
@@ -439,7 +439,7 @@ def test_nothing_to_do(each_backend: str, steps: int, rows: int) -> None:
 
 
 def test_initialisation_is_glorot_uniform_on_the_stacked_kernel() -> None:
-    layer = LSTMLayer(64, 128, 64, Clips(None, None), 0.0)
+    layer = LSTMLayer(64, 128, 64, forget_bias=0.0)
     bound = (6 / (2 * 64 + 4 * 128)) ** 0.5
     for weight in (layer.input_weight, layer.recurrent_weight):
         assert 0.99 * bound < weight.abs().max() <= bound
@@ -472,7 +472,7 @@ def test_sizes_that_do_not_fit_are_refused(
         "resets": (5,),
     } | changed
     x, h, c, start_h, start_c, resets = (torch.zeros(size) for size in sizes.values())
-    layer = LSTMLayer(10, 20, 6, Clips(None, None), 1.0).requires_grad_(learns)
+    layer = LSTMLayer(10, 20, 6, forget_bias=1.0).requires_grad_(learns)
     packing = Packing((2, 2, 1), torch.arange(2), resets.bool())
     with pytest.raises(ValueError, match="do not fit"):
         layer(x, packing, LSTMState(h, c), LSTMState(start_h, start_c))

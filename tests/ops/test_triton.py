@@ -30,7 +30,7 @@ from elmokit.ops import functional, reference
 from elmokit.ops.autograd import differentiable_lstm
 from elmokit.ops.dispatch import choose, explain
 from elmokit.ops.functional import Clips, LSTMState, LSTMSteps, LSTMWeights
-from elmokit.ops.packing import Packing, pack_sentences
+from elmokit.ops.packing import PackedText, Packing
 
 triton = pytest.importorskip(
     "triton", reason="NO TRITON: its kernels are not tested (pip install triton)"
@@ -50,8 +50,8 @@ PACKINGS = {
     "a window": replace(
         Packing.rectangle(3, 18), resets=torch.arange(54) % 7 == 3
     ),  # more rows than a program has
-    "reset": pack_sentences(LENGTHS, ROWS, 8, reset=True).packing,
-    "carried": pack_sentences(LENGTHS, ROWS, 8, reset=False).packing,
+    "reset": PackedText.of_sentences(LENGTHS, ROWS, 8, reset=True).packing,
+    "carried": PackedText.of_sentences(LENGTHS, ROWS, 8, reset=False).packing,
     "one row": Packing.rectangle(3, 1),
     "no slots": Packing.rectangle(0, 3),
 }
@@ -184,7 +184,7 @@ def test_values_and_gradients_equal_those_of_the_reference(
 def test_any_packing(sentences: list[tuple[int, int]], reset: bool, clips: str) -> None:
     if not triton.knobs.runtime.interpret:
         pytest.skip("compiled, not interpreted, where there is a GPU")
-    packing = pack_sentences(
+    packing = PackedText.of_sentences(
         [n for n, _ in sentences], [row for _, row in sentences], 19, reset
     ).packing
     assert_equal_to_reference(
@@ -221,7 +221,9 @@ def test_prepacked_weights_and_an_index(
         LSTMState(*(part.to(device) for part in parts)) for parts in (LSTMState(h, c), case.start)
     )
     for source, rows in ((x, index.to(device)), (x[index], None)):
-        outputs, final = run(source.to(device), state_there, steps._replace(start=start), rows)
+        outputs, final = run(
+            source.to(device), state_there, steps._replace(reset_state=start), rows
+        )
         for ours, theirs in zip((outputs, *final), (expected, *state), strict=True):
             assert (ours.cpu() - theirs).norm() <= TOLERANCE[dtype] * theirs.norm()
     assert torch.equal(state_there.h.cpu(), h) and torch.equal(state_there.c.cpu(), c)

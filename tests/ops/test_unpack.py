@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.ops.functional import unpack_sentences, unpack_words
+from elmokit.ops.packing import PackedText, Packing
 
 LARGEST, TOO_LARGE = (
     65519.996,
@@ -19,9 +19,13 @@ def any_machine(request: pytest.FixtureRequest, backend: Callable[[str], None]) 
     backend(request.param)
 
 
+def text_of(slots: torch.Tensor) -> PackedText:
+    return PackedText(Packing.rectangle(slots.shape[1], 1), slots)
+
+
 def of_words(streams: torch.Tensor, slots: torch.Tensor, dtype: str) -> np.ndarray:
     found = np.empty((slots.shape[1], len(streams), 2 * streams.shape[-1]), dtype)
-    unpack_words(streams, slots, found)
+    text_of(slots).write_words(streams, found)
     return found
 
 
@@ -62,7 +66,7 @@ def test_sentences_lie_layer_by_layer(any_machine: None) -> None:
     )  # one is empty, and the word before the last has none
     expected = word_by_word(streams, slots)
     found = [np.empty((3, length, expected.shape[-1]), np.float32) for length in ends - begins]
-    unpack_sentences(streams, slots, begins, found)
+    text_of(slots).write_sentences(streams, begins, found)
     for vectors, begin, end in zip(found, begins, ends, strict=True):
         np.testing.assert_array_equal(vectors, expected[:, begin:end])
 
@@ -72,10 +76,10 @@ def test_an_array_of_another_shape_is_refused(any_machine: None) -> None:
     streams, slots = random_streams(layers=2, words=5)
     for shape in ((1, 5, 74), (2, 5, 73)):
         with pytest.raises((AssertionError, ValueError)):
-            unpack_sentences(streams, slots, np.array([0]), [np.zeros(shape, np.float32)])
+            text_of(slots).write_sentences(streams, np.array([0]), [np.zeros(shape, np.float32)])
     for shape in ((5, 1, 74), (5, 2, 73)):
         with pytest.raises((AssertionError, ValueError)):
-            unpack_words(streams, slots, np.zeros(shape, np.float16))
+            text_of(slots).write_words(streams, np.zeros(shape, np.float16))
 
 
 def in_float16(numbers: np.ndarray) -> np.ndarray:

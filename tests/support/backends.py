@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from elmokit.ops.dispatch import get_backend, has_prepacked_products, set_backend
+from elmokit.ops.dispatch import explain, get_backend, set_backend
 
 FLOAT_DTYPES = (torch.float32, torch.bfloat16)
 FAST_BACKENDS = [
@@ -28,7 +28,7 @@ def has_native(dtype: torch.dtype, *depths: int) -> bool:
     """Whether the compiled kernels multiply weights of this type, in dot products of these
     lengths.
     """
-    return has_prepacked_products(torch.device("cpu"), dtype, *depths)
+    return explain("prepacked linear", "cpu", dtype, *depths).get("native", "") is None
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from oracle import Oracle, random_weights, sigmoid
 from elmokit.config import (
     BiLMConfig,
     CharCNNConfig,
-    GatedCNNConfig,
     InterleavedConfig,
     LSTMConfig,
     TransformerConfig,
@@ -32,7 +31,6 @@ CONFIGS = {
     "transformer": BiLMConfig(
         None, None, NUM_WORDS, transformer=TransformerConfig(3, DIM, 2, 16, context=5)
     ),
-    "gated_cnn": BiLMConfig(None, None, NUM_WORDS, gated_cnn=GatedCNNConfig(3, DIM, 12, width=3)),
 }
 CHARACTERS = CharCNNConfig(4, ((1, 8), (2, 8)), num_highway=1)
 CARRYING = [name for name, config in CONFIGS.items() if config.sequence_encoder.carries_state]
@@ -58,8 +56,8 @@ class LayerOracle:
             return lstm.row([*words], (lstm.zeros(), lstm.zeros()))[0]
         if self.config.interleaved is not None:
             return self._interleaved(self.config.interleaved, words)
-        direction = self._transformer if self.config.transformer is not None else self._gated_cnn
-        return np.concatenate([direction(0, words), direction(1, words[::-1])[:, ::-1]], axis=2)
+        fwd, bwd = self._transformer(0, words), self._transformer(1, words[::-1])
+        return np.concatenate([fwd, bwd[:, ::-1]], axis=2)
 
     def _affine(self, name: str, x: np.ndarray) -> np.ndarray:
         return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
@@ -143,30 +141,6 @@ class LayerOracle:
                 weights = np.exp(scores - scores.max())
                 outputs[position, head] = weights / weights.sum() @ values[list(seen), head]
         return outputs.reshape(len(projected), -1)
-
-    # Gated CNN
-
-    def _gated_cnn(self, d: int, x: np.ndarray) -> np.ndarray:
-        config = self.config.gated_cnn
-        assert config is not None
-        layers = [x]
-        for number in range(config.num_layers):
-            name = f"sequence_encoder.stacks.{d}.layers.{number}"
-            padded = np.concatenate([np.zeros((config.width - 1, x.shape[1])), x])
-            added = []
-            for position in range(len(x)):
-                window = padded[position : position + config.width].reshape(-1)
-                values, gates = np.split(self._weight_normed(f"{name}.convolution", window), 2)
-                added.append(self._weight_normed(f"{name}.projection", values * sigmoid(gates)))
-            x = x + np.array(added)
-            layers.append(x)
-        return np.array(layers)
-
-    def _weight_normed(self, name: str, x: np.ndarray) -> np.ndarray:
-        weight, norms, bias = (
-            self.weights[f"{name}.{part}"] for part in ("weight", "row_norms", "bias")
-        )
-        return norms * (weight @ x) / np.sqrt((weight**2).sum(axis=1)) + bias
 
 
 def normalized(x: np.ndarray) -> np.ndarray:

@@ -7,7 +7,6 @@ from pathlib import Path
 from elmokit.config import (
     BiLMConfig,
     CharCNNConfig,
-    GatedCNNConfig,
     InterleavedConfig,
     LSTMConfig,
     TransformerConfig,
@@ -18,7 +17,6 @@ CONFIGS = {
     "lstm": BiLMConfig(LSTMConfig(cell_dim=32, projection_dim=16), CHAR_CNN),
     "interleaved": BiLMConfig(None, CHAR_CNN, interleaved=InterleavedConfig(2, 24, 16)),
     "transformer": BiLMConfig(None, CHAR_CNN, transformer=TransformerConfig(2, 16, 2, 32)),
-    "gated_cnn": BiLMConfig(None, CHAR_CNN, gated_cnn=GatedCNNConfig(2, 16, 32, width=3)),
 }
 ENCODERS = tuple(CONFIGS)
 

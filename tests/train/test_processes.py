@@ -91,7 +91,6 @@ for port, command in json.loads(sys.argv[1]):
 ONE_SENTENCE = ["--batch-size", "2", "--unroll-steps", "1"]
 CASES = {
     "lstm": (12, []),
-    "gated_cnn": (9, []),
     "transformer": (3, ONE_SENTENCE),
     "interleaved": (9, []),
 }

@@ -209,18 +209,13 @@ def test_muon_takes_the_steps_of_pytorchs(
 def test_train_step_minimizes_the_sampled_loss(settings: PretrainConfig) -> None:
     """The loss itself is compared with TensorFlow's in nn/test_softmax.py."""
     run, twin, exact = (trainer(settings, num_samples=count) for count in (6, 6, 0))
-    assert twin.sampler is not None
-    samples = [twin.sampler.sample(twin.draws) for _ in range(2)]
+    samples = [twin.softmax.sample(6, twin.draws) for _ in range(2)]
     window = next(twin.objective.stream)
     words = twin.bilm.token_encoder(torch.from_numpy(encode_words(window.words)))
     layers, _ = twin.bilm.run(
         words, window.tokens, Packing.rectangle(settings.unroll_steps, settings.batch_size)
     )
-    expected = (
-        twin.softmax.sampled_losses(layers[-1], window.targets, samples, twin.sampler)
-        .mean(dim=1)
-        .detach()
-    )
+    expected = twin.softmax.sampled_losses(layers[-1], window.targets, samples).mean(dim=1).detach()
     losses = run.train_step()
     torch.testing.assert_close(losses, expected, atol=2e-6, rtol=0)
     assert (losses - exact.train_step()).abs().min() > 0.01

@@ -29,7 +29,8 @@ from elmokit.checkpoints.pretrained import (
 )
 from elmokit.config import BiLMConfig
 from elmokit.fs import read_json
-from elmokit.nn import BiLM, BiLMState, FullSoftmax, shapes_only, state_shapes
+from elmokit.nn import BiLM, BiLMState, FullSoftmax
+from elmokit.runtime import init_on_meta
 from elmokit.settings import StatePolicy, conform
 from elmokit.text import Vocab
 
@@ -84,7 +85,7 @@ def write_card(card: str, directory: Path) -> None:
 
 def weight_shapes(config: BiLMConfig) -> dict[str, Shape]:
     """The shapes of the state_dict of `BiLM(config)`, without allocating it."""
-    with shapes_only():
+    with init_on_meta():
         return {name: tuple(tensor.shape) for name, tensor in BiLM(config).state_dict().items()}
 
 
@@ -191,7 +192,7 @@ def filled(make: Callable[[], Module], tensors: Mapping[str, Tensor]) -> Module:
         tensors: The weights by the names of the module's state_dict. Aligned ones are used without
             a copy.
     """
-    with shapes_only():
+    with init_on_meta():
         module = make()
     module.load_state_dict(
         {name: _aligned(tensor) for name, tensor in tensors.items()}, assign=True
@@ -228,6 +229,6 @@ def load_native(directory: Path, softmax: bool = True) -> Pretrained:
             weights = _read_tensors(output_layer, {"weight": size, "bias": size[:1]})
             settings["softmax"] = filled(lambda: FullSoftmax(*size), weights)
     if state.is_file():
-        shapes = dict(zip("hc", state_shapes(config.sequence_encoder, rows=1), strict=True))
+        shapes = BiLMState.shapes(config.sequence_encoder, rows=1)
         settings["warm_state"] = BiLMState(**_read_tensors(state, shapes))
     return Pretrained(filled(lambda: BiLM(config), tensors), card=read_card(directory), **settings)

@@ -74,7 +74,7 @@ class Info:
 
     def run(self) -> None:
         from elmokit.checkpoints import describe
-        from elmokit.ops import available_backends, describe_target, get_backend
+        from elmokit.ops import describe_backends
 
         facts = describe(self.model)
         card = facts.pop("card", [])
@@ -86,8 +86,7 @@ class Info:
                 if name not in details and value is not None
             }
             card = ["elmokit info --full prints all settings, and the card"]
-        backends = {"backend": get_backend(), "available backends": list(available_backends())}
-        show({**facts, **backends, "instruction set": describe_target()})
+        show({**facts, **describe_backends()})
         if card:
             print("", *card, sep="\n")
 

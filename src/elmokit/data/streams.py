@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from elmokit.data.chunking import chunks
-from elmokit.ops import PackedText, pack_sentences
+from elmokit.ops import PackedText
 from elmokit.text import BOS, EOS, Vocab
 
 MAX_UNKNOWN = (
@@ -338,7 +338,7 @@ def embedding_batch(
         chain.from_iterable(chain(first, sentence, last) for sentence in sentences)
     )
     lengths = np.array([len(sentence) + 2 * boundaries for sentence in sentences], dtype=np.int64)
-    text = pack_sentences(lengths, rows, num_rows, reset)
+    text = PackedText.of_sentences(lengths, rows, num_rows, reset)
     tokens = text.to_streams(torch.from_numpy(np.stack([indices, indices])))
     return PackedBatch(words, tokens, text, lengths, margin=int(boundaries))
 
@@ -366,7 +366,7 @@ def scoring_batch(
     backward = chain.from_iterable((*sentence, EOS) for sentence in sentences)
     words, indices = number_words(chain(forward, backward))
     lengths = np.array([len(sentence) + 1 for sentence in sentences])
-    text = pack_sentences(lengths, rows, num_rows, reset)
+    text = PackedText.of_sentences(lengths, rows, num_rows, reset)
     return PackedBatch(
         words, text.to_streams(torch.from_numpy(indices.reshape(2, -1))), text, lengths
     )

@@ -18,7 +18,7 @@ from elmokit.checkpoints import ModelSource, Pretrained, fingerprint, load
 from elmokit.data import sentence_batches
 from elmokit.embed.outputs import OutputSpec, Pooling
 from elmokit.embed.pipeline import Pipeline
-from elmokit.nn import BiLM, BiLMState, PrepackedBiLM
+from elmokit.nn import BiLM, BiLMState
 from elmokit.progress import ProgressBar
 from elmokit.runtime import (
     INFERENCE_DTYPES,
@@ -399,6 +399,6 @@ class Embedder:
 
 def _sample(bilm: BiLM) -> list[list[float]]:
     """The first numbers of every weight, by which a model that was trained since is told."""
-    if isinstance(bilm, PrepackedBiLM):
+    if bilm.is_prepacked:
         return []
     return [weight.flatten()[:8].tolist() for weight in bilm.state_dict().values()]

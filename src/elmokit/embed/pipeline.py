@@ -23,7 +23,7 @@ from elmokit.data import PackedBatch, assign_rows, embedding_batch, scoring_batc
 from elmokit.embed.outputs import OutputSpec
 from elmokit.embed.word_cache import WordCache
 from elmokit.nn import BiLMState, prepack
-from elmokit.ops import download, unpack_sentences, unpack_words, upload
+from elmokit.ops import upload
 from elmokit.settings import StatePolicy
 from elmokit.threads import num_threads, overlapped
 
@@ -151,24 +151,20 @@ class Pipeline:
         """
         spec, ends = plan.spec, np.cumsum(batch.lengths)
         streams = spec.select(streams)
-        begins, slots = ends - batch.lengths + batch.margin, batch.text.slots
+        begins, text = ends - batch.lengths + batch.margin, batch.text
         if spec.pooling is None and spec.storage_dtype is None:
-            unpack_sentences(streams, slots, begins, plan.outs)
+            text.write_sentences(streams, begins, plan.outs)
             return plan.outs if spec.shape else [out[0] for out in plan.outs]
         if batch.margin:
-            boundaries = np.concatenate([begins - 1, ends - batch.margin])
-            slots = slots[:, np.delete(np.arange(slots.shape[1]), boundaries)]
+            text = text.without(np.concatenate([begins - 1, ends - batch.margin]))
         if spec.pooling is not None:
-            slots, lengths = upload(
-                [slots, torch.from_numpy(batch.lengths - 2 * batch.margin)], self.device
-            )
-            words = torch.cat([streams[0, d].index_select(0, slots[d]) for d in range(2)], dim=1)
+            (lengths,) = upload([torch.from_numpy(batch.lengths - 2 * batch.margin)], self.device)
             # Only the vectors of the texts come back from a GPU.
-            return [download(spec.pooling(words, lengths)).numpy()]
+            return [spec.pooling(text.unpack(streams[0]), lengths).cpu().numpy()]
         (out,) = plan.outs
         try:
             with np.errstate(over="raise"):
-                unpack_words(streams, slots, out)
+                text.write_words(streams, out)
         except FloatingPointError as error:
             raise ValueError(
                 f"a vector has numbers that are too large for {out.dtype}: write float32"

@@ -18,7 +18,7 @@ from torch import Tensor
 from elmokit.checkpoints import ModelSource, Pretrained, load
 from elmokit.data import PackedBatch, assign_rows, number_words, scoring_batch, sentence_batches
 from elmokit.nn import BiLM, BiLMState, FullSoftmax, prepack
-from elmokit.ops import pack_sentences
+from elmokit.ops import PackedText
 from elmokit.runtime import check_length, pick_device
 from elmokit.text import BOS, EOS, Vocab
 
@@ -125,7 +125,7 @@ def hidden_outputs(
         shift = begins[copied[copies]] - begin  # from there to its sentence in `text`
         indices = text[np.arange(length.sum()) + np.repeat(shift, length)]
         rows = min(MAX_ROWS, len(copies))
-        packed = pack_sentences(length, assign_rows(length, rows), rows, reset=True)
+        packed = PackedText.of_sentences(length, assign_rows(length, rows), rows, reset=True)
         tokens = packed.to_streams(torch.from_numpy(np.stack([indices, indices])))
         slots = packed.slots[:, torch.from_numpy(begin + hidden[copies])]
         to = vectors.device

@@ -1,41 +1,35 @@
-"""The networks: torch only, no files, no logging."""
+"""The networks: torch only, no files, no logging.
 
-from elmokit.nn.bidirectional import BiLMState, has_hooks, state_shapes
-from elmokit.nn.bilm import BiLM, in_full_width, shapes_only, uncompiled
-from elmokit.nn.crf import CRF, span_transitions
-from elmokit.nn.elmo import Elmo, add_boundaries, batch_to_ids
-from elmokit.nn.inference import Prepacked, PrepackedBiLM, prepack
-from elmokit.nn.lstm import BidirectionalLSTM, LSTMLayer
+BiLM            ids of a padded batch, or packed streams -> all layers
+BiLMState       the state that rows carry from one text to the next
+CharCNN         the token encoder of ELMo: characters of words -> vectors
+CRF             a linear chain over tags
+Elmo            a biLM and learned mixes of its layers, for a downstream network
+FullSoftmax     the output layer of the language model, exact or sampled
+ScalarMix       a learned mix of layers
+batch_to_ids    sentences -> character ids for `Elmo`
+mix_layers      a mix of layers by given weights
+prepack         a biLM without gradients, whose weights lie as the kernels read them
+"""
+
+from elmokit.nn.bidirectional import BiLMState
+from elmokit.nn.bilm import BiLM
+from elmokit.nn.crf import CRF
+from elmokit.nn.elmo import Elmo, batch_to_ids
+from elmokit.nn.inference import prepack
 from elmokit.nn.scalar_mix import ScalarMix, mix_layers
-from elmokit.nn.softmax import FullSoftmax, LogUniformSampler, Samples
-from elmokit.nn.token_encoders import CharCNN, EfmlEncoder, Projection, TokenEncoder, WordEmbedding
+from elmokit.nn.softmax import FullSoftmax
+from elmokit.nn.token_encoders import CharCNN
 
 __all__ = [
     "CRF",
     "BiLM",
     "BiLMState",
-    "BidirectionalLSTM",
     "CharCNN",
-    "EfmlEncoder",
     "Elmo",
     "FullSoftmax",
-    "LSTMLayer",
-    "LogUniformSampler",
-    "Prepacked",
-    "PrepackedBiLM",
-    "Projection",
-    "Samples",
     "ScalarMix",
-    "TokenEncoder",
-    "WordEmbedding",
-    "add_boundaries",
     "batch_to_ids",
-    "has_hooks",
-    "in_full_width",
     "mix_layers",
     "prepack",
-    "shapes_only",
-    "span_transitions",
-    "state_shapes",
-    "uncompiled",
 ]

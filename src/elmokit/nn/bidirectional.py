@@ -1,72 +1,57 @@
-"""Two stacks of layers, one for each direction, and the state that they carry from one text to the
-next.
-"""
+"""Two stacks of layers, one for each direction, and the state that they carry between texts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import SequenceEncoderConfig
-from elmokit.ops import (
-    LSTMState,
-    Packing,
-    allocate,
-    apply_dropout,
-    records_gradients,
-)
+from elmokit.ops import LSTMState, allocate
+from elmokit.runtime import needs_grad
 from elmokit.threads import run_on_streams, run_side_by_side
 
 Result = TypeVar("Result")
-States = Sequence[LSTMState | None]  # of each layer; also the state of a gated CNN
-Keep = Callable[[int, Tensor], Tensor]  # see Stack.forward
 
 
 @dataclass(frozen=True)
 class BiLMState:
-    """The state of B rows between calls: `h` (2, L, B, D) and `c` (2, L, B, H); directions fwd,
-    bwd.
+    """The state of B rows between calls; that of an encoder which carries none has no elements."""
 
-    For encoders other than LSTMs the shapes differ (`state_shape` of their configuration), but rows
-    are along the third axis, too: a gated CNN keeps the last inputs of each layer in `h`; an
-    encoder that carries no state has no elements.
-    """
+    h: Tensor  # (2, L, B, D), directions fwd and bwd
+    c: Tensor  # (2, L, B, H)
 
-    h: Tensor
-    c: Tensor
+    @staticmethod
+    def shapes(config: SequenceEncoderConfig, rows: int) -> dict[str, tuple[int, ...]]:
+        """The shapes of h and c in a state of `rows` rows."""
+        layers, *dims = config.state_shape
+        return {name: (2, layers, rows, dim) for name, dim in zip("hc", dims, strict=True)}
 
     @staticmethod
     def zeros(config: SequenceEncoderConfig, rows: int, like: Tensor) -> BiLMState:
         """Zeros for `rows` rows, float32 at least, on the device of the tensor `like`."""
-        wide = torch.promote_types(like.dtype, torch.float32)
-        return BiLMState(
-            *(like.new_zeros(shape, dtype=wide) for shape in state_shapes(config, rows))
-        )
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        shapes = BiLMState.shapes(config, rows)
+        return BiLMState(*(like.new_zeros(shape, dtype=dtype) for shape in shapes.values()))
 
     @staticmethod
-    def of_ranks(directions: Sequence[Sequence[LSTMState]], rows: Tensor) -> BiLMState:
+    def of_ranks(directions: Sequence[Sequence[LSTMState]], row_order: Tensor) -> BiLMState:
         """The state by row, from those of each direction and layer by rank."""
-        rank = torch.argsort(rows)
-        h, c = (
-            torch.stack([torch.stack([state[part] for state in states]) for states in directions])[
-                :, :, rank
-            ]
-            for part in range(2)
-        )
-        return BiLMState(h, c)
+        rank = torch.argsort(row_order)
+        h = torch.stack([torch.stack([state.h for state in states]) for states in directions])
+        c = torch.stack([torch.stack([state.c for state in states]) for states in directions])
+        return BiLMState(h[:, :, rank], c[:, :, rank])
 
     def check(self, config: SequenceEncoderConfig, rows: int) -> None:
         """ValueError if the state is of another number of rows, or of another model."""
-        shapes, expected = (tuple(self.h.shape), tuple(self.c.shape)), state_shapes(config, rows)
-        if shapes != expected:
+        shapes, expected = [*map(tuple, (self.h.shape, self.c.shape))], self.shapes(config, rows)
+        if shapes != [*expected.values()]:
             raise ValueError(
-                f"the state of {rows} rows of this model has shapes {[*expected]}, not {[*shapes]}"
+                f"the state of {rows} rows of this model has shapes {expected}, not {shapes}"
             )
 
     def to(self, device: torch.device) -> BiLMState:
@@ -82,148 +67,89 @@ class BiLMState:
         return [LSTMState(h[rows], c[rows]) for h, c in zip(self.h[d], self.c[d], strict=True)]
 
 
-def state_shapes(
-    config: SequenceEncoderConfig, rows: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shapes of h and c in a state of `rows` rows."""
-    layers, *widths = config.state_shape
-    h, c = ((2, layers, rows, width) for width in widths)
-    return h, c
+def has_hooks(module: nn.Module) -> bool:
+    """Whether the module or one inside it has a hook on its `forward`."""
+    return any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
 
 
-def has_hooks(modules: Iterable[nn.Module]) -> bool:
-    """Whether any of the modules itself has a hook on its `forward`."""
-    return any(module._forward_hooks or module._forward_pre_hooks for module in modules)
-
-
-def learns(encoder: nn.Module, *inputs: Tensor) -> bool:
-    """Whether autograd records what an encoder computes, or a hook may use it."""
-    return has_hooks(encoder.modules()) or records_gradients(*inputs, *encoder.parameters())
+def is_observed(encoder: nn.Module, *inputs: Tensor) -> bool:
+    """Whether autograd or a hook follows what an encoder computes."""
+    return has_hooks(encoder) or needs_grad(*inputs, *encoder.parameters())
 
 
 def run_directions(
     tasks: Sequence[Callable[[], Result]], device: torch.device, *, in_order: bool
 ) -> list[Result]:
-    """Run a task for each direction, on threads of their own unless they must run in order on the
-    caller's.
+    """Run a task for each direction, side by side unless they must run in order on this thread.
 
     Gradients and hooks need the thread, and dropout, which draws random numbers, the order.
     """
     return [task() for task in tasks] if in_order else run_side_by_side([*tasks], device)
 
 
-class Stack(nn.Module):
-    """L layers in one direction, whose outputs feed each other. Dropout is on the token vectors,
-    and in the layers.
-    """
-
-    layer_type: ClassVar[
-        Callable[[Any], nn.Module]
-    ]  # creates a layer from the encoder's configuration
-
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(type(self).layer_type(config) for _ in range(config.num_layers))
-
-    def forward(
-        self,
-        words: Tensor,
-        tokens: Tensor,
-        layout: Any,
-        states: States,
-        starts: States,
-        dropout: float,
-        keep: Keep,
-    ) -> tuple[list[Tensor], list[LSTMState | None]]:
-        """Run over a packed stream.
-
-        Args:
-            words: Vectors of the distinct words, (U, D).
-            tokens: Index into `words` at each slot, (N,).
-            layout: The stream's shape, as `Bidirectional.layout` gives it.
-            states: The state that the rows of each layer start from, by rank; None: it carries
-                none.
-            starts: For each layer the state that a reset sets; None: zeros.
-            dropout: The probability.
-            keep: Called with the number and the values of each layer; returns the values where they
-                are to be read.
-
-        Returns:
-            The token vectors, without dropout, and the outputs of each layer, (N, D) each, and
-            their final states.
-        """
-        layers, finals = [keep(0, F.embedding(tokens, words))], []
-        x = apply_dropout(layers[0], dropout)
-        for number, (layer, state, start) in enumerate(
-            zip(self.layers, states, starts, strict=True), start=1
-        ):
-            x, final = layer(x, layout, state, start, dropout)
-            layers.append(keep(number, x))
-            finals.append(final)
-        return layers, finals
-
-
-def _keep(out: Tensor | None, direction: int, number: int, layer: Tensor) -> Tensor:
-    """The layer itself, or copied to its place in `out` (L+1, 2, N, D), so that its memory is free
-    for the next.
-    """
-    return layer if out is None else out[number, direction].copy_(layer)
+def _run_stack(stack: nn.Module, out: Tensor | None, *inputs: Any) -> tuple[Any, Any]:
+    """The layers of a stack, copied to `out` (L+1, N, D) if it is given, and its final states."""
+    layers, states = stack(*inputs)
+    if out is None:
+        return layers, states
+    for place, layer in zip(out, layers, strict=True):
+        place.copy_(layer)
+    return out, states
 
 
 class Bidirectional(nn.Module):
     """Two stacks that never exchange information: one reads each sentence from its front, one from
     its back.
+
+    A stack is called with (words, tokens, *more, dropout). It returns L + 1 layers, (N, D) each,
+    and the final states of the L layers above the first.
     """
 
-    stack_type: ClassVar[type[Stack]]
-    runs_on_streams: ClassVar[bool] = False  # on a GPU each direction on a stream of its own
+    runs_on_streams = False  # on a GPU each direction on a stream of its own
 
-    def __init__(self, config: SequenceEncoderConfig) -> None:
+    def __init__(self, config: Any, stack_type: Callable[[Any], nn.Module]) -> None:
         super().__init__()
-        self.config: Any = config  # of the subclass's kind
-        self.stacks = nn.ModuleList(self.stack_type(config) for _ in range(2))
+        self.config = config
+        self.stacks = nn.ModuleList(stack_type(config) for _ in range(2))
 
-    def layout(self, packing: Packing, words: Tensor) -> Any:
-        """What both stacks need to know about the shape of the streams."""
-        return packing
-
-    def forward(
+    def run_stacks(
         self,
         words: Tensor,
         tokens: Tensor,
-        packing: Packing,
-        state: BiLMState,
-        start: BiLMState | None,
+        more: Sequence[tuple[Any, ...]],
         dropout: float,
-    ) -> tuple[Tensor, BiLMState]:
-        """See `BiLM.run`."""
-        config, rows = self.config, packing.on(words.device).row_order
+        observed: bool,
+    ) -> tuple[Tensor, list[Any]]:
+        """The layers (L+1, 2, N, D), and the final states of each direction.
+
+        Args:
+            words: Vectors of the distinct words, (U, D).
+            tokens: Index into `words` at each slot of each direction, (2, N).
+            more: For each direction the further arguments of its stack.
+            dropout: The probability.
+            observed: Whether autograd or a hook follows, so that layers are not written in place.
+        """
         tokens = tokens.contiguous()
-        is_learning = learns(self, words, state.h, state.c)
-        shape = (config.num_layers + 1, 2, tokens.shape[1], words.shape[1])
-        out = None if is_learning else allocate(shape, words.dtype, words.device)
-        layout, tasks = self.layout(packing, words), []
-        for d, stack in enumerate(self.stacks):
-            states = state.of_direction(d, rows) or [None] * config.num_layers
-            starts = (
-                start.of_direction(d) if start and start.h.numel() else [None] * config.num_layers
+        shape = (self.config.num_layers + 1, 2, tokens.shape[1], words.shape[1])
+        out = None if observed else allocate(shape, words.dtype, words.device)
+        tasks = [
+            partial(
+                _run_stack,
+                stack,
+                None if out is None else out[:, d],
+                words,
+                tokens[d],
+                *more[d],
+                dropout,
             )
-            tasks.append(
-                partial(
-                    stack, words, tokens[d], layout, states, starts, dropout, partial(_keep, out, d)
-                )
-            )
-        if (
-            words.is_cuda and self.runs_on_streams
-        ):  # all that they share is in the arguments, and made before they part
+            for d, stack in enumerate(self.stacks)
+        ]
+        # All that the streams of a GPU share is in the arguments, and made before they part.
+        if words.is_cuda and self.runs_on_streams:
             results = run_on_streams(tasks, words.device)
         else:
-            results = run_directions(tasks, words.device, in_order=is_learning or dropout > 0)
+            results = run_directions(tasks, words.device, in_order=observed or dropout > 0)
         (fwd, fwd_states), (bwd, bwd_states) = results
         if out is None:
-            out = torch.stack(
-                [layer for pair in zip(fwd, bwd, strict=True) for layer in pair]
-            ).unflatten(0, (-1, 2))
-        return out, BiLMState.of_ranks(
-            [fwd_states, bwd_states], rows
-        ) if config.carries_state else state
+            out = torch.stack([torch.stack(pair) for pair in zip(fwd, bwd, strict=True)])
+        return out, [fwd_states, bwd_states]

@@ -2,6 +2,8 @@
 masked.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -60,6 +62,11 @@ class CRF(nn.Module):
         for name, moves in allowed._asdict().items():
             penalty = torch.zeros(moves.shape).masked_fill(~moves, FORBIDDEN)
             self.register_buffer(f"{name}_penalty", penalty, persistent=False)
+
+    @staticmethod
+    def of_spans(tags: Sequence[str]) -> CRF:
+        """A CRF over tags of a span scheme, which decodes well-formed spans only."""
+        return CRF(len(tags), span_transitions(tags))
 
     def log_likelihood(self, scores: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
         """Log-probability of each row's tag sequence, (B,), from scores (B, T, K), tags (B, T) and

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.nn.bidirectional import BiLMState, has_hooks
-from elmokit.nn.bilm import BiLM, BiLMOutput, check_ids, uncompiled
-from elmokit.nn.inference import Prepacked, PrepackedBiLM
+from elmokit.nn.bilm import BiLM, BiLMOutput
+from elmokit.nn.inference import PrepackCache
 from elmokit.nn.scalar_mix import ScalarMix
-from elmokit.nn.token_encoders import TokenEncoder
-from elmokit.ops import records_gradients
+from elmokit.runtime import disable_compile, needs_grad
 from elmokit.text import (
     MAX_CHARACTERS,
     TruncationWarning,
@@ -75,37 +74,13 @@ def batch_to_ids(
     return torch.from_numpy(encode_sentences(sentences, max_characters)).long()
 
 
-def add_boundaries(ids: Tensor, encoder: TokenEncoder) -> Tensor:
-    """Put <S> before and </S> after the words of each row.
-
-    Args:
-        ids: (B, T, ...), words at the left of each row, zeros after them.
-        encoder: The token encoder that reads the ids.
-
-    Returns:
-        (B, T+2, ...).
-
-    Raises:
-        ValueError: There is padding before a word.
-    """
-    begin, end = encoder.boundary_ids(ids)
-    is_word = encoder.is_word(ids)
-    if (is_word[:, 1:] & ~is_word[:, :-1]).any():
-        raise ValueError("each row must begin with its words, followed by padding (zeros)")
-    padded = ids.new_zeros(ids.shape[0], ids.shape[1] + 2, *ids.shape[2:])
-    padded[:, 1:-1] = ids
-    padded[:, 0] = begin
-    padded[torch.arange(len(ids), device=ids.device), is_word.sum(dim=1) + 1] = end
-    return padded
-
-
 class Elmo(nn.Module):
     """Ids of words without boundaries -> learned mixes of the biLM's layers, one for each place in
     a downstream model.
 
-    With the compiled kernels, the weights of a frozen biLM are prepacked once, not for every batch.
-    That is 1.4 to 1.8 times as fast, and takes the memory of the weights once more
-    (`nn.inference.Prepacked`).
+    The weights of a frozen biLM are prepacked on first use, and again when one has changed. That is
+    1.4 to 1.8 times as fast with the compiled kernels, and takes the memory of the weights once
+    more.
 
     PyTorch's autograd and `torch.compile`, which leaves the biLM out of its graph, see an ordinary
     module. The transforms of `torch.func`, `torch.export` and `torch.jit.trace` do not see through
@@ -141,13 +116,13 @@ class Elmo(nn.Module):
             raise ValueError(
                 f"Elmo takes a biLM, not {type(bilm).__name__}: write Elmo(elmokit.load(...).bilm)"
             )
-        if not freeze and isinstance(bilm, PrepackedBiLM):
+        if not freeze and bilm.is_prepacked:
             raise ValueError(
                 "a prepacked biLM has no weights that could be trained: use `elmokit.load`"
             )
         self.bilm = bilm
         bilm.requires_grad_(not freeze)
-        self._prepacked = Prepacked()
+        self._prepacked = PrepackCache()
         self.mixes = nn.ModuleList(
             ScalarMix(bilm.config.num_representations, fixed_weights=fixed_weights)
             for _ in range(num_mixes)
@@ -176,25 +151,18 @@ class Elmo(nn.Module):
 
     def layers(self, ids: Tensor, state: BiLMState | None = None) -> BiLMOutput:
         """The layers that `forward` mixes, without boundaries; arguments and errors are its own."""
-        check_ids(ids, self.bilm.config)
+        self.bilm.token_encoder.check_ids(ids)
         run = partial(self._layers, ids.long(), state)
-        return uncompiled(run_on_own_thread)(run, self.bilm.device)
+        return disable_compile(run_on_own_thread)(run, self.bilm.device)
 
     def _layers(self, ids: Tensor, state: BiLMState | None) -> BiLMOutput:
         bilm, mask = self.bilm, self.bilm.token_encoder.is_word(ids)
         # Hooks, and a state that learns, need the modules themselves.
-        if not has_hooks(bilm.modules()) and (
-            state is None or not records_gradients(state.h, state.c)
-        ):
-            bilm = self._prepacked.bilm([*bilm.parameters()], lambda: self.bilm)
-        out = bilm(add_boundaries(ids, bilm.token_encoder), state=state)
+        needs_state_grad = state is not None and needs_grad(state.h, state.c)
+        if not has_hooks(bilm) and not needs_state_grad:
+            bilm = self._prepacked.of(bilm)
+        out = bilm(bilm.token_encoder.add_boundaries(ids), state=state)
         return BiLMOutput(out.layers[:, :, 1:-1] * mask.unsqueeze(-1), mask, out.state)
-
-    def forget_prepacked(self) -> None:
-        """Prepack a frozen biLM again at the next call; needed after writing its weights through
-        `.data` or NumPy.
-        """
-        self._prepacked.forget()
 
     def mix(self, layers: Tensor, mask: Tensor) -> list[Tensor]:
         """Layers (L+1, B, T, 2D) that were computed before, and mask (B, T) -> the representations

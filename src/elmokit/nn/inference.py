@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
@@ -12,26 +12,18 @@ from torch import Tensor, nn
 from elmokit.config import CHARACTER_SHIFT
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.lstm import LSTMLayer
-from elmokit.nn.token_encoders import CharCNN, Highway, Projection
-from elmokit.ops import (
-    CharFilters,
-    LSTMState,
-    LSTMSteps,
-    Packing,
-    allocate,
-    has_character_tables,
-    has_prepacked_products,
-    prepack_char_conv,
-    prepack_highway,
-    prepack_linear,
-    prepack_lstm,
-)
+from elmokit.nn.token_encoders import CharacterEncoder, CharCNN, Highway, Projection
+from elmokit.ops import LSTMState, Packing, allocate
+from elmokit.ops import prepack as prepack_op
+from elmokit.runtime import init_on_meta
 from elmokit.threads import parallel_rows
 
 CHUNK_WORDS = 128  # so few that the output of one layer is still in cache for the next
+# Weights of at most so many values are compared at each call, of others about SAMPLED values.
+WHOLE, SAMPLED = 8192, 64
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def _accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of what products in `dtype` are added to: float32, or float64."""
     return torch.promote_types(dtype if dtype.is_floating_point else torch.float32, torch.float32)
 
@@ -57,17 +49,17 @@ class PrepackedLSTMLayer(nn.Module):
 
     def __init__(self, layer: LSTMLayer, dtype: torch.dtype) -> None:
         super().__init__()
-        self.clips, self._run = layer.clips, prepack_lstm(layer.weights(), dtype)
+        self.clips, self._run = layer.clips, prepack_op("lstm", layer.weights(), dtype)
 
     def forward(
         self,
         x: Tensor,
         packing: Packing,
         state: LSTMState,
-        start: LSTMState | None = None,
+        reset_state: LSTMState | None = None,
         index: Tensor | None = None,
     ) -> tuple[Tensor, LSTMState]:
-        return self._run(x, state, LSTMSteps(packing, self.clips, start or state.zero_row()), index)
+        return self._run(x, state, packing, self.clips, reset_state, index)
 
 
 class PrepackedProjection(nn.Module):
@@ -75,43 +67,39 @@ class PrepackedProjection(nn.Module):
 
     def __init__(self, projection: Projection, dtype: torch.dtype) -> None:
         super().__init__()
-        weight = projection.effective_weight()
-        self._multiply, self._dim = prepack_linear(weight, projection.bias, dtype), len(weight)
-        self._wide = _wide(dtype)
+        self._multiply = prepack_op("linear", (projection.weight, projection.bias), dtype)
+        self._dim, self._dtype = projection.out_features, _accumulation_dtype(dtype)
 
     def forward(self, input: Tensor) -> Tensor:
-        return _in_chunks(self._multiply, input, self._dim, self._wide)
+        return _in_chunks(self._multiply, input, self._dim, self._dtype)
 
 
-class PrepackedCharCNN(CharCNN):
+class PrepackedCharCNN(CharacterEncoder):
     """`CharCNN` without gradients; its vectors are float32 at least."""
 
     def __init__(self, encoder: CharCNN, dtype: torch.dtype) -> None:
-        nn.Module.__init__(self)
-        self.config, self.activation = encoder.config, encoder.activation
+        super().__init__(encoder.config)
         # Not in int8: a few filters are so large that with a common scale, the others would be too
         # coarse.
-        self._fine = torch.float32 if dtype == torch.int8 else dtype
-        self._convolve = prepack_char_conv(
-            CharFilters(encoder.char_embedding, *encoder.filters()), self._fine
-        )
-        gates = [cast(Highway, layer).gates for layer in encoder.highways]
-        self._layers = [prepack_highway(each.weight, each.bias, dtype) for each in gates]
-        self._dim = self.config.num_filters
+        self._float_dtype = torch.float32 if dtype == torch.int8 else dtype
+        filters = (encoder.char_embedding, *encoder.filters())
+        self._convolve = prepack_op("char_conv", filters, self._float_dtype)
+        self._layers, self._dim = [], self.config.num_filters
+        for layer in encoder.highways:
+            gates = cast(Highway, layer).gates
+            self._layers.append(prepack_op("highway", (gates.weight, gates.bias), dtype))
         if (last := encoder.projection) is not None:
-            self._layers.append(prepack_linear(last.weight, last.bias, self._fine))
+            self._layers.append(prepack_op("linear", (last.weight, last.bias), self._float_dtype))
             self._dim = last.out_features
-        device, characters = encoder.char_embedding.device, len(encoder.char_embedding)
-        self.is_cacheable = has_character_tables(
-            device, self._fine, characters
-        ) and has_prepacked_products(device, dtype, self.config.num_filters)
+        self.is_cacheable = all(op.is_row_exact for op in (self._convolve, *self._layers))
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self._convolve(ids - CHARACTER_SHIFT)
-        return _in_chunks(self._after_convolution, x, self._dim, _wide(self._fine))
+        dtype = _accumulation_dtype(self._float_dtype)
+        return _in_chunks(self._after_convolution, x, self._dim, dtype)
 
     def _after_convolution(self, x: Tensor) -> Tensor:
-        x = self.activation(x).to(self._fine)
+        x = self.activation(x).to(self._float_dtype)
         for layer in self._layers:
             x = layer(x)
         return x
@@ -124,24 +112,23 @@ TOKEN_LEAVES: Leaves = {CharCNN: PrepackedCharCNN}
 SEQUENCE_LEAVES: Leaves = {LSTMLayer: PrepackedLSTMLayer, Projection: PrepackedProjection}
 
 
-def _converted(module: nn.Module, leaves: Leaves, dtype: torch.dtype) -> Any:
+def _with_leaves(module: nn.Module, leaves: Leaves, dtype: torch.dtype) -> Any:
     """The module with prepacked leaves; other weights are shared, or copied in the dtype that
     products are added to.
     """
     for kind, prepacked in leaves.items():
         if isinstance(module, kind):
             return prepacked(module, dtype)
-    converted = copy.copy(module)
-    converted._modules = {
-        name: child and _converted(child, leaves, dtype) for name, child in module._modules.items()
-    }
-    converted._parameters = {
-        name: weight
-        if weight is None
-        else nn.Parameter(weight.detach().to(_wide(dtype)), requires_grad=False)
-        for name, weight in module._parameters.items()
-    }
-    return converted.eval()
+    result = copy.copy(module)
+    result._modules, result._parameters = {}, {}
+    for name, child in module._modules.items():
+        result._modules[name] = child and _with_leaves(child, leaves, dtype)
+    for name, weight in module._parameters.items():
+        if weight is not None:
+            weight = weight.detach().to(_accumulation_dtype(dtype))
+            weight = nn.Parameter(weight, requires_grad=False)
+        result._parameters[name] = weight
+    return result.eval()
 
 
 class PrepackedBiLM(BiLM):
@@ -149,12 +136,15 @@ class PrepackedBiLM(BiLM):
     saved or moved.
     """
 
+    is_prepacked = True
+
     def __init__(self, bilm: BiLM, dtype: torch.dtype) -> None:
-        nn.Module.__init__(self)
-        self.config, self.product_dtype, self._device = bilm.config, dtype, bilm.device
+        with init_on_meta():
+            super().__init__(bilm.config)
+        self.product_dtype, self._device = dtype, bilm.device
         with torch.no_grad():
-            self.token_encoder = _converted(bilm.token_encoder, TOKEN_LEAVES, dtype)
-            self.sequence_encoder = _converted(bilm.sequence_encoder, SEQUENCE_LEAVES, dtype)
+            self.token_encoder = _with_leaves(bilm.token_encoder, TOKEN_LEAVES, dtype)
+            self.sequence_encoder = _with_leaves(bilm.sequence_encoder, SEQUENCE_LEAVES, dtype)
         self.eval()
 
     @property
@@ -164,7 +154,7 @@ class PrepackedBiLM(BiLM):
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of its states and results."""
-        return _wide(self.product_dtype)
+        return _accumulation_dtype(self.product_dtype)
 
     def state_dict(self, *args: Any, **options: Any) -> Any:
         raise ValueError(
@@ -206,37 +196,47 @@ def prepack(bilm: BiLM, dtype: torch.dtype | None) -> PrepackedBiLM:
     return bilm
 
 
-class Prepacked:
-    """The prepacked form of a biLM that does not learn: made when first asked for, and anew when a
-    weight has changed.
+def _sample(weight: Tensor) -> Tensor:
+    """A view of all values of a small weight, and of some of a large one, in one dimension."""
+    strides = zip(weight.shape, weight.stride(), strict=True)
+    extent = 1 + sum((size - 1) * stride for size, stride in strides)
+    step = 1 if extent <= WHOLE else extent // SAMPLED | 1  # odd: values of many columns
+    return weight.detach().as_strided((-(-extent // step),), (step,))
 
-    PyTorch counts the changes of each weight, but for those through `.data` and NumPy: after these,
-    call `forget`. Copies and pickles are empty.
+
+class PrepackCache:
+    """Prepacks a frozen biLM on first use; again when a weight changes. Copies are empty.
+
+    PyTorch counts the changes of each weight, but for those through `.data` and NumPy: for these,
+    values of each weight are compared at each call (docs/decisions/0023-changed-weights.md).
     """
 
     def __init__(self) -> None:
-        self.forget()
+        self._prepacked: BiLM | None = None
 
-    def __reduce__(self) -> tuple[type[Prepacked], tuple[()]]:
-        return Prepacked, ()
+    def __reduce__(self) -> tuple[type[PrepackCache], tuple[()]]:
+        return PrepackCache, ()
 
-    def forget(self) -> None:
-        """Prepack again at the next call."""
-        self._kept: tuple[list[tuple[int, int]], list[Tensor], BiLM] | None = None
-
-    def bilm(self, weights: Sequence[Tensor], create: Callable[[], BiLM]) -> BiLM:
-        """`create()`, a biLM with these weights; kept if all of them are frozen, and prepacked
-        where that pays.
-        """
-        learns = any(weight.requires_grad or weight.is_inference() for weight in weights)
-        if learns or not weights or torch.is_autocast_enabled(weights[0].device.type):
-            self.forget()
-            return create()
-        versions = [(weight.data_ptr(), weight._version) for weight in weights]
-        if self._kept is None or self._kept[0] != versions:
-            self.forget()  # frees its memory first
-            bilm = create()
-            bilm = prepack(bilm, None) if has_prepacked_products(bilm.device, bilm.dtype) else bilm
-            # The weights are held so that no other tensor gets their address.
-            self._kept = versions, [weight.detach() for weight in weights], bilm
-        return self._kept[2]
+    def of(self, bilm: BiLM) -> BiLM:
+        """The biLM prepacked, or itself if a weight learns, or under autocast."""
+        weights = [*bilm.parameters()]  # none, if it is prepacked itself
+        is_frozen = bool(weights) and not any(
+            weight.requires_grad or weight.is_inference() for weight in weights
+        )
+        if not is_frozen or torch.is_autocast_enabled(bilm.device.type):
+            self._prepacked = None
+            return bilm
+        counters = [(weight.data_ptr(), weight._version) for weight in weights]
+        if (
+            self._prepacked is not None
+            and counters == self._counters
+            and torch.equal(torch.cat(self._samples), self._values)
+        ):
+            return self._prepacked
+        self._prepacked = None  # frees its memory first
+        self._counters = counters
+        # Views, which hold the weights, so that no other tensor gets their address.
+        self._samples = [_sample(weight) for weight in weights]
+        self._values = torch.cat(self._samples)
+        self._prepacked = prepack(bilm, None)
+        return self._prepacked

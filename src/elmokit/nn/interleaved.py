@@ -12,12 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import InterleavedConfig
-from elmokit.nn.bidirectional import BiLMState, learns, run_directions
+from elmokit.nn.bidirectional import BiLMState, is_observed, run_directions
+from elmokit.nn.dropout import apply_dropout
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.nn.token_encoders import Projection
-from elmokit.ops import Clips, LSTMState, Packing, Segments, apply_dropout
-
-NO_CLIPS = Clips(None, None)
+from elmokit.ops import LSTMState, Packing
 
 
 class InterleavedLSTM(nn.Module):
@@ -33,25 +32,18 @@ class InterleavedLSTM(nn.Module):
     def __init__(self, config: InterleavedConfig) -> None:
         super().__init__()
         self.config, cells, dim = config, config.cell_dim, config.projection_dim
-        inputs = [dim, *[2 * (dim if config.projects_layers else cells)] * (config.num_layers - 1)]
-        layer = partial(
-            LSTMLayer,
-            cell_dim=cells,
-            output_dim=cells,
-            clips=NO_CLIPS,
-            forget_bias=config.forget_bias,
-        )
-        self.stacks = nn.ModuleList(
-            nn.ModuleDict({"layers": nn.ModuleList(map(layer, inputs))}) for _ in range(2)
-        )
+        inputs = [dim] + [2 * (dim if config.projects_layers else cells)] * (config.num_layers - 1)
+        self.stacks = nn.ModuleList()
+        for _ in range(2):
+            layers = [LSTMLayer(width, cells, cells, config.forget_bias) for width in inputs]
+            self.stacks.append(nn.ModuleDict({"layers": nn.ModuleList(layers)}))
+        self.mask = None
         if config.projects_layers:
             self.projections = nn.ModuleList(Projection(2 * cells, 2 * dim) for _ in inputs)
-            self.mask = nn.Parameter(
-                torch.zeros(dim)
-            )  # replaces the vector of a hidden word, which is predicted
+            # replaces the vector of a hidden word, which is predicted
+            self.mask = nn.Parameter(torch.zeros(dim))
         else:
             self.top_projection = Projection(cells, dim)
-            self.mask = None
 
     def forward(
         self,
@@ -59,38 +51,38 @@ class InterleavedLSTM(nn.Module):
         tokens: Tensor,
         packing: Packing,
         state: BiLMState,
-        start: BiLMState | None,
+        reset_state: BiLMState | None,
         dropout: float,
     ) -> tuple[Tensor, BiLMState]:
         """See `BiLM.run`. Dropout is on the token vectors, and on what each layer adds to them."""
-        config = self.config
-        mirrored = torch.from_numpy(Segments.of(packing).mirrored()).to(words.device)
-        layers = [
-            F.embedding(tokens[0], words).repeat(1, 2)
-        ]  # (N, 2D) in the order of the forward stream
+        config, stacks = self.config, [stack["layers"] for stack in self.stacks]  # type: ignore
+        # The slot of the same token in the other stream: from one order to the other and back.
+        mirrored = torch.from_numpy(packing.segments().mirrored()).to(words.device)
+        in_order = is_observed(self, words)
+        # All layers (N, 2D) are in the order of the forward stream.
+        layers = [F.embedding(tokens[0], words).repeat(1, 2)]
         x = apply_dropout(layers[0], dropout)
-        stacks: Any = self.stacks
-        for number, pair in enumerate(zip(*(stack["layers"] for stack in stacks), strict=True)):
-            read = x if number else x[:, : config.projection_dim]
-            zeros = x.new_zeros(len(packing.row_order), config.cell_dim)
-            inputs = zip(pair, (read, read.index_select(0, mirrored)), strict=True)
-            tasks = [
-                partial(layer, each, packing, LSTMState(zeros, zeros)) for layer, each in inputs
+        zeros = x.new_zeros(len(packing.row_order), config.cell_dim)
+        for number in range(config.num_layers):
+            inputs = x if number > 0 else x[:, : config.projection_dim]
+            tasks: list[Any] = [
+                partial(stack[number], of_direction, packing, LSTMState(zeros, zeros))
+                for stack, of_direction in zip(
+                    stacks, (inputs, inputs.index_select(0, mirrored)), strict=True
+                )
             ]
-            (fwd, _), (bwd, _) = run_directions(tasks, read.device, in_order=learns(self, read))
-            both = torch.cat([fwd, bwd.index_select(0, mirrored)], dim=1)
+            (fwd, _), (bwd, _) = run_directions(tasks, words.device, in_order=in_order)
+            outputs = torch.cat([fwd, bwd.index_select(0, mirrored)], dim=1)
             if config.projects_layers:
-                x = x + apply_dropout(self.projections[number](both), dropout)
+                x = x + apply_dropout(self.projections[number](outputs), dropout)
                 layers.append(x)
             else:
-                x = both
+                x = outputs
         if not config.projects_layers:
-            layers = [
-                self.top_projection(x.view(-1, config.cell_dim))
-                .to(words.dtype)
-                .view(-1, 2 * config.projection_dim)
-            ]
-        halves = [layer.chunk(2, dim=1) for layer in layers]
-        return torch.stack(
-            [torch.stack([fwd, bwd.index_select(0, mirrored)]) for fwd, bwd in halves]
-        ), state
+            top = self.top_projection(x.view(-1, config.cell_dim)).to(words.dtype)
+            layers = [top.view(-1, 2 * config.projection_dim)]
+        pairs = []
+        for layer in layers:
+            fwd, bwd = layer.chunk(2, dim=1)
+            pairs.append(torch.stack([fwd, bwd.index_select(0, mirrored)]))
+        return torch.stack(pairs), state

@@ -1,18 +1,23 @@
-"""The projected, clipped LSTM: a layer, a stack of layers in one direction, and two stacks side by
-side.
-"""
+"""The projected, clipped LSTM: a layer, a stack of layers in one direction, and two stacks."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import LSTMConfig
-from elmokit.nn.bidirectional import Bidirectional, Keep, Stack, States
-from elmokit.ops import Clips, LSTMState, LSTMSteps, LSTMWeights, Packing, apply_dropout, lstm
+from elmokit.nn.bidirectional import Bidirectional, BiLMState, is_observed
+from elmokit.nn.dropout import apply_dropout
+from elmokit.ops import LSTMState, LSTMWeights, Packing, lstm
+
+
+def _glorot_uniform(fan_in_and_out: int, *shape: int) -> nn.Parameter:
+    bound = math.sqrt(6 / fan_in_and_out)
+    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
 
 
 class LSTMLayer(nn.Module):
@@ -23,33 +28,31 @@ class LSTMLayer(nn.Module):
     """
 
     def __init__(
-        self, input_dim: int, cell_dim: int, output_dim: int, clips: Clips, forget_bias: float
+        self,
+        input_dim: int,
+        cell_dim: int,
+        output_dim: int,
+        forget_bias: float,
+        cell_clip: float | None = None,
+        proj_clip: float | None = None,
     ) -> None:
-        """Create a layer, with a projection after the cell unless `output_dim` equals
-        `cell_dim`.
-        """
+        """Create a layer; its outputs are projected unless `output_dim` equals `cell_dim`."""
         super().__init__()
-        self.clips, self.forget_bias = clips, forget_bias
-        bound = math.sqrt(6 / (input_dim + output_dim + 4 * cell_dim))
-        self.input_weight = nn.Parameter(
-            torch.empty(4 * cell_dim, input_dim).uniform_(-bound, bound)
-        )
-        self.recurrent_weight = nn.Parameter(
-            torch.empty(4 * cell_dim, output_dim).uniform_(-bound, bound)
-        )
+        self.forget_bias, self.clips = forget_bias, (cell_clip, proj_clip)
+        stacked = input_dim + output_dim + 4 * cell_dim
+        self.input_weight = _glorot_uniform(stacked, 4 * cell_dim, input_dim)
+        self.recurrent_weight = _glorot_uniform(stacked, 4 * cell_dim, output_dim)
         self.bias = nn.Parameter(torch.zeros(4 * cell_dim))
-        bound, self.projection_weight = math.sqrt(6 / (output_dim + cell_dim)), None
+        self.projection_weight = None
         if output_dim != cell_dim:
-            self.projection_weight = nn.Parameter(
-                torch.empty(output_dim, cell_dim).uniform_(-bound, bound)
-            )
+            self.projection_weight = _glorot_uniform(output_dim + cell_dim, output_dim, cell_dim)
 
     def forward(
         self,
         x: Tensor,
         packing: Packing,
         state: LSTMState,
-        start: LSTMState | None = None,
+        reset_state: LSTMState | None = None,
         index: Tensor | None = None,
     ) -> tuple[Tensor, LSTMState]:
         """Run over a packed stream.
@@ -58,16 +61,14 @@ class LSTMLayer(nn.Module):
             x: The layer's input (N, K), in stream order.
             packing: The stream's shape, with B rows.
             state: The state that each row starts from, by rank.
-            start: The state of one row that a reset sets; None: zeros.
+            reset_state: The state of one row that a reset sets; None: zeros.
             index: The row of `x` that each slot reads, (N,); None: slot n reads row n.
 
         Returns:
             The outputs (N, D), float32 at least, and each row's state after its last step.
         """
         x = x if index is None else F.embedding(index, x)
-        return lstm(
-            x, state, self.weights(), LSTMSteps(packing, self.clips, start or state.zero_row())
-        )
+        return lstm(x, state, self.weights(), packing, self.clips, reset_state)
 
     def weights(self) -> LSTMWeights:
         """The weights as the op reads them.
@@ -85,21 +86,19 @@ class LSTMLayer(nn.Module):
         )
 
 
-class LSTMStack(Stack):
-    """L layers in one direction, each but the first with a skip connection if the configuration
-    says so.
+class LSTMStack(nn.Module):
+    """L layers in one direction, each but the first with a skip connection if it is configured.
 
     Dropout is as in bilm-tf (training.py:388-424): on the input of every layer, which the skip
     connection also reads, and on the last output.
     """
 
     def __init__(self, config: LSTMConfig) -> None:
-        nn.Module.__init__(self)
+        super().__init__()
         self.use_skip_connections, dim = config.use_skip_connections, config.projection_dim
-        clips = Clips(config.cell_clip, config.proj_clip)
+        settings = config.forget_bias, config.cell_clip, config.proj_clip
         self.layers = nn.ModuleList(
-            LSTMLayer(dim, config.cell_dim, dim, clips, config.forget_bias)
-            for _ in range(config.num_layers)
+            LSTMLayer(dim, config.cell_dim, dim, *settings) for _ in range(config.num_layers)
         )
 
     def forward(
@@ -107,29 +106,61 @@ class LSTMStack(Stack):
         words: Tensor,
         tokens: Tensor,
         packing: Packing,
-        states: States,
-        starts: States,
+        states: Sequence[LSTMState],
+        reset_states: Sequence[LSTMState | None],
         dropout: float,
-        keep: Keep,
     ) -> tuple[list[Tensor], list[LSTMState]]:
-        """See `Stack.forward`."""
-        layers, finals = [keep(0, F.embedding(tokens, words))], []
-        for number, (layer, state, start) in enumerate(
-            zip(self.layers, states, starts, strict=True), start=1
-        ):
+        """Run over a packed stream.
+
+        Args:
+            words: Vectors of the distinct words, (U, D).
+            tokens: Index into `words` at each slot, (N,).
+            packing: The stream's shape.
+            states: The state that the rows of each layer start from, by rank.
+            reset_states: For each layer the state that a reset sets; None: zeros.
+            dropout: The probability.
+
+        Returns:
+            The token vectors, without dropout, and the outputs of each layer, (N, D) each; and the
+            layers' final states.
+        """
+        layers, finals = [F.embedding(tokens, words)], []
+        for number, layer in enumerate(self.layers):
             x = apply_dropout(layers[-1], dropout)
             # Without dropout the first layer multiplies each distinct word once.
-            source, index = (words, tokens) if number == 1 and not dropout else (x, None)
-            outputs, final = layer(source, packing, state, start, index)
-            layers.append(
-                keep(number, outputs + x if number > 1 and self.use_skip_connections else outputs)
-            )
+            source, index = (words, tokens) if number == 0 and not dropout else (x, None)
+            outputs, final = layer(source, packing, states[number], reset_states[number], index)
+            skips = self.use_skip_connections and number > 0
+            layers.append(outputs + x if skips else outputs)
             finals.append(final)
-        return [*layers[:-1], keep(-1, apply_dropout(layers[-1], dropout))], finals
+        layers[-1] = apply_dropout(layers[-1], dropout)
+        return layers, finals
 
 
 class BidirectionalLSTM(Bidirectional):
     """ELMo's sequence encoder."""
 
-    stack_type = LSTMStack
     runs_on_streams = True
+
+    def __init__(self, config: LSTMConfig) -> None:
+        super().__init__(config, LSTMStack)
+
+    def forward(
+        self,
+        words: Tensor,
+        tokens: Tensor,
+        packing: Packing,
+        state: BiLMState,
+        reset_state: BiLMState | None,
+        dropout: float,
+    ) -> tuple[Tensor, BiLMState]:
+        """See `BiLM.run`."""
+        row_order = packing.on(words.device).row_order
+        more = []
+        for d in range(2):
+            zeros: list[LSTMState | None] = [None] * self.config.num_layers
+            resets = zeros if reset_state is None else reset_state.of_direction(d)
+            more.append((packing, state.of_direction(d, row_order), resets))
+        observed = is_observed(self, words, state.h, state.c)
+        layers, finals = self.run_stacks(words, tokens, more, dropout, observed)
+        return layers, BiLMState.of_ranks(finals, row_order)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,61 +14,44 @@ from torch import Tensor, nn
 
 from elmokit.ops import linear_logsumexp
 
+# --- Negative classes -----------------------------------------------------------------------------
+#
+# Drawn from P(c) = (log(c+2) - log(c+1)) / log(V+1), Zipf's law for a vocabulary sorted by
+# frequency, until there are enough distinct ones (TensorFlow's log_uniform_candidate_sampler with
+# unique=True).
 
-@dataclass(frozen=True)
-class Samples:
-    """Negative classes drawn once for a whole batch: distinct `ids` (S,) int32, after `num_tries`
-    draws.
+
+# Drawn once for a whole batch: distinct classes (S,) int32, and the draws that it took.
+Samples = tuple[Tensor, int]
+
+
+def draw_log_uniform(num_classes: int, num_samples: int, generator: torch.Generator) -> Samples:
+    """Draw `num_samples` distinct classes of `num_classes`, on the CPU."""
+    draws = torch.empty(0, dtype=torch.int64, device="cpu")
+    while True:
+        uniform = torch.rand(
+            4 * num_samples, dtype=torch.float64, generator=generator, device="cpu"
+        )
+        more = torch.exp(uniform * math.log(num_classes + 1)).long() - 1
+        draws = torch.cat([draws, more.clamp_(max=num_classes - 1)])
+        # A draw is new if it is where its class was drawn first.
+        positions, first = np.arange(len(draws)), np.empty(num_classes, dtype=np.int64)
+        first[draws.numpy()[::-1]] = positions[::-1]  # the last assignment to an index remains
+        new = np.flatnonzero(first[draws.numpy()] == positions)[:num_samples]
+        if len(new) == num_samples:
+            return draws[torch.from_numpy(new)].int(), int(new[-1]) + 1
+
+
+def log_expected_count(ids: Tensor, num_tries: int, num_classes: int) -> Tensor:
+    """log(1 - (1 - P(c))^num_tries) in float64: of the probability that `num_tries` draws contain
+    class c.
     """
-
-    ids: Tensor
-    num_tries: int
-
-
-def _first_occurrences(draws: Tensor, num_classes: int) -> Tensor:
-    """The positions in `draws` at which a class appears for the first time, in order."""
-    positions = np.arange(len(draws))
-    first = np.empty(num_classes, dtype=np.int64)
-    first[draws.numpy()[::-1]] = positions[
-        ::-1
-    ]  # with repeated indices, the last assignment remains
-    return torch.from_numpy(np.flatnonzero(first[draws.numpy()] == positions))
+    c = ids.double()
+    probability = torch.log1p(1 / (c + 1)) / math.log(num_classes + 1)
+    return torch.log(-torch.expm1(num_tries * torch.log1p(-probability)))
 
 
-class LogUniformSampler:
-    """Distinct classes from P(c) = (log(c+2) - log(c+1)) / log(V+1), Zipf's law for a vocabulary
-    sorted by frequency.
-
-    (TensorFlow's log_uniform_candidate_sampler with unique=True: draw until there are enough
-    distinct classes.)
-    """
-
-    def __init__(self, num_classes: int, num_samples: int) -> None:
-        self.num_classes, self.num_samples = num_classes, num_samples
-
-    def sample(self, generator: torch.Generator) -> Samples:
-        """Draw `num_samples` distinct classes, on the CPU, in the order in which they were
-        drawn.
-        """
-        draws = torch.empty(0, dtype=torch.int64, device="cpu")
-        while True:
-            uniform = torch.rand(
-                4 * self.num_samples, dtype=torch.float64, generator=generator, device="cpu"
-            )
-            more = torch.exp(uniform * math.log(self.num_classes + 1)).long() - 1
-            draws = torch.cat([draws, more.clamp_(max=self.num_classes - 1)])
-            first = _first_occurrences(draws, self.num_classes)
-            if len(first) >= self.num_samples:
-                first = first[: self.num_samples]
-                return Samples(draws[first].int(), int(first[-1]) + 1)
-
-    def log_expected_count(self, ids: Tensor, num_tries: int) -> Tensor:
-        """log(1 - (1 - P(c))^num_tries) in float64: of the probability that `num_tries` draws
-        contain class c.
-        """
-        c = ids.double()
-        probability = torch.log1p(1 / (c + 1)) / math.log(self.num_classes + 1)
-        return torch.log(-torch.expm1(num_tries * torch.log1p(-probability)))
+# --- The softmax ----------------------------------------------------------------------------------
 
 
 def _gather(table: Tensor, sets: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -108,30 +90,31 @@ class FullSoftmax(nn.Module):
         logits = _logits(hidden, _gather(self.weight, [targets])[0], self.bias[targets])
         return linear_logsumexp(hidden, self.weight, self.bias) - logits
 
-    def sampled_losses(
-        self,
-        hidden: Tensor,
-        targets: Tensor,
-        samples: Sequence[Samples],
-        sampler: LogUniformSampler,
-    ) -> Tensor:
+    def sample(self, count: int, generator: torch.Generator) -> Samples:
+        """Draw `count` distinct negative classes for `sampled_losses`."""
+        return draw_log_uniform(len(self.weight), count, generator)
+
+    def sampled_losses(self, hidden: Tensor, targets: Tensor, samples: Sequence[Samples]) -> Tensor:
         """Sampled -log p (tf.nn.sampled_softmax_loss): logits minus the log of their expected
         counts.
 
         hidden (K, N, D), targets (K, N), K sets of samples -> (K, N). A sample that is the target
         of a position is excluded there.
         """
-        ids = [*(drawn.ids.to(targets.device) for drawn in samples), *targets]
+        count, num_classes = len(samples), len(self.weight)
+        # The rows of all samples, then those of all targets, in one gather each.
+        ids = [*(sampled.to(targets.device) for sampled, _ in samples), *targets]
         weights, biases = _gather(self.weight, ids), _gather(self.bias[:, None], ids)
         losses = []
-        for k, drawn in enumerate(samples):
-            others, own = k, len(samples) + k
-            true = _logits(hidden[k], weights[own], biases[own][:, 0])
-            true = true - sampler.log_expected_count(ids[own], drawn.num_tries).to(true.dtype)
-            place = torch.full((len(self.weight),), -1, dtype=torch.int64, device=targets.device)
-            place[ids[others]] = torch.arange(len(drawn.ids), device=targets.device)
-            bias = biases[others][:, 0]
-            bias = bias - sampler.log_expected_count(ids[others], drawn.num_tries).to(bias.dtype)
-            rest = linear_logsumexp(hidden[k], weights[others], bias, excluded=place[targets[k]])
+        for k, (sampled, (_, num_tries)) in enumerate(zip(ids[:count], samples, strict=True)):
+            true = _logits(hidden[k], weights[count + k], biases[count + k][:, 0])
+            expected = log_expected_count(targets[k], num_tries, num_classes)
+            true = true - expected.to(true.dtype)
+            bias = biases[k][:, 0]
+            bias = bias - log_expected_count(sampled, num_tries, num_classes).to(bias.dtype)
+            # Where each class is among the samples, -1 for nowhere.
+            position = torch.full((num_classes,), -1, dtype=torch.int64, device=targets.device)
+            position[sampled] = torch.arange(len(sampled), device=targets.device)
+            rest = linear_logsumexp(hidden[k], weights[k], bias, excluded=position[targets[k]])
             losses.append(torch.logaddexp(true, rest) - true)
         return torch.stack(losses)

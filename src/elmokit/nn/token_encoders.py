@@ -1,6 +1,4 @@
-"""Token encoders: ids of words -> token vectors. Each reads ids of its own kind, and says how words
-become ids, which ids are boundaries, and where there is a word at all.
-"""
+"""Token encoders: ids of words -> token vectors. Each reads ids of its own kind, and makes them."""
 
 from __future__ import annotations
 
@@ -20,18 +18,10 @@ from elmokit.config import (
     END_SENTENCE,
     END_WORD,
     PAD_CHARACTER,
-    BiLMConfig,
     CharCNNConfig,
-    EfmlEncoderConfig,
 )
-from elmokit.ops import CharFilters, char_conv, highway, linear
-from elmokit.text import (
-    boundary_ids,
-    count_truncated,
-    count_truncated_efml,
-    encode_efml,
-    encode_words,
-)
+from elmokit.ops import char_conv, highway, linear
+from elmokit.text import count_truncated, encode_words
 
 if TYPE_CHECKING:
     from elmokit.text import Vocab
@@ -46,6 +36,7 @@ class TokenEncoder(nn.Module, ABC):
     """
 
     input: str  # the kind of its ids: "characters", "words", or "words and characters"
+    dims, shape = 3, "(B, T, C), as from elmokit.batch_to_ids"  # of the ids of a batch
     # whether caching pays: a vector takes work, and is the same to the last bit in any batch
     is_cacheable = False
 
@@ -55,15 +46,44 @@ class TokenEncoder(nn.Module, ABC):
 
     @abstractmethod
     def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """The ids of <S> and of </S>, each in the shape and dtype of one word of the ids `like` (B,
-        T, ...).
-        """
+        """The ids of <S> and </S>, each like one word of the ids `like` (B, T, ...)."""
+
+    def check_ids(self, ids: Tensor) -> None:
+        """ValueError unless ids have the type and shape of a batch that this encoder reads."""
+        if not isinstance(ids, Tensor) or ids.dim() != self.dims or ids.is_floating_point():
+            raise ValueError(f"ids must be a tensor of integers {self.shape}, not {ids!r:.200}")
 
     def is_word(self, ids: Tensor) -> Tensor:
         """Ids of positions (B, T, ...) -> (B, T) bool: True where there is a word."""
         return (ids > 0).any(dim=-1)
 
-    def in_few_shapes(self, ids: Tensor) -> Tensor:
+    def add_boundaries(self, ids: Tensor) -> Tensor:
+        """Put <S> before and </S> after the words of each row.
+
+        Args:
+            ids: (B, T, ...), words at the left of each row, zeros after them.
+
+        Returns:
+            (B, T+2, ...).
+
+        Raises:
+            ValueError: There is padding before a word.
+        """
+        begin, end = self.boundary_ids(ids)
+        is_word = self.is_word(ids)
+        if (is_word[:, 1:] & ~is_word[:, :-1]).any():
+            raise ValueError("each row must begin with its words, followed by padding (zeros)")
+        padded = ids.new_zeros(ids.shape[0], ids.shape[1] + 2, *ids.shape[2:])
+        padded[:, 1:-1] = ids
+        padded[:, 0] = begin
+        padded[torch.arange(len(ids), device=ids.device), is_word.sum(dim=1) + 1] = end
+        return padded
+
+    def pad_to_max_characters(self, ids: Tensor) -> Tensor:
+        """Ids of words (U, ...) as wide as in training."""
+        return ids
+
+    def pad_to_bucket(self, ids: Tensor) -> Tensor:
         """Ids (U, ...) padded with more rows and longer words to one of a few shapes; vectors stay
         the same.
 
@@ -79,9 +99,7 @@ class TokenEncoder(nn.Module, ABC):
         return "no limit"
 
     def count_truncated(self, words: Sequence[str]) -> int:
-        """The number of words that are longer than it reads, so that it sees their beginning
-        only.
-        """
+        """The number of words that are longer than it reads: it sees their beginning only."""
         return 0
 
 
@@ -89,6 +107,7 @@ class WordEmbedding(TokenEncoder):
     """A table of token vectors, for models that read word ids."""
 
     input = "words"
+    dims, shape = 2, "(B, T), as Vocab.ids + 1"
 
     def __init__(self, num_words: int, dim: int, boundary_words: tuple[int, int]) -> None:
         super().__init__()
@@ -122,20 +141,15 @@ class WordEmbedding(TokenEncoder):
 
 
 class Filters(nn.Module):
-    """The filters of one width over a word's characters; `CharCNN` runs those of all widths at
-    once.
-    """
+    """The filters of one width; `CharCNN` runs those of all widths at once."""
 
     def __init__(self, embedding_dim: int, num_filters: int, width: int, activation: str) -> None:
         super().__init__()
-        weight, std = (
-            torch.empty(num_filters, embedding_dim, width),
-            math.sqrt(1 / (width * embedding_dim)),
-        )
-        # bilm-tf (training.py:206-213)
-        self.weight = nn.Parameter(
-            weight.uniform_(-0.05, 0.05) if activation == "relu" else weight.normal_(0, std)
-        )
+        self.weight = nn.Parameter(torch.empty(num_filters, embedding_dim, width))
+        if activation == "relu":  # bilm-tf (training.py:206-213)
+            nn.init.uniform_(self.weight, -0.05, 0.05)
+        else:
+            nn.init.normal_(self.weight, std=math.sqrt(1 / (width * embedding_dim)))
         self.bias = nn.Parameter(torch.zeros(num_filters))
 
 
@@ -160,28 +174,71 @@ class Highway(nn.Module):
 class Projection(nn.Linear):
     """`nn.Linear` whose results are the same to the last bit on any number of threads."""
 
-    def effective_weight(self) -> Tensor:
-        """The weight of the product, (M, K)."""
-        return self.weight
-
     def forward(self, input: Tensor) -> Tensor:
-        return linear(input, self.effective_weight(), self.bias)
+        return linear(input, self.weight, self.bias)
 
 
-class CharCNN(TokenEncoder):
+class CharacterEncoder(TokenEncoder):
+    """Words as UTF-8 bytes between marks: what token encoders of characters have in common."""
+
+    input = "characters"
+
+    def __init__(self, config: CharCNNConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.activation = ACTIVATIONS[config.activation]
+
+    def ids(self, words: Sequence[str], vocab: Vocab | None = None) -> Tensor:
+        limits = self.config.max_characters, self.config.widest_filter
+        return torch.from_numpy(encode_words(words, *limits))
+
+    def check_ids(self, ids: Tensor) -> None:
+        super().check_ids(ids)
+        limit = self.config.max_characters
+        if ids.shape[-1] > limit:
+            raise ValueError(
+                f"this model reads {limit} characters of a word: use batch_to_ids(sentences, "
+                f"{limit})"
+            )
+
+    def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        begin, end = like.new_full((2, like.shape[-1]), PAD_CHARACTER)
+        begin[:3] = like.new_tensor([BEGIN_WORD, BEGIN_SENTENCE, END_WORD])
+        end[:3] = like.new_tensor([BEGIN_WORD, END_SENTENCE, END_WORD])
+        return begin, end
+
+    def pad_to_max_characters(self, ids: Tensor) -> Tensor:
+        """Ids of words (U, C) as wide as in training.
+
+        In a narrower batch, wide filters would not see the padding after a word that they saw in
+        training, and the word would have another vector.
+        """
+        missing = self.config.max_characters - ids.shape[1]
+        return F.pad(ids, (0, missing), value=PAD_CHARACTER) if missing else ids
+
+    def pad_to_bucket(self, ids: Tensor) -> Tensor:
+        width = ids.shape[1]
+        missing = min(-width % CHARACTERS_MULTIPLE, self.config.max_characters - width)
+        return super().pad_to_bucket(F.pad(ids, (0, missing), value=PAD_CHARACTER))
+
+    @property
+    def word_limit(self) -> str:
+        return f"{self.config.max_characters - 2} bytes"
+
+    def count_truncated(self, words: Sequence[str]) -> int:
+        return count_truncated(words, self.config.max_characters)
+
+
+class CharCNN(CharacterEncoder):
     """Characters of words -> token vectors: embedding, convolutions, highway layers, projection
     (bilm/model.py).
 
     Weights are initialized as in bilm-tf (training.py:183-289).
     """
 
-    input = "characters"
-
     def __init__(self, config: CharCNNConfig, output_dim: int) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         dim, filters = config.embedding_dim, config.num_filters
-        self.activation = ACTIVATIONS[config.activation]
         self.char_embedding = nn.Parameter(torch.empty(config.num_characters, dim).uniform_(-1, 1))
         self.convolutions = nn.ModuleList(
             Filters(dim, number, width, config.activation) for width, number in config.filters
@@ -199,9 +256,7 @@ class CharCNN(TokenEncoder):
         C may be smaller than `max_characters` as long as every filter still sees a window of
         padding only.
         """
-        x = self.activation(
-            char_conv(ids - CHARACTER_SHIFT, CharFilters(self.char_embedding, *self.filters()))
-        )
+        x = self.activation(char_conv(ids - CHARACTER_SHIFT, self.char_embedding, *self.filters()))
         for layer in self.highways:
             x = layer(x)
         return x if self.projection is None else self.projection(x)
@@ -209,97 +264,5 @@ class CharCNN(TokenEncoder):
     def filters(self) -> tuple[list[Tensor], list[Tensor]]:
         """Weights (F, E, w) and biases (F,) of each width."""
         convolutions = [cast(Filters, filters) for filters in self.convolutions]
-        return [filters.weight for filters in convolutions], [
-            filters.bias for filters in convolutions
-        ]
-
-    def ids(self, words: Sequence[str], vocab: Vocab | None = None) -> Tensor:
-        return torch.from_numpy(
-            encode_words(words, self.config.max_characters, self.config.widest_filter)
-        )
-
-    def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        begin, end = like.new_full((2, like.shape[-1]), PAD_CHARACTER)
-        begin[:3] = like.new_tensor([BEGIN_WORD, BEGIN_SENTENCE, END_WORD])
-        end[:3] = like.new_tensor([BEGIN_WORD, END_SENTENCE, END_WORD])
-        return begin, end
-
-    def in_few_shapes(self, ids: Tensor) -> Tensor:
-        width = ids.shape[1]
-        missing = min(-width % CHARACTERS_MULTIPLE, self.config.max_characters - width)
-        return super().in_few_shapes(F.pad(ids, (0, missing), value=PAD_CHARACTER))
-
-    @property
-    def word_limit(self) -> str:
-        return f"{self.config.max_characters - 2} bytes"
-
-    def count_truncated(self, words: Sequence[str]) -> int:
-        return count_truncated(words, self.config.max_characters)
-
-
-# --- ELMoForManyLangs -----------------------------------------------------------------------------
-
-
-class EfmlEncoder(TokenEncoder):
-    """The ELMoForManyLangs token encoder: a table of word vectors, a CNN over characters, or both,
-    and a projection.
-
-    (Its modules/token_embedder.py, ConvTokenEmbedder.)
-    """
-
-    def __init__(self, config: EfmlEncoderConfig, output_dim: int) -> None:
-        super().__init__()
-        self.config = config
-        self.input = " and ".join(name for name in ("words", "characters") if getattr(config, name))
-        self.word_embedding = (
-            nn.Parameter(torch.empty(len(config.words), config.word_dim)) if config.words else None
-        )
-        # Its output is as wide as its filters, so that it has no projection.
-        self.char_cnn = (
-            None
-            if config.char_cnn is None
-            else CharCNN(config.char_cnn, config.char_cnn.num_filters)
-        )
-        self.projection = Projection(config.num_features, output_dim)
-        if self.word_embedding is not None:
-            nn.init.uniform_(self.word_embedding, -0.25, 0.25)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """ids (U, 1 + C): of the word, if there is a word table, and of its characters, if there is
-        a CNN -> (U, D).
-        """
-        features = []
-        if self.word_embedding is not None:
-            features.append(F.embedding(ids[:, 0] - 1, self.word_embedding))
-            ids = ids[:, 1:]
-        if self.char_cnn is not None:
-            features.append(self.char_cnn(ids))
-        return self.projection(torch.cat(features, dim=1))
-
-    def ids(self, words: Sequence[str], vocab: Vocab | None = None) -> Tensor:
-        return torch.from_numpy(encode_efml(words, self.config))
-
-    def boundary_ids(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        begin, end = (
-            like.new_tensor(boundary_ids(self.config, which, like.shape[-1])) for which in range(2)
-        )
-        return begin, end
-
-    @property
-    def word_limit(self) -> str:
-        limit = self.config.max_characters
-        return "no limit" if limit is None else f"{limit - 2} characters"
-
-    def count_truncated(self, words: Sequence[str]) -> int:
-        return count_truncated_efml(words, self.config)
-
-
-def token_encoder(config: BiLMConfig) -> TokenEncoder:
-    """Create the token encoder of a model's configuration."""
-    dim = config.sequence_encoder.projection_dim
-    if config.char_cnn is not None:
-        return CharCNN(config.char_cnn, dim)
-    if config.efml is not None:
-        return EfmlEncoder(config.efml, dim)
-    assert config.num_words is not None
-    return WordEmbedding(config.num_words, dim, config.boundary_words)
+        weights: list[Tensor] = [filters.weight for filters in convolutions]
+        return weights, [filters.bias for filters in convolutions]

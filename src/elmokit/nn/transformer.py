@@ -8,7 +8,6 @@ weights of their own, since each is followed by a linear map (Groeneveld et al. 
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.config import TransformerConfig
-from elmokit.nn.bidirectional import Bidirectional, Stack
+from elmokit.nn.bidirectional import Bidirectional, BiLMState, is_observed
+from elmokit.nn.dropout import apply_dropout
 from elmokit.nn.token_encoders import Projection
-from elmokit.ops import Packing, Segments, allocate, apply_dropout
+from elmokit.ops import Packing, allocate
 
 # a head's pairs rotate by 1 down to nearly 1 / base radians per position (Su et al., 3.2.2)
 ROTARY_BASE = 10_000.0
@@ -38,54 +38,57 @@ def _attention(queries: Tensor, keys: Tensor, values: Tensor, **masks: Any) -> T
 
 
 class AttentionLayout:
-    """The places of a stream's segments in a buffer where they are padded to a few lengths, and
-    their rotations.
+    """Where the segments of a stream (its sentences) lie in a buffer, padded to a few lengths.
 
     Padding follows the words of a segment, and attention only looks back, so that no mask is
-    needed. A segment longer than the context is split into blocks, each of which attends to itself
-    and to the block before it.
+    needed. A segment longer than the context is cut into blocks of it, each of which attends to
+    itself and to the block before it. With LENGTH_MULTIPLE 4 and a context of 8, segments of 3, 9
+    and 4 words, whose groups are (2, 4) and (1, 16):
+
+        a a a -  c c c c  b b b b b b b b  b - - - - - - -
+        0        4        8                16
     """
 
     def __init__(self, packing: Packing, config: TransformerConfig, like: Tensor) -> None:
-        segments, self.config = Segments.of(packing), config
-        is_long = segments.lengths > config.context
-        rounded = -(-segments.lengths // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-        blocks = -(-segments.lengths // config.context)
-        padded = np.where(is_long, blocks * config.context, np.minimum(rounded, config.context))
-        order = np.lexsort(
-            (padded, is_long)
-        )  # the short segments first, those of equal padded length together
+        segments, device = packing.segments(), like.device
+        self.heads, self.context = config.num_heads, config.context
+        is_long = segments.lengths > self.context
+        short_lengths = -(-segments.lengths // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+        short_lengths = np.minimum(short_lengths, self.context)
+        block_lengths = -(-segments.lengths // self.context) * self.context
+        padded = np.where(is_long, block_lengths, short_lengths)
+
+        # The short segments come first, those of equal padded length together.
+        order = np.lexsort((padded, is_long))
         begins = np.empty_like(padded)
         begins[order] = np.cumsum(padded[order]) - padded[order]
+        # How many segments are attended to at once, and their padded length; long ones alone.
         lengths, counts = np.unique(padded[~is_long], return_counts=True)
-        long_lengths = padded[order][(~is_long).sum() :].tolist()
-        # The number of segments that are attended to at once, and their padded length.
-        self.groups = [
-            *zip(counts.tolist(), lengths.tolist(), strict=True),
-            *((1, each) for each in long_lengths),
-        ]
+        self.groups: list[tuple[int, int]] = [*zip(counts.tolist(), lengths.tolist(), strict=True)]
+        self.groups += [(1, length) for length in padded[order][(~is_long).sum() :].tolist()]
 
-        places, is_padding = np.empty_like(segments.slots), np.ones(padded.sum(), dtype=bool)
-        places[segments.slots] = np.repeat(begins, segments.lengths) + segments.positions()
-        is_padding[places] = False
-        self.places = torch.from_numpy(places).to(like.device)
-        self.padding = torch.from_numpy(np.flatnonzero(is_padding)).to(like.device)
-        # exp(i p w) for each position p and each pair's frequency w, (positions, 1, 1, pairs),
-        # computed in float64.
-        arange = partial(torch.arange, dtype=torch.float64, device=like.device)
+        # The row of each slot in the buffer, and the rows of no slot.
+        rows, is_padding = np.empty_like(segments.slots), np.ones(padded.sum(), dtype=bool)
+        rows[segments.slots] = np.repeat(begins, segments.lengths) + segments.positions()
+        is_padding[rows] = False
+        self.rows = torch.from_numpy(rows).to(device)
+        self.padding = torch.from_numpy(np.flatnonzero(is_padding)).to(device)
+
+        # exp(i p w) for each position p and each pair's frequency w, (positions, 1, 1, pairs).
         pairs = config.projection_dim // config.num_heads // 2
-        angles = arange(padded.max(initial=0))[:, None] * ROTARY_BASE ** -(arange(pairs) / pairs)
+        positions = torch.arange(padded.max(initial=0), dtype=torch.float64, device=device)
+        exponents = torch.arange(pairs, dtype=torch.float64, device=device) / pairs
+        angles = positions[:, None] * ROTARY_BASE**-exponents
         rotation = torch.polar(torch.ones_like(angles), angles)[:, None, None]
-        self.rotation = rotation.to(
-            torch.complex128 if like.dtype == torch.float64 else torch.complex64
-        )
-        if (
-            long_lengths
-        ):  # the keys, of its own block and the one before, that each position of a block sees
-            seen = torch.ones(
-                config.context, 2 * config.context, dtype=torch.bool, device=like.device
-            )
-            self.band = seen.triu(1).tril(config.context)
+        is_double = like.dtype == torch.float64
+        self.rotation = rotation.to(torch.complex128 if is_double else torch.complex64)
+        # The keys, of its block and the one before, that each position of a block sees: itself
+        # and the context - 1 before it. Context 3:   . x x x . .
+        #                                            . . x x x .
+        #                                            . . . x x x
+        if is_long.any():
+            band = torch.ones(self.context, 2 * self.context, dtype=torch.bool, device=device)
+            self.band = band.triu(1).tril(self.context)
 
     def attend(self, projected: Tensor) -> Tensor:
         """Attend from every slot to itself and to those before it in its segment.
@@ -96,24 +99,21 @@ class AttentionLayout:
         Returns:
             (N, D).
         """
-        size, dim = len(self.places) + len(self.padding), projected.shape[1] // 3
+        size, dim = len(self.rows) + len(self.padding), projected.shape[1] // 3
         buffer = allocate((size, 3 * dim), projected.dtype, projected.device)
         buffer.index_fill_(0, self.padding, 0)
-        buffer.index_copy_(0, self.places, projected)
+        buffer.index_copy_(0, self.rows, projected)
         outputs, begin = [], 0
         for count, length in self.groups:
             end = begin + count * length
-            rows = buffer[begin:end].view(count, length, 3, self.config.num_heads, -1)
-            outputs.append(
-                self._attend_causally(*self._rotated(rows)).transpose(1, 2).reshape(-1, dim)
-            )
+            group = buffer[begin:end].view(count, length, 3, self.heads, -1)
+            attended = self._attend_causally(*self._rotated(group))
+            outputs.append(attended.transpose(1, 2).reshape(-1, dim))
             begin = end
-        return torch.cat([buffer[:0, :dim], *outputs]).index_select(0, self.places)
+        return torch.cat([buffer[:0, :dim], *outputs]).index_select(0, self.rows)
 
     def _rotated(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values (count, T, 3, heads, d) -> three (count, heads, T, d), the first
-        two rotated.
-        """
+        """(count, T, 3, heads, d) -> queries and keys, rotated, and values (count, heads, T, d)."""
         pairs = torch.view_as_complex(rows[:, :, :2].unflatten(-1, (-1, 2)))
         rotated = torch.view_as_real(pairs * self.rotation[: rows.shape[1]]).flatten(-2)
         queries, keys = rotated.transpose(1, 3).unbind(2)
@@ -123,20 +123,17 @@ class AttentionLayout:
         """Attention within segments (count, heads, T, d); a long one, alone, in memory that is
         linear in its length.
         """
-        context = self.config.context
+        context = self.context
         if queries.shape[2] <= context:
             return _attention(queries, keys, values, is_causal=True)
-        first = _attention(
-            *(each[:, :, :context] for each in (queries, keys, values)), is_causal=True
-        )
-        later = (
-            queries[0].unfold(1, context, context)[:, 1:].permute(1, 0, 3, 2)
-        )  # (blocks - 1, heads, context, d)
-        pairs = (
-            each[0].unfold(1, 2 * context, context).permute(1, 0, 3, 2) for each in (keys, values)
-        )
-        others = _attention(later, *pairs, attn_mask=self.band)
-        return torch.cat([first, others.transpose(0, 1).flatten(1, 2)[None]], dim=2)
+        first = [part[:, :, :context] for part in (queries, keys, values)]
+        # (blocks - 1, heads, context or 2 * context, d): a block, and the keys of it and the last
+        later = queries[0].unfold(1, context, context)[:, 1:].permute(1, 0, 3, 2)
+        seen = [
+            part[0].unfold(1, 2 * context, context).permute(1, 0, 3, 2) for part in (keys, values)
+        ]
+        outputs = _attention(later, *seen, attn_mask=self.band).transpose(0, 1).flatten(1, 2)
+        return torch.cat([_attention(*first, is_causal=True), outputs[None]], dim=2)
 
 
 def _linear(in_features: int, out_features: int, summands: int = 1) -> Projection:
@@ -156,35 +153,37 @@ class TransformerLayer(nn.Module):
         super().__init__()
         dim, hidden = config.projection_dim, config.feedforward_dim
         summands = 2 * config.num_layers
-        self.attention_input, self.attention_output = (
-            _linear(dim, 3 * dim),
-            _linear(dim, dim, summands),
-        )
-        self.feedforward_input, self.feedforward_output = (
-            _linear(dim, hidden),
-            _linear(hidden, dim, summands),
-        )
+        self.attention_input = _linear(dim, 3 * dim)
+        self.attention_output = _linear(dim, dim, summands)
+        self.feedforward_input = _linear(dim, hidden)
+        self.feedforward_output = _linear(hidden, dim, summands)
 
-    def forward(
-        self, x: Tensor, layout: AttentionLayout, state: None, start: None, dropout: float
-    ) -> tuple[Tensor, None]:
+    def forward(self, x: Tensor, layout: AttentionLayout, dropout: float) -> Tensor:
         """x (N, D) -> (N, D)."""
         attended = layout.attend(self.attention_input(_normalized(x)).to(x.dtype))
         x = x + apply_dropout(self.attention_output(attended), dropout)
         hidden = F.gelu(self.feedforward_input(_normalized(x)))
-        return x + apply_dropout(self.feedforward_output(hidden), dropout), None
+        return x + apply_dropout(self.feedforward_output(hidden), dropout)
 
 
-class TransformerStack(Stack):
-    """The output of the last block is normalized."""
+class TransformerStack(nn.Module):
+    """L blocks in one direction; the output of the last is normalized."""
 
-    layer_type = TransformerLayer
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(TransformerLayer(config) for _ in range(config.num_layers))
 
-    def forward(self, *inputs: Any) -> tuple[list[Tensor], Any]:
-        """See `Stack.forward`."""
-        layers, finals = super().forward(*inputs)
-        *_, keep = inputs
-        return [*layers[:-1], keep(-1, _normalized(layers[-1]))], finals
+    def forward(
+        self, words: Tensor, tokens: Tensor, layout: AttentionLayout, dropout: float
+    ) -> tuple[list[Tensor], list[Any]]:
+        """The token vectors and the outputs of each block, (N, D) each; there are no states."""
+        layers = [F.embedding(tokens, words)]
+        x = apply_dropout(layers[0], dropout)
+        for layer in self.layers:
+            x = layer(x, layout, dropout)
+            layers.append(x)
+        layers[-1] = _normalized(x)
+        return layers, []
 
 
 class BidirectionalTransformer(Bidirectional):
@@ -195,7 +194,20 @@ class BidirectionalTransformer(Bidirectional):
     them at most.
     """
 
-    stack_type = TransformerStack
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config, TransformerStack)
 
-    def layout(self, packing: Packing, words: Tensor) -> AttentionLayout:
-        return AttentionLayout(packing, self.config, words)
+    def forward(
+        self,
+        words: Tensor,
+        tokens: Tensor,
+        packing: Packing,
+        state: BiLMState,
+        reset_state: BiLMState | None,
+        dropout: float,
+    ) -> tuple[Tensor, BiLMState]:
+        """See `BiLM.run`."""
+        layout = AttentionLayout(packing, self.config, words)
+        observed = is_observed(self, words)
+        layers, _ = self.run_stacks(words, tokens, [(layout,)] * 2, dropout, observed)
+        return layers, state

@@ -3,72 +3,47 @@
 `functional` has the signature of each op and `reference` says in a few lines of PyTorch what it
 computes. `dispatch` chooses which implementation runs: `portable` (PyTorch, any device, bounded
 memory), `triton` (on an NVIDIA GPU) or `native` (C, on a CPU).
+
+char_conv, highway, linear, linear_logsumexp, lstm      the ops
+prepack             an op without gradients, whose weights lie as a kernel reads them
+LSTMState           what a layer carries from step to step
+LSTMWeights         the weights of a layer
+Packing             the shape of a packed stream: rows, steps, resets
+PackedText          sentences in packed streams: where each token lies
+allocate            an array from a caching allocator
+upload              tensors to a GPU, in one copy
+set_backend         allows backends up to one
+describe_backends   which backends and kernels there are
 """
 
-from elmokit.ops.dispatch import (
-    available_backends,
-    get_backend,
-    has_character_tables,
-    has_prepacked_products,
-    multiplies_bfloat16,
-    set_backend,
-)
+from elmokit.ops.dispatch import describe_backends, set_backend
 from elmokit.ops.functional import (
-    CharFilters,
-    Clips,
     LSTMState,
-    LSTMSteps,
     LSTMWeights,
-    apply_dropout,
     char_conv,
     highway,
     linear,
     linear_logsumexp,
     lstm,
-    prepack_char_conv,
-    prepack_highway,
-    prepack_linear,
-    prepack_lstm,
-    records_gradients,
-    unpack_sentences,
-    unpack_words,
+    prepack,
 )
-from elmokit.ops.native.library import describe_target
-from elmokit.ops.packing import PackedText, Packing, Segments, pack_sentences
-from elmokit.ops.transfer import download, upload
+from elmokit.ops.packing import PackedText, Packing
+from elmokit.ops.transfer import upload
 from elmokit.ops.workspace import allocate
 
 __all__ = [
-    "CharFilters",
-    "Clips",
     "LSTMState",
-    "LSTMSteps",
     "LSTMWeights",
     "PackedText",
     "Packing",
-    "Segments",
     "allocate",
-    "apply_dropout",
-    "available_backends",
     "char_conv",
-    "describe_target",
-    "download",
-    "get_backend",
-    "has_character_tables",
-    "has_prepacked_products",
+    "describe_backends",
     "highway",
     "linear",
     "linear_logsumexp",
     "lstm",
-    "multiplies_bfloat16",
-    "pack_sentences",
-    "prepack_char_conv",
-    "prepack_highway",
-    "prepack_linear",
-    "prepack_lstm",
-    "records_gradients",
+    "prepack",
     "set_backend",
-    "unpack_sentences",
-    "unpack_words",
     "upload",
 ]

@@ -1,6 +1,4 @@
-"""One autograd function for all ops: an implementation computes results and gradients, this hands
-them to PyTorch.
-"""
+"""Wraps hand-written forward and backward functions in one `autograd.Function`."""
 
 from __future__ import annotations
 
@@ -18,10 +16,8 @@ from elmokit.threads import run_on_own_thread
 Tensors = tuple[Tensor | None, ...]
 
 
-def retains_graph() -> bool:
-    """Whether the running backward pass keeps its graph for another one; True where PyTorch does
-    not tell.
-    """
+def _retains_graph() -> bool:
+    """Whether the running backward pass keeps its graph; True where PyTorch does not tell."""
     autograd = getattr(torch._C, "_autograd", None)
     return getattr(autograd, "_get_current_graph_task_keep_graph", lambda: True)()
 
@@ -29,51 +25,58 @@ def retains_graph() -> bool:
 class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, forward: Any, backward: Any, settings: dict[str, Any], *inputs: Tensor | None
+        ctx: Any,
+        forward: Any,
+        backward: Any,
+        overwrites_first: bool,
+        settings: dict[str, Any],
+        *inputs: Tensor | None,
     ) -> Any:
         results, saved = forward(*inputs, **settings)
         ctx.save_for_backward(*saved)
-        ctx.compute, ctx.settings = backward, settings
+        ctx.compute, ctx.overwrites_first, ctx.settings = backward, overwrites_first, settings
         ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in inputs]
         return results
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        device, last = gradients[0].device, not retains_graph()
+        saved, device = ctx.saved_tensors, gradients[0].device
+        if ctx.overwrites_first and _retains_graph():
+            saved = (saved[0].clone(), *saved[1:])
         # A backward pass that is called under autocast computes in the dtypes of the forward pass
         # all the same.
         with torch.autocast(device.type, enabled=False):
-            backward = partial(ctx.compute, ctx.saved_tensors, gradients, last, **ctx.settings)
+            backward = partial(ctx.compute, saved, gradients, **ctx.settings)
             gradients = run_on_own_thread(backward, device)
-        typed = zip(gradients, ctx.dtypes, strict=True)
-        return (
-            None,
-            None,
-            None,
-            *(
-                None if gradient is None else converted(gradient, dtype)
-                for gradient, dtype in typed
-            ),
-        )
+        typed = [
+            None if gradient is None else converted(gradient, dtype)
+            for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)
+        ]
+        return None, None, None, None, *typed
 
 
 def differentiably(
-    forward: Any, backward: Any, *inputs: Tensor | None, **settings: Any
+    forward: Any,
+    backward: Any,
+    *inputs: Tensor | None,
+    overwrites_first: bool = False,
+    **settings: Any,
 ) -> tuple[Tensor, ...]:
     """Run an op whose gradients its implementation computes.
 
     Args:
         forward: `forward(*inputs, **settings)` returns the results and the tensors to save.
-        backward: `backward(saved, gradients, last, **settings)` returns the gradient of each input.
-            With `last` no other backward pass follows, so it may overwrite the saved tensors.
+        backward: `backward(saved, gradients, **settings)` returns the gradient of each input.
         inputs: The op's tensors; None for an optional one that is not given.
+        overwrites_first: Whether `backward` writes over the first of the saved tensors, which is
+            copied for it if another pass may follow.
         settings: The op's other arguments.
 
     Returns:
         The results of `forward`.
     """
-    return _Apply.apply(forward, backward, settings, *inputs)  # type: ignore[no-any-return]
+    return _Apply.apply(forward, backward, overwrites_first, settings, *inputs)  # type: ignore[no-any-return]
 
 
 def differentiable_lstm(
@@ -84,9 +87,12 @@ def differentiable_lstm(
     weights: LSTMWeights,
     steps: LSTMSteps,
     dtype: torch.dtype,
+    *,
+    overwrites_first: bool = False,
 ) -> LSTMResult:
     """`differentiably` with the arguments of `reference.lstm`: `forward` gets x, h, c and the
     weights one by one.
     """
-    outputs, h, c = differentiably(forward, backward, x, *state, *weights, steps=steps, dtype=dtype)
+    settings = {"steps": steps, "dtype": dtype, "overwrites_first": overwrites_first}
+    outputs, h, c = differentiably(forward, backward, x, *state, *weights, **settings)
     return outputs, LSTMState(h, c)

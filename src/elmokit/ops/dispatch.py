@@ -180,6 +180,15 @@ def available_backends() -> tuple[str, ...]:
     return tuple(name for name in BACKENDS if there.get(name, True))
 
 
+def describe_backends() -> dict[str, Any]:
+    """The highest backend that may run, those that this machine has, and the instruction set."""
+    return {
+        "backend": get_backend(),
+        "available backends": list(available_backends()),
+        "instruction set": library.describe_target(),
+    }
+
+
 def explain(op: str, device: str, dtype: torch.dtype, *sizes: int) -> dict[str, str | None]:
     """Say which backend runs an op, and why not a better one; the arguments are those of `choose`.
 
@@ -238,27 +247,3 @@ def choose(op: str, device: torch.device, dtype: torch.dtype, *sizes: int) -> An
             compiled library.
     """
     return _chosen(Request(op, device.type, dtype, sizes), get_backend())
-
-
-def has_prepacked_products(device: torch.device, dtype: torch.dtype, *depths: int) -> bool:
-    """Whether compiled products run there: they are faster, and give a row the same bits in any
-    batch.
-    """
-    return explain("prepacked linear", device.type, dtype, *depths).get("native", "") is None
-
-
-def has_character_tables(device: torch.device, dtype: torch.dtype, num_characters: int) -> bool:
-    """Whether a prepacked char_conv sums rows of tables there, which gives a word the same bits in
-    any batch.
-    """
-    return (
-        explain("prepacked char_conv", device.type, dtype, num_characters).get("native", "") is None
-    )
-
-
-def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether bfloat16 products are faster than float32 ones there."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = torch.backends.cpu.get_cpu_capability() if hasattr(torch.backends, "cpu") else ""
-    return "AVX512" in capabilities and bool(torch.cpu._is_avx512_bf16_supported())

@@ -14,30 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from elmokit.ops.dispatch import choose
 from elmokit.ops.packing import Packing
-
-DROPOUT_LEVELS = 1 << 16  # 16 random bits decide whether a value is dropped
-
-
-def records_gradients(*tensors: Tensor | None) -> bool:
-    """Whether autograd records what is computed from these tensors."""
-    return torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in tensors
-    )
+from elmokit.runtime import needs_grad
 
 
 @contextmanager
-def _constant(device: torch.device) -> Iterator[None]:
-    """Compute from weights what is kept: without gradients, and in the same way whether or not the
-    caller autocasts.
-    """
+def _without_grad_or_autocast(device: torch.device) -> Iterator[None]:
+    """For building prepacked weights."""
     with torch.no_grad(), torch.autocast(device.type, enabled=False):
         yield
 
@@ -97,62 +86,65 @@ class LSTMSteps(NamedTuple):
 
     packing: Packing  # the shape of a stream of N slots, with B rows
     clips: Clips
-    start: LSTMState  # the state after a reset: a single row, which gets no gradient
+    reset_state: LSTMState  # the state after a reset: a single row, which gets no gradient
 
 
-LSTMResult = tuple[
-    Tensor, LSTMState
-]  # the outputs (N, D), and each row's state after its last step
+# the outputs (N, D), and each row's state after its last step
+LSTMResult = tuple[Tensor, LSTMState]
 
 
-def _prepared(
+def _checked_and_widened(
     depths: tuple[int, int, int],
     dtype: torch.dtype,
     x: Tensor,
     state: LSTMState,
     steps: LSTMSteps,
-    index: Tensor | None,
+    index: Tensor | None = None,
 ) -> tuple[Tensor, LSTMState, LSTMSteps]:
     """The arguments of `lstm` in the dtype of sums. ValueError unless all sizes fit: compiled code
     relies on them.
     """
-    (packing, clips, start), rows, slots = steps, len(state.h), steps.packing.num_slots
-    parts = x if index is None else index, x[:0], *state, *start
-    expected = (
-        (slots,),
-        (0, depths[0]),
-        (rows, depths[1]),
-        (rows, depths[2]),
-        (1, depths[1]),
-        (1, depths[2]),
+    (input_dim, width, hidden), (packing, clips, reset_state) = depths, steps
+    rows, slots = len(state.h), packing.num_slots
+    fits = (
+        x.shape[1:] == (input_dim,)
+        and len(x if index is None else index) == slots
+        and state.h.shape == (rows, width)
+        and state.c.shape == (rows, hidden)
+        and reset_state.h.shape == (1, width)
+        and reset_state.c.shape == (1, hidden)
+        and max(packing.batch_sizes, default=0) <= rows
+        and (packing.resets is None or len(packing.resets) == slots)
     )
-    if (
-        any(part.shape[: len(shape)] != shape for part, shape in zip(parts, expected, strict=True))
-        or max(packing.batch_sizes, default=0) > rows
-        or (packing.resets is not None and len(packing.resets) != slots)
-    ):
-        shapes = ", ".join(str(tuple(part.shape)) for part in (x, *state, *start))
+    if not fits:
+        shapes = ", ".join(str(tuple(part.shape)) for part in (x, *state, *reset_state))
         raise ValueError(
-            f"x, h, c and the start's h and c are {shapes}: they do not fit K, D, H = {depths} or "
-            f"{packing}"
+            f"x, h, c and the reset state's h and c are {shapes}: they do not fit K, D, H = "
+            f"{depths} or {packing}"
         )
     wide = torch.promote_types(dtype, torch.float32)
-    start = LSTMState(*(part.detach().to(wide).contiguous() for part in start))
-    return (
-        x.to(wide),
-        LSTMState(state.h.to(wide), state.c.to(wide)),
-        LSTMSteps(packing, clips, start),
-    )
+    state = LSTMState(state.h.to(wide), state.c.to(wide))
+    reset_state = LSTMState(*(part.detach().to(wide).contiguous() for part in reset_state))
+    return x.to(wide), state, LSTMSteps(packing, clips, reset_state)
 
 
-def lstm(x: Tensor, state: LSTMState, weights: LSTMWeights, steps: LSTMSteps) -> LSTMResult:
+def lstm(
+    x: Tensor,
+    state: LSTMState,
+    weights: LSTMWeights,
+    packing: Packing,
+    clips: tuple[float | None, float | None],
+    reset_state: LSTMState | None = None,
+) -> LSTMResult:
     """Run one layer of projected, clipped LSTM over a packed stream, in one direction.
 
     Args:
         x: The layer's input (N, K), in stream order.
         state: The state from which each row starts, by rank.
         weights: See `LSTMWeights`.
-        steps: See `LSTMSteps`.
+        packing: The shape of the stream.
+        clips: The bounds of the cell and of the projection; None: no bound.
+        reset_state: The state after a reset, a single row; None: zeros.
 
     Returns:
         See `LSTMResult`.
@@ -163,12 +155,12 @@ def lstm(x: Tensor, state: LSTMState, weights: LSTMWeights, steps: LSTMSteps) ->
     """
     dtype = _product_dtype(weights.recurrent)
     with torch.autocast(x.device.type, enabled=False):
-        if not records_gradients(x, *state, *weights):
-            return prepack_lstm(weights, dtype)(x, state, steps)
-        x, state, steps = _prepared(weights.depths, dtype, x, state, steps, None)
-        return choose("lstm", x.device, dtype, *weights.depths).lstm(
-            x, state, weights, steps, dtype
-        )
+        if not needs_grad(x, *state, *weights):
+            return prepack("lstm", weights, dtype)(x, state, packing, clips, reset_state)
+        steps = LSTMSteps(packing, Clips(*clips), reset_state or state.zero_row())
+        x, state, steps = _checked_and_widened(weights.depths, dtype, x, state, steps)
+        implementation = choose("lstm", x.device, dtype, *weights.depths)
+        return implementation.lstm(x, state, weights, steps, dtype)
 
 
 def _run_prepacked_lstm(
@@ -177,27 +169,13 @@ def _run_prepacked_lstm(
     dtype: torch.dtype,
     x: Tensor,
     state: LSTMState,
-    steps: LSTMSteps,
+    packing: Packing,
+    clips: tuple[float | None, float | None],
+    reset_state: LSTMState | None = None,
     index: Tensor | None = None,
 ) -> LSTMResult:
-    return run(*_prepared(depths, dtype, x, state, steps, index), index)
-
-
-def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> Callable[..., LSTMResult]:
-    """Prepack the weights of `lstm` for GEMMs in one dtype.
-
-    Returns:
-        A function of (x, state, steps, index=None) that returns what `lstm` does, without
-        gradients. With `index` (N,) slot n reads x[index[n]].
-
-    Raises:
-        ValueError: If no backend multiplies that dtype.
-    """
-    with _constant(weights.recurrent.device):
-        run = choose("lstm", weights.recurrent.device, dtype, *weights.depths).prepack_lstm(
-            weights, dtype
-        )
-    return partial(_run_prepacked_lstm, run, weights.depths, dtype)
+    steps = LSTMSteps(packing, Clips(*clips), reset_state or state.zero_row())
+    return run(*_checked_and_widened(depths, dtype, x, state, steps, index), index)
 
 
 # --- Characters to token vectors ------------------------------------------------------------------
@@ -209,6 +187,11 @@ class CharFilters(NamedTuple):
     embedding: Tensor  # (n, E)
     weights: Sequence[Tensor]  # for each width w, its filters (F, E, w)
     biases: Sequence[Tensor]  # for each width, (F,)
+
+    @property
+    def widest(self) -> int:
+        """The greatest width."""
+        return max(weight.shape[2] for weight in self.weights)
 
 
 def _check_ids(ids: Tensor, num_characters: int, widest_filter: int) -> None:
@@ -229,13 +212,17 @@ def _check_ids(ids: Tensor, num_characters: int, widest_filter: int) -> None:
         )
 
 
-def char_conv(ids: Tensor, filters: CharFilters) -> Tensor:
+def char_conv(
+    ids: Tensor, embedding: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]
+) -> Tensor:
     """Convolve over the characters of words, and take each filter's maximum over all positions of a
     word.
 
     Args:
         ids: The words' characters (U, C), as row indices of the embedding.
-        filters: See `CharFilters`.
+        embedding: (n, E).
+        weights: For each width w, its filters (F, E, w).
+        biases: For each width, (F,).
 
     Returns:
         (U, sum of F), in the dtype of the embedding, or that of autocast.
@@ -244,9 +231,8 @@ def char_conv(ids: Tensor, filters: CharFilters) -> Tensor:
         IndexError: If a character has no row in the embedding; on a GPU, PyTorch's own error.
         ValueError: If C is less than the greatest width.
     """
-    embedding = filters.embedding
-    _check_ids(ids, len(embedding), max(weight.shape[2] for weight in filters.weights))
-    dtype = _product_dtype(embedding)
+    filters, dtype = CharFilters(embedding, weights, biases), _product_dtype(embedding)
+    _check_ids(ids, len(embedding), filters.widest)
     with torch.autocast(ids.device.type, enabled=False):
         implementation = choose(
             "char_conv", ids.device, torch.promote_types(dtype, embedding.dtype)
@@ -254,24 +240,11 @@ def char_conv(ids: Tensor, filters: CharFilters) -> Tensor:
         return implementation.char_conv(ids, filters, dtype)
 
 
-def _run_checked(
+def _run_prepacked_char_conv(
     run: Callable[[Tensor], Tensor], num_characters: int, widest_filter: int, ids: Tensor
 ) -> Tensor:
     _check_ids(ids, num_characters, widest_filter)
     return run(ids)
-
-
-def prepack_char_conv(filters: CharFilters, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """Prepack the weights of `char_conv`: a function of ids (U, C) without gradients; C may differ
-    between calls.
-    """
-    embedding = filters.embedding
-    with _constant(embedding.device):
-        implementation = choose("prepacked char_conv", embedding.device, dtype, len(embedding))
-        run = implementation.prepack_char_conv(filters, dtype)
-    return partial(
-        _run_checked, run, len(embedding), max(weight.shape[2] for weight in filters.weights)
-    )
 
 
 def highway(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -290,14 +263,6 @@ def highway(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return choose("highway", x.device, dtype, x.shape[1]).highway(x, weight, bias, dtype)
 
 
-def prepack_highway(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """Prepack the weights of `highway`: a function of x (M, F) without gradients."""
-    with _constant(weight.device):
-        return choose("prepacked highway", weight.device, dtype, weight.shape[1]).prepack_highway(
-            weight, bias, dtype
-        )
-
-
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """x (N, K), weight (M, K), bias (M,) -> x @ weight.T + bias (N, M), the same bits on any number
     of threads.
@@ -305,26 +270,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     dtype = _product_dtype(weight)
     with torch.autocast(x.device.type, enabled=False):
         return choose("linear", x.device, dtype, x.shape[1]).linear(x, weight, bias, dtype)
-
-
-def prepack_linear(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """Prepack a linear map for use without gradients.
-
-    Args:
-        weight: (M, K).
-        bias: (M,).
-        dtype: The dtype of the GEMM.
-
-    Returns:
-        A function of x (N, K) that returns x @ weight.T + bias (N, M).
-
-    Raises:
-        ValueError: If no backend multiplies that type.
-    """
-    with _constant(weight.device):
-        return choose("prepacked linear", weight.device, dtype, weight.shape[1]).prepack_linear(
-            weight, bias, dtype
-        )
 
 
 # --- Softmax --------------------------------------------------------------------------------------
@@ -366,66 +311,46 @@ def linear_logsumexp(
         )
 
 
-# --- Streams to text ------------------------------------------------------------------------------
+# --- Prepacked weights ----------------------------------------------------------------------------
 
 
-def unpack_sentences(
-    streams: Tensor, slots: Tensor, begins: np.ndarray, outs: Sequence[np.ndarray]
-) -> None:
-    """Write each sentence's vectors from the streams of a batch.
+class PrepackedOp(NamedTuple):
+    """An op without gradients, whose weights lie in the order in which a kernel reads them."""
 
-    Args:
-        streams: (K, 2, N, D), in stream order.
-        slots: The slot of each token of the text in each direction (2, M).
-        begins: The index of each sentence's first token, of 0..M-1.
-        outs: For each sentence, an array (K, T, 2D) float32 to fill.
-    """
-    choose("unpack", streams.device, streams.dtype).unpack_sentences(streams, slots, begins, outs)
+    run: Callable[..., Any]
+    is_row_exact: bool  # whether a row has the same bits in any batch
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.run(*inputs)
 
 
-def unpack_words(streams: Tensor, slots: Tensor, out: np.ndarray) -> None:
-    """Write the vectors of words end to end, as they are stored.
+def prepack(op: str, weights: Any, dtype: torch.dtype) -> PrepackedOp:
+    """Prepack the weights of an op for GEMMs in one dtype.
 
     Args:
-        streams: (K, 2, N, D), in stream order.
-        slots: The slot of each word in each direction (2, M).
-        out: The array to fill (M, K, 2D), float32 or float16.
-
-    Raises:
-        FloatingPointError: If a finite number is too large for float16.
-    """
-    if choose("unpack", streams.device, streams.dtype).unpack_words(streams, slots, out):
-        raise FloatingPointError("finite numbers have become infinite")
-
-
-# --- Dropout --------------------------------------------------------------------------------------
-
-
-def apply_dropout(x: Tensor, probability: float) -> Tensor:
-    """Set each value to 0 with a given probability, and scale the others so that the mean stays the
-    same.
-
-    PyTorch's own dropout draws a random number for each value; this draws one for four values, from
-    PyTorch's default generator of the device.
-
-    Args:
-        x: Of any shape.
-        probability: Of a value to be dropped, rounded to a multiple of 1/65,536; with 0, x itself
-            is returned.
+        op: "lstm", "char_conv", "highway" or "linear".
+        weights: The op's: `LSTMWeights`, (embedding, weights, biases), or (weight, bias).
+        dtype: Of the GEMMs. Results of highway and linear may have it.
 
     Returns:
-        A tensor like x.
+        A function of the op's other arguments. That of "lstm" takes an `index` (N,) as well, with
+        which slot n reads x[index[n]].
 
     Raises:
-        ValueError: If the probability is below 0, or 1 or more.
+        ValueError: If no backend multiplies that dtype.
     """
-    if not 0 <= probability < 1:
-        raise ValueError(f"dropout must be at least 0 and below 1, not {probability}")
-    if probability == 0:
-        return x
-    kept = min(max(round((1 - probability) * DROPOUT_LEVELS), 1), DROPOUT_LEVELS - 1)
-    draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device).random_(
-        -(1 << 63), None
-    )
-    chances = draws.view(torch.int16)[: x.numel()].view(x.shape)
-    return x * (chances < kept - DROPOUT_LEVELS // 2).to(x.dtype).mul_(DROPOUT_LEVELS / kept)
+    device, arguments = weights[0].device, weights
+    sizes: Any = (weights[0].shape[-1],)
+    if op == "lstm":
+        arguments, sizes = (weights,), weights.depths
+    if op == "char_conv":
+        arguments, sizes = (CharFilters(*weights),), (len(weights[0]),)
+    name = op if op == "lstm" else f"prepacked {op}"
+    with _without_grad_or_autocast(device):
+        implementation = choose(name, device, dtype, *sizes)
+        run = getattr(implementation, f"prepack_{op}")(*arguments, dtype)
+    if op == "lstm":
+        run = partial(_run_prepacked_lstm, run, sizes, dtype)
+    if op == "char_conv":
+        run = partial(_run_prepacked_char_conv, run, *sizes, CharFilters(*weights).widest)
+    return PrepackedOp(run, is_row_exact=".native." in implementation.__name__)

@@ -33,17 +33,15 @@ def lstm(
     x: Tensor, state: LSTMState, weights: LSTMWeights, steps: LSTMSteps, dtype: torch.dtype
 ) -> LSTMResult:
     """One step at a time (bilm-tf; AllenNLP, lstm_cell_with_projection.py:207-231)."""
-    packing, clips, start = steps
+    packing, clips, reset_state = steps
     inputs = _product(x, weights.input, dtype) + weights.bias
     (h, c), outputs = state, []
     for slots, rows in packing.steps():
         h_rows, c_rows = h[:rows], c[:rows]
         if packing.resets is not None:
             resets = packing.resets[slots, None].to(x.device)
-            h_rows, c_rows = (
-                torch.where(resets, start.h, h_rows),
-                torch.where(resets, start.c, c_rows),
-            )
+            h_rows = torch.where(resets, reset_state.h, h_rows)
+            c_rows = torch.where(resets, reset_state.c, c_rows)
         i, g, f, o = (inputs[slots] + _product(h_rows, weights.recurrent, dtype)).chunk(4, dim=1)
         c_rows = torch.sigmoid(i) * torch.tanh(g) + torch.sigmoid(f) * c_rows
         if clips.cell is not None:

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.fs import read_rows
-from elmokit.nn import CRF, span_transitions
+from elmokit.nn import CRF
 from elmokit.settings import Count, CountOrZero, DropoutRate, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import (
@@ -157,7 +157,7 @@ class RolesNetwork(TaskNetwork):
         self.layers = nn.ModuleList(map(HighwayLSTM, widths, widths[1:]))
         self.output = nn.Linear(config.hidden_dim + words.output_dim, len(tags))
         # Only constrains decoding: its scores are zero.
-        self.rules = CRF(len(tags), span_transitions(tags))
+        self.rules = CRF.of_spans(tags)
         for parameter in self.rules.parameters():
             parameter.requires_grad_(False).zero_()
 

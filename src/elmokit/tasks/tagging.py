@@ -30,7 +30,7 @@ from elmokit.data import (
     write_predictions,
 )
 from elmokit.fs import suffixes_of
-from elmokit.nn import CRF, span_transitions
+from elmokit.nn import CRF
 from elmokit.settings import Count, DropoutRate
 from elmokit.tasks.config import ColumnsConfig
 from elmokit.tasks.fitting.task import (
@@ -334,7 +334,7 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         tags, marks_spans = self.labels["tags"], self.labels["scheme"] is not None
         crf = None
         if self.config.decoder == "crf" or (self.config.decoder == "auto" and marks_spans):
-            crf = CRF(len(tags), span_transitions(tags) if marks_spans else None)
+            crf = CRF.of_spans(tags) if marks_spans else CRF(len(tags))
         return TaggingNetwork(self.config, words, len(tags), crf)
 
     def collate(self, examples: Sequence[TaggedSentence], words: BatchOfWords) -> TaggingBatch:

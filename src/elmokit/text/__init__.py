@@ -13,7 +13,6 @@ from elmokit.text.characters import (
     truncation_in,
     truncation_message,
 )
-from elmokit.text.efml import boundary_ids, count_truncated_efml, encode_efml
 from elmokit.text.tokenizer import (
     DECOMPOSED,
     INVISIBLE,
@@ -49,11 +48,8 @@ __all__ = [
     "Tokenizer",
     "TruncationWarning",
     "Vocab",
-    "boundary_ids",
     "count_truncated",
-    "count_truncated_efml",
     "count_words",
-    "encode_efml",
     "encode_sentences",
     "encode_words",
     "get_tokenizer",

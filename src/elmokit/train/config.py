@@ -104,11 +104,10 @@ class PretrainConfig(TrainingConfig):
         "original",
         "small-interleaved",
         "small-transformer",
-        "small-gated-cnn",
     ] = "small"
     """tiny (32 dimensions; 0.02 million parameters), small (256; 13.6), medium (512; 28) or
-    original (1024; 94); or another sequence encoder than LSTMs: small-interleaved (256; 13.6),
-    small-transformer (256; 13.6) or small-gated-cnn (256; 13.6).
+    original (1024; 94); or another sequence encoder than LSTMs: small-interleaved (256; 13.6) or
+    small-transformer (256; 13.6).
     """
     config: Path | None = None
     """Model configuration in place of a preset: a model's config.json, or a file with its "model"

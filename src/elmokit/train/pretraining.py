@@ -27,7 +27,7 @@ from elmokit.data import (
 )
 from elmokit.fs import atomic_directory, only_one_in, read_json, read_lines
 from elmokit.lm import Perplexity
-from elmokit.runtime import own_random_state, pytorch_threads
+from elmokit.runtime import fork_rng, pytorch_threads
 from elmokit.text import SPECIALS, TOKENIZER_OF, Vocab, count_words, get_tokenizer, tokenizer_for
 from elmokit.train.config import PretrainConfig, TrainingConfig
 from elmokit.train.loop import CHECKPOINTS, Reason, train, words_per_step
@@ -344,7 +344,7 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
     start = _initial_model(settings)
     if start is not None and settings.tokenizer is None:
         settings = replace(settings, tokenizer=start.tokenizer)
-    with joined_processes(settings.device) as processes, own_random_state():
+    with joined_processes(settings.device) as processes, fork_rng():
         tokenizer = _tokenizer(settings)
         language = language_of(settings, tokenizer, start and start.language)
         text = processes.of_first(lambda: read_texts(settings, tokenizer, language))

@@ -25,9 +25,9 @@ from elmokit.config import BiLMConfig
 from elmokit.data import PendingRows, PendingText, Position, SentenceReader
 from elmokit.fs import atomic_directory, crc32_of, read_lines, remove_directory, remove_leftovers
 from elmokit.lm import Perplexity
-from elmokit.nn import BiLM, FullSoftmax, LogUniformSampler, LSTMLayer, Samples
-from elmokit.ops import multiplies_bfloat16, upload
-from elmokit.runtime import pick_device, pick_dtype
+from elmokit.nn import BiLM, FullSoftmax
+from elmokit.ops import upload
+from elmokit.runtime import multiplies_bfloat16, pick_device, pick_dtype
 from elmokit.text import Vocab
 from elmokit.threads import run_ahead
 from elmokit.train.config import PretrainConfig
@@ -176,7 +176,8 @@ class _Batch:
     draws: Tensor
     part: Part
     ids: Tensor  # of the distinct words
-    samples: list[Samples]  # for each loss; none with the full softmax
+    # for each loss the ids of negative classes, and the draws for them; none with the full softmax
+    samples: list[tuple[Tensor, int]]
 
     def to(self, device: torch.device) -> _Batch:
         """The batch with its tensors on a device, to which they are copied at once."""
@@ -185,12 +186,12 @@ class _Batch:
             self.ids,
             part.tokens,
             part.targets,
-            *(drawn.ids for drawn in self.samples),
+            *(drawn for drawn, _ in self.samples),
             *hidden,
         ]
         ids, tokens, targets, *others = upload(tensors, device)
         samples = [
-            replace(drawn, ids=own) for drawn, own in zip(self.samples, others, strict=False)
+            (drawn, num_tries) for drawn, (_, num_tries) in zip(others, self.samples, strict=False)
         ]
         part = replace(part, tokens=tokens, targets=targets, hidden=others[-1] if hidden else None)
         return replace(self, part=part, ids=ids, samples=samples)
@@ -202,19 +203,6 @@ def _first_sentences(file: Path, words: int) -> Iterator[list[str]]:
             yield sentence
         if (words := words - len(sentence)) <= 0:
             return
-
-
-def _hidden_matrices(bilm: BiLM) -> list[nn.Parameter]:
-    """The weight matrices of the sequence encoder, highway layers and projections: neither
-    embeddings nor softmax.
-    """
-    kinds, names = (
-        (nn.Linear, LSTMLayer),
-        ("weight", "input_weight", "recurrent_weight", "projection_weight"),
-    )
-    modules = [module for module in bilm.modules() if isinstance(module, kinds)]
-    found = (getattr(module, name, None) for module in modules for name in names)
-    return [weight for weight in found if weight is not None]
 
 
 class Trainer:
@@ -284,7 +272,7 @@ class Trainer:
         self.optimizer = make_optimizer(
             settings.recipe,
             self.parameters,
-            _hidden_matrices(self.bilm),
+            self.bilm.hidden_matrices(),
             self.recipe.learning_rate,
             self.dtype,
         )
@@ -296,7 +284,7 @@ class Trainer:
         )
         # With as many samples as words, the full softmax gives the same loss faster.
         is_sampled = 0 < settings.num_samples < len(vocab)
-        self.sampler = LogUniformSampler(len(vocab), settings.num_samples) if is_sampled else None
+        self.num_samples = settings.num_samples if is_sampled else 0
         self.draws = torch.Generator().manual_seed(settings.seed)
         encoder, state = config.sequence_encoder, self.bilm.initial_state(settings.batch_size)
         if encoder.carries_state:
@@ -326,11 +314,11 @@ class Trainer:
         """Read and encode the text of the next step, and draw its negative classes."""
         before = self.reader.position, self.objective.stream.pending, self.draws.get_state()
         part, encoder = self.objective.next_part(self.draws), self.bilm.token_encoder
-        ids = encoder.in_few_shapes(encoder.ids(part.words, self.vocab))
+        ids = encoder.pad_to_bucket(encoder.ids(part.words, self.vocab))
         samples = (
             []
-            if self.sampler is None
-            else [self.sampler.sample(self.draws) for _ in self.objective.losses]
+            if self.num_samples == 0
+            else [self.softmax.sample(self.num_samples, self.draws) for _ in self.objective.losses]
         )
         return _Batch(*before, part, ids, samples)
 
@@ -379,10 +367,8 @@ class Trainer:
         with torch.autocast(self.device.type, self.dtype) if low else nullcontext():
             vectors = self.bilm.token_encoder(batch.ids)
             outputs = self.objective.outputs(self.bilm, vectors, part, self.settings.dropout)
-            if self.sampler is not None:
-                return self.softmax.sampled_losses(
-                    outputs, part.targets, batch.samples, self.sampler
-                ).mean(dim=1)
+            if self.num_samples > 0:
+                return self.softmax.sampled_losses(outputs, part.targets, batch.samples).mean(dim=1)
             losses = [
                 self.softmax.log_losses(own, targets)
                 for own, targets in zip(outputs, part.targets, strict=True)

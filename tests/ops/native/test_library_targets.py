@@ -58,7 +58,7 @@ def layer(x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> list[Tensor]:
     leaves = [tensor.requires_grad_() for tensor in (x, h, c, *weights)]
     state = LSTMState(h, c)
     steps = LSTMSteps(Packing.rectangle(5, len(h)), Clips(1.0, 0.8), state.zero_row())
-    outputs, state = lstm(x, state, LSTMWeights(*weights), steps)
+    outputs, state = lstm(x, state, LSTMWeights(*weights), *steps)
     return [outputs, *state, *torch.autograd.grad([outputs.sum(), state.c.square().sum()], leaves)]
 
 

@@ -28,7 +28,8 @@ from elmokit.checkpoints.pretrained import (
 )
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs import read_json
-from elmokit.nn import BiLM, shapes_only
+from elmokit.nn import BiLM
+from elmokit.runtime import init_on_meta
 
 # --- Names and arrangement of weights -------------------------------------------------------------
 
@@ -106,7 +107,7 @@ def from_allennlp(config: BiLMConfig, weights: Mapping[str, Tensor]) -> BiLM:
         config: Its configuration.
         weights: AllenNLP's weights by name. Those that are missing stay on the meta device.
     """
-    with shapes_only():
+    with init_on_meta():
         bilm = BiLM(config)
     for theirs, tensor in weights.items():
         name = cast(str, bilm_name(theirs))

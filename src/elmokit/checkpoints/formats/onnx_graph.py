@@ -27,15 +27,7 @@ from torch import Tensor, nn
 from elmokit import __version__
 from elmokit.config import InterleavedConfig
 from elmokit.fs import atomic_path
-from elmokit.nn import (
-    BiLM,
-    CharCNN,
-    EfmlEncoder,
-    LSTMLayer,
-    Projection,
-    TokenEncoder,
-    WordEmbedding,
-)
+from elmokit.nn import BiLM, CharCNN
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -118,7 +110,7 @@ def _char_cnn(graph: _Graph, encoder: CharCNN, ids: str) -> str:
     )
 
 
-def _efml_encoder(graph: _Graph, encoder: EfmlEncoder, ids: str) -> str:
+def _efml_encoder(graph: _Graph, encoder: Any, ids: str) -> str:
     """Ids (U, 1 + C) of a word and its characters, from 0 -> (U, D)."""
     features = []
     if encoder.word_embedding is not None:
@@ -133,11 +125,12 @@ def _efml_encoder(graph: _Graph, encoder: EfmlEncoder, ids: str) -> str:
     return graph.linear(x, encoder.projection.weight, encoder.projection.bias)
 
 
-def _encode(graph: _Graph, encoder: TokenEncoder, ids: str) -> tuple[str, str]:
+def _encode(graph: _Graph, bilm: BiLM, ids: str) -> tuple[str, str]:
     """ids (B, T, ...) -> token vectors (T, B, D) and the mask (B, T). Each distinct word is encoded
     once.
     """
-    if isinstance(encoder, WordEmbedding):
+    encoder: Any = bilm.token_encoder
+    if bilm.config.num_words is not None:
         mask = graph.op("Greater", ids, graph.constant(np.array(0)))
         # Padding reads row -1, the last one, and is masked later.
         rows = graph.op("Transpose", graph.op("Sub", ids, graph.constant(np.array(1))), perm=[1, 0])
@@ -146,8 +139,8 @@ def _encode(graph: _Graph, encoder: TokenEncoder, ids: str) -> tuple[str, str]:
     mask = graph.op("Greater", largest, graph.constant(np.array(0)))
     words, _, inverse = graph.op("Unique", graph.op("Flatten", ids, axis=2), outputs=3, axis=0)
     words = graph.op("Sub", words, graph.constant(np.array(1)))
-    encode = _char_cnn if isinstance(encoder, CharCNN) else _efml_encoder
-    vectors = encode(graph, cast(Any, encoder), words)
+    encode = _efml_encoder if bilm.config.char_cnn is None else _char_cnn
+    vectors = encode(graph, encoder, words)
     tokens = graph.op("Reshape", inverse, graph.op("Shape", mask))
     return graph.op("Gather", vectors, graph.op("Transpose", tokens, perm=[1, 0])), mask
 
@@ -163,22 +156,23 @@ def _clipped(graph: _Graph, outer: _Graph, x: str, clip: float | None) -> str:
     )
 
 
-def _cell(outer: _Graph, layer: LSTMLayer) -> Any:
+def _cell(outer: _Graph, layer: Any) -> Any:
     """The body of a Scan: (h, c, the input's part of the gates, mask) of a position -> (h, c,
     h).
     """
     from onnx import TensorProto, helper
 
-    weights, graph = layer.weights(), _Graph("cell_")  # weights are constants of the outer graph
+    weights, (cell_clip, proj_clip) = layer.weights(), layer.clips
+    graph = _Graph("cell_")  # whose weights are constants of the outer graph
     gates = graph.op("Add", "x_t", graph.op("MatMul", "h_t", outer.constant(weights.recurrent.T)))
     i, g, f, o = graph.op("Split", gates, outputs=4, axis=1)
     kept = graph.op("Mul", graph.op("Sigmoid", f), "c_t")
     c = graph.op("Add", graph.op("Mul", graph.op("Sigmoid", i), graph.op("Tanh", g)), kept)
-    c = _clipped(graph, outer, c, layer.clips.cell)
+    c = _clipped(graph, outer, c, cell_clip)
     h = graph.op("Mul", graph.op("Sigmoid", o), graph.op("Tanh", c))
     if weights.projection is not None:
         h = graph.op("MatMul", h, outer.constant(weights.projection.T))
-        h = _clipped(graph, outer, h, layer.clips.projection)
+        h = _clipped(graph, outer, h, proj_clip)
     h, c = graph.op("Where", "mask_t", h, "h_t"), graph.op("Where", "mask_t", c, "c_t")
     output = graph.op("Identity", h)
     kinds = {
@@ -194,9 +188,7 @@ def _cell(outer: _Graph, layer: LSTMLayer) -> Any:
     return helper.make_graph(graph.nodes, "cell", inputs, results)
 
 
-def _lstm(
-    graph: _Graph, layer: LSTMLayer, x: str, mask: str, state: Sequence[str], d: int
-) -> list[str]:
+def _lstm(graph: _Graph, layer: Any, x: str, mask: str, state: Sequence[str], d: int) -> list[str]:
     """x (T, B, K), mask (T, B, 1), state (B, D) and (B, H) -> [h, c, outputs (T, B, D)], in
     direction d.
     """
@@ -258,7 +250,7 @@ def _interleaved(graph: _Graph, bilm: BiLM, x: str, mask: str) -> list[str]:
             layers.append(below)
     if config.projects_layers:
         return layers
-    projection = cast(Projection, encoder.top_projection)
+    projection = encoder.top_projection
     projected = [graph.linear(y, projection.weight, projection.bias) for y in outputs]
     return [graph.op("Concat", *projected, axis=2)]
 
@@ -284,7 +276,7 @@ def onnx_model(bilm: BiLM) -> ModelProto:
         ) from error
     bilm.state_dict()  # ValueError if it is prepacked
     graph = _Graph()
-    x, mask = _encode(graph, bilm.token_encoder, "ids")
+    x, mask = _encode(graph, bilm, "ids")
     steps = graph.op("Unsqueeze", graph.op("Transpose", mask, perm=[1, 0]), graph.constant([2]))
     if encoder.merges_directions:
         layers, states = _interleaved(graph, bilm, x, steps), []
@@ -296,7 +288,7 @@ def onnx_model(bilm: BiLM) -> ModelProto:
     depth, *dims = encoder.state_shape
     # Narrower words would miss padding that wide filters saw in training; `BiLM.forward` adds it.
     width = "characters" if config.char_cnn is None else config.char_cnn.max_characters
-    ids = ["batch", "words", *([] if isinstance(bilm.token_encoder, WordEmbedding) else [width])]
+    ids = ["batch", "words", *([width] if config.num_words is None else [])]
     inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, ids)]
     results = [
         (

@@ -29,7 +29,8 @@ from elmokit.compat.shared import (
 )
 from elmokit.config import PAD_CHARACTER, BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs import read_json
-from elmokit.nn import BiLM, BiLMState, prepack, shapes_only
+from elmokit.nn import BiLM, BiLMState, prepack
+from elmokit.runtime import init_on_meta
 from elmokit.text import BOS, EOS, encode_words
 
 CACHED_AT_ONCE = 4096
@@ -156,7 +157,7 @@ class _ElmoCharacterEncoder(nn.Module):
         self._config, cnn = _config_of(bilm), cast(CharCNNConfig, bilm.config.char_cnn)
         self.max_characters, self._zero = cnn.max_characters, cnn.num_characters + 1
         self.output_dim = bilm.config.sequence_encoder.projection_dim
-        with shapes_only():
+        with init_on_meta():
             table = torch.empty(cnn.num_characters + 1, cnn.embedding_dim)
             self._char_embedding_weights = nn.Parameter(table)
             for number, (width, filters) in enumerate(cnn.filters):
@@ -232,7 +233,7 @@ class ElmoLstm(CarriedStates):
         self.input_size = self.hidden_size = config.projection_dim
         self.cell_size, self.num_layers = config.cell_dim, config.num_layers
         self._config = BiLMConfig(config, None, num_words=2)  # its token layer is not used
-        with shapes_only():
+        with init_on_meta():
             for number in range(config.num_layers):
                 for direction in ("forward", "backward"):
                     self.add_module(f"{direction}_layer_{number}", LstmCellWithProjection(config))

@@ -16,7 +16,8 @@ from elmokit.compat.bilm_tf.data import Vocabulary
 from elmokit.compat.shared import CarriedStates, open_model, warn_of_truncated, without_boundaries
 from elmokit.embed import Embedder
 from elmokit.fs import atomic_path, check_output, read_lines
-from elmokit.nn import BiLM, mix_layers, prepack, shapes_only
+from elmokit.nn import BiLM, mix_layers, prepack
+from elmokit.runtime import init_on_meta
 
 WORDS_AT_ONCE = 8192
 
@@ -26,7 +27,7 @@ def _with_word_embedding(bilm: BiLM, embedding_weight_file: str | Path) -> BiLM:
     with h5py.File(embedding_weight_file) as file:
         table = torch.from_numpy(np.asarray(file["embedding"], dtype=np.float32))
     config = replace(bilm.config, char_cnn=None, num_words=len(table))
-    with shapes_only():
+    with init_on_meta():
         by_words = BiLM(config)
     by_words.sequence_encoder = bilm.sequence_encoder
     by_words.token_encoder.weight = nn.Parameter(table)

@@ -17,9 +17,10 @@ from torch import Tensor
 from elmokit.ops import reference
 from elmokit.ops.autograd import Tensors, differentiably
 from elmokit.ops.dispatch import MAX_ALPHABET
-from elmokit.ops.functional import CharFilters, records_gradients
+from elmokit.ops.functional import CharFilters
 from elmokit.ops.native.library import native
 from elmokit.ops.workspace import allocate, converted
+from elmokit.runtime import needs_grad
 from elmokit.threads import parallel_for
 
 BLOCK = 32  # filters of a block, as in csrc/characters.c
@@ -133,7 +134,6 @@ def forward(
 def backward(
     saved: Tensors,
     gradients: Sequence[Tensor],
-    last: bool,
     rows: Tensor,
     distinct: Tensor,
     dtype: torch.dtype,
@@ -160,7 +160,7 @@ def char_conv(ids: Tensor, filters: CharFilters, dtype: torch.dtype) -> Tensor:
     if ids.shape[1] > MAX_PLACES or len(distinct) > MAX_ALPHABET:
         return reference.char_conv(ids, filters, dtype)
     rows = (torch.cumsum(present, dim=0, dtype=torch.int32) - 1)[ids].contiguous()
-    if not records_gradients(embedding, *weights, *biases):
+    if not needs_grad(embedding, *weights, *biases):
         tables = _tables(F.embedding(distinct, embedding), weights, biases)
         return converted(_pooled(rows, [len(bias) for bias in biases], tables, None), dtype)
     settings = {"rows": rows, "distinct": distinct, "dtype": dtype}

@@ -59,9 +59,7 @@ def forward(
     return (result,), (hidden, weight, bias, excluded, result)
 
 
-def backward(
-    saved: Tensors, gradients: Sequence[Tensor], last: bool, dtype: torch.dtype
-) -> Tensors:
+def backward(saved: Tensors, gradients: Sequence[Tensor], dtype: torch.dtype) -> Tensors:
     hidden, weight, bias, excluded, result = saved
     assert hidden is not None and weight is not None and bias is not None and result is not None
     (count, depth), grad = hidden.shape, gradients[0].contiguous()

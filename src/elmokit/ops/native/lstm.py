@@ -98,8 +98,8 @@ def _forward_steps(
             width=state.h.shape[1],
             h=state.h,
             c=state.c,
-            start_h=steps.start.h,
-            start_c=steps.start.c,
+            start_h=steps.reset_state.h,
+            start_c=steps.reset_state.c,
             low_h=low_h,
             low_units=low_units,
             **arguments,
@@ -247,7 +247,7 @@ def forward(
 
 
 def backward(
-    saved: Any, gradients: Sequence[Tensor], last: bool, steps: LSTMSteps, dtype: torch.dtype
+    saved: Any, gradients: Sequence[Tensor], steps: LSTMSteps, dtype: torch.dtype
 ) -> Tensors:
     gates, units, xh, cells, previous_c, outputs, input, recurrent, projection = saved
     grad_outputs, grad_h, grad_c = (
@@ -259,7 +259,6 @@ def backward(
         None if weight is None else prepack(weight.T, dtype)
         for weight in (input, recurrent, projection)
     ]
-    grad_gates = gates if last else allocate_like(gates)
     grad_x = allocate((len(gates), input_width), torch.float32)
     grad_bias = torch.zeros(
         -(-rows // ROWS_OF_A_SUM), 4 * hidden, dtype=torch.float32, device="cpu"
@@ -286,7 +285,7 @@ def backward(
             grad_outputs=grad_outputs,
             grad_h=grad_h,
             grad_c=grad_c,
-            grad_gates=grad_gates,
+            grad_gates=gates,  # in place
             low=low[begin:end],
             grad_x=grad_x,
             grad_bias=grad_bias,
@@ -302,7 +301,7 @@ def backward(
         own = slice(
             4 * hidden * number // WEIGHT_CHUNKS, 4 * hidden * (number + 1) // WEIGHT_CHUNKS
         )
-        of_xh = grad_gates[:, own].T @ xh
+        of_xh = gates[:, own].T @ xh
         grad_input[own], grad_recurrent[own] = of_xh[:, :input_width], of_xh[:, input_width:]
         if grad_projection is not None:
             own = slice(hidden * number // WEIGHT_CHUNKS, hidden * (number + 1) // WEIGHT_CHUNKS)
@@ -312,4 +311,4 @@ def backward(
     return grad_x, grad_h, grad_c, grad_input, grad_recurrent, grad_bias.sum(dim=0), grad_projection
 
 
-lstm = partial(differentiable_lstm, forward, backward)
+lstm = partial(differentiable_lstm, forward, backward, overwrites_first=True)

@@ -53,7 +53,7 @@ def linear_forward(
 
 
 def linear_backward(
-    saved: Sequence[Tensor], gradients: Sequence[Tensor], last: bool, dtype: torch.dtype
+    saved: Sequence[Tensor], gradients: Sequence[Tensor], dtype: torch.dtype
 ) -> Tensors:
     (x, weight), grad = saved, gradients[0]
     return gemm(grad, weight), gemm(grad.T, x), _bias_gradient(grad, dtype)
@@ -78,7 +78,7 @@ def highway_forward(
 
 
 def highway_backward(
-    saved: Sequence[Tensor], gradients: Sequence[Tensor], last: bool, dtype: torch.dtype
+    saved: Sequence[Tensor], gradients: Sequence[Tensor], dtype: torch.dtype
 ) -> Tensors:
     gates, x, weight = saved
     grad_x, grad_gates = allocate_like(x), allocate_like(gates)

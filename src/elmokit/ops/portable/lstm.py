@@ -128,14 +128,14 @@ def _forward_steps(
     """Fill `outputs`, and `trace` if there is one, from the products of the input; the state is
     updated in place.
     """
-    packing, clips, start = steps
+    packing, clips, reset_state = steps
     max_rows = max(packing.batch_sizes, default=0)
     scratch, scratch_hidden = (
         inputs.new_empty(max_rows, size) for size in (inputs.shape[1], state.c.shape[1])
     )
     for slots, rows, resets in _steps_with_resets(packing, inputs.device):
         if resets is not None:
-            state.h[resets], state.c[resets] = start.h, start.c
+            state.h[resets], state.c[resets] = reset_state
         h, c = state.h[:rows], state.c[:rows]
         gates, hidden, of_cell = scratch[:rows], scratch_hidden[:rows], None
         if trace is not None:
@@ -184,7 +184,7 @@ def forward(
 
 
 def backward(
-    saved: Any, gradients: Sequence[Tensor], last: bool, steps: LSTMSteps, dtype: torch.dtype
+    saved: Any, gradients: Sequence[Tensor], steps: LSTMSteps, dtype: torch.dtype
 ) -> Tensors:
     *of_trace, outputs, x, input, recurrent, projection = saved
     trace, clips = _Trace(*of_trace), steps.clips

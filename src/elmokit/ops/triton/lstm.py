@@ -336,8 +336,8 @@ def forward(
         projection=projection,
         h=state.h,
         c=state.c,
-        start_h=steps.start.h,
-        start_c=steps.start.c,
+        start_h=steps.reset_state.h,
+        start_c=steps.reset_state.c,
         outputs=outputs,
         **trace,
     )
@@ -347,7 +347,6 @@ def forward(
 def backward(
     saved: Sequence[Tensor],
     gradients: Sequence[Tensor],
-    last: bool,
     steps: LSTMSteps,
     dtype: torch.dtype,
 ) -> Tensors:
@@ -363,7 +362,7 @@ def backward(
         grad_c=grad_c,
         recurrent=recurrent,
         projection=projection,
-        start_c=steps.start.c,
+        start_c=steps.reset_state.c,
         outputs=outputs,
         gates=gates,
         cells=cells,
@@ -408,8 +407,8 @@ def _run(
         projection=projection,
         h=state.h,
         c=state.c,
-        start_h=steps.start.h,
-        start_c=steps.start.c,
+        start_h=steps.reset_state.h,
+        start_c=steps.reset_state.c,
         outputs=outputs,
         gates=None,
         hidden=None,

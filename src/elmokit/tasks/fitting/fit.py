@@ -20,7 +20,7 @@ from elmokit.checkpoints import ModelSource, check_overwritable, load
 from elmokit.fs import check_output
 from elmokit.nn import ScalarMix
 from elmokit.progress import ProgressBar
-from elmokit.runtime import own_random_state, pick_device
+from elmokit.runtime import fork_rng, pick_device
 from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.fitting.layers import default_cache
 from elmokit.tasks.fitting.model import (
@@ -364,7 +364,7 @@ def fit(
     )
 
     # Compute the layers of a frozen biLM, train, and keep the best weights.
-    with own_random_state():
+    with fork_rng():
         torch.manual_seed(config.seed)
         network = task.network(WordEncoder(words, table, pretrained))
         task_model = TaskModel(task, network.to(pick_device(config.device)), table, pretrained)

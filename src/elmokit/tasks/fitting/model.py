@@ -38,9 +38,8 @@ from elmokit.config import CharCNNConfig
 from elmokit.data import chunks, read_texts
 from elmokit.embed import Embedder
 from elmokit.fs import atomic_directory, check_output, read_json
-from elmokit.nn import shapes_only
 from elmokit.progress import ProgressBar
-from elmokit.runtime import check_list, pick_device
+from elmokit.runtime import check_list, init_on_meta, pick_device
 from elmokit.settings import conform
 from elmokit.tasks.config import TASKS, WordsConfig
 from elmokit.tasks.fitting.layers import LayerCache
@@ -361,7 +360,9 @@ def load_task_model(
             (model and model.tokenizer) or "english-1",
         )
         weights = load_file(directory / WEIGHTS)
-        with shapes_only():  # memory is allocated when the shapes are known to be those of the file
+        with (
+            init_on_meta()
+        ):  # memory is allocated when the shapes are known to be those of the file
             expected = own_weights(configured.network(WordEncoder(config, table, model)))
         check_shapes(
             directory / WEIGHTS,

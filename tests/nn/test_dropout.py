@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from elmokit.ops.functional import DROPOUT_LEVELS, apply_dropout
+from elmokit.nn.dropout import LEVELS, apply_dropout
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.25, 0.5, 0.9])
@@ -15,7 +15,7 @@ def test_as_many_values_fall_as_asked_for_and_the_mean_stays(probability: float)
     found = apply_dropout(x, probability)
     count = x.numel()
     spread = math.sqrt(probability * (1 - probability) / count)
-    assert abs(int((found == 0).sum()) / count - probability) < 5 * spread + 1 / DROPOUT_LEVELS
+    assert abs(int((found == 0).sum()) / count - probability) < 5 * spread + 1 / LEVELS
     larger = found[found != 0]
     torch.testing.assert_close(
         larger, torch.full_like(larger, 1 / (1 - probability)), atol=0, rtol=1e-3

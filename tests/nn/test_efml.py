@@ -3,10 +3,11 @@
 import dataclasses
 
 import pytest
+import torch
 from efml_files import CHARACTERS, WORDS
 
 from elmokit.config import CharCNNConfig, EfmlEncoderConfig
-from elmokit.text.efml import boundary_ids, count_truncated_efml, encode_efml
+from elmokit.nn.efml import EfmlEncoder
 
 BOTH = EfmlEncoderConfig(
     words=tuple(WORDS),
@@ -52,27 +53,29 @@ def reference_encode(word: str, config: EfmlEncoderConfig) -> list[int]:
 
 
 @pytest.mark.parametrize("config", [BOTH, ONLY_WORDS, ONLY_CHARACTERS])
-def test_encode_efml_equals_a_reference_encoder(config: EfmlEncoderConfig) -> None:
-    assert encode_efml(TOKENS, config).tolist() == [
+def test_ids_equal_those_of_a_reference_encoder(config: EfmlEncoderConfig) -> None:
+    assert EfmlEncoder(config, 4).ids(TOKENS).tolist() == [
         reference_encode(word, config) for word in TOKENS
     ]
 
 
-def test_encode_efml_without_a_limit_truncates_nothing() -> None:
+def test_words_without_a_limit_are_not_truncated() -> None:
     words = ("<oov>", "<pad>", "a" * 100)
-    config = EfmlEncoderConfig(words, 1, max_characters=None)
-    assert encode_efml(["a" * 100, "a" * 98], config).tolist() == [[3], [1]]
-    assert count_truncated_efml(["a" * 100], config) == 0
-    assert count_truncated_efml(TOKENS, BOTH) == 1
-    narrow = dataclasses.replace(ONLY_WORDS, max_characters=4)  # boundaries are not counted
-    assert (
-        count_truncated_efml(["<bos>", "<S>", "</S>", "<eos>", "ab", "abc", "<pad>"], narrow) == 2
-    )
+    unlimited = EfmlEncoder(EfmlEncoderConfig(words, 1, max_characters=None), 4)
+    assert unlimited.ids(["a" * 100, "a" * 98]).tolist() == [[3], [1]]
+    assert unlimited.count_truncated(["a" * 100]) == 0
+    assert EfmlEncoder(BOTH, 4).count_truncated(TOKENS) == 1
+    narrow = EfmlEncoder(dataclasses.replace(ONLY_WORDS, max_characters=4), 4)
+    # boundaries are not counted
+    assert narrow.count_truncated(["<bos>", "<S>", "</S>", "<eos>", "ab", "abc", "<pad>"]) == 2
 
 
 @pytest.mark.parametrize("config", [BOTH, ONLY_WORDS, ONLY_CHARACTERS])
 def test_boundary_ids_equal_encoded_boundary_words(config: EfmlEncoderConfig) -> None:
-    ids = encode_efml(["<S>", "</S>", "cat"], config)
-    assert [boundary_ids(config, which, ids.shape[1]) for which in range(2)] == ids[:2].tolist()
+    encoder = EfmlEncoder(config, 4)
+    ids = encoder.ids(["<S>", "</S>", "cat"])
+    assert torch.equal(torch.stack(encoder.boundary_ids(ids)), ids[:2])
     if config.characters:
-        assert boundary_ids(config, 0, ids.shape[1] + 2)[-2:] == [CHARACTERS.index("<pad>") + 1] * 2
+        wider = torch.zeros(1, ids.shape[1] + 2, dtype=torch.int64)
+        padding = CHARACTERS.index("<pad>") + 1
+        assert encoder.boundary_ids(wider)[0][-2:].tolist() == [padding] * 2
