@@ -17,12 +17,11 @@ demo: .venv/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
 test: .venv/installed-dev
-	$(PYTEST) -m "not integrations" --ignore=tests/integrations --ignore=tests/serve
+	$(PYTEST) -m "not integrations" --ignore=tests/integrations
 
-# With the libraries that elmokit.integrations and elmokit.serve are for, and what their tests need; and the tutorials
-# about them.
+# With the libraries that elmokit.integrations is for, and what its tests need; and the tutorials about them.
 test-integrations: .venv/installed-integrations
-	$(PYTEST) tests/integrations tests/serve
+	$(PYTEST) tests/integrations
 	$(PYTEST) -m integrations tests/repository
 
 # As where there was no C compiler: on a copy of the package without its library.
@@ -79,8 +78,8 @@ clean:
 	$(PIP_INSTALL) mkdocs-material 'mkdocstrings[python]'
 	touch $@
 
-EXTRAS_OF_INTEGRATIONS := dev,onnx,ray,sentence-transformers,serve,sklearn,spacy
-TESTED_WITH := sentence-transformers[train] httpx onnxruntime openai
+EXTRAS_OF_INTEGRATIONS := dev,onnx,ray,sentence-transformers,sklearn,spacy
+TESTED_WITH := sentence-transformers[train] onnxruntime openai
 
 .venv/installed-integrations: $(INSTALLED_FROM) | .venv/bin/python
 	$(PIP_INSTALL) --editable '.[$(EXTRAS_OF_INTEGRATIONS)]' $(TESTED_WITH)

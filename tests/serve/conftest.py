@@ -1,13 +1,10 @@
-"""A server with everything in it, which most tests share, the model that it serves, and a service
-without a socket.
-"""
+"""A server with everything in it, which most tests share, and applications without a socket."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,12 +15,6 @@ if TYPE_CHECKING:
 
     from elmokit.embed.embedder import Embedder
     from elmokit.tasks.fitting.model import TaskModel
-
-
-has_libraries = all(
-    map(find_spec, ("fastapi", "uvicorn", "prometheus_client", "httpx"))
-)  # elmokit's extra serve
-collect_ignore_glob = [] if has_libraries else ["test_*.py"]
 
 
 @pytest.fixture(scope="session")
@@ -113,13 +104,10 @@ def ask() -> Callable[..., list[httpx.Response]]:
                     await client.request(method, path, **options)
                     for method, path, options in requests
                 ]
-            while service.jobs.unfinished:
+            while service.metrics.registry.get_sample_value("elmokit_jobs"):
                 await asyncio.sleep(0.02)
             return answers
 
-        try:
-            return asyncio.run(answers())
-        finally:
-            service.close()
+        return asyncio.run(answers())
 
     return ask_all

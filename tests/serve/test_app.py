@@ -1,35 +1,25 @@
-"""The application: schemas, hosts, keys, a full queue, metrics; and bodies that are damaged, slow,
-endless or left.
-"""
+"""The application: hosts, keys, metrics; heads and bodies that are damaged, endless or left."""
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import random
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
-from fastapi.routing import APIRoute
-from pydantic import TypeAdapter
 from running_server import RunningServer
-from uvicorn.server import ServerState
 
 from elmokit.embed.embedder import Embedder
-from elmokit.serve import endpoints
 from elmokit.serve.app import allowed_hosts
 from elmokit.serve.config import ServeConfig
-from elmokit.serve.engine import Engine
-from elmokit.serve.server import Connection
 
 BODIES = {
     "/v1/embeddings": {"input": ["a b", "c"], "model": "en-small", "encoding_format": "float"},
@@ -103,46 +93,18 @@ RAW = [
 HEAD = b"POST /embed HTTP/1.1\r\nHost: localhost\r\n"
 
 
-def test_openapi_describes_every_request_its_answer_and_the_one_form_of_errors(
-    server: RunningServer,
-) -> None:
+def test_openapi_describes_every_request_and_the_one_form_of_errors(server: RunningServer) -> None:
     api = httpx.get(f"{server.url}/openapi.json").json()
     paths, (scheme,) = api["paths"], api["components"]["securitySchemes"].values()
     assert scheme["scheme"] == "bearer"
     assert {path for path, methods in paths.items() if "post" in methods} == BODIES.keys()
     assert {"/v1/models/{name}", "/health", "/info", "/metrics"} <= paths.keys()
-    assert list(paths["/metrics"]["get"]["responses"]["200"]["content"]) == ["text/plain"]
-    assert "application/octet-stream" in paths["/embed_all"]["post"]["responses"]["200"]["content"]
-    models = {
-        route.path: route.response_model
-        for route in endpoints.router.routes
-        if isinstance(route, APIRoute)
-    }
     for path, body in BODIES.items():
-        of_path = paths[path]["post"]
-        assert of_path["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith(
-            "Request"
-        )
-        assert (
-            of_path["security"]
-            and of_path["responses"].pop("200")["content"]["application/json"]["schema"]
-        )
-        assert {"401", "413", "422", "429", "503"} <= of_path["responses"].keys()
-        schemas = [
-            each["content"]["application/json"]["schema"]["$ref"]
-            for each in of_path["responses"].values()
-        ]
-        assert all(schema.endswith("/ErrorAnswer") for schema in schemas)
-        TypeAdapter(models[path]).validate_python(server.post(path, body).json(), strict=True)
-
-
-def test_reference_loads_nothing_from_elsewhere(server: RunningServer) -> None:
-    answer = httpx.get(f"{server.url}/docs")
-    assert (
-        "default-src 'none'" in answer.headers["content-security-policy"]
-        and len(answer.content) < 10_000
-    )
-    assert "http" not in answer.text and "innerHTML" not in answer.text
+        described = paths[path]["post"]
+        schema = described["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        error = described["responses"]["default"]["content"]["application/json"]["schema"]["$ref"]
+        assert schema.endswith("Request") and error.endswith("/ErrorAnswer")
+        assert described["security"] and server.post(path, body).status_code == 200
 
 
 def test_paths_and_methods_that_are_not_there(server: RunningServer) -> None:
@@ -182,30 +144,15 @@ def test_key_is_needed_for_all_but_the_page_and_health(locked_server: RunningSer
 def test_server_on_loopback_answers_only_to_its_names(server: RunningServer) -> None:
     for host in ("localhost", "LocalHost:1", "127.0.0.1", "127.0.0.1:8000", "[::1]", "[::1]:8000"):
         assert httpx.get(f"{server.url}/health", headers={"host": host}).status_code == 200
-    evil = (
-        "evil.example",
-        f"evil.example:{server.port}",
-        "127.0.0.1.evil.example",
-        "localhost:80:80",
-        "[::1",
-        "",
-    )
+    evil = ("evil.example", f"evil.example:{server.port}", "127.0.0.1.evil.example", "[::1", "")
     for host in evil:
-        for path in ("/", "/health", "/ready", "/metrics", "/info", "/nothing"):
-            answer = httpx.get(server.url + path, headers={"host": host})
-            assert (
-                answer.status_code == 403 and answer.json()["error"]["code"] == "host_not_allowed"
-            )
-    assert server.post("/neighbors", {}, headers={"host": "evil.example"}).status_code == 403
-    for host in (
-        "0.0.0.0",
-        "::",
-        "192.0.2.1",
-        "2001:db8::1",
-    ):  # on a network, a server has names that it cannot know
-        assert allowed_hosts(host) is None
-    for host, name in (("127.0.0.2", b"127.0.0.2"), ("localhost", b"localhost"), ("::1", b"[::1]")):
-        assert allowed_hosts(host) == {b"localhost", b"127.0.0.1", b"[::1]", name}
+        for path in ("/", "/health", "/metrics", "/nothing"):
+            assert httpx.get(server.url + path, headers={"host": host}).status_code == 400
+    assert server.post("/neighbors", {}, headers={"host": "evil.example"}).status_code == 400
+    for host in ("0.0.0.0", "::", "192.0.2.1", "2001:db8::1"):
+        assert allowed_hosts(host) == ["*"]  # on a network, a server has names it cannot know
+    for host, name in (("127.0.0.2", "127.0.0.2"), ("localhost", "localhost"), ("::1", "[::1]")):
+        assert {*allowed_hosts(host)} == {"localhost", "127.0.0.1", "[::1]", name}
 
 
 @pytest.mark.parametrize(
@@ -258,40 +205,20 @@ def test_pages_of_other_sites_are_refused_unless_they_are_named(
             assert answer.headers["access-control-allow-origin"] in (headers["origin"], "*")
 
 
-def test_compressed_body_is_refused(server: RunningServer) -> None:
-    answer = httpx.post(
-        f"{server.url}/embed", content=b"\x1f\x8b", headers={"content-encoding": "gzip"}
-    )
-    assert answer.status_code == 415 and "compressed" in answer.json()["error"]["message"]
-
-
-def test_full_queue_refuses_requests_for_vectors_before_their_bodies_are_read(
-    embedder: Embedder, ask: Callable[..., list[httpx.Response]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def body() -> AsyncIterator[bytes]:
-        raise AssertionError("the body is read")
-        yield b""
-
-    start = Engine.__init__
-    full = lambda engine, *options: (  # noqa: E731
-        start(engine, *options),
-        setattr(engine, "words_ahead", 65_536),
-    )[0]
-    monkeypatch.setattr(Engine, "__init__", full)
-    unread = {"content": body(), "headers": {"content-length": "9"}}
-    paths = ("/", "/v1/embeddings", "/embed", "/embed_all", "/similarity")
-    requests = [("POST", path, unread) for path in paths]
-    served = [
-        ("GET", "/", {}),
-        ("POST", "/tokenize", {"json": {"inputs": "a"}}),
-    ]  # which do not wait for vectors
-    *refused, page, tokens = ask(
-        {"embedder": embedder, "config": ServeConfig()}, *requests, *served
-    )
-    for answer in refused:
-        assert answer.status_code == 429 and int(answer.headers["retry-after"]) >= 1
-        assert answer.json()["error"]["code"] == "overloaded"
-    assert page.status_code == tokens.status_code == 200
+@pytest.mark.slow  # it floods a server
+def test_overload_answers_every_request_or_refuses_it() -> None:
+    body = {"input": [f"some {number} words" for number in range(60)]}
+    score = {"inputs": ["a few words more"] * 30}
+    with RunningServer("--device", "cpu", "--queue-words", 600, "--max-jobs", 3) as server:
+        asked = [("/v1/embeddings", body), ("/score", score)] * 60
+        with ThreadPoolExecutor(60) as pool:
+            answers = list(pool.map(lambda request: server.post(*request), asked))
+        for answer in answers:
+            if answer.status_code == 429:
+                assert int(answer.headers["retry-after"]) >= 1
+                assert answer.json()["error"]["code"] == "overloaded"
+        assert {answer.status_code for answer in answers} == {200, 429}
+        assert server.post(*asked[0]).status_code == server.post(*asked[1]).status_code == 200
 
 
 def test_metrics_count_requests_by_endpoint_and_status(server: RunningServer) -> None:
@@ -340,59 +267,17 @@ def test_head_or_trailer_that_is_too_large_is_refused_before_it_ends(
                 connection.sendall(b"a" * 0x10000)
 
 
-def test_whole_head_that_is_too_large_is_refused(server: RunningServer) -> None:
-    for size, status in ((60_000, 200), (70_000, 431)):
-        with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
-            connection.sendall(
-                b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * size + b"\r\n\r\n"
-            )
-            assert connection.recv(12) == b"HTTP/1.1 %d" % status
-
-
-def test_connections_without_a_whole_head_are_closed_in_time(
-    monkeypatch: pytest.MonkeyPatch,
+def test_server_answers_beside_silent_connections_and_half_sent_heads(
+    server: RunningServer,
 ) -> None:
-    monkeypatch.setattr("elmokit.serve.server.HEAD_SECONDS", 0.3)
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send(
-            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
-        )
-        await send({"type": "http.response.body"})
-
-    async def seconds_until_closed(port: int, begin: bytes, drip: bytes) -> float:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        began, answer = time.monotonic(), asyncio.ensure_future(reader.read())
-        writer.write(begin)
-        while not answer.done():
-            writer.write(drip)
-            await asyncio.sleep(0.02)
-            assert time.monotonic() - began < 20
-        with suppress(ConnectionError):
-            assert (await answer).startswith(
-                b"HTTP/1.1 200" if begin.endswith(b"\r\n\r\n") else b""
-            )
-        writer.close()
-        return time.monotonic() - began
-
-    async def run() -> list[float]:
-        config = uvicorn.Config(
-            app, http=Connection, ws="none", lifespan="off", timeout_keep_alive=1
-        )
-        config.load()
-        listening = await asyncio.get_running_loop().create_server(
-            lambda: Connection(config, ServerState(), {}), "127.0.0.1", 0
-        )
-        port, whole = (
-            listening.sockets[0].getsockname()[1],
-            b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        )
-        ways = [(b"", b""), (b"GET /", b"x"), (whole, b""), (whole + b"GET /", b"x")]
-        async with listening:
-            return await asyncio.gather(*(seconds_until_closed(port, *way) for way in ways))
-
-    *_, idle, half_later = asyncio.run(run())
-    assert min(idle, half_later) > 0.9
+    with ExitStack() as stack:
+        for number in range(300):
+            connection = socket.create_connection(("127.0.0.1", server.port), 20)
+            stack.enter_context(connection)
+            connection.sendall(HEAD[: number % 20])
+        began = time.monotonic()
+        assert httpx.get(f"{server.url}/health").status_code == 200
+        assert time.monotonic() - began < 5
 
 
 # --- Bodies ---------------------------------------------------------------------------------------
@@ -447,30 +332,19 @@ def test_body_that_is_too_large_is_refused_when_it_is_announced_or_has_come(
 ) -> None:
     with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
         connection.sendall(HEAD + b"Content-Length: 99999999999\r\n\r\n{")
-        answer = b"".join(
-            iter(lambda: connection.recv(4096), b"")
-        )  # until the server closes the connection
-        assert answer.startswith(b"HTTP/1.1 413") and b"more than 2,097,152 bytes" in answer
+        assert connection.recv(12) == b"HTTP/1.1 413"
     with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
         connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
-        with suppress(OSError):  # the server closes the connection
-            for _ in range(160):
-                connection.sendall(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
-        with suppress(ConnectionResetError):  # its answer was lost in what was still sent
-            assert connection.recv(12) == b"HTTP/1.1 413"
-    assert server.metric("elmokit_requests_in_progress") == 1
+        for _ in range(33):  # 64 KB each
+            connection.sendall(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 413"
+    server.wait_until("elmokit_requests_in_progress", 1)  # the one that asks
 
 
-def test_slow_body_and_slow_answer_end_at_the_time_limit(locked_server: RunningServer) -> None:
-    with socket.create_connection(("127.0.0.1", locked_server.port), 20) as connection:
-        connection.sendall(HEAD + b"Authorization: Bearer se cret\r\nContent-Length: 20\r\n\r\n{")
-        began = time.monotonic()
-        received = b"".join(iter(lambda: connection.recv(4096), b""))
-        assert received.startswith(b"HTTP/1.1 408") and 0.3 < time.monotonic() - began < 10
-    words = [f"word{number}" for number in range(12_000)]
-    late = locked_server.post(
-        "/score", {"inputs": [words]}, headers={"authorization": "Bearer se cret"}
-    )
+def test_late_result_is_an_error_that_says_so(locked_server: RunningServer) -> None:
+    words = [f"word{number}" for number in range(4_000)]
+    key = {"authorization": "bearer se cret"}  # the scheme in any case
+    late = locked_server.post("/score", {"inputs": [words]}, headers=key)
     assert late.status_code == 503 and "retry-after" in late.headers
     assert late.json()["error"]["code"] == "timeout"
 

@@ -6,12 +6,9 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -31,15 +28,13 @@ from elmokit.lm.scoring import score
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.serve.config import ServeConfig
-from elmokit.serve.endpoints import labels_of
-from elmokit.serve.engine import Job
 from elmokit.serve.service import Service
 from elmokit.tasks.fitting.model import TaskModel
 from elmokit.text.vocab import Vocab
 
 TEXTS = [
     "The old man sat near the fire.",
-    "",
+    "...",
     "He said: \u201cI don't know, 小王!\u201d \x00\u0301",
     "play",
 ]
@@ -301,31 +296,25 @@ def test_senses_are_the_map_of_the_word(server: RunningServer, embedder: Embedde
     )  # each use by itself: half a million words
 
 
-def test_uses_in_the_corpus_are_sampled_before_they_are_embedded_and_kept(
+def test_uses_in_the_corpus_are_a_sample_and_are_kept_for_a_few_words(
     embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus = tmp_path / "corpus.txt"
-    corpus.write_text(
-        "".join(f"The play number {number} was long .\n" for number in range(60)), encoding="utf-8"
-    )
+    lines = [f"The play number {number} was long .\n" for number in range(60)]
+    corpus.write_text("".join(lines), encoding="utf-8")
     monkeypatch.setattr("elmokit.serve.service.SAMPLED_USES", 20)
     service = Service(embedder, ServeConfig(corpus=corpus))
-    found = service.uses("play", None, Job())
-    assert service.uses("play", None, Job()) is found and (found.count, len(found.uses)) == (60, 20)
+    found = service.uses("play", None, lambda: None)
+    assert service.uses("play", None, lambda: None) is found
+    assert (found.count, len(found.uses)) == (60, 20)
     uses = list(found.uses)[:3]
     expected = [embedder.embed([use.sentence], "all")[0][:, use.position] for use in uses]
     np.testing.assert_allclose(found.vectors_of(uses), expected, **NEAR)
     monkeypatch.setattr("elmokit.serve.service.SAMPLED_WORDS", 15 * 8)
-    monkeypatch.setattr("elmokit.serve.service.CORPUS_USES_BYTES", 1)
-    assert len(service.uses("number", None, Job()).uses) == 15 and list(service.corpus_uses) == [
-        "number"
-    ]
-    assert not service.uses("absent", None, Job()).uses
-    monkeypatch.setattr("elmokit.serve.service.CORPUS_USES_BYTES", 50_000)
-    for number in range(20):  # absent words are kept, too, but take memory
-        service.uses(f"{number}" * 1000, None, Job())
-    assert len(service.corpus_uses) < 10
-    service.close()
+    assert len(service.uses("number", None, lambda: None).uses) == 15
+    for number in range(30):  # absent words are kept, too
+        assert not service.uses(f"absent{number}", None, lambda: None).uses
+    assert service.uses("play", None, lambda: None) is not found
 
 
 # --- The language model ---------------------------------------------------------------------------
@@ -368,38 +357,6 @@ def test_a_model_that_merges_directions_scores_masked_words_and_names_the_measur
     assert refused.status_code == 422 and "use substitutes" in refused.text
 
 
-@pytest.mark.parametrize(
-    ("encoder", "path", "body"),
-    [
-        ("interleaved", "/score", {"inputs": "the play ended " * 200}),
-        (
-            "interleaved",
-            "/substitutes",
-            {"sentence": "the play ended " * 200, "positions": list(range(100))},
-        ),
-        ("lstm", "/score", {"inputs": ["the play ended " * 10] * 200}),
-    ],
-)
-def test_language_model_ends_soon_after_the_time_of_its_request(
-    encoder: str, path: str, body: dict[str, Any], ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, runs = BiLM.run, []
-
-    def slow_run(*arguments: Any, **options: Any) -> Any:
-        runs.append(1)
-        time.sleep(0.5)
-        return run(*arguments, **options)
-
-    model = Pretrained(BiLM(CONFIGS[encoder]), softmax=FullSoftmax(len(VOCAB), 16), vocab=VOCAB)
-    embedder = Embedder(model, "cpu")
-    monkeypatch.setattr(BiLM, "run", slow_run)
-    (answer,) = ask(
-        {"embedder": embedder, "config": ServeConfig(timeout=1)}, ("POST", path, {"json": body})
-    )
-    assert answer.status_code == 503 and answer.json()["error"]["code"] == "timeout"
-    assert 1 <= len(runs) <= 3  # of four or more
-
-
 def test_substitutes_and_next_words_are_those_of_the_language_model(
     server: RunningServer, embedder: Embedder
 ) -> None:
@@ -427,57 +384,12 @@ def test_substitutes_and_next_words_are_those_of_the_language_model(
 # --- Tasks, and models without words --------------------------------------------------------------
 
 
-def test_predict_is_the_answer_of_the_task_model_outside_of_the_event_loop(
-    embedder: Embedder, tagger: TaskModel, ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = ["Ann sees red dogs", ["Bob", "likes", "green", "owls"]]  # as long as a body may be
-    expected, example, threads = tagger.predict(texts), tagger.example, []
-
-    def example_of(text: Any) -> Any:
-        threads.append(threading.current_thread())
-        return example(text)
-
-    monkeypatch.setattr(tagger, "example", example_of)
-    service = {"embedder": embedder, "config": ServeConfig(), "task_model": tagger}
-    (answer,) = ask(service, ("POST", "/predict", {"json": {"inputs": texts}}))
-    assert [each["words"] for each in answer.json()] == [list(each.words) for each in expected]
-    assert [each["tags"] for each in answer.json()] == [list(each.tags) for each in expected]
-    assert len(threads) == 2 and threading.main_thread() not in threads
-
-
-def test_predict_answers_one_string_in_the_form_of_hugging_face(server: RunningServer) -> None:
-    text = "Ann sees  red dogs"
-    (answer,) = server.post("/predict", {"inputs": [text]}).json()
-    spans = server.post("/predict", {"inputs": text, "parameters": {"ignore_labels": ["O"]}}).json()
-    assert [(span["entity_group"], span["word"], span["start"], span["end"]) for span in spans] == [
-        ("PER", "Ann", 0, 3), ("THING", "red dogs", 10, 18)
-    ]  # fmt: skip
-    assert [span["score"] for span in spans] == pytest.approx(
-        [span["score"] for span in answer["spans"]], abs=1e-4
-    )
-    hub = pytest.importorskip(
-        "huggingface_hub", reason="no huggingface_hub: pip install huggingface_hub"
-    )
-    entities = hub.InferenceClient(f"{server.url}/predict").token_classification(text)
-    assert [entity.entity_group for entity in entities] == ["PER", "THING"]
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        ({"words": ["a"], "label": "x", "scores": {"y": 0.4, "x": 0.6}}, [("x", 0.6), ("y", 0.4)]),
-        (
-            {"words": ["a", "b"], "tags": ["DET", "N"], "scores": [0.9, 0.8]},
-            [("DET", 0.9), ("N", 0.8)],
-        ),
-        ({"answer": "b"}, [(None, None)]),
-    ],
-)
-def test_labels_of_tasks_without_spans(answer: dict[str, Any], expected: list[Any]) -> None:
-    labels = labels_of("a b", answer)
-    assert [
-        (each.get("label", each.get("entity_group")), each.get("score")) for each in labels
-    ] == expected
+def test_predict_is_the_answer_of_the_task_model(server: RunningServer, tagger: TaskModel) -> None:
+    texts = ["Ann sees red dogs", ["Bob", "likes", "green", "owls"]]
+    answer = server.post("/predict", {"inputs": texts}).json()
+    expected = tagger.predict(texts)
+    assert [each["words"] for each in answer] == [list(each.words) for each in expected]
+    assert [each["tags"] for each in answer] == [list(each.tags) for each in expected]
 
 
 def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_none(
@@ -510,6 +422,8 @@ def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_non
     ("path", "body", "status", "message"),
     [
         ("/embed_all", {"inputs": "word " * 16_400}, 413, "too many: send at most 16,384"),
+        ("/embed", {"inputs": ["a", ""]}, 422, "text 2 has no words"),
+        ("/", {"inputs": "a", "parameters": {}}, 422, "parameters: Input should be"),
         ("/embed", {"inputs": []}, 422, "inputs: List should have at least 1 item, not 0"),
         (
             "/embed",

@@ -1,27 +1,28 @@
-"""The engine: batches of what waits, bounded in words; and jobs: one at a time, bounded in number,
-ended in time.
-"""
+"""The engine: batches of what waits, bounded in words; and jobs, bounded in number and in time."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from starlette.requests import Request
 
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.nn.bilm import BiLM
-from elmokit.serve.engine import Engine, Job, JobQueue
+from elmokit.serve.config import ServeConfig
+from elmokit.serve.engine import Engine
 from elmokit.serve.schemas import RequestError
+from elmokit.serve.service import Service
 from elmokit.threads import num_threads
 
 MEAN = ("mix", Pooling())
@@ -60,30 +61,21 @@ def batches() -> list[int]:
 
 
 @pytest.fixture
-def make_engine(embedder: GatedEmbedder, batches: list[int]) -> Iterator[Callable[..., Engine]]:
+def make_engine(embedder: GatedEmbedder, batches: list[int]) -> Callable[..., Engine]:
     embedder.gate.set()
-    engines: list[Engine] = []
-
-    def make(queue_words: int = 65_536, batch_words: int = 4_096) -> Engine:
-        engines.append(Engine(embedder, queue_words, batch_words, batches.append))
-        return engines[-1]
-
-    yield make
-    embedder.gate.set()
-    for engine in engines:
-        engine.close()
+    return lambda queue_words=65_536, batch_words=4_096: Engine(
+        embedder, queue_words, batch_words, batches.append
+    )
 
 
-def block(engine: Engine) -> asyncio.Future[list[np.ndarray]]:
+async def block(engine: Engine) -> asyncio.Future[list[np.ndarray]]:
     """Submit a request of two words, and wait until the engine has taken it: what comes next is the
     next batch.
     """
     GatedEmbedder.gate.clear()
     blocking = engine.submit([["a"]], MEAN)
-    stop = time.monotonic() + 20
     while engine.words_waiting:
-        assert time.monotonic() < stop
-        time.sleep(0.001)
+        await asyncio.sleep(0.001)
     return blocking
 
 
@@ -123,7 +115,7 @@ def test_engine_embeds_together_what_waits_up_to_its_limit_and_in_order(
     order: list[int] = []
 
     async def run() -> None:
-        waiting = [block(engine)]
+        waiting = [await block(engine)]
         for number, length in enumerate(lengths):
             waiting.append(engine.submit([["word"] * length], MEAN))
             waiting[-1].add_done_callback(lambda _, number=number: order.append(number))
@@ -141,7 +133,7 @@ def test_large_request_is_embedded_in_parts_between_others(
     sentences = [[f"word{number}", "b", "c"] for number in range(9)]  # two in a part
 
     async def run() -> list[list[np.ndarray]]:
-        running, large = block(engine), engine.submit(sentences, ("mix", None))
+        running, large = await block(engine), engine.submit(sentences, ("mix", None))
         small = engine.submit([["a"]], ("mix", None))
         GatedEmbedder.gate.set()
         results = await asyncio.gather(running, large, small)
@@ -161,7 +153,7 @@ def test_engine_refuses_what_does_not_fit_and_takes_it_later(
     engine = make_engine(queue_words=20, batch_words=10)
 
     async def run() -> None:
-        running = block(engine)
+        running = await block(engine)
         large = engine.submit([["word"] * 40], MEAN)  # nothing waits yet
         with pytest.raises(RequestError) as refused:
             engine.submit([["a"]], MEAN)
@@ -169,14 +161,12 @@ def test_engine_refuses_what_does_not_fit_and_takes_it_later(
         GatedEmbedder.gate.set()
         await asyncio.gather(running, large)
         assert not engine.words_waiting and len(await engine.submit([["a"]], MEAN)) == 1
-        running, many = block(engine), [["word"] * 3] * 30  # of which the next batch counts
-        large = engine.submit(many, MEAN)
-        with pytest.raises(RequestError):
-            engine.submit(many, MEAN)  # but all of it for another large one
+        running = await block(engine)
+        large = engine.submit([["word"] * 3] * 30, MEAN)  # of which the next batch counts
         small = engine.submit([["a"]], MEAN)
         GatedEmbedder.gate.set()
         await asyncio.gather(running, large, small)
-        assert engine.words_waiting == engine.words_ahead == 0
+        assert not engine.words_waiting
 
     asyncio.run(run())
 
@@ -187,7 +177,7 @@ def test_cancelled_request_is_skipped_and_a_failure_is_only_that_of_its_request(
     engine = make_engine()
 
     async def run() -> list[object]:
-        running, cancelled = block(engine), engine.submit([["b"] * 7], MEAN)
+        running, cancelled = await block(engine), engine.submit([["b"] * 7], MEAN)
         others = [engine.submit([[word]], MEAN) for word in ("b", "poison", "c")]
         cancelled.cancel()
         running.cancel()  # too late: it is embedded, and nobody gets it
@@ -199,77 +189,77 @@ def test_cancelled_request_is_skipped_and_a_failure_is_only_that_of_its_request(
     assert batches == [2, 6] and not engine.words_waiting
 
 
-def test_close_answers_what_was_accepted(make_engine: Callable[..., Engine]) -> None:
-    engine = make_engine()
-
-    async def run() -> list[list[np.ndarray]]:
-        waiting = [block(engine), *(engine.submit([["a"], ["b"]], MEAN) for _ in range(5))]
-        threading.Timer(0.1, GatedEmbedder.gate.set).start()
-        await asyncio.get_running_loop().run_in_executor(None, engine.close)
-        return await asyncio.gather(*waiting)
-
-    assert [len(vectors) for vectors in asyncio.run(run())] == [1] + [2] * 5
-
-
 # --- Jobs -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def jobs() -> JobQueue:
-    return JobQueue("tests", max_waiting=2, threads=1)
+def service(embedder: GatedEmbedder) -> Service:
+    embedder.gate.set()
+    return Service(embedder, ServeConfig(max_jobs=2, timeout=5))
 
 
-def test_queue_takes_so_many_jobs_and_more_when_one_has_ended(jobs: JobQueue) -> None:
-    async def run() -> None:
-        gate = threading.Event()
-        first, second = jobs.submit(lambda job: gate.wait(20)), jobs.submit(lambda job: "second")
-        with pytest.raises(RequestError) as refused:
-            jobs.submit(lambda job: None)
-        assert refused.value.code == "overloaded" and refused.value.headers["retry-after"]
-        gate.set()
-        assert (await first, await second) == (True, "second")
-        assert not jobs.unfinished and await jobs.submit(lambda job: 3) == 3
+def request_of(client_leaves: asyncio.Event | None = None) -> Request:
+    """A request whose body was read, of a client that leaves at an event."""
 
-    asyncio.run(run())
+    async def receive() -> dict[str, str]:
+        await (client_leaves or asyncio.Event()).wait()
+        return {"type": "http.disconnect"}
+
+    return Request({"type": "http"}, receive)
 
 
-def test_jobs_run_side_by_side_and_short_ones_do_not_wait_for_long_ones() -> None:
-    jobs, gate, threads = JobQueue("side by side", max_waiting=9, threads=3), threading.Event(), []
+def test_service_takes_so_many_jobs_and_more_when_one_has_ended(service: Service) -> None:
+    threads: list[int] = []
 
-    def wait(job: Job) -> int:
+    def job(gate: threading.Event) -> int:
         threads.append(num_threads())
         gate.wait(20)
         return num_threads()
 
     async def run() -> None:
-        long = []
-        for number in range(1, 4):
-            long.append(jobs.submit(wait, is_long=True))
-            while len(threads) < number:
+        gate = threading.Event()
+        running = []
+        for number in range(2):  # side by side; the first begins alone, and may use all cores
+            running.append(
+                asyncio.ensure_future(service.run(request_of(), lambda check: job(gate)))
+            )
+            while len(threads) == number:
                 await asyncio.sleep(0.005)
-        assert [await jobs.submit(lambda job: num_threads()) for _ in range(3)] == [1, 1, 1]
+        with pytest.raises(RequestError) as refused:
+            await service.run(request_of(), lambda check: None)
+        assert refused.value.code == "overloaded" and refused.value.headers["retry-after"]
         gate.set()
-        assert await asyncio.gather(*long) == [3, 1, 1]  # the first began alone
+        assert await asyncio.gather(*running) == [num_threads(), 1]
+        assert await service.run(request_of(), lambda check: 3) == 3
 
     asyncio.run(run())
 
 
-def test_cancelled_job_ends_at_its_next_item_or_never_runs(jobs: JobQueue) -> None:
-    taken: list[int] = []
+@pytest.mark.parametrize(("leaves", "status"), [(True, 499), (False, 503)])
+def test_job_ends_soon_after_its_client_has_gone_or_its_time_is_up(
+    leaves: bool, status: int, embedder: GatedEmbedder
+) -> None:
+    service = Service(embedder, ServeConfig(timeout=20 if leaves else 0.05))
+    steps: list[int] = []
 
-    def endless(job: Job) -> None:
-        for number in job.while_wanted(count()):
-            taken.append(number)
+    def endless(check: Callable[[], None]) -> None:
+        for number in count():
+            check()
+            steps.append(number)
             time.sleep(0.001)
 
     async def run() -> None:
-        running, waiting = jobs.submit(endless), jobs.submit(lambda job: taken.append(-1))
-        while not taken:
+        client_leaves = asyncio.Event()
+        running = asyncio.ensure_future(service.run(request_of(client_leaves), endless))
+        while len(steps) < 3:
             await asyncio.sleep(0.005)
-        waiting.cancel()
-        await asyncio.sleep(0)
-        running.cancel()
-        assert await asyncio.wait_for(jobs.submit(lambda job: "next"), 20) == "next"
+        if leaves:
+            client_leaves.set()
+        with pytest.raises(RequestError) as ended:
+            await running
+        assert ended.value.status_code == status
+        jobs = service.metrics.registry.get_sample_value
+        while jobs("elmokit_jobs"):
+            await asyncio.sleep(0.005)
 
-    asyncio.run(run())
-    assert -1 not in taken
+    asyncio.run(asyncio.wait_for(run(), 20))

@@ -125,7 +125,7 @@ def test_yardstick_has_the_quantiles_of_random_pairs(
         == sorted(overview["examples"])
         == ["birds", "houses", "old", "red", "sing", "stand"]
     )
-    assert len(layers) == embedder.num_layers + 1  # and their mix
+    assert len(layers) == embedder.num_layers
     np.testing.assert_allclose(layers[0]["same_word"], 1, atol=1e-5)  # which reads only letters
     for layer in layers:
         same, other = np.array(layer["same_word"]), np.array(layer["other_word"])

@@ -32,10 +32,10 @@ function makeInSVG(name, parent, attributes) {
 // All shapes have the area of a circle of radius 1: circle, square, triangle, diamond, triangle on its tip.
 const SHAPES = ["M-1 0A1 1 0 1 0 1 0A1 1 0 1 0-1 0Z", "M-.89-.89H.89V.89H-.89Z", "M0-1.55L1.35.78H-1.35Z",
                 "M0-1.25L1.25 0L0 1.25L-1.25 0Z", "M0 1.55L1.35-.78H-1.35Z"];
-const shapeOf = cluster => SHAPES[(cluster + Math.floor(cluster / 5)) % 5] ?? SHAPES[0];  // differs where colours repeat
-const colourOf = cluster => cluster < 0 ? "var(--soft)" : `var(--c${cluster % 5})`;
+const shapeOf = cluster => SHAPES[(cluster + Math.floor(cluster / 5)) % 5];  // differs where colours repeat
+const colourOf = cluster => `var(--c${cluster % 5})`;
 
-// Give a path the shape and colour of a cluster; -1 is none.
+// Give a path the shape and colour of a cluster.
 function setCluster(shape, cluster) {
   shape.setAttribute("d", shapeOf(cluster));
   shape.style.setProperty("--color", colourOf(cluster));
@@ -148,13 +148,13 @@ function layerName(layer, top) {
 
 // Draw the map of a word's uses into an empty element: the scatter plot of a layer with its words, small plots of all
 // layers, and a card for each cluster. `options` may have `layer` (shown first), `grammar` (a set of words that are no labels),
-// `onLayer` and `onChoose` (called with the layer or the use that is chosen). Returns what a page may call.
+// `onLayer` and `onChoose` (called with the layer or the use that is chosen). Returns a function that chooses a use.
 function drawWordMap(root, data, options = {}) {
   const { uses, planes } = data, top = planes.length - 1,
         labels = nearestWords(uses, options.grammar ?? commonWords(uses)),
         second = data.word.toLowerCase().split(" + ")[1]?.split(",") ?? [];
-  let layer = options.layer ?? top, groups = null, chosen = -1, only = null, places, radius, size;
-  const groupOf = use => groups?.[use] ?? uses[use].cluster, isShown = use => only === null || groupOf(use) === only;
+  let layer = options.layer ?? top, chosen = -1, only = null, places, radius, size;
+  const isShown = use => only === null || uses[use].cluster === only;
   root.classList.add("word-map");
   const figure = make("figure", root, undefined, { className: "plot" });
   const row = make("div", root, undefined, { className: "layers", role: "group", ariaLabel: say("Layers|各层") }),
@@ -166,16 +166,18 @@ function drawWordMap(root, data, options = {}) {
     const isSecond = second.includes(partsOf(use)[1].toLowerCase());
     const mark = makeInSVG("g", svg,
       { role: "option", id: `use-${number}`, class: isSecond ? "mark second" : "mark", "aria-selected": false });
-    makeInSVG("path", mark, {});
+    setCluster(makeInSVG("path", mark, {}), use.cluster);
+    mark.ariaLabel = `${spaced(use.words)} (${say("group {}|第 {} 组", use.cluster + 1)})`;
     return mark;
   });
   const names = makeInSVG("g", svg, { class: "labels", "aria-hidden": true });
   const small = placesOf(planes, 200, 130, 12).map((points, number) => {
     const button = makeButton(null, undefined, () => { showLayer(number); options.onLayer?.(number); }, "");
     const plot = makeInSVG("svg", button, { viewBox: "0 0 200 130", "aria-hidden": true });
-    for (const [x, y] of points) {
-      makeInSVG("path", plot, { transform: `translate(${x.toFixed(1)} ${y.toFixed(1)}) scale(3)` });
-    }
+    points.forEach(([x, y], use) => {
+      const shape = makeInSVG("path", plot, { transform: `translate(${x.toFixed(1)} ${y.toFixed(1)}) scale(3)` });
+      setCluster(shape, uses[use].cluster);
+    });
     make("span", button, layerName(number, top));
     row.prepend(button);  // the top layer above
     return button;
@@ -193,7 +195,7 @@ function drawWordMap(root, data, options = {}) {
     };
     pen.font = "italic 600 17px serif";
     const isApart = points.some(([x, y]) => Math.hypot(x - points[0][0], y - points[0][1]) > 150);
-    for (const [number, { substitutes }] of isApart && !groups ? data.clusters.entries() : []) {
+    for (const [number, { substitutes }] of isApart ? data.clusters.entries() : []) {
       const members = points.filter((_, use) => uses[use].cluster === number),
             text = substitutes.slice(0, 2).join(", ");
       const half = pen.measureText(text).width / 2 + 6,
@@ -240,7 +242,7 @@ function drawWordMap(root, data, options = {}) {
     names.before(marks[use]);  // above the other marks
     svg.setAttribute("aria-activedescendant", marks[use].id);
     readout.replaceChildren();
-    putUse(readout, { ...uses[use], cluster: groupOf(use) }, 30);
+    putUse(readout, uses[use], 30);
     options.onChoose?.(use);
   }
 
@@ -287,20 +289,9 @@ function drawWordMap(root, data, options = {}) {
     }
   });
 
-  // Colour the marks by the reader's groups, one number for each use, -1 for none; null: by the clusters.
-  function colour(numbers) {
-    groups = numbers;
-    marks.forEach((mark, use) => {
-      setCluster(mark.firstChild, groupOf(use));
-      mark.ariaLabel = `${spaced(uses[use].words)} (${groupOf(use) < 0 ? say("no label|无标签") : say("group {}|第 {} 组", groupOf(use) + 1)})`;
-    });
-    for (const { firstChild } of small) [...firstChild.children].forEach((shape, use) => setCluster(shape, groupOf(use)));
-    if (places) showNames();
-  }
-  colour(null);
   resize();
   new ResizeObserver(() => {
     if (figure.clientWidth && Math.abs(figure.clientWidth - size[0]) > 1) resize();
   }).observe(figure);
-  return { choose, colour, svg };
+  return choose;
 }

@@ -113,6 +113,6 @@ class Serve:
         try:
             from elmokit.serve.server import serve
         except ModuleNotFoundError as error:
-            libraries = "fastapi uvicorn httptools uvloop prometheus-client"
+            libraries = "fastapi uvicorn prometheus-client"
             raise ValueError(f"{error}: pip install {libraries} (elmokit's extra serve)") from error
         serve(self.model, self.config, self.device, self.dtype)

@@ -52,17 +52,14 @@ class ServeConfig:
     with others.
     """
     max_jobs: Count = 32
-    """Maximum number of requests that wait or run, not counting requests for vectors. The same
-    limit holds separately for requests whose long texts are being split into words. Further
-    requests are refused with status 429.
+    """Maximum number of jobs that wait or run: requests for other results than vectors, and the
+    splitting of long texts into words. Further ones are refused with status 429.
     """
     max_body: Count = 2 << 20
     """Maximum size of a request's body in bytes; larger ones are refused with status 413."""
     timeout: Positive = 60.0
-    """Time limit in seconds for each of four steps: receiving the body (else status 408); splitting
-    its text into words (else 503); computing the result (else 503), longer for more than
-    `max_words` words; sending one chunk of the answer (else the connection is closed). The answer
-    as a whole has no limit.
+    """Time limit in seconds for a result (else status 503), longer for more than `max_words`
+    words; and for the requests in progress when the server is stopped.
     """
 
     def __post_init__(self) -> None:

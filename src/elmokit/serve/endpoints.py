@@ -6,16 +6,20 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response, Security
 from fastapi.responses import StreamingResponse
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from safetensors.numpy import save as to_safetensors
+from starlette.requests import ClientDisconnect
 
 from elmokit.analysis.report import as_json
 from elmokit.analysis.similarity import compare as compare_uses
@@ -27,21 +31,68 @@ from elmokit.lm import next_words as next_words_of
 from elmokit.lm import score as score_of
 from elmokit.lm import substitutes as substitutes_of
 from elmokit.serve import schemas
-from elmokit.serve.engine import Job
-from elmokit.serve.schemas import MAX_COUNT, RequestError, Text, invalid_request
-from elmokit.serve.service import KEY, JsonRoute, ServiceRequest, Words
+from elmokit.serve.schemas import (
+    MAX_COUNT,
+    RequestError,
+    Text,
+    client_gone,
+    invalid_body,
+    invalid_request,
+)
+from elmokit.serve.service import Check, Service, Words
 from elmokit.text import token_offsets
 
+
+class JsonRoute(APIRoute):
+    """Parses a body as JSON, whatever its content type says: curl calls it a form.
+
+    FastAPI's own way, which prepares for dependencies, takes an eighth of a millisecond longer.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        schema: type[BaseModel] = get_type_hints(self.endpoint)["body"]
+
+        async def handle(request: Request) -> Response:
+            try:
+                body = schema.model_validate_json(await request.body())
+            except ValidationError as error:
+                raise invalid_body(error) from error
+            except ClientDisconnect as error:
+                raise client_gone() from error
+            return await self.endpoint(request, body)
+
+        return handle
+
+
+# For the description of the API: the gate checks the key.
+KEY = Security(HTTPBearer(auto_error=False, description="The server's API key, if it has one"))
 router = APIRouter(route_class=JsonRoute, dependencies=[KEY])
 OF_UNIT_LENGTH = Pooling("mean", normalize=True)
-NUMBERS_INLINE = (
-    1 << 16
-)  # converted to JSON before other requests get their turn: some milliseconds
+# Converted to JSON before other requests get their turn: some milliseconds.
+NUMBERS_INLINE = 1 << 16
 CHUNK_BYTES = 1 << 19
 
 
-def _headers(request: ServiceRequest) -> dict[str, str]:
-    return {"x-truncated-words": str(request.truncated)} if request.truncated else {}
+async def _answer(request: Request, job: Callable[[Service, Check], Any]) -> Response:
+    """The result of a job as JSON, in which numbers that are not finite are null."""
+    service: Service = request.app.state.service
+
+    def run(check: Check) -> bytes:
+        return to_json(job(service, check), inf_nan_mode="null")
+
+    return Response(await service.run(request, run), media_type="application/json")
+
+
+# --- Vectors --------------------------------------------------------------------------------------
+
+
+def _truncation(service: Service, sentences: Iterable[Words]) -> dict[str, str]:
+    """A header with the number of words that were cut, if any were; it is counted in the metrics,
+    too.
+    """
+    count = sum(map(service.embedder.count_truncated, sentences))
+    service.metrics.truncated.inc(count)
+    return {"x-truncated-words": str(count)} if count else {}
 
 
 def _json_list(items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
@@ -54,12 +105,12 @@ def _json_list(items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
     yield b"]"
 
 
-def _response(
-    parts: Iterable[bytes], vectors: list[np.ndarray], request: ServiceRequest
+def _of_vectors(
+    parts: Iterable[bytes], vectors: list[np.ndarray], headers: dict[str, str]
 ) -> Response:
     """Vectors as JSON; if they are many, other requests get their turn between chunks."""
     if sum(vector.size for vector in vectors) <= NUMBERS_INLINE:
-        return Response(b"".join(parts), headers=_headers(request), media_type="application/json")
+        return Response(b"".join(parts), headers=headers, media_type="application/json")
 
     async def chunks() -> AsyncIterator[bytes]:
         chunk = bytearray()
@@ -71,18 +122,18 @@ def _response(
                 await asyncio.sleep(0)
         yield bytes(chunk)
 
-    return StreamingResponse(chunks(), headers=_headers(request), media_type="application/json")
+    return StreamingResponse(chunks(), headers=headers, media_type="application/json")
 
 
-# --- OpenAI ---------------------------------------------------------------------------------------
-
-
-@router.post("/v1/embeddings", response_model=schemas.EmbeddingsAnswer)
-async def embeddings(request: ServiceRequest, body: schemas.EmbeddingsRequest) -> Any:
+@router.post("/v1/embeddings")
+async def embeddings(request: Request, body: schemas.EmbeddingsRequest) -> Response:
     """A vector of length one for each input, in the form of OpenAI's API."""
-    service = request.service
+    service: Service = request.app.state.service
     service.check_name(body.model)
-    sentences, vectors = await request.embed(body.input, "mix", OF_UNIT_LENGTH, body.dimensions)
+    if body.dimensions not in (None, service.embedder.dim):
+        dim = service.embedder.dim
+        raise invalid_request(f"dimensions: vectors have {dim}, and cannot be shortened")
+    sentences, vectors = await service.embed(request, body.input, "mix", OF_UNIT_LENGTH)
     encode = _base64 if body.encoding_format == "base64" else np.ndarray.tolist
     words = sum(map(len, sentences))
     head = {
@@ -94,7 +145,8 @@ async def embeddings(request: ServiceRequest, body: schemas.EmbeddingsRequest) -
         [to_json({"object": "embedding", "index": index, "embedding": encode(vector)})]
         for index, vector in enumerate(vectors)
     )
-    return _response(chain([to_json(head)[:-1], b',"data":'], data, [b"}"]), vectors, request)
+    parts = chain([to_json(head)[:-1], b',"data":'], data, [b"}"])
+    return _of_vectors(parts, vectors, _truncation(service, sentences))
 
 
 def _base64(vector: np.ndarray) -> str:
@@ -102,264 +154,246 @@ def _base64(vector: np.ndarray) -> str:
     return base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode()
 
 
-# --- text-embeddings-inference --------------------------------------------------------------------
-
-
-@router.post(
-    "/", include_in_schema=False
-)  # where that server's clients send texts if they are given only its address
-@router.post("/embed", response_model=list[schemas.Vector])
-async def embed(request: ServiceRequest, body: schemas.EmbedRequest) -> Any:
+# Clients of text-embeddings-inference that are given only an address post to the root.
+@router.post("/", include_in_schema=False)
+@router.post("/embed")
+async def embed(request: Request, body: schemas.EmbedRequest) -> Response:
     """A vector for each text: a list of lists of numbers."""
+    service: Service = request.app.state.service
     pooling = Pooling(body.pooling, body.normalize is not False)
-    _, vectors = await request.embed(body.inputs, body.layers, pooling, body.dimensions)
-    return _response(_json_list([to_json(vector.tolist())] for vector in vectors), vectors, request)
+    sentences, vectors = await service.embed(request, body.inputs, body.layers, pooling)
+    parts = _json_list([to_json(vector.tolist())] for vector in vectors)
+    return _of_vectors(parts, vectors, _truncation(service, sentences))
 
 
-@router.post(
-    "/embed_all",
-    response_model=list[list[schemas.Vector]] | list[list[list[schemas.Vector]]],
-    responses={
-        200: {
-            "content": {
-                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
-            }
-        }
-    },
-)
-async def embed_all(request: ServiceRequest, body: schemas.EmbedAllRequest) -> Any:
+@router.post("/embed_all")
+async def embed_all(request: Request, body: schemas.EmbedAllRequest) -> Response:
     """A vector for each word of each text; in safetensors for clients that accept
     application/octet-stream.
     """
-    sentences, vectors = await request.embed(body.inputs, body.layers)
+    service: Service = request.app.state.service
+    sentences, vectors = await service.embed(request, body.inputs, body.layers)
+    headers = _truncation(service, sentences)
     if body.layers == "all":
         vectors = [np.moveaxis(of_text, 0, 1) for of_text in vectors]
-    if "application/octet-stream" not in request.headers.get("accept", ""):
-        texts = (
-            _json_list([to_json(of_word.tolist())] for of_word in of_text) for of_text in vectors
-        )
-        return _response(_json_list(texts), vectors, request)
-    arrays = {str(number): np.ascontiguousarray(array) for number, array in enumerate(vectors)}
-    content = to_safetensors(arrays, {"tokens": to_json(sentences).decode()})
-    return Response(content, headers=_headers(request), media_type="application/octet-stream")
+    if "application/octet-stream" in request.headers.get("accept", ""):
+        arrays = {str(number): np.ascontiguousarray(array) for number, array in enumerate(vectors)}
+        content = to_safetensors(arrays, {"tokens": to_json(sentences).decode()})
+        return Response(content, headers=headers, media_type="application/octet-stream")
+    texts = (_json_list([to_json(of_word.tolist())] for of_word in of_text) for of_text in vectors)
+    return _of_vectors(_json_list(texts), vectors, headers)
 
 
-@router.post("/similarity", response_model=list[float])
-async def similarity(request: ServiceRequest, body: schemas.SimilarityRequest) -> Any:
+@router.post("/similarity")
+async def similarity(request: Request, body: schemas.SimilarityRequest) -> Response:
     """The cosine similarity of one sentence's vector and that of each other sentence: a list of
     numbers.
     """
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
-    _, (source, *others) = await request.embed(texts, "mix", OF_UNIT_LENGTH)
-    return [float(np.clip(vector @ source, -1, 1)) for vector in others]  # rounding may exceed 1
+    _, vectors = await request.app.state.service.embed(request, texts, "mix", OF_UNIT_LENGTH)
+    cosines = np.stack(vectors[1:]) @ vectors[0]
+    answer = to_json(np.clip(cosines, -1, 1).tolist())  # rounding may exceed 1
+    return Response(answer, media_type="application/json")
 
 
-@router.post("/tokenize", response_model=list[list[schemas.Token]])
-async def tokenize(request: ServiceRequest, body: schemas.TokenizeRequest) -> Any:
+@router.post("/tokenize")
+async def tokenize(request: Request, body: schemas.TokenizeRequest) -> Response:
     """The words of each text, where they are in it, and whether the language model knows them.
 
     `id` is a word's id in the vocabulary (that of <UNK> for unknown words), or null without a
     vocabulary. `start` and `stop` count characters; they are null for a word that does not occur
     unchanged in the text.
     """
-    vocab = request.service.embedder.model.vocab
 
-    def tokens(text: Text, words: Words) -> list[dict[str, Any]]:
-        places = token_offsets(text, words) if isinstance(text, str) else [None] * len(words)
-        ids = [None] * len(words) if vocab is None else vocab.ids(words).tolist()
+    def job(service: Service, check: Check) -> Any:
+        sentences = service.words_of(body.inputs)
+        vocab = service.embedder.model.vocab
         return [
-            {"id": number, "text": word, "special": False, "start": start, "stop": stop}
-            for word, number, (start, stop) in zip(
-                words, ids, (place or (None, None) for place in places), strict=True
-            )
+            _tokens(text, words, None if vocab is None else vocab.ids(words).tolist())
+            for text, words in zip(body.inputs, sentences, strict=True)
         ]
 
-    return await request.map_texts(tokens, body.inputs, await request.words_of(body.inputs))
+    return await _answer(request, job)
+
+
+def _tokens(text: Text, words: Words, ids: list[int] | None) -> list[dict[str, Any]]:
+    places = token_offsets(text, words) if isinstance(text, str) else [None] * len(words)
+    tokens = []
+    for number, (word, place) in enumerate(zip(words, places, strict=True)):
+        start, stop = place or (None, None)
+        word_id = None if ids is None else ids[number]
+        tokens.append({"id": word_id, "text": word, "special": False, "start": start, "stop": stop})
+    return tokens
 
 
 # --- Words in context -----------------------------------------------------------------------------
 
 
-@router.post("/compare", response_model=schemas.CompareAnswer)
-async def compare(request: ServiceRequest, body: schemas.CompareRequest) -> Any:
+@router.post("/compare")
+async def compare(request: Request, body: schemas.CompareRequest) -> Response:
     """The cosine similarities of all uses of a word, for each layer and for their mix."""
-    sentences = await request.words_of(body.sentences)
 
-    def compare_all(job: Job) -> Any:
-        if (
-            len(uses_in_each(body.word, sentences)) > MAX_COUNT
-        ):  # the number of similarities grows quadratically
-            raise ValueError(
-                f"there are more than {MAX_COUNT} uses of {body.word!r} to compare: send fewer "
-                f"sentences"
-            )
-        return compare_uses(body.word, sentences, request.service.embedder, "all")
+    def job(service: Service, check: Check) -> Any:
+        sentences = service.words_of(body.sentences)
+        # The number of similarities grows quadratically.
+        if len(uses_in_each(body.word, sentences)) > MAX_COUNT:
+            uses = f"uses of {body.word!r} to compare"
+            raise ValueError(f"there are more than {MAX_COUNT} {uses}: send fewer sentences")
+        comparison = compare_uses(body.word, sentences, service.embedder, "all")
+        layers = [
+            {"name": name, "similarities": matrix.tolist()}
+            for name, matrix in comparison.similarities.items()
+        ]
+        return {"word": body.word, "uses": as_json(comparison.uses), "layers": layers}
 
-    comparison = await request.run(compare_all)
-    layers = [
-        {"name": name, "similarities": matrix.tolist()}
-        for name, matrix in comparison.similarities.items()
-    ]
-    return {"word": body.word, "uses": as_json(comparison.uses), "layers": layers}
+    return await _answer(request, job)
 
 
-@router.post("/neighbors", response_model=schemas.NeighborsAnswer)
-async def neighbors(request: ServiceRequest, body: schemas.NeighborsRequest) -> Any:
+@router.post("/neighbors")
+async def neighbors(request: Request, body: schemas.NeighborsRequest) -> Response:
     """The uses of a word, in given sentences or the server's corpus, nearest to its first use in a
     sentence.
     """
-    (sentence,) = await request.words_of([body.sentence])
-    sentences, embedder = (
-        body.sentences and await request.words_of(body.sentences),
-        request.service.embedder,
-    )
 
-    def search(job: Job) -> Any:
-        query = uses_in_each(body.word, [sentence])[0]
-        found = request.service.uses(body.word, sentences, job)
-        by_sentence = [list(uses) for _, uses in groupby(found.uses, key=attrgetter("sentence"))]
-        weights = layer_weights(embedder.model, body.layers).numpy()
+    def job(service: Service, check: Check) -> Any:
+        query = uses_in_each(body.word, service.words_of([body.sentence]))[0]
+        sentences = body.sentences and service.words_of(body.sentences)
+        found = service.uses(body.word, sentences, check)
+        weights = layer_weights(service.embedder.model, body.layers).numpy()
 
         def vectors_of(uses: Sequence[Use]) -> np.ndarray:
             return np.einsum("nld,l->nd", found.vectors_of(uses), weights)
 
-        (vector,) = unit_vectors(vectors_of_uses([query], embedder, body.layers))
-        return nearest_uses(query, vector, by_sentence, vectors_of, body.count)
+        by_sentence = [list(uses) for _, uses in groupby(found.uses, key=attrgetter("sentence"))]
+        (vector,) = unit_vectors(vectors_of_uses([query], service.embedder, body.layers))
+        result = nearest_uses(query, vector, by_sentence, vectors_of, body.count)
+        return {
+            "query": result.query.to_json(),
+            "neighbors": [
+                {"similarity": similarity, **use.to_json()} for similarity, use in result.nearest
+            ],
+            "sentences_searched": result.sentences_searched,
+        }
 
-    result = await request.run(
-        search, is_long=sentences is None and body.word not in request.service.corpus_uses
-    )
-    nearest = [{"similarity": similarity, **use.to_json()} for similarity, use in result.nearest]
-    return {
-        "query": result.query.to_json(),
-        "neighbors": nearest,
-        "sentences_searched": result.sentences_searched,
-    }
+    return await _answer(request, job)
 
 
-@router.post("/senses", response_model=schemas.SensesAnswer)
-async def senses(request: ServiceRequest, body: schemas.SensesRequest) -> Any:
+@router.post("/senses")
+async def senses(request: Request, body: schemas.SensesRequest) -> Response:
     """A map of the uses of a word, or of two, in given sentences or the corpus, for each layer; and
     their clusters.
     """
-    service = request.service
-    sentences = body.sentences and await request.words_of(body.sentences)
     words = list(dict.fromkeys(filter(None, [body.word, body.second_word])))
 
-    def draw(job: Job) -> Any:
+    def job(service: Service, check: Check) -> Any:
+        sentences = body.sentences and service.words_of(body.sentences)
         max_uses = max(LEAST_USES, body.max_uses // len(words))
-        found = [service.uses(word, sentences, job) for word in words]
-        samples = [sample_uses(of_word.uses, max_uses, SEED)[0] for of_word in found]
-        for word, sample in zip(words, samples, strict=True):
+        uses: list[Use] = []
+        vectors, count = [], 0
+        for word in words:
+            found = service.uses(word, sentences, check)
+            sample, _ = sample_uses(found.uses, max_uses, SEED)
             check_enough(word, sample)
-        vectors = np.concatenate(
-            [of_word.vectors_of(sample) for of_word, sample in zip(found, samples, strict=True)]
+            uses += sample
+            vectors.append(found.vectors_of(sample))
+            count += found.count
+        word_map = map_uses(
+            " + ".join(words),
+            uses,
+            np.concatenate(vectors),
+            service.embedder,
+            body.layers,
+            clusters=body.clusters,
+            uses_in_corpus=count,
+            check=check,
         )
-        count = sum(of_word.count for of_word in found)
-        options: Any = {"clusters": body.clusters, "uses_in_corpus": count, "check": job.check}
-        uses, name = list(chain.from_iterable(samples)), " + ".join(words)
-        return map_uses(name, uses, vectors, service.embedder, body.layers, **options).to_json()
+        return word_map.to_json()
 
-    return await request.run(
-        draw, is_long=sentences is None and not set(words) <= service.corpus_uses.keys()
-    )
+    return await _answer(request, job)
 
 
 # --- The language model ---------------------------------------------------------------------------
 
 
-@router.post("/score", response_model=list[schemas.ScoreAnswer])
-async def score(request: ServiceRequest, body: schemas.ScoreRequest) -> Any:
+@router.post("/score")
+async def score(request: Request, body: schemas.ScoreRequest) -> Response:
     """The log-probability of every word, from the words before it and from those after it, or from
     all others.
     """
-    model = request.service.language_model
-    sentences = await request.words_of(body.inputs)
-    state = model.single_sentence_state
-    results = await request.run(
-        lambda job: score_of(sentences, model, state=state, check=job.check)
-    )
-    return [result.to_json() for result in results]
+
+    def job(service: Service, check: Check) -> Any:
+        model = service.language_model
+        state = model.single_sentence_state
+        sentences = service.words_of(body.inputs)
+        results = score_of(sentences, model, state=state, check=check)
+        return [result.to_json() for result in results]
+
+    return await _answer(request, job)
 
 
-@router.post("/substitutes", response_model=list[schemas.SubstitutesAnswer])
-async def substitutes(request: ServiceRequest, body: schemas.SubstitutesRequest) -> Any:
+@router.post("/substitutes")
+async def substitutes(request: Request, body: schemas.SubstitutesRequest) -> Response:
     """For each position, the words that the language model finds most likely there."""
-    model = request.service.language_model
-    (words,) = await request.words_of([body.sentence])
-    positions = list(range(len(words))) if body.positions is None else body.positions
-    if len(positions) > MAX_COUNT:
-        raise invalid_request(f"positions: name at most {MAX_COUNT} words of a long sentence")
-    options = {"top": body.top, "direction": body.direction, "state": model.single_sentence_state}
-    options |= {"positions": positions}
-    results = await request.run(
-        lambda job: substitutes_of(words, model, check=job.check, **options)
-    )
-    return [
-        {"word": words[position], "position": position, "candidates": of_word.candidates}
-        for position, of_word in zip(positions, results, strict=True)
-    ]
+
+    def job(service: Service, check: Check) -> Any:
+        model = service.language_model
+        (words,) = service.words_of([body.sentence])
+        positions = list(range(len(words))) if body.positions is None else body.positions
+        if len(positions) > MAX_COUNT:
+            raise ValueError(f"positions: name at most {MAX_COUNT} words of a long sentence")
+        results = substitutes_of(
+            words,
+            model,
+            top=body.top,
+            direction=body.direction,
+            state=model.single_sentence_state,
+            positions=positions,
+            check=check,
+        )
+        return [
+            {"word": words[position], "position": position, "candidates": of_word.candidates}
+            for position, of_word in zip(positions, results, strict=True)
+        ]
+
+    return await _answer(request, job)
 
 
-@router.post("/next_words", response_model=schemas.NextWordsAnswer)
-async def next_words(request: ServiceRequest, body: schemas.NextWordsRequest) -> Any:
+@router.post("/next_words")
+async def next_words(request: Request, body: schemas.NextWordsRequest) -> Response:
     """The words that the language model finds most likely after the given ones, or before them."""
-    model = request.service.language_model
-    (words,) = await request.words_of([body.sentence])
-    options = {"top": body.top, "direction": body.direction, "state": model.single_sentence_state}
-    results = await request.run(lambda job: next_words_of(words, model, check=job.check, **options))
-    return {"words": list(words), "candidates": results.candidates}
+
+    def job(service: Service, check: Check) -> Any:
+        model = service.language_model
+        (words,) = service.words_of([body.sentence])
+        state = model.single_sentence_state
+        options = {"top": body.top, "direction": body.direction, "state": state}
+        results = next_words_of(words, model, check=check, **options)
+        return {"words": list(words), "candidates": results.candidates}
+
+    return await _answer(request, job)
 
 
 # --- A task ---------------------------------------------------------------------------------------
 
 
-@router.post("/predict", response_model=list[dict[str, Any]])
-async def predict(request: ServiceRequest, body: schemas.PredictRequest) -> Any:
-    """The task model's answer to each input; for one string the labels or spans in it, as Hugging
-    Face has them.
-    """
-    if (model := request.service.task_model) is None:
-        raise RequestError(
-            404, "not_found", "this server has no task model: start it with --task-model"
-        )
-    inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+@router.post("/predict")
+async def predict(request: Request, body: schemas.PredictRequest) -> Response:
+    """The task model's answer to each input."""
 
-    def predict_all(job: Job) -> list[Any]:
-        examples = [model.example(text) for text in job.while_wanted(inputs)]
-        request.service.check_words(
+    def job(service: Service, check: Check) -> Any:
+        if (model := service.task_model) is None:
+            message = "this server has no task model: start it with --task-model"
+            raise RequestError(404, "not_found", message)
+        examples = [model.example(text) for text in body.inputs]
+        service.check_words(
             words for example in examples for words in model.task.sentences(example)
         )
-        return list(map(model.task.to_json, model.predict_examples(job.while_wanted(examples))))
 
-    answers = await request.run(predict_all)
-    return labels_of(body.inputs, *answers) if isinstance(body.inputs, str) else answers
+        def wanted() -> Iterator[Any]:
+            for example in examples:
+                check()
+                yield example
 
+        return list(map(model.task.to_json, model.predict_examples(wanted())))
 
-def labels_of(text: str, answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """An answer in the form of Hugging Face's text classification, with all labels, or of its token
-    classification.
-    """
-    if isinstance(scores := answer.get("scores"), dict):
-        ranked = sorted(scores.items(), key=lambda item: -item[1])
-        return [{"label": label, "score": score} for label, score in ranked]
-    if "tags" not in answer:
-        return [answer]
-    words = zip(
-        answer["tags"], answer["scores"], strict=True
-    )  # each is a span where tags mark none
-    tagged = [
-        {"start": n, "end": n + 1, "type": tag, "score": score}
-        for n, (tag, score) in enumerate(words)
-    ]
-    places = [place or (None, None) for place in token_offsets(text, answer["words"])]
-    return [
-        {
-            "entity_group": span["type"],
-            "score": span["score"],
-            "word": " ".join(answer["words"][span["start"] : span["end"]]),
-            "start": places[span["start"]][0],
-            "end": places[span["end"] - 1][1],
-        }
-        for span in answer.get("spans", tagged)
-    ]
+    return await _answer(request, job)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -16,31 +17,12 @@ from fastapi import APIRouter, Request
 
 from elmokit.analysis.uses import Use, unit_vectors, vectors_of_uses
 from elmokit.data import sentence_batches
-from elmokit.embed import layer_weights
-from elmokit.serve.service import Service, ServiceRequest
+from elmokit.serve.service import Service
 
 router = APIRouter(prefix="/explore", include_in_schema=False)
-BUNDLED_CORPUS = Path(__file__).with_name(
-    "corpus.txt.zst"
-)  # corpus.md beside it says where it comes from
-EXAMPLES = (
-    "bank",
-    "letter",
-    "apple",
-    "lead",
-    "play",
-    "spring",
-    "court",
-    "party",
-    "match",
-    "plant",
-    "light",
-    "note",
-    "bill",
-    "seal",
-    "cell",
-    "ring",
-)
+# corpus.md beside it says where it comes from.
+BUNDLED_CORPUS = Path(__file__).with_name("corpus.txt.zst")
+EXAMPLES = ("bank", "letter", "apple", "lead", "play", "spring")
 WORDS_READ = 1_000_000  # of a large corpus the first: lines may be whole documents
 LEAST_USES = 8  # of the words that are offered
 GRAMMAR_WORDS = 250  # the most frequent words, which say little about their neighbors
@@ -55,21 +37,18 @@ def read_corpus(service: Service) -> tuple[dict[str, Any], list[Use]]:
     """
     sentences = next(sentence_batches(service.corpus_sentences(), WORDS_READ), [])
     counts = Counter(chain.from_iterable(sentences))
-    in_small_letters = [
-        word for word, _ in counts.most_common() if word.isalpha() and word == word.lower()
-    ]
-    grammar, offered = (
-        in_small_letters[:GRAMMAR_WORDS],
-        in_small_letters[GRAMMAR_WORDS:][:WORDS_OFFERED],
-    )
-    offered = [word for word in offered if counts[word] >= LEAST_USES]
+    words = [word for word, _ in counts.most_common() if word.isalpha() and word == word.lower()]
+    grammar = words[:GRAMMAR_WORDS]
+    frequent = words[GRAMMAR_WORDS : GRAMMAR_WORDS + WORDS_OFFERED]
+    offered = [word for word in frequent if counts[word] >= LEAST_USES]
     examples = [word for word in EXAMPLES if counts[word] >= LEAST_USES]
     drawn = random.Random(0)
     measured = set(drawn.sample(offered, min(PAIRS, len(offered))))
     uses: defaultdict[str, list[Use]] = defaultdict(list)
     for sentence in sentences:
-        for position in (position for position, word in enumerate(sentence) if word in measured):
-            uses[sentence[position]].append(Use(tuple(sentence), position).window(50))
+        for position, word in enumerate(sentence):
+            if word in measured:
+                uses[word].append(Use(tuple(sentence), position).window(50))
     corpus = service.config.corpus
     answer = {
         "name": None if corpus == BUNDLED_CORPUS or corpus is None else corpus.name,
@@ -84,8 +63,7 @@ def read_corpus(service: Service) -> tuple[dict[str, Any], list[Use]]:
 
 @lru_cache(maxsize=1)
 def measure_pairs(service: Service) -> list[dict[str, Any]]:
-    """For each layer, and for their mix where there are several, 21 quantiles of the cosines of two
-    random uses.
+    """For each layer, 21 quantiles of the cosines of two random uses.
 
     `same_word` are pairs of uses of one word, `other_word` pairs of uses of two words.
     """
@@ -93,30 +71,25 @@ def measure_pairs(service: Service) -> list[dict[str, Any]]:
     if not uses:
         return []
     vectors = vectors_of_uses(uses, service.embedder, "all")
-    mix = np.einsum("nld,l->nd", vectors, layer_weights(service.embedder.model, "mix").numpy())
-    representations = [*np.moveaxis(vectors, 1, 0), *([mix] if vectors.shape[1] > 1 else [])]
     steps = np.linspace(0, 1, 21)
-
-    def quantiles(units: np.ndarray) -> dict[str, list[float]]:
+    quantiles = []
+    for layer in range(vectors.shape[1]):
+        units = unit_vectors(vectors[:, layer])
         first, second = units[::2], units[1::2]
-        same, other = (
-            (first * second).sum(axis=1),
-            (first @ second.T)[~np.eye(len(first), dtype=bool)],
+        same = (first * second).sum(axis=1)
+        other = (first @ second.T)[~np.eye(len(first), dtype=bool)]
+        quantiles.append(
+            {
+                "same_word": np.quantile(same, steps).tolist(),
+                "other_word": np.quantile(other, steps).tolist(),
+            }
         )
-        return {
-            "same_word": np.quantile(same, steps).tolist(),
-            "other_word": np.quantile(other, steps).tolist(),
-        }
-
-    return [quantiles(unit_vectors(each)) for each in representations]
+    return quantiles
 
 
-async def _computed(request: Request, compute: Any) -> Any:
-    """What a function, whose results are cached, gives for the service."""
-    service, is_long = request.app.state.service, not compute.cache_info().currsize
-    return await ServiceRequest(request.scope, request.receive).run(
-        lambda job: compute(service), is_long
-    )
+async def _computed(request: Request, compute: Callable[[Service], Any]) -> Any:
+    service = request.app.state.service
+    return await service.run(request, lambda check: compute(service))
 
 
 @router.get("/corpus")
@@ -130,7 +103,5 @@ async def corpus(request: Request) -> Any:
 
 @router.get("/yardstick")
 async def yardstick(request: Request) -> Any:
-    """Quantiles, in steps of 5 %, of the similarities of random pairs of uses, for each layer and
-    their mix.
-    """
+    """Quantiles, in steps of 5 %, of the similarities of random pairs of uses, for each layer."""
     return await _computed(request, measure_pairs)

@@ -75,7 +75,7 @@ function putCandidates(parent, caption, candidates, onWord) {
   ]));
 }
 
-// --- The yardstick: similarities of random pairs, 21 quantiles for each layer and the mix -----------------------------
+// --- The yardstick: similarities of random pairs, 21 quantiles for each layer -----------------------------------------
 
 let yardstick;  // a promise: it is computed once, when it is first needed
 const quantilesOf = async () => (yardstick ??= ask("explore/yardstick").catch(() => []));
@@ -166,7 +166,7 @@ function putWords(line, id, words) {
   for (const each of words) makeButton(line, each.join(" + "), () => useWord(id, ...each), "plain chip");
 }
 
-const WORD_PAIRS = [["bank", "shore"], ["letter", "note"]];
+const WORD_PAIRS = [["bank", "shore"]];
 
 function putExamples() {
   if (!corpus) return;
@@ -179,83 +179,13 @@ function putExamples() {
   }
 }
 
-// --- Labels of the reader, and exports -------------------------------------------------------------------------------
-
-// The adjusted Rand index of two groupings of the same items (Hubert and Arabie, 1985): 1 for the same, 0 as by chance.
-function adjustedRandIndex(left, right) {
-  const pairs = count => count * (count - 1) / 2, pairsIn = keys => sum([...countsOf(keys).values()].map(pairs));
-  const both = pairsIn(left.map((each, number) => `${each} ${right[number]}`)),
-        [a, b] = [pairsIn(left), pairsIn(right)];
-  const expected = a * b / pairs(left.length), most = (a + b) / 2;
-  return most === expected ? 1 : (both - expected) / (most - expected);
-}
-
-// Labels of uses as text that a link can hold: "river:0,3;money:5".
-const readLabels = text => new Map(text.split(";").filter(Boolean).flatMap(part => {
-  const [label, uses = ""] = part.split(":");
-  return uses.split(",").map(use => [Number(use), label]);
-}));
-const usesWith = (labels, label) => [...labels.keys()].filter(use => labels.get(use) === label);
-const writeLabels = labels => [...new Set(labels.values())].map(label => `${label}:${usesWith(labels, label)}`).join(";");
-
-function download(name, content) {
-  const link = make("a", null, undefined, { download: name, href: URL.createObjectURL(new Blob([content])) });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-}
-
-const STYLES_OF = {
-  path: ["fill", "fill-opacity", "stroke", "stroke-width", "vector-effect"],
-  text: ["fill", "stroke", "stroke-width", "stroke-linejoin", "paint-order", "text-anchor", "font-family", "font-size",
-    "font-style", "font-weight"],
-  g: ["transform", "opacity"],
-};
-
-// The plot as an SVG document that needs no style sheet.
-function toSVG(svg) {
-  const copy = svg.cloneNode(true), [, , width, height] = svg.getAttribute("viewBox").split(" "),
-        originals = svg.querySelectorAll("*");
-  copy.querySelectorAll("*").forEach((element, number) => {
-    const style = getComputedStyle(originals[number]);
-    for (const name of STYLES_OF[element.tagName]) {
-      if (style[name] !== "none") element.setAttribute(name, style.getPropertyValue(name));
-    }
-  });
-  copy.setAttribute("width", width);
-  copy.setAttribute("height", height);
-  copy.prepend(makeInSVG("rect", copy, { width, height, fill: getComputedStyle(svg.parentNode).backgroundColor }));
-  return new XMLSerializer().serializeToString(copy);
-}
-
-async function toPNG(svg) {
-  const image = make("img", null, undefined,
-    { src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(toSVG(svg))}` });
-  await image.decode();
-  const canvas = make("canvas", null, undefined, { width: 2 * image.width, height: 2 * image.height });
-  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  return new Promise(resolve => canvas.toBlob(resolve));
-}
-
-function toCSV({ uses, planes }, labels) {
-  const cell = value => /[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value;
-  const heads = ["before", "word", "after", "group", "label",
-    ...planes.flatMap((_, layer) => [`x${layer}`, `y${layer}`])];
-  const rows = uses.map((use, number) => {
-    const [before, word, after] = partsOf(use);
-    return [before, word, after.trim(), use.cluster + 1, labels.get(number) ?? "",
-      ...planes.flatMap(plane => plane[number])];
-  });
-  return [heads, ...rows].map(row => `${row.map(cell).join(",")}\r\n`).join("");
-}
-
-// --- The map: its tools and the concordance --------------------------------------------------------------------------
+// --- The map, and the concordance ------------------------------------------------------------------------------------
 
 let mapped = {};  // the fields of the map that is shown
 
 function putMap(result, map, fields) {
   mapped = fields;
-  const { layer, labels: field, colour } = formOf("map").elements, labels = readLabels(field.value),
-        top = map.planes.length - 1, name = map.word.replace(/[^\p{L}]+/gu, "-");
+  const { layer } = formOf("map").elements, top = map.planes.length - 1;
   const tools = make("div", result, undefined, { className: "tools" }), place = make("div", result),
         list = make("div", result, undefined, { className: "concordance" });
   const count = map.uses_in_corpus > map.uses.length ? `${map.uses.length} / ${map.uses_in_corpus}` : map.uses.length;
@@ -266,41 +196,19 @@ function putMap(result, map, fields) {
     className: "summary",
     title: say("Mean silhouette: 0 where groups touch, 1 where they are far apart|平均轮廓系数：0 为相接，1 为远离"),
   });
-  const toggle = makeButton(tools, say("Colours of my labels|按我的标签着色"), () => {
-    colour.value = colour.value ? "" : "labels";
-    showLabels();
-  });
-  makeButton(tools, "SVG", () => download(`${name}.svg`, toSVG(plot.svg)));
-  makeButton(tools, "PNG", async () => download(`${name}.png`, await toPNG(plot.svg)));
-  makeButton(tools, "CSV", () => download(`${name}.csv`, toCSV(map, labels)));
   const copy = makeButton(tools, say("Copy the link|复制链接"), async () => {
     await navigator.clipboard.writeText(location.href);
     copy.textContent = say("Copied|已复制");
   });
   copy.hidden = !navigator.clipboard;  // which only HTTPS and localhost have
-  const plot = drawWordMap(place, map, {
+  const choose = drawWordMap(place, map, {
     layer: Math.min(top, Number(layer.value || top)),
     grammar: corpus && new Set(corpus.grammar),
     onLayer: number => { layer.value = number === top ? "" : number; keepInLink("map"); },
     onChoose: use => showRow(rows[use]),
   });
   make("h3", list, say("All uses in their sentences|所有用例及其句子"));
-  const agreement = make("p", list, undefined, { className: "soft" }),
-        rows = putConcordance(make("div", list), map, labels, plot.choose, showLabels);
-
-  function showLabels() {
-    const names = [...new Set(labels.values())], labelled = [...labels.keys()];
-    field.value = writeLabels(labels);
-    keepInLink("map");
-    toggle.hidden = !names.length;
-    toggle.ariaPressed = Boolean(colour.value);
-    plot.colour(colour.value ? map.uses.map((_, use) => names.indexOf(labels.get(use))) : null);
-    agreement.textContent = names.length < 2
-      ? say("Sort by the words before or after. Write labels of your own beside some uses to see how well they agree with the groups.|可按前文或后文排序。给一些用例写上自己的标签，即可看到它们与分组的一致程度。")
-      : say("Your {} labels agree with the groups by {} (adjusted Rand index: 1 is the same division, 0 is chance).|您的 {} 个标签与分组的一致程度为 {}（调整兰德指数：1 为完全相同，0 为随机）。", labelled.length,
-        adjustedRandIndex(labelled.map(use => labels.get(use)), labelled.map(use => map.uses[use].cluster)).toFixed(2));
-  }
-  showLabels();
+  const rows = putConcordance(make("div", list), map, choose);
 }
 
 // Mark a row of the concordance, and bring it into sight there, without moving the page.
@@ -313,7 +221,7 @@ function showRow(row) {
 }
 
 // A table of all uses, the word in the middle; returns its rows, one for each use.
-function putConcordance(parent, { word, uses }, labels, choose, onLabel) {
+function putConcordance(parent, { word, uses }, choose) {
   const table = make("table", parent, undefined, { dir: /[\u0590-\u08ff]/.test(word) ? "rtl" : "ltr" });
   const head = make("tr", make("thead", table)), body = make("tbody", table);
   const before = ({ words, position }) => words.slice(0, position).reverse().join(" ").toLowerCase();
@@ -321,26 +229,14 @@ function putConcordance(parent, { word, uses }, labels, choose, onLabel) {
   const columns = [
     ["sign-cell", say("Group|组"), use => use.cluster], ["before", say("Before|前文"), before],
     ["keyword", say("Word|词"), use => partsOf(use)[1]], ["after", say("After|后文"), after],
-    ["label", say("My label|我的标签"), (_, use) => labels.get(use) ?? "~"],
   ];
   const rows = uses.map((use, number) => {
     const row = make("tr", null, undefined, { onclick: () => choose(number) }), parts = partsOf(use, 14);
-    const [sign, left, keyword, right, label] = columns.map(([className]) => make("td", row, undefined, { className }));
+    const [sign, left, keyword, right] = columns.map(([className]) => make("td", row, undefined, { className }));
     makeSign(sign, use.cluster);
     make("span", left, parts[0]);
     make("mark", keyword, parts[1]).style.setProperty("--color", colourOf(use.cluster));
     make("span", right, parts[2]);
-    make("input", label, undefined, {
-      value: labels.get(number) ?? "", dir: "auto", onfocus: () => choose(number),
-      ariaLabel: say("Label of: {}|标签：{}", spaced(use.words.slice(Math.max(0, use.position - 4), use.position + 5))),
-      onchange: ({ target }) => {
-        const name = target.value.trim().replace(/[:;]/g, " ");
-        if (name) labels.set(number, name);
-        else labels.delete(number);
-        onLabel();
-      },
-      onkeydown: event => { if (event.key === "Enter") row.nextSibling?.querySelector("input").focus(); },
-    });
     return row;
   });
   const sortBy = (cell, keyOf) => {
@@ -359,14 +255,13 @@ function putConcordance(parent, { word, uses }, labels, choose, onLabel) {
 
 // --- A sentence ------------------------------------------------------------------------------------------------------
 
-// Surprisal of words in bits, from the words on one side or, with another kind of model, from all others.
-function surprisals({ masked, forward, backward }, direction) {
-  const logarithms = masked ?? (direction === "backward" ? backward.slice(1) : forward.slice(0, -1));
-  return logarithms.map(each => -each / Math.LN2);
+// Surprisal of words in bits, from the words before or, with another kind of model, from all others.
+function surprisals({ masked, forward }) {
+  return (masked ?? forward.slice(0, -1)).map(each => -each / Math.LN2);
 }
 
-function putSentence(result, score, { direction }) {
-  const bits = surprisals(score, direction), most = Math.max(12, ...bits), { words } = score;
+function putSentence(result, score) {
+  const bits = surprisals(score), most = Math.max(12, ...bits), { words } = score;
   const list = make("ol", result, undefined, { className: "columns", dir: "auto" }),
         shown = make("div", result, undefined, { className: "pair" });
   const note = say("{} bits in all, {} bits a word (surprisal, −log₂ of the probability; a bit more is half as likely).|共 {} 比特，每词 {} 比特（意外度，即概率的 −log₂；多一比特，可能性减半）。", sum(bits).toFixed(0), mean(bits).toFixed(1));
@@ -454,9 +349,9 @@ function putPrediction(result, prediction) {
 
 const views = {
   map: {
-    async ask({ word, second_word, clusters, layers, max_uses }, signal) {
-      const body = { word, second_word: second_word || null, clusters: clusters ? Number(clusters) : null, layers,
-        max_uses: Number(max_uses), sentences: ownSentences(word, second_word) };
+    async ask({ word, second_word, clusters }, signal) {
+      const body = { word, second_word: second_word || null, clusters: clusters ? Number(clusters) : null, max_uses: 150,
+        sentences: ownSentences(word, second_word) };
       return (await Promise.all([ask("senses", body, signal), corpusAsked]))[0];
     },
     show: putMap,
@@ -487,12 +382,11 @@ const views = {
       return { ...answer, pairs: await quantilesOf() };
     },
     show(result, { word, uses, layers, pairs }) {
-      const cosines = layers.map(({ similarities }) => mean(similarities.flatMap((row, left) => row.slice(left + 1)))),
-            top = server.layers - 1;
-      const names = layers.map((_, layer) => layer > top ? say("Mix of all layers|各层的混合") : layerName(layer, top));
+      const top = server.layers - 1, shown = layers.slice(0, server.layers);  // without their mix
+      const cosines = shown.map(({ similarities }) => mean(similarities.flatMap((row, left) => row.slice(left + 1))));
       const caption = say("Cosine similarity of {} uses of “{}”|{} 个“{}”用例的余弦相似度", uses.length, word);
       putTable(result, caption, [say("Layer|层"), "", say("Similarity|相似度")],
-        names.map((name, layer) => [name, cosineStrip(cosines[layer], pairs[layer]), cosines[layer].toFixed(2)]));
+        cosines.map((cosine, layer) => [layerName(layer, top), cosineStrip(cosine, pairs[layer]), cosine.toFixed(2)]));
       if (pairs[top]) {
         putLegend(result, pairs[top]);
         putMeaning(result, cosines[top], pairs[top]);
@@ -682,9 +576,7 @@ for (const id of Object.keys(views)) {
   formOf(id).onsubmit = event => {
     event.preventDefault();
     const now = fieldsOf(id), hasChanged = name => now[name] !== mapped[name];
-    if (id === "map" && ["word", "second_word", "max_uses", "source", "text"].some(hasChanged)) {
-      for (const name of ["layer", "labels", "colour"]) event.target[name].value = "";  // of the uses before
-    }
+    if (id === "map" && ["word", "second_word", "source", "text"].some(hasChanged)) event.target.layer.value = "";
     submit(id);
   };
 }

@@ -1,5 +1,4 @@
-"""Bodies of requests and answers as pydantic models, and errors; the models of answers only
-describe them.
+"""Bodies of requests as pydantic models, and errors.
 
 Requests of other servers' clients (OpenAI, text-embeddings-inference) may have fields that mean
 nothing here; they are ignored, as by those servers. In elmokit's own requests an unknown field is
@@ -19,7 +18,6 @@ from starlette.responses import Response
 # --- Errors ---------------------------------------------------------------------------------------
 
 TYPES = ("str", "int")  # which pydantic adds to the place of an error, as it does "list[str]"
-CLOSE = {"connection": "close"}  # headers of an error after which the rest of the body is not read
 
 
 class ErrorAnswer(BaseModel):
@@ -43,14 +41,19 @@ class RequestError(HTTPException):
 
 
 def error_response(error: HTTPException) -> Response:
-    """The answer to a request that is refused, also by the router, whose codes are not_found,
-    method_not_allowed.
-    """
+    """The answer to a request that is refused, also by FastAPI, whose codes are as not_found."""
     status = error.status_code
-    code = getattr(error, "code", HTTPStatus(status).name.lower())
+    code = getattr(error, "code", None) or HTTPStatus(status).name.lower()
     kind = "invalid_request_error" if status < 500 else "server_error"
     body = {"error": {"message": error.detail, "type": kind, "param": None, "code": code}}
     return Response(to_json(body), status, error.headers, "application/json")
+
+
+def overloaded() -> RequestError:
+    """The error for a request that finds a queue full."""
+    # 2 seconds are about the time to answer half of a full queue
+    message = "too many requests are waiting: try again later"
+    return RequestError(429, "overloaded", message, {"retry-after": "2"})
 
 
 def invalid_request(message: str) -> RequestError:
@@ -58,17 +61,18 @@ def invalid_request(message: str) -> RequestError:
     return RequestError(422, "invalid_request", message)
 
 
+def client_gone() -> RequestError:
+    """The error that nobody reads; its status, nginx's, is for the metrics."""
+    return RequestError(499, "client_closed_request", "the client has gone")
+
+
 def invalid_body(error: ValidationError) -> RequestError:
-    """The error for a body that is not valid: its first reasons in one line, without the body
-    itself.
-    """
-    reasons: dict[
-        str, str
-    ] = {}  # by the place; where there is a choice between types, each has one
+    """The error for a body that is not valid: its first reasons in one line, without the body."""
+    # By the place; where there is a choice between types, each has a reason.
+    reasons: dict[str, str] = {}
     for detail in error.errors(include_url=False, include_context=False, include_input=False):
-        place = ".".join(
-            str(part) for part in detail["loc"] if part not in TYPES and "[" not in str(part)
-        )
+        parts = [str(part) for part in detail["loc"]]
+        place = ".".join(part for part in parts if part not in TYPES and "[" not in part)
         text = detail["msg"].removeprefix("Value error, ").replace(" after validation", "")
         more = text.removeprefix("Input should be ")
         reasons[place] = f"{reasons[place]} or {more}" if place in reasons else text
@@ -128,6 +132,7 @@ class EmbedRequest(BaseModel):
     dimensions: int | None = None
     pooling: Literal["mean", "max"] = "mean"
     layers: OneLayer = "mix"
+    parameters: None = None  # those of a Hugging Face client that asks for another task
 
 
 class EmbedAllRequest(BaseModel):
@@ -221,155 +226,8 @@ class NextWordsRequest(Own):
 class PredictRequest(Own):
     """POST /predict: answers of the task model. The inputs are those of its task, for most tasks
     texts.
-
-    One string is answered in the form of Hugging Face's clients; their parameters are ignored.
     """
 
-    inputs: (
-        str
-        | Annotated[
-            list[str | list[str | StrictInt | list[str]]], Field(min_length=1, max_length=MAX_TEXTS)
-        ]
-    )
-    parameters: dict[str, Any] | None = None
-
-
-# --- Answers --------------------------------------------------------------------------------------
-
-Vector = list[float]
-
-
-class Embedding(BaseModel):
-    """A vector, or its little-endian float32 numbers in base64."""
-
-    object: Literal["embedding"]
-    index: int
-    embedding: Vector | str
-
-
-class Usage(BaseModel):
-    """The number of words, twice."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
-class EmbeddingsAnswer(BaseModel):
-    """A vector for each input."""
-
-    object: Literal["list"]
-    model: str
-    usage: Usage
-    data: list[Embedding]
-
-
-class Token(BaseModel):
-    """A word, its id in the vocabulary, and its place in the text in characters."""
-
-    id: int | None
-    text: str
-    special: bool
-    start: int | None
-    stop: int | None
-
-
-class WordUse(BaseModel):
-    """A use of a word: words around it, and its position among them, from 0."""
-
-    words: list[str]
-    position: int
-
-
-class LayerSimilarities(BaseModel):
-    """The cosine similarities of all pairs of uses."""
-
-    name: str
-    similarities: list[Vector]
-
-
-class CompareAnswer(BaseModel):
-    """The uses, and their similarities for each layer and the mix."""
-
-    word: str
-    uses: list[WordUse]
-    layers: list[LayerSimilarities]
-
-
-class Neighbor(WordUse):
-    """A use, and its cosine similarity with the query."""
-
-    similarity: float
-
-
-class NeighborsAnswer(BaseModel):
-    """The query, and the uses nearest to it."""
-
-    query: WordUse
-    neighbors: list[Neighbor]
-    sentences_searched: int
-
-
-class MappedUse(WordUse):
-    """A use, and the number of its cluster."""
-
-    cluster: int
-
-
-class Cluster(BaseModel):
-    """A cluster: its size, the numbers of typical uses, and substitutes of the word in them."""
-
-    size: int
-    typical: list[int]
-    substitutes: list[str]
-
-
-class SensesAnswer(BaseModel):
-    """The uses, or a sample of them, and their clusters; `planes` has two coordinates of each use
-    for each layer.
-    """
-
-    word: str
-    uses: list[MappedUse]
-    planes: list[list[Vector]]
-    clusters: list[Cluster]
-    silhouette: float
-    layers: str | int
-    uses_in_corpus: int
-    summary: str
-
-
-class ScoreAnswer(BaseModel):
-    """Natural logarithms of probabilities: of the words and a boundary in each direction, or given
-    all other words.
-    """
-
-    words: list[str]
-    forward: Vector | None = None
-    backward: Vector | None = None
-    perplexity: dict[str, float | None] | None = None
-    masked: Vector | None = None
-    pseudo_perplexity: float | None = None
-    unknown: int
-    truncated: int
-
-
-class Candidate(BaseModel):
-    """A word, and the natural logarithm of its probability."""
-
-    word: str
-    log_probability: float
-
-
-class SubstitutesAnswer(BaseModel):
-    """A word, its position, and words that could take its place."""
-
-    word: str
-    position: int
-    candidates: list[Candidate]
-
-
-class NextWordsAnswer(BaseModel):
-    """The words given, and words that could follow, or precede, them."""
-
-    words: list[str]
-    candidates: list[Candidate]
+    inputs: Annotated[
+        list[str | list[str | StrictInt | list[str]]], Field(min_length=1, max_length=MAX_TEXTS)
+    ]
