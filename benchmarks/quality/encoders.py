@@ -45,6 +45,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import torch
 from result_files import RESULTS, write_result
+from run_log import training_records
 from sense_uses import nearest_uses, sense_pairs
 from task_sets import BENCHMARKS
 from word_senses import coarse_wsd
@@ -57,7 +58,6 @@ from elmokit.nn import BiLM
 from elmokit.tasks.fitting.fit import fit
 from elmokit.train import PretrainConfig
 from elmokit.train import pretrain as run_pretraining
-from elmokit.train.loop import training_records
 
 RECIPES = HERE.parents[1] / "recipes" / "encoders"
 ENCODERS = ("lstm", "interleaved", "transformer")

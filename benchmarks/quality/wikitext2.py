@@ -14,10 +14,10 @@ from typing import Any
 
 from elmokit.checkpoints import fingerprint, load
 from elmokit.lm import evaluate
-from elmokit.train.loop import read_events, training_records
 
 sys.path.append(str(Path(__file__).parents[1]))
 from result_files import RESULTS, write_result
+from run_log import read_events, training_records
 
 # Published forward perplexities of language models with the same vocabulary and text, without a
 # cache or a pointer.

@@ -1,9 +1,9 @@
-"""Damage files of many kinds, by default a thousand times each, and read them or resume from them.
+"""Damage files of many kinds, by default a thousand times each, and read them.
 
-    python benchmarks/reliability/mutants.py [--mutants 1000] [--kinds store snapshot] [--output
+    python benchmarks/reliability/mutants.py [--mutants 1000] [--kinds store zip] [--output
     FILE]
 
-Each mutant is a small, intact model, snapshot or store with one change: it is truncated, bytes are
+Each mutant is a small, intact model or store with one change: it is truncated, bytes are
 flipped or overwritten, a file is removed, or a value in its JSON, in the header of a tensor or in
 an entry is replaced by an absurd one. The outcomes:
 
@@ -32,7 +32,6 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -53,22 +52,11 @@ from mutants_of_files import (
     remove,
 )
 from result_files import RESULTS, write_result
-from toy_run import settings_for, write_text
 
 from elmokit.checkpoints.loading import load
-from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.storage.store import EmbeddingStore
-from elmokit.text.vocab import Vocab, count_words
-from elmokit.train.config import PretrainConfig
-from elmokit.train.trainer import (
-    Snapshot,
-    Trainer,
-    latest_snapshot,
-    read_snapshot,
-    write_snapshot,
-)
 
 SECONDS, BYTES = 10, 2 << 30
 ADDRESS_SPACE = 6 << 30  # allocations beyond it fail, before the machine runs out of memory
@@ -96,42 +84,6 @@ class Kind(NamedTuple):
 def read_model(path: Path) -> dict[str, np.ndarray]:
     """The weights of the biLM."""
     return {name: tensor.numpy() for name, tensor in load(path).bilm.state_dict().items()}
-
-
-# --- Snapshots ------------------------------------------------------------------------------------
-
-
-def trainer(folder: Path, **changes: Any) -> Trainer:
-    """A short pretraining run at its beginning."""
-    settings: PretrainConfig = replace(settings_for(folder / "text.txt", folder / "run"), **changes)
-    vocab = Vocab.from_counts(count_words(settings.corpus))
-    return Trainer(settings, BiLMConfig.preset("tiny"), vocab, list(settings.corpus), 100)
-
-
-def write_run(folder: Path) -> Path:
-    """The snapshot of a run after some steps, with its text next to it."""
-    folder.mkdir()
-    write_text(folder / "text.txt")
-    run = trainer(folder)
-    for _ in range(5):
-        run.train_step()
-    return write_snapshot(folder / "checkpoints", run.step, run.snapshot(), keep=1).parent
-
-
-def read_run(path: Path) -> dict[str, np.ndarray]:
-    """The state of a trainer after it has resumed and taken a step."""
-    run = trainer(path.parent)
-    latest = latest_snapshot(path)
-    if latest is None:
-        raise FileNotFoundError("no snapshot")
-    run.restore(read_snapshot(latest))
-    run.train_step()
-    state: Snapshot = run.snapshot()
-    progress = np.frombuffer(json.dumps(state.progress, sort_keys=True).encode(), np.uint8)
-    return {
-        "progress": progress,
-        **{name: tensor.numpy() for name, tensor in state.tensors.items()},
-    }
 
 
 # --- Stores ---------------------------------------------------------------------------------------
@@ -181,12 +133,11 @@ def read_vectors(path: Path) -> dict[str, np.ndarray]:
 EVERYWHERE = (*ANYWHERE, remove, change_json, change_safetensors)
 KINDS = {
     **{name: Kind(write, read_model) for name, write in WRITERS.items()},
-    "snapshot": Kind(write_run, read_run, ("tensors.safetensors", "progress.json")),
     "store": Kind(write_store, read_vectors),
 }
 KINDS["tensorflow"] = KINDS["tensorflow"]._replace(checked=(".index", "-of-00001"))
 KINDS["zip"] = KINDS["zip"]._replace(checked=(".zip",))
-MUTATIONS.update(dict.fromkeys(("snapshot", "store"), EVERYWHERE))
+MUTATIONS["store"] = EVERYWHERE
 
 
 def is_equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
@@ -257,10 +208,7 @@ def run_kind(name: str, folder: Path, begin: int, end: int) -> None:
 
 def damage(mutant: Path, name: str, number: int) -> str:
     """Change one file of a mutant; returns the file and the change."""
-    inner = (
-        mutant / sorted(path.name for path in mutant.iterdir())[0] if name == "snapshot" else mutant
-    )
-    return mutate(inner, name, random.Random(f"{name} {number}"))
+    return mutate(mutant, name, random.Random(f"{name} {number}"))
 
 
 def results_of(name: str, count: int) -> Iterator[tuple[str, str, int]]:

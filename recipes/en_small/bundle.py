@@ -12,6 +12,7 @@ run it again with the figures.
 
 import argparse
 import json
+import sys
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -19,7 +20,9 @@ from pathlib import Path
 from elmokit.checkpoints import fingerprint
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.train.loop import read_events, training_records
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from run_log import read_events, training_records
 
 CARD = """# {name}: an English ELMo
 

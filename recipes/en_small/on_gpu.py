@@ -27,7 +27,7 @@ import tarfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -60,6 +60,7 @@ from elmokit.ops.dispatch import explain
 from elmokit.ops.functional import LSTMState
 from elmokit.ops.packing import Packing
 from elmokit.text.characters import BOS, EOS
+from elmokit.train.loop import measure_heldout
 from elmokit.train.trainer import Trainer
 
 UNROLL = 40  # steps of a training window
@@ -226,9 +227,7 @@ def lstm_call(
     torch.manual_seed(rows)
     lstm = options.config.lstm
     width, cells, to = lstm.projection_dim, lstm.cell_dim, device()
-    layer = LSTMLayer(
-        width, cells, width, lstm.forget_bias, lstm.cell_clip, lstm.proj_clip
-    ).to(to)
+    layer = LSTMLayer(width, cells, width, lstm.forget_bias, lstm.cell_clip, lstm.proj_clip).to(to)
     x, gradient = torch.randn(2, UNROLL * rows, width, device=to)
     x, packing = x.requires_grad_(), Packing.rectangle(UNROLL, rows)
     state = LSTMState(torch.zeros(rows, width, device=to), torch.zeros(rows, cells, device=to))
@@ -477,7 +476,8 @@ def bring_back(options: argparse.Namespace, trainer: Trainer, card: str) -> None
     """Write the model in half precision to the output, as parts of a tar file."""
     directory = options.work / "model"
     tokenizer = (options.work / "tokenizer").read_text()
-    save(trainer.pretrained(tokenizer, card), directory, overwrite=True, storage_dtype="float16")
+    model = replace(trainer.model, tokenizer=tokenizer, card=card)
+    save(model, directory, overwrite=True, storage_dtype="float16")
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         archive.add(directory, arcname="model")
@@ -507,7 +507,7 @@ def train(options: argparse.Namespace) -> Figures:
             file.write(entry + "\n")
 
     def evaluate(words: int | None) -> Figures:
-        measured = asdict(trainer.measure_heldout(heldout, words))
+        measured = measure_heldout(trainer.model, heldout, words).to_json()
         log(heldout=measured)
         read = (
             f"{positions:,} words and boundaries in {trainer.step:,} steps of up to "

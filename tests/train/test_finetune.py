@@ -20,7 +20,8 @@ from elmokit.text.vocab import Vocab
 from elmokit.train.config import FinetuneConfig
 from elmokit.train.finetuning import finetune
 from elmokit.train.pretraining import pretrain
-from elmokit.train.trainer import Trainer, latest_snapshot, read_snapshot
+from elmokit.train.snapshots import latest_snapshot, read_snapshot
+from elmokit.train.trainer import Trainer
 
 # The vocabularies of tests have a handful of words.
 pytestmark = pytest.mark.filterwarnings("ignore:.* of the words are not in the model's vocabulary")
@@ -221,7 +222,7 @@ def test_finetune_of_interleaved_lstms_improves_their_own_measure(
     assert change.before.measure == change.after.measure == name and change.percent < 0
     written = json.loads((settings.output / "report.json").read_text())[str(folder / "heldout.txt")]
     assert (
-        written["measure"] == name
+        written["before"]["measure"] == name
         and name in str(report)
         and f"| {name} " in load(report.model).card
     )

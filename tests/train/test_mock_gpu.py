@@ -75,7 +75,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockGPU]:
     triton: Any = triton_without_compiler(gpu)
     for module in ("elmokit.train.trainer", "elmokit.embed.embedder"):
         monkeypatch.setattr(f"{module}.pick_device", lambda name: DEVICE)
-    monkeypatch.setattr("elmokit.train.trainer.multiplies_bfloat16", lambda device: True)
     with patch.dict(sys.modules, {"triton": triton, "triton.language": triton.language}):
         sys.modules.pop("elmokit.ops.triton.lstm", None)
         lstm = import_module("elmokit.ops.triton.lstm")

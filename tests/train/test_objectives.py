@@ -120,24 +120,22 @@ def test_train_step_applies_the_dropout_of_the_settings(
 
 def test_masked_words_do_not_leak_into_the_outputs(settings: PretrainConfig) -> None:
     """Another word in the place of a hidden one changes nothing; another visible word does."""
-    run = trainer(settings, "interleaved")
-    part = run.objective.next_part(run.draws)
-    assert part.hidden is not None
-    vectors = run.bilm.word_vectors(part.words, run.vocab)
-    changed = part.tokens.scatter(1, part.hidden, 0)
-    assert not torch.equal(changed, part.tokens)
-    of = [
-        run.objective.outputs(run.bilm, vectors, replace(part, tokens=t), 0.0)
-        for t in (part.tokens, changed)
-    ]
-    assert torch.equal(*of)
-    visible = torch.ones(part.tokens.shape[1], dtype=torch.bool)
-    visible[part.hidden[0]] = False
-    other = part.tokens.clone()
-    other[:, visible] = 0
-    assert not torch.allclose(
-        run.objective.outputs(run.bilm, vectors, replace(part, tokens=other), 0.0), of[0]
-    )
+    run = trainer(settings, "interleaved", dropout=0.0)
+    batch = run.objective.next_batch(run.draws)
+    assert batch.hidden is not None
+    vectors = run.bilm.word_vectors(batch.words, run.vocab)
+
+    def outputs(tokens: torch.Tensor) -> torch.Tensor:
+        return run.objective.outputs(vectors, replace(batch, tokens=tokens))
+
+    expected, changed = outputs(batch.tokens), batch.tokens.scatter(1, batch.hidden, 0)
+    assert not torch.equal(changed, batch.tokens)
+    assert torch.equal(outputs(changed), expected)
+    visible = torch.ones(batch.tokens.shape[1], dtype=torch.bool)
+    visible[batch.hidden[0]] = False
+    changed = batch.tokens.clone()
+    changed[:, visible] = 0
+    assert not torch.allclose(outputs(changed), expected)
 
 
 def test_gradients_of_the_masked_loss_equal_finite_differences(settings: PretrainConfig) -> None:
@@ -146,11 +144,11 @@ def test_gradients_of_the_masked_loss_equal_finite_differences(settings: Pretrai
     torch.manual_seed(0)
     with torch.no_grad():
         bilm.sequence_encoder.mask.normal_()
-    part = run.objective.next_part(run.draws)
+    batch = run.objective.next_batch(run.draws)
 
     def loss() -> torch.Tensor:
-        outputs = run.objective.outputs(bilm, bilm.word_vectors(part.words, run.vocab), part, 0.0)
-        return softmax.log_losses(outputs[0], part.targets[0]).mean()
+        outputs = run.objective.outputs(bilm.word_vectors(batch.words, run.vocab), batch)
+        return softmax.log_losses(outputs[0], batch.targets[0]).mean()
 
     named = {**dict(bilm.named_parameters()), **dict(softmax.named_parameters())}
     loss().backward()

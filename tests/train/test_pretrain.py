@@ -29,7 +29,8 @@ from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.finetuning import finetune
 from elmokit.train.pretraining import pretrain
-from elmokit.train.trainer import Trainer, latest_snapshot, read_snapshot
+from elmokit.train.snapshots import latest_snapshot, read_snapshot
+from elmokit.train.trainer import Trainer
 
 pytestmark = pytest.mark.any_backend
 
@@ -38,9 +39,7 @@ WEIGHTS = ["model.safetensors", "softmax.safetensors"]
 
 def pretrained(settings: PretrainConfig) -> Path:
     """The directory of the finished model."""
-    model = pretrain(settings).model
-    assert model is not None
-    return model
+    return pretrain(settings).model
 
 
 def events(output: Path, kind: str) -> list[dict[str, Any]]:
@@ -149,7 +148,6 @@ def test_pretrain_constant_stops_at_max_words_and_resumes_with_more(
     more = pretrain(replace(endless, max_words=800))
     whole = pretrain(replace(endless, max_words=800, output=tmp_path / "whole"))
     assert more.step == whole.step == 47
-    assert more.model is not None and whole.model is not None
     assert_same_model(more.model, whole.model)
     rates = [event["learning_rate"] for event in events(endless.output, "train")]
     assert rates == [
@@ -157,13 +155,14 @@ def test_pretrain_constant_stops_at_max_words_and_resumes_with_more(
     ]  # during the warm-up
 
 
-def test_pretrain_stops_at_max_hours_with_a_checkpoint(endless: PretrainConfig) -> None:
+def test_pretrain_stops_at_max_hours_with_a_model_and_goes_on(endless: PretrainConfig) -> None:
     report = pretrain(replace(endless, max_hours=1e-9))
-    assert (report.reason, report.step) == ("hours", 0) and report.model is not None
-    report = pretrain(
-        replace(endless, schedule="cosine", output=endless.output / "planned", max_hours=1e-9)
-    )
-    assert report.model is None and "run the same command again" in str(report)
+    assert (report.reason, report.step) == ("hours", 0)
+    planned = replace(endless, schedule="cosine", output=endless.output / "planned")
+    stopped = pretrain(replace(planned, max_hours=1e-9))
+    assert load(stopped.model).softmax is not None  # the model so far
+    assert "run the same command again" in str(stopped)
+    assert pretrain(planned).step > 0
 
 
 @pytest.mark.slow
@@ -172,48 +171,18 @@ def test_cool_down_finishes_a_run_without_changing_it(
 ) -> None:
     pretrain(endless)
     cooled = pretrain(replace(endless, cool_down=200))
-    assert cooled.reason == "end" and cooled.step == 34 + 12 and cooled.model is not None
+    assert cooled.reason == "end" and cooled.step == 34 + 12
     log = events(cooled.model.parent, "train")
     expected = [4e-3 * step / 1000 * min(1, (47 - step) / 13) for step in range(35, 47)]
     assert [event["learning_rate"] for event in log] == pytest.approx(expected)
     assert "cool-down: from step 34 over 12 steps" in load(cooled.model).card
     half = pretrain(replace(endless, cool_down=0.5))  # of 34 steps
-    assert (
-        half.model is not None
-        and half.model.parent.name == "cool-down-00000034-17"
-        and half.step == 51
-    )
+    assert (half.model.parent.name, half.step) == ("cool-down-00000034-17", 51)
     more, whole = (
         pretrained(replace(endless, max_words=800, output=output))
         for output in (endless.output, tmp_path / "whole")
     )
     assert_same_model(more, whole)
-
-
-# --- Early stopping -------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_early_stopping_keeps_the_best_weights(settings: PretrainConfig, tmp_path: Path) -> None:
-    """Learning one grammar eventually makes the reversed one less likely."""
-    reverse = tmp_path / "heldout.txt"
-    lines = settings.corpus[0].read_text().splitlines()
-    reverse.write_text("".join(" ".join(reversed(line.split())) + "\n" for line in lines))
-    settings = replace(
-        settings, dropout=0.0, heldout=(reverse,), patience=3, evaluate_every=2, epochs=30
-    )
-    report = pretrain(settings)
-    means = {event["step"]: event["mean"] for event in events(settings.output, "heldout")}
-    best = min(means, key=means.__getitem__)
-    assert report.reason == "patience" and report.step == max(means) == best + 3 * 2
-    assert report.heldout is not None and report.heldout.value == pytest.approx(
-        means[best], rel=1e-6
-    )
-    assert pretrain(settings).step == max(means)  # a finished run is not continued
-    with pytest.raises(
-        ValueError, match=r"another run \(heldout differ\)"
-    ):  # whose values could not be compared
-        pretrain(replace(settings, heldout=settings.corpus))
 
 
 # --- Divergence -----------------------------------------------------------------------------------
@@ -277,9 +246,7 @@ def test_pretrain_learns_and_logs_events(settings: PretrainConfig) -> None:
     assert ended["sentences"] == NUM_SENTENCES
     for loss in ("loss_forward", "loss_backward"):
         assert train[0][loss] > train[-1][loss]
-    assert all(event["words_per_second"] > 0 and event["seconds_left"] >= 0 for event in train)
-    assert all(event["processor_seconds"] > 0 for event in train)
-    assert train[-1]["seconds_left"] == 0
+    assert all(event["words_per_second"] > 0 < event["processor_seconds"] for event in train)
     assert model.tokenizer == "whitespace-1" and model.vocab == Vocab.read(
         settings.output / "vocab.txt"
     )

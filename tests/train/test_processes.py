@@ -16,7 +16,7 @@ from toy_encoders import write_config
 from toy_run import WORDS_PER_SENTENCE, write_text
 
 from elmokit.cli import main
-from elmokit.train.processes import Processes, joined_processes
+from elmokit.train.processes import Processes, join_processes
 
 pytestmark = pytest.mark.any_backend
 
@@ -50,18 +50,17 @@ OPTIONS += ["--schedule", "constant", "--recipe", "modern", "--evaluate-every", 
 def test_every_row_of_a_batch_is_computed_once() -> None:
     for count in (1, 2, 3, 7):
         assert [
-            row for rank in range(count) for row in range(7)[Processes(rank, count).rows(7)]
+            row for rank in range(count) for row in range(7)[Processes(rank, count).local_rows(7)]
         ] == list(range(7))
 
 
-@pytest.mark.parametrize(
-    ("device", "backend", "own"), [("cpu", "gloo", "cpu"), (None, "nccl", "cuda:1")]
-)
+@pytest.mark.parametrize(("device", "backend", "gpus"), [("cpu", "gloo", []), (None, "nccl", [1])])
 def test_processes_join_on_the_device_of_the_settings(
-    device: str | None, backend: str, own: str, monkeypatch: pytest.MonkeyPatch
+    device: str | None, backend: str, gpus: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second of two processes, as if there were two GPUs."""
     backends: list[str] = []
+    chosen: list[int] = []
     for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(
@@ -69,12 +68,12 @@ def test_processes_join_on_the_device_of_the_settings(
     )
     for name, value in {"get_rank": 1, "get_world_size": 2, "destroy_process_group": None}.items():
         monkeypatch.setattr(dist, name, lambda value=value: value)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(
         "elmokit.train.processes.pick_device", lambda name: torch.device(name or "cuda:0")
     )
-    with joined_processes(device) as processes:
-        assert (processes, backends) == (Processes(1, 2, torch.device(own)), [backend])
+    with join_processes(device) as processes:
+        assert (processes, backends, chosen) == (Processes(1, 2), [backend], gpus)
 
 
 # Several runs in one launch, as starting processes takes long: each with a store of its own, at one

@@ -14,7 +14,7 @@ from elmokit.ops.packing import Packing
 from elmokit.text.characters import encode_words
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import PretrainConfig
-from elmokit.train.optim import Optimizer, Schedule, make_optimizer
+from elmokit.train.optim import MODERN, MUON, Optimizer, Schedule, make_optimizer
 from elmokit.train.trainer import Trainer
 
 
@@ -90,7 +90,7 @@ def test_train_step_clips_the_gradient_to_the_norm_of_the_recipe(
 def test_modern_recipe_takes_the_steps_of_adamw() -> None:
     """Loshchilov and Hutter (2019), algorithm 2, with weight decay for matrices alone."""
     parameters = [torch.nn.Parameter(torch.ones(shape)) for shape in ((4, 3), (5,))]
-    optimizer = make_optimizer("modern", parameters, [], 0.1)
+    optimizer = make_optimizer(MODERN, parameters, [])
     values = [np.ones(parameter.shape) for parameter in parameters]
     first, second = ([np.zeros(parameter.shape) for parameter in parameters] for _ in range(2))
     for step in range(5):
@@ -153,7 +153,7 @@ def test_trainer_resets_the_requested_fraction_of_sentences(settings: PretrainCo
         num_resets = total = 0
         twin = trainer(run.settings).objective.stream
         for _ in range(400):
-            window, resets = next(twin), run.objective.next_part(run.draws).packing.resets
+            window, resets = next(twin), run.objective.next_batch(run.draws).packing.resets
             num_resets += 0 if resets is None else int(resets.sum())
             total += int(window.begins.sum())
             assert resets is None or not (resets & ~window.begins).any()
@@ -200,7 +200,7 @@ def test_muon_takes_the_steps_of_pytorchs(
 ) -> None:
     """PyTorch's are rounded to bfloat16."""
     ours, theirs = (torch.nn.Parameter(torch.ones(shape)) for _ in range(2))
-    optimizer = make_optimizer("muon", [ours], [ours], 0.1, dtype)
+    optimizer = make_optimizer(MUON, [ours], [ours], dtype)
     muon = torch.optim.Muon([theirs], lr=0.1, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
     steps([ours], optimizer, 3), steps([theirs], Optimizer([muon]), 3)
     assert (ours.detach() - theirs.detach()).norm() <= tolerance * (theirs.detach() - 1).norm()
@@ -224,7 +224,6 @@ def test_train_step_minimizes_the_sampled_loss(settings: PretrainConfig) -> None
 def test_bfloat16_training_is_close_to_float32(
     settings: PretrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmokit.train.trainer.multiplies_bfloat16", lambda device: True)
     losses = []
     for dtype in ("float32", "bfloat16"):
         run = trainer(settings, dtype=dtype)

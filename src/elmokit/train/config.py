@@ -1,21 +1,17 @@
-"""The settings of pretraining and fine-tuning. The command line is generated from them, so torch is
-not imported.
-"""
+"""The settings of pretraining and fine-tuning, from which the command line is generated."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
 from elmokit.settings import AtLeast, Count, CountOrZero, DropoutRate, Fraction, Positive, check
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The settings that pretraining and fine-tuning share: the text, the batches, the optimization,
-    the log.
-    """
+    """The settings that pretraining and fine-tuning share."""
 
     corpus: tuple[Path, ...]
     """Text, whose lines are split into sentences: files (plain, .gz or .zst), or directories from
@@ -142,12 +138,8 @@ class PretrainConfig(TrainingConfig):
     cool-down-STEP-STEPS, which gets a model/ of its own.
     """
     max_hours: Positive | None = None
-    """Hours after which this command writes a checkpoint and stops; rerun it to resume (default: no
-    limit).
-    """
-    patience: Count | None = None
-    """Stop after this many held-out evaluations without improvement, and keep the best model, in
-    best/ (default: never). A cool-down has a planned end, and is not stopped.
+    """Hours after which this command writes a checkpoint and the model so far, and stops; rerun it
+    to resume (default: no limit).
     """
 
     def __post_init__(self) -> None:
@@ -156,8 +148,6 @@ class PretrainConfig(TrainingConfig):
             raise ValueError(
                 "the initial model has a configuration and a vocabulary: omit config and vocab"
             )
-        if self.patience is not None and not self.heldout:
-            raise ValueError("patience needs held-out text: set heldout")
         if self.cool_down is not None and self.schedule != "constant":
             raise ValueError(
                 'cool_down finishes a run with a constant schedule: set schedule to "constant"'
@@ -187,7 +177,7 @@ class FinetuneConfig(TrainingConfig):
     learning_rate: Positive = 0.0005
     """Peak learning rate of fine-tuning; a new softmax is trained with 0.002."""
 
-    def training(self, **changes: Any) -> PretrainConfig:
-        """The settings of a training loop, with `changes`."""
-        shared = {field.name: getattr(self, field.name) for field in fields(TrainingConfig)}
-        return PretrainConfig(**shared | changes)
+    recipe: ClassVar = "modern"
+    schedule: ClassVar = None
+    warm_up_steps: ClassVar = 1000
+    max_hours: ClassVar = None

@@ -1,6 +1,4 @@
-"""Fine-tuning a pretrained biLM on text of a domain, with held-out perplexities before and
-after.
-"""
+"""Fine-tuning a biLM on text of a domain, with held-out perplexities before and after."""
 
 from __future__ import annotations
 
@@ -13,14 +11,16 @@ from elmokit.fs import only_one_in, write_json
 from elmokit.lm import Perplexity, evaluate
 from elmokit.runtime import fork_rng, pytorch_threads
 from elmokit.text import TOKENIZED
-from elmokit.train.config import FinetuneConfig, PretrainConfig
+from elmokit.train.config import FinetuneConfig
 from elmokit.train.loop import train
+from elmokit.train.optim import MODERN
 from elmokit.train.pretraining import (
     MODEL,
     Text,
     corpus_tokenizer,
     language_of,
     read_texts,
+    run_identity,
     total_steps,
     vocabulary,
 )
@@ -31,21 +31,20 @@ REPORT = "report.json"
 
 @dataclass(frozen=True)
 class Change:
-    """Perplexity, or pseudo-perplexity, of a held-out text before and after fine-tuning.
-
-    `percent` is its relative change: of a perplexity, that of the mean of both directions.
-    """
+    """Perplexity, or pseudo-perplexity, of a held-out text before and after fine-tuning."""
 
     before: Perplexity
     after: Perplexity
-    percent: float
+
+    @property
+    def percent(self) -> float:
+        """The relative change of its value."""
+        return 100 * (self.after.value / self.before.value - 1)
 
 
 @dataclass(frozen=True)
 class FinetuneReport:
-    """The directory of the fine-tuned model, and by path the change of every held-out text's
-    perplexity.
-    """
+    """The directory of the model, and the change of each held-out text's perplexity, by path."""
 
     model: Path
     changes: dict[str, Change]
@@ -59,14 +58,12 @@ def _table(changes: dict[str, Change]) -> list[str]:
     """The lines of a table with one row per text, which is also one in Markdown."""
     if not changes:
         return []
-    measure, width = next(iter(changes.values())).before.measure, max(map(len, changes))
+    (measure,) = {change.before.measure for change in changes.values()}
+    width = max(map(len, changes))
     lines = [f"| {measure:{width}} | before | after | change | unknown words |", "|---" * 5 + "|"]
     for name, change in changes.items():
-        before, after, unknown = (
-            change.before.value,
-            change.after.value,
-            100 * change.after.unknown_share,
-        )
+        before, after = change.before.value, change.after.value
+        unknown = 100 * change.after.unknown_share
         lines.append(
             f"| {name:{width}} | {before:.2f} | {after:.2f} | {change.percent:+.1f} % | "
             f"{unknown:.1f} % |"
@@ -75,7 +72,7 @@ def _table(changes: dict[str, Change]) -> list[str]:
 
 
 def _trained(
-    settings: PretrainConfig, start: Pretrained, text: Text, heldout: list[Path]
+    settings: FinetuneConfig, start: Pretrained, text: Text, heldout: list[Path]
 ) -> Pretrained:
     """The model `start` after training: of all its weights if it has a softmax, else of a new
     softmax alone.
@@ -83,21 +80,18 @@ def _trained(
     It has the tokenizer, state policy, mix and warm state of `start`.
     """
     vocab, steps = vocabulary(settings, text.files, start.vocab), total_steps(settings, text.report)
-    trainer = Trainer(settings, start.config, vocab, text.files, steps, text.report.digest)
+    trainer = Trainer(settings, start.config, vocab, text.files, steps)
     trainer.start_from(start)
     if start.softmax is None:
         trainer.bilm.requires_grad_(False)
-    train(trainer, settings.output, text.report, heldout)
+    train(trainer, settings.output, run_identity(trainer, text, start), text.report, heldout)
     return replace(start, bilm=trainer.bilm, softmax=trainer.softmax, vocab=vocab, card="")
 
 
 def _with_softmax(settings: FinetuneConfig, model: Pretrained, text: Text) -> Pretrained:
-    """The model itself; or if it has no softmax or `new_vocab` is set, with a new one trained on
-    the corpus.
-    """
-    reads_words = (
-        model.config.num_words is not None
-    )  # so that input and output have the same vocabulary
+    """The model; if it has no softmax or `new_vocab` is set, with one trained on the corpus."""
+    # Where it reads word ids, input and output have the same vocabulary.
+    reads_words = model.config.num_words is not None
     if settings.new_vocab and reads_words:
         raise ValueError(
             "this model reads word ids, so its vocabulary is part of it: leave new_vocab off"
@@ -108,12 +102,14 @@ def _with_softmax(settings: FinetuneConfig, model: Pretrained, text: Text) -> Pr
         )
     if model.softmax is not None and not settings.new_vocab:
         return model
-    run = settings.training(
-        output=settings.output / "softmax", epochs=settings.softmax_epochs, learning_rate=None
+    run = replace(
+        settings,
+        output=settings.output / "softmax",
+        epochs=settings.softmax_epochs,
+        learning_rate=MODERN.learning_rate,
     )
-    return _trained(
-        run, replace(model, softmax=None, vocab=model.vocab if reads_words else None), text, []
-    )
+    headless = replace(model, softmax=None, vocab=model.vocab if reads_words else None)
+    return _trained(run, headless, text, [])
 
 
 def _changes(before: Pretrained, after: Pretrained, files: dict[str, Path]) -> dict[str, Change]:
@@ -121,16 +117,12 @@ def _changes(before: Pretrained, after: Pretrained, files: dict[str, Path]) -> d
     if not files:
         return {}
     device = str(after.bilm.device)  # `before` may be on another one
-    old, new = (
-        evaluate([*files.values()], model, tokenize=False, device=device).files
-        for model in (before, after)
-    )
-    pairs = {
-        name: (old[str(file)], new[str(file)]) for name, file in files.items() if str(file) in old
-    }
+    old = evaluate([*files.values()], before, tokenize=False, device=device).files
+    new = evaluate([*files.values()], after, tokenize=False, device=device).files
     return {
-        name: Change(*pair, 100 * (pair[1].value / pair[0].value - 1))
-        for name, pair in pairs.items()
+        name: Change(old[str(file)], new[str(file)])
+        for name, file in files.items()
+        if str(file) in old  # it has sentences
     }
 
 
@@ -189,7 +181,7 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         text = read_texts(settings, name, loaded.language, settings.others)
         start = _with_softmax(settings, loaded, text)
         heldout, others = find_files(settings.heldout), find_files(settings.others)
-        tuned = _trained(settings.training(), start, text, text.heldout[: len(heldout)])
+        tuned = _trained(settings, start, text, text.heldout[: len(heldout)])
         changes = _changes(
             start, tuned, dict(zip(map(str, [*heldout, *others]), text.heldout, strict=True))
         )

@@ -1,6 +1,4 @@
-"""The training loop of pretraining and fine-tuning: evaluate, save, step, log, until the run ends;
-and its log.
-"""
+"""The training loop of pretraining and fine-tuning: evaluate, save, step, log, until a run ends."""
 
 from __future__ import annotations
 
@@ -8,71 +6,65 @@ import json
 import math
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from elmokit.checkpoints import Pretrained
 from elmokit.data import CorpusReport
+from elmokit.fs import read_lines
 from elmokit.lm import Perplexity
 from elmokit.progress import ProgressBar
-from elmokit.train.config import PretrainConfig
-from elmokit.train.trainer import (
-    Trainer,
+from elmokit.train.snapshots import (
     latest_snapshot,
     read_snapshot,
     remove_latest_snapshot,
     write_snapshot,
 )
+from elmokit.train.trainer import Settings, Trainer
 
-CHECKPOINTS, BEST = "checkpoints", "best"
+CHECKPOINTS, LOG = "checkpoints", "log.jsonl"  # in the directory of a run
 KEPT = 2  # checkpoints
 SMOOTHING = 0.9  # weight of the past in the smoothed loss
-RISE = (
-    1.5  # nats per word by which the smoothed loss exceeds its minimum where training has diverged
-)
+RISE = 1.5  # nats per word of the smoothed loss above its minimum, where training has diverged
 HALVINGS = 3  # of the learning rate in a run, after which it is not the cause of a divergence
 
-Reason = Literal["end", "words", "hours", "patience"]
+Reason = Literal["end", "words", "hours"]
 
 
-@dataclass
-class _State:
-    """What the loop itself keeps in a snapshot."""
-
-    lowest: float  # smoothed loss so far
-    smoothed: float | None = None
-    best: float = math.inf  # held-out (pseudo-)perplexity so far
-    evaluations_since: int = 0  # the best one
-
-
-def words_per_step(settings: PretrainConfig, report: CorpusReport) -> float:
-    """Words that a step reads on average: its positions of the token stream without the sentence
-    boundaries.
-    """
+def words_per_step(settings: Settings, report: CorpusReport) -> float:
+    """Words that a step reads on average: its positions without the sentence boundaries."""
     return settings.batch_size * settings.unroll_steps * report.words / report.stream_tokens
 
 
-def _named(result: Perplexity) -> dict[str, Any]:
-    """The values of a measure for the log, with its name."""
-    return result.to_json()
+def measure_heldout(model: Pretrained, files: Sequence[Path], words: int | None) -> Perplexity:
+    """The perplexity of files, or of `words` words from their beginnings; as `evaluate`."""
 
+    def sentences(file: Path, words: int) -> Iterator[list[str]]:
+        for line in read_lines(file):
+            if sentence := line.split()[:words]:
+                yield sentence
+            if (words := words - len(sentence)) <= 0:
+                return
 
-def _now() -> np.ndarray:
-    """Seconds of time, and of this process."""
-    return np.array([time.perf_counter(), time.process_time()])
+    each = sys.maxsize if words is None else max(1, words // len(files))
+    texts = (sentences(file, each) for file in files if next(sentences(file, 1), None))
+    return reduce(add, (Perplexity.of(model, text) for text in texts))
 
 
 @contextmanager
 def _stop_request() -> Iterator[threading.Event]:
-    """An event that the first SIGINT or SIGTERM sets, so that the current step is completed and
-    saved.
+    """An event that SIGINT or SIGTERM sets, so that the current step is completed and saved.
 
     A second SIGINT interrupts at once. Outside the main thread, signals cannot be handled and the
     event stays unset.
@@ -84,25 +76,231 @@ def _stop_request() -> Iterator[threading.Event]:
 
     def request(number: int, frame: Any) -> None:
         stop.set()
-        signal.signal(signal.SIGINT, previous[0])
+        signal.signal(signal.SIGINT, before[signal.SIGINT])
 
-    previous = [signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        for number, handler in zip((signal.SIGINT, signal.SIGTERM), previous, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
+def _now() -> np.ndarray:
+    """Wall-clock and CPU seconds."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+class EventLog:
+    """Appends events to `log.jsonl`, one JSON line each; without a directory it does nothing."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._file: Any = None
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+            path = directory / LOG
+            if path.is_file():  # the run may have been killed while it wrote a line
+                os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+            self._file = path.open("a", encoding="utf-8")
+
+    def write(self, kind: str, step: int, **values: Any) -> None:
+        """Append a line: time (seconds since 1970), kind of event, step, values.
+
+        Numbers that are not finite, which JSON lacks, become null.
+        """
+        if self._file is not None:
+            event = {"time": round(time.time(), 3), "event": kind, "step": step}
+            for name, value in values.items():
+                is_missing = isinstance(value, float) and not math.isfinite(value)
+                event[name] = None if is_missing else value
+            self._file.write(json.dumps(event, default=str) + "\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+@dataclass
+class _Curve:
+    """The smoothed loss, and its lowest value so far; a snapshot has it, too."""
+
+    lowest: float
+    smoothed: float | None = None
+
+
+class _Run:
+    """A run in a directory: its trainer, log and snapshots, and the parts of an iteration."""
+
+    def __init__(
+        self, trainer: Trainer, directory: Path, identity: dict[str, Any], report: CorpusReport
+    ) -> None:
+        self.trainer, self.settings, self.processes = trainer, trainer.settings, trainer.processes
+        self.on_rank_zero = self.processes.run_on_rank_zero
+        self.checkpoints, self.identity = directory / CHECKPOINTS, identity
+        self.words_per_step = words_per_step(self.settings, report)
+        self.last_step = trainer.schedule.last_step
+        self.curve = _Curve(lowest=math.log(len(trainer.vocab)))
+        self.losses: list[torch.Tensor] = []  # of the steps since the last entry of the log
+        self.saved = self.restored = -1  # steps of the latest snapshot, and of going back
+        self.began = time.monotonic()
+        is_resumed = self.restore()
+        is_first = self.processes.rank == 0
+        self.events = EventLog(directory if is_first else None)
+        self.bar = ProgressBar(
+            total=self.last_step,
+            initial=trainer.step,
+            unit=" steps",
+            desc="train",
+            disable=not is_first,
+        )
+        used = asdict(self.settings) | {"dtype": str(trainer.dtype).removeprefix("torch.")}
+        kind = "resume" if is_resumed else "start"
+        values = {"settings": used, "total_steps": self.last_step, **asdict(report)}
+        self.events.write(kind, trainer.step, **values)
+        self.start_clock()
+
+    def close(self) -> None:
+        self.bar.close()
+        self.events.close()
+
+    def start_clock(self) -> None:
+        """Measure the speed from here on."""
+        self.clock, self.clock_step = _now(), self.trainer.step
+
+    def say(self, line: str) -> None:
+        """Print a line above the progress bar."""
+        if self.processes.rank == 0:
+            self.bar.clear()
+            print(line, flush=True)
+
+    def save(self) -> None:
+        """Write a snapshot, and remove older ones."""
+        snapshot, step = self.trainer.snapshot(), self.trainer.step
+        losses = [loss.tolist() for loss in self.losses]
+        snapshot.progress.update(loop=asdict(self.curve), losses=losses, run=self.identity)
+        self.on_rank_zero(lambda: write_snapshot(self.checkpoints, step, snapshot, KEPT))
+        self.saved = step
+
+    def restore(self) -> bool:
+        """Go to the latest snapshot, if there is one.
+
+        Raises:
+            ValueError: It is of another run; the message names the settings that differ.
+        """
+        latest = self.on_rank_zero(lambda: latest_snapshot(self.checkpoints))
+        if latest is None:
+            return False
+        snapshot, now = read_snapshot(latest), self.identity
+        before = snapshot.progress["run"]
+        if different := [name for name in now | before if before.get(name) != now.get(name)]:
+            raise ValueError(
+                "the checkpoint in the output directory belongs to another run "
+                f"({', '.join(different)} differ): use the same settings to resume it, or choose "
+                "another output directory"
+            )
+        self.trainer.restore(snapshot)
+        self.curve = _Curve(**snapshot.progress["loop"])
+        self.losses = list(torch.tensor(snapshot.progress["losses"], device=self.trainer.device))
+        self.saved = self.trainer.step
+        return True
+
+    def reason_to_end(self) -> Reason | None:
+        """Why the run ends before the next step, if it does."""
+        step, settings = self.trainer.step, self.settings
+        if self.last_step is not None and step >= self.last_step:
+            return "end"
+        # In runs with a planned end, last_step already accounts for max_words.
+        if self.last_step is None and step * self.words_per_step >= (
+            settings.max_words or math.inf
+        ):
+            return "words"
+        hours = (time.monotonic() - self.began) / 3600
+        if settings.max_hours is not None and self.processes.any(hours >= settings.max_hours):
+            return "hours"
+        return None
+
+    def measure(self, files: Sequence[Path], words: int | None) -> Perplexity:
+        """The perplexity of held-out files."""
+        model = self.trainer.model
+        return self.on_rank_zero(lambda: measure_heldout(model, files, words))
+
+    def evaluate(self, files: Sequence[Path]) -> None:
+        """Measure the beginning of the held-out text."""
+        pause, step = _now(), self.trainer.step
+        perplexity = self.measure(files, self.settings.evaluate_words)
+        self.events.write("heldout", step, **perplexity.to_json())
+        self.say(f"step {step:,}: held-out {perplexity}")
+        self.clock += _now() - pause  # the speed is that of training alone
+
+    def log(self, losses: list[float], norm: float) -> None:
+        """Write the losses, each direction's mean since the last entry, and the speed."""
+        trainer, curve, step = self.trainer, self.curve, self.trainer.step
+        names = [f"loss_{name}" for name in trainer.objective.names]
+        seconds, processor_seconds = _now() - self.clock
+        speed = self.words_per_step * (step - self.clock_step) / seconds
+        self.events.write(
+            "train",
+            step,
+            **dict(zip(names, losses, strict=True)),
+            words=round(step * self.words_per_step),
+            learning_rate=trainer.learning_rate,
+            gradient_norm=norm,
+            words_per_second=round(speed, 1),
+            processor_seconds=round(processor_seconds, 3),
+        )
+        loss = sum(losses) / len(losses)
+        self.bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} words/s", refresh=False)
+        past = loss if curve.smoothed is None else curve.smoothed
+        curve.smoothed = SMOOTHING * past + (1 - SMOOTHING) * loss
+        curve.lowest = min(curve.lowest, curve.smoothed)
+        self.losses = []
+        self.start_clock()
+
+    def has_diverged(self, losses: list[float], norm: float) -> bool:
+        """True if the loss is not finite, or has clearly risen."""
+        smoothed = self.curve.smoothed
+        has_risen = smoothed is not None and smoothed > self.curve.lowest + RISE
+        return has_risen or not math.isfinite(sum(losses) + norm)
+
+    def go_back(self) -> None:
+        """Train on from the latest snapshot with half the learning rate.
+
+        Raises:
+            ValueError: It has been halved often enough.
+        """
+        trainer, step, factor = self.trainer, self.trainer.step, self.trainer.rate_factor / 2
+        if factor < 0.5**HALVINGS:
+            raise ValueError(
+                f"the loss diverged at step {step}, even with 1/{2**HALVINGS} of the learning "
+                "rate: check the corpus, set a lower learning rate, or use dtype float32"
+            )
+        if self.saved == self.restored:  # it diverges from there again: the snapshot is bad
+            self.on_rank_zero(lambda: remove_latest_snapshot(self.checkpoints))
+        self.restore()
+        trainer.rate_factor, self.restored = factor, trainer.step
+        self.bar.update(trainer.step - self.bar.n)
+        self.events.write("diverged", step, restored=trainer.step, rate_factor=factor)
+        self.say(
+            f"step {step:,}: the loss diverged; training goes on from step {trainer.step:,} with "
+            f"the learning rate multiplied by {factor:g}"
+        )
+        self.start_clock()
+
+
 def train(
-    trainer: Trainer, directory: Path, report: CorpusReport, heldout: list[Path]
+    trainer: Trainer,
+    directory: Path,
+    identity: dict[str, Any],
+    report: CorpusReport,
+    heldout: Sequence[Path],
 ) -> tuple[Reason, Perplexity | None]:
     """Run the remaining steps, starting from the latest snapshot in `directory` if there is one.
 
     Args:
-        trainer: A trainer at step 0. With `patience`, it ends with the weights of the best
-            evaluation.
-        directory: Directory for log.jsonl, checkpoints/ and, with `patience`, best/.
+        trainer: A trainer at step 0.
+        directory: Directory for log.jsonl and checkpoints/.
+        identity: JSON values on which the result depends; a run is resumed with equal ones.
         report: Statistics of the corpus.
         heldout: Files to measure: the beginning of each during training, all text at the end.
 
@@ -111,100 +309,23 @@ def train(
 
     Raises:
         KeyboardInterrupt: The run was interrupted by a signal; its last step is saved.
-        ValueError: The loss diverged, even at lower learning rates.
+        ValueError: The loss diverged, even at lower learning rates; or the snapshot is of another
+            run.
     """
-    settings, processes = trainer.settings, trainer.processes
-    checkpoints, best, words = (
-        directory / CHECKPOINTS,
-        directory / BEST,
-        words_per_step(settings, report),
-    )
-    # A cool-down has a planned end, towards which the perplexity falls.
-    patience = settings.patience if trainer.schedule.cool_down is None else None
-    last_step, state = trainer.schedule.last_step, _State(lowest=math.log(len(trainer.vocab)))
-    recent: list[torch.Tensor] = []  # losses of the steps since the last entry of the log
-    start = time.monotonic()
-
-    def save(to: Path, keep: int) -> None:
-        snapshot = trainer.snapshot()
-        snapshot.progress.update(
-            {"loop": asdict(state), "losses": [losses.tolist() for losses in recent]}
-        )
-        processes.of_first(lambda: write_snapshot(to, trainer.step, snapshot, keep))
-
-    def go_back() -> bool:
-        """Restore the latest snapshot, if there is one."""
-        nonlocal state, recent
-        latest = processes.of_first(lambda: latest_snapshot(checkpoints))
-        if latest is None:
-            return False
-        snapshot = read_snapshot(latest)
-        trainer.restore(snapshot)
-        state = _State(**snapshot.progress["loop"])
-        recent = list(torch.tensor(snapshot.progress["losses"], device=trainer.device))
-        return True
-
-    def reason_to_end() -> Reason | None:
-        if last_step is not None and trainer.step >= last_step:
-            return "end"
-        if patience is not None and state.evaluations_since >= patience:
-            return "patience"
-        # In runs with a planned end, last_step already accounts for max_words.
-        if last_step is None and trainer.step * words >= (settings.max_words or math.inf):
-            return "words"
-        limit = settings.max_hours
-        return (
-            "hours"
-            if limit is not None and processes.any(time.monotonic() - start >= 3600 * limit)
-            else None
-        )
-
-    is_resumed = go_back()
-    saved = trainer.step if is_resumed else -1  # step of the latest snapshot
-    restored, is_stopped = -1, False  # the step to which training went back
-    with (
-        closing(Tracker(directory if processes.is_first else None)) as tracker,
-        closing(ProgressBar(total=last_step, initial=trainer.step, unit=" steps", desc="train",
-                            disable=not processes.is_first)) as progress,
-        _stop_request() as stop,
-    ):  # fmt: skip
-
-        def say(line: str) -> None:
-            if processes.is_first:
-                progress.clear()
-                print(line, flush=True)
-
-        used = asdict(settings) | {"dtype": str(trainer.dtype).removeprefix("torch.")}  # not "auto"
-        run = {"settings": used, "total_steps": last_step, **asdict(report)}
-        tracker.event("resume" if is_resumed else "start", trainer.step, **run)
-        begin, begin_step = _now(), trainer.step
+    settings, is_stopped = trainer.settings, False
+    with closing(_Run(trainer, directory, identity, report)) as run, _stop_request() as stop:
         while True:
-            step, reason = trainer.step, reason_to_end()
+            step, reason = trainer.step, run.reason_to_end()
 
-            # Evaluate. At the end all held-out text is measured, but with patience the last step is
-            # also compared.
+            # Evaluate; at the end all held-out text is measured.
             is_due = step % settings.evaluate_every == 0 and reason is None
-            if heldout and (is_due or (patience and reason == "end")) and step not in (0, saved):
-                pause = _now()
-                result = processes.of_first(
-                    lambda: trainer.measure_heldout(heldout, settings.evaluate_words)
-                )
-                tracker.event("heldout", step, **_named(result))
-                say(f"step {step:,}: held-out {result}")
-                state.evaluations_since += 1
-                if result.value < state.best:
-                    state.best, state.evaluations_since = result.value, 0
-                    if patience is not None:
-                        save(best, keep=1)
-                reason = reason_to_end()
-                begin += _now() - pause  # an entry's speed is that of training alone
+            if heldout and is_due and step not in (0, run.saved):
+                run.evaluate(heldout)
 
             # Save: also before the first step, so that there is always a snapshot to go back to.
-            if step != saved and (
-                step % settings.checkpoint_every == 0 or reason is not None or is_stopped
-            ):
-                save(checkpoints, KEPT)
-                saved = step
+            is_due = step % settings.checkpoint_every == 0 or reason is not None or is_stopped
+            if is_due and step != run.saved:
+                run.save()
             if reason is not None:
                 break
             if is_stopped:
@@ -213,157 +334,21 @@ def train(
                 )
 
             # Step
-            recent.append(trainer.train_step())
-            progress.update()
-            step, is_stopped = trainer.step, processes.any(stop.is_set())
-            is_logged = step % settings.log_every == 0 or step == last_step
-            if not is_logged and step % settings.checkpoint_every and not is_stopped:
-                continue
+            run.losses.append(trainer.train_step())
+            run.bar.update()
+            step, is_stopped = trainer.step, run.processes.any(stop.is_set())
 
-            # Log
-            losses, norm = torch.stack(recent).mean(dim=0).tolist(), float(trainer.gradient_norm)
-            loss = sum(losses) / len(losses)
-            if is_logged:
-                recent = []
-                seconds, processor_seconds = _now() - begin
-                speed = (
-                    words * (step - begin_step) / seconds
-                )  # a run that was resumed has made other steps before
-                named = {
-                    f"loss_{name}": value
-                    for name, value in zip(trainer.objective.losses, losses, strict=True)
-                }
-                tracker.event(
-                    "train",
-                    step,
-                    **named,
-                    words=round(step * words),
-                    learning_rate=trainer.learning_rate,
-                    gradient_norm=norm,
-                    words_per_second=round(speed, 1),
-                    processor_seconds=round(processor_seconds, 3),
-                    seconds_left=last_step and round((last_step - step) * words / speed),
-                )
-                progress.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} words/s", refresh=False)
-                begin, begin_step = _now(), step
-                past = loss if state.smoothed is None else state.smoothed
-                state.smoothed = SMOOTHING * past + (1 - SMOOTHING) * loss
-                state.lowest = min(state.lowest, state.smoothed)
+            # Log; before a snapshot, look at the losses as well.
+            is_logged = step % settings.log_every == 0 or step == run.last_step
+            if is_logged or step % settings.checkpoint_every == 0 or is_stopped:
+                losses = torch.stack(run.losses).mean(dim=0).tolist()
+                norm = float(trainer.gradient_norm)
+                if is_logged:
+                    run.log(losses, norm)
+                if run.has_diverged(losses, norm):
+                    run.go_back()
 
-            # Diverged: go back, with half the learning rate.
-            has_risen = state.smoothed is not None and state.smoothed > state.lowest + RISE
-            if has_risen or not math.isfinite(loss + norm):
-                rate_factor = trainer.rate_factor / 2
-                if rate_factor < 0.5**HALVINGS:
-                    raise ValueError(
-                        f"the loss diverged at step {step}, even with 1/{2**HALVINGS} of the "
-                        "learning rate: check the corpus, set a lower learning rate, or use dtype "
-                        "float32"
-                    )
-                if (
-                    saved == restored
-                ):  # it diverges from there again: the snapshot itself is presumed bad
-                    processes.of_first(lambda: remove_latest_snapshot(checkpoints))
-                go_back()
-                trainer.rate_factor, saved, restored = rate_factor, trainer.step, trainer.step
-                progress.update(trainer.step - progress.n)
-                tracker.event("diverged", step, restored=trainer.step, rate_factor=rate_factor)
-                factor = f"the learning rate multiplied by {rate_factor:g}"
-                say(
-                    f"step {step:,}: the loss diverged; training goes on from step "
-                    f"{trainer.step:,} with {factor}"
-                )
-                begin, begin_step = _now(), trainer.step
-
-        if (
-            patience is not None
-            and (kept := processes.of_first(lambda: latest_snapshot(best))) is not None
-        ):
-            trainer.load_weights(read_snapshot(kept))
-        measured = (
-            processes.of_first(lambda: trainer.measure_heldout(heldout, None)) if heldout else None
-        )
-        named = {} if measured is None else _named(measured)
-        tracker.event("end", trainer.step, reason=reason, **named)
+        measured = run.measure(heldout, None) if heldout else None
+        values = {} if measured is None else measured.to_json()
+        run.events.write("end", trainer.step, reason=reason, **values)
     return reason, measured
-
-
-# --- The log: one JSON line per event -------------------------------------------------------------
-
-LOG = "log.jsonl"
-
-
-class Tracker:
-    """Appends events to `log.jsonl`; a resumed run continues the file. Without a directory it does
-    nothing.
-    """
-
-    def __init__(self, directory: Path | None) -> None:
-        self._file: Any = None
-        if directory is not None:
-            directory.mkdir(parents=True, exist_ok=True)
-            log = directory / LOG
-            if log.is_file():  # the run may have been killed while it wrote a line
-                os.truncate(log, log.read_bytes().rfind(b"\n") + 1)
-            self._file = log.open("a", encoding="utf-8")
-
-    def event(self, kind: str, step: int, **values: Any) -> None:
-        """Append one line: time (seconds since 1970), kind of event, step, values.
-
-        Numbers that are not finite, which JSON lacks, become null.
-        """
-        if self._file is None:
-            return
-        finite = {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in values.items()
-        }
-        record = {"time": round(time.time(), 3), "event": kind, "step": step, **finite}
-        self._file.write(json.dumps(record, default=str) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-def read_events(directory: Path) -> list[dict[str, Any]]:
-    """The events of a run's log, in the order in which they happened.
-
-    Args:
-        directory: The directory of the run.
-
-    Returns:
-        For each event its "time" (seconds since 1970), its kind as "event", its "step" and its own
-        values.
-
-    Raises:
-        FileNotFoundError: If the directory has no log.
-    """
-    content = (directory / LOG).read_bytes()
-    complete = content[: content.rfind(b"\n") + 1]  # the last line may be unfinished
-    return [json.loads(line) for line in complete.splitlines()]
-
-
-def training_records(
-    directory: Path, after: int = 0, until: int | None = None
-) -> list[dict[str, Any]]:
-    """The "train" events of a run's log by step; a resumed run repeats steps, and the last event of
-    each is kept.
-
-    Args:
-        directory: The directory of the run.
-        after: Only events of later steps are returned.
-        until: The last step whose event is returned; None: the last of the log.
-
-    Raises:
-        FileNotFoundError: If the directory has no log.
-    """
-    records = {
-        event["step"]: event
-        for event in read_events(directory)
-        if event["event"] == "train"
-        and after < event["step"]
-        and (until is None or event["step"] <= until)
-    }
-    return [records[step] for step in sorted(records)]

@@ -1,5 +1,4 @@
-"""The objectives of training: the text that a step reads, and the words that are predicted from its
-outputs.
+"""The objectives of training: the text that a step reads, and the loss of the model's outputs.
 
 There is one for each kind of sequence encoder:
 
@@ -10,30 +9,21 @@ There is one for each kind of sequence encoder:
 - Where the directions are merged, a position has seen its own word. Some words of each sentence are
   hidden, and predicted from all others (Devlin et al. 2019, section 3.1; here a hidden word is
   always replaced by one vector).
-
-Each has the names of its K `losses`, a `stream` of text, and these methods:
-
-- `read_from(sentences, pending)` sets the text of the next steps: the pending text, if any, and
-  then the sentences.
-- `next_part(draws)` gives what this process computes of the next batch.
-- `outputs(bilm, vectors, part, dropout)` runs the model, given the vectors of the words (U, D), and
-  updates the state of the rows, if any. It returns the input of the softmax for the targets, (K, M,
-  D).
-- `tensors()` gives what is carried from step to step, of the batch in all processes;
-  `restore(tensors)` sets it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from elmokit.data import (
+    PackedBatch,
+    PendingRows,
     PendingText,
     SentenceStream,
     TrainingStream,
@@ -45,26 +35,25 @@ from elmokit.data import (
 from elmokit.nn import BiLM, BiLMState
 from elmokit.ops import Packing
 from elmokit.text import Vocab
-from elmokit.train.config import PretrainConfig
 from elmokit.train.processes import Processes
 
 HIDDEN_SHARE = 0.15  # of the words of a sentence (Devlin et al. 2019, section 3.1)
 
 
 @dataclass(frozen=True)
-class Part:
-    """Rows or sentences of a step's batch that one process computes.
+class LocalBatch:
+    """The rows or sentences of a step's batch that one process computes.
 
     Attributes:
-        share: The fraction of the batch's predictions that are this part's; 0 if it has no text.
+        weight: The fraction of the batch's predictions that are here; 0 if there is no text.
         words: The distinct words.
         tokens: Index into `words` at each slot of each direction, (2, N).
         packing: The shape of the streams.
-        targets: Vocabulary ids to predict, (K, M), for K losses.
+        targets: What is predicted, such as vocabulary ids (K, M), for K losses.
         hidden: Slots of the words to predict in each direction, (2, M); None: each slot predicts.
     """
 
-    share: float
+    weight: float
     words: list[str]
     tokens: Tensor
     packing: Packing
@@ -72,53 +61,112 @@ class Part:
     hidden: Tensor | None = None
 
 
-class WindowLikelihood:
-    """Each direction predicts the next word of its rows, whose state is carried from window to
-    window.
+@dataclass(eq=False)
+class Objective:
+    """What a step reads and minimizes.
+
+    One of your own derives from `SentenceObjective`, and defines `names`, `next_batch`, and
+    `outputs` or `losses`.
+
+    Attributes:
+        names: Names of its K losses, for the log.
+        stream: The text to come; `pending` is what it has read and not yet given.
+        bilm: The model in training.
+        vocab: Vocabulary of the softmax.
+        processes: The processes that share each batch.
+        batch_size, unroll_steps, dropout, fresh_starts: The settings of these names.
     """
 
-    losses: tuple[str, ...] = ("forward", "backward")
+    names: ClassVar[tuple[str, ...]]
+    stream: Any = field(init=False)
+    bilm: BiLM
+    vocab: Vocab
+    processes: Processes
+    batch_size: int
+    unroll_steps: int
+    dropout: float
+    fresh_starts: float
 
-    def __init__(
-        self,
-        settings: PretrainConfig,
-        vocab: Vocab,
-        processes: Processes,
-        fresh_starts: float,
-        state: BiLMState,
-    ) -> None:
-        """`fresh_starts` is the fraction of sentences that start from zeros; `state` is that of all
-        rows.
+    def __post_init__(self) -> None:
+        """Prepare what is kept from step to step."""
+
+    def read_from(self, sentences: Iterator[list[str]], pending: Any) -> None:
+        """Read the pending text of a snapshot next, if any, and then the sentences."""
+        raise NotImplementedError
+
+    def pending(self, stream_pending: Any) -> Any:
+        """`stream.pending` as JSON values, for a snapshot."""
+        return asdict(stream_pending)
+
+    def next_batch(self, draws: torch.Generator) -> LocalBatch:
+        """What this process computes of the next batch; called on a thread beside the step before.
+
+        Every process draws the same numbers.
         """
-        self._batch_size, self._steps = settings.batch_size, settings.unroll_steps
-        self._vocab, self._fresh_starts, self._processes = vocab, fresh_starts, processes
-        self._rows = processes.rows(settings.batch_size)
-        self._state = BiLMState(state.h[:, :, self._rows], state.c[:, :, self._rows])
+        raise NotImplementedError
+
+    def outputs(self, vectors: Tensor, batch: LocalBatch) -> Tensor:
+        """Run the model: vectors of the words (U, D) -> inputs of the softmax, (K, M, D)."""
+        raise NotImplementedError
+
+    def losses(
+        self, vectors: Tensor, batch: LocalBatch, predict: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """The K mean losses of a batch; `predict` gives those of words from `outputs`."""
+        return predict(self.outputs(vectors, batch))
+
+    def parameters(self) -> Sequence[nn.Parameter]:
+        """Weights of its own, which are trained with the model's."""
+        return ()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What is kept from step to step, of the batch in all processes, for a snapshot."""
+        return {}
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Go on from the `tensors` of a snapshot."""
+
+
+class WindowLikelihood(Objective):
+    """Each direction predicts the next word of its rows, whose state goes from window to window."""
+
+    names = ("forward", "backward")
+
+    def __post_init__(self) -> None:
+        self._rows = self.processes.local_rows(self.batch_size)
+        self._state = self.bilm.initial_state(self._rows.stop - self._rows.start)
 
     def read_from(
         self, sentences: Iterator[list[str]], pending: list[list[list[str]]] | None
     ) -> None:
-        self.stream = TrainingStream(sentences, self._vocab, self._batch_size, self._steps, pending)
+        self.stream = TrainingStream(
+            sentences, self.vocab, self.batch_size, self.unroll_steps, pending
+        )
 
-    def next_part(self, draws: torch.Generator) -> Part:
-        window, count = self.stream.next_window(self._rows), self._rows.stop - self._rows.start
-        packing = Packing.rectangle(self._steps, count)
-        if self._fresh_starts:
-            drawn = torch.rand(self._steps, self._batch_size, generator=draws, device="cpu")[
-                :, self._rows
-            ]
-            packing = replace(
-                packing, resets=window.begins & (drawn < self._fresh_starts).flatten()
-            )
-        return Part(count / self._batch_size, window.words, window.tokens, packing, window.targets)
+    def pending(self, stream_pending: PendingRows) -> list[list[list[str]]]:
+        return stream_pending.to_words()
 
-    def outputs(self, bilm: BiLM, vectors: Tensor, part: Part, dropout: float) -> Tensor:
-        layers, state = bilm.run(vectors, part.tokens, part.packing, self._state, dropout=dropout)
+    def next_batch(self, draws: torch.Generator) -> LocalBatch:
+        rows = self._rows
+        window, count = self.stream.next_window(rows), rows.stop - rows.start
+        packing = Packing.rectangle(self.unroll_steps, count)
+        if self.fresh_starts:
+            shape = self.unroll_steps, self.batch_size
+            drawn = torch.rand(shape, generator=draws, device="cpu")[:, rows]
+            resets = window.begins & (drawn < self.fresh_starts).flatten()
+            packing = replace(packing, resets=resets)
+        weight = count / self.batch_size
+        return LocalBatch(weight, window.words, window.tokens, packing, window.targets)
+
+    def outputs(self, vectors: Tensor, batch: LocalBatch) -> Tensor:
+        layers, state = self.bilm.run(
+            vectors, batch.tokens, batch.packing, self._state, dropout=self.dropout
+        )
         self._state = BiLMState(state.h.detach(), state.c.detach())
         return layers[-1]
 
     def tensors(self) -> dict[str, Tensor]:
-        states = self._processes.gather(BiLMState(self._state.h.cpu(), self._state.c.cpu()))
+        states = self.processes.all_gather(BiLMState(self._state.h.cpu(), self._state.c.cpu()))
         return {
             name: torch.cat([getattr(state, name) for state in states], dim=2)
             for name in ("h", "c")
@@ -129,98 +177,76 @@ class WindowLikelihood:
         self._state = BiLMState(h, c).to(self._state.h.device)
 
 
-class _WholeSentences:
-    """The text of objectives that read whole sentences, batch_size * unroll_steps positions of them
-    in a batch.
-    """
-
-    def __init__(self, settings: PretrainConfig, vocab: Vocab, processes: Processes) -> None:
-        self._num_rows, self._size = (
-            settings.batch_size,
-            settings.batch_size * settings.unroll_steps,
-        )
-        self._vocab, self._processes = vocab, processes
+class SentenceObjective(Objective):
+    """The base of objectives that read whole sentences, about as many positions as a window has."""
 
     def read_from(self, sentences: Iterator[list[str]], pending: dict[str, Any] | None) -> None:
         self.stream = SentenceStream(
-            sentences, self._size, None if pending is None else PendingText(**pending)
+            sentences,
+            self.batch_size * self.unroll_steps,
+            None if pending is None else PendingText(**pending),
         )
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {}
-
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        assert not tensors
-
-    def _own(self, sentences: Sequence[list[str]]) -> np.ndarray:
-        """The indices of the sentences that this process computes; those of all processes have
-        about equal lengths.
-        """
+    def local(self, sentences: Sequence[list[str]]) -> np.ndarray:
+        """Indices of this process's sentences; all processes have about equally many words."""
         lengths = [len(sentence) + 1 for sentence in sentences]
-        return np.flatnonzero(assign_rows(lengths, self._processes.count) == self._processes.rank)
+        process_of = assign_rows(lengths, self.processes.world_size)
+        return np.flatnonzero(process_of == self.processes.rank)
 
-    def _rows_of(self, lengths: Sequence[int]) -> tuple[np.ndarray, int]:
-        """The row of each sentence in packed streams, and the number of rows."""
-        rows = max(1, min(self._num_rows, len(lengths)))
-        return assign_rows(lengths, rows), rows
+    def pack(
+        self, make: Callable[..., PackedBatch], sentences: Sequence[list[str]], boundaries: int
+    ) -> PackedBatch:
+        """Sentences in rows of about equal length, made by `embedding_batch` or `scoring_batch`."""
+        lengths = [len(sentence) + boundaries for sentence in sentences]
+        rows = max(1, min(self.batch_size, len(lengths)))
+        return make(sentences, assign_rows(lengths, rows), rows, reset=True)
 
 
-class SentenceLikelihood(_WholeSentences):
-    """Each direction predicts the next word of whole sentences, which are independent of each
-    other.
-    """
+class SentenceLikelihood(SentenceObjective):
+    """Each direction predicts the next word of whole sentences, independent of each other."""
 
-    losses: tuple[str, ...] = ("forward", "backward")
+    names = ("forward", "backward")
 
-    def next_part(self, draws: torch.Generator) -> Part:
+    def next_batch(self, draws: torch.Generator) -> LocalBatch:
         batch = next(self.stream)
-        sentences = [batch[number] for number in self._own(batch)]
-        packed = scoring_batch(
-            sentences, *self._rows_of([len(sentence) + 1 for sentence in sentences]), reset=True
-        )
-        targets = packed.text.to_streams(torch.from_numpy(self._vocab.targets(sentences)))
-        share = targets.shape[1] / (sum(map(len, batch)) + len(batch))
-        return Part(share, packed.words, packed.tokens, packed.text.packing, targets)
+        sentences = [batch[index] for index in self.local(batch)]
+        packed = self.pack(scoring_batch, sentences, boundaries=1)
+        targets = packed.text.to_streams(torch.from_numpy(self.vocab.targets(sentences)))
+        weight = targets.shape[1] / (sum(map(len, batch)) + len(batch))
+        return LocalBatch(weight, packed.words, packed.tokens, packed.text.packing, targets)
 
-    def outputs(self, bilm: BiLM, vectors: Tensor, part: Part, dropout: float) -> Tensor:
-        return bilm.run(vectors, part.tokens, part.packing, dropout=dropout)[0][-1]
+    def outputs(self, vectors: Tensor, batch: LocalBatch) -> Tensor:
+        layers, _ = self.bilm.run(vectors, batch.tokens, batch.packing, dropout=self.dropout)
+        return layers[-1]
 
 
-class MaskedWords(_WholeSentences):
-    """Hidden words of whole sentences are predicted from the sum of the two halves of the top
-    layer.
-    """
+class MaskedWords(SentenceObjective):
+    """Hidden words of whole sentences are predicted from all others."""
 
-    losses: tuple[str, ...] = ("masked",)
+    names = ("masked",)
 
-    def next_part(self, draws: torch.Generator) -> Part:
+    def next_batch(self, draws: torch.Generator) -> LocalBatch:
         batch = next(self.stream)
         drawn = draw_hidden(list(map(len, batch)), HIDDEN_SHARE, draws)
-        own = self._own(batch)
-        sentences, hidden = [batch[number] for number in own], [drawn[number] for number in own]
-        lengths = np.array([len(sentence) + 2 for sentence in sentences], dtype=np.int64)
-        packed = embedding_batch(sentences, *self._rows_of(lengths.tolist()), reset=True)
-        words = [
-            sentence[position]
-            for sentence, places in zip(sentences, hidden, strict=True)
-            for position in places
-        ]
-        begins = np.cumsum(lengths) - lengths
-        places = [
-            begin + 1 + place for begin, place in zip(begins, hidden, strict=True)
-        ]  # after <S>
-        slots = packed.text.slots[
-            :, torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.int64), *places]))
-        ]
-        share, targets = (
+        local = self.local(batch)
+        sentences, hidden = [batch[index] for index in local], [drawn[index] for index in local]
+        packed = self.pack(embedding_batch, sentences, boundaries=2)
+        # The positions of hidden words in the text, where <S> is before each sentence.
+        begins = np.cumsum(packed.lengths) - packed.lengths
+        positions = [begin + 1 + k for begin, k in zip(begins, hidden, strict=True)]
+        positions = np.concatenate([np.zeros(0, dtype=np.int64), *positions])
+        words = [words[k] for words, ks in zip(sentences, hidden, strict=True) for k in ks]
+        return LocalBatch(
             len(words) / sum(map(len, drawn)),
-            torch.from_numpy(self._vocab.ids(words))[None],
+            packed.words,
+            packed.tokens,
+            packed.text.packing,
+            targets=torch.from_numpy(self.vocab.ids(words))[None],
+            hidden=packed.text.slots[:, torch.from_numpy(positions)],
         )
-        return Part(share, packed.words, packed.tokens, packed.text.packing, targets, slots)
 
-    def outputs(self, bilm: BiLM, vectors: Tensor, part: Part, dropout: float) -> Tensor:
-        assert part.hidden is not None
-        return bilm.masked_outputs(vectors, part.tokens, part.packing, part.hidden, dropout)[None]
-
-
-Objective: TypeAlias = WindowLikelihood | SentenceLikelihood | MaskedWords
+    def outputs(self, vectors: Tensor, batch: LocalBatch) -> Tensor:
+        assert batch.hidden is not None
+        return self.bilm.masked_outputs(
+            vectors, batch.tokens, batch.packing, batch.hidden, self.dropout
+        )[None]

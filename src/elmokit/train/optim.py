@@ -1,17 +1,17 @@
-"""Training recipes, their learning rates by step, and their optimizers: bilm-tf's AdaGrad, AdamW,
-Muon with AdamW.
-"""
+"""Recipes of training, with AdaGrad as bilm-tf, AdamW or Muon, and the learning rate by step."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+from elmokit.train.config import FinetuneConfig, PretrainConfig
 
 # --- Muon -----------------------------------------------------------------------------------------
 
@@ -40,31 +40,28 @@ class Muon(torch.optim.Muon):
     def step(self, closure: None = None) -> None:
         """Update all parameters from their gradients."""
         for group in self.param_groups:
-            together: defaultdict[Any, dict[nn.Parameter, Tensor]] = defaultdict(dict)
+            # Nesterov's averages of gradients, as in `torch.optim._muon._single_tensor_muon`, in
+            # stacks of matrices of one shape; on a CPU, products of one at a time are faster.
+            stacks: defaultdict[Any, dict[nn.Parameter, Tensor]] = defaultdict(dict)
             for number, parameter in enumerate(group["params"]):
-                if (
-                    parameter.grad is not None
-                ):  # on a CPU, products of one matrix at a time are faster
-                    key = number if parameter.device.type == "cpu" else parameter.shape
-                    together[key][parameter] = self._average(
-                        parameter, parameter.grad, group["momentum"]
-                    )
+                if (gradient := parameter.grad) is None:
+                    continue
+                state, momentum = self.state[parameter], group["momentum"]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(gradient)
+                average = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
+                key = number if parameter.device.type == "cpu" else parameter.shape
+                stacks[key][parameter] = gradient.lerp(average, momentum).to(self.dtype)
             settings = group["ns_coefficients"], group["ns_steps"], group["eps"]
-            for averages in together.values():
-                one, *others = (average.to(self.dtype) for average in averages.values())
-                updates = orthogonalized(torch.stack([one, *others]) if others else one, *settings)
-                for parameter, update in zip(
-                    averages, updates if others else [updates], strict=True
-                ):
+            for averages in stacks.values():
+                matrices = list(averages.values())
+                if len(matrices) == 1:
+                    updates = [orthogonalized(matrices[0], *settings)]
+                else:
+                    updates = orthogonalized(torch.stack(matrices), *settings)
+                for parameter, update in zip(averages, updates, strict=True):
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])
                     parameter.add_(update, alpha=-0.2 * group["lr"] * max(parameter.shape) ** 0.5)
-
-    def _average(self, parameter: Tensor, gradient: Tensor, momentum: float) -> Tensor:
-        """Nesterov's average of the gradients, as in `torch.optim._muon._single_tensor_muon`."""
-        state = self.state[parameter]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(gradient)
-        return gradient.lerp(state["momentum_buffer"].lerp_(gradient, 1 - momentum), momentum)
 
 
 def orthogonalized(
@@ -83,10 +80,8 @@ def orthogonalized(
         of S is between 0.5 and 1.5.
     """
     a, b, c = coefficients
-    is_tall, multiply = (
-        matrices.shape[-2] > matrices.shape[-1],
-        torch.addmm if matrices.dim() == 2 else torch.baddbmm,
-    )
+    is_tall = matrices.shape[-2] > matrices.shape[-1]
+    multiply = torch.addmm if matrices.dim() == 2 else torch.baddbmm
     wide = matrices.mT if is_tall else matrices
     wide = wide / wide.norm(dim=(-2, -1), keepdim=True).clamp(min=epsilon)
     for _ in range(iterations):
@@ -110,6 +105,7 @@ class Recipe:
     """The hyperparameters of a recipe.
 
     Attributes:
+        name: Its name, which says the optimizer.
         learning_rate: Peak learning rate.
         clip_norm: Maximum norm of the gradient.
         multiply_loss_by_steps: Minimize loss * unroll_steps, as bilm-tf does; its learning rate of
@@ -118,6 +114,7 @@ class Recipe:
         fresh_starts: Fraction of sentences that start from a zero state, as in embedding.
     """
 
+    name: str
     learning_rate: float
     clip_norm: float
     multiply_loss_by_steps: bool
@@ -125,24 +122,24 @@ class Recipe:
     fresh_starts: float
 
 
-RECIPES = {
-    # bilm-tf, bilm/training.py:689-721
-    "original": Recipe(
-        0.2, clip_norm=10.0, multiply_loss_by_steps=True, schedule="none", fresh_starts=0.0
-    ),
-    "modern": Recipe(
-        2e-3, clip_norm=1.0, multiply_loss_by_steps=False, schedule="cosine", fresh_starts=0.1
-    ),
-    "muon": Recipe(
-        4e-3, clip_norm=1.0, multiply_loss_by_steps=False, schedule="cosine", fresh_starts=0.1
-    ),
-}
+# bilm-tf, bilm/training.py:689-721
+ORIGINAL = Recipe("original", 0.2, 10.0, True, "none", fresh_starts=0.0)
+MODERN = Recipe("modern", 2e-3, 1.0, False, "cosine", fresh_starts=0.1)
+MUON = Recipe("muon", 4e-3, 1.0, False, "cosine", fresh_starts=0.1)
+RECIPES = {recipe.name: recipe for recipe in (ORIGINAL, MODERN, MUON)}
+
+
+def recipe_of(settings: PretrainConfig | FinetuneConfig) -> Recipe:
+    """The recipe that the settings name, with the values that they override."""
+    names = "learning_rate", "fresh_starts", "schedule"
+    values = {name: getattr(settings, name) for name in names}
+    given = {name: value for name, value in values.items() if value is not None}
+    return replace(RECIPES[settings.recipe], **given)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule: warm-up and cosine decay (`cosine`), warm-up and a constant rate (`constant`), or
-    `none`.
+    """Warm-up and cosine decay ("cosine"), warm-up and a constant rate ("constant"), or neither.
 
     Attributes:
         name: The kind of schedule.
@@ -164,17 +161,15 @@ class Schedule:
         return self.total_steps if self.cool_down is None else sum(self.cool_down)
 
     def factor(self, step: int) -> float:
-        """The factor of the learning rate at a step, from 0. After the last step of a cool-down it
-        would reach 0.
+        """The factor of the learning rate at a step, from 0.
+
+        After the last step of a cool-down it would reach 0.
         """
         if self.name == "none":
             return 1.0
-        total = None if self.name == "constant" else self.total_steps
-        warm_up = (
-            self.warm_up_steps
-            if total is None
-            else max(1, min(self.warm_up_steps, round(WARM_UP * total)))
-        )
+        total, warm_up = None if self.name == "constant" else self.total_steps, self.warm_up_steps
+        if total is not None:
+            warm_up = max(1, min(warm_up, round(WARM_UP * total)))
         factor = min(1.0, (step + 1) / warm_up)
         if total is not None and step >= warm_up:
             progress = min(1.0, (step - warm_up) / max(1, total - warm_up))
@@ -188,18 +183,16 @@ class Schedule:
 def _adamw(parameters: Sequence[nn.Parameter], learning_rate: float) -> torch.optim.AdamW:
     """AdamW with weight decay on matrices only."""
     matrices = [parameter for parameter in parameters if parameter.dim() > 1]
-    others = [parameter for parameter in parameters if parameter.dim() <= 1]
+    vectors = [parameter for parameter in parameters if parameter.dim() <= 1]
     groups = [
         {"params": matrices, "weight_decay": WEIGHT_DECAY},
-        {"params": others, "weight_decay": 0.0},
+        {"params": vectors, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=learning_rate, betas=ADAM_BETAS, fused=True)
 
 
 class Optimizer:
-    """One or more PyTorch optimizers with a common learning rate, whose state can be saved as
-    tensors.
-    """
+    """PyTorch optimizers with a common learning rate, whose state can be saved as tensors."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.optimizers = list(optimizers)
@@ -214,8 +207,8 @@ class Optimizer:
     def tensors(self) -> dict[str, Tensor]:
         """The state, by `number of the optimizer.number of its parameter.name`."""
         return {
-            f"{place}.{number}.{name}": torch.as_tensor(value)
-            for place, optimizer in enumerate(self.optimizers)
+            f"{index}.{number}.{name}": torch.as_tensor(value)
+            for index, optimizer in enumerate(self.optimizers)
             for number, state in optimizer.state_dict()["state"].items()
             for name, value in state.items()
         }
@@ -224,48 +217,40 @@ class Optimizer:
         """Load the state that `tensors` returned for an optimizer of the same parameters."""
         states: list[dict[int, dict[str, Tensor]]] = [{} for _ in self.optimizers]
         for key, tensor in tensors.items():
-            place, number, name = key.split(".")
-            states[int(place)].setdefault(int(number), {})[name] = (
-                tensor.clone()
-            )  # which a step would change
+            index, number, name = key.split(".")
+            state = states[int(index)].setdefault(int(number), {})
+            state[name] = tensor.clone()  # a step changes it in place
         for optimizer, state in zip(self.optimizers, states, strict=True):
             optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
 
 def make_optimizer(
-    name: str,
+    recipe: Recipe,
     parameters: Sequence[nn.Parameter],
     hidden_matrices: Sequence[nn.Parameter],
-    learning_rate: float,
     dtype: torch.dtype = torch.float32,
 ) -> Optimizer:
     """Create the optimizer of a recipe.
 
     Args:
-        name: Name of the recipe.
+        recipe: The recipe.
         parameters: All parameters of the model and its softmax.
         hidden_matrices: Those that Muon updates, (M, N) each: neither embeddings nor softmax
             (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks").
-        learning_rate: Initial learning rate.
         dtype: Number type of the run's matrix products, including Muon's.
 
     Returns:
         The optimizer.
     """
-    if name == "original":
-        return Optimizer(
-            [
-                torch.optim.Adagrad(
-                    parameters, learning_rate, initial_accumulator_value=1.0, fused=True
-                )
-            ]
-        )
-    if name == "modern":
-        return Optimizer([_adamw(parameters, learning_rate)])
+    rate = recipe.learning_rate
+    if recipe.name == "original":
+        adagrad = torch.optim.Adagrad(parameters, rate, initial_accumulator_value=1.0, fused=True)
+        return Optimizer([adagrad])
+    if recipe.name == "modern":
+        return Optimizer([_adamw(parameters, rate)])
     hidden = {id(parameter) for parameter in hidden_matrices}
-    others = [parameter for parameter in parameters if id(parameter) not in hidden]
-    muon = Muon(hidden_matrices, learning_rate, WEIGHT_DECAY, dtype)
-    return Optimizer([muon, _adamw(others, learning_rate)])
+    rest = [parameter for parameter in parameters if id(parameter) not in hidden]
+    return Optimizer([Muon(hidden_matrices, rate, WEIGHT_DECAY, dtype), _adamw(rest, rate)])
 
 
 def clip_gradients(parameters: list[nn.Parameter], maximum: float) -> Tensor:
@@ -275,9 +260,7 @@ def clip_gradients(parameters: list[nn.Parameter], maximum: float) -> Tensor:
     norm is small enough. (On a GPU, testing that would wait for the device.) A norm that is not
     finite makes all gradients non-finite, so that divergence is detected.
     """
-    norm = nn.utils.get_total_norm(
-        [parameter.grad for parameter in parameters if parameter.grad is not None]
-    )
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     if norm.device.type != "cpu" or not norm <= maximum:
         nn.utils.clip_grads_with_norm_(parameters, maximum, norm)
     return norm

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from elmokit.checkpoints import Pretrained, check_overwritable, load, save
+from elmokit.checkpoints import Pretrained, check_overwritable, fingerprint, load, save
 from elmokit.config import BiLMConfig
 from elmokit.data import (
     CorpusReport,
@@ -31,8 +31,11 @@ from elmokit.runtime import fork_rng, pytorch_threads
 from elmokit.text import SPECIALS, TOKENIZER_OF, Vocab, count_words, get_tokenizer, tokenizer_for
 from elmokit.train.config import PretrainConfig, TrainingConfig
 from elmokit.train.loop import CHECKPOINTS, Reason, train, words_per_step
-from elmokit.train.processes import joined_processes
-from elmokit.train.trainer import Trainer, latest_snapshot, recipe_of, snapshot_path, step_of
+from elmokit.train.objectives import Objective
+from elmokit.train.optim import recipe_of
+from elmokit.train.processes import join_processes
+from elmokit.train.snapshots import latest_snapshot, snapshot_path, step_of
+from elmokit.train.trainer import Settings, Trainer
 
 MODEL = "model"  # the directory of the finished model, in that of the run
 SAMPLE_LINES = 100_000  # of a corpus, on which a vocabulary is checked
@@ -44,16 +47,16 @@ class PretrainReport:
     """The outcome of pretraining.
 
     Attributes:
-        model: Directory of the model; None if the run stopped before its planned end.
-        reason: Why this call ended: "end" (the planned end of the run), "words" (max_words),
-            "hours" (max_hours) or "patience".
+        model: Directory of the model.
+        reason: Why this call ended: "end" (the planned end of the run), "words" (max_words) or
+            "hours" (max_hours).
         step: Steps of the run so far.
         words: Words read in these steps.
         heldout: Perplexity of all held-out text, or its pseudo-perplexity, for a model that merges
             the two directions; None without held-out text.
     """
 
-    model: Path | None
+    model: Path
     reason: Reason
     step: int
     words: int
@@ -63,7 +66,9 @@ class PretrainReport:
         lines = [f"{self.step:,} steps, {self.words:,} words; ended by: {self.reason}"]
         if self.heldout is not None:
             lines.append(f"held-out {self.heldout}")
-        lines.append(f"model: {self.model or 'none yet, run the same command again to resume'}")
+        if self.reason == "hours":
+            lines.append("not at its end: run the same command again to resume")
+        lines.append(f"model: {self.model}")
         return "\n".join(lines)
 
 
@@ -71,12 +76,11 @@ class PretrainReport:
 
 
 class Text(NamedTuple):
-    """Tokenized files to train on, and to measure; statistics of both."""
+    """Tokenized files to train on, and to measure; statistics of the former."""
 
     files: list[Path]
     heldout: list[Path]
     report: CorpusReport
-    heldout_report: CorpusReport | None
 
 
 def read_texts(
@@ -95,47 +99,35 @@ def read_texts(
     """
     files, heldout = find_files(settings.corpus), find_files([*settings.heldout, *others])
     check_language(settings.language, [*files, *heldout])
-    if in_both := {os.path.realpath(file) for file in files} & {
-        os.path.realpath(file) for file in heldout
-    }:
-        print(
-            f"{min(in_both)} is also trained on: its perplexity says nothing about new text",
-            flush=True,
-        )
     rules = settings.output / TEXT, tokenizer, settings.tokenize, settings.language, language
-    files, heldout = (tokenized_files(each, *rules) for each in (files, heldout))
-    reports = {
-        name: check_corpus(each)
-        for name, each in (("corpus", files), ("held-out text", heldout))
-        if each or name == "corpus"
-    }
-    for name, report in reports.items():
-        statistics = (
-            f"{name}: {report.files} files, {report.sentences:,} sentences, {report.words:,} words"
+    files, heldout = tokenized_files(files, *rules), tokenized_files(heldout, *rules)
+    report = _check("corpus", files)
+    if heldout:
+        _check("held-out text", heldout)
+    return Text(report.in_order(files), heldout, report)
+
+
+def _check(name: str, files: list[Path]) -> CorpusReport:
+    """`check_corpus`, and print the size of the text."""
+    report = check_corpus(files)
+    line = f"{name}: {report.files} files, {report.sentences:,} sentences, {report.words:,} words"
+    if report.long_words:
+        line += (
+            f"; {report.long_words:,} words exceed 48 bytes and are truncated by a character CNN"
         )
-        if report.long_words:
-            statistics += (
-                f"; {report.long_words:,} words exceed 48 bytes and are truncated by a "
-                f"character CNN"
-            )
-        print(statistics, flush=True)
-    report = reports["corpus"]
-    return Text(report.in_order(files), heldout, report, reports.get("held-out text"))
+    print(line, flush=True)
+    return report
 
 
 def corpus_tokenizer(corpus: Sequence[Path]) -> str | None:
-    """The tokenizer of the first shard that `elmokit prepare` wrote; None for text from other
-    sources.
-    """
+    """The tokenizer of the first shard that `elmokit prepare` wrote, if there is one."""
     return next(filter(None, map(tokenizer_of_shard, find_files(corpus))), None)
 
 
 def language_of(
     settings: TrainingConfig, tokenizer: str | None, of_model: str | None
 ) -> str | None:
-    """The language of the corpus: of the settings, of `elmokit prepare`, or of the model from which
-    a run starts.
-    """
+    """The language of the settings, of `elmokit prepare`, or of the initial model."""
     of_shards = filter(
         None, (option_of_shard(file, "language") for file in find_files(settings.corpus))
     )
@@ -147,9 +139,7 @@ def language_of(
 
 
 def _tokenizer(settings: PretrainConfig) -> str | None:
-    """The name of the tokenizer of the corpus, which the model records; None for tokenized text of
-    other sources.
-    """
+    """The name of the tokenizer of the corpus; None for tokenized text of other sources."""
     of_shards = corpus_tokenizer(settings.corpus)
     if settings.tokenizer is not None:
         name = get_tokenizer(settings.tokenizer).name
@@ -168,9 +158,7 @@ def _tokenizer(settings: PretrainConfig) -> str | None:
 
 
 def _initial_model(settings: PretrainConfig) -> Pretrained | None:
-    """The model that the run starts from, if any. ValueError if it has no softmax, so that it
-    cannot predict words.
-    """
+    """The model that the run starts from, if any. ValueError if it has no softmax."""
     if settings.initial_model is None:
         return None
     model = load(settings.initial_model)
@@ -193,14 +181,13 @@ def _model_config(settings: PretrainConfig, vocab: Vocab) -> BiLMConfig:
     return replace(config, num_words=len(vocab), boundary_words=(vocab.bos, vocab.eos))
 
 
-def vocabulary(settings: PretrainConfig, files: list[Path], given: Vocab | None = None) -> Vocab:
-    """The vocabulary of a run, checked on the first lines of its corpus, before hours are spent on
-    training.
+def vocabulary(settings: Settings, files: list[Path], vocab: Vocab | None) -> Vocab:
+    """The vocabulary of a run, checked on the first lines of its corpus, before hours are spent.
 
     Args:
-        settings: Where the vocabulary is, or how to build it before the first step.
+        settings: How to build a vocabulary before the first step.
         files: The corpus.
-        given: The vocabulary of a model, which takes precedence.
+        vocab: The vocabulary that is given; None: build one.
 
     Raises:
         ValueError: No word is frequent enough; or the softmax is sampled, for which words are drawn
@@ -208,11 +195,9 @@ def vocabulary(settings: PretrainConfig, files: list[Path], given: Vocab | None 
             half of the words is more frequent than the first.
     """
     built = settings.output / "vocab.txt"
-    if (
-        given is None
-        and settings.vocab is None
-        and latest_snapshot(settings.output / CHECKPOINTS) is None
-    ):
+    if vocab is None and latest_snapshot(settings.output / CHECKPOINTS) is not None:
+        vocab = Vocab.read(built)
+    elif vocab is None:
         vocab = Vocab.from_counts(count_words(files), settings.min_count, settings.vocab_size)
         if len(vocab) == len(SPECIALS):
             raise ValueError(
@@ -220,7 +205,6 @@ def vocabulary(settings: PretrainConfig, files: list[Path], given: Vocab | None 
                 f"lower min_count"
             )
         vocab.write(built)
-    vocab = given or Vocab.read(settings.vocab or built)
     counts: Counter[str] = Counter()
     for line in islice(chain.from_iterable(map(read_lines, files)), SAMPLE_LINES):
         counts.update(line.split())
@@ -239,7 +223,7 @@ def vocabulary(settings: PretrainConfig, files: list[Path], given: Vocab | None 
     return vocab
 
 
-def total_steps(settings: PretrainConfig, report: CorpusReport) -> int | None:
+def total_steps(settings: Settings, report: CorpusReport) -> int | None:
     """Steps of the whole run, from `epochs` and `max_words`; None with a constant schedule."""
     if recipe_of(settings).schedule == "constant":
         return None
@@ -247,11 +231,30 @@ def total_steps(settings: PretrainConfig, report: CorpusReport) -> int | None:
     return max(1, int(words / words_per_step(settings, report)))
 
 
+def run_identity(trainer: Trainer, text: Text, start: Pretrained | None) -> dict[str, Any]:
+    """All that the steps of a run depend on, as JSON values."""
+    settings, recipe, total = trainer.settings, trainer.recipe, trainer.schedule.total_steps
+    same = "warm_up_steps", "batch_size", "unroll_steps", "num_samples", "dropout", "dtype", "seed"
+    identity = {
+        "recipe": recipe.name,
+        "schedule": recipe.schedule,
+        "learning_rate": recipe.learning_rate,
+        "fresh_starts": recipe.fresh_starts,
+        **{name: getattr(settings, name) for name in same},
+        "objective": type(trainer.objective).__name__,
+        "total_steps": total if recipe.schedule == "cosine" else None,
+        "model": trainer.config.to_dict(),
+        "vocabulary": trainer.vocab.checksum(),
+        "corpus": text.report.digest,
+        "start": None if start is None else fingerprint(start),
+    }
+    return json.loads(json.dumps(identity))  # as a snapshot has it, with lists in place of tuples
+
+
 def _cool_down(
     settings: PretrainConfig, report: CorpusReport
 ) -> tuple[tuple[int, int] | None, Path]:
-    """The first step of a cool-down and the number of its steps, if the settings ask for one; the
-    run's directory.
+    """The first step of a cool-down and the number of its steps, if any; the run's directory.
 
     The directory of a cool-down is given a copy of the initial checkpoint.
     """
@@ -274,17 +277,16 @@ def _cool_down(
 
 
 def _card(
+    settings: PretrainConfig,
     trainer: Trainer,
     text: Text,
     tokenizer: str | None,
     language: str | None,
     report: PretrainReport,
 ) -> str:
-    settings, config, schedule = trainer.settings, trainer.config, trainer.schedule
-    parameters, passes = (
-        sum(map(Tensor.numel, trainer.bilm.parameters())),
-        report.words / text.report.words,
-    )
+    config, schedule = trainer.config, trainer.schedule
+    parameters = sum(map(Tensor.numel, trainer.bilm.parameters()))
+    passes = report.words / text.report.words
     lines = [
         "# An ELMo biLM trained by elmokit",
         "",
@@ -315,20 +317,20 @@ def _card(
     return "\n".join(lines) + "\n"
 
 
-def pretrain(settings: PretrainConfig) -> PretrainReport:
+def pretrain(settings: PretrainConfig, objective: type[Objective] | None = None) -> PretrainReport:
     """Pretrain a biLM (Peters et al., 2018, section 3), or resume an interrupted run.
 
-    The objective is the likelihood of both directions; where the sequence encoder merges them,
-    hidden words are predicted from all others of their sentence (`elmokit.train.objectives`).
-
-    A run with a constant schedule has no planned end: it writes its model when max_words, max_hours
-    or patience stops it. `cool_down` produces a better model from its latest checkpoint, in the
+    A run with a constant schedule has no planned end: it goes on until max_words or
+    max_hours stops it. `cool_down` produces a better model from its latest checkpoint, in the
     subdirectory cool-down-STEP-STEPS, as often as wanted.
 
     Args:
         settings: The text, the model and the optimization; a call with the same settings resumes a
             run. Processes that `torchrun` started share each batch; without dropout, which each
             draws for itself, the model is that of a single process up to rounding.
+        objective: What is minimized, a class derived from `elmokit.train.objectives.Objective`;
+            None: the likelihood of both directions, or where the sequence encoder merges them, of
+            hidden words given all others of their sentence.
 
     Returns:
         The directory of the model, and a summary of the run.
@@ -344,51 +346,37 @@ def pretrain(settings: PretrainConfig) -> PretrainReport:
     start = _initial_model(settings)
     if start is not None and settings.tokenizer is None:
         settings = replace(settings, tokenizer=start.tokenizer)
-    with joined_processes(settings.device) as processes, fork_rng():
+    with join_processes(settings.device) as processes, fork_rng():
+        on_rank_zero = processes.run_on_rank_zero
         tokenizer = _tokenizer(settings)
         language = language_of(settings, tokenizer, start and start.language)
-        text = processes.of_first(lambda: read_texts(settings, tokenizer, language))
-        cool_down, directory = processes.of_first(lambda: _cool_down(settings, text.report))
+        text = on_rank_zero(lambda: read_texts(settings, tokenizer, language))
+        cool_down, directory = on_rank_zero(lambda: _cool_down(settings, text.report))
         with (
-            only_one_in(directory) if processes.is_first else nullcontext(),
+            only_one_in(directory) if processes.rank == 0 else nullcontext(),
             pytorch_threads(settings.threads),
         ):
-            vocab = processes.of_first(
-                lambda: vocabulary(settings, text.files, start and start.vocab)
-            )
+            given = Vocab.read(settings.vocab) if settings.vocab else start and start.vocab
+            vocab = on_rank_zero(lambda: vocabulary(settings, text.files, given))
             config = start.config if start else _model_config(settings, vocab)
             steps = total_steps(settings, text.report)
             trainer = Trainer(
-                settings, config, vocab, text.files, steps, text.report.digest, cool_down, processes
+                settings, config, vocab, text.files, steps, cool_down, processes, objective
             )
             if start is not None:
                 trainer.start_from(start)
-            if settings.patience is not None and text.heldout_report is not None:
-                trainer.identity["heldout"] = (
-                    text.heldout_report.digest
-                )  # values of other text cannot be compared
-            reason, heldout = train(trainer, directory, text.report, text.heldout)
+            identity = run_identity(trainer, text, start)
+            reason, heldout = train(trainer, directory, identity, text.report, text.heldout)
             words = round(trainer.step * words_per_step(settings, text.report))
-            model = (
-                directory / MODEL
-                if reason != "hours" or trainer.schedule.last_step is None
-                else None
-            )
-            report = PretrainReport(model, reason, trainer.step, words, heldout)
-
-            def finish() -> None:
-                if model is not None:
-                    trained = trainer.pretrained(
-                        tokenizer, _card(trainer, text, tokenizer, language, report)
-                    )
-                    trained.language = language
-                    if start is not None:
-                        states = {
-                            "state_policy": start.state_policy,
-                            "warm_state": start.warm_state,
-                        }
-                        trained = replace(trained, mix=start.mix, **states)
-                    save(trained, model, overwrite=True)
-
-            processes.of_first(finish)
+            report = PretrainReport(directory / MODEL, reason, trainer.step, words, heldout)
+            card = _card(settings, trainer, text, tokenizer, language, report)
+            trained = replace(trainer.model, tokenizer=tokenizer, language=language, card=card)
+            if start is not None:
+                trained = replace(
+                    trained,
+                    mix=start.mix,
+                    state_policy=start.state_policy,
+                    warm_state=start.warm_state,
+                )
+            on_rank_zero(lambda: save(trained, report.model, overwrite=True))
             return report
