@@ -1,6 +1,4 @@
-"""The networks of tasks in NumPy float64, written from the formulas alone: an example and a word at
-a time.
-"""
+"""The networks of tasks in NumPy float64, from the formulas, a word at a time."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ class GivenWords(nn.Module):
 
 
 def random_words(lengths: list[int], seed: int = 0) -> EncodedWords:
-    """Random vectors of sentences of these lengths, float64; padding, which a network ignores, has
-    vectors too.
-    """
+    """Random float64 vectors of sentences of these lengths, and of their padding."""
     generator = torch.Generator().manual_seed(seed)
     shape = (len(lengths), max(lengths))
     vectors, at_output = (
@@ -40,18 +36,14 @@ def random_words(lengths: list[int], seed: int = 0) -> EncodedWords:
 
 
 def random_network(make: Any, *arguments: Any, scale: float = 0.8) -> Any:
-    """A network in float64 with large random weights that reads `GivenWords`: make(*arguments) ->
-    network.
-    """
+    """A network, make(*arguments), with large random weights that reads `GivenWords`."""
     network = make(*arguments).double().eval()
     random_weights(network, seed=1, scale=scale)
     return network.requires_grad_(False)
 
 
 class Sentence(NamedTuple):
-    """The vectors of a sentence's words, (T, DIM), and those of ELMo at the output, (T,
-    OUTPUT_DIM).
-    """
+    """The vectors of a sentence, (T, DIM), and of ELMo at the output, (T, OUTPUT_DIM)."""
 
     vectors: np.ndarray
     at_output: np.ndarray
@@ -189,9 +181,7 @@ class ESIMOracle(TaskOracle):
 
 
 class RolesOracle(TaskOracle):
-    """LSTMs of alternating direction, each with a highway connection around it (Srivastava et al.
-    2015).
-    """
+    """Alternating LSTMs with highway connections around them (Srivastava et al. 2015)."""
 
     def scores(self, sentence: Sentence, predicate: int, num_layers: int) -> np.ndarray:
         """The scores of the tags of every word, (T, K)."""
@@ -209,9 +199,7 @@ class RolesOracle(TaskOracle):
 
 
 class TranslatorOracle(TaskOracle):
-    """Luong et al. 2015: general attention, and the attentional vector read with the next word
-    (input feeding).
-    """
+    """Luong et al. 2015: general attention, with input feeding."""
 
     def log_probabilities(self, sentence: Sentence, target: list[int]) -> list[float]:
         """That of each target word but the first, given the words before it."""
@@ -237,9 +225,7 @@ class BiDAFOracle(TaskOracle):
     def log_probabilities(
         self, question: Sentence, passage: Sentence
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Those of each word of the passage as the first and as the last of the answer, each
-        (T,).
-        """
+        """Those of each word of the passage as first and as last one, each (T,)."""
         q, p = self.encode(question), self.encode(passage)
         similarity = self._similarity("attention", p, q)
         attended = np.array([softmax(row) @ q for row in similarity])

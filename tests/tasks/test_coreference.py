@@ -1,6 +1,4 @@
-"""Clusters from brackets, the network by its formulas over all pairs, and the scores of the CoNLL
-scorer.
-"""
+"""Clusters from brackets, the network by its formulas, the scores of the CoNLL scorer."""
 
 from itertools import permutations
 from pathlib import Path
@@ -45,9 +43,7 @@ def cross(one: Span, two: Span) -> bool:
 
 
 class CoreferenceOracle(TaskOracle):
-    """Lee et al. 2017, section 4, for one document: all candidates, the mentions that are kept,
-    scores of pairs.
-    """
+    """Lee et al. 2017, section 4: all candidates, the kept mentions, scores of pairs."""
 
     def __init__(self, network: nn.Module, sentences: list[Sentence]) -> None:
         super().__init__(network)
@@ -92,9 +88,7 @@ class CoreferenceOracle(TaskOracle):
         return sorted(kept)
 
     def pair_score(self, number: int, before: int) -> float:
-        """The score of mention `before` as the antecedent of mention `number`, which includes their
-        own scores.
-        """
+        """The score of `before` as the antecedent of `number`, with their own scores."""
         mention, antecedent = self.mentions[number], self.mentions[before]
         a, b = self.vectors[mention], self.vectors[antecedent]
         bin_of_distance = sum(number - before >= bound for bound in (1, 2, 3, 4, 5, 8, 16, 32, 64))
@@ -108,9 +102,7 @@ class CoreferenceOracle(TaskOracle):
         return score + self.mention_scores[mention] + self.mention_scores[antecedent]
 
     def antecedent_scores(self) -> list[dict[int | None, float]]:
-        """For each mention the scores of its antecedents, by their number; None, no antecedent, has
-        0.
-        """
+        """For each mention the scores of its antecedents by number; None, which is none, has 0."""
         reach = self.config.max_antecedents
         return [
             {
@@ -124,9 +116,7 @@ class CoreferenceOracle(TaskOracle):
         ]
 
     def loss(self, cluster_of: dict[Span, int]) -> float:
-        """Of the correct antecedents, all of equal right, and of all candidates as mentions or
-        not.
-        """
+        """Of the correct antecedents, and of all candidates as mentions or not."""
         losses = []
         for mention, scores in zip(self.mentions, self.antecedent_scores(), strict=True):
             correct = [

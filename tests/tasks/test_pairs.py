@@ -1,6 +1,4 @@
-"""Readers of the published files of sentence pairs, ESIM by its formulas, and correlations against
-SciPy.
-"""
+"""Published files of sentence pairs, ESIM by its formulas, scores."""
 
 import json
 from dataclasses import replace

@@ -1,6 +1,4 @@
-"""Positions of answers in a passage; BiDAF by its formulas, decoded by brute force; the official
-scores of SQuAD.
-"""
+"""Positions of answers; BiDAF by its formulas and brute force; the scores of SQuAD."""
 
 import json
 from dataclasses import replace

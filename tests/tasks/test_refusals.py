@@ -1,6 +1,4 @@
-"""Files that are not in a task's format, and examples that make no sense: refused, with the
-place.
-"""
+"""Files that are not in a task's format, and examples that make no sense, are refused."""
 
 import re
 from math import nan

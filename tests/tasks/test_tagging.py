@@ -1,6 +1,4 @@
-"""Taggers: tags that depend on neighbours, the network by its formulas, schemes of spans, files in
-and out.
-"""
+"""Tags that depend on neighbours, the network by its formulas, schemes of spans, files."""
 
 import gzip
 import random

@@ -1,6 +1,4 @@
-"""The example of a task of one's own: files, copied words, BLEU, the formulas, and beam search by
-brute force.
-"""
+"""A task of one's own: copied words, BLEU, the formulas, beam search by brute force."""
 
 from itertools import product
 

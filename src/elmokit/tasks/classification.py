@@ -9,7 +9,6 @@ words' vectors.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, starmap
@@ -56,29 +55,17 @@ class ClassificationConfig:
     """The network of a text classifier."""
 
     network: Literal["biattentive", "pooled"] = "biattentive"
-    """biattentive: McCann et al. 2017; pooled: a linear layer on the mean and maximum of the words'
-    vectors.
-    """
+    """biattentive: McCann et al. 2017; pooled: linear, on the mean and maximum of the words."""
     encoder_dim: Count = 200
     """Width of the BiLSTM that reads the words, in each direction (biattentive)."""
     integrator_dim: Count = 200
-    """Width of the BiLSTM that reads words and attention contexts, in each direction
-    (biattentive).
-    """
+    """Width of the BiLSTM over words and contexts, in each direction (biattentive)."""
     maxout_dim: Count = 200
     """Width of the maxout layers (biattentive)."""
     dropout: DropoutRate = 0.4
     """Dropout of the input of each layer."""
     lowercase: bool = False
     """Read the texts in lower case."""
-    phrases: bool = True
-    """Train on every labelled phrase of files of trees (Stanford Sentiment Treebank), not on whole
-    sentences only. Development and test sets are always whole sentences.
-    """
-    balanced: bool = False
-    """Weight the loss of a text by the inverse frequency of its label, so that rare labels count as
-    much as others.
-    """
     column: str = "text"
     """Column of the texts in tables, which are raw: the tokenizer of the model splits them."""
     label_column: str = "label"
@@ -90,9 +77,7 @@ class ClassificationConfig:
 
 @dataclass(frozen=True)
 class LabelledText:
-    """The words of a text, its label if it is known, and whether it is a phrase of the text before
-    it.
-    """
+    """A text, its label if it is known, and whether it is a phrase of the text before it."""
 
     words: tuple[str, ...]
     label: str | None = None
@@ -156,18 +141,13 @@ class ClassificationBatch(NamedTuple):
 class TextClassifier(TaskNetwork):
     """A network that scores the labels of texts; a subclass has its `forward`: batch -> (B, K)."""
 
-    def __init__(
-        self, config: ClassificationConfig, words: WordEncoder, label_weights: Tensor
-    ) -> None:
+    def __init__(self, config: ClassificationConfig, words: WordEncoder) -> None:
         super().__init__(words)
-        self.register_buffer("label_weights", label_weights, persistent=False)
         self.dropout = nn.Dropout(config.dropout)
 
     def loss(self, batch: ClassificationBatch) -> Tensor:
-        """Mean negative log-likelihood of the correct labels, weighted by label."""
-        return F.cross_entropy(
-            self(batch), batch.labels, self.get_buffer("label_weights"), ignore_index=-1
-        )
+        """Mean negative log-likelihood of the correct labels."""
+        return F.cross_entropy(self(batch), batch.labels, ignore_index=-1)
 
     def decode(self, batch: ClassificationBatch) -> list[list[float]]:
         """For each text the probabilities of the labels."""
@@ -177,11 +157,9 @@ class TextClassifier(TaskNetwork):
 class PooledNetwork(TextClassifier):
     """The mean and the maximum of the words' vectors -> a linear layer."""
 
-    def __init__(
-        self, config: ClassificationConfig, words: WordEncoder, label_weights: Tensor
-    ) -> None:
-        super().__init__(config, words, label_weights)
-        self.output = nn.Linear(2 * (words.dim + words.output_dim), len(label_weights))
+    def __init__(self, config: ClassificationConfig, words: WordEncoder, num_labels: int) -> None:
+        super().__init__(config, words)
+        self.output = nn.Linear(2 * (words.dim + words.output_dim), num_labels)
 
     def forward(self, batch: ClassificationBatch) -> Tensor:
         """Scores of the labels, (B, K)."""
@@ -206,10 +184,8 @@ class Maxout(nn.Module):
 class BiattentiveNetwork(TextClassifier):
     """The biattentive classification network: encode, attend, integrate, pool, classify."""
 
-    def __init__(
-        self, config: ClassificationConfig, words: WordEncoder, label_weights: Tensor
-    ) -> None:
-        super().__init__(config, words, label_weights)
+    def __init__(self, config: ClassificationConfig, words: WordEncoder, num_labels: int) -> None:
+        super().__init__(config, words)
         self.reduce = nn.Linear(words.dim, config.encoder_dim)
         self.encoder = BiLSTM(config.encoder_dim, config.encoder_dim)
         self.integrator = BiLSTM(3 * self.encoder.output_dim, config.integrator_dim)
@@ -217,7 +193,7 @@ class BiattentiveNetwork(TextClassifier):
         self.attention = nn.Linear(integrated, 1)
         widths = [4 * integrated, config.maxout_dim, config.maxout_dim]
         self.maxouts = nn.ModuleList(starmap(Maxout, pairwise(widths)))
-        self.output = nn.Linear(config.maxout_dim, len(label_weights))
+        self.output = nn.Linear(config.maxout_dim, num_labels)
 
     def forward(self, batch: ClassificationBatch) -> Tensor:
         """Scores of the labels, (B, K)."""
@@ -269,9 +245,6 @@ class ClassificationTask(Task[LabelledText, Classification]):
 
     def read(self, path: Path, use: Use = "score") -> Iterator[LabelledText]:
         """Stream the texts of a file; of trees the whole sentences, and phrases to train on."""
-        if suffixes_of(path).kind == ".conllu":
-            raise ValueError(f'{path} should have lines "LABEL TEXT": convert it first')
-        with_phrases = use == "train" and self.config.phrases
         separator = None  # any white space, unless the first line has a tab
         is_first = True
         for number, line in enumerate(read_rows(path), start=1):
@@ -283,7 +256,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
             is_first = False
             try:
                 if line.startswith("("):
-                    texts = labelled_phrases(line)[: None if with_phrases else 1]
+                    texts = labelled_phrases(line)[: None if use == "train" else 1]
                 else:
                     label, text = line.split(separator, maxsplit=1)
                     if label.startswith(FASTTEXT) and text.lstrip().startswith(FASTTEXT):
@@ -316,18 +289,13 @@ class ClassificationTask(Task[LabelledText, Classification]):
         check_label(example.label)
 
     def learn(self, examples: Sequence[LabelledText]) -> dict[str, Any]:
-        counts = Counter(example.label for example in examples if example.label is not None)
-        return {"labels": sorted(counts), "counts": [counts[label] for label in sorted(counts)]}
+        return {"labels": sorted({example.label or "" for example in examples})}
 
     # --- The network ------------------------------------------------------------------------------
 
     def network(self, words: WordEncoder) -> TextClassifier:
         network = BiattentiveNetwork if self.config.network == "biattentive" else PooledNetwork
-        weights = torch.ones(len(self.labels["labels"]))
-        if self.config.balanced:
-            counts = torch.tensor(self.labels["counts"], dtype=torch.float32)
-            weights = counts.sum() / (len(counts) * counts)
-        return network(self.config, words, weights)
+        return network(self.config, words, len(self.labels["labels"]))
 
     def collate(self, examples: Sequence[LabelledText], words: BatchOfWords) -> ClassificationBatch:
         labels = label_ids((example.label for example in examples), self.labels["labels"])

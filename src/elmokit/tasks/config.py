@@ -1,6 +1,4 @@
-"""The settings that all tasks share, without importing torch, so that the command line starts
-fast.
-"""
+"""The settings that all tasks share, without PyTorch, so that the command line starts fast."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -33,15 +31,9 @@ class WordsConfig:
     """Which vectors a task's network reads for each word; the chosen ones are concatenated."""
 
     elmo: Literal["none", "input", "output", "both"] = "input"
-    """Where ELMo enters: [x; ELMo] at the input of the network, [h; ELMo] at its output, both, or
-    nowhere.
-    """
-    mix: Literal["learned", "uniform", "top"] = "learned"
-    """Mix of the biLM's layers: learned for the task, uniform, or the top layer alone."""
+    """Where ELMo enters: at the input of the network, [x; ELMo], its output, [h; ELMo], or both."""
     mix_l2: NonNegative = 0.0
-    """Weight of the L2 penalty on the learned mix weights before their softmax (the paper compares
-    1 and 0.001).
-    """
+    """Weight of the L2 penalty on the learned mix weights (the paper compares 1 and 0.001)."""
     elmo_dropout: DropoutRate = 0.5
     """Dropout of ELMo's vectors."""
     finetune: bool = False
@@ -49,13 +41,7 @@ class WordsConfig:
     word_dim: CountOrZero = 100
     """Width of word vectors learned from the training set; 0: none."""
     vectors: str | None = None
-    """File of pretrained word vectors, which are not trained: GloVe, fastText (.vec) or word2vec
-    (.bin if it is binary; default: none).
-    """
-    vectors_kept: CountOrZero = 50_000
-    """Number of words at the beginning of that file, by convention the most frequent ones, whose
-    vectors the model keeps for later texts, besides those of the training set's words.
-    """
+    """File of frozen word vectors: GloVe, fastText (.vec), word2vec (.bin if it is binary)."""
     character_dim: CountOrZero = 0
     """Width of the output of a character CNN learned from the training set; 0: none."""
     word_dropout: DropoutRate = 0.5
@@ -67,8 +53,8 @@ class WordsConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        others = self.word_dim or self.character_dim or self.vectors
-        if not others and self.elmo not in ("input", "both"):
+        reads_words = self.word_dim or self.character_dim or self.vectors
+        if not reads_words and self.elmo not in ("input", "both"):
             raise ValueError(
                 "the network has no input: give word_dim, character_dim, vectors or elmo"
             )
@@ -101,9 +87,7 @@ class FitConfig:
     finetune_learning_rate: Positive = 1e-4
     """Learning rate of Adam for the biLM, with finetune."""
     finetune_after: CountOrZero = 1
-    """Epochs before the biLM is trained, with finetune: the untrained network on top would disturb
-    it.
-    """
+    """Epochs before the biLM is trained, with finetune: the new network would disturb it."""
     max_grad_norm: Positive = 5.0
     """Maximum norm of the gradients."""
     device: str | None = None
@@ -122,9 +106,7 @@ class ColumnsConfig:
     word_column: int = 0
     """Column of the words, from 0 (CoNLL-U has its own)."""
     tag_column: str | int | None = None
-    """Name or number of the column of tags (default: upos of CoNLL-U, the last of other
-    columns).
-    """
+    """Column of tags (default: upos of CoNLL-U, which has names; the last of other columns)."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -179,9 +179,9 @@ class SpanRanker(TaskNetwork):
 
     def _mentions(self, spans: Spans, num_words: int) -> Spans:
         """The best candidates, none of which crosses a better one, in the order of the text."""
-        keep = max(1, int(self.config.mentions_per_word * num_words))
+        count = max(1, int(self.config.mentions_per_word * num_words))
         order = spans.scores.argsort(descending=True).tolist()
-        chosen = non_crossing(order, spans.first.tolist(), spans.last.tolist(), keep)
+        chosen = non_crossing(order, spans.first.tolist(), spans.last.tolist(), count)
         index = torch.tensor(sorted(chosen), device=spans.first.device)
         return Spans(*(field[index] for field in spans))
 
@@ -226,9 +226,8 @@ class SpanRanker(TaskNetwork):
         candidates, mentions, scores = self(batch)
         pairs = zip(batch.mentions.tolist(), batch.clusters.tolist(), strict=True)
         gold = {tuple(span): cluster for span, cluster in pairs}
-        cluster = torch.tensor(
-            [gold.get(span, -1) for span in bounds(mentions)], device=scores.device
-        )
+        clusters = [gold.get(span, -1) for span in bounds(mentions)]
+        cluster = torch.tensor(clusters, device=scores.device)
         number = torch.arange(len(cluster), device=scores.device)
         antecedent = number[:, None] - torch.arange(1, scores.shape[1], device=scores.device)
         same = (
@@ -241,10 +240,9 @@ class SpanRanker(TaskNetwork):
         loss = (scores.logsumexp(dim=1) - log_right).mean()
         if not self.config.mention_loss:
             return loss
-        is_mention = torch.tensor(
-            [float(span in gold) for span in bounds(candidates)], device=scores.device
-        )
-        missed = F.binary_cross_entropy_with_logits(candidates.scores, is_mention, reduction="sum")
+        are_gold = [float(span in gold) for span in bounds(candidates)]
+        target = torch.tensor(are_gold, device=scores.device)
+        missed = F.binary_cross_entropy_with_logits(candidates.scores, target, reduction="sum")
         return loss + self.config.mention_loss * missed / max(len(gold), 1)
 
     def decode(self, batch: CorefBatch) -> list[list[list[Mention]]]:
@@ -266,22 +264,22 @@ class SpanRanker(TaskNetwork):
 
 
 def non_crossing(
-    order: Sequence[int], first: Sequence[int], last: Sequence[int], keep: int
+    order: Sequence[int], first: Sequence[int], last: Sequence[int], count: int
 ) -> list[int]:
-    """The first `keep` of the spans in `order` that do not cross (overlap without nesting) one that
-    was kept before.
-    """
+    """The first `count` spans in `order` that cross, overlap without nesting, no span before."""
     kept: list[int] = []
     last_from: dict[int, int] = {}  # the farthest last word of the kept spans that begin at a word
     first_to: dict[int, int] = {}  # the earliest first word of the kept spans that end at a word
     for index in order:
-        if len(kept) == keep:
+        if len(kept) == count:
             break
         begin, end = first[index], last[index]
-        crosses = any(last_from.get(word, -1) > end for word in range(begin + 1, end + 1)) or any(
-            first_to.get(word, begin) < begin for word in range(begin, end)
-        )
-        if not crosses:
+        #            begin ------- end
+        # first_to:  <------|               a kept span ends within, and begins before
+        # last_from:              |------>  a kept span begins within, and ends after
+        is_crossed_before = any(first_to.get(word, begin) < begin for word in range(begin, end))
+        is_crossed_after = any(last_from.get(word, -1) > end for word in range(begin + 1, end + 1))
+        if not is_crossed_before and not is_crossed_after:
             kept.append(index)
             last_from[begin] = max(last_from.get(begin, -1), end)
             first_to[end] = min(first_to.get(end, begin), begin)
@@ -295,22 +293,21 @@ Counts = np.ndarray  # (2, 2): rows of recall and precision, each a numerator an
 
 
 def _muc(clusters: list[set], other: list[set]) -> tuple[float, float]:
-    """Number of links of `clusters` that the other partition has too, and number of all (Vilain et
-    al. 1995).
-    """
-    parts = [
-        sum(bool(cluster & each) for each in other) + len(cluster.difference(*other))
-        for cluster in clusters
-    ]
-    links = sum(len(cluster) - 1 for cluster in clusters)
-    return links - sum(number - 1 for number in parts), links
+    """Number of links that the other partition has, too, and of all (Vilain et al. 1995)."""
+    right = links = 0
+    for cluster in clusters:
+        # The parts into which the other partition divides the cluster, and mentions that it lacks.
+        parts = sum(bool(cluster & part) for part in other) + len(cluster.difference(*other))
+        right += len(cluster) - parts
+        links += len(cluster) - 1
+    return right, links
 
 
 def _b_cubed(clusters: list[set], other: list[set]) -> tuple[float, float]:
-    """For each mention the share of its cluster that is also in its other cluster, summed; and
-    number of mentions.
-    """
-    shared = sum(len(cluster & each) ** 2 / len(cluster) for cluster in clusters for each in other)
+    """Sum over mentions of the share of its cluster in its other one; number of mentions."""
+    shared = 0.0
+    for cluster in clusters:
+        shared += sum(len(cluster & part) ** 2 for part in other) / len(cluster)
     return shared, sum(map(len, clusters))
 
 
@@ -322,30 +319,28 @@ def coreference_counts(gold: Clusters, predicted: Clusters) -> dict[str, Counts]
         raise ValueError(
             "scores of coreference need SciPy: pip install scipy (elmokit's extra tasks)"
         ) from error
-    sides = [[set(cluster) for cluster in each] for each in (gold, predicted)]
-    similarity = np.array(
-        [[2 * len(one & two) / (len(one) + len(two)) for two in sides[1]] for one in sides[0]]
-    )
-    similarity = similarity.reshape(len(sides[0]), len(sides[1]))
+    left, right = [set(cluster) for cluster in gold], [set(cluster) for cluster in predicted]
+    similarity = np.zeros((len(left), len(right)))
+    for row, cluster in enumerate(left):
+        for column, other in enumerate(right):
+            similarity[row, column] = 2 * len(cluster & other) / (len(cluster) + len(other))
     aligned = similarity[linear_sum_assignment(-similarity)].sum()
     return {
-        "muc": np.array([_muc(*sides), _muc(*sides[::-1])]),
-        "b3": np.array([_b_cubed(*sides), _b_cubed(*sides[::-1])]),
-        "ceaf": np.array([[aligned, len(side)] for side in sides]),
+        "muc": np.array([_muc(left, right), _muc(right, left)]),
+        "b3": np.array([_b_cubed(left, right), _b_cubed(right, left)]),
+        "ceaf": np.array([[aligned, len(left)], [aligned, len(right)]]),
     }
 
 
 def coreference_scores(documents: Iterable[tuple[Clusters, Clusters]]) -> dict[str, float]:
-    """F1 by "muc", "b3", "ceaf" and "average" over documents of (gold clusters, predicted
-    clusters).
-    """
-    counts = [coreference_counts(*document) for document in documents]
+    """F1 by "muc", "b3", "ceaf" and their average, over documents of (gold, predicted)."""
+    counts = {name: np.zeros((2, 2)) for name in ("muc", "b3", "ceaf")}
+    for gold, predicted in documents:
+        for name, of_document in coreference_counts(gold, predicted).items():
+            counts[name] += of_document
     scores = {}
-    for name in ("muc", "b3", "ceaf"):
-        (right_recall, gold), (right_precision, predicted) = sum(
-            (each[name] for each in counts), np.zeros((2, 2))
-        )
-        recall, precision = right_recall / max(gold, 1), right_precision / max(predicted, 1)
+    for name, total in counts.items():
+        recall, precision = total[:, 0] / np.maximum(total[:, 1], 1)
         f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
         scores[name] = float(f1)
     return {"average": sum(scores.values()) / 3, **scores}
@@ -412,12 +407,13 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
     def collate(self, examples: Sequence[CorefDocument], words: BatchOfWords) -> CorefBatch:
         (document,) = examples  # more documents in a batch are not read
         clusters = document.clusters or ()
-        mentions = [
-            (mention, number) for number, cluster in enumerate(clusters) for mention in cluster
-        ]
-        spans = torch.tensor([mention for mention, _ in mentions], dtype=torch.int64).reshape(-1, 2)
-        numbers = torch.tensor([number for _, number in mentions], dtype=torch.int64)
-        return CorefBatch(words(document.sentences), spans, numbers)
+        mentions = [mention for cluster in clusters for mention in cluster]
+        numbers = [number for number, cluster in enumerate(clusters) for _ in cluster]
+        return CorefBatch(
+            words(document.sentences),
+            torch.tensor(mentions, dtype=torch.int64).reshape(-1, 2),
+            torch.tensor(numbers, dtype=torch.int64),
+        )
 
     # --- Answers ----------------------------------------------------------------------------------
 
@@ -439,9 +435,7 @@ class CoreferenceTask(Task[CorefDocument, CorefClusters]):
 
 
 def _scored_clusters(example: CorefDocument) -> list[tuple[Mention, ...]]:
-    """The clusters of several mentions of a document; a mention that is marked twice is one
-    mention.
-    """
+    """The clusters of several mentions; a mention that is marked twice is one mention."""
     return [cluster for cluster in example.clusters or () if len(set(cluster)) > 1]
 
 
@@ -456,9 +450,8 @@ def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:
             name, sentences, cells = line.removeprefix("#begin document").strip(), [[]], []
         elif line.startswith("#end document"):
             words = tuple(tuple(sentence) for sentence in sentences if sentence)
-            yield CorefDocument(
-                name, words, _clusters(cells, f"{path}, {name}") if with_answers else None
-            )
+            clusters = _clusters(cells, f"{path}, {name}") if with_answers else None
+            yield CorefDocument(name, words, clusters)
             name, sentences, cells = "", [[]], []
         elif line.strip():
             columns = line.split("\t") if "\t" in line else line.split()
@@ -473,9 +466,7 @@ def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:
 
 
 def _clusters(cells: Sequence[str], place: str) -> tuple[tuple[Mention, ...], ...]:
-    """The clusters that brackets like "(0|(1)" and "0)" mark, those with the earliest mentions
-    first.
-    """
+    """The clusters that brackets like "(0|(1)" and "0)" mark, ordered by their first mentions."""
     opened: dict[str, list[int]] = {}
     clusters: dict[str, list[Mention]] = {}
     for position, cell in enumerate(cells):

@@ -65,9 +65,7 @@ class PairsConfig:
     dropout: DropoutRate = 0.5
     """Dropout of the input of each layer."""
     tokenizer: str = "english-1"
-    """Tokenizer for the sentences of files and for strings; whitespace-1 if files are tokenized
-    already.
-    """
+    """Tokenizer for sentences; whitespace-1 if those of files are tokenized already."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -86,9 +86,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a question, `text`: the characters `start : end` of the passage; and its
-    probability.
-    """
+    """The characters `start : end` of the passage, which are `text`; and their probability."""
 
     id: str
     text: str
@@ -170,8 +168,8 @@ class BiDAF(TaskNetwork):
 
     def _attend_to_itself(self, x: Tensor, mask: Tensor) -> Tensor:
         read = self.reader(self.dropout(x), mask)
-        others = mask[:, None, :] & ~torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
-        attended = masked_softmax(self.self_attention(read, read), others) @ read
+        other_words = mask[:, None, :] & ~torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
+        attended = masked_softmax(self.self_attention(read, read), other_words) @ read
         return F.relu(
             self.merge_self(self.dropout(torch.cat([read, attended, read * attended], dim=2)))
         )
@@ -189,12 +187,9 @@ class BiDAF(TaskNetwork):
         # (first, last): last is not before first, and at most so many words after it.
         allowed = torch.ones_like(scores[0], dtype=torch.bool).triu()
         allowed = allowed.tril(self.max_answer_words - 1)
-        best, place = scores.masked_fill(~allowed, -torch.inf).flatten(1).max(dim=1)
-        width = start.shape[1]
-        return [
-            (index // width, index % width, score)
-            for index, score in zip(place.tolist(), best.exp().tolist(), strict=True)
-        ]
+        best, index = scores.masked_fill(~allowed, -torch.inf).flatten(1).max(dim=1)
+        first, last = index // start.shape[1], index % start.shape[1]
+        return list(zip(first.tolist(), last.tolist(), best.exp().tolist(), strict=True))
 
 
 # --- Words of an answer ---------------------------------------------------------------------------

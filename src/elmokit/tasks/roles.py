@@ -38,9 +38,8 @@ from elmokit.tasks.tagging import from_spans, spans, typed_scores
 
 VERB = "V"  # the predicate's own span, which no score counts
 DOCUMENT_MARKS = ("#begin document", "#end document")
-ROLE_CELL = re.compile(
-    r"(\([^()*]+)?\*([^()*]*\))?"
-)  # "(ARG0*", "*", "*)", "(V*)"; CoNLL-2004 closes "*A0)"
+# "(ARG0*", "*", "*)", "(V*)"; CoNLL-2004 closes "*A0)".
+ROLE_CELL = re.compile(r"(\([^()*]+)?\*([^()*]*\))?")
 CONTINUED = "C-"  # the prefix of the role of a later phrase of a discontinuous argument
 VERB_TYPES = frozenset({VERB, CONTINUED + VERB})
 
@@ -72,9 +71,7 @@ class RolesConfig:
 
 @dataclass(frozen=True)
 class PredicateFrame:
-    """A sentence, the position of one predicate in it, and BIO tags of its arguments' roles if they
-    are known.
-    """
+    """A sentence, one of its predicates, and BIO tags of its arguments if they are known."""
 
     words: tuple[str, ...]
     predicate: int
@@ -116,8 +113,7 @@ class RolesBatch(NamedTuple):
 
 
 class HighwayLSTM(nn.Module):
-    """One layer in one direction, whose output is gated with a linear map of its input (Srivastava
-    et al. 2015).
+    """One layer in one direction, with a highway connection (Srivastava et al. 2015).
 
     (B, T, I) -> (B, T, H): r * h + (1 - r) * (W x), with the gate r computed from x and h. He et
     al. put the gate inside the recurrence; outside of it PyTorch's fused LSTM computes the steps,
@@ -145,9 +141,7 @@ def reversed_words(x: Tensor, mask: Tensor) -> Tensor:
 
 
 class RolesNetwork(TaskNetwork):
-    """Word vectors and an indicator of the predicate -> highway LSTMs of alternating direction ->
-    tags.
-    """
+    """Word vectors and predicate -> highway LSTMs of alternating direction -> tags."""
 
     def __init__(self, config: RolesConfig, words: WordEncoder, tags: Sequence[str]) -> None:
         super().__init__(words)
@@ -188,9 +182,7 @@ class RolesNetwork(TaskNetwork):
 
 
 def _bio(cells: Sequence[str]) -> tuple[str, ...]:
-    """A column of brackets, "(ARG0*", "*", "*)", as BIO tags. ValueError if they overlap or do not
-    match.
-    """
+    """A column of brackets, "(ARG0*", "*", "*)", as BIO tags. ValueError if they do not match."""
     tags, role = [], ""
     for cell in cells:
         opens, closes = cell.startswith("("), cell.endswith(")")
@@ -209,9 +201,7 @@ def _bio(cells: Sequence[str]) -> tuple[str, ...]:
 
 
 class RolesTask(Task[PredicateFrame, Frame]):
-    """The arguments of a given predicate. Files have PropBank's columns, one with bracketed roles
-    per predicate.
-    """
+    """The arguments of a predicate. Files have PropBank's columns, with bracketed roles."""
 
     name = "roles"
     Config = RolesConfig
@@ -236,11 +226,9 @@ class RolesTask(Task[PredicateFrame, Frame]):
 
     def _without_comments(self, rows: list[list[str]]) -> list[list[str]]:
         """If words are the first column, a row with "#" and all columns is no comment."""
-        widths = (
-            {len(row) for row in rows if not row[0].startswith("#")}
-            if self.config.word_column == 0
-            else set()
-        )
+        widths: set[int] = set()
+        if self.config.word_column == 0:
+            widths = {len(row) for row in rows if not row[0].startswith("#")}
         return [row for row in rows if not row[0].startswith("#") or len(row) in widths]
 
     def _frames(self, rows: list[list[str]], with_answers: bool) -> Iterator[PredicateFrame]:
@@ -261,9 +249,8 @@ class RolesTask(Task[PredicateFrame, Frame]):
                 f"{config.role_column} the first one, counted from 0 (role_column)?"
             )
         for column, predicate in enumerate(predicates, start=config.role_column):
-            yield PredicateFrame(
-                words, predicate, _bio([row[column] for row in rows]) if with_answers else ()
-            )
+            tags = _bio([row[column] for row in rows]) if with_answers else ()
+            yield PredicateFrame(words, predicate, tags)
 
     def make_example(self, inputs: tuple[str | Words, int], answer: Any = None) -> PredicateFrame:
         """From a sentence, a string, which is tokenized, or words; and the predicate's position."""
@@ -314,11 +301,6 @@ class RolesTask(Task[PredicateFrame, Frame]):
         total, by_role = typed_scores(gold, [scored_arguments(frame.tags) for frame in predictions])
         values = {"f1": total.f1, "precision": total.precision, "recall": total.recall}
         return TaskScores(values, by_role)
-
-    def to_json(self, prediction: Frame) -> dict[str, Any]:
-        values = dict(vars(prediction))
-        del values["tags"]
-        return {**values, "arguments": [vars(argument) for argument in prediction.arguments]}
 
 
 class ScoredArgument(NamedTuple):

@@ -64,9 +64,7 @@ class Span(NamedTuple):
 
 
 def spans(tags: Tags) -> set[Span]:
-    """The spans of a tag sequence as conlleval reads it: IOB1, IOB2 or BIOES, even if
-    inconsistent.
-    """
+    """The spans of a tag sequence, IOB1, IOB2 or BIOES, as conlleval reads any sequence."""
     result = set()
     start, previous, previous_type = 0, "O", ""
     for position, tag in enumerate([*tags, "O"]):
@@ -94,8 +92,8 @@ def typed_scores(
         predicted: The predicted answers of each example.
     """
     counts: dict[str, list[int]] = {}  # of correct, predicted and gold answers
-    for of_gold, of_predicted in zip(gold, predicted, strict=True):
-        for column, answers in enumerate((of_gold & of_predicted, of_predicted, of_gold)):
+    for right, found in zip(gold, predicted, strict=True):
+        for column, answers in enumerate((right & found, found, right)):
             for answer in answers:
                 counts.setdefault(answer.type, [0, 0, 0])[column] += 1
     total = F1Score.from_counts(
@@ -195,9 +193,7 @@ class TaggingConfig(ColumnsConfig):
     dropout: DropoutRate = 0.5
     """Dropout of the LSTM's output, and between its layers."""
     decoder: Literal["auto", "crf", "softmax"] = "auto"
-    """Score whole tag sequences (crf) or each tag by itself (softmax); auto: crf if the tags mark
-    spans.
-    """
+    """Score tag sequences (crf) or each tag (softmax); auto: crf if tags mark spans."""
     column: str = "words"
     """Column of the words in tables (.csv, .jsonl, .parquet): lists of words, or texts."""
     label_column: str = "tags"
@@ -223,9 +219,7 @@ class ScoredSpan:
 
 @dataclass(frozen=True)
 class Tagging:
-    """A tagged sentence: a tag and its probability for each word, and the spans that the tags
-    mark.
-    """
+    """A tagged sentence: a tag and its probability for each word, and the spans."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -355,11 +349,11 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
             tags = [self.labels["tags"][number] for number in numbers]
             marked: list[ScoredSpan] = []
             if scheme := self.labels["scheme"]:
-                of_tags = sorted(spans(tags))
-                tags = from_spans(of_tags, len(tags), scheme)
+                marks = sorted(spans(tags))
+                tags = from_spans(marks, len(tags), scheme)
                 text = " ".join(example.words) if example.text is None else example.text
-                offsets = of_tags and word_offsets(text, example.words)
-                for span in of_tags:
+                offsets = marks and word_offsets(text, example.words)
+                for span in marks:
                     begin, end = offsets[span.start][0], offsets[span.end - 1][1]
                     lowest = min(scores[span.start : span.end])
                     marked.append(ScoredSpan(*span, lowest, text[begin:end], begin, end))
@@ -399,10 +393,9 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         return replace(scores, by_label=by_type)
 
     def to_json(self, prediction: Tagging) -> dict[str, Any]:
-        values = dict(vars(prediction))
-        marked = values.pop("spans")
-        if self.labels["scheme"]:
-            values["spans"] = [vars(span) for span in marked]
+        values = super().to_json(prediction)
+        if not self.labels["scheme"]:
+            del values["spans"]
         return values
 
     def write(
@@ -412,9 +405,7 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         file: Path | None,
         overwrite: bool = False,
     ) -> None:
-        """Write JSON lines to a .jsonl file; else a copy of `file` with the tags, or without `file`
-        words and tags.
-        """
+        """Write JSON lines (.jsonl), a copy of `file` with the tags, or words and tags."""
         if suffixes_of(output).kind == ".jsonl":
             super().write(predictions, output, file, overwrite)
         elif file is None:
@@ -431,7 +422,5 @@ def _in_columns(tagging: Tagging, layout: Layout) -> str:
     """A sentence in CoNLL-U, or as lines "WORD TAG" and an empty line."""
     if layout.conllu:
         return conllu_lines(tagging.words, tagging.tags, layout.tag_column)
-    return (
-        "".join(f"{word} {tag}\n" for word, tag in zip(tagging.words, tagging.tags, strict=True))
-        + "\n"
-    )
+    lines = [f"{word} {tag}\n" for word, tag in zip(tagging.words, tagging.tags, strict=True)]
+    return "".join([*lines, "\n"])

@@ -1,6 +1,4 @@
-"""Examples from tables, data frames and lists: what pandas writes gives the vectors and the model
-of its frame.
-"""
+"""Tables, data frames and lists give the same examples, vectors and models."""
 
 import json
 from dataclasses import replace

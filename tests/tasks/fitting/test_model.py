@@ -29,8 +29,7 @@ from elmokit.tasks.fitting.task import find_task
 NO_DROPOUT = WordsConfig(word_dim=16, elmo_dropout=0.0, word_dropout=0.0, rare_word_dropout=0.0)
 WORDS = [
     *(replace(NO_DROPOUT, elmo=place) for place in ("none", "input", "output", "both")),
-    replace(NO_DROPOUT, elmo="both", mix="uniform", word_dim=0),
-    replace(NO_DROPOUT, mix="top", character_dim=8),
+    replace(NO_DROPOUT, elmo="both", character_dim=8, word_dim=0),
     replace(NO_DROPOUT, finetune=True, mix_l2=0.01),
 ]
 TAGGED = (

@@ -15,11 +15,11 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -280,7 +280,7 @@ class Task(ABC, Generic[Example, Prediction]):
 
     def to_json(self, prediction: Prediction) -> dict[str, Any]:
         """A prediction as a line of JSON."""
-        return dict(vars(prediction)) if is_dataclass(prediction) else {"answer": prediction}
+        return asdict(cast(Any, prediction)) if is_dataclass(prediction) else {"answer": prediction}
 
     def write(
         self,

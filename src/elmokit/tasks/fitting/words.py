@@ -72,9 +72,10 @@ def _read_binary(path: Path) -> Iterator[tuple[bytes, np.ndarray]]:
     count, dim = map(int, head.split())
     for block in chain([b""], blocks):
         rest, position = rest + block, 0
-        while (space := rest.find(b" ", position)) >= 0 and (end := space + 1 + 4 * dim) <= len(
-            rest
-        ):
+        while (space := rest.find(b" ", position)) >= 0:
+            end = space + 1 + 4 * dim
+            if end > len(rest):
+                break
             yield rest[position:space].lstrip(b"\n"), np.frombuffer(rest, "<f4", dim, space + 1)
             position, count = end, count - 1
         rest = rest[position:]
@@ -108,9 +109,8 @@ def read_word_vectors(
     path = Path(path)
     read = _read_binary if suffixes_of(path).kind == ".bin" else _read_text
     vectors: dict[str, np.ndarray] = {}
-    for number, (encoded, numbers) in enumerate(
-        ProgressBar(read(path), desc="word vectors", unit=" words")
-    ):
+    entries = ProgressBar(read(path), desc="word vectors", unit=" words")
+    for number, (encoded, numbers) in enumerate(entries):
         word = encoded.decode("utf-8", "replace")
         if word not in vectors and (number < most_frequent or word in words):
             vectors[word] = np.array(numbers, np.float32)
@@ -123,6 +123,7 @@ def read_word_vectors(
 
 # --- Sentences as tensors -------------------------------------------------------------------------
 
+VECTORS_KEPT = 50_000  # words of a file of vectors that are kept for later texts
 PADDING, UNKNOWN = 0, 1  # word indices; those of the table follow
 # The character CNN that a network learns from its own training set: small, because such sets are.
 CHARACTERS = CharCNNConfig(
@@ -157,7 +158,7 @@ class WordTable:
         if config.vectors is None:
             return table
         wanted = {*table.words, *(word.lower() for word in table.words)}
-        vectors = read_word_vectors(config.vectors, wanted, config.vectors_kept)
+        vectors = read_word_vectors(config.vectors, wanted, VECTORS_KEPT)
         number = sum(vectors.number(word) > 0 for word in table.words)
         print(
             f"{config.vectors}: {number:,} of {len(table.words):,} distinct words have a vector",
@@ -186,9 +187,7 @@ class WordBatch(NamedTuple):
     words: Tensor  # (B, T) int64
     mask: Tensor  # (B, T) bool
     characters: Tensor | None  # (U, C) int64, of the distinct words
-    places: (
-        Tensor | None
-    )  # (M,) int64: row of `characters` of each real token, sentence by sentence
+    places: Tensor | None  # (M,) int64: row of `characters` of each real token, row by row
     layers: Tensor | None  # (L+1, B, T, 2D) float32, of a frozen biLM
     vectors: Tensor | None  # (B, T) int64: rows of pretrained vectors, 0 for a word without one
 
@@ -273,15 +272,6 @@ class Sentences:
 
 # --- The vectors ----------------------------------------------------------------------------------
 
-EXCLUDED = -1e4  # weight, before the softmax, of a layer that a mix excludes
-
-
-def fixed_mix(mix: str, num_layers: int) -> list[float] | None:
-    """Weights before the softmax, (L+1,), of the mix "top" or "uniform"; None for "learned"."""
-    if mix == "learned":
-        return None
-    return [EXCLUDED if mix == "top" else 0.0] * (num_layers - 1) + [0.0]
-
 
 class EncodedWords(NamedTuple):
     """The input of a network, and ELMo's vectors for its output."""
@@ -325,18 +315,13 @@ class WordEncoder(nn.Module):
         self.mixes, elmo_dim = nn.ModuleList(), 0
         if model is not None:
             num_mixes, num_layers = 1 + (config.elmo == "both"), model.config.num_representations
-            fixed = fixed_mix(config.mix, num_layers)
             elmo_dim = model.config.output_dim
             if config.finetune:
-                self.elmo = Elmo(
-                    model.bilm, num_mixes, config.elmo_dropout, freeze=False, fixed_weights=fixed
-                )
+                self.elmo = Elmo(model.bilm, num_mixes, config.elmo_dropout, freeze=False)
                 self.mixes = self.elmo.mixes
                 self._start = model.start(model.single_sentence_state)
             else:
-                self.mixes.extend(
-                    ScalarMix(num_layers, fixed_weights=fixed) for _ in range(num_mixes)
-                )
+                self.mixes.extend(ScalarMix(num_layers) for _ in range(num_mixes))
         self.elmo_dropout = nn.Dropout(config.elmo_dropout)
         self.dropout = nn.Dropout(config.word_dropout)
         vectors = np.zeros((0, 0), np.float32) if table.vectors is None else table.vectors.vectors
