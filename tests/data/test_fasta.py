@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.data.fasta import FastaRecord, read_fasta, read_identifiers, read_sequences
+from elmokit.data.fasta import Fasta, FastaRecord, read_fasta
 
 UNIPROT = """\
 >sp|P69905|HBA_HUMAN Hemoglobin subunit alpha
@@ -31,7 +31,7 @@ def test_read_fasta_joins_lines_and_reads_upper_case(tmp_path: Path) -> None:
         FastaRecord(7, "sp|Q00000|EMPTY", ""),
     ]
     (tmp_path / "b.fasta.gz").write_bytes(gzip.compress(UNIPROT.replace("\n", "\r\n").encode()))
-    assert list(read_sequences(tmp_path / "b.fasta.gz")) == [
+    assert list(Fasta(tmp_path / "b.fasta.gz").lines()) == [
         "MVLSPADKTNVKAAWGKVGA",
         "MSKEWTPQL*",
         "",
@@ -49,7 +49,7 @@ def test_read_fasta_joins_lines_and_reads_upper_case(tmp_path: Path) -> None:
 def test_read_identifiers_takes_the_field_or_the_whole_header(
     tmp_path: Path, separator: str, field: int, names: tuple[str, ...]
 ) -> None:
-    assert tuple(read_identifiers(write(tmp_path / "a.fasta", UNIPROT), separator, field)) == names
+    assert tuple(Fasta(write(tmp_path / "a.fasta", UNIPROT)).identifiers(separator, field)) == names
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,4 @@ def test_read_identifiers_names_the_line_that_is_wrong(
     tmp_path: Path, text: str, line: int
 ) -> None:
     with pytest.raises(ValueError, match=f"line {line}:"):
-        read_identifiers(write(tmp_path / "a.fasta", text))
+        Fasta(write(tmp_path / "a.fasta", text)).identifiers()

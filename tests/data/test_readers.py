@@ -118,7 +118,6 @@ def test_read_tagged_reads_words_of_columns_as_they_are(tmp_path, text, words):
         ("a.conllu", conllu("1 a", "2a b", "3 c"), {}, "line 2"),
         ("a.conllu", conllu("1 _", "2 _", "", "1 _"), {}, "without its text"),
         ("a.txt", "a\tX\rb\tY\r\rc\tX\r", {}, "CR"),
-        ("a.txt", "Token\tPOS\tNER\na\tX\tO\n", {}, "names of columns"),
         ("a.txt", "a X\n", {"tag_column": 5}, "line 1: there is no column 5"),
         ("a.conllu", "", {"tag_column": "pos"}, "no column 'pos'"),
         ("a.conll", "1 Hi UH\n\n1 a X\n2 b Y\n", {}, "the numbers 1 to 2"),
@@ -150,17 +149,11 @@ def test_write_predictions_appends_a_column(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "John lives in Berlin.\nHe likes it, she said.\n",
-        "John lives in Berlin .\n",
-        "约翰住在柏林，他喜欢这里。\n他说：很好，谢谢。\n",
-    ],
-)
-def test_read_tagged_refuses_raw_text_where_it_reads_no_tags(tmp_path, text):
-    (tmp_path / "raw.txt").write_text(text, encoding="utf-8")
-    with pytest.raises(
-        ValueError, match=r"raw\.txt should have one word per line, but looks like raw text.*--text"
-    ):
-        list(read_tagged(tmp_path / "raw.txt", Layout.of("raw.txt"), with_tags=False))
+def test_the_words_and_tags_of_the_first_sentence_are_shown(tmp_path, capsys):
+    path = write(tmp_path, "long.txt", "".join(f"w{number} O\n" for number in range(5_000)))
+    read(path)
+    list(read_tagged(path, Layout.of(path), with_tags=False))
+    tagged, untagged = capsys.readouterr().err.splitlines()
+    for line in (tagged, untagged):
+        assert line.startswith("reading long.txt: w0 | w1 | ") and "5,000 words" in line
+    assert "O O O" in tagged and "O O O" not in untagged

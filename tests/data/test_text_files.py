@@ -1,10 +1,7 @@
-"""Raw and tokenized text files: the one rule by which verbs read them, and warnings where it seems
-to be wrong.
-"""
+"""Raw and tokenized text files: the one rule by which verbs read them, and what is shown of it."""
 
 import json
 import unicodedata
-import warnings
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -14,9 +11,8 @@ import torch
 
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
-from elmokit.data.documents import read_documents
 from elmokit.data.preparation import prepare
-from elmokit.data.text_files import file_tokenizers, tokenized_files
+from elmokit.data.text_files import open_texts
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.fs.reading import read_lines
@@ -113,141 +109,86 @@ def test_verbs_by_line_tokenize_raw_text_and_leave_tokenized_text(
     assert sorted(words_of(shard, model, True)) == sorted(expected)
 
 
-def test_tokenized_files_copies_raw_text_once_and_leaves_the_rest(
-    shard: Path, tmp_path: Path
-) -> None:
+def test_raw_text_is_copied_once_and_the_rest_is_left(shard: Path, tmp_path: Path) -> None:
     raw = write(tmp_path / "raw.txt", PARAGRAPHS)
-    copy, same = tokenized_files([raw, shard], tmp_path / "copies", "english-1")
+
+    def copies(files: list[Path], tokenizer: str, language: str | None = None) -> list[Path]:
+        texts = open_texts(files, tokenizer, language=language)
+        return [text.tokenized(tmp_path / "copies") for text in texts]
+
+    copy, same = copies([raw, shard], "english-1")
     assert same == shard and list(read_lines(copy)) == SENTENCES
     written = copy.stat().st_mtime_ns
-    assert (
-        tokenized_files([raw], tmp_path / "copies", "english-1") == [copy]
-        and copy.stat().st_mtime_ns == written
-    )
-    others = [
-        tokenized_files([raw], tmp_path / "copies", "words-1", True, language)
-        for language in ("en", "de")
-    ]
+    assert copies([raw], "english-1") == [copy] and copy.stat().st_mtime_ns == written
+    others = [copies([raw], "words-1", language) for language in ("en", "de")]
     assert len({copy, *chain.from_iterable(others)}) == 3  # other tokens or sentences
     write(raw, PARAGRAPHS[:1])
-    assert tokenized_files([raw], tmp_path / "copies", "english-1") != [copy]
+    assert copies([raw], "english-1") != [copy]
 
 
-# --- Warnings -------------------------------------------------------------------------------------
+# --- What is shown of a file ----------------------------------------------------------------------
 
-GERMAN = [
-    "Der Mann ging am 3. Oktober mit seiner Frau in die Stadt, weil sie ein neues Fahrrad kaufen "
-    "wollten."
-] * 20
-CHINESE = ["春天来了，花开了，鸟儿在树上唱歌，孩子们在公园里玩耍。"] * 3
-
-
-def doubts(
-    tmp_path: Path, lines: list[str], tokenizer: str, language: str | None = None
-) -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        file_tokenizers([write(tmp_path / "text.txt", lines)], tokenizer, language=language)
-    return [str(each.message) for each in caught]
-
-
-@pytest.mark.parametrize("lines", [PARAGRAPHS, ["I like to eat apple."] * 2, GERMAN, CHINESE])
-def test_raw_text_that_is_taken_for_tokenized_is_reported(lines: list[str], tmp_path: Path) -> None:
-    (message,) = doubts(tmp_path, lines, "whitespace-1")
-    assert "looks raw" in message and "--tokenize" in message
+CONLL = "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\n"
 
 
 @pytest.mark.parametrize(
-    ("lines", "tokenizer", "language"),
+    ("name", "content", "tokenizer", "shown"),
     [
-        (PARAGRAPHS, "english-1", None),
-        (SENTENCES, "whitespace-1", None),
-        (GERMAN, "words-1", "de"),
-        (CHINESE, "characters-1", None),
-        (
-            [" ".join(get_tokenizer("characters-1").tokenize(line)) for line in CHINESE],
-            "whitespace-1",
-            None,
-        ),
-        (["a b c", "b zebra"], "whitespace-1", None),
+        ("a.txt", "\nMr. Smith didn't.\n", "english-1", "Mr. | Smith | did | n't | ."),
+        ("b.txt", "Mr. Smith didn't.\n", "whitespace-1", "Mr. | Smith | didn't."),
+        ("c.txt", "我喜欢吃苹果。\n", "characters-1", "我 | 喜 | 欢 | 吃 | 苹 | 果 | 。"),
+        ("d.txt", "我喜欢吃苹果。\n", "whitespace-1", "我喜欢吃苹果。"),
+        ("e.csv", "id,text\n1,Hello there\n", "english-1", "Hello | there (column: text)"),
+        ("f.jsonl", '{"text": "Hi"}\n', "whitespace-1", "Hi (column: text)"),
+        ("g.fasta", ">sp\nMVL\n", "whitespace-1", ">sp"),
+        ("eng.train", CONLL, "english-1", "- | DOCSTART | - | - | X | - | O"),
+        ("h.txt", "cafe\u0301\n", "english-1", "café"),
+        ("i.txt", "cafe\u0301\n", "whitespace-1", "cafe\\u0301"),
+        ("j.txt", "a\x1b[2J b\n", "whitespace-1", "a\\x1b[2J | b"),
     ],
 )
-def test_text_that_is_what_it_is_taken_for_is_not_reported(
-    lines: list[str], tokenizer: str, language: str | None, tmp_path: Path
+def test_how_a_file_is_read_is_shown_once(
+    name: str,
+    content: str,
+    tokenizer: str,
+    shown: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert doubts(tmp_path, lines, tokenizer, language) == []
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    for _ in range(2):
+        open_texts([tmp_path / name], tokenizer)
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert line == f"reading {name}: {shown}" and not captured.out
 
 
-@pytest.mark.parametrize(
-    "row", ["{}\t{}\t{}", '{},{},"{}"', '{{"id": "{}", "stars": "{}", "text": "{}"}}']
-)
-def test_rows_of_a_table_in_a_text_file_are_reported(row: str, tmp_path: Path) -> None:
-    lines = [
-        row.format(*cells)
-        for cells in (("id", "stars", "text"), *((n, 5, text) for n, text in enumerate(PARAGRAPHS)))
-    ]
-    (message,) = doubts(tmp_path, lines, "english-1")
-    assert "table" in message
+def test_only_the_first_files_of_many_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_texts([write(tmp_path / f"{n}.txt", [f"text {n}"]) for n in range(9)], "english-1")
+    assert 1 <= len(capsys.readouterr().err.splitlines()) <= 5
 
 
-DECOMPOSED = [
-    unicodedata.normalize("NFD", f"The café number {n} in Zürich is open.") for n in range(3)
-]
+def test_lines_that_end_in_cr_alone_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mac.txt").write_bytes(b"The cat.\rThe dog.\r")
+    with pytest.raises(ValueError, match="CR"):
+        open_texts([tmp_path / "mac.txt"], "english-1")
 
 
-def test_decomposed_letters_are_reported_once_and_composed_by_prepare(
+def test_decomposed_letters_are_composed_wherever_raw_text_is_read(
     model: Pretrained, tmp_path: Path
 ) -> None:
-    composed = [unicodedata.normalize("NFC", line) for line in DECOMPOSED]
-    (message,) = doubts(tmp_path, DECOMPOSED, "english-1")
-    assert "NFC" in message and not doubts(tmp_path, composed, "english-1")
+    composed = [f"The café number {number} in Zürich is open." for number in range(3)]
+    decomposed = [unicodedata.normalize("NFD", line) for line in composed]
     embedder = Embedder(model, "cpu")
-    with pytest.warns(UserWarning, match="NFC") as caught:
-        embedder.encode(DECOMPOSED)
-    assert len({(each.filename, each.lineno, str(each.message)) for each in caught}) == 1
-    embedder.encode([*composed, "\u212bngström sign: no marks"])  # without a warning
-    raw = write(
-        tmp_path / "raw.txt",
-        [line for pair in zip(DECOMPOSED, composed, strict=True) for line in (*pair, "")],
-    )
-    with pytest.warns(UserWarning, match="composed here"):
-        prepare([raw], tmp_path / "composed", drop_duplicates="none", processes=1)
+    for first, second in zip(embedder.embed(composed), embedder.embed(decomposed), strict=True):
+        assert (first == second).all()
+    lines = [line for pair in zip(decomposed, composed, strict=True) for line in (*pair, "")]
+    raw = write(tmp_path / "raw.txt", lines)
+    prepare([raw], tmp_path / "composed", drop_duplicates="none", processes=1)
     (shard,) = (tmp_path / "composed").glob("shard-*")
-    assert sorted(read_lines(shard)) == sorted(
-        2 * [" ".join(ENGLISH.tokenize(line)) for line in composed]
-    )
-
-
-# --- No text --------------------------------------------------------------------------------------
-
-CONLLU = (
-    "# sent_id = 1\n# text = The cat.\n1-2\tThe cat"
-    + "\t_" * 8
-    + "\n1\tThe\t_\tDET"
-    + "\t_" * 6
-    + "\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.conllu", CONLLU),
-        ("a.txt", CONLLU),
-        ("a.fa", "\n>p\nMVL\n"),
-        ("a.jsonl", "{}\n"),
-        ("a.parquet", "PAR1"),
-        ("a.csv", "id,text\n1,Hello\n"),
-        ("eng.train", "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\n"),
-        ("wnut", "Empire\tB-location\nState\tI-location\n\nfog\tO\n"),
-    ],
-)
-def test_records_are_refused_in_place_of_lines_of_text(
-    name: str, content: str, tmp_path: Path
-) -> None:
-    (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match="not lines of text"):
-        file_tokenizers([tmp_path / name], "english-1")
-    if content == CONLLU:
-        with pytest.raises(ValueError, match="CoNLL-U"):
-            list(read_documents(str(tmp_path / name)))
+    expected = [" ".join(ENGLISH.tokenize(line)) for line in composed]
+    assert sorted(read_lines(shard)) == sorted(2 * expected)
+    (text,) = open_texts([raw], "english-1")
+    assert sorted(map(" ".join, text.sentences())) == sorted(2 * expected)

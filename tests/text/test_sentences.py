@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]
 
 from elmokit.text.english import split_english_sentences
-from elmokit.text.sentences import LANGUAGES, segments, split_sentences
+from elmokit.text.sentences import segments, split_sentences
 
 SENTENCES = [
     "Dr. Smith went home.",
@@ -45,7 +45,7 @@ def test_segments_keep_every_character(text: str, window: int, language: str) ->
 
 
 @pytest.mark.parametrize("space", ["\u00a0", "\u2003", "\u3000", " \u00a0"])
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", ("en", "de", "ru", "zh", "ja", "th", "hi", "ar", "xx"))
 def test_segments_splits_text_on_which_sentencex_panics(
     language: str, space: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,5 +122,4 @@ def test_split_sentences_splits_at_sentence_ends() -> None:
 def test_split_sentences_knows_the_punctuation_of_scripts(
     language: str, sentences: list[str]
 ) -> None:
-    assert language in LANGUAGES
     assert split_sentences(language, " ".join(sentences)) == sentences

@@ -6,6 +6,7 @@ import io
 import re
 import tarfile
 import time
+import unicodedata
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -114,7 +115,8 @@ def test_rules_follow_treebank_conventions_and_keep_tokenized_text(
 def test_tokenizers_keep_every_character_in_order(text: str, name: str) -> None:
     tokens = get_tokenizer(name).tokenize(text)
     assert all(tokens)
-    assert "".join(tokens) == INVISIBLE.sub("", "".join(text.split()))
+    composed = text if name == "whitespace-1" else unicodedata.normalize("NFC", text)
+    assert "".join(tokens) == INVISIBLE.sub("", "".join(composed.split()))
 
 
 @given(st.text(max_size=80), st.sampled_from(sorted(TOKENIZERS)))
@@ -215,22 +217,6 @@ def test_tokenizer_for_raises_for_mismatched_languages(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         tokenizer_for(name, language)
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "share"),
-    [
-        ("我喜欢吃苹果。" * 20, {}, "86%"),
-        ("Он живёт в Москве. " * 20, {"tokenizer": "english-1"}, "74%"),
-        ("我喜欢吃苹果。" * 20, {"language": "de"}, "86%"),
-        ("ฉันชอบกินแอปเปิ้ล" * 20, {"language": "zh"}, "100%"),
-    ],
-)
-def test_prepare_warns_of_unknown_scripts(
-    tmp_path: Path, text: str, options: dict[str, str], share: str
-) -> None:
-    with pytest.warns(UserWarning, match=rf"has letters of scripts for which .* \({share} of"):
-        prepared(tmp_path, text, **options)
 
 
 # --- Tokenizers of other libraries ----------------------------------------------------------------

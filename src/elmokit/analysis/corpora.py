@@ -10,9 +10,8 @@ import numpy as np
 import torch
 
 from elmokit.analysis.uses import Use, Word, WordForms, uses_of, vectors_of_uses
-from elmokit.data import file_tokenizers, find_files
+from elmokit.data import find_files, open_texts
 from elmokit.embed import Embedder, layer_weights
-from elmokit.fs import read_lines
 from elmokit.progress import ProgressBar
 from elmokit.storage import EmbeddingStore
 from elmokit.text import INVISIBLE
@@ -73,8 +72,8 @@ class TextCorpus(Corpus):
         self, path: str | Path, embedder: Embedder, tokenize: bool = True, progress: bool = True
     ) -> None:
         super().__init__(path, embedder, tokenize)
-        self.files, self.progress = find_files([path]), progress
-        self.tokenizers = file_tokenizers(self.files, embedder.model.tokenizer, tokenize)
+        self.files = open_texts(find_files([path]), embedder.model.tokenizer, tokenize)
+        self.progress = progress
 
     def sentences(
         self, words: Sequence[WordForms] | None = None, check: Check | None = None
@@ -85,13 +84,13 @@ class TextCorpus(Corpus):
         forms = [form for word in words or () for form in word.forms]
         needed = [[INVISIBLE.sub("", part.lower()) for part in form] for form in forms]
         options = {"unit": " sentences", "unit_scale": True, "disable": not self.progress}
-        for file, tokenizer in zip(self.files, self.tokenizers, strict=True):
-            for line in ProgressBar(read_lines(file), "search", **options):
+        for file in self.files:
+            for line in ProgressBar(file.lines(), "search", **options):
                 if check is not None:
                     check()
                 text = INVISIBLE.sub("", line.lower())
                 if words is None or any(all(part in text for part in parts) for parts in needed):
-                    yield tuple(tokenizer.tokenize(line))
+                    yield tuple(file.tokenizer.tokenize(line))
 
     def vectors(self, uses: Sequence[Use], layers: str | int) -> np.ndarray:
         return vectors_of_uses(uses, self.embedder, layers)

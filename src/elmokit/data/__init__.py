@@ -2,17 +2,16 @@
 
 from elmokit.data.chunking import chunks
 from elmokit.data.corpus import CorpusReport, Position, SentenceReader, check_corpus, find_files
-from elmokit.data.fasta import are_fasta, read_identifiers, read_sequences
+from elmokit.data.fasta import Fasta
 from elmokit.data.preparation import prepare
 from elmokit.data.readers import (
-    COLUMN_NAMES,
     Layout,
     TaggedSentence,
     conllu_lines,
-    is_conllu_token,
     read_tagged,
     write_predictions,
 )
+from elmokit.data.showing import show_reading
 from elmokit.data.streams import (
     PackedBatch,
     PendingRows,
@@ -27,25 +26,15 @@ from elmokit.data.streams import (
     sentence_batches,
 )
 from elmokit.data.tables import CSV, JSON_LINES, PARQUET, TABLES, is_empty, read_records, row_of
-from elmokit.data.text_checks import has_attached_mark
-from elmokit.data.text_files import (
-    check_language,
-    file_tokenizers,
-    line_tokenizer,
-    option_of_shard,
-    read_sentences,
-    read_texts,
-    tokenized_files,
-    tokenizer_of_shard,
-)
+from elmokit.data.text_files import TextFile, open_texts, shard_options
 
 __all__ = [
-    "COLUMN_NAMES",
     "CSV",
     "JSON_LINES",
     "PARQUET",
     "TABLES",
     "CorpusReport",
+    "Fasta",
     "Layout",
     "PackedBatch",
     "PendingRows",
@@ -54,34 +43,25 @@ __all__ = [
     "SentenceReader",
     "SentenceStream",
     "TaggedSentence",
+    "TextFile",
     "TrainingStream",
-    "are_fasta",
     "assign_rows",
     "check_corpus",
-    "check_language",
     "chunks",
     "conllu_lines",
     "draw_hidden",
     "embedding_batch",
-    "file_tokenizers",
     "find_files",
-    "has_attached_mark",
-    "is_conllu_token",
     "is_empty",
-    "line_tokenizer",
     "number_words",
-    "option_of_shard",
+    "open_texts",
     "prepare",
-    "read_identifiers",
     "read_records",
-    "read_sentences",
-    "read_sequences",
     "read_tagged",
-    "read_texts",
     "row_of",
     "scoring_batch",
     "sentence_batches",
-    "tokenized_files",
-    "tokenizer_of_shard",
+    "shard_options",
+    "show_reading",
     "write_predictions",
 ]

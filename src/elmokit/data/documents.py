@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elmokit.data.fasta import read_fasta
-from elmokit.data.readers import is_conllu
 from elmokit.data.tables import is_table, read_column
 from elmokit.fs import read_lines, suffixes_of
 
@@ -54,11 +53,6 @@ def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:
             if record.sequence:
                 yield record.line, " ".join(record.sequence)
             yield record.line, None
-    elif is_conllu(path):
-        raise ValueError(
-            f"{path} holds CoNLL-U, not text: write its sentences, which are in its lines `# text "
-            f"= `, to a text file"
-        )
     else:
         for number, line in enumerate(read_lines(path), start=1):
             yield number, line if line.strip() else None
@@ -81,8 +75,8 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: The file is damaged, not UTF-8, has no such field, is CoNLL-U, or needs a
-            library that is not installed.
+        ValueError: The file is damaged, not UTF-8, has no such field, or needs a library that is
+            not installed.
     """
     lines: list[str] = []
     characters = begin = 0

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from rensa import RMinHash, RMinHashLSH  # pyright: ignore[reportAttributeAccessIssue]  (a compiled module)
 
 from elmokit.data.documents import Place
-from elmokit.text import UNSPACED_LETTER
 
 PARAGRAPH_CHARACTERS = (
     100  # shorter lines that repeat, such as headings or "Yes.", are rarely copies
@@ -27,8 +26,14 @@ SIMILARITY = 0.8
 # pages of one template may all agree in a band, and are compared with the first of them only
 CANDIDATES = 1_000
 
-# Each letter of a script without spaces is a word.
-WORD = re.compile(rf"{UNSPACED_LETTER.pattern}|[^\W{UNSPACED_LETTER.pattern[1:-1]}]+")
+# Each letter of a script without spaces is a word: ideographs, kana, and the scripts of Thai, Lao,
+# Tibetan, Burmese and Khmer.
+UNSPACED = (
+    r"\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    r"\U00020000-\U000323af\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
+    r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u19e0-\u19ff\uaa60-\uaa7f"
+)
+WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 
 
 def shingles(text: str) -> list[str]:

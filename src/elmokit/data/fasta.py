@@ -1,17 +1,17 @@
-"""Protein sequences in FASTA format: a line `>HEADER`, then the residues, one letter each, on any
-number of lines.
-"""
+"""Protein sequences in FASTA: a line `>HEADER`, then residues, one letter each, on any lines."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from elmokit.fs import read_lines
+from elmokit.text import Tokenizer
 
+RESIDUE_TOKENIZER = Tokenizer("residues", list, lambda sequence: [sequence])
 RESIDUES = re.compile(r"[A-Za-z*.-]*")  # including the marks of stops and gaps
 
 
@@ -24,12 +24,6 @@ class FastaRecord:
     line: int
     header: str
     sequence: str
-
-
-def are_fasta(lines: Iterable[str]) -> bool:
-    """Whether lines of text, without blank ones, are a header and residues."""
-    kinds = [">" if line.startswith(">") else RESIDUES.fullmatch(line.rstrip()) for line in lines]
-    return len(kinds) > 1 and kinds[0] == ">" and kinds[1] != ">" and all(kinds)
 
 
 def read_fasta(path: str | Path) -> Iterator[FastaRecord]:
@@ -68,55 +62,57 @@ def read_fasta(path: str | Path) -> Iterator[FastaRecord]:
         yield FastaRecord(line, header, "".join(residues))
 
 
-def _by_length(records: Iterable[FastaRecord], group: int) -> Iterator[tuple[int, FastaRecord]]:
-    """Records with their numbers in the file; every `group` consecutive ones are sorted by
-    length.
+@dataclass(frozen=True)
+class Fasta:
+    """A file of protein sequences, read as text: a line for each, a word for each residue.
+
+    Attributes:
+        path: The file (plain, .gz or .zst).
+        group: So many consecutive sequences are held in memory and given by length.
+        tokenizer: Makes each residue a word.
     """
-    numbered = enumerate(records)
-    while together := list(islice(numbered, group)):
-        yield from sorted(together, key=lambda each: len(each[1].sequence))
 
+    path: Path
+    group: int = 1
+    tokenizer: Tokenizer = RESIDUE_TOKENIZER
 
-def read_sequences(path: str | Path, group: int = 1) -> Iterator[str]:
-    """Stream the residues of each sequence; every `group` consecutive ones are held in memory and
-    sorted by length.
-    """
-    return (record.sequence for _, record in _by_length(read_fasta(path), group))
+    def _by_length(self) -> Iterator[tuple[int, FastaRecord]]:
+        """The records, each with its number in the file."""
+        numbered = enumerate(read_fasta(self.path))
+        while together := list(islice(numbered, self.group)):
+            yield from sorted(together, key=lambda record: len(record[1].sequence))
 
+    def lines(self) -> Iterator[str]:
+        """Stream the residues of each sequence."""
+        return (record.sequence for _, record in self._by_length())
 
-def read_identifiers(
-    path: str | Path, separator: str = "|", field: int = 1, group: int = 1
-) -> dict[str, int]:
-    """The names of all sequences: a field of each header, such as P69905 in `>sp|P69905|HBA_HUMAN
-    Hemoglobin`.
+    def identifiers(self, separator: str = "|", field: int = 1) -> dict[str, int]:
+        """The names of all sequences, such as P69905 in `>sp|P69905|HBA_HUMAN Hemoglobin`.
 
-    Args:
-        path: The file.
-        separator: Separates the fields.
-        field: Number of the field, from 0; -1: the whole header.
-        group: As for `read_sequences`.
+        Args:
+            separator: Separates the fields of a header.
+            field: Number of the field with the name, from 0; -1: the whole header.
 
-    Returns:
-        For each name, in the order of the file, the index of its sequence in the order of
-        `read_sequences`, from 0.
+        Returns:
+            For each name, in the order of the file, the number of its sequence in `lines`, from 0.
 
-    Raises:
-        ValueError: A header has no such field, or two sequences have the same name; the message
-            names the line.
-    """
-    in_order = enumerate(_by_length(read_fasta(path), group))
-    headers = sorted(
-        (number, place, record.line, record.header) for place, (number, record) in in_order
-    )
-    names: dict[str, int] = {}
-    for _, place, line, header in headers:
-        fields = [header] if field == -1 else header.split(separator)
-        name = fields[field].strip() if field < len(fields) else ""
-        if not name or name in names:
-            raise ValueError(
-                f"{path}, line {line}: field {field} between {separator!r} of the header "
-                f"{header[:60]!r} {'names another sequence, too' if name else 'is empty'}: choose "
-                "another, or -1 for the whole header"
-            )
-        names[name] = place
-    return names
+        Raises:
+            ValueError: A header has no such field, or two sequences have the same name; the message
+                names the line.
+        """
+        headers = sorted(
+            (number, place, record.line, record.header)
+            for place, (number, record) in enumerate(self._by_length())
+        )
+        names: dict[str, int] = {}
+        for _, place, line, header in headers:
+            fields = [header] if field == -1 else header.split(separator)
+            name = fields[field].strip() if field < len(fields) else ""
+            if not name or name in names:
+                problem = "names another sequence, too" if name else "is empty"
+                raise ValueError(
+                    f"{self.path}, line {line}: field {field} between {separator!r} of the header "
+                    f"{header[:60]!r} {problem}: choose another, or -1 for the whole header"
+                )
+            names[name] = place
+        return names

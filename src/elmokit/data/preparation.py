@@ -9,12 +9,11 @@ and starts over.
 import json
 import os
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
-from itertools import chain, count, islice
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, Annotated, Literal, get_args
 
@@ -22,8 +21,9 @@ import zstandard
 
 from elmokit.data.documents import Document, is_fasta, read_documents
 from elmokit.data.duplicates import SIMILARITY, Fingerprint, SeenDocuments
-from elmokit.data.text_checks import doubt_of
-from elmokit.data.text_files import REPORT_NAME, SHARD
+from elmokit.data.showing import show_reading
+from elmokit.data.tables import is_table
+from elmokit.data.text_files import REPORT_NAME, SHARD, SHOWN_CHARACTERS, SHOWN_FILES
 from elmokit.data.workers import Work, tokenize_documents
 from elmokit.fs import (
     OVERWRITE,
@@ -36,10 +36,9 @@ from elmokit.fs import (
 )
 from elmokit.progress import ProgressBar
 from elmokit.settings import Above, Between, Count, check, conform
-from elmokit.text import DECOMPOSED, TOKENIZED, Tokenizer, missing_rules, tokenizer_for
+from elmokit.text import TOKENIZED, Tokenizer, tokenizer_for
 
 SHARD_BYTES, MAX_DEFAULT_SHARDS = 16_000_000, 256  # if the number of shards is not given
-FIRST_DOCUMENTS = 20  # of each file, whose script is checked before the run
 BUFFER_BYTES = 1 << 26  # of all shards
 KEY_DIGITS = 16  # hexadecimal digits of a sort key
 
@@ -349,7 +348,7 @@ def prepare(
         for each reason.
 
     Raises:
-        ValueError: An option is invalid, or a file is damaged, not UTF-8 or CoNLL-U.
+        ValueError: An option is invalid, or a file is damaged, or not UTF-8.
         FileNotFoundError: A file does not exist.
         FileExistsError: The output is there, and must not be replaced.
         OSError: The output cannot be written.
@@ -357,8 +356,6 @@ def prepare(
     if isinstance(inputs, str | Path) or isinstance(exclude, str | Path) or not inputs:
         raise ValueError("give a list of files: [path]")
     chosen = _tokenizer([*inputs, *exclude], tokenizer, language)
-    if (warning := missing_rules(chosen, language)) is not None:
-        warnings.warn(warning, stacklevel=2)
     output, input_bytes = Path(output), _sizes(inputs)
     if num_shards is None:
         num_shards = min(1 + sum(input_bytes.values()) // SHARD_BYTES, MAX_DEFAULT_SHARDS)
@@ -386,13 +383,13 @@ def prepare(
         return report
     files = [*options.exclude_bytes, *options.input_bytes]
     check_output(output, files, overwrite=overwrite, directory_of=REPORT_NAME, own_files=OWN_FILES)
-    for path in input_bytes:
-        first = [
-            document.lines for document in islice(read_documents(path, column), FIRST_DOCUMENTS)
-        ]
-        if doubt := doubt_of(list(chain.from_iterable(first)), chosen):
-            composed = " (it is composed here)" if doubt == DECOMPOSED else ""
-            warnings.warn(f"{path} {doubt}{composed}", stacklevel=2)
+    for path in list(input_bytes)[:SHOWN_FILES]:
+        if (document := next(read_documents(path, column), None)) is not None:
+            show_reading(
+                path,
+                chosen.tokenize(document.lines[0][:SHOWN_CHARACTERS]),
+                {"column": column if is_table(path) else None},
+            )
 
     near = bool(exclude) or drop_duplicates == "near"
     work = Work(chosen.name, language, len(exclude), near)

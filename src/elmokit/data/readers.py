@@ -3,26 +3,23 @@ in them.
 """
 
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from elmokit.data.text_checks import attached_mark
-from elmokit.fs import atomic_path, create_bytes, read_lines, read_rows, suffixes_of
+from elmokit.data.showing import show_reading
+from elmokit.fs import atomic_path, create_bytes, read_lines, suffixes_of
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 CONLLU_ID = re.compile(r"\d+([-.]\d+)?")
 PARTS_OF_SPEECH = ("upos", "xpos")
+SHOWN_TAGS = 12
 DOCUMENT_START = "-DOCSTART-"
 # Words may contain other white space, such as no-break spaces; and spaces, where tabs separate the
 # columns.
 SEPARATOR, TABS = re.compile(r"[ \t]+"), re.compile(r" *\t[ \t]*")
-SPAN_TAG_AT_END, TAGGED_SHARE = re.compile(r"\S[ \t]+(O|[BIES]-\S+)$"), 0.9
-LONG_SENTENCE = 500  # words, of a file whose sentences may not be separated
-SAMPLE_LINES = 200  # by which a format is recognized
 
 
 @dataclass(frozen=True)
@@ -104,34 +101,6 @@ COMMENT = re.compile(
 )
 
 
-def is_conllu_token(line: str) -> bool:
-    """Whether a line is CoNLL-U's line of a word, a multiword token or an empty node."""
-    columns = line.split("\t")
-    return len(columns) == len(CONLLU_COLUMNS) and CONLLU_ID.fullmatch(columns[0]) is not None
-
-
-def is_conllu(path: str | Path) -> bool:
-    """Whether a file is CoNLL-U, by its name or by its first line that is neither blank nor a
-    comment.
-    """
-    if suffixes_of(path).kind == ".conllu":
-        return True
-    lines = islice(read_lines(path), SAMPLE_LINES)
-    return is_conllu_token(
-        next((line for line in lines if line.strip() and not line.startswith("#")), "")
-    )
-
-
-def is_tagged(path: str | Path) -> bool:
-    """Whether the first lines of a file are words in columns, the last one of which has tags of
-    spans.
-    """
-    lines = [line for line in islice(read_lines(path), SAMPLE_LINES) if line.strip()]
-    return len(lines) > 1 and sum(
-        map(bool, map(SPAN_TAG_AT_END.search, lines))
-    ) > TAGGED_SHARE * len(lines)
-
-
 def conllu_lines(words: Iterable[str], tags: Iterable[str], tag_column: int) -> str:
     """A sentence in CoNLL-U, with the empty line after it; all columns except id, form and the tag
     are "_".
@@ -161,7 +130,7 @@ def read_token_lines(path: str | Path, layout: Layout) -> Iterator[Line]:
     """
     width, separator, last_id = len(CONLLU_COLUMNS) if layout.conllu else None, None, 0
     is_start = True  # of a sentence
-    for number, text in enumerate(read_rows(path), start=1):
+    for number, text in enumerate(read_lines(path), start=1):
         is_comment = (
             text.startswith("#") if layout.conllu else is_start and COMMENT.match(text) is not None
         )
@@ -206,52 +175,6 @@ def ends_sentence(line: Line) -> bool:
     )
 
 
-COLUMN_NAMES = {
-    "label",
-    "labels",
-    "class",
-    "category",
-    "target",
-    "text",
-    "texts",
-    "sentence",
-    "review",
-    "title",
-}
-COLUMN_NAMES |= {
-    "word",
-    "words",
-    "token",
-    "tokens",
-    "form",
-    "tag",
-    "tags",
-    "pos",
-    "upos",
-    "ner",
-    "ner_tags",
-}
-MAX_COLUMNS_OF_ONE_WORD = 4
-ABBREVIATION = re.compile(r"\w[\w.&'-]*\.")  # such as "Mr.", a token in a line of its own
-
-
-def refuse_raw_text(path: str | Path) -> None:
-    """ValueError if a file that should have one token per line looks like raw text, from its first
-    lines.
-    """
-    lines = [line.split() for line in islice(read_lines(path), SAMPLE_LINES) if line.strip()]
-    lines = [words for words in lines if words[0] != DOCUMENT_START]
-    has_one_line_of_many_words = len(lines) == 1 and len(lines[0]) > MAX_COLUMNS_OF_ONE_WORD
-    unclear = [words for words in lines if len(words) > 1 or not ABBREVIATION.fullmatch(words[0])]
-    if lines and (
-        example := attached_mark(unclear) or (has_one_line_of_many_words and lines[0][0])
-    ):
-        raise ValueError(
-            f"{path} should have one word per line, but looks like raw text, as in {example!r}: "
-            "predict it with --text (text=True in Python)"
-        )
-
-
 def _column(line: Line, index: int, path: str | Path) -> str:
     assert line.columns is not None
     try:
@@ -277,17 +200,12 @@ def read_tagged(
         The sentences; a sentence of CoNLL-U whose parts of speech are all "_" has no tags.
 
     Raises:
-        ValueError: A line has a wrong number of columns, or none for tags; or the file looks like
-            raw text, or its words are the numbers 1, 2, 3, ..., or all "_".
+        ValueError: A line has a wrong number of columns, or none for tags; or the words are the
+            numbers 1, 2, 3, ..., or all "_".
         FileNotFoundError: The file does not exist.
-
-    Warns:
-        UserWarning: A sentence has hundreds of words: they may not be separated.
     """
-    if not with_tags and not layout.conllu:
-        refuse_raw_text(path)
     has_parts_of_speech = layout.conllu and CONLLU_COLUMNS[layout.tag_column] in PARTS_OF_SPEECH
-    are_words_checked = layout.conllu
+    is_shown, are_words_checked = False, layout.conllu
     distinct: set[str] = set()  # until there are two
     words: list[str] = []
     tags: list[str] = []
@@ -311,11 +229,9 @@ def read_tagged(
                         f"{words[-1]}: set format to conllu if it is CoNLL-U, otherwise set "
                         "word_column, counted from 0"
                     )
-            if {words[0].lower(), *map(str.lower, tags[:1])} <= COLUMN_NAMES and tags:
-                raise ValueError(f"{path}: a sentence begins with names of columns: remove them")
-            if len(words) > LONG_SENTENCE:
-                where = f"{path}: the sentence that begins with {words[0]!r} has {len(words)} words"
-                warnings.warn(f"{where}: are sentences separated by empty lines?", stacklevel=2)
+            if not is_shown:
+                is_shown = True
+                show_reading(path, words, {"tags": " ".join(tags[:SHOWN_TAGS]) or None})
             distinct.update(words if len(distinct) < 2 else ())
             # "_" is CoNLL-U's mark for a missing value; in columns such as feats it is a value.
             is_untagged = has_parts_of_speech and set(tags) == {"_"}

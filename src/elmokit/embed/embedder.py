@@ -221,7 +221,7 @@ class Embedder:
             )
         # Here, as a tokenizer may need a library that is not installed, and lists of words need no
         # tokenizer.
-        return get_tokenizer(self.model.tokenizer or TOKENIZED).split(text)
+        return get_tokenizer(self.model.tokenizer or TOKENIZED).tokenize(text)
 
     def embed(
         self,

@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 from safetensors.torch import load_file, save_file
 
 from elmokit.checkpoints import ModelSource
-from elmokit.data import file_tokenizers, read_identifiers, read_sequences, read_texts
+from elmokit.data import Fasta, TextFile, open_texts
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import OutputSpec, Pooling
 from elmokit.fs import (
@@ -42,10 +42,9 @@ from elmokit.progress import ProgressBar
 from elmokit.runtime import MAX_SENTENCE_WORDS, check_length
 from elmokit.settings import Count, StatePolicy, StorageDtype, conform
 from elmokit.storage import EXPORTS, EmbeddingStore, StoreIndex, StoreWriter
-from elmokit.text import Tokenizer, TruncationWarning, truncation_message
+from elmokit.text import TruncationWarning, truncation_message
 
 # A residue is a word. The sequence of a protein is one sentence.
-RESIDUES = Tokenizer("residues", list, lambda sequence: [sequence])
 
 Export = Callable[[EmbeddingStore, Path], None]  # writes the output from a complete store
 
@@ -234,14 +233,13 @@ def embed_fasta(
         )
     # Long sentences are run by length, so that the rows of a batch end together.
     group = conform(Count, sentences_per_part, "sentences_per_part")
-    lines = read_identifiers(file, split_char, id_field, group)
+    sequences = Fasta(file, group)
+    lines = sequences.identifiers(split_char, id_field)
     _check_output(output, file, True, overwrite)
     embedder = Embedder.of(model, device, dtype)
     job = FileJob(
-        file,
+        sequences,
         embedder,
-        RESIDUES,
-        read=partial(read_sequences, group=group),
         layers=layers,
         state=embedder.model.single_sentence_state,
         lines_per_part=group,
@@ -299,10 +297,8 @@ def _state_path(directory: Path, part: int) -> Path:
 class FileJob:
     """Everything that determines the vectors of a file, and what is counted while they are made."""
 
-    path: Path = field(kw_only=False)
+    text: TextFile | Fasta = field(kw_only=False)
     embedder: Embedder = field(kw_only=False)
-    tokenizer: Tokenizer = field(kw_only=False)
-    read: Callable[[Path], Iterator[str]]  # the texts of the file, or the sequences in it
     layers: str | int
     state: StatePolicy | None  # None: the model's policy
     lines_per_part: int
@@ -327,29 +323,28 @@ class FileJob:
         path: Path, embedder: Embedder, tokenize: bool, column: str | None, **settings: Any
     ) -> FileJob:
         """The job for a text file or a column of a table."""
-        read = partial(read_texts, column=column)
-        (tokenizer,) = file_tokenizers([path], embedder.model.tokenizer, tokenize, read=read)
-        return FileJob(path, embedder, tokenizer, read=read, **settings)
+        (text,) = open_texts([path], embedder.model.tokenizer, tokenize, column=column)
+        return FileJob(text, embedder, **settings)
 
     def index(self) -> StoreIndex:
         """The index of a store of this job. The text is read to its end, so that no error in it
         stops a run halfway.
         """
         digest = blake2b(digest_size=16)
-        texts, title = self.read(self.path), f"read {self.path.name}"
+        texts, title = self.text.lines(), f"read {self.text.path.name}"
         bar = ProgressBar(texts, title, leave=False, unit=" lines", unit_scale=True)
         for self.lines, line in enumerate(bar, start=1):
             digest.update(f"{line}\n".encode())
             if len(line) > MAX_SENTENCE_WORDS:  # no line has more words than characters
                 where = "a sequence" if self.names else f"line {self.lines}"
-                check_length(len(self.tokenizer.tokenize(line)), f"{self.path}, {where}")
+                check_length(len(self.text.tokenizer.tokenize(line)), f"{self.text.path}, {where}")
         if not self.lines:
-            raise ValueError(f"{self.path} is empty: there is nothing to embed")
+            raise ValueError(f"{self.text.path} is empty: there is nothing to embed")
         digest.update("\n".join(self.names).encode())
         settings = {
             "model": self.embedder.fingerprint(),
             "text": digest.hexdigest(),
-            "tokenizer": self.tokenizer.name,
+            "tokenizer": self.text.tokenizer.name,
             "layers": self.layers,
             "state": self.state,
             "pooling": self.pooling and asdict(self.pooling),
@@ -394,7 +389,7 @@ class FileJob:
 
     def _parts(self, kept: Set[int]) -> Iterator[_Part]:
         """All parts but those that are kept, whose words are only counted."""
-        lines, number = self.read(self.path), 0
+        lines, number = self.text.lines(), 0
         while sentences := list(map(self._counted, islice(lines, self.lines_per_part))):
             if number not in kept:
                 # With pooling, one vector a line, whose word no one will ask for.
@@ -405,7 +400,7 @@ class FileJob:
 
     def _counted(self, line: str) -> list[str]:
         """The words of a line, which are counted."""
-        count_truncated, words = self.embedder.count_truncated, self.tokenizer.tokenize(line)
+        count_truncated, words = self.embedder.count_truncated, self.text.tokenizer.tokenize(line)
         self.words += len(words)
         if truncated := count_truncated(words):
             self.truncated_words += truncated
@@ -435,7 +430,7 @@ class FileJob:
             initial=min(self.lines, len(kept) * self.lines_per_part),
             unit=" lines",
             unit_scale=True,
-            desc=self.path.name,
+            desc=self.text.path.name,
         )
         with bar, closing(results):
             for part in written:
@@ -457,7 +452,7 @@ class FileJob:
             path.unlink()
         if self.truncated_words:
             limit, first = self.embedder.word_limit, self.first_truncated
-            message = truncation_message(self.truncated_words, limit, str(self.path), first)
+            message = truncation_message(self.truncated_words, limit, str(self.text.path), first)
             warnings.warn(message, TruncationWarning, stacklevel=4)
         seconds = time.perf_counter() - began
         return FileReport(

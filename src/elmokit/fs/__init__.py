@@ -14,7 +14,7 @@ from elmokit.fs.atomic import (
     remove_leftovers,
     write_json,
 )
-from elmokit.fs.json_files import is_json_object, read_json
+from elmokit.fs.json_files import read_json
 from elmokit.fs.lock import only_one_in
 from elmokit.fs.reading import (
     crc32_of,
@@ -22,7 +22,6 @@ from elmokit.fs.reading import (
     read_blocks,
     read_line_blocks,
     read_lines,
-    read_rows,
     suffixes_of,
 )
 
@@ -33,7 +32,6 @@ __all__ = [
     "check_output",
     "crc32_of",
     "create_bytes",
-    "is_json_object",
     "only_one_in",
     "open_regular",
     "publish_directory",
@@ -41,7 +39,6 @@ __all__ = [
     "read_json",
     "read_line_blocks",
     "read_lines",
-    "read_rows",
     "remove_directory",
     "remove_leftovers",
     "require_pyarrow",

@@ -30,11 +30,3 @@ def read_json(path: str | Path) -> Any:
         return json.loads(content)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-
-
-def is_json_object(line: str) -> bool:
-    """Whether a line of text is a JSON object that is not empty, as in JSON Lines."""
-    try:
-        return line.lstrip().startswith("{") and bool(json.loads(line))
-    except (ValueError, RecursionError):
-        return False

@@ -142,8 +142,8 @@ def read_lines(path: str | Path) -> Iterator[str]:
 
     Raises:
         FileNotFoundError: The file is missing.
-        ValueError: It is not UTF-8 (the message names file, line and column), not a regular file,
-            or cannot be decompressed.
+        ValueError: It is not UTF-8 (the message names file, line and column), its lines end in CR
+            alone, it is not a regular file, or cannot be decompressed.
     """
     for number, line in enumerate(chain.from_iterable(read_line_blocks(path)), start=1):
         if number == 1 and line.startswith(PARQUET_START):
@@ -161,17 +161,6 @@ def read_lines(path: str | Path) -> Iterator[str]:
             raise ValueError(
                 f"{where}: is it compressed, or {kind} (`iconv -f {kind} -t UTF-8 {path}`)?"
             ) from None
+        if number == 1 and "\r" in text:
+            raise ValueError(f"{path}: lines end in CR alone; write them anew with LF (`mac2unix`)")
         yield text.removeprefix("\ufeff") if number == 1 else text
-
-
-def read_rows(path: str | Path) -> Iterator[str]:
-    r"""`read_lines` of a file of annotations, in which "\r" is never data; ValueError for lines
-    that end in it.
-    """
-    for number, line in enumerate(read_lines(path), start=1):
-        if "\r" in line:
-            raise ValueError(
-                f"{path}, line {number}: lines end in CR alone; write them anew with LF "
-                f"(`mac2unix`)"
-            )
-        yield line

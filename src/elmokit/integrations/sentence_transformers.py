@@ -145,7 +145,8 @@ class ElmoModule(InputModule):
             TruncationWarning: Words are longer than the model can read.
         """
         sentences = [
-            self._tokenizer.split((prompt or "") + text)[: self.max_seq_length] for text in inputs
+            self._tokenizer.tokenize((prompt or "") + text)[: self.max_seq_length]
+            for text in inputs
         ]
         encoder, words = self._model.bilm.token_encoder, list(chain.from_iterable(sentences))
         if encoder.count_truncated(words):
@@ -161,7 +162,7 @@ class ElmoModule(InputModule):
         features: dict[str, Any] = {"input_ids": ids, "attention_mask": attention_mask}
         if prompt:
             # A text follows: at the end of a sentence some words would be split in another way.
-            features["prompt_length"] = len(self._tokenizer.split(f"{prompt} .")) - 1
+            features["prompt_length"] = len(self._tokenizer.tokenize(f"{prompt} .")) - 1
         return features
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

@@ -7,14 +7,14 @@ import json
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from itertools import chain, tee
 from operator import add
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from elmokit.checkpoints import ModelSource
-from elmokit.data import check_language, file_tokenizers, find_files, read_sentences, read_texts
+from elmokit.data import find_files, open_texts
 from elmokit.fs import atomic_path, check_output, create_bytes
 from elmokit.lm.losses import resolve_language_model
 from elmokit.lm.scoring import BIT, ROWS, Perplexity, Score, scores
@@ -95,9 +95,8 @@ def evaluate(
         window.
 
     Warns:
-        UserWarning: Text that is read as raw looks tokenized, or the reverse; many words are
-        unknown; or a file has no
-            sentence, and is left out.
+        UserWarning: Many words are unknown; a file has no sentence, and is left out; or
+            `elmokit prepare` split it by another tokenizer than the model's.
 
     Raises:
         ValueError: The model has no softmax or vocabulary, or no such state, an argument is
@@ -105,15 +104,14 @@ def evaluate(
         FileNotFoundError: A file does not exist.
     """
     paths = find_files(files)
-    check_language(language, paths)
     pretrained = resolve_language_model(model, device)
     pretrained.start(state or "zeros")  # errors come before the text is read
-    tokenizers = file_tokenizers(
-        paths, pretrained.tokenizer, tokenize, language, pretrained.language
+    texts = open_texts(
+        paths, pretrained.tokenizer, tokenize, language, model_language=pretrained.language
     )
     results, empty = {}, []
-    for file, tokenizer in zip(paths, tokenizers, strict=True):
-        sentences = read_sentences(file, tokenizer)
+    for file, text in zip(paths, texts, strict=True):
+        sentences = text.sentences()
         if (first := next(sentences, None)) is None:  # such as a shard of a small corpus
             empty.append(str(file))
             continue
@@ -214,14 +212,13 @@ def score_file(
     """
     check_output(output, [file], overwrite=overwrite)
     pretrained = resolve_language_model(model, device)
-    read = partial(read_texts, column=column)
-    (tokenizer,) = file_tokenizers([Path(file)], pretrained.tokenizer, tokenize, read=read)
+    (source,) = open_texts([Path(file)], pretrained.tokenizer, tokenize, column=column)
 
     def sentences() -> Iterator[tuple[int, str, list[str] | None, list[str]]]:
-        for number, line in enumerate(read(Path(file)), start=1):
+        for number, line in enumerate(source.lines(), start=1):
             regions = line.split("|") if per == "region" else None
             text = line.replace("|", " ") if per == "region" else line
-            if words := tokenizer.tokenize(text):
+            if words := source.tokenizer.tokenize(text):
                 yield number, text, regions, words
 
     lines, again = tee(sentences())

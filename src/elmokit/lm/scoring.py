@@ -29,11 +29,10 @@ from typing import Any
 import numpy as np
 
 from elmokit.checkpoints import ModelSource, Pretrained
-from elmokit.data import line_tokenizer
 from elmokit.lm.losses import Check, log_losses, predictor, resolve_language_model
 from elmokit.runtime import check_list
 from elmokit.settings import StatePolicy
-from elmokit.text import Sentence, word_offsets
+from elmokit.text import TOKENIZED, Sentence, get_tokenizer, word_offsets
 
 BIT = np.float32(math.log(2))  # in nats
 ROWS = 32  # in which state is carried, as in training, whose evaluations give the same figures
@@ -289,7 +288,7 @@ def scores(
 def words_of(model: Pretrained, sentence: Sentence, tokenize: bool = True) -> Sequence[str]:
     """The words of a sentence: a string is split by the model's tokenizer, or at white space."""
     if isinstance(sentence, str):
-        return line_tokenizer(model.tokenizer, tokenize).split(sentence)
+        return get_tokenizer((tokenize and model.tokenizer) or TOKENIZED).tokenize(sentence)
     return list(sentence)
 
 

@@ -40,7 +40,7 @@ from elmokit.serve.schemas import (
     invalid_request,
 )
 from elmokit.serve.service import Check, Service, Words
-from elmokit.text import token_offsets
+from elmokit.text import word_offsets
 
 
 class JsonRoute(APIRoute):
@@ -217,10 +217,9 @@ async def tokenize(request: Request, body: schemas.TokenizeRequest) -> Response:
 
 
 def _tokens(text: Text, words: Words, ids: list[int] | None) -> list[dict[str, Any]]:
-    places = token_offsets(text, words) if isinstance(text, str) else [None] * len(words)
+    places = word_offsets(text, words) if isinstance(text, str) else [(None, None)] * len(words)
     tokens = []
-    for number, (word, place) in enumerate(zip(words, places, strict=True)):
-        start, stop = place or (None, None)
+    for number, (word, (start, stop)) in enumerate(zip(words, places, strict=True)):
         word_id = None if ids is None else ids[number]
         tokens.append({"id": word_id, "text": word, "special": False, "start": start, "stop": stop})
     return tokens

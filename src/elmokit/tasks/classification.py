@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.data import TABLES
-from elmokit.fs import read_rows, suffixes_of
+from elmokit.data import TABLES, show_reading
+from elmokit.fs import read_lines, suffixes_of
 from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import (
@@ -247,13 +247,12 @@ class ClassificationTask(Task[LabelledText, Classification]):
         """Stream the texts of a file; of trees the whole sentences, and phrases to train on."""
         separator = None  # any white space, unless the first line has a tab
         is_first = True
-        for number, line in enumerate(read_rows(path), start=1):
+        for number, line in enumerate(read_lines(path), start=1):
             line = line.strip()
             if not line:
                 continue
             if is_first and "\t" in line:
                 separator = "\t"
-            is_first = False
             try:
                 if line.startswith("("):
                     texts = labelled_phrases(line)[: None if use == "train" else 1]
@@ -268,6 +267,9 @@ class ClassificationTask(Task[LabelledText, Classification]):
                     f"{path}, line {number}: expected {expected}, as in the first line, or a tree "
                     f"of labels: {error}"
                 ) from error
+            if is_first:
+                is_first = False
+                show_reading(path, texts[0].words, {"label": texts[0].label})
             for text in texts:
                 label = None if use == "predict" else text.label
                 yield LabelledText(self._words(text.words), label, text.is_phrase)

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.fs import read_rows
+from elmokit.fs import read_lines
 from elmokit.settings import Count, DropoutRate, NonNegative, Positive, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import (
@@ -441,7 +441,7 @@ def _scored_clusters(example: CorefDocument) -> list[tuple[Mention, ...]]:
 
 def _documents(path: Path, with_answers: bool) -> Iterator[CorefDocument]:
     name, sentences, cells = "", [[]], []
-    for number, line in enumerate([*read_rows(path), "#begin document"], start=1):
+    for number, line in enumerate([*read_lines(path), "#begin document"], start=1):
         if line.startswith("#begin document"):
             if cells:
                 raise ValueError(

@@ -284,7 +284,7 @@ class ReadingTask(Task[Question, Answer]):
         return Question("", self._words(question), words, passage, word_offsets(passage, words))
 
     def _words(self, text: str) -> tuple[str, ...]:
-        return tuple(get_tokenizer(self.tokenizer).split(text))
+        return tuple(get_tokenizer(self.tokenizer).tokenize(text))
 
     def sentences(self, example: Question) -> Iterable[Words]:
         return (example.question, example.passage)

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.fs import read_rows
+from elmokit.fs import read_lines
 from elmokit.nn import CRF
 from elmokit.settings import Count, CountOrZero, DropoutRate, check
 from elmokit.tasks.config import FitConfig
@@ -212,7 +212,7 @@ class RolesTask(Task[PredicateFrame, Frame]):
 
     def read(self, path: Path, use: Use = "score") -> Iterator[PredicateFrame]:
         rows: list[list[str]] = []
-        for number, line in enumerate(chain(read_rows(path), [""]), start=1):
+        for number, line in enumerate(chain(read_lines(path), [""]), start=1):
             if line.strip() and not line.startswith(DOCUMENT_MARKS):
                 rows.append(line.split())
             elif rows := self._without_comments(rows):

@@ -14,27 +14,21 @@ from elmokit.text.characters import (
     truncation_message,
 )
 from elmokit.text.tokenizer import (
-    DECOMPOSED,
     INVISIBLE,
+    TOKENIZED,
     Sentence,
     Tokenizer,
-    is_decomposed,
-    token_offsets,
     word_offsets,
 )
 from elmokit.text.tokenizers import (
-    TOKENIZED,
     TOKENIZER_OF,
-    UNSPACED_LETTER,
     get_tokenizer,
-    missing_rules,
     tokenizer_for,
 )
 from elmokit.text.vocab import SPECIALS, Vocab, count_words, is_mark, read_words
 
 __all__ = [
     "BOS",
-    "DECOMPOSED",
     "EOS",
     "INVISIBLE",
     "MAX_CHARACTERS",
@@ -43,7 +37,6 @@ __all__ = [
     "TOKENIZED",
     "TOKENIZER_OF",
     "UNK",
-    "UNSPACED_LETTER",
     "Sentence",
     "Tokenizer",
     "TruncationWarning",
@@ -53,11 +46,8 @@ __all__ = [
     "encode_sentences",
     "encode_words",
     "get_tokenizer",
-    "is_decomposed",
     "is_mark",
-    "missing_rules",
     "read_words",
-    "token_offsets",
     "tokenizer_for",
     "truncation_in",
     "truncation_message",

@@ -8,42 +8,6 @@ from itertools import accumulate, pairwise
 # sentencex takes quadratic time for runs of punctuation: a million apostrophes would take a minute.
 WINDOW = 10_000
 
-# The languages for which sentencex 1.0 has rules (its `src/languages`), which it does not list at
-# run time. For other languages it silently uses those of a related language, or of English.
-LANGUAGES = (
-    "am",
-    "ar",
-    "bg",
-    "bn",
-    "ca",
-    "da",
-    "de",
-    "el",
-    "en",
-    "es",
-    "fi",
-    "fr",
-    "gu",
-    "hi",
-    "hy",
-    "it",
-    "ja",
-    "kk",
-    "kn",
-    "ml",
-    "mr",
-    "my",
-    "nl",
-    "pa",
-    "pl",
-    "pt",
-    "ru",
-    "sk",
-    "ta",
-    "te",
-    "uk",
-)
-
 # Abbreviations that precede something, such as titles, "number" or "for example", so that no
 # sentence ends after them.
 INTRODUCING = (

@@ -1,21 +1,17 @@
-"""The interface of tokenizers, rules for chunks of text between white spaces, and the positions of
-tokens in a text.
-"""
+"""What a tokenizer is, rules for chunks between white spaces, and the places of words in a text."""
 
 import re
 import unicodedata
-import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
 Sentence = str | Sequence[str]  # which a tokenizer splits, or its words
+TOKENIZED = "whitespace-1"  # the tokenizer of text that is tokenized already
 
-CACHED_CHUNKS, CACHED_CHARACTERS = (
-    200_000,
-    100,
-)  # of each cache; longer chunks are rare, and not kept
+CACHED_CHUNKS = 200_000  # of each cache
+CACHED_CHARACTERS = 100  # longer chunks are rare, and not kept
 
 # Invisible characters without meaning for a model: soft hyphen, zero-width space, direction marks,
 # byte order mark.
@@ -23,67 +19,35 @@ INVISIBLE = re.compile(r"[\u00ad\u200b\u200e\u200f\u2060\ufeff]")
 
 NOT_SPACE = re.compile(r"\S")
 VISIBLE = re.compile(rf"(?!{INVISIBLE.pattern})\S")
-LOOK_AHEAD = (
-    100  # characters in which to look for the next token if the tokenizer has changed the text
-)
-
-
-DECOMPOSED = (
-    "has letters whose accents are characters of their own (NFD), which a model reads as other "
-    "words: compose them, as by unicodedata.normalize('NFC', text)"
-)
-
-
-def is_decomposed(text: str) -> bool:
-    """Whether there are letters with combining marks in a text that have a composed form."""
-    if text.isascii() or unicodedata.is_normalized("NFC", text):
-        return False
-    return len(unicodedata.normalize("NFC", text)) < len(text)
+LOOK_AHEAD = 100  # characters in which to look for a word, after some that differ from the text
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer and sentence splitter.
+    """A tokenizer and sentence splitter, for raw text by any but whitespace-1.
 
     Attributes:
         name: Unique name, which models record.
-        tokenize: Splits a sentence into tokens.
+        rules: Splits a sentence, in Unicode's NFC, into tokens.
         split_sentences: Splits a paragraph into sentences.
-        unknown: Matches letters of scripts for which there are no rules; None if these scripts are
-            not known.
         language: Code of the language by whose rules sentences are split; None: the tokenizer's own
             rules.
     """
 
     name: str
-    tokenize: Callable[[str], list[str]]
+    rules: Callable[[str], list[str]]
     split_sentences: Callable[[str], list[str]]
-    unknown: re.Pattern[str] | None = None
     language: str | None = None
 
-    def split(self, text: str) -> list[str]:
-        """The tokens of a text by itself; warns if most of it is in a script without rules, or if
-        it is decomposed.
-        """
-        if self.count_unknown(text) > max(1, len(text) // 2):
-            message = (
-                f"text is in a script for which {self.name} has no rules: use a model of "
-                f"its language"
-            )
-            warnings.warn(message, stacklevel=4)
-        if is_decomposed(text):
-            warnings.warn(f"text {DECOMPOSED}", stacklevel=4)
-        return self.tokenize(text)
+    def tokenize(self, text: str) -> list[str]:
+        """The tokens of a sentence. In raw text, letters and accents apart (NFD) are composed."""
+        return self.rules(text if self.name == TOKENIZED else unicodedata.normalize("NFC", text))
 
     def split_paragraph(self, paragraph: str) -> Iterator[list[str]]:
         """Yield the tokens of each sentence of a paragraph, except sentences without tokens."""
         for sentence in self.split_sentences(paragraph):
             if tokens := self.tokenize(sentence):
                 yield tokens
-
-    def count_unknown(self, text: str) -> int:
-        """Number of letters in a text of scripts for which the tokenizer has no rules."""
-        return 0 if self.unknown is None or text.isascii() else len(self.unknown.findall(text))
 
 
 class ChunkCache(dict[str, tuple[str, ...]]):
@@ -98,9 +62,7 @@ class ChunkCache(dict[str, tuple[str, ...]]):
         if len(chunk) <= CACHED_CHARACTERS:
             if len(self) >= CACHED_CHUNKS:
                 self.clear()
-            self[chunk] = (
-                (chunk,) if tokens == (chunk,) else tokens
-            )  # share the string with the key
+            self[chunk] = (chunk,) if tokens == (chunk,) else tokens  # shares the key's string
         return tokens
 
 
@@ -126,44 +88,41 @@ class ChunkRules:
         return tokens
 
 
-def token_offsets(text: str, tokens: Sequence[str]) -> list[tuple[int, int] | None]:
-    """Find tokens in their text, in time linear in its length.
+def word_offsets(text: Sentence, words: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Find the words of a text in it, in time linear in its length.
 
     Args:
-        text: The text.
-        tokens: Its tokens, in order. They lack its white space and may lack its invisible
+        text: The text; or its words, which stand for a text in which spaces join them.
+        words: Its N words, in order. They lack its white space and may lack its invisible
             characters.
 
     Returns:
-        The start and stop of each token in characters; None for a token that does not occur
-        unchanged in the text.
-    """
-    kept = NOT_SPACE if INVISIBLE.search("".join(tokens)) else VISIBLE
-    places = array("L", (match.start() for match in kept.finditer(text)))
-    visible = "".join(kept.findall(text))
-    offsets: list[tuple[int, int] | None] = []
-    position = 0
-    for token in tokens:
-        start = visible.find(token, position, position + len(token) + LOOK_AHEAD)
-        if start < 0 or not token:
-            offsets.append(None)
-            continue
-        position = start + len(token)
-        offsets.append((places[start], places[position - 1] + 1))
-    return offsets
-
-
-def word_offsets(text: Sentence, words: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """The start and end in characters of each of N words in the text that was given.
-
-    A word that does not occur as written has length 0, after the word before. Of a text given as
-    words, the offsets are those in its words joined by spaces.
+        The start and end of each word in characters; a word that does not occur as written has
+        length 0, after the word before.
     """
     if not isinstance(text, str):
         ends = list(accumulate(len(word) + 1 for word in words))
         return tuple((end - len(word) - 1, end - 1) for word, end in zip(words, ends, strict=True))
-    offsets, position = [], 0
-    for place in token_offsets(text, words):
-        offsets.append(place or (position, position))
-        position = offsets[-1][1]
+    # The words are looked for in the visible characters alone, which hold them end to end:
+    #   text     " An ex-am \u200bple"        (- is a soft hyphen)
+    #   visible  "Anexample"
+    #   places    1 2 4 5 7 8 11 12 13       of each visible character in the text
+    # If accents are apart in the text (NFD), it is compared decomposed with its composed words.
+    form = "NFC" if unicodedata.is_normalized("NFC", text) else "NFD"
+    shown = NOT_SPACE if INVISIBLE.search("".join(words)) else VISIBLE
+    pieces, places = [], array("L")
+    for match in shown.finditer(text):
+        pieces.append(unicodedata.normalize(form, match.group()))
+        places.extend([match.start()] * len(pieces[-1]))
+    visible = "".join(pieces)
+    offsets, position, end = [], 0, 0
+    for word in words:
+        word = unicodedata.normalize(form, word)
+        start = visible.find(word, position, position + len(word) + LOOK_AHEAD) if word else -1
+        if start < 0:
+            offsets.append((end, end))
+            continue
+        position = start + len(word)
+        end = places[position - 1] + 1
+        offsets.append((places[start], end))
     return tuple(offsets)

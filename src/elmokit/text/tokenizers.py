@@ -18,8 +18,8 @@ from threading import Lock
 from typing import Any
 
 from elmokit.text.english import split_english_sentences, tokenize_english
-from elmokit.text.sentences import LANGUAGES, split_sentences
-from elmokit.text.tokenizer import Tokenizer
+from elmokit.text.sentences import split_sentences
+from elmokit.text.tokenizer import TOKENIZED, Tokenizer
 from elmokit.text.words import tokenize_words
 
 # --- characters-1 ---------------------------------------------------------------------------------
@@ -28,19 +28,6 @@ IDEOGRAPHS = (
     r"\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     r"\U00020000-\U000323af"
 )
-KANA = r"\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
-# Thai, Lao, Tibetan, Burmese, Khmer.
-SOUTH_EAST_ASIAN = r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u19e0-\u19ff\uaa60-\uaa7f"
-
-UNSPACED_LETTER = re.compile(rf"[{IDEOGRAPHS}{KANA}{SOUTH_EAST_ASIAN}]")
-SOUTH_EAST_ASIAN_LETTER = re.compile(rf"[{SOUTH_EAST_ASIAN}]")
-# Without emoji, punctuation and digits.
-NOT_LATIN_LETTER = re.compile(
-    r"[\u0370-\u1cff\u1f00-\u1fff\u2c00-\u2c5f\u2c80-\u2dff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3040-\u318f"
-    r"\u31a0-\u31ff\u3400-\ua71f\ua800-\uab2f\uab70-\ud7ff\uf900-\ufaff\ufb13-\ufdff\ufe70-\ufefc\uff66-\uffdc"
-    r"\U00010000-\U0001cfff\U0001e000-\U0001efff\U00020000-\U000323af]"
-)
-
 IDEOGRAPH = f"[{IDEOGRAPHS}]"
 CHARACTERS = re.compile(rf"{IDEOGRAPH}|(?:(?!{IDEOGRAPH})\w)+|\S")
 CHINESE_SENTENCE = re.compile(
@@ -68,9 +55,7 @@ def _module(name: str, extra: str) -> Any:
         raise ValueError(f"{error}: install elmokit's extra {extra}") from error
 
 
-@lru_cache(
-    maxsize=4
-)  # loading takes a second, and callers may load the tokenizer once per document
+@lru_cache(maxsize=4)  # loading takes a second, and callers may ask once per document
 def _spacy(model: str) -> Tokenizer:
     """The pipeline of a model, or the blank pipeline of a language."""
     spacy = _module("spacy", "spacy")
@@ -101,9 +86,7 @@ def _rjieba() -> Tokenizer:
     def tokenize(text: str) -> list[str]:
         return " ".join(cut(text)).split()
 
-    return Tokenizer(
-        f"rjieba=={version('rjieba')}", tokenize, split_chinese_sentences, SOUTH_EAST_ASIAN_LETTER
-    )
+    return Tokenizer(f"rjieba=={version('rjieba')}", tokenize, split_chinese_sentences)
 
 
 @lru_cache(maxsize=1)
@@ -120,12 +103,7 @@ def _unidic_lite() -> Tokenizer:
         with lock:
             return tagger.parse(text).split()
 
-    return Tokenizer(
-        f"unidic-lite=={version('unidic-lite')}",
-        tokenize,
-        split_chinese_sentences,
-        SOUTH_EAST_ASIAN_LETTER,
-    )
+    return Tokenizer(f"unidic-lite=={version('unidic-lite')}", tokenize, split_chinese_sentences)
 
 
 @lru_cache(maxsize=1)
@@ -157,17 +135,13 @@ def split_lines(text: str) -> list[str]:
     return [line for line in text.split("\n") if line.strip()]
 
 
-TOKENIZED = "whitespace-1"  # the tokenizer of text that is tokenized already
-
 TOKENIZERS = {
     tokenizer.name: tokenizer
     for tokenizer in (
         Tokenizer(TOKENIZED, str.split, split_lines),
-        Tokenizer("english-1", tokenize_english, split_english_sentences, NOT_LATIN_LETTER),
-        Tokenizer("words-1", tokenize_words, partial(split_sentences, "en"), UNSPACED_LETTER),
-        Tokenizer(
-            "characters-1", CHARACTERS.findall, split_chinese_sentences, SOUTH_EAST_ASIAN_LETTER
-        ),
+        Tokenizer("english-1", tokenize_english, split_english_sentences),
+        Tokenizer("words-1", tokenize_words, partial(split_sentences, "en")),
+        Tokenizer("characters-1", CHARACTERS.findall, split_chinese_sentences),
     )
 }
 
@@ -219,13 +193,6 @@ OWN_SENTENCES = {
 }
 
 
-def _uses_sentencex(tokenizer: Tokenizer, language: str) -> bool:
-    library = tokenizer.name.partition("==")[0]
-    return not library.startswith(("spacy:", "pythainlp")) and language not in OWN_SENTENCES.get(
-        library, ()
-    )
-
-
 def tokenizer_for(name: str | None = None, language: str | None = None) -> Tokenizer:
     """Get a tokenizer that splits sentences by the rules of a language.
 
@@ -248,17 +215,10 @@ def tokenizer_for(name: str | None = None, language: str | None = None) -> Token
         )
     if tokenizer.name == "words-1" and language is None:
         raise ValueError("words-1 needs a language, such as de, to split sentences by: give one")
-    if language is None or not _uses_sentencex(tokenizer, language):
+    library = tokenizer.name.partition("==")[0]
+    splits_it = library.startswith(("spacy:", "pythainlp")) or language in OWN_SENTENCES.get(
+        library, ()
+    )
+    if language is None or splits_it:
         return replace(tokenizer, language=language)
     return replace(tokenizer, split_sentences=partial(split_sentences, language), language=language)
-
-
-def missing_rules(tokenizer: Tokenizer, language: str | None) -> str | None:
-    """A warning if there are no rules to split sentences of the language; otherwise None."""
-    if language is None or language in LANGUAGES or not _uses_sentencex(tokenizer, language):
-        return None
-    return (
-        f"there are no rules for sentences of {language!r}: those of a related language or of "
-        "English are used, so that a sentence may end wrongly after an abbreviation; look at some "
-        "of the sentences"
-    )

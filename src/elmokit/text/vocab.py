@@ -68,12 +68,10 @@ class Vocab:
         bad = [
             word
             for word in self.words
-            if word != word.strip(SPACES) or "\n" in word or word.endswith("\r")
+            if word != word.strip(SPACES) or "\n" in word or word.endswith("\r") or word == OLD_MARK
         ]
-        bad += [word for word in self.words if word == OLD_MARK]
-        bad += [
-            word for word in self.words[:1] if word.startswith("\ufeff")
-        ]  # there it is a byte order mark
+        # In the first line they are a byte order mark, and line ends of old Macs.
+        bad += [word for word in self.words[:1] if word.startswith("\ufeff") or "\r" in word]
         if bad:
             raise ValueError(
                 f"{bad[0]!r} cannot be a word of a vocabulary, a file with one word per line: "

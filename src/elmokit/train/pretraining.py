@@ -19,11 +19,9 @@ from elmokit.config import BiLMConfig
 from elmokit.data import (
     CorpusReport,
     check_corpus,
-    check_language,
     find_files,
-    option_of_shard,
-    tokenized_files,
-    tokenizer_of_shard,
+    open_texts,
+    shard_options,
 )
 from elmokit.fs import atomic_directory, only_one_in, read_json, read_lines
 from elmokit.lm import Perplexity
@@ -98,9 +96,12 @@ def read_texts(
         others: More held-out files.
     """
     files, heldout = find_files(settings.corpus), find_files([*settings.heldout, *others])
-    check_language(settings.language, [*files, *heldout])
-    rules = settings.output / TEXT, tokenizer, settings.tokenize, settings.language, language
-    files, heldout = tokenized_files(files, *rules), tokenized_files(heldout, *rules)
+    given = settings.language if settings.tokenize else None
+    texts = open_texts(
+        [*files, *heldout], tokenizer, settings.tokenize, given, model_language=language
+    )
+    tokenized = [text.tokenized(settings.output / TEXT) for text in texts]
+    files, heldout = tokenized[: len(files)], tokenized[len(files) :]
     report = _check("corpus", files)
     if heldout:
         _check("held-out text", heldout)
@@ -119,18 +120,21 @@ def _check(name: str, files: list[Path]) -> CorpusReport:
     return report
 
 
+def _options_of_shards(corpus: Sequence[Path], name: str) -> list[str | None]:
+    """An option by which each file was prepared; None for text from other sources."""
+    return [shard_options(file).get(name) for file in find_files(corpus)]
+
+
 def corpus_tokenizer(corpus: Sequence[Path]) -> str | None:
     """The tokenizer of the first shard that `elmokit prepare` wrote, if there is one."""
-    return next(filter(None, map(tokenizer_of_shard, find_files(corpus))), None)
+    return next(filter(None, _options_of_shards(corpus, "tokenizer")), None)
 
 
 def language_of(
     settings: TrainingConfig, tokenizer: str | None, of_model: str | None
 ) -> str | None:
     """The language of the settings, of `elmokit prepare`, or of the initial model."""
-    of_shards = filter(
-        None, (option_of_shard(file, "language") for file in find_files(settings.corpus))
-    )
+    of_shards = filter(None, _options_of_shards(settings.corpus, "language"))
     return (
         settings.language
         or next(of_shards, of_model)
@@ -149,7 +153,7 @@ def _tokenizer(settings: PretrainConfig) -> str | None:
                 f"again"
             )
         return name
-    if not settings.tokenize or all(map(tokenizer_of_shard, find_files(settings.corpus))):
+    if not settings.tokenize or all(_options_of_shards(settings.corpus, "tokenizer")):
         return of_shards
     return of_shards or tokenizer_for(None, settings.language).name
 

@@ -187,7 +187,6 @@ def tagger() -> TaskModel:
     return fit("tagging", SENTENCES, SENTENCES, words=WORDS, config=ONE_EPOCH)[0]
 
 
-@pytest.mark.filterwarnings("ignore:.*no text in the column")
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
 def test_rows_keep_their_order_where_cells_are_empty(
     name: str, bilm: Pretrained, classifier: TaskModel, tmp_path: Path
@@ -198,10 +197,7 @@ def test_rows_keep_their_order_where_cells_are_empty(
         tmp_path / "e.npy",
         tmp_path / "l",
     )
-    with pytest.warns(
-        UserWarning, match=r"(line [23]|row 2) \(the first of 2\): no text in the column 'text'"
-    ):
-        encode_file(table, encoded, bilm, device="cpu")
+    encode_file(table, encoded, bilm, device="cpu")
     assert np.load(encoded).any(axis=1).tolist() == [True, False, False, True]
     for options in ({"column": "text"}, {"text": True}):
         found = predict_file(classifier, table, labels, overwrite=True, **options)

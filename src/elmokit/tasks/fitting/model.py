@@ -35,7 +35,7 @@ from elmokit.checkpoints import (
     save,
 )
 from elmokit.config import CharCNNConfig
-from elmokit.data import chunks, read_texts
+from elmokit.data import chunks, open_texts
 from elmokit.embed import Embedder
 from elmokit.fs import atomic_directory, check_output, read_json
 from elmokit.progress import ProgressBar
@@ -454,7 +454,8 @@ def predict_file(
     model = _loaded(model, device, task)
     gold, predictions = [], []
     if text:
-        examples = map(model.example, read_texts(file, column))
+        (lines,) = open_texts([file], model.task.tokenizer, column=column)
+        examples = map(model.example, lines.lines())
     else:
         examples = read_examples(model.task, file, "predict", column)
         with suppress(ValueError):  # it has no answers

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from elmokit.data import is_empty, read_records, row_of
+from elmokit.data import is_empty, read_records, row_of, show_reading
 from elmokit.fs import atomic_path, create_bytes
 from elmokit.tasks.config import TASKS, FitConfig
 from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
@@ -365,6 +365,7 @@ def read_examples(
         numbered = enumerate(rows, start=1)
     has_answers = use != "predict"
     needed = columns if has_answers else columns[:-1]
+    is_shown = False
     for number, row in numbered:
         values = row
         try:
@@ -377,11 +378,16 @@ def read_examples(
             if len(inputs) != len(columns) - 1:
                 raise ValueError(f"give {len(columns)} values")
             example = task.make_example(inputs[0] if len(inputs) == 1 else inputs, answer)
-            if example is not None:
-                yield example
         except (ValueError, TypeError) as error:
             where = f"example {number}" if path is None else row_of(path, number)
             raise ValueError(f"{where}: {error}, in {values!r:.80}") from error
+        if example is None:
+            continue
+        if path is not None and not is_shown:
+            is_shown = True
+            words = next(iter(task.sentences(example)), ())
+            show_reading(path, words, {"column": columns[0][0], columns[-1][0]: answer})
+        yield example
 
 
 def check_words(task: Task[Example, Any], example: Example) -> Example:
@@ -418,7 +424,7 @@ def checked(
 
 def words_of(text: str | Words, tokenizer: str) -> tuple[str, ...]:
     """The words of a text, which is split if it is a string."""
-    return tuple(get_tokenizer(tokenizer).split(text) if isinstance(text, str) else text)
+    return tuple(get_tokenizer(tokenizer).tokenize(text) if isinstance(text, str) else text)
 
 
 def parts_of(inputs: Any) -> Any:
