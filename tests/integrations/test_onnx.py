@@ -12,7 +12,6 @@ from oracle import random_weights
 
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.cli import main
 from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
 from elmokit.integrations.onnx import export
 from elmokit.nn.bilm import BiLM, BiLMState
@@ -160,29 +159,3 @@ def test_export_takes_whatever_load_takes_and_writes_the_same_bytes_again(tmp_pa
     export(bilm, tmp_path / "b.onnx", overwrite=True)
     with pytest.raises(ValueError, match="prepacked"):
         export(prepack(bilm, torch.float32), tmp_path / "c.onnx")
-
-
-@pytest.mark.filterwarnings("default")  # as a user sees them
-def test_command_converts_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bilm = BiLM(BiLMConfig.preset("tiny"))
-    save(Pretrained(bilm, tokenizer="english-1"), tmp_path / "model")
-    assert (
-        main(
-            [
-                "convert",
-                "--model",
-                str(tmp_path / "model"),
-                "--to",
-                "onnx",
-                "--output",
-                str(tmp_path / "model.onnx"),
-            ]
-        )
-        == 0
-    )
-    printed = capsys.readouterr()
-    assert (
-        "format: onnx" in printed.out
-        and "ONNX cannot hold the name of the tokenizer" in printed.err
-    )
-    assert_equal(bilm, tmp_path / "model.onnx", random_ids(bilm, [3, 2]), bilm.initial_state(2))

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from elmokit.embed.embedder import Embedder
-from elmokit.integrations.ray import EmbedTexts, EmbedWords, embed_parquet
+from elmokit.integrations.ray import EmbedWords, embed_parquet
 
 SOURCES = Path(__file__).parents[2] / "src"
 TEXTS = ["The children play in the garden.", "Shakespeare wrote the play.", "", "Hä? 中文 🙂"]
@@ -86,25 +86,6 @@ class TestCluster:
         assert [row["tokens"] for row in rows] == expected.tokens
         for row, vectors in zip(rows, expected, strict=True):
             np.testing.assert_allclose(np.array(row["vectors"]), vectors, atol=1e-5, rtol=1e-3)
-
-    def test_batches_of_pandas_and_numpy_get_vectors_of_words_and_of_texts(self) -> None:
-        import ray.data
-
-        rows = ray.data.from_items(
-            [{"id": number, "text": text} for number, text in enumerate(TEXTS)]
-        )
-        workers = ray.data.ActorPoolStrategy(size=1)
-        for embed, batch_format in ((EmbedWords, "pandas"), (EmbedTexts, "numpy")):
-            rows = rows.map_batches(embed, batch_format=batch_format, batch_size=2, compute=workers)
-        found = sorted(rows.take_all(), key=lambda row: row["id"])
-        assert [row["text"] for row in found] == TEXTS
-        for row, vectors, vector in zip(
-            found, Embedder().embed(TEXTS), Embedder().encode(TEXTS), strict=True
-        ):
-            np.testing.assert_allclose(
-                np.stack(row["vectors"]) if len(row["tokens"]) else vectors, vectors, atol=1e-5
-            )
-            np.testing.assert_allclose(row["vector"], vector, atol=1e-5)
 
     def test_a_job_that_fails_leaves_no_output(self, tmp_path: Path) -> None:
         from ray.exceptions import RayError

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import subprocess
 import sys
-import zipfile
 from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -180,34 +178,6 @@ def test_spacy_finds_the_architecture_and_the_component_by_entry_points() -> Non
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert run.stdout.split() == ["elmo", "(0,)"]
-
-
-@pytest.mark.slow
-def test_a_packaged_pipeline_requires_elmokit(
-    nlp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """spaCy finds the distribution of a module by the metadata of its wheel."""
-    from spacy.cli.package import get_third_party_dependencies
-
-    command = [
-        sys.executable,
-        "-m",
-        "hatchling",
-        "build",
-        "--target",
-        "wheel",
-        "--directory",
-        str(tmp_path),
-    ]
-    subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"ELMOKIT_PURE": "1"}, check=True, capture_output=True
-    )
-    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
-        wheel.extractall(tmp_path, [name for name in wheel.namelist() if ".dist-info/" in name])
-    monkeypatch.syspath_prepend(tmp_path)
-    assert [each.partition(">=")[0] for each in get_third_party_dependencies(nlp.config)] == [
-        "elmokit"
-    ]
 
 
 # --- Training -------------------------------------------------------------------------------------

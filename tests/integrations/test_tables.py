@@ -96,16 +96,6 @@ def test_one_vector_for_each_text_is_that_of_the_embedder(
     np.testing.assert_allclose(found, expected, atol=1e-5 if dtype == "float32" else 2e-3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_columns_have_the_names_that_are_chosen(embedder: Embedder, kind: str) -> None:
-    both = EmbedWords(tokens_column="w", vectors_column="v")(
-        EmbedWords()(KINDS[kind]({"text": TEXTS}))
-    )
-    columns = both.to_pydict() if kind == "table" else both
-    assert list(columns) == ["text", "tokens", "vectors", "w", "v"]
-    check({"tokens": columns["w"], "vectors": columns["v"]}, embedder, TEXTS)
-
-
 def test_use_leaves_the_pickle_small_and_as_it_was() -> None:
     embed = EmbedWords()
     before = pickle.dumps(embed)

@@ -12,7 +12,7 @@ import torch
 from elmokit.compat.bilm_tf import Batcher
 from elmokit.compat.shared import warn_once, word_lists
 from elmokit.embed import Embedder
-from elmokit.nn import BiLMState, FullSoftmax
+from elmokit.nn import BiLMState
 from elmokit.settings import StatePolicy
 from elmokit.text import Vocab
 
@@ -39,7 +39,7 @@ class ElmoModel:
     vocab: Vocab | None = None
     batcher: Batcher | None = None
     _embedder: Embedder  # set by `load`
-    _softmax: FullSoftmax | None
+    _softmax: Any
     _layers: str
     _state: BiLMState | StatePolicy = "carry"
 

@@ -33,7 +33,7 @@ from elmokit.nn import BiLM, BiLMState, prepack
 from elmokit.runtime import init_on_meta
 from elmokit.text import BOS, EOS, encode_words
 
-CACHED_AT_ONCE = 4096
+CACHED_AT_ONCE, SMALL = 4096, 1 << 16
 FORWARDS = (nn.Module.forward, nn.Linear.forward, nn.Conv1d.forward)  # of the modules within
 
 
@@ -79,6 +79,14 @@ def _weights(module: nn.Module, prefix: str) -> dict[str, Tensor]:
                 "elmokit computes these as a whole: hook the whole of either"
             )
     return {prefix + name: attrgetter(name)(module) for name in cast(list[str], module._names)}
+
+
+def _sample(weight: Tensor) -> Tensor:
+    """Elements of a weight that show changes of it: all of a small one, else a row and a column."""
+    matrix = weight.detach().reshape(len(weight), -1)
+    if weight.numel() <= SMALL:
+        return matrix.flatten()
+    return torch.cat([matrix[0], matrix[:, 0]])
 
 
 def _open(options_file: str | Path | None, weight_file: str | Path | None) -> BiLM:
@@ -298,7 +306,7 @@ class _ElmoBiLm(nn.Module):
             options_file, weight_file, requires_grad, bilm=bilm
         )
         self._elmo_lstm = ElmoLstm(bilm, requires_grad)
-        self._prepacked: tuple[Tensor, BiLM] | None = None  # the sums of its weights, and itself
+        self._prepacked: tuple[Any, Tensor, BiLM] | None = None  # see `_bilm`
         self.register_module("_word_embedding", None)
         for name in ("_bos_embedding", "_eos_embedding"):
             self.register_buffer(name, None, persistent=False)
@@ -384,13 +392,14 @@ class _ElmoBiLm(nn.Module):
         if learns or torch.is_autocast_enabled(device):
             self._prepacked = None
             return from_allennlp(config, weights)
-        # Old programs write weights through `.data`, which PyTorch's counters miss.
-        sums = torch.cat([weight.reshape(len(weight), -1).sum(1) for weight in weights.values()])
-        kept = self._prepacked
-        if kept is None or kept[0].device != sums.device or not torch.equal(kept[0], sums):
+        # PyTorch's counters miss what old programs write through `.data`, which the samples show.
+        counts = [0 if weight.is_inference() else weight._version for weight in weights.values()]
+        samples, kept = torch.cat([*map(_sample, weights.values())]), self._prepacked
+        if kept is None or kept[0] != (counts, samples.device) or not torch.equal(kept[1], samples):
             kept = self._prepacked = None  # frees its memory first
-            kept = self._prepacked = sums, prepack(from_allennlp(config, weights), None)
-        return kept[1]
+            bilm = prepack(from_allennlp(config, weights), None)
+            kept = self._prepacked = (counts, samples.device), samples, bilm
+        return kept[2]
 
     def _cached(
         self, inputs: Tensor, word_inputs: Tensor | None
