@@ -22,7 +22,8 @@ import numpy as np
 import torch
 
 from elmokit.checkpoints import convert
-from elmokit.embed import Embedder, TruncationWarning
+from elmokit.embed import Embedder
+from elmokit.text import TruncationWarning
 
 sys.path.append(str(Path(__file__).parents[1]))
 from result_files import BENCHMARKS, RESULTS, write_result
