@@ -35,14 +35,8 @@ const SHAPES = ["M-1 0A1 1 0 1 0 1 0A1 1 0 1 0-1 0Z", "M-.89-.89H.89V.89H-.89Z",
 const shapeOf = cluster => SHAPES[(cluster + Math.floor(cluster / 5)) % 5];  // differs where colours repeat
 const colourOf = cluster => `var(--c${cluster % 5})`;
 
-// Give a path the shape and colour of a cluster.
-function setCluster(shape, cluster) {
-  shape.setAttribute("d", shapeOf(cluster));
-  shape.style.setProperty("--color", colourOf(cluster));
-}
-
-function makeShape(parent, cluster) {
-  setCluster(makeInSVG("path", parent, {}), cluster);
+function makeShape(parent, cluster, attributes) {
+  makeInSVG("path", parent, { d: shapeOf(cluster), ...attributes }).style.setProperty("--color", colourOf(cluster));
 }
 
 // The shape of a cluster as a small picture.
@@ -125,18 +119,6 @@ function placeLabels(labels, points, taken, radius, width, height) {
   });
 }
 
-// The nearest point in a direction from one of the points: near, and not far to the side. -1: there is none.
-function nextInDirection(points, from, [right, down]) {
-  const costs = points.map(([x, y], number) => {
-    const across = x - points[from][0], below = y - points[from][1], along = across * right + below * down;
-    const isAfter = (number - from) * (right + down) > 0;
-    if (!across && !below) return isAfter ? Math.abs(number - from) * 1e-6 : Infinity;  // in the same place
-    return along > 0 ? along + 2 * Math.abs(across * down + below * right) : Infinity;
-  });
-  const least = Math.min(...costs);
-  return least < Infinity ? costs.indexOf(least) : -1;
-}
-
 const mean = values => values.reduce((sum, each) => sum + each, 0) / values.length;
 
 function layerName(layer, top) {
@@ -166,7 +148,7 @@ function drawWordMap(root, data, options = {}) {
     const isSecond = second.includes(partsOf(use)[1].toLowerCase());
     const mark = makeInSVG("g", svg,
       { role: "option", id: `use-${number}`, class: isSecond ? "mark second" : "mark", "aria-selected": false });
-    setCluster(makeInSVG("path", mark, {}), use.cluster);
+    makeShape(mark, use.cluster);
     mark.ariaLabel = `${spaced(use.words)} (${say("group {}|第 {} 组", use.cluster + 1)})`;
     return mark;
   });
@@ -175,8 +157,7 @@ function drawWordMap(root, data, options = {}) {
     const button = makeButton(null, undefined, () => { showLayer(number); options.onLayer?.(number); }, "");
     const plot = makeInSVG("svg", button, { viewBox: "0 0 200 130", "aria-hidden": true });
     points.forEach(([x, y], use) => {
-      const shape = makeInSVG("path", plot, { transform: `translate(${x.toFixed(1)} ${y.toFixed(1)}) scale(3)` });
-      setCluster(shape, uses[use].cluster);
+      makeShape(plot, uses[use].cluster, { transform: `translate(${x.toFixed(1)} ${y.toFixed(1)}) scale(3)` });
     });
     make("span", button, layerName(number, top));
     row.prepend(button);  // the top layer above
@@ -260,12 +241,11 @@ function drawWordMap(root, data, options = {}) {
   });
   svg.addEventListener("click", event => { const use = useAt(event); if (use >= 0) choose(use); });
   svg.addEventListener("keydown", event => {
-    const direction = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
-    const end = { Home: 0, End: uses.length - 1 }[event.key] ?? (chosen < 0 ? 0 : undefined);
-    if (!direction && end === undefined || event.key === "Tab") return;
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    const use = { Home: 0, End: uses.length - 1 }[event.key] ?? (step && Math.max(0, chosen + step));
+    if (use === undefined) return;
     event.preventDefault();
-    const next = end ?? nextInDirection(places[layer], chosen, direction);
-    if (next >= 0) choose(next);
+    choose(Math.min(use, uses.length - 1));
   });
 
   // Show only one cluster, or all.
