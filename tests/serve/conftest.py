@@ -49,37 +49,6 @@ def server(tagger: TaskModel, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield running
 
 
-@pytest.fixture(scope="session")
-def server_without_words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """It serves a tiny model without a vocabulary, and nothing else."""
-    import torch
-    from running_server import RunningServer
-
-    from elmokit.checkpoints.loading import save
-    from elmokit.checkpoints.pretrained import Pretrained
-    from elmokit.config import BiLMConfig
-    from elmokit.nn.bilm import BiLM
-
-    torch.manual_seed(3)
-    directory = tmp_path_factory.mktemp("serve") / "wordless"
-    save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), directory)
-    with RunningServer("--model", directory, "--device", "cpu") as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def locked_server() -> Iterator[RunningServer]:
-    """It needs the key "se cret", and its time limit is short."""
-    from running_server import RunningServer
-
-    key = {"ELMOKIT_API_KEY": "se cret"}
-    with RunningServer(
-        "--device", "cpu", "--timeout", 0.4, "--name", "other", environment=key
-    ) as running:
-        assert running.name == "other"
-        yield running
-
-
 @pytest.fixture
 def ask() -> Callable[..., list[httpx.Response]]:
     """Called with arguments of `Service` and requests, the answers, once all jobs of the service

@@ -22,6 +22,7 @@ from toy_encoders import CONFIGS
 from elmokit.analysis.similarity import compare, neighbors
 from elmokit.analysis.word_map import senses
 from elmokit.checkpoints.pretrained import Pretrained
+from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.lm.candidates import next_words, substitutes
 from elmokit.lm.scoring import score
@@ -141,28 +142,20 @@ def test_texts_of_more_words_than_other_requests_may_have_are_embedded_in_parts(
 def test_embed_all_gives_every_word_and_every_layer(
     server: RunningServer, embedder: Embedder
 ) -> None:
-    for texts in (
-        TEXTS,
-        ["one two three " * 200, "", "a b"],
-    ):  # the latter are more numbers than go into one chunk
-        for layers in ("mix", "top", "all"):
-            body = {"inputs": texts, "layers": layers}
-            answer = server.post("/embed_all", body)
-            assert (answer.headers.get("transfer-encoding") == "chunked") == (texts is not TEXTS)
-            content = server.post(
-                "/embed_all", body, headers={"accept": "application/octet-stream"}
-            ).content
-            arrays, expected = from_safetensors(content), embedder.embed(texts, layers)
-            header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-            assert json.loads(header["__metadata__"]["tokens"]) == expected.tokens
-            for number, (vectors, of_embedder) in enumerate(
-                zip(answer.json(), expected, strict=True)
-            ):
-                of_words = np.moveaxis(of_embedder, 0, 1) if layers == "all" else of_embedder
-                np.testing.assert_allclose(arrays[str(number)], of_words, **NEAR)
-                np.testing.assert_allclose(
-                    np.array(vectors).reshape(of_words.shape), of_words, **NEAR
-                )
+    long = ["one two three " * 50, "", "a b"]  # more numbers than go into one chunk
+    for texts, layers in ((TEXTS, "mix"), (TEXTS, "all"), (long, "top"), (long, "all")):
+        body = {"inputs": texts, "layers": layers}
+        answer = server.post("/embed_all", body)
+        assert (answer.headers.get("transfer-encoding") == "chunked") == (texts is long)
+        accept = {"accept": "application/octet-stream"}
+        content = server.post("/embed_all", body, headers=accept).content
+        arrays, expected = from_safetensors(content), embedder.embed(texts, layers)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        assert json.loads(header["__metadata__"]["tokens"]) == expected.tokens
+        for number, (vectors, of_embedder) in enumerate(zip(answer.json(), expected, strict=True)):
+            of_words = np.moveaxis(of_embedder, 0, 1) if layers == "all" else of_embedder
+            np.testing.assert_allclose(arrays[str(number)], of_words, **NEAR)
+            np.testing.assert_allclose(np.reshape(vectors, of_words.shape), of_words, **NEAR)
 
 
 def test_vectors_are_those_of_a_lone_request_when_many_come_at_once(
@@ -392,27 +385,31 @@ def test_predict_is_the_answer_of_the_task_model(server: RunningServer, tagger: 
     assert [each["tags"] for each in answer] == [list(each.tags) for each in expected]
 
 
-def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_none(
-    server_without_words: RunningServer,
-) -> None:
-    ask = server_without_words.post
-    info = httpx.get(f"{server_without_words.url}/info").json()
-    assert (info["model"], info["predicts_words"], info["vocabulary"]) == ("wordless", False, None)
-    for path, body in (
-        ("/score", {"inputs": VERB}),
-        ("/substitutes", {"sentence": VERB}),
-        ("/predict", {"inputs": ["a"]}),
-    ):
-        assert ask(path, body).json()["error"]["code"] == "not_found"
-    tokens = ask("/tokenize", {"inputs": VERB}).json()[0]
-    assert [(token["id"], token["text"]) for token in tokens][-1] == (
-        None,
-        "garden.",
-    )  # its tokenizer is not known
+def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_none(ask: Ask) -> None:
+    torch.manual_seed(3)
+    service = {
+        "embedder": Embedder(Pretrained(BiLM(BiLMConfig.preset("tiny"))), "cpu"),
+        "config": ServeConfig(),
+    }
     sentences = ["a play", "they play", "we play", "you play"]
-    clusters = ask("/senses", {"word": "play", "sentences": sentences}).json()["clusters"]
-    assert clusters and not any(cluster["substitutes"] for cluster in clusters)
-    assert ask("/senses", {"word": "play"}).status_code == 422  # it has no corpus
+    bodies = {
+        "/tokenize": {"inputs": VERB},
+        "/senses": {"word": "play", "sentences": sentences},
+        "/score": {"inputs": VERB},
+        "/substitutes": {"sentence": VERB},
+        "/predict": {"inputs": ["a"]},
+    }
+    requests = [("POST", path, {"json": body}) for path, body in bodies.items()]
+    info, tokens, senses, *missing = (
+        answer.json() for answer in ask(service, ("GET", "/info", {}), *requests)
+    )
+    assert (info["predicts_words"], info["vocabulary"]) == (False, None)
+    # Its tokenizer is not known.
+    assert (tokens[0][-1]["id"], tokens[0][-1]["text"]) == (None, "garden.")
+    assert senses["clusters"] and not any(each["substitutes"] for each in senses["clusters"])
+    assert [answer["error"]["code"] for answer in missing] == ["not_found"] * 3
+    (no_corpus,) = ask(service, ("POST", "/senses", {"json": {"word": "play"}}))
+    assert no_corpus.status_code == 422
 
 
 # --- What is wrong with a request -----------------------------------------------------------------

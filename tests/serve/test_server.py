@@ -25,7 +25,7 @@ ADDRESS = "http://127.0.0.1:8000"
 
 
 def test_sigterm_answers_what_was_accepted_and_ends_beside_silent_clients() -> None:
-    words = [f"word{number}" for number in range(1_500)]
+    words = [f"word{number}" for number in range(800)]
     answers: list[httpx.Response] = []
 
     def ask() -> None:
@@ -55,8 +55,15 @@ def test_client_that_stops_reading_does_not_keep_the_server() -> None:
     body = json.dumps(
         {"inputs": [[f"word{number}" for number in range(600)]], "layers": "all"}
     ).encode()
-    head = b"POST /embed_all HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
-    with RunningServer("--device", "cpu", "--timeout", 15) as server, socket.socket() as client:
+    head = (
+        b"POST /embed_all HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer key\r\n"
+        b"Content-Length: %d\r\n\r\n"
+    )
+    options = ("--device", "cpu", "--timeout", 15, "--name", "other")
+    key = {"ELMOKIT_API_KEY": "key"}
+    with RunningServer(*options, environment=key) as server, socket.socket() as client:
+        assert server.name == "other"
+        assert server.post("/embed", {"inputs": "a"}).status_code == 401
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", server.port))
         client.sendall(head % len(body) + body)
