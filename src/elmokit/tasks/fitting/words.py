@@ -29,6 +29,8 @@ from elmokit.text import PAD_CHARACTER, encode_words
 
 # --- Pretrained vectors ---------------------------------------------------------------------------
 
+VECTORS_KEPT = 50_000  # words of a file of vectors that are kept for later texts
+
 
 @dataclass(frozen=True, eq=False)
 class WordVectors:
@@ -123,7 +125,6 @@ def read_word_vectors(
 
 # --- Sentences as tensors -------------------------------------------------------------------------
 
-VECTORS_KEPT = 50_000  # words of a file of vectors that are kept for later texts
 PADDING, UNKNOWN = 0, 1  # word indices; those of the table follow
 # The character CNN that a network learns from its own training set: small, because such sets are.
 CHARACTERS = CharCNNConfig(
@@ -180,14 +181,15 @@ class WordTable:
 class WordBatch(NamedTuple):
     """A batch of sentences, padded on the right; None for inputs that the network does not read.
 
-    words "a b" and "b":   words [[2, 3], [3, 0]]   mask [[1, 1], [1, 0]]
-                           characters of a, b (U = 2)   places [0, 1, 1] (M = 3 real tokens)
+    sentences   words   mask    characters      character_rows
+    a b         2 3     x x     0: those of a   0 1
+    b           3 0     x       1: those of b   1
     """
 
     words: Tensor  # (B, T) int64
     mask: Tensor  # (B, T) bool
     characters: Tensor | None  # (U, C) int64, of the distinct words
-    places: Tensor | None  # (M,) int64: row of `characters` of each real token, row by row
+    character_rows: Tensor | None  # (M,) int64: row of `characters` of each of M real tokens
     layers: Tensor | None  # (L+1, B, T, 2D) float32, of a frozen biLM
     vectors: Tensor | None  # (B, T) int64: rows of pretrained vectors, 0 for a word without one
 
@@ -255,9 +257,9 @@ class Sentences:
             whole[mask] = values
             return whole
 
-        characters = places = layers = vectors = None
+        characters = character_rows = layers = vectors = None
         if self._types is not None:
-            distinct, places = self._types[positions].unique(return_inverse=True)
+            distinct, character_rows = self._types[positions].unique(return_inverse=True)
             # Padding beyond the widest filter does not change the output of a character CNN (see
             # `encode_words`).
             width = int(self._widths[distinct].max()) if len(distinct) else self._widest_filter
@@ -267,7 +269,8 @@ class Sentences:
             layers = padded(torch.from_numpy(read).float()).permute(2, 0, 1, 3)
         if self._vectors is not None:
             vectors = padded(self._vectors[positions])
-        return WordBatch(padded(self._words[positions]), mask, characters, places, layers, vectors)
+        words = padded(self._words[positions])
+        return WordBatch(words, mask, characters, character_rows, layers, vectors)
 
 
 # --- The vectors ----------------------------------------------------------------------------------
@@ -340,7 +343,7 @@ class WordEncoder(nn.Module):
         if self.words is not None:
             parts.append(self.dropout(self.words(self._replace_rare(batch.words))))
         if self.characters is not None:
-            vectors = self.characters(batch.characters)[batch.places]
+            vectors = self.characters(batch.characters)[batch.character_rows]
             padded = vectors.new_zeros(*batch.mask.shape, vectors.shape[1])
             parts.append(self.dropout(padded.masked_scatter(batch.mask[..., None], vectors)))
         if batch.vectors is not None:
@@ -366,9 +369,9 @@ class WordEncoder(nn.Module):
         if self.elmo is None:
             mask = batch.mask[..., None]
             return [self.elmo_dropout(mix(batch.layers)) * mask for mix in self.mixes]
-        assert batch.characters is not None and batch.places is not None
+        assert batch.characters is not None and batch.character_rows is not None
         ids = batch.characters.new_zeros(*batch.mask.shape, batch.characters.shape[1])
-        ids[batch.mask] = batch.characters[batch.places]
+        ids[batch.mask] = batch.characters[batch.character_rows]
         start = None if self._start is None else self._start.to(ids.device).repeated(len(ids))
         return self.elmo(ids, start).representations
 
