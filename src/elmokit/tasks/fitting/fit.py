@@ -276,12 +276,10 @@ def train(
 
 
 def _read(task: Task, name: str, source: Examples, use: Use) -> list[Any]:
-    """The examples of a set, checked; the first one of a file is shown."""
+    """The examples of a set, checked."""
     examples = list(checked(task, read_examples(task, source, use), name))
     if not any(map(task.length, examples)):
         raise ValueError(f"the {name} set holds no words: check the file and its format")
-    if isinstance(source, str | Path):
-        print(f"reading {source}: {examples[0]!r:.200}", file=sys.stderr)
     return examples
 
 
