@@ -30,7 +30,7 @@ from elmokit.compat.shared import (
 from elmokit.config import PAD_CHARACTER, BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs import read_json
 from elmokit.nn import BiLM, BiLMState, prepack
-from elmokit.runtime import init_on_meta
+from elmokit.runtime import disable_compile, init_on_meta
 from elmokit.text import BOS, EOS, encode_words
 
 CACHED_AT_ONCE, SMALL = 4096, 1 << 16
@@ -348,6 +348,7 @@ class _ElmoBiLm(nn.Module):
         """2D."""
         return self._config.output_dim
 
+    @disable_compile
     def forward(self, inputs: Tensor, word_inputs: Tensor | None = None) -> dict[str, Any]:
         """inputs (B, T, 50), word_inputs (B, T) -> {"activations": [...], "mask": (B, T+2) bool}.
 
