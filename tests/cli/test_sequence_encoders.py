@@ -109,7 +109,7 @@ def assert_refused_in_a_line(
 ) -> None:
     capsys.readouterr()
     assert run(command, model, out) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
+    *_, line = capsys.readouterr().err.strip().splitlines()
     assert reason in line
 
 
