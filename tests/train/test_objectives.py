@@ -2,6 +2,7 @@
 resumption.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,8 @@ from elmokit.ops.packing import Packing
 from elmokit.runtime import pytorch_threads
 from elmokit.text.vocab import Vocab, count_words
 from elmokit.train.config import PretrainConfig
-from elmokit.train.objectives import HIDDEN_SHARE
+from elmokit.train.objectives import HIDDEN_SHARE, LocalBatch, SentenceObjective
+from elmokit.train.pretraining import pretrain
 from elmokit.train.trainer import Trainer
 
 EXACT = {"num_samples": 0, "dropout": 0.0, "fresh_starts": 0.0}
@@ -122,17 +124,17 @@ def test_masked_words_do_not_leak_into_the_outputs(settings: PretrainConfig) -> 
     """Another word in the place of a hidden one changes nothing; another visible word does."""
     run = trainer(settings, "interleaved", dropout=0.0)
     batch = run.objective.next_batch(run.draws)
-    assert batch.hidden is not None
+    assert batch.slots is not None
     vectors = run.bilm.word_vectors(batch.words, run.vocab)
 
     def outputs(tokens: torch.Tensor) -> torch.Tensor:
         return run.objective.outputs(vectors, replace(batch, tokens=tokens))
 
-    expected, changed = outputs(batch.tokens), batch.tokens.scatter(1, batch.hidden, 0)
+    expected, changed = outputs(batch.tokens), batch.tokens.scatter(1, batch.slots, 0)
     assert not torch.equal(changed, batch.tokens)
     assert torch.equal(outputs(changed), expected)
     visible = torch.ones(batch.tokens.shape[1], dtype=torch.bool)
-    visible[batch.hidden[0]] = False
+    visible[batch.slots[0]] = False
     changed = batch.tokens.clone()
     changed[:, visible] = 0
     assert not torch.allclose(outputs(changed), expected)
@@ -165,6 +167,45 @@ def test_gradients_of_the_masked_loss_equal_finite_differences(settings: Pretrai
             flat[place] = before
             difference = (values[0] - values[1]) / (2 * step)
             assert float(gradient[place]) == pytest.approx(difference, abs=1e-8, rel=1e-4), name
+
+
+# --- One of your own ------------------------------------------------------------------------------
+
+
+class Teacher(SentenceObjective):
+    """The means of the top layer over each text approach the vectors of a teacher."""
+
+    names = ("teacher",)
+
+    def next_batch(self, draws: torch.Generator) -> LocalBatch:
+        batch = next(self.stream)
+        texts = [batch[index] for index in self.local(batch)]
+        packed = self.pack(texts)
+        targets = torch.tensor([[float("cat" in text), float("dog" in text)] for text in texts])
+        return LocalBatch(
+            len(texts) / len(batch),
+            packed.words,
+            packed.tokens,
+            packed.text.packing,
+            targets,
+            packed.text.slots,
+            packed.lengths.tolist(),
+        )
+
+    def losses(self, vectors: torch.Tensor, batch: LocalBatch, predict: Any) -> torch.Tensor:
+        layers, _ = self.bilm.run(vectors, batch.tokens, batch.packing, dropout=self.dropout)
+        assert batch.slots is not None
+        top = torch.cat([layers[-1, d, batch.slots[d]] for d in range(2)], dim=1)
+        means = torch.stack([text.mean(dim=0) for text in top.split(batch.lengths)])
+        return F.mse_loss(means[:, :2], batch.targets)[None]
+
+
+def test_pretrain_minimizes_an_objective_of_ones_own(settings: PretrainConfig) -> None:
+    changes = {"dropout": 0.0, "learning_rate": 0.01, "epochs": 20.0, "batch_size": 10}
+    pretrain(replace(settings, **changes), Teacher)
+    lines = (settings.output / "log.jsonl").read_text().splitlines()
+    losses = [event["loss_teacher"] for event in map(json.loads, lines) if "loss_teacher" in event]
+    assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
 
 
 # --- Resumed, on any number of threads ------------------------------------------------------------

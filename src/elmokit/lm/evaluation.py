@@ -90,13 +90,13 @@ def evaluate(
             model's.
 
     Returns:
-        The perplexities or pseudo-perplexities; for the latter, a sentence of more than 1,024 words
-        is read in windows of at most that length, and a word is predicted from the others of its
-        window.
+        The perplexities or pseudo-perplexities of the files that have a sentence; for the latter, a
+        sentence of more than 1,024 words is read in windows of at most that length, and a word is
+        predicted from the others of its window.
 
     Warns:
-        UserWarning: Many words are unknown; a file has no sentence, and is left out; or
-            `elmokit prepare` split it by another tokenizer than the model's.
+        UserWarning: Many words are unknown; or `elmokit prepare` split a file by another tokenizer
+            than the model's.
 
     Raises:
         ValueError: The model has no softmax or vocabulary, or no such state, an argument is
@@ -109,11 +109,10 @@ def evaluate(
     texts = open_texts(
         paths, pretrained.tokenizer, tokenize, language, model_language=pretrained.language
     )
-    results, empty = {}, []
+    results = {}
     for file, text in zip(paths, texts, strict=True):
         sentences = text.sentences()
-        if (first := next(sentences, None)) is None:  # such as a shard of a small corpus
-            empty.append(str(file))
+        if (first := next(sentences, None)) is None:  # as a shard of a small corpus may be
             continue
         progress = ProgressBar(
             chain([first], sentences), f"evaluate {file.name}", unit=" sentences", unit_scale=True
@@ -121,9 +120,7 @@ def evaluate(
         results[str(file)] = Perplexity.of(pretrained, progress, state, batch_size)
         _warn_of_unknown(results[str(file)], file)
     if not results:
-        raise ValueError(f"{', '.join(empty)}: there is no sentence to evaluate")
-    if empty:
-        warnings.warn(f"{', '.join(empty)} has no sentences, and is left out", stacklevel=2)
+        raise ValueError(f"{', '.join(map(str, paths))}: there is no sentence to evaluate")
     return Evaluation(results, reduce(add, results.values()))
 
 

@@ -50,7 +50,8 @@ class LocalBatch:
         tokens: Index into `words` at each slot of each direction, (2, N).
         packing: The shape of the streams.
         targets: What is predicted, such as vocabulary ids (K, M), for K losses.
-        hidden: Slots of the words to predict in each direction, (2, M); None: each slot predicts.
+        slots: Of the words to predict in each direction, (2, M); None: each slot predicts.
+        lengths: Positions of each sentence, with boundaries; for objectives of your own.
     """
 
     weight: float
@@ -58,7 +59,8 @@ class LocalBatch:
     tokens: Tensor
     packing: Packing
     targets: Tensor
-    hidden: Tensor | None = None
+    slots: Tensor | None = None
+    lengths: Sequence[int] = ()
 
 
 @dataclass(eq=False)
@@ -193,10 +195,9 @@ class SentenceObjective(Objective):
         process_of = assign_rows(lengths, self.processes.world_size)
         return np.flatnonzero(process_of == self.processes.rank)
 
-    def pack(
-        self, make: Callable[..., PackedBatch], sentences: Sequence[list[str]], boundaries: int
-    ) -> PackedBatch:
-        """Sentences in rows of about equal length, made by `embedding_batch` or `scoring_batch`."""
+    def pack(self, sentences: Sequence[list[str]], one_boundary: bool = False) -> PackedBatch:
+        """Sentences with both boundaries, or the first of each direction, in rows."""
+        make, boundaries = (scoring_batch, 1) if one_boundary else (embedding_batch, 2)
         lengths = [len(sentence) + boundaries for sentence in sentences]
         rows = max(1, min(self.batch_size, len(lengths)))
         return make(sentences, assign_rows(lengths, rows), rows, reset=True)
@@ -210,7 +211,7 @@ class SentenceLikelihood(SentenceObjective):
     def next_batch(self, draws: torch.Generator) -> LocalBatch:
         batch = next(self.stream)
         sentences = [batch[index] for index in self.local(batch)]
-        packed = self.pack(scoring_batch, sentences, boundaries=1)
+        packed = self.pack(sentences, one_boundary=True)
         targets = packed.text.to_streams(torch.from_numpy(self.vocab.targets(sentences)))
         weight = targets.shape[1] / (sum(map(len, batch)) + len(batch))
         return LocalBatch(weight, packed.words, packed.tokens, packed.text.packing, targets)
@@ -230,7 +231,7 @@ class MaskedWords(SentenceObjective):
         drawn = draw_hidden(list(map(len, batch)), HIDDEN_SHARE, draws)
         local = self.local(batch)
         sentences, hidden = [batch[index] for index in local], [drawn[index] for index in local]
-        packed = self.pack(embedding_batch, sentences, boundaries=2)
+        packed = self.pack(sentences)
         # The positions of hidden words in the text, where <S> is before each sentence.
         begins = np.cumsum(packed.lengths) - packed.lengths
         positions = [begin + 1 + k for begin, k in zip(begins, hidden, strict=True)]
@@ -242,11 +243,11 @@ class MaskedWords(SentenceObjective):
             packed.tokens,
             packed.text.packing,
             targets=torch.from_numpy(self.vocab.ids(words))[None],
-            hidden=packed.text.slots[:, torch.from_numpy(positions)],
+            slots=packed.text.slots[:, torch.from_numpy(positions)],
         )
 
     def outputs(self, vectors: Tensor, batch: LocalBatch) -> Tensor:
-        assert batch.hidden is not None
+        assert batch.slots is not None
         return self.bilm.masked_outputs(
-            vectors, batch.tokens, batch.packing, batch.hidden, self.dropout
+            vectors, batch.tokens, batch.packing, batch.slots, self.dropout
         )[None]

@@ -49,13 +49,13 @@ class _Prefetched:
     def to(self, device: torch.device) -> _Prefetched:
         """Copy all tensors to a device at once."""
         batch, samples = self.batch, self.samples
-        hidden = [] if batch.hidden is None else [batch.hidden]
+        slots = [] if batch.slots is None else [batch.slots]
         ids, tokens, targets, *rest = upload(
-            [self.ids, batch.tokens, batch.targets, *hidden, *(drawn for drawn, _ in samples)],
+            [self.ids, batch.tokens, batch.targets, *slots, *(drawn for drawn, _ in samples)],
             device,
         )
-        moved = rest.pop(0) if hidden else None
-        batch = replace(batch, tokens=tokens, targets=targets, hidden=moved)
+        moved = rest.pop(0) if slots else None
+        batch = replace(batch, tokens=tokens, targets=targets, slots=moved)
         tries = [num_tries for _, num_tries in samples]
         return replace(self, batch=batch, ids=ids, samples=list(zip(rest, tries, strict=True)))
 
