@@ -20,6 +20,7 @@ from bundled_model import WIDTH
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 
+import elmokit.integrations.sentence_transformers
 from elmokit.checkpoints import fingerprint
 from elmokit.checkpoints.loading import load as load_model
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
@@ -196,7 +197,7 @@ def test_a_pushed_model_says_what_it_needs_and_is_loaded_by_its_name(
 
     def snapshot_download(name: str, revision: str | None, **options: Any) -> str:
         assert (name, revision) == ("owner/name", None)
-        patterns = {name: options[name] for name in ("allow_patterns", "ignore_patterns")}
+        patterns = {name: options.get(name) for name in ("allow_patterns", "ignore_patterns")}
         names = [
             str(path.relative_to(tmp_path / "hub"))
             for path in (tmp_path / "hub").rglob("*")
@@ -207,7 +208,8 @@ def test_a_pushed_model_says_what_it_needs_and_is_loaded_by_its_name(
             (tmp_path / "cache" / file).write_bytes((tmp_path / "hub" / file).read_bytes())
         return str(tmp_path / "cache")
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    for module in (huggingface_hub, elmokit.integrations.sentence_transformers):
+        monkeypatch.setattr(module, "snapshot_download", snapshot_download)
     card = (tmp_path / "hub" / "README.md").read_text(encoding="utf-8")
     assert "- elmokit\n" in card.partition("\n---\n")[0]
     (snippet,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[:1]

@@ -7,7 +7,6 @@ from elmokit.checkpoints.formats.bilm_hdf5 import (
     load_bilm_files,
 )
 from elmokit.checkpoints.formats.onnx_graph import write_onnx
-from elmokit.checkpoints.hub import download, hub_model
 from elmokit.checkpoints.loading import (
     DEFAULT_MODEL,
     Detected,
@@ -43,10 +42,8 @@ __all__ = [
     "config_from_options",
     "convert",
     "describe",
-    "download",
     "fingerprint",
     "from_allennlp",
-    "hub_model",
     "list_models",
     "load",
     "load_bilm_files",

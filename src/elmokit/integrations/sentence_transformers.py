@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 
-from elmokit.checkpoints import MixWeights, ModelSource, download, hub_model, save
+from elmokit.checkpoints import MixWeights, ModelSource, save
 from elmokit.checkpoints import load as load_model
 from elmokit.embed import layer_weights
 from elmokit.fs import read_json
@@ -20,6 +20,7 @@ from elmokit.nn import BiLMState, Elmo, ScalarMix
 from elmokit.text import TOKENIZED, TruncationWarning, get_tokenizer, truncation_in
 
 try:
+    from huggingface_hub import snapshot_download
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import InputModule
     from sentence_transformers.sentence_transformer.model_card import (
@@ -38,6 +39,7 @@ HUB_OPTIONS = {
     "cache_folder": "cache_dir",
     "local_files_only": "local_files_only",
 }
+HUB_FILES = ["*.json", "*.txt", "*.safetensors", "*.md"]
 
 
 class ElmoCardData(SentenceTransformerModelCardData):
@@ -236,12 +238,13 @@ def load(directory: str | Path, **settings: Any) -> SentenceTransformer:  # pyri
         FileNotFoundError: A file is missing.
         ValueError: One of the modules is neither `ElmoModule` nor one of sentence-transformers.
     """
-    revision = settings.pop("revision", None)
+    revision, directory = settings.pop("revision", None), Path(directory)
     options = {
         ours: settings.pop(theirs) for theirs, ours in HUB_OPTIONS.items() if theirs in settings
     }
-    repository = None if Path(directory).exists() else hub_model(str(directory), revision)
-    directory = Path(directory) if repository is None else download(repository, **options)
+    if not directory.exists():
+        options |= {"revision": revision, "allow_patterns": HUB_FILES}
+        directory = Path(snapshot_download(directory.as_posix(), **options))
     modules: Any = OrderedDict()  # by name, as SentenceTransformer itself makes it
     for entry in read_json(directory / "modules.json"):
         kind = (

@@ -22,7 +22,9 @@ from elmokit.config import (
     PAD_CHARACTER,
 )
 from elmokit.fs import read_lines
-from elmokit.text import BOS, EOS, UNK, encode_words, read_words
+from elmokit.text import BOS, EOS, encode_words, read_words
+
+UNK = "<UNK>"
 
 # --- Vocabularies ---------------------------------------------------------------------------------
 
