@@ -96,6 +96,7 @@ def _in_both_contexts(forward: Tensor, backward: Tensor) -> Tensor:
     function words would win. p(word) is taken to be proportional to 1 / rank (Zipf), since
     vocabularies are sorted by descending frequency.
     """
+    # log p(word) = - log rank + a constant, which the softmax removes.
     log_rank = torch.arange(1, forward.shape[1] + 1, device=forward.device).log()
     return (forward + backward + log_rank).log_softmax(dim=1)
 

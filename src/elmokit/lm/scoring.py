@@ -36,7 +36,9 @@ from elmokit.text import TOKENIZED, Sentence, get_tokenizer, word_offsets
 
 BIT = np.float32(math.log(2))  # in nats
 ROWS = 32  # in which state is carried, as in training, whose evaluations give the same figures
-# Where the losses of each kind of prediction have those of the words; the others are of boundaries.
+# Where the losses of a sentence a b c have those of its words:
+#
+#   forward    a   b   c  </S>         backward   <S>  a   b   c         masked   a   b   c
 WORDS = {"forward": slice(0, -1), "backward": slice(1, None), "masked": slice(None)}
 
 
@@ -236,7 +238,9 @@ class Score:
     def part_of_words(self, spans: Sequence[tuple[int, int]]) -> np.ndarray:
         """The number of the span in which each word begins, (T,); -1 for a word outside of all."""
         starts, ends = np.array(self.offsets, dtype=np.int64).reshape(-1, 2).T
-        starts = starts - (starts == ends)  # a word that does not occur belongs to the one before
+        # A word that does not occur in the text, of length 0, belongs to the span of the character
+        # before it.
+        starts = starts - (starts == ends)
         numbers = np.searchsorted([start for start, _ in spans], starts, side="right") - 1
         return np.where(starts < np.array([*(end for _, end in spans), 0])[numbers], numbers, -1)
 

@@ -57,8 +57,9 @@ def measure_heldout(model: Pretrained, files: Sequence[Path], words: int | None)
             if (words := words - len(sentence)) <= 0:
                 return
 
-    each = sys.maxsize if words is None else max(1, words // len(files))
-    texts = (sentences(file, each) for file in files if next(sentences(file, 1), None))
+    share = sys.maxsize if words is None else max(1, words // len(files))
+    # The state is carried through each file, but not from one to the next.
+    texts = (sentences(file, share) for file in files if next(sentences(file, 1), None))
     return reduce(add, (Perplexity.of(model, text) for text in texts))
 
 
@@ -275,7 +276,8 @@ class _Run:
                 f"the loss diverged at step {step}, even with 1/{2**HALVINGS} of the learning "
                 "rate: check the corpus, set a lower learning rate, or use dtype float32"
             )
-        if self.saved == self.restored:  # it diverges from there again: the snapshot is bad
+        # Where it diverges from the same snapshot again, the snapshot itself is presumed bad.
+        if self.saved == self.restored:
             self.on_rank_zero(lambda: remove_latest_snapshot(self.checkpoints))
         self.restore()
         trainer.rate_factor, self.restored = factor, trainer.step
@@ -341,6 +343,7 @@ def train(
             # Log; before a snapshot, look at the losses as well.
             is_logged = step % settings.log_every == 0 or step == run.last_step
             if is_logged or step % settings.checkpoint_every == 0 or is_stopped:
+                # Only here does the loop wait for a GPU.
                 losses = torch.stack(run.losses).mean(dim=0).tolist()
                 norm = float(trainer.gradient_norm)
                 if is_logged:

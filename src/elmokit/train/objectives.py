@@ -152,6 +152,11 @@ class WindowLikelihood(Objective):
         rows = self._rows
         window, count = self.stream.next_window(rows), rows.stop - rows.start
         packing = Packing.rectangle(self.unroll_steps, count)
+        # Some of the sentences that begin in the window start from zeros, as when they are embedded
+        # one by one. Numbers are drawn for the rows of all processes, so that all draw the same.
+        #
+        #   row 0   a4  a5  <S>  b1  b2  b3        `begins` is True at <S>: the state is reset there
+        #   row 1   c2  c3  c4   c5  <S> d1        with probability `fresh_starts`
         if self.fresh_starts:
             shape = self.unroll_steps, self.batch_size
             drawn = torch.rand(shape, generator=draws, device="cpu")[:, rows]
@@ -164,6 +169,7 @@ class WindowLikelihood(Objective):
         layers, state = self.bilm.run(
             vectors, batch.tokens, batch.packing, self._state, dropout=self.dropout
         )
+        # Truncated backpropagation: the state goes on to the next window, gradients do not.
         self._state = BiLMState(state.h.detach(), state.c.detach())
         return layers[-1]
 
@@ -232,7 +238,11 @@ class MaskedWords(SentenceObjective):
         local = self.local(batch)
         sentences, hidden = [batch[index] for index in local], [drawn[index] for index in local]
         packed = self.pack(sentences)
-        # The positions of hidden words in the text, where <S> is before each sentence.
+        # The positions of hidden words in the text, where <S> is before each sentence:
+        #
+        #   sentences   a _ c | _ e          hidden      [1] [0]
+        #   text        <S> a _ c </S> <S> _ e </S>
+        #   begins      0                  5           positions   2 6
         begins = np.cumsum(packed.lengths) - packed.lengths
         positions = [begin + 1 + k for begin, k in zip(begins, hidden, strict=True)]
         positions = np.concatenate([np.zeros(0, dtype=np.int64), *positions])

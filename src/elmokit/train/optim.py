@@ -165,6 +165,9 @@ class Schedule:
 
         After the last step of a cool-down it would reach 0.
         """
+        #   cosine     warm-up, then half a cosine down to 5 %       /''\.__
+        #   constant   warm-up, then 1, without an end               /''
+        #   cool-down  from its first step on a line towards 0       /\
         if self.name == "none":
             return 1.0
         total, warm_up = None if self.name == "constant" else self.total_steps, self.warm_up_steps
@@ -242,6 +245,7 @@ def make_optimizer(
     Returns:
         The optimizer.
     """
+    # Fused implementations update all parameters in one call.
     rate = recipe.learning_rate
     if recipe.name == "original":
         adagrad = torch.optim.Adagrad(parameters, rate, initial_accumulator_value=1.0, fused=True)

@@ -69,6 +69,7 @@ def write_snapshot(directory: Path, step: int, snapshot: Snapshot, keep: int) ->
     with atomic_directory(path, overwrite=True) as partial:
         save_file(snapshot.tensors, partial / TENSORS)
         (partial / PROGRESS).write_text(json.dumps(snapshot.progress), encoding="utf-8")
+    # With keep = 2, after step 30:   10 20 [30] 40  ->  20 [30]
     snapshots = _snapshots(directory)
     current = snapshots.index(path)
     for other in (*snapshots[: max(0, current + 1 - keep)], *snapshots[current + 1 :]):

@@ -166,6 +166,8 @@ class Trainer:
 
     def _next_input(self) -> _Prefetched:
         """The input of the next step, which another thread prepares during the one before."""
+        # this thread    prefetch 0   step 0       step 1       step 2
+        # beside it                   prefetch 1   prefetch 2   prefetch 3
         self._ahead = self._ahead or run_ahead(self._prefetch)
         return self._ahead.result()
 
@@ -187,6 +189,7 @@ class Trainer:
             (losses.mean() * factor).backward()
         losses = losses.detach()
         if self.processes.world_size > 1:
+            # All processes must reduce the same tensors, also one that had no text.
             for parameter in self.parameters:
                 if parameter.grad is None and parameter.requires_grad:
                     parameter.grad = torch.zeros_like(parameter)
@@ -197,6 +200,7 @@ class Trainer:
             self.recipe.learning_rate * self.rate_factor * self.schedule.factor(self.step)
         )
         self.optimizer.step(self.learning_rate)
+        # None, not zeros: the next backward pass then writes gradients without reading any.
         for parameter in self.parameters:
             parameter.grad = None
         self.step += 1
