@@ -99,9 +99,7 @@ class Gate:
         return RequestError(401, code, f"{message}: Authorization: Bearer KEY", bearer)
 
     def _is_foreign(self, headers: dict[bytes, bytes]) -> bool:
-        """Whether a browser asks for a page of another site, which might use a server that only its
-        user can reach.
-        """
+        """Whether a browser asks for a page of another site, which itself may not reach us."""
         origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
         if {"*", (origin or b"").decode("latin-1")} & set(self._config.cors):
             return False

@@ -1,6 +1,4 @@
-"""The endpoints that take texts: vectors, words in context, the language model, and a task
-model.
-"""
+"""The endpoints that take texts: vectors, words in context, the language model, a task model."""
 
 from __future__ import annotations
 
@@ -87,9 +85,7 @@ async def _answer(request: Request, job: Callable[[Service, Check], Any]) -> Res
 
 
 def _truncation(service: Service, sentences: Iterable[Words]) -> dict[str, str]:
-    """A header with the number of words that were cut, if any were; it is counted in the metrics,
-    too.
-    """
+    """Count the words that were cut, in the metrics and, if there are any, in a header."""
     count = sum(map(service.embedder.count_truncated, sentences))
     service.metrics.truncated.inc(count)
     return {"x-truncated-words": str(count)} if count else {}
@@ -186,9 +182,7 @@ async def embed_all(request: Request, body: schemas.EmbedAllRequest) -> Response
 
 @router.post("/similarity")
 async def similarity(request: Request, body: schemas.SimilarityRequest) -> Response:
-    """The cosine similarity of one sentence's vector and that of each other sentence: a list of
-    numbers.
-    """
+    """The cosine similarities of one sentence's vector and those of others: a list of numbers."""
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
     _, vectors = await request.app.state.service.embed(request, texts, "mix", OF_UNIT_LENGTH)
     cosines = np.stack(vectors[1:]) @ vectors[0]

@@ -115,9 +115,8 @@ class Service:
         self.metrics.queue_words.set_function(lambda: self.engine.words_waiting)
         self._jobs: set[threading.Event] = set()  # those that wait or run
         self.metrics.jobs.set_function(lambda: len(self._jobs))
-        self._uses_in_corpus: dict[
-            str, WordUses
-        ] = {}  # of words that were asked for, at most `WORDS_KEPT`
+        # Of words that were asked for, at most `WORDS_KEPT`.
+        self._uses_in_corpus: dict[str, WordUses] = {}
 
     # --- Checks of requests ---
 
@@ -138,9 +137,7 @@ class Service:
         return self.embedder.model
 
     def check_words(self, sentences: Iterable[Words], factor: int = 1) -> None:
-        """RequestError if one sentence has more words than a request may have, or all have so many
-        times as many.
-        """
+        """RequestError if one sentence has more words than the limit, or all `factor` times it."""
         costs, limit = [cost([words]) for words in sentences], self.config.max_words
         if max(costs, default=0) > limit or sum(costs) > limit * factor:
             most = f"{limit:,} in a text, {limit * factor:,} in all"
@@ -148,9 +145,7 @@ class Service:
             raise RequestError(413, "too_large", message)
 
     def words_of(self, texts: Sequence[Text], factor: int = 1) -> list[Words]:
-        """The words of each text, as `check_words` allows; a string is split like the model's
-        training text.
-        """
+        """The words of each text, as `check_words` allows; a string is split."""
         sentences: list[Words] = [
             self._tokenize(text) if isinstance(text, str) else text for text in texts
         ]
@@ -244,11 +239,11 @@ class Service:
                 "this server has no corpus: send `sentences`, or start it with --corpus"
             )
         kept = self._uses_in_corpus
-        if word not in kept:
-            kept[word] = self._embed_uses(self._corpus.uses(word, check), check)
+        if (found := kept.get(word)) is None:
+            found = kept[word] = self._embed_uses(self._corpus.uses(word, check), check)
             if len(kept) > WORDS_KEPT:
                 kept.pop(next(iter(kept)), None)
-        return kept[word]
+        return found
 
     def _embed_uses(self, uses: Iterable[Iterable[Use]], check: Check) -> WordUses:
         # With the seed of a map, so that a sample for a map is one of all uses.
