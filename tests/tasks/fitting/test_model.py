@@ -68,10 +68,8 @@ def tagger() -> TaskModel:
 def test_fit_memorizes_a_tiny_training_set(toy: ToyTask, bilm: Pretrained, tmp_path: Path) -> None:
     _, report = fit_toy(toy, tmp_path, model=bilm)
     assert report.dev[report.metric] > 0.95
-    (mix,) = report.mixes
-    assert (
-        sum(mix.weights) == pytest.approx(1) and len(set(mix.weights)) == 3
-    )  # learned: they are equal at first
+    (mix,) = report.mixes  # learned: its weights are equal at first
+    assert sum(mix.weights) == pytest.approx(1) and len(set(mix.weights)) == 3
 
 
 def assert_close(model: TaskModel, one: Any, other: Any) -> None:
@@ -217,11 +215,6 @@ def test_a_file_with_answers_is_scored(tagger: TaskModel, tmp_path: Path) -> Non
     gold.write_text(TAGGED)
     found = predict_file(tagger, gold, out)
     assert found.examples == 2 and found.scores == score_file(tagger, gold)
-    assert [line.split()[0] for line in str(found.scores).splitlines()[2:5] if line] == [
-        "precision",
-        "PER",
-        "THING",
-    ]
     lines = out.read_text().splitlines()
     assert [line.rsplit(" ", 1)[0] for line in lines if line] == [
         line for line in TAGGED.splitlines() if line
@@ -243,16 +236,11 @@ def test_raw_text_is_written_in_columns_conllu_or_json(tagger: TaskModel, tmp_pa
     raw = tmp_path / "raw.txt"
     raw.write_text("Ann sees red dogs.\n\nBob sleeps\n")
     outputs = [tmp_path / f"out.{suffix}" for suffix in ("conll", "conllu", "jsonl")]
-    assert [predict_file(tagger, raw, output, text=True).examples for output in outputs] == [
-        3,
-        3,
-        3,
-    ]
+    for output in outputs:
+        assert predict_file(tagger, raw, output, text=True).examples == 3
     columns, conllu = (list(read_tagged(path, Layout.of(path))) for path in outputs[:2])
-    assert [" ".join(sentence.words) for sentence in columns] == [
-        "Ann sees red dogs .",
-        "Bob sleeps",
-    ]
+    words = [" ".join(sentence.words) for sentence in columns]
+    assert words == ["Ann sees red dogs .", "Bob sleeps"]
     lines = [json.loads(line) for line in outputs[2].read_text().splitlines()]
     assert [tuple(line["tags"]) for line in lines if line["words"]] == [
         sentence.tags for sentence in columns
