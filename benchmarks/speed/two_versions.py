@@ -93,7 +93,7 @@ def training_step(text: Path, folder: Path) -> Callable[[], None]:
     import torch
 
     from elmokit.config import BiLMConfig
-    from elmokit.text.vocab import Vocab, count_words
+    from elmokit.text.vocab import Vocab
     from elmokit.train.config import PretrainConfig
     from elmokit.train.trainer import Trainer
 
@@ -109,7 +109,7 @@ def training_step(text: Path, folder: Path) -> Callable[[], None]:
         dtype="bfloat16",
         threads=2,
     )
-    vocab = Vocab.from_counts(count_words([text]), max_size=20_000)
+    vocab = Vocab.from_counts(Vocab.count_words([text]), max_size=20_000)
     trainer = Trainer(settings, BiLMConfig.preset("small"), vocab, [text], 10_000)
 
     def run() -> None:

@@ -16,12 +16,12 @@ from elmokit.data.streams import (
     TrainingStream,
     TrainingWindow,
     assign_rows,
-    draw_hidden,
     embedding_batch,
     scoring_batch,
     sentence_batches,
 )
 from elmokit.text.vocab import Vocab
+from elmokit.train.objectives import draw_hidden
 
 VOCAB = Vocab(["<S>", "</S>", "<UNK>", *"abcdefgh"])
 SENTENCES = st.lists(

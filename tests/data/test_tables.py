@@ -74,3 +74,10 @@ def test_malformed_rows_are_named(name: str, content: str, message: str, tmp_pat
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=message):
         list(read_documents(str(tmp_path / name)))
+
+
+@pytest.mark.parametrize(("name", "separator"), [("a.csv", ","), ("a.tsv", "\t")])
+def test_two_columns_of_one_name_are_refused(name: str, separator: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(separator.join(["id", "text", "text"]) + "\n")
+    with pytest.raises(ValueError, match="one name"):
+        list(read_records(tmp_path / name))

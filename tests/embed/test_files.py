@@ -30,7 +30,7 @@ from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import FileJob, FileReport, embed_fasta, embed_file, encode_file
 from elmokit.embed.pipeline import Pipeline
 from elmokit.fs.atomic import write_json
-from elmokit.fs.lock import only_one_in
+from elmokit.fs.lock import directory_lock
 from elmokit.nn.bilm import BiLM
 from elmokit.storage.store import EmbeddingStore, StoreIndex, StoreWriter
 
@@ -415,7 +415,7 @@ def test_what_is_no_store_is_not_overwritten(tmp_path: Path, text: Path, write: 
     (tmp_path / "out" / "notes.txt").unlink()
     (tmp_path / "out" / "index.json").write_text("damaged")
     with (
-        only_one_in(tmp_path / "out"),
+        directory_lock(tmp_path / "out"),
         pytest.raises(ValueError, match=r"another process is writing in .*out"),
     ):
         write("out", layers=1, overwrite=True)

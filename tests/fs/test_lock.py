@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.fs.lock import only_one_in
+from elmokit.fs.lock import directory_lock
 
 pytest.importorskip("fcntl")
 
 
 def test_directory_is_locked_by_one_process_at_a_time(tmp_path: Path) -> None:
-    with only_one_in(tmp_path / "run") as is_locked:
+    with directory_lock(tmp_path / "run") as is_locked:
         code = (
-            "from elmokit.fs.lock import only_one_in\nwith "
-            f"only_one_in({str(tmp_path / 'run')!r}): pass"
+            "from elmokit.fs.lock import directory_lock\nwith "
+            f"directory_lock({str(tmp_path / 'run')!r}): pass"
         )
         other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert is_locked and "another process is writing in" in other.stderr
-    with only_one_in(tmp_path / "run") as is_locked:
+    with directory_lock(tmp_path / "run") as is_locked:
         assert is_locked  # free again

@@ -14,7 +14,7 @@ from elmokit.checkpoints.loading import load
 from elmokit.compat.bilm_tf.data import Vocabulary
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
-from elmokit.text.vocab import Vocab, count_words
+from elmokit.text.vocab import Vocab
 
 
 def test_from_counts_sorts_by_frequency_after_special_tokens() -> None:
@@ -88,7 +88,7 @@ def test_read_raises_for_files_that_are_not_vocabularies(tmp_path: Path) -> None
 def test_count_words_counts_those_of_all_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the cat  saw the dog\n\n the end \n", encoding="utf-8")
     (tmp_path / "b.txt").write_text("the end\n" * 25_000, encoding="utf-8")
-    counts = count_words([tmp_path / "a.txt", tmp_path / "b.txt"])
+    counts = Vocab.count_words([tmp_path / "a.txt", tmp_path / "b.txt"])
     assert counts == Counter({"the": 25_003, "end": 25_001, "cat": 1, "saw": 1, "dog": 1})
 
 

@@ -25,7 +25,7 @@ from elmokit.embed import pipeline
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.bilm import BiLM
 from elmokit.ops import dispatch
-from elmokit.text.vocab import Vocab, count_words
+from elmokit.text.vocab import Vocab
 from elmokit.train.trainer import Trainer
 
 pytestmark = pytest.mark.slow
@@ -99,7 +99,7 @@ def test_a_step_of_training_launches_few_kernels_and_does_not_wait(
         dropout=0.0,
         dtype="bfloat16",
     )
-    run = Trainer(settings, CONFIG, Vocab.from_counts(count_words([text])), [text], None)
+    run = Trainer(settings, CONFIG, Vocab.from_counts(Vocab.count_words([text])), [text], None)
     run.train_step()
     gpu.reset()
     losses = run.train_step()

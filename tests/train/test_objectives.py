@@ -13,12 +13,11 @@ import torch
 import torch.nn.functional as F
 from toy_encoders import CONFIGS, ENCODERS
 
-from elmokit.data.streams import draw_hidden
 from elmokit.ops.packing import Packing
 from elmokit.runtime import pytorch_threads
-from elmokit.text.vocab import Vocab, count_words
+from elmokit.text.vocab import Vocab
 from elmokit.train.config import PretrainConfig
-from elmokit.train.objectives import HIDDEN_SHARE, LocalBatch, SentenceObjective
+from elmokit.train.objectives import HIDDEN_SHARE, LocalBatch, SentenceObjective, draw_hidden
 from elmokit.train.pretraining import pretrain
 from elmokit.train.trainer import Trainer
 
@@ -27,7 +26,7 @@ EXACT = {"num_samples": 0, "dropout": 0.0, "fresh_starts": 0.0}
 
 def trainer(settings: PretrainConfig, encoder: str, **changes: Any) -> Trainer:
     settings = replace(settings, **changes)
-    vocab = Vocab.from_counts(count_words(settings.corpus))
+    vocab = Vocab.from_counts(Vocab.count_words(settings.corpus))
     return Trainer(settings, CONFIGS[encoder], vocab, list(settings.corpus), total_steps=100)
 
 

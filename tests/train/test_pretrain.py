@@ -25,7 +25,7 @@ from elmokit.data.corpus import check_corpus
 from elmokit.data.preparation import prepare
 from elmokit.lm.evaluation import evaluate
 from elmokit.nn.bilm import BiLM
-from elmokit.text.vocab import Vocab, count_words
+from elmokit.text.vocab import Vocab
 from elmokit.train.config import FinetuneConfig, PretrainConfig
 from elmokit.train.finetuning import finetune
 from elmokit.train.pretraining import pretrain
@@ -368,7 +368,7 @@ def test_what_cannot_be_trained_is_refused_before_the_training(
         (tmp_path / name).write_bytes(content)
     prepare([tmp_path / "raw"], tmp_path / "shards")
     save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "headless")
-    words = Vocab.from_counts(count_words(settings.corpus)).words
+    words = Vocab.from_counts(Vocab.count_words(settings.corpus)).words
     Vocab([*words[:3], *reversed(words[3:])]).write(tmp_path / "ascending.txt")
     (tmp_path / "taken" / "model").mkdir(parents=True)
     (tmp_path / "taken" / "model" / "notes.txt").write_text("mine")

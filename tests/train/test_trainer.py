@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from elmokit.config import BiLMConfig
 from elmokit.ops.packing import Packing
 from elmokit.text.characters import encode_words
-from elmokit.text.vocab import Vocab, count_words
+from elmokit.text.vocab import Vocab
 from elmokit.train.config import PretrainConfig
 from elmokit.train.optim import MODERN, MUON, Optimizer, Schedule, make_optimizer
 from elmokit.train.trainer import Trainer
@@ -22,7 +22,7 @@ def trainer(settings: PretrainConfig, total_steps: int = 100, **changes: Any) ->
     settings = replace(
         settings, **{"num_samples": 0, "dropout": 0.0, "fresh_starts": 0.0} | changes
     )
-    vocab = Vocab.from_counts(count_words(settings.corpus))
+    vocab = Vocab.from_counts(Vocab.count_words(settings.corpus))
     return Trainer(settings, BiLMConfig.preset("tiny"), vocab, list(settings.corpus), total_steps)
 
 

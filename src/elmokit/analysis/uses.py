@@ -14,7 +14,7 @@ import numpy as np
 
 from elmokit.embed import Embedder
 from elmokit.fs import read_lines
-from elmokit.text import TruncationWarning, truncation_in
+from elmokit.text import TruncationWarning
 
 FORM_SEPARATOR = re.compile(r"(?<!\d),|,(?!\d)")  # a comma, but not that of 1,000
 WORDS_AROUND = 200  # a sentence may be a whole document, which each use in it would repeat in JSON
@@ -241,6 +241,8 @@ def vectors_of_uses(
                 words = slice(uses[number].position, uses[number].stop)
                 vectors[number] = embedding[..., words, :].mean(axis=-2)  # which is a copy
     if truncated:
-        message = truncation_in(sentences, embedder.count_truncated, embedder.word_limit)
-        warnings.warn(message, TruncationWarning, stacklevel=3)
+        warning = TruncationWarning.in_sentences(
+            sentences, embedder.count_truncated, embedder.word_limit
+        )
+        warnings.warn(warning, stacklevel=3)
     return np.stack(vectors)

@@ -1,6 +1,17 @@
-"""Corpora, token streams, text preparation, and readers of annotated data."""
+"""Text files to batches: opening, tables, annotated words, corpora, streams, preparation.
 
-from elmokit.data.chunking import chunks
+- `find_files`, `open_texts`, `TextFile`: files of text and how each is read, which `show_reading`
+  prints; `shard_options`: how `prepare` made a shard; `Fasta`: proteins
+- `read_records`, `row_of`, `is_empty`, `TABLES`, `CSV`, `JSON_LINES`, `PARQUET`: tables
+- `Layout`, `read_tagged`, `TaggedSentence`, `write_predictions`, `conllu_lines`: annotated words
+- `check_corpus`, `CorpusReport`, `SentenceReader`, `Position`: a corpus in shuffled order
+- `TrainingStream`, `PendingRows`: windows of rows of text; `SentenceStream`, `PendingText`: batches
+  of whole sentences
+- `PackedBatch` by `embedding_batch` or `scoring_batch`; `assign_rows`, `number_words`,
+  `sentence_batches`, `chunks`: its parts
+- `prepare`: raw text to shards
+"""
+
 from elmokit.data.corpus import CorpusReport, Position, SentenceReader, check_corpus, find_files
 from elmokit.data.fasta import Fasta
 from elmokit.data.preparation import prepare
@@ -19,7 +30,7 @@ from elmokit.data.streams import (
     SentenceStream,
     TrainingStream,
     assign_rows,
-    draw_hidden,
+    chunks,
     embedding_batch,
     number_words,
     scoring_batch,
@@ -49,7 +60,6 @@ __all__ = [
     "check_corpus",
     "chunks",
     "conllu_lines",
-    "draw_hidden",
     "embedding_batch",
     "find_files",
     "is_empty",

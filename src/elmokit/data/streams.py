@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count, pairwise
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.data.chunking import chunks
 from elmokit.ops import PackedText
 from elmokit.text import BOS, EOS, Vocab
 
-MAX_UNKNOWN = (
-    1 << 20
-)  # words outside the vocabulary that a `TrainingStream` keeps numbered, in about 200 MB
+T = TypeVar("T")
+
+# Words outside the vocabulary that a `TrainingStream` keeps numbered, in about 200 MB.
+MAX_UNKNOWN = 1 << 20
 
 
 def number_words(words: Iterable[str]) -> tuple[list[str], np.ndarray]:
     """The distinct words in order of first appearance, and the index of each word among them, (N,)
     int64.
     """
-    numbers: defaultdict[str, int] = defaultdict(
-        count().__next__
-    )  # a new word gets the next number
+    numbers: defaultdict[str, int] = defaultdict(count().__next__)  # the next for a new word
     indices = np.fromiter(map(numbers.__getitem__, words), dtype=np.int64)
     return list(numbers), indices
 
@@ -122,9 +121,8 @@ class TrainingStream:
     @property
     def pending(self) -> PendingRows:
         """The pending words of each row, from which a stream can be continued."""
-        return PendingRows(
-            self._rows, self._numbers.words
-        )  # neither rows nor words are changed, but for more words
+        # Neither is changed later; more words may be appended.
+        return PendingRows(self._rows, self._numbers.words)
 
     def __iter__(self) -> Iterator[TrainingWindow]:
         return self
@@ -144,7 +142,7 @@ class TrainingStream:
     def _fill(self) -> None:
         """Append the next sentences to the rows that have too few words for a window."""
         sentences: list[list[str]] = []
-        ends = []  # of each row, in the sentences
+        ends = []  # of each row: it takes the sentences up to this one
         for row in self._rows:
             missing = self._steps - row.shape[1]
             while missing > 0:
@@ -162,6 +160,12 @@ class TrainingStream:
         """Forward inputs and targets, backward inputs and targets of sentences, (4, N); the begin
         of each, and N.
         """
+        # Sentences "a b" and "c"; * is a boundary, <S> in columns 0 and 3, </S> in 1 and 2:
+        #   position            0 1 2 | 3 4
+        #   0 forward input     * a b | * c
+        #   1 forward target    a b * | c *
+        #   2 backward input    * b a | * c      row 1 with each sentence reversed
+        #   3 backward target   b a * | c *      row 0 with each sentence reversed
         begins = np.cumsum([0, *(len(sentence) + 1 for sentence in sentences)])
         lengths, lasts = np.diff(begins), begins[1:] - 1
         numbers = np.fromiter(
@@ -185,9 +189,12 @@ class TrainingStream:
         if len(self._first) < len(self._numbers.words):
             self._first = np.empty(2 * len(self._numbers.words), dtype=np.int32)
         positions = np.arange(len(inputs), dtype=np.int32)
-        self._first[inputs[::-1]] = positions[
-            ::-1
-        ]  # with repeated indices, the last assignment remains
+        # The first position of each number: of repeated indices, the last assignment remains.
+        #   inputs      7 4 7 9 4
+        #   first       0 1 0 3 1
+        #   is_first    1 1 0 1 0      words 7, 4, 9
+        #   tokens      0 1 0 2 1      index of the word at each position
+        self._first[inputs[::-1]] = positions[::-1]
         first = self._first[inputs]
         is_first = first == positions
         tokens = (np.cumsum(is_first, dtype=np.int32) - 1)[first].reshape(2, -1)
@@ -271,27 +278,6 @@ class SentenceStream:
         begin = self._done
         self._done += longest
         return self._sentence[begin : self._done]
-
-
-def draw_hidden(
-    lengths: Sequence[int], share: float, generator: torch.Generator
-) -> list[np.ndarray]:
-    """Draw the words of each sentence that are hidden from the model, for it to predict.
-
-    Args:
-        lengths: Number of words of each sentence, at least 1.
-        share: Fraction of the words of a sentence to hide, rounded to a number of at least 1.
-        generator: Generator on the CPU.
-
-    Returns:
-        The positions of the hidden words of each sentence, from 0, in ascending order.
-    """
-    draws = torch.rand(sum(lengths), generator=generator, device="cpu").numpy()
-    begins = np.cumsum(lengths)[:-1]
-    return [
-        np.sort(np.argsort(own)[: max(1, round(share * len(own)))])
-        for own in np.split(draws, begins)
-    ]
 
 
 @dataclass(frozen=True)
@@ -390,6 +376,22 @@ def assign_rows(lengths: Sequence[int] | np.ndarray, num_rows: int) -> np.ndarra
         rows[sentence] = row
         heapq.heappush(fill, (length + int(lengths[sentence]), row))
     return rows
+
+
+def chunks(items: Iterable[T], size: Callable[[T], int], least: int) -> Iterator[list[T]]:
+    """Lists of consecutive items, whose sizes add up to `least`, or somewhat more; the last may be
+    smaller.
+    """
+    chunk: list[T] = []
+    total = 0
+    for item in items:
+        chunk.append(item)
+        total += size(item)
+        if total >= least:
+            yield chunk
+            chunk, total = [], 0
+    if chunk:
+        yield chunk
 
 
 def sentence_batches(

@@ -58,6 +58,8 @@ def _delimited_records(path: str | Path, kind: str) -> Iterator[Record]:
         for number, row in rows:
             if not names:
                 names = row
+                if len(set(names)) < len(names):
+                    raise ValueError(f"{path}: two columns have one name: {', '.join(names)}")
             elif len(row) == len(names):
                 yield number, dict(zip(names, row, strict=True))
             elif row not in ([], [""]):

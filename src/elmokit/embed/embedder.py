@@ -34,7 +34,6 @@ from elmokit.text import (
     Sentence,
     TruncationWarning,
     get_tokenizer,
-    truncation_in,
     word_offsets,
 )
 
@@ -392,8 +391,8 @@ class Embedder:
                 bar.update(len(vectors) - bar.n)
         embeddings += (vectors[number] for number in np.argsort(order))
         if embeddings.truncated_words:
-            message = truncation_in(tokens, self.count_truncated, self.word_limit)
-            warnings.warn(message, TruncationWarning, stacklevel=3)
+            warning = TruncationWarning.in_sentences(tokens, self.count_truncated, self.word_limit)
+            warnings.warn(warning, stacklevel=3)
         return embeddings
 
 

@@ -32,7 +32,7 @@ from elmokit.embed.outputs import OutputSpec, Pooling
 from elmokit.fs import (
     atomic_path,
     check_output,
-    only_one_in,
+    directory_lock,
     publish_directory,
     require_pyarrow,
     suffixes_of,
@@ -42,7 +42,7 @@ from elmokit.progress import ProgressBar
 from elmokit.runtime import MAX_SENTENCE_WORDS, check_length
 from elmokit.settings import Count, StatePolicy, StorageDtype, conform
 from elmokit.storage import EXPORTS, EmbeddingStore, StoreIndex, StoreWriter
-from elmokit.text import TruncationWarning, truncation_message
+from elmokit.text import TruncationWarning
 
 # A residue is a word. The sequence of a protein is one sentence.
 
@@ -375,7 +375,7 @@ class FileJob:
             except ValueError:  # damaged
                 return True
 
-        with only_one_in(target if export is None else parts):
+        with directory_lock(target if export is None else parts):
             if export is None and not (overwrite and holds_others(target)):
                 return self._write_parts(target, index, output)
             if holds_others(parts):  # of another job, which was interrupted
@@ -452,8 +452,8 @@ class FileJob:
             path.unlink()
         if self.truncated_words:
             limit, first = self.embedder.word_limit, self.first_truncated
-            message = truncation_message(self.truncated_words, limit, str(self.text.path), first)
-            warnings.warn(message, TruncationWarning, stacklevel=4)
+            warning = TruncationWarning.of(self.truncated_words, limit, str(self.text.path), first)
+            warnings.warn(warning, stacklevel=4)
         seconds = time.perf_counter() - began
         return FileReport(
             output,

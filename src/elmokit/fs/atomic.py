@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, cast
 import zstandard
 
 from elmokit.fs.json_files import read_json
-from elmokit.fs.lock import only_one_in
+from elmokit.fs.lock import directory_lock
 from elmokit.fs.reading import suffixes_of
 
 # the end of messages about an output
@@ -56,7 +56,7 @@ def remove_leftovers(directory: Path, name: str = "*") -> None:
     any output.
     """
     for folder in directory.glob(f".partial-????????-{name if name == '*' else glob.escape(name)}"):
-        with suppress(ValueError), only_one_in(folder) as is_locked:
+        with suppress(ValueError), directory_lock(folder) as is_locked:
             if is_locked:
                 shutil.rmtree(folder)
 
@@ -65,7 +65,7 @@ def remove_leftovers(directory: Path, name: str = "*") -> None:
 def _aside(path: Path) -> Iterator[Path]:
     """A path with the name of `path` in a new directory next to it, which is removed at the end."""
     folder = path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name}")
-    with only_one_in(folder):
+    with directory_lock(folder):
         try:
             yield folder / path.name
         finally:

@@ -14,7 +14,7 @@ except ImportError:  # Windows, where two runs in one directory go undetected
 
 
 @contextmanager
-def only_one_in(directory: str | Path) -> Iterator[bool]:
+def directory_lock(directory: str | Path) -> Iterator[bool]:
     """Lock a directory against other processes that would write the same files there.
 
     Args:

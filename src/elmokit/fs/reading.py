@@ -12,12 +12,10 @@ import zstandard
 COMPRESSIONS = (".gz", ".zst")
 PARQUET_START = b"PAR1\x15"  # and the first byte of a page's header
 READ_SIZE = 1 << 18
-ZSTD_READ_SIZE = (
-    1 << 10
-)  # small, since four bytes may become 128 KiB, and a whole read is decompressed at once
-ZSTD_WINDOW = (
-    1 << 31
-)  # the largest window that is accepted; a file's own, chosen by `zstd --long`, is held in memory
+# Small, since four bytes may become 128 KiB, and a whole read is decompressed at once.
+ZSTD_READ_SIZE = 1 << 10
+# The largest window that is accepted; a file's own, chosen by `zstd --long`, is held in memory.
+ZSTD_WINDOW = 1 << 31
 
 
 class Suffixes(NamedTuple):
@@ -50,15 +48,6 @@ def open_regular(path: str | Path) -> BinaryIO:
             f"{path} is not a regular file (a pipe can be read only once: write it to a file first)"
         )
     return path.open("rb")
-
-
-def crc32_of(path: str | Path) -> str:
-    """The CRC-32 of a regular file, in hexadecimal."""
-    checksum = 0
-    with open_regular(path) as file:
-        while block := file.read(READ_SIZE):
-            checksum = zlib.crc32(block, checksum)
-    return f"{checksum:08x}"
 
 
 def _zstd_blocks(stream: BinaryIO) -> Iterator[bytes]:
@@ -116,9 +105,8 @@ def read_line_blocks(path: str | Path) -> Iterator[list[bytes]]:
         FileNotFoundError: The file is missing.
         ValueError: It is not a regular file, or cannot be decompressed to its end.
     """
-    begun: list[
-        bytes
-    ] = []  # parts of an unfinished line, concatenated once: a line may be as long as a book
+    # Parts of an unfinished line, concatenated once: a line may be as long as a book.
+    begun: list[bytes] = []
     for block in read_blocks(path):
         *lines, rest = block.split(b"\n")
         if lines:

@@ -17,7 +17,7 @@ from elmokit.checkpoints import load as load_model
 from elmokit.embed import layer_weights
 from elmokit.fs import read_json
 from elmokit.nn import BiLMState, Elmo, ScalarMix
-from elmokit.text import TOKENIZED, TruncationWarning, get_tokenizer, truncation_in
+from elmokit.text import TOKENIZED, TruncationWarning, get_tokenizer
 
 try:
     from huggingface_hub import snapshot_download
@@ -152,8 +152,10 @@ class ElmoModule(InputModule):
         ]
         encoder, words = self._model.bilm.token_encoder, list(chain.from_iterable(sentences))
         if encoder.count_truncated(words):
-            message = truncation_in(sentences, encoder.count_truncated, encoder.word_limit)
-            warnings.warn(message, TruncationWarning, stacklevel=2)
+            warning = TruncationWarning.in_sentences(
+                sentences, encoder.count_truncated, encoder.word_limit
+            )
+            warnings.warn(warning, stacklevel=2)
         lengths = torch.tensor([len(words) for words in sentences], dtype=torch.int64)
         mask = torch.arange(max([1, *map(len, sentences)])) < lengths[:, None]
         word_ids = encoder.ids(words, self._model.vocab).long()

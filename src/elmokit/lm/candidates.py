@@ -26,7 +26,7 @@ from elmokit.lm.losses import (
 from elmokit.lm.scoring import words_of
 from elmokit.runtime import check_length
 from elmokit.settings import StatePolicy
-from elmokit.text import Sentence, is_mark
+from elmokit.text import Sentence
 
 CHUNK_LOGITS = 1 << 22  # logits of one direction to compute at a time: 16 MB in float32
 DIRECTIONS = {"forward": (0,), "backward": (1,), "both": (0, 1)}
@@ -210,7 +210,9 @@ def batch_substitutes(
     specials = [vocab.bos, vocab.eos, vocab.unk]
     specials_and_marks = [*specials, *vocab.marks.tolist()]
     replaced = [(k, words[k]) for words, ks in zip(sentences, positions, strict=True) for k in ks]
-    excluded = [specials if is_mark(word) else specials_and_marks for _, word in replaced]
+    excluded = [
+        specials_and_marks if any(map(str.isalnum, word)) else specials for _, word in replaced
+    ]
     best = _best(model, outputs, excluded, top)
     return [Candidates(k, word, row) for (k, word), row in zip(replaced, best, strict=True)]
 

@@ -23,7 +23,6 @@ from elmokit.text import (
     TruncationWarning,
     count_truncated,
     encode_sentences,
-    truncation_in,
 )
 from elmokit.threads import run_on_own_thread
 
@@ -69,8 +68,8 @@ def batch_to_ids(
         )
     count = partial(count_truncated, max_characters=max_characters)
     if any(map(count, sentences)):
-        message = truncation_in(sentences, count, f"{max_characters - 2} bytes")
-        warnings.warn(message, TruncationWarning, stacklevel=2)
+        warning = TruncationWarning.in_sentences(sentences, count, f"{max_characters - 2} bytes")
+        warnings.warn(warning, stacklevel=2)
     return torch.from_numpy(encode_sentences(sentences, max_characters)).long()
 
 

@@ -1,16 +1,23 @@
-"""Text to ids, without torch: character ids, word vocabulary, tokenizers."""
+"""Text to ids, without torch: character ids, word vocabulary, tokenizers.
+
+- `BOS`, `EOS`: the words <S> and </S>; `SPECIALS`: these and <UNK>
+- `Vocab`: words and their ids; counts words of files
+- `encode_words`, `encode_sentences`: character ids, of at most `MAX_CHARACTERS` a word
+- `count_truncated`, `TruncationWarning`: words that are too long for a model
+- `Tokenizer`, got by `get_tokenizer` or `tokenizer_for` a language; `TOKENIZED` is the name of the
+  one that splits at white space, `TOKENIZER_OF` the default of some languages
+- `Sentence`: a string or its words; `word_offsets`: where the words are in it
+- `INVISIBLE`: characters that tokenizers drop
+"""
 
 from elmokit.text.characters import (
     BOS,
     EOS,
     MAX_CHARACTERS,
-    PAD_CHARACTER,
     TruncationWarning,
     count_truncated,
     encode_sentences,
     encode_words,
-    truncation_in,
-    truncation_message,
 )
 from elmokit.text.tokenizer import (
     INVISIBLE,
@@ -24,14 +31,13 @@ from elmokit.text.tokenizers import (
     get_tokenizer,
     tokenizer_for,
 )
-from elmokit.text.vocab import SPECIALS, Vocab, count_words, is_mark, read_words
+from elmokit.text.vocab import SPECIALS, Vocab
 
 __all__ = [
     "BOS",
     "EOS",
     "INVISIBLE",
     "MAX_CHARACTERS",
-    "PAD_CHARACTER",
     "SPECIALS",
     "TOKENIZED",
     "TOKENIZER_OF",
@@ -40,14 +46,9 @@ __all__ = [
     "TruncationWarning",
     "Vocab",
     "count_truncated",
-    "count_words",
     "encode_sentences",
     "encode_words",
     "get_tokenizer",
-    "is_mark",
-    "read_words",
     "tokenizer_for",
-    "truncation_in",
-    "truncation_message",
     "word_offsets",
 ]

@@ -29,50 +29,47 @@ MARK_OF_BOUNDARY = {BOS: BEGIN_SENTENCE, EOS: END_SENTENCE}
 class TruncationWarning(UserWarning):
     """Words are longer than the model can read, so that it sees only their beginnings."""
 
+    @classmethod
+    def of(cls, count: int, limit: str, where: str, word: str) -> "TruncationWarning":
+        """The warning for a number of words, with an example.
+
+        Args:
+            count: Number of words that are truncated.
+            limit: How much of a word is read, with its unit, such as "48 bytes".
+            where: The place of the example, such as "sentence 3".
+            word: The example, which is shortened to 60 characters.
+        """
+        words = "1 word is too long and is" if count == 1 else f"{count} words are too long and are"
+        return cls(f"{words} cut after {limit}, as in {where}: {word[:60]!r}")
+
+    @classmethod
+    def in_sentences(
+        cls,
+        sentences: Sequence[Sequence[str]],
+        count_truncated: Callable[[Sequence[str]], int],
+        limit: str,
+    ) -> "TruncationWarning":
+        """The warning for sentences, numbered from 0, with at least one truncated word.
+
+        Args:
+            sentences: Lists of words.
+            count_truncated: Counts how many of the given words are truncated.
+            limit: As in `of`.
+        """
+        number, word = next(
+            (number, word)
+            for number, words in enumerate(sentences)
+            for word in words
+            if count_truncated([word])
+        )
+        return cls.of(sum(map(count_truncated, sentences)), limit, f"sentence {number}", word)
+
 
 def count_truncated(words: Sequence[str], max_characters: int = MAX_CHARACTERS) -> int:
     """Number of words with more bytes than fit between begin-word and end-word."""
     limit = max_characters - 2
     # A character has at most 4 bytes, so only long words need to be encoded to be counted.
     return sum(1 for word in words if 4 * len(word) > limit and len(word.encode()) > limit)
-
-
-def truncation_message(count: int, limit: str, place: str, word: str) -> str:
-    """The text of a `TruncationWarning`.
-
-    Args:
-        count: Number of words that are truncated.
-        limit: How much of a word is read, with its unit, such as "48 bytes".
-        place: The place of an example, such as "sentence 3".
-        word: The example, which is shortened to 60 characters.
-
-    Returns:
-        A message without a period.
-    """
-    words = (
-        "1 word is too long and is cut" if count == 1 else f"{count} words are too long and are cut"
-    )
-    return f"{words} after {limit}, as in {place}: {word[:60]!r}"
-
-
-def truncation_in(
-    sentences: Sequence[Sequence[str]], count_truncated: Callable[[Sequence[str]], int], limit: str
-) -> str:
-    """The `truncation_message` for sentences with at least one truncated word.
-
-    Args:
-        sentences: Lists of words.
-        count_truncated: Counts how many of the given words are truncated.
-        limit: As in `truncation_message`.
-
-    Returns:
-        The message, with the first truncated word as its example; sentences are numbered from 0.
-    """
-    places = ((number, word) for number, words in enumerate(sentences) for word in words)
-    number, word = next(place for place in places if count_truncated(place[1:]))
-    return truncation_message(
-        sum(map(count_truncated, sentences)), limit, f"sentence {number}", word
-    )
 
 
 def encode_words(

@@ -20,21 +20,6 @@ SPACES = " \t"
 OLD_MARK = "!!!MAXTERMID"
 
 
-def is_mark(word: str) -> bool:
-    """Whether a word has no letter and no digit, such as a punctuation mark."""
-    return not any(map(str.isalnum, word))
-
-
-def read_words(path: str | Path) -> list[str]:
-    """The words of a file, one a line, in the order of their rows, without spaces and tabs around
-    them.
-
-    No other white space is removed, such as the ideographic space, which is a word of published
-    vocabularies.
-    """
-    return [word for line in read_lines(path) if (word := line.strip(SPACES)) != OLD_MARK]
-
-
 class Vocab:
     """Words in a fixed order. The id of a word is its index; unknown words have the id of <UNK>."""
 
@@ -112,7 +97,8 @@ class Vocab:
     def marks(self) -> np.ndarray:
         """Ids of the words without a letter or a digit, (N,) int64."""
         return np.array(
-            [number for number, word in enumerate(self.words) if is_mark(word)], dtype=np.int64
+            [number for number, word in enumerate(self.words) if not any(map(str.isalnum, word))],
+            dtype=np.int64,
         )
 
     def checksum(self) -> str:
@@ -134,13 +120,29 @@ class Vocab:
         backward = chain.from_iterable((BOS, *sentence) for sentence in sentences)
         return self.ids(chain(forward, backward)).reshape(2, -1)
 
+    @staticmethod
+    def read_words(path: str | Path) -> list[str]:
+        """The words of a file, one a line, in the order of their rows.
+
+        Spaces and tabs around a word are removed; no other white space, such as the ideographic
+        space, which is a word of published vocabularies.
+        """
+        return [word for line in read_lines(path) if (word := line.strip(SPACES)) != OLD_MARK]
+
+    @staticmethod
+    def count_words(paths: Iterable[str | Path]) -> Counter[str]:
+        """Count the words of tokenized text files, which white space separates."""
+        lines = chain.from_iterable(map(read_lines, paths))
+        bar = ProgressBar(lines, desc="count words", unit=" sentences", unit_scale=True)
+        return Counter(chain.from_iterable(map(str.split, bar)))
+
     @classmethod
     def read(cls, path: str | Path) -> "Vocab":
         """Read a vocabulary from a file, as `read_words`. ValueError names the file if it is
         invalid.
         """
         try:
-            return cls(read_words(path))
+            return cls(cls.read_words(path))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
@@ -175,12 +177,3 @@ class Vocab:
         ]
         words = [*SPECIALS, *(word for _, word in sorted(frequent))]
         return cls(words[:max_size])
-
-
-def count_words(paths: Iterable[str | Path]) -> Counter[str]:
-    """Count the words of tokenized text files, one sentence per line, words separated by white
-    space.
-    """
-    lines = chain.from_iterable(map(read_lines, paths))
-    bar = ProgressBar(lines, desc="count words", unit=" sentences", unit_scale=True)
-    return Counter(chain.from_iterable(map(str.split, bar)))

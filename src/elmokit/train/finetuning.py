@@ -7,7 +7,7 @@ from pathlib import Path
 
 from elmokit.checkpoints import Pretrained, check_overwritable, load, save
 from elmokit.data import find_files
-from elmokit.fs import only_one_in, write_json
+from elmokit.fs import directory_lock, write_json
 from elmokit.lm import Perplexity, evaluate
 from elmokit.runtime import fork_rng, pytorch_threads
 from elmokit.text import TOKENIZED
@@ -169,7 +169,7 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
     check_overwritable(settings.output / MODEL)
-    with only_one_in(settings.output), pytorch_threads(settings.threads), fork_rng():
+    with directory_lock(settings.output), pytorch_threads(settings.threads), fork_rng():
         loaded, of_shards = load(settings.model), corpus_tokenizer(settings.corpus)
         loaded.tokenizer = name = loaded.tokenizer or of_shards
         if of_shards not in (None, name, TOKENIZED) and name != TOKENIZED:

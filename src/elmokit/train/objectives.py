@@ -28,7 +28,6 @@ from elmokit.data import (
     SentenceStream,
     TrainingStream,
     assign_rows,
-    draw_hidden,
     embedding_batch,
     scoring_batch,
 )
@@ -38,6 +37,27 @@ from elmokit.text import Vocab
 from elmokit.train.processes import Processes
 
 HIDDEN_SHARE = 0.15  # of the words of a sentence (Devlin et al. 2019, section 3.1)
+
+
+def draw_hidden(
+    lengths: Sequence[int], share: float, generator: torch.Generator
+) -> list[np.ndarray]:
+    """Draw the words of each sentence that are hidden from the model, for it to predict.
+
+    Args:
+        lengths: Number of words of each sentence, at least 1.
+        share: Fraction of the words of a sentence to hide, rounded to a number of at least 1.
+        generator: Generator on the CPU.
+
+    Returns:
+        The positions of the hidden words of each sentence, from 0, in ascending order.
+    """
+    draws = torch.rand(sum(lengths), generator=generator, device="cpu").numpy()
+    begins = np.cumsum(lengths)[:-1]
+    return [
+        np.sort(np.argsort(values)[: max(1, round(share * len(values)))])
+        for values in np.split(draws, begins)
+    ]
 
 
 @dataclass(frozen=True)

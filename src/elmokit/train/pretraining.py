@@ -23,10 +23,10 @@ from elmokit.data import (
     open_texts,
     shard_options,
 )
-from elmokit.fs import atomic_directory, only_one_in, read_json, read_lines
+from elmokit.fs import atomic_directory, directory_lock, read_json, read_lines
 from elmokit.lm import Perplexity
 from elmokit.runtime import fork_rng, pytorch_threads
-from elmokit.text import SPECIALS, TOKENIZER_OF, Vocab, count_words, get_tokenizer, tokenizer_for
+from elmokit.text import SPECIALS, TOKENIZER_OF, Vocab, get_tokenizer, tokenizer_for
 from elmokit.train.config import PretrainConfig, TrainingConfig
 from elmokit.train.loop import CHECKPOINTS, Reason, train, words_per_step
 from elmokit.train.objectives import Objective
@@ -202,7 +202,7 @@ def vocabulary(settings: Settings, files: list[Path], vocab: Vocab | None) -> Vo
     if vocab is None and latest_snapshot(settings.output / CHECKPOINTS) is not None:
         vocab = Vocab.read(built)
     elif vocab is None:
-        vocab = Vocab.from_counts(count_words(files), settings.min_count, settings.vocab_size)
+        vocab = Vocab.from_counts(Vocab.count_words(files), settings.min_count, settings.vocab_size)
         if len(vocab) == len(SPECIALS):
             raise ValueError(
                 f"no word of the corpus occurs {settings.min_count} times: give more text, or a "
@@ -357,7 +357,7 @@ def pretrain(settings: PretrainConfig, objective: type[Objective] | None = None)
         text = on_rank_zero(lambda: read_texts(settings, tokenizer, language))
         cool_down, directory = on_rank_zero(lambda: _cool_down(settings, text.report))
         with (
-            only_one_in(directory) if processes.rank == 0 else nullcontext(),
+            directory_lock(directory) if processes.rank == 0 else nullcontext(),
             pytorch_threads(settings.threads),
         ):
             given = Vocab.read(settings.vocab) if settings.vocab else start and start.vocab

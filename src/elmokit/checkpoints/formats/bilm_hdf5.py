@@ -33,7 +33,7 @@ from elmokit.checkpoints.pretrained import (
 from elmokit.config import NUM_CHARACTERS, BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs import atomic_path, read_json
 from elmokit.nn import BiLM
-from elmokit.text import Vocab, read_words
+from elmokit.text import Vocab
 
 # Weights hardly compress, so a small file that claims to hold large ones is damaged or malicious.
 MAX_EXPANSION, ALWAYS_ALLOWED = 64, 1 << 26
@@ -114,7 +114,7 @@ def find_vocabulary(folders: Sequence[Path], rows: int | None) -> Path | None:
 
     def fits(path: Path) -> bool:
         with suppress(ValueError):  # no text
-            return len(read_words(path)) == rows
+            return len(Vocab.read_words(path)) == rows
         return False
 
     fitting = (list(filter(fits, folder.glob("*vocab*.txt"))) for folder in folders if rows)

@@ -22,7 +22,7 @@ from elmokit.config import (
     PAD_CHARACTER,
 )
 from elmokit.fs import read_lines
-from elmokit.text import BOS, EOS, encode_words, read_words
+from elmokit.text import BOS, EOS, Vocab, encode_words
 
 UNK = "<UNK>"
 
@@ -43,7 +43,7 @@ class Vocabulary:
             ValueError: With `validate_file`, one of them is missing.
         """
         self.filename = Path(filename)
-        self.words = read_words(filename)
+        self.words = Vocab.read_words(filename)
         self._word_to_id = {word: number for number, word in enumerate(self.words)}
         self.bos, self.eos, self.unk = (self._word_to_id.get(mark, -1) for mark in (BOS, EOS, UNK))
         self.size = len(self.words)

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from elmokit.checkpoints import Pretrained
-from elmokit.config import CharCNNConfig
+from elmokit.config import PAD_CHARACTER, CharCNNConfig
 from elmokit.fs import read_blocks, read_line_blocks, suffixes_of
 from elmokit.nn import CharCNN, Elmo, ScalarMix
 from elmokit.progress import ProgressBar
 from elmokit.tasks.config import WordsConfig
 from elmokit.tasks.fitting.layers import LayerCache, Words
-from elmokit.text import PAD_CHARACTER, encode_words
+from elmokit.text import encode_words
 
 # --- Pretrained vectors ---------------------------------------------------------------------------
 
