@@ -158,6 +158,7 @@ def test_embed_all_gives_every_word_and_every_layer(
             np.testing.assert_allclose(np.reshape(vectors, of_words.shape), of_words, **NEAR)
 
 
+@pytest.mark.slow
 def test_vectors_are_those_of_a_lone_request_when_many_come_at_once(
     server: RunningServer, embedder: Embedder
 ) -> None:

@@ -77,6 +77,7 @@ def test_page_is_light_and_in_two_languages_and_its_script_finds_its_elements(pa
     assert all(len({text.count("{}") for text in pair.split("|")}) == 1 for pair in texts)
 
 
+@pytest.mark.slow
 def test_bundled_corpus_has_the_words_that_readers_try_first(ask: Ask, embedder: Embedder) -> None:
     from elmokit.serve.config import ServeConfig
     from elmokit.serve.explore import BUNDLED_CORPUS, EXAMPLES

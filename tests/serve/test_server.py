@@ -24,6 +24,7 @@ TUTORIAL = ROOT / "docs" / "tutorials" / "serve.md"
 ADDRESS = "http://127.0.0.1:8000"
 
 
+@pytest.mark.slow
 def test_sigterm_answers_what_was_accepted_and_ends_beside_silent_clients() -> None:
     words = [f"word{number}" for number in range(800)]
     answers: list[httpx.Response] = []
