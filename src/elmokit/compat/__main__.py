@@ -28,10 +28,10 @@ def main() -> None:
     )
     parser.add_argument("script", metavar="SCRIPT")
     # argparse would remove a "--" from the script's arguments, so it sees none of them.
-    own = len(list(takewhile(lambda argument: argument.startswith("-"), sys.argv[1:]))) + 2
-    options = parser.parse_args(sys.argv[1:own])
+    script_end = len(list(takewhile(lambda argument: argument.startswith("-"), sys.argv[1:]))) + 2
+    options = parser.parse_args(sys.argv[1:script_end])
     install(tensorflow_hub=options.tensorflow_hub)
-    sys.argv = [options.script, *sys.argv[own:]]
+    sys.argv = [options.script, *sys.argv[script_end:]]
     # As Python does, which looks for the modules next to a script where a link to it points.
     sys.path[0] = os.getcwd() if options.is_module else str(Path(options.script).resolve().parent)
     if not options.is_module:

@@ -68,7 +68,7 @@ class Embedder:
             [sents[number] for number in order], "all", self._state, self.batch_size
         )
         self._state = embeddings.state or "carry"
-        vectors = [embeddings[place] for place in np.argsort(order)]
+        vectors = [embeddings[position] for position in np.argsort(order)]
         if output_layer == ALL:
             return vectors
         return [

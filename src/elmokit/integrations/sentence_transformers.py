@@ -210,16 +210,16 @@ class ElmoModule(InputModule):
         The arguments are those of `sentence_transformers.base.modules.Module.load`; errors are
         those of `ElmoModule`.
         """
-        place: dict[str, Any] = {
+        location: dict[str, Any] = {
             "subfolder": subfolder,
             "token": token,
             "cache_folder": cache_folder,
             "revision": revision,
             "local_files_only": local_files_only,
         }
-        config = cls.load_config(model_name_or_path, **place)
+        config = cls.load_config(model_name_or_path, **location)
         settings = {name: config[name] for name in cls.config_keys}
-        return cls(load_model(cls.load_dir_path(model_name_or_path, **place)), **settings)
+        return cls(load_model(cls.load_dir_path(model_name_or_path, **location)), **settings)
 
 
 # If sentence-transformers is not installed, pyright takes its name for this file.

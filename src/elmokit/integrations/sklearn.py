@@ -92,19 +92,19 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
                 )
             X = array[:, 0]
         texts = list(X)
-        if others := [text for text in texts if not isinstance(text, str)]:
+        if not_texts := [text for text in texts if not isinstance(text, str)]:
             raise ValueError(
-                f"{others[0]!r:.60} is not a string: join lists of words by spaces, with "
+                f"{not_texts[0]!r:.60} is not a string: join lists of words by spaces, with "
                 "tokenize=False, decode bytes, and replace missing values by ''"
             )
         distinct = list(dict.fromkeys(texts))
-        place = {text: number for number, text in enumerate(distinct)}
+        row_of = {text: number for number, text in enumerate(distinct)}
         embedder = self._embedder.get()
         state = embedder.model.single_sentence_state  # no text may depend on those before it
         vectors = embedder.encode(
             distinct, self.pooling, self.normalize, self.layers, state, tokenize=self.tokenize
         )
-        return cast(np.ndarray, vectors)[[place[text] for text in texts]]
+        return cast(np.ndarray, vectors)[[row_of[text] for text in texts]]
 
     @property
     def _embedder(self) -> LazyEmbedder:

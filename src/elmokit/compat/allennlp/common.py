@@ -73,7 +73,7 @@ class FromParams:
     """Gives a class `from_params`."""
 
     @classmethod
-    def from_params(cls: type[Built], params: Any, vocab: Any = None, **others: Any) -> Built:
+    def from_params(cls: type[Built], params: Any, vocab: Any = None, **ignored: Any) -> Built:
         """Build an object from settings.
 
         Args:
@@ -82,7 +82,7 @@ class FromParams:
             vocab: AllenNLP's vocabulary, from which the words of the namespace in the setting
                 `namespace_to_cache` are taken; or None. It may come first, and `params` second, as
                 in AllenNLP 0.9.
-            others: Ignored: arguments that AllenNLP passes to all classes.
+            ignored: Arguments that AllenNLP passes to all classes.
 
         Raises:
             ConfigurationError: The class has no such setting, or a required one is missing.
