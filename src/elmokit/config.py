@@ -23,9 +23,7 @@ MAX_LAYERS, MAX_WORD_LENGTH, MAX_SIZE = 100, 10_000, 10_000_000
 MAX_CONTEXT = 8192  # the attention to longer text allocates a mask (context, 2 * context)
 Size: TypeAlias = Annotated[int, Between(1, MAX_SIZE)]
 LayerCount: TypeAlias = Annotated[int, Between(1, MAX_LAYERS)]
-CharacterCount: TypeAlias = Annotated[
-    int, Between(3, MAX_WORD_LENGTH)
-]  # of a word, with its two marks
+CharacterCount: TypeAlias = Annotated[int, Between(3, MAX_WORD_LENGTH)]  # with the two marks
 
 PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
@@ -150,9 +148,7 @@ class SequenceEncoderConfig:
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
-        """Of one row and direction: the number of layers, and the widths of h and c in each; 0:
-        none is carried.
-        """
+        """Layers that have a state (0: none), and the widths of h and c in each."""
         return 0, 0, 0
 
 
@@ -182,9 +178,7 @@ class LSTMConfig(SequenceEncoderConfig):
 
     @property
     def has_projection(self) -> bool:
-        """Whether outputs are projected: bilm-tf (training.py) omits the projection where H equals
-        D.
-        """
+        """Whether outputs are projected; bilm-tf (training.py) omits it where H equals D."""
         return self.cell_dim != self.projection_dim
 
     @property
@@ -219,9 +213,7 @@ class InterleavedConfig(SequenceEncoderConfig):
 
     @property
     def predicts_words(self) -> bool:
-        """Whether it has a learned vector that replaces a hidden word, which the model then
-        predicts.
-        """
+        """Whether it has a learned vector in place of a hidden word, which it then predicts."""
         return self.projects_layers
 
     @property
@@ -326,9 +318,7 @@ class BiLMConfig:
             )
 
     def lstm_for(self, purpose: str) -> LSTMConfig:
-        """The LSTMs, where no other sequence encoder will do. ValueError, which begins with
-        `purpose`, for another.
-        """
+        """The LSTMs; ValueError, which begins with `purpose`, for another sequence encoder."""
         if self.lstm is None:
             raise ValueError(
                 f"{purpose} for LSTMs only, and this model's sequence encoder is "
@@ -343,9 +333,7 @@ class BiLMConfig:
 
     @property
     def num_representations(self) -> int:
-        """L + 1: the token layer and every layer above; 1, the top layer, with ELMoForManyLangs'
-        encoder `lstm`.
-        """
+        """L + 1 with the token layer; 1, the top layer, for ELMoForManyLangs' encoder `lstm`."""
         return self.sequence_encoder.num_representations
 
     @staticmethod
@@ -378,9 +366,7 @@ class BiLMConfig:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> BiLMConfig:
-        """The inverse of `to_dict` (also after a trip through JSON); ValueError for unknown or
-        invalid settings.
-        """
+        """The inverse of `to_dict`, also after JSON; ValueError for unknown or invalid settings."""
         return conform(BiLMConfig, {"lstm": None, **values}, "model")
 
 

@@ -27,13 +27,11 @@ CPU = torch.device("cpu")
 
 
 class _OfThread(threading.local):
-    threads: int | None = (
-        None  # how many the work of this thread may use; None: as many as PyTorch would
-    )
+    # how many the work of this thread may use; None: as many as PyTorch would
+    threads: int | None = None
     group = ""  # of pools: those of a group wait for no work of others
-    pool_size: int | None = (
-        None  # that of the pool for computing to which this thread belongs, if any
-    )
+    # that of the pool for computing to which this thread belongs, if any
+    pool_size: int | None = None
 
 
 _of_thread = _OfThread()
@@ -54,9 +52,7 @@ def _on_new_thread(function: Callable[..., Result], *arguments: int) -> Result:
 
 
 def thread_pool(kind: str, size: int) -> ThreadPoolExecutor:
-    """The pool of that many threads for "work", for "items" that wait for work, or for work of
-    another kind.
-    """
+    """The pool of that many threads for "work", for "items" that wait for work, or another kind."""
     key = (_of_thread.group, kind, size)
     with _pools_lock:
         if key not in _pools:
@@ -72,9 +68,7 @@ def thread_pool(kind: str, size: int) -> ThreadPoolExecutor:
 
 
 def _after_fork() -> None:
-    """A forked child has none of the pools' threads, nor OpenMP's. If elmokit was used, PyTorch
-    computes with one.
-    """
+    """A forked child has none of the pools' threads, nor OpenMP's: PyTorch computes with one."""
     global _pools_lock
     _pools_lock = threading.Lock()
     if _pools:
@@ -93,9 +87,7 @@ def num_threads() -> int:
 
 @contextmanager
 def limited_threads(number: int, group: str) -> Iterator[None]:
-    """Let work that this thread starts use that many threads, those of a group, within the `with`
-    block.
-    """
+    """Within the `with` block, work that this thread starts uses `number` threads of a group."""
     before = _of_thread.threads, _of_thread.group
     _of_thread.threads, _of_thread.group = number, group
     try:
@@ -107,9 +99,7 @@ def limited_threads(number: int, group: str) -> Iterator[None]:
 def _in_the_same_mode(
     task: Callable[[], Result], threads: int, records_gradients: bool = False
 ) -> Callable[[], Result]:
-    """The task, to run with the caller's modes of PyTorch (except for gradients) and this number of
-    threads.
-    """
+    """The task with the caller's modes of PyTorch, except for gradients, and so many threads."""
     group, inference = _of_thread.group, torch.is_inference_mode_enabled()
     autocast = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
     modes = [(device, torch.get_autocast_dtype(device)) for device in autocast]
@@ -140,9 +130,7 @@ def _finished(futures: list[Future[Result]]) -> list[Result]:
 
 
 def _is_observed() -> bool:
-    """Whether the caller observes operations on its own thread, as FLOP counters do, or what is
-    saved for gradients, as checkpointing does.
-    """
+    """Whether the caller observes operations (FLOP counters) or saved tensors (checkpointing)."""
     hooks = getattr(
         getattr(torch._C, "_autograd", None), "_top_saved_tensors_default_hooks", lambda _: None
     )(False)
@@ -175,9 +163,8 @@ def run_side_by_side(tasks: list[Callable[[], Result]], device: torch.device = C
             # would wait forever.
             results.append(task() if future.cancel() else future.result())
     except BaseException:
-        wait(
-            [future for future in others if not future.cancel()]
-        )  # they may write to the same arrays
+        # They may write to the same arrays.
+        wait([future for future in others if not future.cancel()])
         raise
     return results
 
@@ -244,9 +231,7 @@ def run_on_own_thread(task: Callable[[], Result], device: torch.device = CPU) ->
 
 
 def parallel_for(work: Callable[[int], None], chunks: int) -> None:
-    """Call work(0), ..., work(chunks - 1), in any order, without gradients. A thread takes the next
-    chunk when it is free.
-    """
+    """Call work(0), ..., work(chunks - 1) without gradients; a free thread takes the next chunk."""
     numbers = iter(range(chunks))
 
     def run() -> None:
@@ -259,9 +244,7 @@ def parallel_for(work: Callable[[int], None], chunks: int) -> None:
 def parallel_rows(
     work: Callable[[slice], None], rows: int, size: int, device: torch.device = CPU
 ) -> None:
-    """Call work(slice) for slices of `size` rows, as `parallel_for` does; off the CPU one slice has
-    all of them.
-    """
+    """Call work(slice) for slices of `size` rows, as `parallel_for`; off the CPU for all rows."""
     size = size if device.type == "cpu" else max(rows, 1)
     parallel_for(
         lambda number: work(slice(number * size, min((number + 1) * size, rows))),
@@ -270,9 +253,7 @@ def parallel_rows(
 
 
 def run_ahead(task: Callable[[], Result]) -> Future[Result]:
-    """Begin a task, such as preparing the next batch, on a thread beside the caller's; one such
-    task runs at a time.
-    """
+    """Begin a task on a thread beside the caller's, one at a time: preparing the next batch."""
     return thread_pool("items", 1).submit(_in_the_same_mode(task, 1))
 
 

@@ -69,7 +69,7 @@ class BiLMState:
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether the module or one inside it has a hook on its `forward`."""
-    return any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
+    return any(inner._forward_hooks or inner._forward_pre_hooks for inner in module.modules())
 
 
 def is_observed(encoder: nn.Module, *inputs: Tensor) -> bool:
@@ -92,8 +92,8 @@ def _run_stack(stack: nn.Module, out: Tensor | None, *inputs: Any) -> tuple[Any,
     layers, states = stack(*inputs)
     if out is None:
         return layers, states
-    for place, layer in zip(out, layers, strict=True):
-        place.copy_(layer)
+    for number, layer in enumerate(layers):
+        out[number].copy_(layer)
     return out, states
 
 

@@ -1,6 +1,4 @@
-"""The bidirectional language model: a token encoder under a sequence encoder (paper section 3.1;
-bilm/model.py).
-"""
+"""The bidirectional language model (paper section 3.1; bilm/model.py)."""
 
 from __future__ import annotations
 

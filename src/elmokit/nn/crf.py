@@ -1,6 +1,4 @@
-"""Linear-chain conditional random field over tag sequences (Lafferty et al., 2001), batched and
-masked.
-"""
+"""Linear-chain conditional random field over tags (Lafferty et al., 2001), batched and masked."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ FORBIDDEN = -10000.0
 
 
 class Transitions(NamedTuple):
-    """The transitions that a tag scheme allows, bool: `first` (K,), `step` (K, K) from row to
-    column, `last` (K,).
-    """
+    """Allowed transitions of tags: `first` (K,), `step` (K, K) from row to column, `last` (K,)."""
 
     first: Tensor
     step: Tensor
@@ -69,9 +65,7 @@ class CRF(nn.Module):
         return CRF(len(tags), span_transitions(tags))
 
     def log_likelihood(self, scores: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
-        """Log-probability of each row's tag sequence, (B,), from scores (B, T, K), tags (B, T) and
-        mask (B, T).
-        """
+        """Log-probability (B,) of tags (B, T), from scores (B, T, K) and mask (B, T)."""
         return self._path_score(scores, tags, mask) - self._log_partition(scores, mask)
 
     def _path_score(self, scores: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
@@ -108,9 +102,7 @@ class CRF(nn.Module):
         return torch.stack(path[::-1], dim=1).masked_fill(~mask, 0)
 
     def marginals(self, scores: Tensor, mask: Tensor) -> Tensor:
-        """Probability of each tag at each token, (B, T, K): the gradient of the log partition;
-        zeros at padding.
-        """
+        """Probability of each tag (B, T, K), the gradient of the log partition; 0 at padding."""
         with torch.inference_mode(False), torch.enable_grad():
             # copies, since tensors of inference mode have no gradients and are not saved for them
             scores, mask = scores.detach().clone().requires_grad_(), mask.clone()

@@ -44,9 +44,7 @@ class EfmlEncoder(TokenEncoder):
         self.projection = Projection(config.num_features, output_dim)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """ids (U, 1 + C), of the word if there is a table, and of characters if there is a CNN ->
-        (U, D).
-        """
+        """ids (U, 1 + C), of the word and of its characters, as far as it reads them -> (U, D)."""
         features = []
         if self.word_embedding is not None:
             features.append(F.embedding(ids[:, 0] - 1, self.word_embedding))

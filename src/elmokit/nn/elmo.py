@@ -1,6 +1,4 @@
-"""ELMo for a downstream model: a biLM and the mixes learned for the task (paper sections 3.2 and
-3.3).
-"""
+"""ELMo for a downstream model: a biLM and learned mixes (paper sections 3.2 and 3.3)."""
 
 from __future__ import annotations
 
@@ -164,9 +162,7 @@ class Elmo(nn.Module):
         return BiLMOutput(out.layers[:, :, 1:-1] * mask.unsqueeze(-1), mask, out.state)
 
     def mix(self, layers: Tensor, mask: Tensor) -> list[Tensor]:
-        """Layers (L+1, B, T, 2D) that were computed before, and mask (B, T) -> the representations
-        of `forward`.
-        """
+        """Layers (L+1, B, T, 2D) and mask (B, T) -> the representations of `forward`."""
         return [self.dropout(mix(layers, mask)) * mask.unsqueeze(-1) for mix in self.mixes]
 
     def penalty(self, coefficient: float) -> Tensor:

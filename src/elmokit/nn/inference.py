@@ -113,9 +113,7 @@ SEQUENCE_LEAVES: Leaves = {LSTMLayer: PrepackedLSTMLayer, Projection: PrepackedP
 
 
 def _with_leaves(module: nn.Module, leaves: Leaves, dtype: torch.dtype) -> Any:
-    """The module with prepacked leaves; other weights are shared, or copied in the dtype that
-    products are added to.
-    """
+    """The module with prepacked leaves; other weights are shared, or copied in a wider dtype."""
     for kind, prepacked in leaves.items():
         if isinstance(module, kind):
             return prepacked(module, dtype)
@@ -132,9 +130,7 @@ def _with_leaves(module: nn.Module, leaves: Leaves, dtype: torch.dtype) -> Any:
 
 
 class PrepackedBiLM(BiLM):
-    """A biLM without gradients, whose weights are prepacked for products of one dtype: it cannot be
-    saved or moved.
-    """
+    """A biLM without gradients, prepacked for products of one dtype: not to be saved or moved."""
 
     is_prepacked = True
 
@@ -208,7 +204,7 @@ class PrepackCache:
     """Prepacks a frozen biLM on first use; again when a weight changes. Copies are empty.
 
     PyTorch counts the changes of each weight, but for those through `.data` and NumPy: for these,
-    values of each weight are compared at each call (docs/decisions/0023-changed-weights.md).
+    values of each weight are compared at each call (docs/decisions/0021-names-of-weights.md).
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,4 @@
-"""Interleaved LSTMs: each layer reads both directions of the layer below, so that a position sees
-both sides.
-"""
+"""Interleaved LSTMs: each layer reads both directions of the layer below."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The learned mixture of layers, gamma * sum_j softmax(s)_j h_j (paper equation 1;
-bilm/data.py:532-574).
-"""
+"""The learned mixture of layers, gamma * sum_j softmax(s)_j h_j (paper equation 1)."""
 
 from __future__ import annotations
 
@@ -82,7 +80,5 @@ class ScalarMix(nn.Module):
         return torch.softmax(self.weights, dim=0)
 
     def penalty(self, coefficient: float) -> Tensor:
-        """The L2 penalty on the weights before the softmax (bilm/data.py:541), which draws them
-        towards an average.
-        """
+        """The L2 penalty on the weights, which draws them towards an average (bilm/data.py:541)."""
         return coefficient * self.weights.square().sum()

@@ -1,6 +1,4 @@
-"""The language model's softmax over words, shared by both directions: exact, and sampled
-(training.py:455-527).
-"""
+"""The softmax over words of both directions: exact, and sampled (training.py:455-527)."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ def draw_log_uniform(num_classes: int, num_samples: int, generator: torch.Genera
 
 
 def log_expected_count(ids: Tensor, num_tries: int, num_classes: int) -> Tensor:
-    """log(1 - (1 - P(c))^num_tries) in float64: of the probability that `num_tries` draws contain
-    class c.
-    """
+    """log of the probability that `num_tries` draws contain a class, 1 - (1 - P(c))^num_tries."""
     c = ids.double()
     probability = torch.log1p(1 / (c + 1)) / math.log(num_classes + 1)
     return torch.log(-torch.expm1(num_tries * torch.log1p(-probability)))
@@ -55,9 +51,7 @@ def log_expected_count(ids: Tensor, num_tries: int, num_classes: int) -> Tensor:
 
 
 def _gather(table: Tensor, sets: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Rows of a table for several sets of ids, gathered at once: each gather has a gradient as
-    large as the table.
-    """
+    """Rows of a table for sets of ids, in one gather, whose gradient is as large as the table."""
     ids = torch.cat([*sets])
     # The gradient of F.embedding takes three times as long on a CPU; that of index_select is not
     # reproducible on a GPU.
@@ -66,17 +60,13 @@ def _gather(table: Tensor, sets: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The logit of one class per row: hidden (N, D), weight (N, D), bias (N,) -> (N,), float32 at
-    least.
-    """
+    """The logit of one class a row: hidden, weight (N, D), bias (N,) -> (N,), float32 at least."""
     wide = torch.promote_types(hidden.dtype, torch.float32)
     return (hidden.to(wide) * weight).sum(dim=1) + bias
 
 
 class FullSoftmax(nn.Module):
-    """The output layer, `weight` (V, D) and `bias` (V,): logits of the next (forward) or previous
-    (backward) word.
-    """
+    """The output layer, `weight` (V, D) and `bias` (V,): logits of the next or previous word."""
 
     def __init__(self, num_words: int, dim: int) -> None:
         super().__init__()
@@ -84,9 +74,7 @@ class FullSoftmax(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_words))
 
     def log_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Exact -log p of each target: hidden (N, D), targets (N,) -> (N,), without ever holding
-        all (N, V) logits.
-        """
+        """Exact -log p: hidden (N, D), targets (N,) -> (N,), without storing (N, V) logits."""
         logits = _logits(hidden, _gather(self.weight, [targets])[0], self.bias[targets])
         return linear_logsumexp(hidden, self.weight, self.bias) - logits
 

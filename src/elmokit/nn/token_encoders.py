@@ -31,9 +31,7 @@ WORDS_MULTIPLE, CHARACTERS_MULTIPLE = 128, 8
 
 
 class TokenEncoder(nn.Module, ABC):
-    """Ids of U words -> token vectors (U, D). Ids are shifted by one: 0 means that there is no
-    word.
-    """
+    """Ids of U words -> token vectors (U, D). Ids are shifted by one: 0 means no word."""
 
     input: str  # the kind of its ids: "characters", "words", or "words and characters"
     dims, shape = 3, "(B, T, C), as from elmokit.batch_to_ids"  # of the ids of a batch
@@ -119,9 +117,7 @@ class WordEmbedding(TokenEncoder):
         return F.embedding(ids - 1, self.weight)
 
     def ids(self, words: Sequence[str], vocab: Vocab | None = None) -> Tensor:
-        """Ids of words (U,), those of the vocabulary shifted by one. ValueError without a
-        vocabulary.
-        """
+        """Ids of words in the vocabulary plus one, (U,). ValueError without a vocabulary."""
         if vocab is None:
             raise ValueError(
                 "this model reads word ids, but has no vocabulary: put its vocab.txt next to the "
@@ -154,9 +150,7 @@ class Filters(nn.Module):
 
 
 class Highway(nn.Module):
-    """y = carry * relu(W_t x + b_t) + (1 - carry) * x, with carry = sigmoid(W_c x + b_c) (bilm-tf's
-    sign).
-    """
+    """y = c * relu(W_t x + b_t) + (1 - c) * x, with c = sigmoid(W_c x + b_c) (bilm-tf's sign)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()

@@ -120,9 +120,7 @@ class AttentionLayout:
         return queries, keys, rows[:, :, 2].transpose(1, 2)
 
     def _attend_causally(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Attention within segments (count, heads, T, d); a long one, alone, in memory that is
-        linear in its length.
-        """
+        """Attention within segments (count, heads, T, d); a long one in memory linear in T."""
         context = self.context
         if queries.shape[2] <= context:
             return _attention(queries, keys, values, is_causal=True)
@@ -137,9 +135,7 @@ class AttentionLayout:
 
 
 def _linear(in_features: int, out_features: int, summands: int = 1) -> Projection:
-    """A linear map, initialized smaller if it is one of `summands` added up (Radford et al. 2019,
-    section 2.3).
-    """
+    """A linear map, initialized smaller if it is one of many summands (Radford et al. 2019)."""
     linear = Projection(in_features, out_features)
     nn.init.normal_(linear.weight, std=math.sqrt(1 / in_features / summands))
     nn.init.zeros_(linear.bias)

@@ -90,9 +90,7 @@ def differentiable_lstm(
     *,
     overwrites_first: bool = False,
 ) -> LSTMResult:
-    """`differentiably` with the arguments of `reference.lstm`: `forward` gets x, h, c and the
-    weights one by one.
-    """
+    """`differentiably` with the arguments of `reference.lstm`; `forward` gets single tensors."""
     settings = {"steps": steps, "dtype": dtype, "overwrites_first": overwrites_first}
     outputs, h, c = differentiably(forward, backward, x, *state, *weights, **settings)
     return outputs, LSTMState(h, c)

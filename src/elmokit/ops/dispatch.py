@@ -28,9 +28,8 @@ from elmokit.ops.triton import launch
 BACKENDS = ("reference", "portable", "triton", "native")
 VARIABLE = "ELMOKIT_BACKEND"
 MAX_INT8_DEPTH = 1 << 16  # the sum of as many products, each at most 255 * 127, fits in 32 bits
-MAX_ALPHABET = (
-    1024  # distinct characters: larger tables would take too much memory for the time they save
-)
+# distinct characters: larger tables would take too much memory for the time they save
+MAX_ALPHABET = 1024
 
 
 class Request(NamedTuple):
@@ -57,7 +56,7 @@ def _floats(request: Request) -> str | None:
 def _library_on_cpu(request: Request) -> str | None:
     if request.device != "cpu":
         return f"it runs on a CPU, not on {request.device}"
-    return library.why_none()
+    return library.unavailable_reason()
 
 
 def _float32_sums(request: Request) -> str | None:
@@ -92,7 +91,7 @@ def _prepacked_float_products(request: Request) -> str | None:
 def _lstm_on_cuda(request: Request) -> str | None:
     if request.device != "cuda":
         return f"it runs on a GPU, not on {request.device}"
-    return launch.why_none(request.dtype, *request.sizes[1:])
+    return launch.unavailable_reason(request.dtype, *request.sizes[1:])
 
 
 def _tables_of_characters(request: Request) -> str | None:
@@ -138,9 +137,8 @@ def _checked(name: str, source: str) -> str:
     return name
 
 
-_allowed: str | None = (
-    None  # the highest backend that may run; None until it is read from the environment
-)
+# the highest backend that may run; None until it is read from the environment
+_allowed: str | None = None
 
 
 def set_backend(name: str | None) -> None:
@@ -170,9 +168,7 @@ def get_backend() -> str:
 
 
 def available_backends() -> tuple[str, ...]:
-    """The backends that this machine can run: "native" needs the compiled library, "triton" a GPU
-    and Triton.
-    """
+    """Those of this machine: "native" needs the compiled library, "triton" a GPU and Triton."""
     there = {
         "native": bool(library.targets()),
         "triton": torch.cuda.is_available() and launch.is_installed(),

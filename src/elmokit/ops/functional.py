@@ -32,9 +32,7 @@ def _without_grad_or_autocast(device: torch.device) -> Iterator[None]:
 
 
 def _product_dtype(weight: Tensor) -> torch.dtype:
-    """The weight's dtype, or autocast's, which leaves float64 as it is (like PyTorch's own
-    operations).
-    """
+    """The weight's dtype, or autocast's, which leaves float64 as it is."""
     device = weight.device.type
     is_cast = torch.is_autocast_enabled(device) and weight.dtype != torch.float64
     return torch.get_autocast_dtype(device) if is_cast else weight.dtype
@@ -66,9 +64,7 @@ class Clips(NamedTuple):
 
 
 class LSTMWeights(NamedTuple):
-    """The weights of a layer; the gates' rows are in the order of the published files: i, g
-    (TensorFlow's j), f, o.
-    """
+    """The weights of a layer; the gates' rows are i, g (TensorFlow's j), f, o."""
 
     input: Tensor  # (4H, K)
     recurrent: Tensor  # (4H, D)
@@ -101,9 +97,7 @@ def _checked_and_widened(
     steps: LSTMSteps,
     index: Tensor | None = None,
 ) -> tuple[Tensor, LSTMState, LSTMSteps]:
-    """The arguments of `lstm` in the dtype of sums. ValueError unless all sizes fit: compiled code
-    relies on them.
-    """
+    """The arguments of `lstm` in the dtype of sums. ValueError unless all sizes fit."""
     (input_dim, width, hidden), (packing, clips, reset_state) = depths, steps
     rows, slots = len(state.h), packing.num_slots
     fits = (
@@ -264,9 +258,7 @@ def highway(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x (N, K), weight (M, K), bias (M,) -> x @ weight.T + bias (N, M), the same bits on any number
-    of threads.
-    """
+    """x (N, K) @ weight (M, K).T + bias (M,), the same bits on any number of threads."""
     dtype = _product_dtype(weight)
     with torch.autocast(x.device.type, enabled=False):
         return choose("linear", x.device, dtype, x.shape[1]).linear(x, weight, bias, dtype)

@@ -77,9 +77,7 @@ class Packing:
             begin += rows
 
     def windows(self, slots: int) -> Iterator[tuple[slice, Packing]]:
-        """Cut the packing between steps into windows of about `slots` slots; yields the slots and
-        packing of each.
-        """
+        """Yield the slots and packing of windows of about `slots` slots, cut between steps."""
         starts, begin = self.starts(), 0
         for t in range(1, len(starts)):
             if starts[t] - starts[begin] >= slots or t == len(starts) - 1:

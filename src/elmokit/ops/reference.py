@@ -17,10 +17,8 @@ from torch import Tensor
 from elmokit.ops.functional import CharFilters, LSTMResult, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.transfer import download, upload
 
-CHUNK_WORDS, CHUNK_WORDS_ON_GPU = (
-    512,
-    4096,
-)  # words per convolution without gradients; the latter is not measured
+# words per convolution without gradients; on a GPU not measured
+CHUNK_WORDS, CHUNK_WORDS_ON_GPU = 512, 4096
 
 
 def _product(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
@@ -69,8 +67,8 @@ def _run_lstm(
 
 
 def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> Callable[..., LSTMResult]:
-    own: Any = [weight if weight is None else weight.detach().clone() for weight in weights]
-    return partial(_run_lstm, weights=LSTMWeights(*own), dtype=dtype)
+    copies: Any = [weight if weight is None else weight.detach().clone() for weight in weights]
+    return partial(_run_lstm, weights=LSTMWeights(*copies), dtype=dtype)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:

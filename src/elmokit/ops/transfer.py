@@ -1,6 +1,4 @@
-"""Copies between main memory and a GPU: through pinned memory, so that the caller waits only for
-results.
-"""
+"""Copies to and from a GPU through pinned memory, so that the caller waits only for results."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ ALIGNMENT = 16  # bytes
 
 
 def upload(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Tensors on a device, copied there at once while the caller goes on; on the CPU the tensors
-    themselves.
-    """
+    """Tensors on a device, in one copy that nothing waits for; on the CPU themselves."""
     if device.type == "cpu":
         return list(tensors)
     sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors]
@@ -36,9 +32,7 @@ def upload(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
 
 def download(tensor: Tensor) -> Tensor:
-    """A copy of a tensor in main memory, or the tensor itself if it is there; waits for what
-    computes it.
-    """
+    """A copy of a tensor in main memory, or the tensor itself if it is there."""
     if tensor.device.type != "cuda":
         return tensor.cpu()
     copied = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)

@@ -21,12 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MIN_CACHED = (
-    1 << 20
-)  # bytes; smaller arrays come from PyTorch's allocator, which is fast enough for them
-HUGE_PAGE = (
-    1 << 21
-)  # bytes; for arrays of at least twice this size Linux is asked for such pages, which read faster
+# bytes; smaller arrays come from PyTorch's allocator, which is fast enough for them
+MIN_CACHED = 1 << 20
+# bytes; for arrays of at least twice this size Linux is asked for such pages, which read faster
+HUGE_PAGE = 1 << 21
 STEPS = 8  # block sizes per power of two, so that arrays of about the same size share a block
 MAX_EXCESS = 2  # a free block is given to an array of at least 1/2 of its size
 # all blocks, free ones included, as a multiple of the recent peak; applied before a new block is
@@ -34,9 +32,8 @@ MAX_EXCESS = 2  # a free block is given to an array of at least 1/2 of its size
 MAX_KEPT = 1.25
 # the same, after each allocation: higher, to keep the blocks that the next step of training needs
 MAX_KEPT_AFTER = 2
-PEAK_DECAY = (
-    0.999  # the factor of the recent peak at each allocation; a step of training makes a few dozen
-)
+# the factor of the recent peak at each allocation; a step of training makes a few dozen
+PEAK_DECAY = 0.999
 
 
 def _rounded(size: int) -> int:
@@ -45,9 +42,7 @@ def _rounded(size: int) -> int:
 
 
 def _pages(size: int) -> np.ndarray:
-    """Memory mapped by itself: large arrays that malloc gives and takes back leave gaps between
-    those that stay.
-    """
+    """Memory mapped by itself: large arrays of malloc leave gaps between those that stay."""
     if sys.platform != "linux":
         return np.empty(size, dtype=np.uint8)
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -67,16 +62,12 @@ class _Block:
 
 
 def huge_pages(size: int) -> Tensor:
-    """`size` bytes (uint8) of undefined values, in huge pages, which read faster: for weights,
-    which are kept.
-    """
+    """`size` bytes (uint8) of undefined values in huge pages, which read faster: for weights."""
     return torch.from_numpy(_Block(size).bytes)
 
 
 class _Owner:
-    """The owner of a block, which its tensors keep alive: when the last of them is gone, the block
-    is released.
-    """
+    """Releases a block when the last tensor in it is gone."""
 
     def __init__(self, block: _Block, size: int, released: deque[_Block]) -> None:
         self.__array_interface__ = block.bytes[:size].__array_interface__
@@ -128,9 +119,7 @@ class CachingAllocator:
         return self._allocated + sum(block.size for block in self._free)
 
     def _release_more_than(self, limit: float) -> None:
-        """Return free blocks to the system, oldest first, until all blocks together have at most
-        `limit` bytes.
-        """
+        """Return free blocks to the system, oldest first, until all have at most `limit` bytes."""
         while self._free and self._total() > limit:
             self._free.pop(0)
 

@@ -52,7 +52,7 @@ def test_a_library_that_does_not_fit_is_left_alone(
             if path.exists()
             else "there was no C compiler"
         )
-        assert reason in str(library.why_none())
+        assert reason in str(library.unavailable_reason())
         monkeypatch.undo()
 
 

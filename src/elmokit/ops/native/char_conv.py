@@ -30,29 +30,21 @@ WORDS_WORTH_THREADS = 200  # fewer are finished before a second thread has start
 
 
 def _used(ids: Tensor) -> Tensor:
-    """The number of characters of each word (U,) int32 before its last one starts to repeat, which
-    is padding.
-    """
-    before_the_end = torch.arange(1, ids.shape[1] + 1, dtype=torch.int32, device="cpu") * (
-        ids != ids[:, -1:]
-    )
-    return before_the_end.amax(dim=1)
+    """The characters of each word (U,) int32 before its padding, which repeats the last one."""
+    numbers = torch.arange(1, ids.shape[1] + 1, dtype=torch.int32, device="cpu")
+    return (numbers * (ids != ids[:, -1:])).amax(dim=1)
 
 
 def _table(characters: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """characters (n, E), weight (F, E, w), bias (F,) -> (blocks, n, w * BLOCK); offset 0 includes
-    the bias.
-    """
+    """characters (n, E), weight (F, E, w), bias (F,) -> (blocks, n, w * BLOCK)."""
     filters, dim, width = weight.shape
     blocks = -(-filters // BLOCK)
     fill = blocks * BLOCK - filters
-    products = (
-        F.pad(weight, (0, 0, 0, 0, 0, fill)).view(blocks, BLOCK, dim, width).permute(0, 2, 3, 1)
-    )
-    first = F.pad(F.pad(bias, (0, fill)).view(blocks, 1, BLOCK), (0, (width - 1) * BLOCK))
-    return torch.baddbmm(
-        first, characters.expand(blocks, -1, -1), products.reshape(blocks, dim, width * BLOCK)
-    )
+    # A row of a block: its filters at offset 0, then at offset 1, ...; the bias at offset 0.
+    weight = F.pad(weight, (0, 0, 0, 0, 0, fill)).view(blocks, BLOCK, dim, width)
+    weight = weight.permute(0, 2, 3, 1).reshape(blocks, dim, width * BLOCK)
+    bias = F.pad(F.pad(bias, (0, fill)).view(blocks, 1, BLOCK), (0, (width - 1) * BLOCK))
+    return torch.baddbmm(bias, characters.expand(blocks, -1, -1), weight)
 
 
 def _tables(
@@ -63,11 +55,9 @@ def _tables(
 
 
 def _for_each_block(
-    name: str, ids: Tensor, filters: Sequence[int], tables: Sequence[Tensor], **others: Any
+    name: str, ids: Tensor, filters: Sequence[int], tables: Sequence[Tensor], **arguments: Any
 ) -> None:
-    """Call a native function for chunks of each table's blocks; `others` are further arguments of
-    it.
-    """
+    """Call a native function with `arguments` for chunks of each table's blocks."""
     function, jobs, column = native(name), [], 0
     for table, number in zip(tables, filters, strict=True):
         jobs += [(table, number, column, first) for first in range(0, len(table), CHUNK_BLOCKS)]
@@ -89,7 +79,7 @@ def _for_each_block(
             end=min(first + CHUNK_BLOCKS, blocks),
             ids=ids,
             **{table_name: table},
-            **others,
+            **arguments,
         )
 
     if len(ids) < WORDS_WORTH_THREADS:
@@ -102,9 +92,7 @@ def _for_each_block(
 def _pooled(
     ids: Tensor, filters: Sequence[int], tables: Sequence[Tensor], places: Tensor | None
 ) -> Tensor:
-    """Each filter's maximum over all positions (U, sum of F) float32; its position is written to
-    `places`, if given.
-    """
+    """Each filter's maximum over all positions (U, sum of F) float32; its position, to `places`."""
     values = allocate((len(ids), sum(filters)), torch.float32)
     _for_each_block(
         "characters_forward", ids, filters, tables, used=_used(ids), values=values, places=places
@@ -138,9 +126,7 @@ def backward(
     distinct: Tensor,
     dtype: torch.dtype,
 ) -> Tensors:
-    """The first position with the maximum gets the gradient: others have the same characters,
-    except by chance.
-    """
+    """The first position with the maximum gets the gradient; others have the same characters."""
     places, *inputs = saved
     grad = converted(gradients[0].contiguous(), torch.float32)
     half = len(inputs) // 2

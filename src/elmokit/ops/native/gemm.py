@@ -19,15 +19,12 @@ from elmokit.threads import num_threads, parallel_for
 PANEL = 64  # columns of a panel
 QUAD = 4  # int8 values that are multiplied at once
 CHUNK_PANELS = 16  # panels that a thread prepacks at a time
-BYTES_WORTH_A_THREAD = (
-    1 << 18
-)  # of a weight: a smaller one is multiplied before a second thread has started
+# of a weight: a smaller one is multiplied before a second thread has started
+BYTES_WORTH_A_THREAD = 1 << 18
 
 
 def value_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of a product's input rows; for int8 it is float32, and the product quantizes
-    them.
-    """
+    """The dtype of a product's input rows; int8 quantizes float32 ones."""
     return torch.float32 if dtype == torch.int8 else dtype
 
 
@@ -54,17 +51,13 @@ def quantize(values: Tensor) -> Tensor:
 
 
 def columns_in_panels(columns: int, gates: int) -> int:
-    """The number of columns after padding to whole panels, each of which has the same units of
-    every gate.
-    """
+    """The columns after padding to whole panels, each with the same units of every gate."""
     across = PANEL // gates
     return -(-columns // gates // across) * PANEL
 
 
 def panel_order(weight: Tensor, gates: int) -> Tensor:
-    """Reorder a weight (columns, ...) as in panels of `gates` gates, padded with columns of zeros
-    to whole panels.
-    """
+    """Reorder a weight (columns, ...) as in panels of `gates` gates, padded with zeros."""
     of_gate, across = len(weight) // gates, PANEL // gates
     units = F.pad(weight.detach().reshape(gates, of_gate, -1), (0, 0, 0, -of_gate % across))
     return (
@@ -82,9 +75,7 @@ class PrepackedWeight:
     depth: int
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes, and what their order is made for: an instruction set, and a version of
-        the sources.
-        """
+        """The attributes, and the instruction set and the sources that their order is made for."""
         return {**vars(self), "made_for": (library.target(), library.source_digest())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -97,9 +88,7 @@ class PrepackedWeight:
         vars(self).update(state)
 
     def in_huge_pages(self) -> PrepackedWeight:
-        """A copy in huge pages, which read faster, or the weight itself if it is small. For weights
-        that are used often.
-        """
+        """A copy in huge pages, which read faster; the weight itself if it is small."""
         size = self.panels.numel() * self.panels.itemsize
         if size < HUGE_PAGE:
             return self

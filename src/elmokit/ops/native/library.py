@@ -1,6 +1,4 @@
-"""The compiled library, built when elmokit is installed (hatch_build.py). Without it there is no
-int8, and all else is slower.
-"""
+"""The compiled library, built at installation (hatch_build.py)."""
 
 from __future__ import annotations
 
@@ -102,9 +100,7 @@ def require(condition: bool, *message: object) -> None:
 
 
 class Definition(NamedTuple):
-    """A function of the library: its result type, whether each dtype has its own, and its
-    parameters.
-    """
+    """A function of the library."""
 
     result: str
     is_typed: bool
@@ -142,9 +138,7 @@ class Strided(NamedTuple):
 
 
 def _address(value: Any, name: str, dtypes: tuple[torch.dtype, ...] | None) -> int | None:
-    """The address of a tensor or array, NULL for None. Checks its device, its layout and, unless C
-    has a pointer to `void`, its dtype.
-    """
+    """The address of a tensor or array whose device, layout and dtype are right; NULL for None."""
     if value is None:
         return None
     tensor = value.tensor if type(value) is Strided else value
@@ -226,9 +220,7 @@ VARIABLE = "ELMOKIT_ISA"
 
 
 def multiplies_correctly(target: str) -> bool:
-    """Whether a tiny product of integers, exact in float32, bfloat16 and int8, agrees with
-    NumPy's.
-    """
+    """Whether a tiny product of integers, exact in every dtype, agrees with NumPy's."""
     rows, columns, depth, bytes_of_int8_row = 7, 70, 6, 12  # 6 values, filled up to 8, and a scale
     weight, a = np.arange(columns * depth) % 7 - 3.0, np.arange(rows * depth) % 5 - 2.0
     weight, a = weight.reshape(columns, depth), a.reshape(rows, depth)
@@ -273,9 +265,7 @@ def multiplies_correctly(target: str) -> bool:
 
 @cache
 def targets() -> tuple[str, ...]:
-    """The targets that the library has and this processor runs, best first, without those that
-    multiply wrongly.
-    """
+    """The targets that the library has and this processor runs and multiplies by, best first."""
     if (library := _library()) is None:
         return ()
     there = [name for name in TARGETS if hasattr(library, f"elmokit_product_float_{name}")]
@@ -307,7 +297,7 @@ def target() -> str | None:
     return asked
 
 
-def why_none() -> str | None:
+def unavailable_reason() -> str | None:
     """The reason why no target runs here, or None if one does."""
     if targets():
         return None
@@ -322,15 +312,13 @@ def describe_target() -> str:
     """Say in words which target runs, and why."""
     running = target()
     if running is None:
-        return f"none: {why_none()}"
+        return f"none: {unavailable_reason()}"
     why = f"as {VARIABLE} says" if os.environ.get(VARIABLE) else "the best that this processor runs"
     return f"{running} ({why}, of {', '.join(targets())})"
 
 
 def native(name: str, dtype: torch.dtype | None = None) -> NativeFunction:
-    """The function `elmokit_{name}` of the running target; for one dtype, where each has its
-    own.
-    """
+    """The function `elmokit_{name}` of the running target, for one dtype where each has its own."""
     running = target()
     assert running is not None, "ask dispatch which implementation runs"
     return _function(name, "" if dtype is None else TYPE_NAMES[dtype], running)

@@ -19,9 +19,7 @@ MAX_GROUPS = 4  # of positions (forward) or classes (backward), each computed by
 
 
 def _slices(total: int, groups: int, multiple: int) -> list[slice]:
-    """At most `groups` slices of about the same size; all but the last have a multiple of
-    `multiple`.
-    """
+    """At most `groups` slices of about the same size, all but the last a multiple of `multiple`."""
     size = max(multiple, -(-total // (groups * multiple)) * multiple)
     return [slice(begin, min(begin + size, total)) for begin in range(0, total, size)] or [
         slice(0, 0)
@@ -31,27 +29,24 @@ def _slices(total: int, groups: int, multiple: int) -> list[slice]:
 def forward(
     hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, dtype: torch.dtype
 ) -> tuple[tuple[Tensor], Tensors]:
-    hidden, weight, bias = (
-        hidden.to(dtype),
-        weight.to(dtype).contiguous(),
-        bias.float().contiguous(),
-    )
+    hidden, weight = hidden.to(dtype), weight.to(dtype).contiguous()
+    bias = bias.float().contiguous()
     excluded = None if excluded is None else excluded.int().contiguous()
     maximum, total = torch.empty(2, len(hidden), dtype=torch.float32, device="cpu")
     groups = _slices(len(hidden), MAX_GROUPS, PANEL)
 
     def chunk(number: int) -> None:
-        own = groups[number]
+        group = groups[number]
         native("logsumexp", dtype)(
-            positions=own.stop - own.start,
+            positions=group.stop - group.start,
             classes=len(weight),
             depth=weight.shape[1],
-            panels=prepack(hidden[own], dtype).panels,
+            panels=prepack(hidden[group], dtype).panels,
             weight=weight,
             bias=bias,
-            excluded=None if excluded is None else excluded[own],
-            max=maximum[own],
-            total=total[own],
+            excluded=None if excluded is None else excluded[group],
+            max=maximum[group],
+            total=total[group],
         )
 
     parallel_for(chunk, len(groups))
@@ -64,9 +59,8 @@ def backward(saved: Tensors, gradients: Sequence[Tensor], dtype: torch.dtype) ->
     assert hidden is not None and weight is not None and bias is not None and result is not None
     (count, depth), grad = hidden.shape, gradients[0].contiguous()
     panels = prepack(hidden, dtype).panels
-    across = prepack(
-        F.pad(hidden, (0, 0, 0, count % 2)).T, dtype
-    ).panels  # bfloat16 values are multiplied in pairs
+    # bfloat16 values are multiplied in pairs
+    across = prepack(F.pad(hidden, (0, 0, 0, count % 2)).T, dtype).panels
     groups = _slices(len(weight), MAX_GROUPS, TILE)
     grad_hidden, grad_weight, grad_bias = (
         torch.zeros(shape, dtype=torch.float32, device="cpu")
@@ -74,21 +68,21 @@ def backward(saved: Tensors, gradients: Sequence[Tensor], dtype: torch.dtype) ->
     )
 
     def chunk(number: int) -> None:
-        own = groups[number]
+        group = groups[number]
         native("logsumexp_backward", dtype)(
             positions=count,
-            classes=own.stop - own.start,
+            classes=group.stop - group.start,
             depth=depth,
             panels=panels,
             across=across,
-            weight=weight[own],
-            bias=bias[own],
-            excluded=None if excluded is None else excluded - own.start,
+            weight=weight[group],
+            bias=bias[group],
+            excluded=None if excluded is None else excluded - group.start,
             result=result,
             grad=grad,
             grad_hidden=grad_hidden[number],
-            grad_weight=grad_weight[own],
-            grad_bias=grad_bias[own],
+            grad_weight=grad_weight[group],
+            grad_bias=grad_bias[group],
             scratch=weight.new_empty(TILE * (2 * TILE + depth)),
         )
 

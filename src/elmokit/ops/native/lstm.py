@@ -2,8 +2,14 @@
 directly to a product's sums (csrc/lstm_forward.h and lstm_backward.h).
 
 Rows are independent of each other, so threads take ranges of them. A panel of the recurrent weight
-holds the four gates of 16 units. With gradients a step multiplies [x; h] by both weights at once;
-without, the products of x are computed beforehand, for distinct rows or for a chunk of the stream.
+holds the four gates of 16 units:
+
+    gates of the weight   i0 .. i15 i16 ..   g0 .. g15 g16 ..   f0 .. f15 f16 ..   o0 .. o15 o16 ..
+    panel 0               i0 .. i15 g0 .. g15 f0 .. f15 o0 .. o15
+    panel 1               i16 .. i31 g16 .. g31 f16 .. f31 o16 .. o31
+
+With gradients a step multiplies [x; h] by both weights at once; without, the products of x are
+computed beforehand, for distinct rows or for a chunk of the stream.
 """
 
 from __future__ import annotations
@@ -33,29 +39,23 @@ from elmokit.ops.native.library import native, require
 from elmokit.ops.workspace import allocate, allocate_like
 from elmokit.threads import num_threads, parallel_for, parallel_rows
 
-CHUNK_SLOTS = (
-    256  # slots per thread: their input products are still in cache when the steps read them
-)
+# slots per thread: their input products are still in cache when the steps read them
+CHUNK_SLOTS = 256
 ROWS_OF_A_SUM = 32  # rows whose bias gradients are summed together, as in csrc/elmokit.h
 MIN_ROWS = 16  # of a range: with fewer, the weights would be read too often
-WEIGHT_CHUNKS = (
-    4  # of a weight's gradient: a fixed number, so that it does not depend on the number of threads
-)
+# of a weight's gradient: a fixed number, so that it does not depend on the number of threads
+WEIGHT_CHUNKS = 4
 
 
 def _row_ranges(rows: int, multiple: int = 1) -> list[tuple[int, int]]:
-    """Ranges of about the same size, each of a multiple of `multiple` rows; one per thread if there
-    are enough rows.
-    """
+    """Ranges of rows for the threads, of about the same size, each a multiple of `multiple`."""
     size = max(MIN_ROWS, -(-rows // num_threads()))
     size = -(-size // multiple) * multiple
     return [(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
 
 
 def _stream(steps: LSTMSteps) -> dict[str, Any]:
-    """The arguments that describe the stream, which both the forward and the backward function
-    take.
-    """
+    """The arguments of forward and backward functions that describe the stream."""
     packing, clips, _ = steps
     cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
     return {
@@ -298,14 +298,13 @@ def backward(
 
     def weights(number: int) -> None:
         """A chunk of each weight's gradient: a product over all slots."""
-        own = slice(
-            4 * hidden * number // WEIGHT_CHUNKS, 4 * hidden * (number + 1) // WEIGHT_CHUNKS
-        )
-        of_xh = gates[:, own].T @ xh
-        grad_input[own], grad_recurrent[own] = of_xh[:, :input_width], of_xh[:, input_width:]
+        begin, end = (4 * hidden * bound // WEIGHT_CHUNKS for bound in (number, number + 1))
+        grad_xh = gates[:, begin:end].T @ xh
+        grad_input[begin:end] = grad_xh[:, :input_width]
+        grad_recurrent[begin:end] = grad_xh[:, input_width:]
         if grad_projection is not None:
-            own = slice(hidden * number // WEIGHT_CHUNKS, hidden * (number + 1) // WEIGHT_CHUNKS)
-            grad_projection[:, own] = low_outputs.T @ units[:, own]
+            begin, end = (hidden * bound // WEIGHT_CHUNKS for bound in (number, number + 1))
+            grad_projection[:, begin:end] = low_outputs.T @ units[:, begin:end]
 
     parallel_for(weights, WEIGHT_CHUNKS)
     return grad_x, grad_h, grad_c, grad_input, grad_recurrent, grad_bias.sum(dim=0), grad_projection

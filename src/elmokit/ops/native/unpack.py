@@ -1,6 +1,4 @@
-"""`unpack_sentences` and `unpack_words` in C, chunks of the words on each thread
-(csrc/unpack.c).
-"""
+"""`unpack_sentences` and `unpack_words` in C, chunks of words on each thread (csrc/unpack.c)."""
 
 from __future__ import annotations
 
@@ -32,13 +30,10 @@ def _unpack(
     """
     layers, _, num_slots, width = streams.shape
     streams, unpack = streams.float().contiguous(), native("unpack", dtype)
-    chunks = max(
-        1, min(num_threads(), 2 * layers * width * len(addresses) // VALUES_WORTH_A_THREAD)
-    )
-    bounds, overflows = (
-        np.linspace(0, len(addresses), chunks + 1).astype(int).tolist(),
-        [0] * chunks,
-    )
+    values = 2 * layers * width * len(addresses)
+    chunks = max(1, min(num_threads(), values // VALUES_WORTH_A_THREAD))
+    bounds = np.linspace(0, len(addresses), chunks + 1).astype(int).tolist()
+    overflows = [0] * chunks
 
     # C gets only addresses: the task itself must hold the arrays, which an interrupted caller may
     # release.
@@ -64,33 +59,26 @@ def _unpack(
 def unpack_sentences(
     streams: Tensor, slots: Tensor, begins: np.ndarray, outs: Sequence[np.ndarray]
 ) -> None:
-    require(
-        all(out.dtype == np.float32 and out.flags.c_contiguous for out in outs),
-        "sentences are written in float32",
-    )
-    sizes = len(streams), 2 * streams.shape[3]
-    require(all((len(out), *out.shape[2:]) == sizes for out in outs), [out.shape for out in outs])
+    layers, size = len(streams), 2 * streams.shape[3]
+    for out in outs:
+        require(out.dtype == np.float32 and out.flags.c_contiguous, "sentences are float32")
+        require((len(out), *out.shape[2:]) == (layers, size), out.shape)
     require(len(begins) == len(outs), (len(begins), len(outs)))
-    lengths, size = np.array([out.shape[1] for out in outs], np.int64), 2 * streams.shape[3]
+    # Word n of a sentence of T words lies at n * size in its array, its layers T * size apart.
+    lengths = np.array([out.shape[1] for out in outs], np.int64)
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    addresses = (
-        np.repeat(np.array([out.ctypes.data for out in outs], np.int64), lengths)
-        + within * size * 4
-    )
+    arrays = np.repeat(np.array([out.ctypes.data for out in outs], np.int64), lengths)
     words = np.repeat(np.asarray(begins, np.int64), lengths) + within
-    _unpack(
-        streams, slots[:, words], torch.float32, outs, addresses, np.repeat(lengths * size, lengths)
-    )
+    layer_strides = np.repeat(lengths * size, lengths)
+    addresses = arrays + within * size * 4
+    _unpack(streams, slots[:, words], torch.float32, outs, addresses, layer_strides)
 
 
 def unpack_words(streams: Tensor, slots: Tensor, out: np.ndarray) -> bool:
-    require(
-        out.flags.c_contiguous and out.shape[1:] == (len(streams), 2 * streams.shape[3]), out.shape
-    )
-    addresses = out.ctypes.data + np.arange(len(out), dtype=np.int64) * (
-        out.shape[1] * out.shape[2] * out.itemsize
-    )
+    layers, size = len(streams), 2 * streams.shape[3]
+    require(out.flags.c_contiguous and out.shape[1:] == (layers, size), out.shape)
+    words = np.arange(len(out), dtype=np.int64)
+    addresses = out.ctypes.data + words * (layers * size * out.itemsize)
+    layer_strides = np.full(len(out), size, np.int64)
     dtype = torch.from_numpy(out).dtype
-    return _unpack(
-        streams, slots, dtype, [out], addresses, np.full(len(out), out.shape[2], np.int64)
-    )
+    return _unpack(streams, slots, dtype, [out], addresses, layer_strides)

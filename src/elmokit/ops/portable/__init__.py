@@ -1,3 +1,1 @@
-"""Ops in PyTorch for any device, with gradients of our own, so that memory stays bounded whatever
-the sizes.
-"""
+"""Ops in PyTorch for any device, with gradients of our own and bounded memory."""

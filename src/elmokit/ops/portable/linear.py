@@ -26,9 +26,7 @@ ROWS_OF_AN_OCTAVE = 8  # numbers of rows per power of two with which oneDNN is c
 def gemm(
     a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None = None, add: bool = False
 ) -> Tensor:
-    """a (M, K) @ b (K, N), plus a bias (N,) if there is one, or with `add` plus the values of
-    `out`.
-    """
+    """a (M, K) @ b (K, N), plus a bias (N,), or with `add` plus the values of `out`."""
     result = allocate((len(a), b.shape[1]), a.dtype, a.device) if out is None else out
 
     def run(rows: slice) -> None:
@@ -128,9 +126,7 @@ def _has_onednn(dtype: torch.dtype) -> bool:
 
 
 class PrepackedLinear:
-    """x @ weight.T, plus a bias if there is one, in one dtype, without gradients; keeps a copy of
-    `weight`.
-    """
+    """x @ weight.T, plus a bias if there is one, in one dtype; keeps a copy of `weight`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         self.dtype, self._bias = dtype, None if bias is None else bias.detach().to(dtype, copy=True)

@@ -1,6 +1,4 @@
-"""`logsumexp` one tile of the logits at a time, computed for the values and again for the
-gradient.
-"""
+"""`logsumexp` one tile of logits at a time, computed again for the gradient."""
 
 from __future__ import annotations
 
@@ -13,9 +11,8 @@ from elmokit.ops.autograd import Tensors, differentiably
 
 LOGITS_AT_ONCE = 1 << 20  # 4 MB in float32: a tile stays in cache between the product and the sum
 MIN_ROWS = 64  # of a tile, however many classes there are: with fewer, products are slow
-GPU_FACTOR = (
-    64  # tiles are this much larger on a GPU, where launching a kernel costs more than memory
-)
+# tiles are this much larger on a GPU, where launching a kernel costs more than memory
+GPU_FACTOR = 64
 
 
 def _slices(total: int, size: int) -> list[slice]:

@@ -67,9 +67,7 @@ def _cell_backward(
     grad_gates: Tensor,
     clip: float | None,
 ) -> None:
-    """From the trace and the gradient of `out`, fill `grad_gates`, and turn `grad_c` into the
-    gradient of the old c.
-    """
+    """Fill `grad_gates`, and turn `grad_c` into the gradient of the old c."""
     cells, previous = trace
     i, g, f, o = (gate.to(cells.dtype) for gate in gates.chunk(4, dim=1))
     grad_i, grad_g, grad_f, grad_o = grad_gates.chunk(4, dim=1)
@@ -90,9 +88,7 @@ def _cell_backward(
 def _steps_with_resets(
     packing: Packing, device: torch.device
 ) -> list[tuple[slice, int, Tensor | None]]:
-    """For each step its slots, its number of rows, and the ranks of the rows that are reset (None:
-    no row).
-    """
+    """For each step its slots, its number of rows, and the ranks that are reset (None: no row)."""
     steps = list(packing.steps())
     if packing.resets is None or not steps:
         return [(slots, rows, None) for slots, rows in steps]
@@ -125,9 +121,7 @@ def _forward_steps(
     outputs: Tensor,
     trace: _Trace | None = None,
 ) -> None:
-    """Fill `outputs`, and `trace` if there is one, from the products of the input; the state is
-    updated in place.
-    """
+    """Fill `outputs`, and `trace` if given, from the products of the input; update the state."""
     packing, clips, reset_state = steps
     max_rows = max(packing.batch_sizes, default=0)
     scratch, scratch_hidden = (
@@ -160,26 +154,24 @@ def forward(
 ) -> tuple[tuple[Tensor, ...], Tensors]:
     low: Any = [weight if weight is None else weight.to(dtype) for weight in weights]
     input, recurrent, bias, projection = low
-    (slots, hidden, width), low_x, state = (
-        (len(x), c.shape[1], h.shape[1]),
-        x.to(dtype),
-        LSTMState(h, c).copy(),
+    low_x, state = x.to(dtype), LSTMState(h, c).copy()
+    slots, hidden, width = len(x), c.shape[1], h.shape[1]
+
+    def for_slots(size: int, of_type: torch.dtype) -> Tensor:
+        return allocate((slots, size), of_type, x.device)
+
+    outputs = for_slots(width, h.dtype)
+    trace = _Trace(
+        gates=for_slots(4 * hidden, dtype),
+        hidden=for_slots(hidden, dtype),
+        cells=for_slots(hidden, c.dtype),
+        previous_c=for_slots(hidden, c.dtype),
+        previous_h=for_slots(width, dtype),
     )
-    outputs = allocate((slots, width), h.dtype, x.device)
-    sizes = (
-        (4 * hidden, dtype),
-        (hidden, dtype),
-        (hidden, c.dtype),
-        (hidden, c.dtype),
-        (width, dtype),
-    )
-    trace = _Trace(*(allocate((slots, size), of_type, x.device) for size, of_type in sizes))
     inputs = torch.addmm(bias, low_x, input.T)
-    products = (
-        PrepackedLinear(recurrent, None, dtype),
-        projection if projection is None else PrepackedLinear(projection, None, dtype),
-    )
-    _forward_steps(inputs, state, *products, steps, outputs, trace)
+    times_recurrent = PrepackedLinear(recurrent, None, dtype)
+    times_projection = None if projection is None else PrepackedLinear(projection, None, dtype)
+    _forward_steps(inputs, state, times_recurrent, times_projection, steps, outputs, trace)
     return (outputs, *state), (*trace, outputs, low_x, input, recurrent, projection)
 
 
@@ -193,10 +185,8 @@ def backward(
     )
     grad_gates = torch.empty_like(trace.gates)
     proj_clip = clips.projection
-    if proj_clip is not None:
-        proj_clip = torch.tensor(
-            proj_clip, dtype=dtype, device="cpu"
-        ).item()  # rounded as in the clipped outputs
+    if proj_clip is not None:  # rounded as in the clipped outputs
+        proj_clip = torch.tensor(proj_clip, dtype=dtype, device="cpu").item()
     times_recurrent = PrepackedLinear(recurrent.T, None, dtype)
     times_projection = (
         projection if projection is None else PrepackedLinear(projection.T, None, dtype)

@@ -1,6 +1,4 @@
-"""How the Triton kernels are launched, and on which GPUs they can be; this module does not import
-Triton.
-"""
+"""How and where the Triton kernels are launched; this module does not import Triton."""
 
 from __future__ import annotations
 
@@ -35,9 +33,8 @@ PRECISION = "ieee"
 
 
 def _shared_bytes(launch: Launch, width: int, dtype: torch.dtype) -> int:
-    weights = (
-        5 * launch.units * max(launch.stages - 1, 1)
-    )  # rows of four gates and of the projection
+    # rows of four gates and of the projection
+    weights = 5 * launch.units * max(launch.stages - 1, 1)
     return (weights + launch.rows) * width * dtype.itemsize + OTHER_SHARED
 
 
@@ -51,9 +48,7 @@ def _shared_limit(device: torch.device | None = None) -> float:
 def fitted(
     kernel: str, hidden: int, width: int, dtype: torch.dtype, device: torch.device
 ) -> Launch:
-    """The launch of a kernel, "forward" or "backward", with as many units as divide H and fit in
-    shared memory.
-    """
+    """The launch of a kernel with as many units as divide H and fit in shared memory."""
     launch, limit = LAUNCHES[kernel], _shared_limit(device)
     while launch.units > MIN_UNITS and (
         hidden % launch.units or _shared_bytes(launch, width, dtype) > limit
@@ -67,7 +62,7 @@ def is_installed() -> bool:
     return find_spec("triton") is not None
 
 
-def why_none(dtype: torch.dtype, width: int, hidden: int) -> str | None:
+def unavailable_reason(dtype: torch.dtype, width: int, hidden: int) -> str | None:
     """Why the current CUDA device cannot run an LSTM of these sizes D and H, or None if it can."""
     if not is_installed():
         return "Triton is not installed"

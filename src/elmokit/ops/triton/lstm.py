@@ -22,8 +22,16 @@ from elmokit.ops.autograd import Tensors, differentiable_lstm
 from elmokit.ops.functional import LSTMResult, LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.triton import launch
 
-# --- Kernels
-# -------------------------------------------------------------------------------------------------
+# --- Kernels --------------------------------------------------------------------------------------
+#
+# A program takes ROWS rows of the stream through all steps, and at each step HIDDEN cells in blocks
+# of UNITS. Slots of its rows, where step t begins at starts[t] and the rows of the step come first:
+#
+#     slot                starts[t]  +0  +1  +2  ..            starts[t+1]
+#     rank (row)                      0   1   2  ..  active rows of step t
+#
+# A gate of the weights (4 HIDDEN, WIDTH) begins at i: 0, g: HIDDEN, f: 2 HIDDEN, o: 3 HIDDEN.
+#
 # tl.range is iterated over in kernels only:
 # pyright: reportGeneralTypeIssues=false
 
@@ -52,9 +60,7 @@ def _fresh(resets, slots, active):
 
 @triton.jit
 def _gate(x, mask, low_h, recurrent, units, dims, WIDTH: tl.constexpr, PRECISION: tl.constexpr):
-    """The sum of a gate before its activation function; `x` and `recurrent` point to the gate's
-    columns and rows.
-    """
+    """A gate before its activation; `x` and `recurrent` point to the gate's columns and rows."""
     weights = _block(recurrent, units, dims, WIDTH).T
     return tl.dot(
         low_h, weights, tl.load(x, mask=mask, other=0.0).to(tl.float32), input_precision=PRECISION
@@ -280,9 +286,8 @@ def _launch(kernel: Any, name: str, steps: LSTMSteps, **tensors: Any) -> None:
     rows, units, warps, stages = launch.fitted(name, hidden, width, weight.dtype, weight.device)
     cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
     _, starts, resets = packing.on(weight.device)
-    if (
-        weight.is_cuda
-    ):  # the packing may be gone before this stream is through with it; both tensors share memory
+    if weight.is_cuda:
+        # The packing may be gone before this stream is through with it; its tensors share memory.
         starts.record_stream(torch.cuda.current_stream(weight.device))
     with torch.cuda.device_of(weight):
         kernel[(triton.cdiv(packing.batch_sizes[0], rows),)](
@@ -314,10 +319,8 @@ def forward(
 ) -> tuple[tuple[Tensor, ...], Tensors]:
     input, recurrent, bias, projection = _contiguous([weight.to(dtype) for weight in weights])
     low_x, state = x.to(dtype), LSTMState(h, c).copy()
-    (slots, hidden, width), rows = (
-        (len(x), c.shape[1], h.shape[1]),
-        max(steps.packing.batch_sizes, default=0),
-    )
+    slots, hidden, width = len(x), c.shape[1], h.shape[1]
+    rows = max(steps.packing.batch_sizes, default=0)
     outputs, cells = h.new_empty(slots, width), c.new_empty(rows + slots, hidden)
     cells[:rows] = c[:rows]
     trace = {
