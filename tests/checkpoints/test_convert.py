@@ -137,8 +137,7 @@ def test_what_hdf5_cannot_express_is_refused_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("model", "output", "arguments", "message"),
     [
-        ("model", "tokens.hdf5", {"to": "token-embeddings"}, "has no vocabulary"),
-        ("model", "torch", {"to": "torch"}, "native, hdf5, onnx, token-embeddings, not 'torch'"),
+        ("model", "torch", {"to": "torch"}, "native, hdf5, onnx, not 'torch'"),
         ("model", "model", {"to": "hdf5", "overwrite": True}, "is the input"),
     ],
 )

@@ -14,10 +14,9 @@ import torch
 import yaml
 from huggingface_hub import CommitOperationAdd
 
-from elmokit.checkpoints.loading import fingerprint, load, save
+from elmokit.checkpoints.loading import fingerprint, load
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.checkpoints.push import card_with_metadata, push_to_hub
-from elmokit.cli import main
 from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
@@ -159,23 +158,3 @@ def test_push_that_fails_says_what_to_do_and_changes_nothing(
     with pytest.raises(error, match=message):
         push_to_hub(replace(model, card=card), name, token=token)
     assert "# Tiny" in load("owner/name").card
-
-
-def test_command_pushes_any_model(
-    calls: list[tuple[str, Any]], model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save(model, tmp_path / "model")
-    arguments = [
-        "convert",
-        "--model",
-        str(tmp_path / "model"),
-        "--to",
-        "hub",
-        "--output",
-        "owner/name",
-        "--private",
-    ]
-    monkeypatch.setenv("HF_TOKEN", "good")
-    assert main(arguments) == 0 and calls[0] == ("repository", ("owner/name", True))
-    monkeypatch.setenv("HF_TOKEN", "bad")
-    assert main(arguments) == 2

@@ -1,44 +1,38 @@
-"""Models on disk: the native format, and those of older systems."""
+"""Models on disk: elmokit's own format, and those of older systems.
+
+Pretrained: a biLM with everything that belongs to it
+MixWeights: its fixed mix of layers
+ModelSource: what every argument `model` takes: a path, a name, None, or a Pretrained
+CheckpointError: the files of a model are damaged, or do not fit each other
+load, save: read any published format; write the native one
+list_models: the names of the bundled models
+describe: the facts of a model, for `elmokit info`
+fingerprint: the name of a model by its content
+convert: read a model in any format, and write it in another
+push_to_hub: publish a model on the Hugging Face Hub
+from_allennlp, to_allennlp: a biLM with the weights of AllenNLP's, and the reverse
+config_from_options: the configuration that bilm-tf's options.json describes
+"""
 
 from elmokit.checkpoints.conversion import convert
 from elmokit.checkpoints.formats.allennlp import from_allennlp, to_allennlp
-from elmokit.checkpoints.formats.bilm_hdf5 import (
-    config_from_options,
-    load_bilm_files,
-)
-from elmokit.checkpoints.formats.onnx_graph import write_onnx
+from elmokit.checkpoints.formats.bilm_hdf5 import config_from_options
 from elmokit.checkpoints.loading import (
-    DEFAULT_MODEL,
-    Detected,
-    Layout,
     ModelSource,
-    check_overwritable,
     describe,
     fingerprint,
     list_models,
     load,
-    locate,
-    model_of,
     save,
 )
-from elmokit.checkpoints.pretrained import (
-    CheckpointError,
-    MixWeights,
-    Pretrained,
-    check_shapes,
-)
+from elmokit.checkpoints.pretrained import CheckpointError, MixWeights, Pretrained
 from elmokit.checkpoints.push import push_to_hub
 
 __all__ = [
-    "DEFAULT_MODEL",
     "CheckpointError",
-    "Detected",
-    "Layout",
     "MixWeights",
     "ModelSource",
     "Pretrained",
-    "check_overwritable",
-    "check_shapes",
     "config_from_options",
     "convert",
     "describe",
@@ -46,11 +40,7 @@ __all__ = [
     "from_allennlp",
     "list_models",
     "load",
-    "load_bilm_files",
-    "locate",
-    "model_of",
     "push_to_hub",
     "save",
     "to_allennlp",
-    "write_onnx",
 ]

@@ -1,19 +1,26 @@
 """Convert a model from any format that can be read to one that can be written."""
 
+import re
 import warnings
 from collections.abc import Collection
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5, write_token_embeddings
+from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
 from elmokit.checkpoints.formats.onnx_graph import write_onnx
-from elmokit.checkpoints.loading import HDF5, NATIVE, Pretrained, check_overwritable, load, save
-from elmokit.checkpoints.native import write_card
+from elmokit.checkpoints.loading import ModelSource, load, save
+from elmokit.checkpoints.native import LAYOUT, write_card
+from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.fs import atomic_directory, check_output
 from elmokit.settings import conform
-from elmokit.text import Vocab
 
-Target = Literal["native", "hdf5", "onnx", "token-embeddings"]
+Target = Literal["native", "hdf5", "onnx"]
+# By which `check_output` knows a model that may be replaced.
+HDF5_LAYOUT: dict[str, Any] = {
+    "directory_of": "options.json",
+    "keys": {"lstm"},
+    "own_files": re.compile(r"weights\.hdf5|vocab\.txt|README\.md"),
+}
 
 
 def _warn_of_losses(model: Pretrained, format: str, kept: Collection[str] = ()) -> None:
@@ -53,12 +60,11 @@ def save_hdf5(model: Pretrained, directory: str | Path, *, overwrite: bool = Fal
 
     Warns:
         UserWarning: The model has parts that the format cannot hold: softmax, mix, state policy,
-        warm state, tokenizer,
-            or without a vocabulary the rows of the boundary words.
+            warm state, tokenizer, or without a vocabulary the rows of the boundary words.
     """
     directory = Path(directory).expanduser()
     if overwrite:
-        check_overwritable(directory, HDF5)
+        check_output(directory, overwrite=True, **HDF5_LAYOUT)
     with atomic_directory(directory, overwrite) as partial:
         write_bilm_hdf5(model.bilm, partial)
         if model.vocab is not None:
@@ -69,25 +75,16 @@ def save_hdf5(model: Pretrained, directory: str | Path, *, overwrite: bool = Fal
 
 
 def convert(
-    input: str | Path,
-    output: str | Path,
-    to: Target = "native",
-    vocab: str | Path | None = None,
-    *,
-    overwrite: bool = False,
+    input: ModelSource, output: str | Path, to: Target = "native", *, overwrite: bool = False
 ) -> dict[str, str | int]:
     """Read a model in any format and write it in another. Repeating the call changes nothing.
 
     Args:
         input: The model, as `elmokit.load` takes it.
-        output: A directory; for "onnx" and "token-embeddings" a file.
-        to: "native", elmokit's own format; "hdf5", that of AllenNLP and bilm-tf; "onnx", the biLM
-            for onnxruntime; or "token-embeddings", bilm-tf's HDF5 file of context-independent
-            vectors of words.
-        vocab: A file of words, one a line, for "token-embeddings"; None: the vocabulary of the
-            model.
-        overwrite: Replace another model; for "onnx" and "token-embeddings", the file, whatever it
-            holds.
+        output: A directory; for "onnx" a file.
+        to: "native", elmokit's own format; "hdf5", that of AllenNLP and bilm-tf; or "onnx", the
+            biLM for onnxruntime.
+        overwrite: Replace another model; for "onnx", the file, whatever it holds.
 
     Returns:
         The output's path, format and bytes.
@@ -95,32 +92,23 @@ def convert(
     Raises:
         FileExistsError: The output exists, and `overwrite` is not set or it is a directory that is
             not a model.
-        ValueError: The format cannot express the model, or the arguments contradict each other.
+        ValueError: The format cannot express the model.
 
     Warns:
         UserWarning: "hdf5" or "onnx" cannot hold parts of the model, which are named.
     """
     conform(Target, to, "to")
-    if vocab is not None and to != "token-embeddings":
-        raise ValueError(
-            f"vocab ({vocab}) is for token-embeddings only, and the target is {to}: leave it out"
-        )
     output = Path(output).expanduser()
-    layout = {"native": NATIVE, "hdf5": HDF5}.get(to)
-    inputs = [input, *([vocab] if vocab else [])]
-    check_output(output, inputs, overwrite=overwrite, directory_of=layout and layout.settings)
+    layout = {"native": LAYOUT, "hdf5": HDF5_LAYOUT}.get(to, {})
+    inputs = [input] if isinstance(input, str | Path) else []
+    check_output(output, inputs, overwrite=overwrite, directory_of=layout.get("directory_of"))
     model = load(input)
     if to == "native":
         save(model, output, overwrite=overwrite)
     elif to == "hdf5":
         save_hdf5(model, output, overwrite=overwrite)
-    elif to == "onnx":
+    else:
         write_onnx(model.bilm, output, overwrite)
         _warn_of_losses(model, "ONNX")
-    else:
-        words = model.vocab if vocab is None else Vocab.read(vocab)
-        if words is None:
-            raise ValueError("the model has no vocabulary: give a file of words, one a line")
-        write_token_embeddings(model.bilm, words.words, output, overwrite)
     files = output.iterdir() if output.is_dir() else [output]
     return {"path": str(output), "format": to, "bytes": sum(file.stat().st_size for file in files)}

@@ -4,36 +4,23 @@ Hugging Face Hub.
 
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from torch import Tensor
-
-from elmokit.checkpoints.formats.allennlp import allennlp_files, find_allennlp, load_allennlp
+from elmokit.checkpoints.formats.allennlp import find_allennlp, load_allennlp
 from elmokit.checkpoints.formats.archives import find_archive, unpacked
-from elmokit.checkpoints.formats.bilm_hdf5 import OPTIONS, find_hdf5, load_bilm_hdf5, options_of
-from elmokit.checkpoints.formats.efml import (
-    ENCODER,
-    TOKEN_ENCODER,
-    efml_files,
-    find_efml,
-    load_efml,
-)
-from elmokit.checkpoints.formats.tf_checkpoint import (
-    find_prefix,
-    load_tf_checkpoint,
-    tensorflow_files,
-)
+from elmokit.checkpoints.formats.bilm_hdf5 import find_hdf5, find_options, load_bilm_hdf5
+from elmokit.checkpoints.formats.efml import find_efml, load_efml
+from elmokit.checkpoints.formats.tf_checkpoint import find_prefix, load_tf_checkpoint
 from elmokit.checkpoints.hub import PREFIX, download, hub_model
-from elmokit.checkpoints.native import DICTIONARIES, FILES, load_native, native_files, write_native
+from elmokit.checkpoints.native import DICTIONARIES, LAYOUT, load_native, write_native
 from elmokit.checkpoints.pretrained import (
     CheckpointError,
     Pretrained,
     check_finite,
     errors_naming,
     fingerprint_of,
-    non_finite,
 )
 from elmokit.fs import atomic_directory, check_output
 from elmokit.settings import StorageDtype, conform
@@ -42,6 +29,10 @@ DEFAULT_MODEL = "en-small"
 BUNDLED_MODELS = Path(__file__).parents[1] / "models"
 CARD_LINES = 16
 ELMO_MODULE = "0_ElmoModule"  # the first module of a SentenceTransformer, with a model of ours
+
+# A path, the name of a bundled model, a name on the Hub, or None for the bundled English model; or
+# a loaded model.
+ModelSource: TypeAlias = Pretrained | str | Path | None
 
 
 # --- Formats --------------------------------------------------------------------------------------
@@ -54,30 +45,12 @@ class Format(NamedTuple):
         name: Its name, for users.
         find: Maps a path to the path that the loader reads; None if it is not of this format. It
             opens no weights, but reads the first bytes of files without a suffix.
-        files: Maps the path that the loader reads to the files of the model, those that are
-            missing, too.
         load: Loads the model from that path, with its softmax if that is asked for.
     """
 
     name: str
     find: Callable[[Path], Path | None]
-    files: Callable[[Path], list[Path]]
     load: Callable[[Path, bool], Pretrained]
-
-
-class Detected(NamedTuple):
-    """The format of a model, and the path that the format's loader reads."""
-
-    format: Format
-    path: Path
-
-    def load(self, softmax: bool) -> Pretrained:
-        """Load the model."""
-        with errors_naming(self.path):
-            for file in self.format.files(self.path):
-                if not file.is_file():
-                    raise FileNotFoundError(f"{file} is missing, or not a regular file")
-            return self.format.load(self.path, softmax)
 
 
 def _find_native(path: Path) -> Path | None:
@@ -91,7 +64,7 @@ def _find_native(path: Path) -> Path | None:
     if (path / "model.safetensors").is_file():
         return path
     weights = find_hdf5(path)
-    is_other = find_prefix(path) is not None if weights is None else options_of(weights).is_file()
+    is_other = find_prefix(path) if weights is None else find_options(weights).is_file()
     return None if is_other else path
 
 
@@ -100,15 +73,13 @@ def _load_archive(archive: Path, softmax: bool) -> Pretrained:
     with unpacked(archive) as folder:
         try:
             folders = (folder, *sorted(path for path in folder.rglob("*") if path.is_dir()))
-            models = list(dict.fromkeys(filter(None, map(detect, folders))))
+            models = list(dict.fromkeys(filter(None, map(_detect, folders))))
             if len(models) != 1:
-                listed = (
-                    ", ".join(str(model.path.relative_to(folder)) for model in models) or "none"
-                )
+                names = ", ".join(str(path.relative_to(folder)) for _, path in models) or "none"
                 raise ValueError(
-                    f"it must hold one model, but holds {listed}: unpack it, and name one"
+                    f"it must hold one model, but holds {names}: unpack it, and name one"
                 )
-            return models[0].load(softmax)
+            return _load(*models[0], softmax)
         except (ValueError, FileNotFoundError) as error:
             # Users know the archive, not the temporary folder.
             raise CheckpointError(f"{archive}: {str(error).replace(f'{folder}/', '')}") from error
@@ -117,55 +88,38 @@ def _load_archive(archive: Path, softmax: bool) -> Pretrained:
 # The first match counts. Directories of ELMoForManyLangs and AllenNLP hold a config.json, as native
 # ones do.
 FORMATS = (
-    Format("ELMoForManyLangs", find_efml, efml_files, load_efml),
-    Format("AllenNLP model", find_allennlp, allennlp_files, load_allennlp),
-    Format("elmokit 1", _find_native, native_files, load_native),
-    Format(
-        "AllenNLP / bilm-tf HDF5",
-        find_hdf5,
-        lambda weights: [options_of(weights), weights],
-        load_bilm_hdf5,
-    ),
-    Format("archive", find_archive, lambda archive: [archive], _load_archive),
-    Format("TensorFlow variables", find_prefix, tensorflow_files, load_tf_checkpoint),
-)
-# For messages: the directories that are recognised.
-KNOWN_DIRECTORIES = (
-    "config.json, with options.json and one *.hdf5, with encoder.pkl of ELMoForManyLangs, with "
-    "weights.th of AllenNLP, or with a TensorFlow checkpoint or SavedModel"
+    Format("ELMoForManyLangs", find_efml, lambda path, softmax: load_efml(path)),
+    Format("AllenNLP model", find_allennlp, lambda path, softmax: load_allennlp(path)),
+    Format("elmokit 1", _find_native, load_native),
+    Format("AllenNLP / bilm-tf HDF5", find_hdf5, lambda path, softmax: load_bilm_hdf5(path)),
+    Format("archive", find_archive, _load_archive),
+    Format("TensorFlow variables", find_prefix, load_tf_checkpoint),
 )
 
 
-def detect(path: Path) -> Detected | None:
-    """The format of the model at a path; None if it has none.
+def _detect(path: Path) -> tuple[Format, Path] | None:
+    """The format of the model at a path, and the path that its loader reads; None if there is none.
 
     Raises:
         CheckpointError: The path is a directory with several HDF5 files.
     """
     for format in FORMATS:
         if (readable := format.find(path)) is not None:
-            return Detected(format, readable)
+            return format, readable
     return None
 
 
-def model_of(path: Path) -> Path:
-    """The model that a file belongs to: its directory, or the weights that options are for; else
-    the path itself.
-    """
-    if not path.is_file():
-        return path
-    weights = path.with_name(path.name.removesuffix("options.json") + "weights.hdf5")
-    if path.name.endswith("options.json") and weights.is_file():
-        return weights
-    members = ("config.json", *OPTIONS, "model.safetensors", TOKEN_ENCODER, ENCODER)
-    return path.parent if path.name in members else path
+def _load(format: Format, path: Path, softmax: bool) -> Pretrained:
+    with errors_naming(path):
+        for file in (path, *(path.iterdir() if path.is_dir() else ())):
+            if file.exists() and not (file.is_file() or file.is_dir()):
+                raise FileNotFoundError(f"{file} is not a regular file")  # a pipe would block
+        model = format.load(path, softmax)
+    check_finite(path, model.tensors())
+    return model
 
 
 # --- Loading --------------------------------------------------------------------------------------
-
-# A path, the name of a bundled model, a name on the Hub, or None for the bundled English model; or
-# a loaded model.
-ModelSource: TypeAlias = Pretrained | str | Path | None
 
 
 def list_models() -> list[str]:
@@ -173,26 +127,23 @@ def list_models() -> list[str]:
     return sorted(config.parent.name for config in BUNDLED_MODELS.glob("*/config.json"))
 
 
-def locate(
-    model: str | Path | None = None, revision: str | None = None, **options: Any
-) -> Detected:
-    """Find a model without loading it; one on the Hub is fetched. Arguments and errors are those of
-    `load`.
-
-    Returns:
-        Its format, and the path that the format's loader reads, which `load` takes, too.
-    """
+def _locate(
+    model: str | Path | None, revision: str | None = None, **options: Any
+) -> tuple[Format, Path]:
+    """The format of a model, and the path that its loader reads; one on the Hub is fetched."""
     if not isinstance(model, str | Path | None):
         raise ValueError(
             f"a model must be a path, a name, or the result of elmokit.load, not "
             f"{type(model).__name__}"
         )
     name = DEFAULT_MODEL if model is None else str(model)
-    path, detected = Path(name).expanduser(), None
+    path, found = Path(name).expanduser(), None
     if not name.startswith((PREFIX, "https://", "http://")):
-        detected = detect(model_of(path)) or detect(BUNDLED_MODELS / name)
+        # A file of a model, such as config.json, stands for its directory.
+        of_file = path.parent if path.is_file() else path
+        found = _detect(path) or _detect(of_file) or _detect(BUNDLED_MODELS / name)
     # If a exists, a/b is a path, possibly mistyped, and not a name on the Hub.
-    is_path = detected is not None or path.exists() or Path(*path.parts[:1]).exists()
+    is_path = found is not None or path.exists() or Path(*path.parts[:1]).exists()
     on_hub = None if is_path else hub_model(name, revision)
     if revision is not None and on_hub is None:
         raise ValueError(
@@ -200,24 +151,16 @@ def locate(
             f"{name!r}"
         )
     if on_hub is not None:
-        detected = detect(download(on_hub, **options))
-    if detected is not None:
-        return detected
-    inside = [
-        str(found)
-        for found in (path / "model", *path.glob("*/model"))
-        if (found / "config.json").is_file()
-    ]
-    if inside:
+        found = _detect(download(on_hub, **options))
+    if found is None:
         raise FileNotFoundError(
-            f"{path} is not a model, but holds {', '.join(inside)}: give that path"
+            f"no model {name!r}: looked for a directory or repository with config.json, with "
+            "options.json and one *.hdf5, with encoder.pkl of ELMoForManyLangs, with weights.th of "
+            "AllenNLP, or with a TensorFlow checkpoint or SavedModel; for an archive; and for a "
+            f"bundled model of that name (there are: {', '.join(list_models()) or 'none'}); for a "
+            f"model on the Hugging Face Hub, write {PREFIX}OWNER/NAME"
         )
-    raise FileNotFoundError(
-        f"no model {name!r}: looked for a directory or repository with {KNOWN_DIRECTORIES}, for an "
-        "archive, and for a bundled model of that name (there are: "
-        f"{', '.join(list_models()) or 'none'}); for a model on the Hugging Face Hub, write "
-        f"{PREFIX}OWNER/NAME"
-    )
+    return found
 
 
 def load(
@@ -229,7 +172,8 @@ def load(
     token: str | bool | None = None,
     cache_dir: str | Path | None = None,
     force_download: bool = False,
-    allow_non_finite: bool = False,
+    options: str | Path | None = None,
+    vocab: str | Path | None = None,
 ) -> Pretrained:
     """Load a model of any published format, which is detected.
 
@@ -253,7 +197,8 @@ def load(
             one.
         cache_dir: The cache for models of the Hub; None: that of huggingface_hub.
         force_download: Fetch the files of a model of the Hub again.
-        allow_non_finite: Accept weights that are infinite or NaN.
+        options: For an *.hdf5 file, the path of its options, if they are elsewhere.
+        vocab: With `options`, the path of its vocabulary, if that is elsewhere.
 
     Returns:
         The model in float32, on the CPU.
@@ -266,23 +211,13 @@ def load(
     model = getattr(model, "model", model)  # of an Embedder
     if isinstance(model, Pretrained):
         return model
-    options = {"token": token, "cache_dir": cache_dir, "force_download": force_download}
-    found = locate(model, revision, local_files_only=local_files_only, **options)
-    loaded = found.load(softmax)
-    if not allow_non_finite:
-        check_finite(found.path, _tensors_of(loaded))
-    return loaded
-
-
-def _tensors_of(model: Pretrained) -> dict[str, Tensor]:
-    """All weights of a model by name, shared, not copied."""
-    softmax = {} if model.softmax is None else model.softmax.state_dict(prefix="softmax.")
-    state = (
-        {}
-        if model.warm_state is None
-        else {"state.h": model.warm_state.h, "state.c": model.warm_state.c}
-    )
-    return {**model.bilm.state_dict(), **softmax, **state}
+    if options is not None:
+        files = [None if path is None else Path(path).expanduser() for path in (options, vocab)]
+        load_pair = Format("", Path.absolute, lambda path, softmax: load_bilm_hdf5(path, *files))
+        return _load(load_pair, Path(str(model)).expanduser(), softmax)
+    of_hub = {"token": token, "cache_dir": cache_dir, "force_download": force_download}
+    found = _locate(model, revision, local_files_only=local_files_only, **of_hub)
+    return _load(*found, softmax)
 
 
 def fingerprint(model: ModelSource = None) -> str:
@@ -302,21 +237,21 @@ def describe(model: str | Path | None = None) -> dict[str, Any]:
     of the card.
 
     The whole model is read, so that damaged files are found. `model` and errors are those of
-    `load`, except that weights that are not finite are reported, not refused.
+    `load`.
     """
-    found = locate(model)
-    loaded = found.load(softmax=True)
+    format, path = _locate(model)
+    loaded = _load(format, path, softmax=True)
     config, settings = loaded.config, loaded.config.to_dict()
     # Without the Hub's metadata, YAML between two lines of dashes.
     card = re.sub(r"\A---\n.*?^---\n\s*", "", loaded.card, flags=re.DOTALL | re.MULTILINE)
     if encoder := settings.get("efml"):
         encoder |= {name: len(encoder[name]) for name in DICTIONARIES}
+    files = path.iterdir() if path.is_dir() else path.parent.glob(f"{path.name}*")
     return {
-        "path": str(found.path),
-        "format": found.format.name,
-        "files": {file.name: file.stat().st_size for file in found.format.files(found.path)},
+        "path": str(path),
+        "format": format.name,
+        "files": {file.name: file.stat().st_size for file in sorted(files) if file.is_file()},
         "parameters": sum(parameter.numel() for parameter in loaded.bilm.parameters()),
-        "non-finite weights": non_finite(_tensors_of(loaded)) or None,
         "input": loaded.bilm.token_encoder.input,
         "layers": config.num_representations,
         "dimensions": config.output_dim,
@@ -333,48 +268,6 @@ def describe(model: str | Path | None = None) -> dict[str, Any]:
 
 
 # --- Saving ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The files of a model's directory.
-
-    Attributes:
-        settings: The JSON file of settings that every such directory has.
-        keys: Keys in it that distinguish it from another program's file of the same name.
-        others: The other files that the directory may hold.
-    """
-
-    settings: str
-    keys: frozenset[str]
-    others: frozenset[str]
-
-
-NATIVE = Layout(  # elmokit's module for sentence-transformers adds the last
-    "config.json",
-    frozenset({"format_version", "model"}),
-    frozenset({*FILES, "README.md", "elmo_module.json"}),
-)
-HDF5 = Layout(
-    "options.json", frozenset({"lstm"}), frozenset({"weights.hdf5", "vocab.txt", "README.md"})
-)
-
-
-def check_overwritable(directory: str | Path, layout: Layout = NATIVE) -> None:
-    """Check that a path is free, or holds a model that may be replaced, and nothing else.
-
-    Args:
-        directory: The directory to write.
-        layout: The files that it may hold.
-
-    Raises:
-        FileExistsError: It holds no model of this layout, or other files, which would be lost.
-        ValueError: It is a file.
-    """
-    others = re.compile("|".join(map(re.escape, layout.others)))
-    check_output(
-        directory, overwrite=True, directory_of=layout.settings, keys=layout.keys, own_files=others
-    )
 
 
 def save(
@@ -404,6 +297,6 @@ def save(
     directory = Path(directory).expanduser()
     conform(StorageDtype, storage_dtype, "storage_dtype")
     if overwrite:
-        check_overwritable(directory)
+        check_output(directory, overwrite=True, **LAYOUT)
     with atomic_directory(directory, overwrite=overwrite) as partial:
         write_native(model, partial, storage_dtype)

@@ -10,6 +10,7 @@ README.md              optional: the card
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,21 +35,19 @@ from elmokit.runtime import init_on_meta
 from elmokit.settings import StatePolicy, conform
 from elmokit.text import Vocab
 
-FILES = (
-    "model.safetensors",
-    "dictionaries.json",
-    "vocab.txt",
-    "softmax.safetensors",
-    "state.safetensors",
-)
-DICTIONARIES = (
-    "words",
-    "characters",
-)  # of the ELMoForManyLangs token encoder, in a file of their own
+WEIGHTS, SOFTMAX, STATE = "model.safetensors", "softmax.safetensors", "state.safetensors"
+FILES = (WEIGHTS, "dictionaries.json", "vocab.txt", SOFTMAX, STATE)
+# By which `check_output` knows a model that may be replaced. The last file is of elmokit's module
+# for sentence-transformers.
+LAYOUT: dict[str, Any] = {
+    "directory_of": "config.json",
+    "keys": {"format_version", "model"},
+    "own_files": re.compile("|".join(map(re.escape, (*FILES, "README.md", "elmo_module.json")))),
+}
+# Of the ELMoForManyLangs token encoder, in a file of their own.
+DICTIONARIES = ("words", "characters")
 ALIGNMENT = 64  # of PyTorch's CPU memory, in bytes
-NO_SHARE = (
-    1e4  # so far below the others, before the softmax, is a layer that has no share in the mix
-)
+NO_SHARE = 1e4  # so far below the others, before the softmax, is a layer without share in the mix
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -132,12 +131,12 @@ def write_native(model: Pretrained, directory: Path, storage_dtype: str = "float
         "mix": mix,
     }
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    _write_tensors(weights, directory / "model.safetensors", storage_dtype)
+    _write_tensors(weights, directory / WEIGHTS, storage_dtype)
     if softmax is not None:
-        _write_tensors(softmax.state_dict(), directory / "softmax.safetensors", storage_dtype)
+        _write_tensors(softmax.state_dict(), directory / SOFTMAX, storage_dtype)
     if model.warm_state is not None:
         state = {"h": model.warm_state.h, "c": model.warm_state.c}
-        _write_tensors(state, directory / "state.safetensors", storage_dtype)
+        _write_tensors(state, directory / STATE, storage_dtype)
     if model.vocab is not None:
         model.vocab.write(directory / "vocab.txt")
     if model.card:
@@ -145,20 +144,6 @@ def write_native(model: Pretrained, directory: Path, storage_dtype: str = "float
 
 
 # --- Reading --------------------------------------------------------------------------------------
-
-
-def native_files(directory: Path) -> list[Path]:
-    """The files of a model: those that it must have, and those of the others that it has."""
-    if (directory / "weights.safetensors").is_file():  # the name that tasks give to theirs
-        raise ValueError(
-            "it is a task model: use it with elmokit predict, or elmokit.load_task_model in Python"
-        )
-    required, optional = ("config.json", "model.safetensors"), ("README.md", *FILES[1:])
-    return [
-        directory / name
-        for name in (*required, *optional)
-        if name in required or (directory / name).exists()
-    ]
 
 
 def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
@@ -184,7 +169,7 @@ def _read_tensors(path: Path, expected: Mapping[str, Shape]) -> dict[str, Tensor
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def filled(make: Callable[[], Module], tensors: Mapping[str, Tensor]) -> Module:
+def module_from(make: Callable[[], Module], tensors: Mapping[str, Tensor]) -> Module:
     """Construct a module with given weights, without drawing initial ones.
 
     Args:
@@ -219,16 +204,20 @@ def load_native(directory: Path, softmax: bool = True) -> Pretrained:
     """Load the model in a directory, with or without its softmax; errors are those of
     `elmokit.load`.
     """
+    if (directory / "weights.safetensors").is_file():  # the name that tasks give to theirs
+        raise ValueError(
+            "it is a task model: use it with elmokit predict, or elmokit.load_task_model in Python"
+        )
     config, settings = _read_config(directory / "config.json")
-    tensors = _read_tensors(directory / "model.safetensors", weight_shapes(config))
-    words, output_layer, state = (directory / name for name in ("vocab.txt", *FILES[3:]))
-    if words.is_file():
+    tensors = _read_tensors(directory / WEIGHTS, weight_shapes(config))
+    if (words := directory / "vocab.txt").is_file():
         settings["vocab"] = vocab = Vocab.read(words)
-        if softmax and output_layer.is_file():
+        if softmax and (file := directory / SOFTMAX).is_file():
             size = (len(vocab), config.sequence_encoder.projection_dim)
-            weights = _read_tensors(output_layer, {"weight": size, "bias": size[:1]})
-            settings["softmax"] = filled(lambda: FullSoftmax(*size), weights)
-    if state.is_file():
+            weights = _read_tensors(file, {"weight": size, "bias": size[:1]})
+            settings["softmax"] = module_from(lambda: FullSoftmax(*size), weights)
+    if (file := directory / STATE).is_file():
         shapes = BiLMState.shapes(config.sequence_encoder, rows=1)
-        settings["warm_state"] = BiLMState(**_read_tensors(state, shapes))
-    return Pretrained(filled(lambda: BiLM(config), tensors), card=read_card(directory), **settings)
+        settings["warm_state"] = BiLMState(**_read_tensors(file, shapes))
+    bilm = module_from(lambda: BiLM(config), tensors)
+    return Pretrained(bilm, card=read_card(directory), **settings)

@@ -8,7 +8,6 @@ from tyro.conf import arg
 
 from elmokit.cli.console import show
 from elmokit.cli.options import (
-    UNSET,
     ComputeDtype,
     Device,
     Model,
@@ -23,10 +22,9 @@ state_defaults_in_text(ServeConfig)
 @dataclass(frozen=True)
 class Convert:
     """Convert a model to another format: elmokit's own, the HDF5 files of AllenNLP and bilm-tf, or
-    ONNX; or publish it.
+    ONNX.
 
-    To publish a model on the Hugging Face Hub needs huggingface_hub, and a token: log in with `hf
-    auth login`. The function `elmokit.push_to_hub` has more options.
+    The function `elmokit.push_to_hub` publishes a model on the Hugging Face Hub.
 
     Examples, in a checkout of elmokit:
         elmokit convert --model en-small --to hdf5 --output runs/hdf5
@@ -35,27 +33,15 @@ class Convert:
     model: str
     """Model to convert, in any format that `elmokit.load` reads."""
     output: Path
-    """Directory for the model, or file for onnx and token-embeddings; for hub, OWNER/NAME of a
-    repository, which is created if it does not exist. Its model is replaced in one commit; other
-    files stay.
-    """
-    to: Literal["native", "hdf5", "onnx", "token-embeddings", "hub"] = "native"
-    """elmokit's directory, options.json and weights.hdf5, an ONNX file, bilm-tf's
-    context-independent vectors, or elmokit's directory on the Hugging Face Hub.
-    """
-    vocab: Annotated[Path | None, UNSET] = None
-    """Words for token-embeddings, one per line (default: the model's vocabulary)."""
-    private: bool = False
-    """Create the repository on the Hub as private."""
+    """Directory for the model, or file for onnx."""
+    to: Literal["native", "hdf5", "onnx"] = "native"
+    """elmokit's directory, options.json and weights.hdf5, or an ONNX file."""
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        from elmokit.checkpoints import convert, push_to_hub
+        from elmokit.checkpoints import convert
 
-        if self.to == "hub":
-            show(push_to_hub(self.model, str(self.output), private=self.private or None))
-        else:
-            show(convert(self.model, self.output, self.to, self.vocab, overwrite=self.overwrite))
+        show(convert(self.model, self.output, self.to, overwrite=self.overwrite))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmokit.checkpoints import Pretrained, load, load_bilm_files
+from elmokit.checkpoints import Pretrained, load
 from elmokit.nn import BiLMState
 from elmokit.text import count_truncated, encode_sentences
 
@@ -61,8 +61,8 @@ def open_model(
     """
     if options_file is None:
         return load(weight_file, softmax=False)
-    weights, vocab = local_path(cast(Path, weight_file)), vocab_file and Path(vocab_file)
-    return load_bilm_files(local_path(options_file), weights, vocab or None)
+    weights = local_path(cast(Path, weight_file))
+    return load(weights, options=local_path(options_file), vocab=vocab_file or None)
 
 
 def open_hub_module(handle: str | Path) -> Pretrained:

@@ -149,6 +149,12 @@ class Pipeline:
         """Fill the plan's arrays from the layers, or pool them. ValueError for numbers too large
         for their dtype.
         """
+        # The text of two sentences with boundaries (margin 1), whose words alone have vectors:
+        #
+        #   position   0     1     2     3     4     5     6
+        #              <S>   a1    a2    </S>  <S>   b1    </S>      lengths 4, 3
+        #                    begins[0]         ends[0]               begins 1, 5
+        #                                            begins[1]       ends 4, 7
         spec, ends = plan.spec, np.cumsum(batch.lengths)
         streams = spec.select(streams)
         begins, text = ends - batch.lengths + batch.margin, batch.text

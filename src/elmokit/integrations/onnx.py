@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from elmokit.checkpoints import ModelSource, load, write_onnx
+from elmokit.checkpoints import ModelSource, Pretrained, convert
 from elmokit.nn import BiLM
 
 __all__ = ["export"]
@@ -33,6 +33,5 @@ def export(model: BiLM | ModelSource, path: str | Path, *, overwrite: bool = Fal
         ValueError: onnx is not installed, or the biLM is prepacked, has more than 2 GB, or has a
             sequence encoder other than an LSTM.
     """
-    write_onnx(
-        model if isinstance(model, BiLM) else load(model, softmax=False).bilm, path, overwrite
-    )
+    source = Pretrained(model) if isinstance(model, BiLM) else model
+    convert(source, path, "onnx", overwrite=overwrite)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import uvicorn
 
-from elmokit.checkpoints import DEFAULT_MODEL, model_of
 from elmokit.embed import Embedder
 from elmokit.serve.app import allowed_hosts, create_app
 from elmokit.serve.config import ServeConfig
@@ -74,10 +73,7 @@ def serve(
         )
         if config.corpus is None and is_english:
             config = replace(config, corpus=BUNDLED_CORPUS, tokenize=True)
-        name = config.name
-        if name is None:
-            path = None if model is None else model_of(Path(model).expanduser())
-            name = DEFAULT_MODEL if path is None else path.resolve().name
+        name = config.name or Path(model or "en-small").expanduser().resolve().name
         task_model = config.task_model and load_task_model(config.task_model, device)
         service = Service(embedder, config, name, task_model)
         settings = uvicorn.Config(

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from elmokit.analysis.corpora import TextCorpus
 from elmokit.analysis.uses import Use, sample_uses, uses_of, vectors_of_uses
 from elmokit.analysis.word_map import SEED
-from elmokit.checkpoints import DEFAULT_MODEL, Pretrained
+from elmokit.checkpoints import Pretrained
 from elmokit.embed import Embedder, Pooling
 from elmokit.serve.config import ServeConfig
 from elmokit.serve.engine import Engine, cost
@@ -95,7 +95,7 @@ class Service:
         self,
         embedder: Embedder,
         config: ServeConfig,
-        name: str = DEFAULT_MODEL,
+        name: str = "en-small",
         task_model: TaskModel | None = None,
     ) -> None:
         self.embedder, self.config, self.name, self.task_model = embedder, config, name, task_model

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from elmokit.checkpoints import Pretrained, check_overwritable, load, save
+from elmokit.checkpoints import Pretrained, load, save
 from elmokit.data import find_files
-from elmokit.fs import directory_lock, write_json
+from elmokit.fs import check_output, directory_lock, write_json
 from elmokit.lm import Perplexity, evaluate
 from elmokit.runtime import fork_rng, pytorch_threads
 from elmokit.text import TOKENIZED
@@ -168,7 +168,7 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         FileNotFoundError: The text or the model does not exist.
         KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
-    check_overwritable(settings.output / MODEL)
+    check_output(settings.output / MODEL, overwrite=True, directory_of="config.json")
     with directory_lock(settings.output), pytorch_threads(settings.threads), fork_rng():
         loaded, of_shards = load(settings.model), corpus_tokenizer(settings.corpus)
         loaded.tokenizer = name = loaded.tokenizer or of_shards

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from elmokit.checkpoints import Pretrained, check_overwritable, fingerprint, load, save
+from elmokit.checkpoints import Pretrained, fingerprint, load, save
 from elmokit.config import BiLMConfig
 from elmokit.data import (
     CorpusReport,
@@ -23,7 +23,7 @@ from elmokit.data import (
     open_texts,
     shard_options,
 )
-from elmokit.fs import atomic_directory, directory_lock, read_json, read_lines
+from elmokit.fs import atomic_directory, check_output, directory_lock, read_json, read_lines
 from elmokit.lm import Perplexity
 from elmokit.runtime import fork_rng, pytorch_threads
 from elmokit.text import SPECIALS, TOKENIZER_OF, Vocab, get_tokenizer, tokenizer_for
@@ -346,7 +346,7 @@ def pretrain(settings: PretrainConfig, objective: type[Objective] | None = None)
         FileNotFoundError: The text does not exist.
         KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
-    check_overwritable(settings.output / MODEL)
+    check_output(settings.output / MODEL, overwrite=True, directory_of="config.json")
     start = _initial_model(settings)
     if start is not None and settings.tokenizer is None:
         settings = replace(settings, tokenizer=start.tokenizer)

@@ -87,7 +87,6 @@ def test_bilm_tf_checkpoint_equals_its_hdf5_export(goldens: Callable[[str], Path
     assert set(told["files"]) == {
         "model.ckpt-124.index",
         "model.ckpt-124.data-00000-of-00001",
-        "options.json",
     }
 
 

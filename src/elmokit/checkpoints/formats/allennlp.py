@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.checkpoints.formats.bilm_hdf5 import FORGET_BIAS, read_options
-from elmokit.checkpoints.native import filled, weight_shapes
+from elmokit.checkpoints.native import module_from, weight_shapes
 from elmokit.checkpoints.pretrained import (
     MixWeights,
     Pretrained,
@@ -157,11 +157,6 @@ def find_allennlp(path: Path) -> Path | None:
     return next(filter(Path.is_file, (path / "best.th", path / "weights.th")), None)
 
 
-def allennlp_files(weights: Path) -> list[Path]:
-    """The files of a model."""
-    return [weights, *filter(Path.exists, [weights.with_name("config.json")])]
-
-
 def _settings(folder: Path) -> list[dict[str, Any]]:
     """All objects in config.json, at any depth; none if it is missing or damaged."""
 
@@ -229,7 +224,7 @@ def _mix(tensors: Mapping[str, Any], num_layers: int) -> MixWeights | None:
     return MixWeights(weights, gamma)
 
 
-def load_allennlp(path: Path, softmax: bool = True) -> Pretrained:
+def load_allennlp(path: Path) -> Pretrained:
     """Load the ELMo from the weights of a model, with its first mix; it never has a softmax.
 
     A mix of normalized layers (do_layer_norm) is left out with a warning.
@@ -287,4 +282,4 @@ def load_allennlp(path: Path, softmax: bool = True) -> Pretrained:
             stacklevel=3,
         )
         mix = None
-    return Pretrained(filled(lambda: BiLM(config), state), mix=mix)
+    return Pretrained(module_from(lambda: BiLM(config), state), mix=mix)

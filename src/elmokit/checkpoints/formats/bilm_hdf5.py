@@ -9,7 +9,7 @@ inverse of reading. Sources: bilm-tf `bilm/model.py` and `bilm/training.py`; All
 import json
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,12 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.checkpoints.native import filled, read_card, weight_shapes
+from elmokit.checkpoints.native import module_from, read_card, weight_shapes
 from elmokit.checkpoints.pretrained import (
     CheckpointError,
     Pretrained,
     Shape,
-    check_finite,
     check_shapes,
     errors_naming,
 )
@@ -37,7 +36,6 @@ from elmokit.text import Vocab
 
 # Weights hardly compress, so a small file that claims to hold large ones is damaged or malicious.
 MAX_EXPANSION, ALWAYS_ALLOWED = 64, 1 << 26
-BATCH_WORDS = 8192
 # bilm-tf's `dump_weights` does not number the cell of a model that has one layer.
 ONLY_CELL, FIRST_CELL = "/RNN/LSTMCell/", "/RNN/MultiRNNCell/Cell0/LSTMCell/"
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -79,27 +77,32 @@ def find_hdf5(path: Path) -> Path | None:
     return weights[0] if weights else None
 
 
-def options_of(weights: Path) -> Path:
-    """The path of the options for a file of weights, which need not exist.
-
-    They have its name with "options" for "weights", or are called options.json, or options_file or
-    options without a suffix, or are the only *options*.json in the directory.
-
-    Raises:
-        CheckpointError: There are several of the last kind.
+def find_beside(
+    folders: Sequence[Path],
+    names: Sequence[str],
+    pattern: str,
+    fits: Callable[[Path], bool] = Path.is_file,
+) -> Path | None:
+    """The file of a model in some folders: the first of these names, or in the first folder that
+    has a single one, the one of a pattern that fits.
     """
-    same_name = weights.with_name(weights.name.removesuffix("weights.hdf5") + "options.json")
-    candidates = [same_name, *(weights.with_name(name) for name in OPTIONS)]
-    if options := next(filter(Path.is_file, candidates), None):
-        return options
-    others = sorted(weights.parent.glob("[!.]*options*.json"))
-    if len(others) > 1:
-        listed = ", ".join(map(str, others))
-        raise CheckpointError(
-            f"{weights} has several options next to it ({listed}): rename the right one "
-            f"options.json"
-        )
-    return others[0] if others else weights.with_name("options.json")
+    named = (folder / name for folder in folders for name in names)
+    if path := next(filter(Path.is_file, named), None):
+        return path
+    fitting = (list(filter(fits, folder.glob(pattern))) for folder in folders)
+    return next((paths[0] for paths in fitting if len(paths) == 1), None)
+
+
+def find_options(weights: Path, *others: Path) -> Path:
+    """The path of the options for weights, next to them or in other folders; it need not exist.
+
+    They have the weights' name with "options" for "weights", or are called options.json, or
+    options_file or options without a suffix, or are the only *options*.json in the directory.
+    """
+    same_name = weights.name.removesuffix("weights.hdf5") + "options.json"
+    folders = weights.parent, *others
+    path = find_beside(folders, (same_name, *OPTIONS), "[!.]*options*.json")
+    return path or weights.with_name("options.json")
 
 
 def find_vocabulary(folders: Sequence[Path], rows: int | None) -> Path | None:
@@ -108,17 +111,13 @@ def find_vocabulary(folders: Sequence[Path], rows: int | None) -> Path | None:
     It is called vocab.txt or vocab.txt.gz; or, as vocab-2016-09-10.txt of the published checkpoint,
     it is the only *vocab*.txt with a word for each of the rows of the softmax or of the word table.
     """
-    named = (folder / name for folder in folders for name in VOCABULARIES)
-    if words := next(filter(Path.is_file, named), None):
-        return words
 
     def fits(path: Path) -> bool:
         with suppress(ValueError):  # no text
-            return len(Vocab.read_words(path)) == rows
+            return rows is not None and len(Vocab.read_words(path)) == rows
         return False
 
-    fitting = (list(filter(fits, folder.glob("*vocab*.txt"))) for folder in folders if rows)
-    return next((paths[0] for paths in fitting if len(paths) == 1), None)
+    return find_beside(folders, VOCABULARIES, "*vocab*.txt", fits)
 
 
 def read_vocabulary(words: Path | None, config: BiLMConfig) -> tuple[Vocab | None, BiLMConfig]:
@@ -184,6 +183,8 @@ def read_options(path: Path, num_words: int) -> BiLMConfig:
     """Read the configuration from a file, as `config_from_options`. CheckpointError if it is
     invalid.
     """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing, or not a regular file")
     with errors_naming(path):
         return config_from_options(read_json(path), num_words)
 
@@ -389,34 +390,17 @@ def read_bilm_hdf5(
         return config, fill_state_dict(config, datasets)
 
 
-def load_bilm_files(options: Path, weights: Path, vocab: Path | None = None) -> Pretrained:
-    """Load a biLM from files anywhere. CheckpointError if they are damaged, or weights are not
-    finite.
+def load_bilm_hdf5(
+    weights: Path, options: Path | None = None, vocab: Path | None = None
+) -> Pretrained:
+    """Load a model from its HDF5 file, with the card next to it; the options and the vocabulary,
+    too, unless they are given.
     """
-    config, state_dict = read_bilm_hdf5(options, weights)
-    check_finite(weights, state_dict)
+    config, state_dict = read_bilm_hdf5(options or find_options(weights), weights)
+    vocab = vocab or find_vocabulary([weights.parent], config.num_words)
     words, config = read_vocabulary(vocab, config)
-    return Pretrained(filled(lambda: BiLM(config), state_dict), vocab=words)
-
-
-def load_bilm_hdf5(weights: Path, softmax: bool = True) -> Pretrained:
-    """Load a model from its HDF5 file, with the options, vocabulary and card (NLPL: meta.json) next
-    to it.
-    """
-    config, state_dict = read_bilm_hdf5(options_of(weights), weights)
-    vocab, config = read_vocabulary(find_vocabulary([weights.parent], config.num_words), config)
-    card, metadata = read_card(weights.parent), weights.with_name("meta.json")
-    if not card and metadata.is_file():
-        try:
-            card = (
-                f"```json\n{json.dumps(read_json(metadata), ensure_ascii=False, indent=4)}\n```\n"
-            )
-        except ValueError as error:
-            warnings.warn(
-                f"{metadata} is damaged ({error}): the model is loaded without this description",
-                stacklevel=4,
-            )
-    return Pretrained(filled(lambda: BiLM(config), state_dict), vocab=vocab, card=card)
+    bilm = module_from(lambda: BiLM(config), state_dict)
+    return Pretrained(bilm, vocab=words, card=read_card(weights.parent))
 
 
 # --- Writing --------------------------------------------------------------------------------------
@@ -445,32 +429,3 @@ def write_bilm_hdf5(bilm: BiLM, directory: str | Path) -> None:
     with atomic_path(directory / "weights.hdf5") as partial, h5py.File(partial, "w") as file:
         for name, array in arrays_of(bilm).items():
             file.create_dataset(name, data=array)
-
-
-@torch.inference_mode()
-def write_token_embeddings(
-    bilm: BiLM, words: Sequence[str], path: str | Path, overwrite: bool = True
-) -> None:
-    """Write bilm-tf's file of token vectors, with which it and AllenNLP read word ids in place of
-    characters.
-
-    Args:
-        bilm: A biLM over characters.
-        words: V words.
-        path: The file, written atomically, with a dataset `embedding` (V, D) float32 of the token
-            encoder's vectors.
-        overwrite: Replace a file with other content.
-
-    Raises:
-        FileExistsError: The file exists with other content, and `overwrite` is not set.
-        ValueError: The biLM reads word ids.
-    """
-    if bilm.token_encoder.input != "characters":
-        raise ValueError(f"the model reads {bilm.token_encoder.input}, not characters alone")
-    with atomic_path(path, overwrite) as partial, h5py.File(partial, "w") as file:
-        shape = (len(words), bilm.config.sequence_encoder.projection_dim)
-        embedding = file.create_dataset("embedding", shape, dtype="float32")
-        for begin in range(0, len(words), BATCH_WORDS):
-            batch = words[begin : begin + BATCH_WORDS]
-            vectors = bilm.word_vectors(batch)[: len(batch)]
-            embedding[begin : begin + len(batch)] = vectors.float().cpu().numpy()

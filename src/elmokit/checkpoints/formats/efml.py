@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from elmokit.checkpoints.formats.allennlp import IN_A_LAYER, read_tensors, rearranged, translated
-from elmokit.checkpoints.native import filled, read_card, weight_shapes
+from elmokit.checkpoints.native import module_from, read_card, weight_shapes
 from elmokit.checkpoints.pretrained import Pretrained, check_shapes, errors_naming, shapes_in
 from elmokit.config import (
     BiLMConfig,
@@ -31,12 +31,6 @@ TOKEN_ENCODER, ENCODER = "token_embedder.pkl", "encoder.pkl"
 def find_efml(path: Path) -> Path | None:
     """The directory, if it has one of the files of weights."""
     return path if any((path / name).is_file() for name in (TOKEN_ENCODER, ENCODER)) else None
-
-
-def efml_files(directory: Path) -> list[Path]:
-    """The files of a model: weights, and whatever may be settings or dictionaries."""
-    others = (path for path in sorted(directory.iterdir()) if path.suffix in (".dic", ".json"))
-    return [directory / TOKEN_ENCODER, directory / ENCODER, *others]
 
 
 # --- Settings and dictionaries --------------------------------------------------------------------
@@ -187,7 +181,7 @@ PARTS = {
 }
 
 
-def load_efml(directory: Path, softmax: bool = True) -> Pretrained:
+def load_efml(directory: Path) -> Pretrained:
     """Load the model in a directory; it never has a softmax.
 
     Raises:
@@ -215,4 +209,4 @@ def load_efml(directory: Path, softmax: bool = True) -> Pretrained:
             else rearranged(ours, tensor.float(), forget_bias=0.0)
         )
         state[ours] = state[ours] + part if ours in state else part
-    return Pretrained(filled(lambda: BiLM(config), state), card=read_card(directory))
+    return Pretrained(module_from(lambda: BiLM(config), state), card=read_card(directory))

@@ -12,7 +12,7 @@ as its users printed them.
 
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
@@ -23,13 +23,14 @@ import torch
 
 from elmokit.checkpoints.formats.bilm_hdf5 import (
     fill_state_dict,
+    find_options,
     find_vocabulary,
     read_options,
     read_vocabulary,
     table_of,
     without_spare_row,
 )
-from elmokit.checkpoints.native import filled, read_card
+from elmokit.checkpoints.native import module_from, read_card
 from elmokit.checkpoints.pretrained import (
     MixWeights,
     Pretrained,
@@ -252,6 +253,8 @@ def read_index(prefix: Path) -> dict[str, StoredTensor]:
         CheckpointError: The files are damaged or do not belong together.
     """
     index = prefix.with_name(f"{prefix.name}.index")
+    if not index.is_file():
+        raise FileNotFoundError(f"{index} is missing, or not a regular file")
     with errors_naming(index):
         if index.stat().st_size > MAX_INDEX_SIZE:
             raise ValueError(f"it has more than {MAX_INDEX_SIZE} bytes")
@@ -312,22 +315,6 @@ def find_prefix(path: str | Path) -> Path | None:
     return (
         max(steps, key=lambda index: (steps[index], index.name)).with_suffix("") if steps else None
     )
-
-
-def _find_companion(prefix: Path, names: Iterable[str]) -> Path | None:
-    """The first of these files in the directory of a checkpoint, or in its parent; None if there is
-    none.
-    """
-    paths = (folder / name for name in names for folder in (prefix.parent, prefix.parent.parent))
-    return next(filter(Path.is_file, paths), None)
-
-
-def tensorflow_files(prefix: Path) -> list[Path]:
-    """The files of a checkpoint, with its options."""
-    return [
-        *sorted(prefix.parent.glob(f"{prefix.name}.*")),
-        *filter(None, [_find_companion(prefix, ["options.json"])]),
-    ]
 
 
 def dataset_name(variable: str) -> str | None:
@@ -406,14 +393,16 @@ def load_tf_checkpoint(prefix: Path, softmax: bool = True) -> Pretrained:
         name: without_spare_row(name, tensor.shape) if "f" in (tensor.dtype or "") else None
         for name, tensor in tensors.items()
     }
-    options = _find_companion(prefix, ["options.json"])
-    if options is None and "aggregation/weights" not in shapes:
+    parent = prefix.parent.parent
+    options = find_options(prefix, parent)
+    if not options.is_file() and "aggregation/weights" not in shapes:
         raise FileNotFoundError(
             f"{prefix} has no options.json in its directory or the parent: put it there"
         )
     with errors_naming(prefix):
         num_words = (shapes.get("embedding") or (0,))[0]
-        config = config_from_shapes(shapes) if options is None else read_options(options, num_words)
+        has_options = options.is_file()
+        config = read_options(options, num_words) if has_options else config_from_shapes(shapes)
     encoder = {entry.dataset: entry.shape for entry in table_of(config)}
     expected, weight = dict(encoder), "softmax/W"
     if output_bias := shapes.get("softmax/b"):
@@ -438,17 +427,19 @@ def load_tf_checkpoint(prefix: Path, softmax: bool = True) -> Pretrained:
     if softmax and output_bias:
         arrays = {"weight": read_tensor(tensors[weight]), "bias": read_tensor(tensors["softmax/b"])}
         weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        parts["softmax"] = filled(lambda: FullSoftmax(*expected[weight]), weights)
+        parts["softmax"] = module_from(lambda: FullSoftmax(*expected[weight]), weights)
     if "aggregation/weights" in shapes:  # stored as they are before the softmax
         mix, scaling = (
             read_tensor(tensors[f"aggregation/{name}"]) for name in ("weights", "scaling")
         )
         parts["mix"] = MixWeights(tuple(mix.tolist()), scaling.item())
     state = fill_state_dict(config, {name: read_tensor(tensors[name]) for name in encoder})
-    words = find_vocabulary(
-        [prefix.parent, prefix.parent.parent], output_bias[0] if output_bias else config.num_words
-    )
+    rows = output_bias[0] if output_bias else config.num_words
+    words = find_vocabulary([prefix.parent, parent], rows)
     vocab, config = read_vocabulary(words, config)
     return Pretrained(
-        filled(lambda: BiLM(config), state), vocab=vocab, card=read_card(prefix.parent), **parts
+        module_from(lambda: BiLM(config), state),
+        vocab=vocab,
+        card=read_card(prefix.parent),
+        **parts,
     )

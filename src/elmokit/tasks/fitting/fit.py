@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.checkpoints import ModelSource, check_overwritable, load
+from elmokit.checkpoints import ModelSource, load
 from elmokit.fs import check_output
 from elmokit.nn import ScalarMix
 from elmokit.progress import ProgressBar
@@ -24,7 +24,6 @@ from elmokit.runtime import fork_rng, pick_device
 from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.fitting.layers import default_cache
 from elmokit.tasks.fitting.model import (
-    CONFIG,
     LAYOUT,
     ExampleSet,
     TaskModel,
@@ -342,8 +341,7 @@ def fit(
         )
     words, config = words or WordsConfig(), config or task.fit_config
     if output is not None:
-        check_overwritable(output, LAYOUT)
-        check_output(output, overwrite=overwrite, directory_of=CONFIG)
+        check_output(output, overwrite=overwrite, **LAYOUT)
 
     # Read, and learn the labels. The given task and model are not changed.
     pretrained = None if words.elmo == "none" else load(model, softmax=False)

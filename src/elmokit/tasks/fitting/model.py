@@ -11,6 +11,7 @@ report.json           the report of the training
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -25,15 +26,7 @@ from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from elmokit.checkpoints import (
-    CheckpointError,
-    Layout,
-    Pretrained,
-    check_overwritable,
-    check_shapes,
-    load,
-    save,
-)
+from elmokit.checkpoints import CheckpointError, Pretrained, load, save
 from elmokit.config import CharCNNConfig
 from elmokit.data import chunks, open_texts
 from elmokit.embed import Embedder
@@ -59,11 +52,12 @@ PADDED_WORDS = 16_384  # of a batch of several examples, which a long one would 
 
 CONFIG, WEIGHTS, WORDS = "config.json", "weights.safetensors", "words.json"
 BILM, VECTORS, REPORT = "bilm", "vectors.safetensors", "report.json"
-LAYOUT = Layout(
-    CONFIG,
-    frozenset({"format_version", "task"}),
-    frozenset({WEIGHTS, WORDS, VECTORS, BILM, REPORT}),
-)
+# By which `check_output` knows a task model that may be replaced.
+LAYOUT: dict[str, Any] = {
+    "directory_of": CONFIG,
+    "keys": {"format_version", "task"},
+    "own_files": re.compile("|".join((WEIGHTS, WORDS, VECTORS, BILM, REPORT))),
+}
 
 
 @dataclass(frozen=True)
@@ -272,7 +266,7 @@ class TaskModel:
             FileExistsError: The directory exists, and is not a task model or `overwrite` is not
                 set.
         """
-        check_overwritable(directory, LAYOUT)
+        check_output(directory, overwrite=True, **LAYOUT)
         described = Description(
             format_version=5,
             task=self.task.name,
@@ -364,11 +358,13 @@ def load_task_model(
             init_on_meta()
         ):  # memory is allocated when the shapes are known to be those of the file
             expected = own_weights(configured.network(WordEncoder(config, table, model)))
-        check_shapes(
-            directory / WEIGHTS,
-            {name: tuple(value.shape) for name, value in expected.items()},
-            {name: tuple(value.shape) for name, value in weights.items()},
+        ours, theirs = (
+            {name: tuple(value.shape) for name, value in tensors.items()}
+            for tensors in (expected, weights)
         )
+        if ours != theirs:
+            wrong = sorted({name for name, _ in ours.items() ^ theirs.items()})
+            raise ValueError(f"the weights {', '.join(wrong)} do not fit its settings")
         network = configured.network(WordEncoder(config, table, model))
     except (
         ValueError,
