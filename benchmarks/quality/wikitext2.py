@@ -8,7 +8,6 @@ text, as in published evaluations. Hours are processor time, summed over all thr
 
 import argparse
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,11 @@ def main() -> None:
     model = load(arguments.run / "model")
     found = evaluate([arguments.test], model, state="carry", batch_size=1, tokenize=False).total
     print(found)
-    figures = {"test": asdict(found), "published": PUBLISHED, "vocabulary": len(model.vocab or ())}
+    figures = {
+        "test": found.to_json(),
+        "published": PUBLISHED,
+        "vocabulary": len(model.vocab or ()),
+    }
     figures |= {
         "fingerprint": fingerprint(model),
         "parameters": sum(p.numel() for p in model.bilm.parameters()),
