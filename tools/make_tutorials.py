@@ -44,7 +44,7 @@ def update(tutorial: Path) -> int:
 
 
 def main() -> None:
-    tutorials = {path.stem: path for path in FILES if path.stem not in ELSEWHERE}
+    tutorials = {name: path for name, path in FILES.items() if name not in ELSEWHERE}
     names = sys.argv[1:] or list(tutorials)
     if unknown := set(names) - set(tutorials):
         sys.exit(f"no tutorials of these names: {', '.join(sorted(unknown))}")

@@ -21,13 +21,16 @@ LIBRARIES = {
 }
 # These have a test of their own.
 ELSEWHERE = {"serve": "tests/serve/test_server.py"}
-FILES = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), ROOT / "docs" / "extending.md"]
+DOCS = ROOT / "docs"
+FILES = {
+    **{path.stem: path for path in sorted((DOCS / "tutorials").glob("*.md"))},
+    **{f"zh/{path.stem}": path for path in sorted((DOCS / "zh").glob("*.md"))},
+    "extending": DOCS / "extending.md",
+}
 TUTORIALS = [
-    pytest.param(
-        path, id=path.stem, marks=[pytest.mark.integrations] if path.stem in LIBRARIES else []
-    )
-    for path in FILES
-    if path.stem not in ELSEWHERE
+    pytest.param(path, id=name, marks=[pytest.mark.integrations] if name in LIBRARIES else [])
+    for name, path in FILES.items()
+    if name not in ELSEWHERE
 ]
 
 
