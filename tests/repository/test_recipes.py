@@ -25,7 +25,7 @@ NOUNS, VERBS = (
     ["cat", "dog", "fox", "hen", "owl", "cow"],
     ["sees", "likes", "chases", "feeds", "meets"],
 )
-sys.path.append(str(RECIPES / "en_small"))
+sys.path.append(str(RECIPES / "small"))
 
 
 def write_documents(path: Path, draw: random.Random, documents: int) -> None:
@@ -72,7 +72,8 @@ def test_recipe_makes_a_model_with_its_card_from_raw_text(corpus: Path, tmp_path
     }
 
     environment = os.environ | {name: str(value) for name, value in settings.items()}
-    command = ["bash", str(RECIPES / "en_small" / "train.sh"), str(corpus), str(tmp_path / "runs")]
+    command = ["bash", str(RECIPES / "small" / "train.sh"), "en"]
+    command += [str(corpus), str(tmp_path / "runs")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "results" / "heldout_perplexity.json").read_text())
@@ -184,7 +185,7 @@ def test_every_phase_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
     def run(part: Path, *phases: str) -> dict[str, Any]:
         command = [
             sys.executable,
-            RECIPES / "en_small" / "on_gpu.py",
+            RECIPES / "small" / "on_gpu.py",
             *phases,
             "--packed",
             part,

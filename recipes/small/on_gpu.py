@@ -1,6 +1,6 @@
 """Measure and train on a GPU that is rented for minutes; docs/gpu.md has the calls.
 
-    python recipes/en_small/on_gpu.py PHASE ... --packed runs/gpu/1 --work DIRECTORY --output
+    python recipes/small/on_gpu.py PHASE ... --packed runs/gpu/1 --work DIRECTORY --output
     DIRECTORY
 
 Each phase runs in a process of its own and for a limited time. Where it fails, this is its result,

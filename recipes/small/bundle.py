@@ -1,9 +1,9 @@
 """Write the model of a finished cool-down in the form in which it is shipped: in half precision,
 with its card.
 
-    python recipes/en_small/bundle.py RUNS/en-small/cool-down-STEP-STEPS --output DIRECTORY
-    [--perplexities JSON]
-        [--intrinsic JSON] [--words-before N]
+    python recipes/small/bundle.py RUNS/en-small/cool-down-STEP-STEPS --output DIRECTORY
+        --about recipes/small/en.md --language en [--perplexities JSON] [--intrinsic JSON]
+        [--words-before N]
 
 The figures on the card come from benchmarks/quality/heldout_perplexity.py and intrinsic.py (parts
 uses and sst2), and have to be measured on the model in DIRECTORY. So run this script, measure, and
@@ -24,30 +24,21 @@ from elmokit.checkpoints.pretrained import Pretrained
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from run_log import read_events, training_records
 
-CARD = """# {name}: an English ELMo
+CARD = """# {name}: {about}
 
 A biLM over characters, {layers} LSTM layers of {cell_dim:,} cells projected to {projection_dim} dimensions: the vectors
 of a word have {output_dim}. {parameters:.1f} million parameters and a softmax over {vocabulary:,} words. Trained and
 bundled by elmokit; weights are stored in half precision, and vectors are computed in float32 by default. Of a
 word of more than {max_bytes} bytes, only the first {max_bytes} are read.
 {weaknesses}
-## Data
+{data}
 
-English text, tokenized by `{tokenizer}`: Wikipedia and Simple Wikipedia articles (CC BY-SA 3.0), Project Gutenberg
-books (public domain in the US), United States government publications (public domain), OpenStax textbooks (CC BY 4.0),
-MASC, inaugural addresses and Common Voice sentences (open, public domain, CC0). UN General Debate speeches were kept
-out of training, for domain adaptation. Duplicates were removed, and so were documents and paragraphs that occur in the
-held-out text, exactly or nearly.
-
+- tokenizer: {tokenizer}
 - words seen: {words_seen:,}, of a corpus of {corpus_words:,} ({passes:.2f} passes)
-
-## Licence
-
-CC BY-SA 4.0, with attribution to Wikipedia contributors and to OpenStax; see NOTICE.
 
 ## Training
 {runs}
-- command: recipes/en_small/train.sh, finished {date}
+- command: recipes/small/train.sh {language}, finished {date}
 - recipe {recipe}, learning rate {learning_rate:g}, constant up to step {start:,}, then falling to zero over
   {cool_steps:,} steps
 - batch {batch_size} x {unroll_steps}, {num_samples:,} negative samples, dropout {dropout}, {dtype} products,
@@ -132,6 +123,8 @@ def main() -> None:
     )
     parser.add_argument("run", type=Path, help="directory of the cool-down")
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--about", type=Path, required=True, help="what the card says of the text")
+    parser.add_argument("--language", required=True)
     parser.add_argument("--perplexities", type=Path)
     parser.add_argument("--intrinsic", type=Path)
     parser.add_argument(
@@ -144,8 +137,12 @@ def main() -> None:
     begun, last = events[0], training_records(arguments.run)[-1]
     settings, lstm = begun["settings"], model.bilm.config.lstm
     before = arguments.words_before
+    about, data = arguments.about.read_text(encoding="utf-8").strip().split("\n\n", 1)
     card = CARD.format(
         name=arguments.output.name,
+        about=about,
+        data=data,
+        language=arguments.language,
         layers=lstm.num_layers,
         cell_dim=lstm.cell_dim,
         projection_dim=lstm.projection_dim,
@@ -178,7 +175,7 @@ def main() -> None:
             )
         },
     )
-    shipped = replace(model, card=card, language="en", state_policy="zeros")
+    shipped = replace(model, card=card, language=arguments.language, state_policy="zeros")
     save(shipped, arguments.output, overwrite=True, storage_dtype="float16")
 
 

@@ -1,7 +1,7 @@
 """Pack what a rented machine without a network needs: the corpus as numbers, held-out text, wheels,
 AllenNLP's LSTM.
 
-    python recipes/en_small/pack_for_gpu.py RUNS/corpus --heldout RUNS/heldout/*.txt --parts
+    python recipes/small/pack_for_gpu.py RUNS/corpus --heldout RUNS/heldout/*.txt --parts
     runs/gpu/1 runs/gpu/2
 
 RUNS is the directory of train.sh. Shards of the corpus go into the parts in turn, until each has
