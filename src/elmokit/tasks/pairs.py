@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.correlation import pearson, spearman
 from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import (
@@ -52,6 +51,24 @@ SECOND = ("second", "sentence_B", "#2 String", "sentence2")
 LABEL = ("label", "entailment_judgment", "Quality", "gold_label")
 SCORE = ("score", "relatedness_score")
 NO_LABEL = "-"  # pairs of SNLI whose annotators disagreed, which are skipped
+
+
+def pearson(left: np.ndarray, right: np.ndarray) -> float:
+    """Pearson's correlation of two samples; 0 where one of them is constant."""
+    if any((sample == sample[:1]).all() for sample in (left, right)):
+        return 0.0
+    return float(np.corrcoef(left, right)[0, 1])
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1, equal values sharing their mean rank."""
+    _, number, count = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(count) - (count - 1) / 2)[number]
+
+
+def spearman(left: np.ndarray, right: np.ndarray) -> float:
+    """Spearman's rank correlation of two samples; 0 where one of them is constant."""
+    return pearson(ranks(left), ranks(right))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from elmokit.correlation import pearson, ranks, spearman
+from elmokit.tasks.pairs import pearson, ranks, spearman
 
 
 def test_correlations_equal_scipy() -> None:
