@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 import torch
 
-from elmokit.checkpoints.formats.bilm_hdf5 import options_from_config, table_of
+from elmokit.checkpoints.formats.bilm_hdf5 import table_of
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs.atomic import atomic_directory
 
@@ -47,9 +47,7 @@ class Weights:
 
 def write_hdf5(config: BiLMConfig, directory: Path) -> None:
     weights = Weights()
-    (directory / "options.json").write_text(
-        json.dumps(options_from_config(config)), encoding="utf-8"
-    )
+    (directory / "options.json").write_text(json.dumps(config.to_options()), encoding="utf-8")
     shapes = {piece.dataset: piece.shape for piece in table_of(config)}
     with h5py.File(directory / "weights.hdf5", "w") as file:
         for name, shape in shapes.items():

@@ -51,7 +51,7 @@ from task_sets import BENCHMARKS
 from word_senses import coarse_wsd
 
 from elmokit.analysis.probe import probe_files
-from elmokit.checkpoints import fingerprint, load
+from elmokit.checkpoints import load
 from elmokit.embed import Embedder
 from elmokit.lm import Perplexity, evaluate
 from elmokit.nn import BiLM
@@ -229,7 +229,7 @@ def is_done(stage: str, encoder: str, arguments: argparse.Namespace) -> bool:
     if model is None or not arguments.output.is_file():
         return False
     found = json.loads(arguments.output.read_text(encoding="utf-8")).get(encoder, {}).get(stage, {})
-    return found.get("fingerprint") == fingerprint(load(model, softmax=False))
+    return found.get("fingerprint") == load(model, softmax=False).fingerprint()
 
 
 def parameters_of(bilm: BiLM) -> dict[str, int]:
@@ -271,7 +271,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"{encoder}: {stage}", flush=True)
             figures = STAGES[stage](encoder, arguments)
             model = load(model_of(encoder, arguments), softmax=False)
-            stamp = {"fingerprint": fingerprint(model), "parameters": parameters_of(model.bilm)}
+            stamp = {"fingerprint": model.fingerprint(), "parameters": parameters_of(model.bilm)}
             write_result(arguments.output, stamp | figures, encoder, stage)
 
 

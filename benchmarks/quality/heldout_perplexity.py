@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from elmokit.checkpoints import fingerprint, load
+from elmokit.checkpoints import load
 from elmokit.lm.evaluation import Evaluation, evaluate
 from elmokit.lm.scoring import Perplexity
 
@@ -55,7 +55,7 @@ def main() -> None:
     model = load(arguments.model)
     report = {
         "model": arguments.model or "en-small",
-        "fingerprint": fingerprint(model),
+        "fingerprint": model.fingerprint(),
         "seconds": {},
     }
     options = {"device": arguments.device, "tokenize": False}

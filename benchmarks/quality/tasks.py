@@ -29,7 +29,6 @@ from result_files import RESULTS, write_result
 from task_sets import BENCHMARKS, Benchmark
 from task_table import WITHOUT, table
 
-from elmokit.checkpoints import fingerprint
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.tasks.config import FitConfig
@@ -49,7 +48,7 @@ def setup_of(
         "fit": asdict(replace(config, seed=0)),
     }
     content = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
-    content.update(fingerprint(model).encode() if model is not None else b"")
+    content.update(model.fingerprint().encode() if model is not None else b"")
     for examples in sets:
         for example in examples:
             content.update(repr(example).encode("utf-8", "surrogatepass"))

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from elmokit.checkpoints import fingerprint, load
+from elmokit.checkpoints import load
 from elmokit.lm import evaluate
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -60,7 +60,7 @@ def main() -> None:
         "vocabulary": len(model.vocab or ()),
     }
     figures |= {
-        "fingerprint": fingerprint(model),
+        "fingerprint": model.fingerprint(),
         "parameters": sum(p.numel() for p in model.bilm.parameters()),
     }
     write_result(arguments.output, figures | {"training": training(arguments.run)})

@@ -17,7 +17,6 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-from elmokit.checkpoints import fingerprint
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained
 
@@ -83,7 +82,7 @@ def perplexity_table(model: Pretrained, path: Path | None) -> str:
     if path is None:
         return ""
     found = json.loads(path.read_text(encoding="utf-8"))
-    if found.get("fingerprint") != fingerprint(model):
+    if found.get("fingerprint") != model.fingerprint():
         raise SystemExit(
             f"{path} is of another model: run benchmarks/quality/heldout_perplexity.py again"
         )
@@ -105,7 +104,7 @@ def weaknesses(model: Pretrained, path: Path | None) -> str:
     if path is None:
         return ""
     for parts in json.loads(path.read_text(encoding="utf-8")).values():
-        if {"uses", "sst2"} <= set(parts) and parts["uses"]["fingerprint"] == fingerprint(model):
+        if {"uses", "sst2"} <= set(parts) and parts["uses"]["fingerprint"] == model.fingerprint():
             uses, sst2 = (parts[name]["by state"]["zeros"] for name in ("uses", "sst2"))
             tf_idf = parts["sst2"]["by state"]["tf-idf"]["test"]
             return WEAKNESSES.format(

@@ -25,6 +25,14 @@ Size: TypeAlias = Annotated[int, Between(1, MAX_SIZE)]
 LayerCount: TypeAlias = Annotated[int, Between(1, MAX_LAYERS)]
 CharacterCount: TypeAlias = Annotated[int, Between(3, MAX_WORD_LENGTH)]  # with the two marks
 
+# options.json of bilm-tf and AllenNLP: their names of sizes, what is absent, and the bias that
+# TensorFlow adds at run time, so that no file has it.
+OPTION_SIZES = {"dim": "cell_dim", "projection_dim": "projection_dim", "n_layers": "num_layers"}
+OPTION_DEFAULTS: dict[str, Any] = {
+    "cell_clip": None, "proj_clip": None, "use_skip_connections": False
+}  # fmt: skip
+OPTION_FORGET_BIAS = 1.0
+
 PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
 
@@ -368,6 +376,62 @@ class BiLMConfig:
     def from_dict(values: dict[str, Any]) -> BiLMConfig:
         """The inverse of `to_dict`, also after JSON; ValueError for unknown or invalid settings."""
         return conform(BiLMConfig, {"lstm": None, **values}, "model")
+
+    @staticmethod
+    def from_options(options: dict[str, Any], num_words: int | None = None) -> BiLMConfig:
+        """The configuration that options.json of bilm-tf and AllenNLP describes.
+
+        Args:
+            options: The contents of the file.
+            num_words: Rows of the word table, for a model of word ids, which has no `char_cnn`.
+
+        Raises:
+            KeyError: An option is missing.
+            ValueError: One is invalid.
+        """
+        lstm, char_cnn = options["lstm"], options.get("char_cnn")
+        sizes = {ours: lstm[theirs] for theirs, ours in OPTION_SIZES.items()}
+        # As in AllenNLP, a clip of 0 means none; TensorFlow would clip everything to 0.
+        others = {name: lstm.get(name) or default for name, default in OPTION_DEFAULTS.items()}
+        config = LSTMConfig(**sizes, **others, forget_bias=OPTION_FORGET_BIAS)
+        if char_cnn is None:
+            return BiLMConfig(config, char_cnn=None, num_words=num_words)
+        # n_characters is 261 in training and 262 at inference, where a row stands for padding: the
+        # same 261 vectors.
+        characters = CharCNNConfig(
+            embedding_dim=char_cnn["embedding"]["dim"],
+            filters=tuple((width, number) for width, number in char_cnn["filters"]),
+            num_highway=char_cnn.get("n_highway") or 0,  # absent means none
+            activation=char_cnn["activation"],
+            max_characters=char_cnn.get("max_characters_per_token", 50),
+        )
+        return BiLMConfig(config, characters)
+
+    def to_options(self) -> dict[str, Any]:
+        """The inverse of `from_options`; ValueError if options.json cannot express the model."""
+        lstm, char_cnn = self.lstm_for("AllenNLP's and bilm-tf's files are"), self.char_cnn
+        characters = NUM_CHARACTERS if char_cnn is None else char_cnn.num_characters
+        is_plain = characters == NUM_CHARACTERS and self.efml is None
+        if lstm.forget_bias != OPTION_FORGET_BIAS or not is_plain:
+            raise ValueError(
+                f"readers of options.json assume the forget bias {OPTION_FORGET_BIAS}, "
+                f"{NUM_CHARACTERS} characters and no dictionaries; this model has "
+                f"{lstm.forget_bias}, {characters} and perhaps some: save it as native or ONNX"
+            )
+        sizes = {theirs: getattr(lstm, ours) for theirs, ours in OPTION_SIZES.items()}
+        options = {"lstm": {**sizes, **{name: getattr(lstm, name) for name in OPTION_DEFAULTS}}}
+        if char_cnn is not None:
+            options["char_cnn"] = {
+                "activation": char_cnn.activation,
+                "embedding": {"dim": char_cnn.embedding_dim},
+                "filters": [list(pair) for pair in char_cnn.filters],
+                "n_highway": char_cnn.num_highway,
+                "max_characters_per_token": char_cnn.max_characters,
+                # Both systems expect 262 at inference, though files have 261 rows: padding has an
+                # id, too.
+                "n_characters": NUM_CHARACTERS + 1,
+            }
+        return options
 
 
 def _published(cell_dim: int, projection_dim: int, num_highway: int) -> BiLMConfig:

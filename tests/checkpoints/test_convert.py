@@ -14,7 +14,6 @@ import torch
 from same_weights import assert_same_bilm
 
 from elmokit.checkpoints.conversion import convert, save_hdf5
-from elmokit.checkpoints.formats.bilm_hdf5 import config_from_options
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
@@ -71,7 +70,7 @@ def test_hdf5_to_native_and_back_is_exact(
         json.loads(path.read_text())
         for path in (original.with_name("options.json"), tmp_path / "hdf5/options.json")
     )
-    assert config_from_options(options) == config_from_options(again)
+    assert BiLMConfig.from_options(options) == BiLMConfig.from_options(again)
     assert again["char_cnn"]["n_characters"] == 262  # AllenNLP and bilm-tf refuse 261 at inference
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from same_weights import assert_same_bilm, assert_same_weights, read_tensors
 from sequence_encoders import CARRYING, CONFIGS, random_bilm
 
-from elmokit.checkpoints.loading import fingerprint, load, save
+from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import CheckpointError, MixWeights, Pretrained
 from elmokit.config import BiLMConfig, LSTMConfig
 from elmokit.embed.embedder import Embedder
@@ -67,7 +67,7 @@ def test_load_restores_everything_that_was_saved(model: Pretrained, saved: Path)
     assert torch.equal(model.warm_state.c, loaded.warm_state.c)
     for attribute in ("vocab", "card", "tokenizer", "state_policy", "mix"):
         assert getattr(loaded, attribute) == getattr(model, attribute)
-    assert fingerprint(loaded) == fingerprint(model)
+    assert loaded.fingerprint() == model.fingerprint()
     assert all(parameter.requires_grad for parameter in loaded.bilm.parameters())
     assert load(saved, softmax=False).softmax is None
 
@@ -94,7 +94,7 @@ def test_every_sequence_encoder_is_loaded_as_it_was_saved(name: str, tmp_path: P
         model = replace(model, warm_state=warm, state_policy="warm")
     save(model, tmp_path / "model")
     again = load(tmp_path / "model")
-    assert fingerprint(again) == fingerprint(model)
+    assert again.fingerprint() == model.fingerprint()
     assert_same_bilm(again.bilm, model.bilm)
     save(again, tmp_path / "again")
     for file in (tmp_path / "model").iterdir():
@@ -143,7 +143,7 @@ def test_loaded_model_and_its_file_do_not_need_each_other(
     shutil.rmtree(saved)
     sent = pickle.loads(pickle.dumps(loaded))
     save(sent, tmp_path / "copy")
-    assert fingerprint(load(tmp_path / "copy")) == fingerprint(sent) == fingerprint(model)
+    assert load(tmp_path / "copy").fingerprint() == sent.fingerprint() == model.fingerprint()
     assert_same_weights(load(tmp_path / "copy").softmax, model.softmax)
 
 
@@ -273,10 +273,9 @@ def test_embedder_of_files_drops_weights_but_not_the_fingerprint(
     assert embedder.model.softmax is not None and Embedder("model", "cpu").model.softmax is None
     monkeypatch.chdir("/")  # the files are found from anywhere
     assert embedder.model.bilm.is_prepacked
-    assert embedder.fingerprint() == Embedder(model, "cpu").fingerprint() == fingerprint(model)
-    assert fingerprint(saved) == fingerprint(model)
+    assert embedder.fingerprint() == Embedder(model, "cpu").fingerprint() == model.fingerprint()
     embedder.model.state_policy = "zeros"
-    assert embedder.fingerprint() == fingerprint(replace(model, state_policy="zeros"))
+    assert embedder.fingerprint() == replace(model, state_policy="zeros").fingerprint()
 
 
 def test_embedder_whose_weights_were_replaced_since_gives_no_fingerprint(
@@ -296,14 +295,14 @@ def test_embedder_whose_weights_were_replaced_since_gives_no_fingerprint(
 def test_fingerprint_depends_on_each_weight_and_on_the_words_of_a_word_table(
     model: Pretrained,
 ) -> None:
-    before = fingerprint(model)
+    before = model.fingerprint()
     with torch.no_grad():
         model.bilm.sequence_encoder.stacks[1].layers[1].bias[3] += 1
-    assert fingerprint(model) != before
+    assert model.fingerprint() != before
     bilm = BiLM(BiLMConfig(LSTMConfig(1, 6, 4), char_cnn=None, num_words=5))
     words = ["<S>", "</S>", "<UNK>", "a", "b"]
     models = [
         Pretrained(bilm, vocab=Vocab(order)) for order in (words, words, [*words[:3], "b", "a"])
     ]
-    first, same, other = map(fingerprint, models)
+    first, same, other = map(Pretrained.fingerprint, models)
     assert first == same != other

@@ -14,7 +14,7 @@ import torch
 import yaml
 from huggingface_hub import CommitOperationAdd
 
-from elmokit.checkpoints.loading import fingerprint, load
+from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.checkpoints.push import card_with_metadata, push_to_hub
 from elmokit.config import BiLMConfig
@@ -84,7 +84,7 @@ def test_pushed_model_is_loaded_from_the_hub_and_a_second_push_replaces_it(
     assert push_to_hub(model, "owner/name", token="good", private=True) == "its commit"
     assert {path.name for path in (tmp_path / "hub" / "main").iterdir()} == FILES
     found = load("owner/name")
-    assert fingerprint(found) == fingerprint(model) and found.vocab == model.vocab
+    assert found.fingerprint() == model.fingerprint() and found.vocab == model.vocab
     assert "# Tiny" in found.card and found.softmax is not None
     (tmp_path / "hub" / "main" / "figure.png").write_bytes(b"mine")
     push_to_hub(

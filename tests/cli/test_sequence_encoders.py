@@ -9,7 +9,6 @@ import torch
 from sequence_encoders import CARRYING, CONFIGS, INDEPENDENT, STATELESS, random_bilm
 
 from elmokit import cli
-from elmokit.checkpoints import fingerprint
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.nn.softmax import FullSoftmax
@@ -84,7 +83,7 @@ def test_verbs_read_every_model(
     for command in [*COMMANDS, *(ANALYSES if model.name == "elmoformanylangs" else [])]:
         assert run(command, model, tmp_path) == 0, (command, capsys.readouterr().err)
     assert (tmp_path / "tagged.conllu").read_text().count("\n") >= 90
-    assert fingerprint(load(tmp_path / "converted")) == fingerprint(load(model))
+    assert load(tmp_path / "converted").fingerprint() == load(model).fingerprint()
 
 
 @pytest.mark.slow

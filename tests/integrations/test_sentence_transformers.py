@@ -21,7 +21,6 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 
 import elmokit.integrations.sentence_transformers
-from elmokit.checkpoints import fingerprint
 from elmokit.checkpoints.loading import load as load_model
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig, LSTMConfig
@@ -142,7 +141,7 @@ def test_a_saved_model_is_loaded_and_its_directory_is_one_of_elmokit(
     model.save_pretrained(tmp_path / "saved", create_model_card=False)
     native = load_model(tmp_path / "saved" / "0_ElmoModule")
     assert (
-        fingerprint(native) == embedder.fingerprint()
+        native.fingerprint() == embedder.fingerprint()
         and native.card == load_model(softmax=False).card
     )
     trusted = SentenceTransformer(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
@@ -216,7 +215,7 @@ def test_a_pushed_model_says_what_it_needs_and_is_loaded_by_its_name(
     exec(snippet, variables := {})
     np.testing.assert_array_equal(variables["embeddings"], model.encode(variables["sentences"]))
     for name in ("owner/name", tmp_path / "hub"):
-        assert fingerprint(load_model(name)) == embedder.fingerprint()
+        assert load_model(name).fingerprint() == embedder.fingerprint()
     again = pickle.loads(pickle.dumps(model))  # as other processes get it
     np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
 

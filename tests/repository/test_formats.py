@@ -17,7 +17,6 @@ from oracle import Oracle, random_weights
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch_file
 
-from elmokit.checkpoints import fingerprint
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig
@@ -88,7 +87,7 @@ def test_fingerprint_is_the_documented_digest(directory: Path, model: Pretrained
         tensors = sorted(load_file(directory / file).items())
         of_file = b"".join(name.encode() + array.astype("<f4").tobytes() for name, array in tensors)
         digest.update(hashlib.sha256(of_file).hexdigest().encode())
-    assert digest.hexdigest() == fingerprint(model)
+    assert digest.hexdigest() == model.fingerprint()
 
 
 # --- Embeddings -----------------------------------------------------------------------------------
@@ -141,6 +140,6 @@ def test_index_names_the_model_and_the_text_by_the_documented_digests(
     store: Path, model: Pretrained
 ) -> None:
     index = json.loads((store / "index.json").read_text(encoding="utf-8"))
-    assert index["settings"]["model"] == fingerprint(model)
+    assert index["settings"]["model"] == model.fingerprint()
     digest = hashlib.blake2b("".join(f"{line}\n" for line in LINES).encode(), digest_size=16)
     assert index["settings"]["text"] == digest.hexdigest()

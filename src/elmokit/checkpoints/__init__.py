@@ -7,20 +7,16 @@ CheckpointError: the files of a model are damaged, or do not fit each other
 load, save: read any published format; write the native one
 list_models: the names of the bundled models
 describe: the facts of a model, for `elmokit info`
-fingerprint: the name of a model by its content
 convert: read a model in any format, and write it in another
 push_to_hub: publish a model on the Hugging Face Hub
 from_allennlp, to_allennlp: a biLM with the weights of AllenNLP's, and the reverse
-config_from_options: the configuration that bilm-tf's options.json describes
 """
 
 from elmokit.checkpoints.conversion import convert
 from elmokit.checkpoints.formats.allennlp import from_allennlp, to_allennlp
-from elmokit.checkpoints.formats.bilm_hdf5 import config_from_options
 from elmokit.checkpoints.loading import (
     ModelSource,
     describe,
-    fingerprint,
     list_models,
     load,
     save,
@@ -33,10 +29,8 @@ __all__ = [
     "MixWeights",
     "ModelSource",
     "Pretrained",
-    "config_from_options",
     "convert",
     "describe",
-    "fingerprint",
     "from_allennlp",
     "list_models",
     "load",

@@ -20,7 +20,6 @@ from elmokit.checkpoints.pretrained import (
     Pretrained,
     check_finite,
     errors_naming,
-    fingerprint_of,
 )
 from elmokit.fs import atomic_directory, check_output
 from elmokit.settings import StorageDtype, conform
@@ -220,18 +219,6 @@ def load(
     return _load(*found, softmax)
 
 
-def fingerprint(model: ModelSource = None) -> str:
-    """The name of a model by its content, for what is written with it (docs/formats.md).
-
-    Two stores, caches or runs belong together if this and their settings are equal. A model on disk
-    is read for it: take it once, when something is written.
-
-    Raises:
-        ValueError: The model is prepacked; and as `load`.
-    """
-    return fingerprint_of(load(model, softmax=False))
-
-
 def describe(model: str | Path | None = None) -> dict[str, Any]:
     """Describe a model for `elmokit info`: format, bytes of its files, sizes, settings, beginning
     of the card.
@@ -263,7 +250,7 @@ def describe(model: str | Path | None = None) -> dict[str, Any]:
         "state": loaded.state_policy,
         "mix": None if loaded.mix is None else asdict(loaded.mix),
         "card": card.splitlines()[:CARD_LINES],
-        "fingerprint": fingerprint_of(loaded),
+        "fingerprint": loaded.fingerprint(),
     }
 
 

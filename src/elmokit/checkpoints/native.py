@@ -100,28 +100,19 @@ def write_native(model: Pretrained, directory: Path, storage_dtype: str = "float
         raise ValueError(
             "a softmax is saved with the vocabulary of its words, which this model lacks"
         )
-    weights = (
-        model.bilm.state_dict()
-    )  # a pruned or parametrized model has other names, which could not be read
-    check_shapes(
-        "the biLM",
-        weight_shapes(model.config),
-        {name: tuple(each.shape) for name, each in weights.items()},
-    )
+    # A pruned or parametrized biLM has other names, which could not be read.
+    weights = model.bilm.state_dict()
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    check_shapes("the biLM", weight_shapes(model.config), shapes)
     if encoder := settings.get("efml"):
         dictionaries = {name: encoder.pop(name) for name in DICTIONARIES}
-        text = json.dumps(dictionaries, indent=0, ensure_ascii=False).encode(
-            "utf-8", "surrogatepass"
-        )
-        (directory / "dictionaries.json").write_bytes(text + b"\n")
-    if (
-        model.mix is not None
-    ):  # JSON lacks minus infinity; so small a weight is 0 after the softmax, too
+        text = json.dumps(dictionaries, indent=0, ensure_ascii=False) + "\n"
+        (directory / "dictionaries.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+    if model.mix is not None:
+        # JSON lacks minus infinity; so small a weight is 0 after the softmax, too.
         lowest = max(model.mix.weights) - NO_SHARE
-        mix = {
-            "weights": [max(weight, lowest) for weight in model.mix.weights],
-            "gamma": model.mix.gamma,
-        }
+        layers = [max(weight, lowest) for weight in model.mix.weights]
+        mix = {"weights": layers, "gamma": model.mix.gamma}
     config = {
         "format_version": 1,
         "model": settings,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elmokit.config import BiLMConfig
+from elmokit.config import MAX_LAYERS, BiLMConfig
 from elmokit.nn import BiLM, BiLMState, FullSoftmax
 from elmokit.settings import StatePolicy, conform
 from elmokit.text import Vocab
@@ -60,20 +60,22 @@ def shapes_in(tensors: Mapping[str, Any]) -> dict[str, Shape | None]:
     """
 
     def is_weight(value: Any) -> bool:
-        is_dense = (
-            isinstance(value, Tensor)
-            and value.layout == torch.strided
-            and value.device.type == "cpu"
-        )
-        if not is_dense or not value.is_floating_point():
+        if not isinstance(value, Tensor) or not value.is_floating_point():
             return False
-        return (
-            value.numel() * value.element_size() <= value.untyped_storage().nbytes()
-        )  # strides may claim more
+        if value.layout != torch.strided or value.device.type != "cpu":
+            return False
+        # Strides may claim more than the storage holds.
+        return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
     return {
         name: tuple(value.shape) if is_weight(value) else None for name, value in tensors.items()
     }
+
+
+def numbered(shapes: Mapping[str, Any], name: str) -> list[Any]:
+    """The shapes of name.format(0), name.format(1), ..., of as many layers as a model may have."""
+    names = map(name.format, range(MAX_LAYERS + 1))
+    return [shapes[name] for name in names if name in shapes]
 
 
 def check_shapes(
@@ -223,6 +225,34 @@ class Pretrained:
             raise ValueError("state='warm' needs a model with a warm state: use state='zeros'")
         return self.warm_state if state == "warm" else None
 
+    def fingerprint(self) -> str:
+        """SHA-256 of all that vectors depend on (docs/formats.md): settings, weights, words, state.
+
+        Two stores, caches or runs belong together if this and their settings are equal. Take it
+        once, when something is written.
+
+        Raises:
+            ValueError: The biLM is prepacked, so that its weights are not known.
+        """
+
+        def hash_tensors(tensors: Mapping[str, Tensor]) -> bytes:
+            digest = hashlib.sha256()
+            for name, tensor in sorted(tensors.items()):
+                digest.update(name.encode())
+                digest.update(tensor.detach().float().cpu().contiguous().numpy().data)
+            return digest.hexdigest().encode()
+
+        mix, state = self.mix and asdict(self.mix), self.warm_state
+        settings = [self.config.to_dict(), mix, self.state_policy, self.tokenizer]
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+        digest.update(hash_tensors(self.bilm.state_dict()))
+        if state is not None:
+            digest.update(hash_tensors({"h": state.h, "c": state.c}))
+        if self.vocab is not None and self.config.num_words is not None:
+            words = "\n".join(self.vocab.words)  # the meaning of the table's rows
+            digest.update(words.encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
+
     def tensors(self) -> dict[str, Tensor]:
         """All weights by name, shared, not copied."""
         softmax = {} if self.softmax is None else self.softmax.state_dict(prefix="softmax.")
@@ -258,28 +288,3 @@ class Pretrained:
             f"state {self.state_policy}",
         ]
         return f"Pretrained({', '.join(parts)})"
-
-
-def fingerprint_of(model: Pretrained) -> str:
-    """SHA-256 of all that vectors depend on (docs/formats.md): settings, weights, words, state.
-
-    Raises:
-        ValueError: The biLM is prepacked, so that its weights are not known.
-    """
-
-    def hash_tensors(tensors: Mapping[str, Tensor]) -> bytes:
-        digest = hashlib.sha256()
-        for name, tensor in sorted(tensors.items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().float().cpu().contiguous().numpy().data)
-        return digest.hexdigest().encode()
-
-    mix, state, vocab = model.mix and asdict(model.mix), model.warm_state, model.vocab
-    settings = [model.config.to_dict(), mix, model.state_policy, model.tokenizer]
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    digest.update(hash_tensors(model.bilm.state_dict()))
-    if state is not None:
-        digest.update(hash_tensors({"h": state.h, "c": state.c}))
-    if vocab is not None and model.config.num_words is not None:  # the meaning of the table's rows
-        digest.update("\n".join(vocab.words).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()

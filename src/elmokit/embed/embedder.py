@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.checkpoints import ModelSource, Pretrained, fingerprint, load
+from elmokit.checkpoints import ModelSource, Pretrained, load
 from elmokit.data import sentence_batches
 from elmokit.embed.outputs import OutputSpec, Pooling
 from elmokit.embed.pipeline import Pipeline
@@ -163,7 +163,7 @@ class Embedder:
         settings = self.model.mix, self.model.state_policy, self.model.tokenizer
         if self._fingerprint[0] != settings:
             bilm = self._load(softmax=False).bilm
-            name = fingerprint(replace(self.model, bilm=bilm, softmax=None))
+            name = replace(self.model, bilm=bilm, softmax=None).fingerprint()
             if _sample(bilm) != self._sample:
                 raise ValueError(
                     "the weights of the model have changed since the embedder was made: make a new "

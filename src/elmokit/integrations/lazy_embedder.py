@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
-from elmokit.checkpoints import ModelSource, fingerprint, load
+from elmokit.checkpoints import ModelSource, load
 from elmokit.embed import Embedder
 from elmokit.runtime import INFERENCE_DTYPES, pick_device, pick_dtype
 
@@ -38,14 +38,14 @@ class LazyEmbedder:
     @cached_property
     def content(self) -> str:
         """The model's fingerprint: of its files as they are now, or were when it was loaded."""
-        return fingerprint(self.arguments[0])
+        return load(self.arguments[0], softmax=False).fingerprint()
 
     def get(self) -> Embedder:
         """The embedder; errors are those of `Embedder`."""
         if self._embedder is None:
             source, device, dtype = self.arguments
             model, device = load(source, softmax=False), pick_device(device)
-            self.content = fingerprint(model)
+            self.content = model.fingerprint()
             key = (self.content, device, pick_dtype(dtype, device, INFERENCE_DTYPES))
             with _LOADING:
                 self._embedder = _LOADED.get(key) or Embedder(model, str(device), dtype)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from elmokit.checkpoints import Pretrained, fingerprint, load, save
+from elmokit.checkpoints import Pretrained, load, save
 from elmokit.config import BiLMConfig
 from elmokit.data import (
     CorpusReport,
@@ -250,7 +250,7 @@ def run_identity(trainer: Trainer, text: Text, start: Pretrained | None) -> dict
         "model": trainer.config.to_dict(),
         "vocabulary": trainer.vocab.checksum(),
         "corpus": text.report.digest,
-        "start": None if start is None else fingerprint(start),
+        "start": None if start is None else start.fingerprint(),
     }
     return json.loads(json.dumps(identity))  # as a snapshot has it, with lists in place of tuples
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.checkpoints.formats.bilm_hdf5 import config_from_options, read_bilm_hdf5
+from elmokit.checkpoints.formats.bilm_hdf5 import read_bilm_hdf5
 from elmokit.checkpoints.pretrained import CheckpointError
 from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM
@@ -125,13 +125,13 @@ def test_model_of_one_layer_is_read_as_bilm_tf_dumps_it(tmp_path: Path) -> None:
 
 
 def test_zero_null_or_missing_clip_means_none() -> None:
-    lstm = config_from_options(changed(lstm={"cell_clip": 0, "proj_clip": None})).lstm
+    lstm = BiLMConfig.from_options(changed(lstm={"cell_clip": 0, "proj_clip": None})).lstm
     assert (lstm.cell_clip, lstm.proj_clip) == (None, None)
     without = {
         "lstm": {"dim": 6, "projection_dim": 4, "n_layers": 1},
         "char_cnn": OPTIONS["char_cnn"],
     }
-    lstm = config_from_options(without).lstm
+    lstm = BiLMConfig.from_options(without).lstm
     assert (lstm.cell_clip, lstm.proj_clip, lstm.use_skip_connections) == (None, None, False)
 
 

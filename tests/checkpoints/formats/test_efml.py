@@ -17,7 +17,7 @@ from torch import Tensor
 
 from elmokit.checkpoints.conversion import convert
 from elmokit.checkpoints.formats.efml import settings_path
-from elmokit.checkpoints.loading import describe, fingerprint, load
+from elmokit.checkpoints.loading import describe, load
 from elmokit.checkpoints.pretrained import CheckpointError, Pretrained
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.elmo import Elmo
@@ -96,7 +96,7 @@ def test_native_format_keeps_dictionaries_and_weights(
     convert(tmp_path / "old", tmp_path / "new")
     again = load(tmp_path / "new")
     assert_same_bilm(again.bilm, model.bilm)
-    assert fingerprint(model) == fingerprint(again)
+    assert model.fingerprint() == again.fingerprint()
     assert "words" not in json.loads((tmp_path / "new/config.json").read_text())["model"]["efml"]
     for one, other in zip(
         Embedder(model).embed(SENTENCES), Embedder(again).embed(SENTENCES), strict=True
@@ -104,7 +104,7 @@ def test_native_format_keeps_dictionaries_and_weights(
         assert np.array_equal(one, other)
     if settings is SETTINGS:
         write_dictionary(tmp_path / "old" / "word.dic", [*WORDS[:-1], "明"])
-        assert fingerprint(load(tmp_path / "old")) != fingerprint(model)
+        assert load(tmp_path / "old").fingerprint() != model.fingerprint()
 
 
 def test_efml_model_is_not_converted_to_hdf5(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.checkpoints.formats.bilm_hdf5 import arrays_of, options_from_config
+from elmokit.checkpoints.formats.bilm_hdf5 import arrays_of
 from elmokit.checkpoints.formats.tf_checkpoint import crc32c, dataset_name, find_prefix, read_index
 from elmokit.checkpoints.loading import describe, load
 from elmokit.checkpoints.pretrained import CheckpointError, MixWeights
@@ -44,7 +44,7 @@ def tiny_checkpoint(folder: Path, **changed: np.ndarray | None) -> dict[str, np.
     arrays |= {"global_step": np.array(3, np.int64)}
     arrays = {name: array for name, array in (arrays | changed).items() if array is not None}
     write_bundle(folder / "model.ckpt-3", arrays)
-    (folder / "options.json").write_text(json.dumps(options_from_config(bilm.config)))
+    (folder / "options.json").write_text(json.dumps(bilm.config.to_options()))
     return arrays
 
 

@@ -9,7 +9,7 @@ where versions up to 0.9 archived them, or at the path that config.json names. S
 import re
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Any, cast
@@ -17,16 +17,17 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from elmokit.checkpoints.formats.bilm_hdf5 import FORGET_BIAS, read_options
+from elmokit.checkpoints.formats.bilm_hdf5 import read_options
 from elmokit.checkpoints.native import module_from, weight_shapes
 from elmokit.checkpoints.pretrained import (
     MixWeights,
     Pretrained,
     check_shapes,
     errors_naming,
+    numbered,
     shapes_in,
 )
-from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.config import OPTION_FORGET_BIAS, BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs import read_json
 from elmokit.nn import BiLM
 from elmokit.runtime import init_on_meta
@@ -79,9 +80,8 @@ def rearranged(name: str, tensor: Tensor, forget_bias: float) -> Tensor:
     """
     if name.endswith("char_embedding"):
         return tensor[1:]  # its first row is for padding
-    if (
-        ".gates." in name
-    ):  # AllenNLP's gate weights the input, ours the transform: sigmoid(-x) = 1 - sigmoid(x)
+    # AllenNLP's gate weights the input, ours the transform: sigmoid(-x) = 1 - sigmoid(x).
+    if ".gates." in name:
         transform, carry = tensor.chunk(2)
         return torch.cat([transform, -carry])
     if name.endswith(("input_weight", "recurrent_weight", ".bias")) and ".layers." in name:
@@ -159,19 +159,16 @@ def find_allennlp(path: Path) -> Path | None:
 
 def _settings(folder: Path) -> list[dict[str, Any]]:
     """All objects in config.json, at any depth; none if it is missing or damaged."""
-
-    def objects(value: Any) -> Iterator[dict[str, Any]]:
-        if isinstance(value, dict):
-            yield value
-        for inner in (
-            value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        ):
-            yield from objects(inner)
-
     try:
-        return list(objects(read_json(folder / "config.json")))
-    except (OSError, ValueError, RecursionError):
+        values = [read_json(folder / "config.json")]
+    except (OSError, ValueError):
         return []
+    for value in values:  # the list grows by what is inside each value
+        if isinstance(value, dict):
+            values += value.values()
+        elif isinstance(value, list):
+            values += value
+    return [value for value in values if isinstance(value, dict)]
 
 
 def _options(folder: Path) -> Path | None:
@@ -190,38 +187,32 @@ def _config_from_shapes(shapes: Mapping[str, Any]) -> BiLMConfig:
     """A configuration with sizes from a biLM's weights, named as in a `BiLM`; other settings are
     the published ones.
     """
-
-    def numbered(name: str) -> list[Any]:
-        pattern = re.compile(re.escape(name).replace("N", r"(\d+)"))
-        found = {int(match[1]): shapes[key] for key in shapes if (match := pattern.fullmatch(key))}
-        return [found[number] for number in sorted(found)]
-
-    layers = numbered("sequence_encoder.stacks.0.layers.N.input_weight")
+    layers = numbered(shapes, "sequence_encoder.stacks.0.layers.{}.input_weight")
+    filters = numbered(shapes, "token_encoder.convolutions.{}.weight")
     (gates, dim), (_, embedding_dim) = layers[0], shapes["token_encoder.char_embedding"]
-    cnn = CharCNNConfig(
-        embedding_dim=embedding_dim,
-        filters=tuple(
-            (width, number) for number, _, width in numbered("token_encoder.convolutions.N.weight")
-        ),
-        num_highway=len(numbered("token_encoder.highways.N.gates.weight")),
-    )
     return BiLMConfig(
-        LSTMConfig(num_layers=len(layers), cell_dim=gates // 4, projection_dim=dim), cnn
+        LSTMConfig(num_layers=len(layers), cell_dim=gates // 4, projection_dim=dim),
+        CharCNNConfig(
+            embedding_dim=embedding_dim,
+            filters=tuple((width, number) for number, _, width in filters),
+            num_highway=len(numbered(shapes, "token_encoder.highways.{}.gates.weight")),
+        ),
     )
 
 
 # --- Loading --------------------------------------------------------------------------------------
 
 
-def _mix(tensors: Mapping[str, Any], num_layers: int) -> MixWeights | None:
+def _mix(tensors: Mapping[str, Any], prefix: str, num_layers: int) -> MixWeights | None:
     """The first mix, if it has a weight for each layer."""
-    names = [f"scalar_mix_0.scalar_parameters.{number}" for number in range(num_layers)]
+    names = [f"scalar_parameters.{number}" for number in range(num_layers)]
     try:
-        weights = tuple(tensors[name].item() for name in names)
-        gamma = tensors["scalar_mix_0.gamma"].item()
+        *weights, gamma = (
+            tensors[f"{prefix}scalar_mix_0.{name}"].item() for name in (*names, "gamma")
+        )
     except KeyError:
         return None
-    return MixWeights(weights, gamma)
+    return MixWeights(tuple(weights), gamma)
 
 
 def load_allennlp(path: Path) -> Pretrained:
@@ -238,16 +229,11 @@ def load_allennlp(path: Path) -> Pretrained:
         raise ValueError(
             f"{path} must have one ELMo in it, but has {len(prefixes)}: {', '.join(prefixes)}"
         )
-    weights = {
-        name.removeprefix(prefixes[0]): each
-        for name, each in tensors.items()
-        if name.startswith(prefixes[0])
-    }
-    weights = {
-        bilm_name(name) or name: each
-        for name, each in weights.items()
-        if not NOT_WEIGHTS.fullmatch(name)
-    }
+    weights = {}
+    for name, tensor in tensors.items():
+        plain = name.removeprefix(prefixes[0])
+        if name.startswith(prefixes[0]) and not NOT_WEIGHTS.fullmatch(plain):
+            weights[bilm_name(plain) or plain] = tensor
     shapes, table = shapes_in(weights), "token_encoder.char_embedding"
     if rows := shapes[table]:
         shapes[table] = (max(0, rows[0] - 1), *rows[1:])
@@ -263,12 +249,10 @@ def load_allennlp(path: Path) -> Pretrained:
             stacklevel=3,
         )
     state = {
-        name: rearranged(name, tensor.float(), FORGET_BIAS) for name, tensor in weights.items()
+        name: rearranged(name, tensor.float(), OPTION_FORGET_BIAS)
+        for name, tensor in weights.items()
     }
-    own = prefixes[0].removesuffix("_elmo_lstm.")
-    mix = _mix(
-        {name.removeprefix(own): each for name, each in tensors.items()}, config.num_representations
-    )
+    mix = _mix(tensors, prefixes[0].removesuffix("_elmo_lstm."), config.num_representations)
     # The same key in a language model's char_cnn does not count.
     normalizes = any(
         settings.get("do_layer_norm")

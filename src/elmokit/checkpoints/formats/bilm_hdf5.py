@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import EllipsisType
-from typing import Any
 
 import h5py
 import numpy as np
@@ -39,15 +38,9 @@ MAX_EXPANSION, ALWAYS_ALLOWED = 64, 1 << 26
 # bilm-tf's `dump_weights` does not number the cell of a model that has one layer.
 ONLY_CELL, FIRST_CELL = "/RNN/LSTMCell/", "/RNN/MultiRNNCell/Cell0/LSTMCell/"
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-OPTIONS = (
-    "options.json",
-    "options_file",
-    "options",
-)  # bio_embeddings and others name files after their arguments
+# bio_embeddings and others name files after their arguments
+OPTIONS = ("options.json", "options_file", "options")
 VOCABULARIES = ("vocab.txt", "vocab.txt.gz")
-SIZES = {"dim": "cell_dim", "projection_dim": "projection_dim", "n_layers": "num_layers"}
-DEFAULTS: dict[str, Any] = {"cell_clip": None, "proj_clip": None, "use_skip_connections": False}
-FORGET_BIAS = 1.0  # TensorFlow adds it at run time, so no file has it
 
 
 # --- Files ----------------------------------------------------------------------------------------
@@ -120,6 +113,14 @@ def find_vocabulary(folders: Sequence[Path], rows: int | None) -> Path | None:
     return find_beside(folders, VOCABULARIES, "*vocab*.txt", fits)
 
 
+def read_options(path: Path, num_words: int) -> BiLMConfig:
+    """Read the configuration that options.json describes. CheckpointError if it is invalid."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing, or not a regular file")
+    with errors_naming(path):
+        return BiLMConfig.from_options(read_json(path), num_words)
+
+
 def read_vocabulary(words: Path | None, config: BiLMConfig) -> tuple[Vocab | None, BiLMConfig]:
     """The vocabulary of a model, if it has one, and the configuration with its rows of <S> and
     </S>.
@@ -138,85 +139,6 @@ def read_vocabulary(words: Path | None, config: BiLMConfig) -> tuple[Vocab | Non
     if vocab is not None and config.char_cnn is None:
         config = replace(config, boundary_words=(vocab.bos, vocab.eos))
     return vocab, config
-
-
-# --- Options --------------------------------------------------------------------------------------
-
-
-def _char_cnn_config(char_cnn: dict[str, Any]) -> CharCNNConfig:
-    # n_characters is 261 in training and 262 at inference, where a row stands for padding: the same
-    # 261 vectors.
-    return CharCNNConfig(
-        embedding_dim=char_cnn["embedding"]["dim"],
-        filters=tuple((width, number) for width, number in char_cnn["filters"]),
-        # Absent means none.
-        num_highway=char_cnn.get("n_highway") or 0,
-        activation=char_cnn["activation"],
-        max_characters=char_cnn.get("max_characters_per_token", 50),
-    )
-
-
-def config_from_options(options: dict[str, Any], num_words: int | None = None) -> BiLMConfig:
-    """The configuration that options.json describes.
-
-    Args:
-        options: The contents of the file.
-        num_words: Rows of the word table, for models of word ids.
-
-    Raises:
-        KeyError: An option is missing.
-        ValueError: One is invalid.
-    """
-    # A model without char_cnn reads word ids.
-    lstm, char_cnn = options["lstm"], options.get("char_cnn")
-    sizes = {ours: lstm[theirs] for theirs, ours in SIZES.items()}
-    # As in AllenNLP, a clip of 0 means none; TensorFlow would clip everything to 0.
-    others = {name: lstm.get(name) or default for name, default in DEFAULTS.items()}
-    return BiLMConfig(
-        LSTMConfig(**sizes, **others, forget_bias=FORGET_BIAS),
-        char_cnn=None if char_cnn is None else _char_cnn_config(char_cnn),
-        num_words=num_words if char_cnn is None else None,
-    )
-
-
-def read_options(path: Path, num_words: int) -> BiLMConfig:
-    """Read the configuration from a file, as `config_from_options`. CheckpointError if it is
-    invalid.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing, or not a regular file")
-    with errors_naming(path):
-        return config_from_options(read_json(path), num_words)
-
-
-def options_from_config(config: BiLMConfig) -> dict[str, Any]:
-    """The inverse of `config_from_options`. ValueError if the format cannot express the
-    configuration.
-    """
-    lstm, char_cnn = config.lstm_for("AllenNLP's and bilm-tf's files are"), config.char_cnn
-    characters = NUM_CHARACTERS if char_cnn is None else char_cnn.num_characters
-    if (lstm.forget_bias, characters) != (FORGET_BIAS, NUM_CHARACTERS) or config.efml is not None:
-        raise ValueError(
-            f"readers of options.json assume the forget bias {FORGET_BIAS}, {NUM_CHARACTERS} "
-            f"characters and no dictionaries; this model has {lstm.forget_bias}, {characters} and "
-            "perhaps some: save it as native or ONNX"
-        )
-    sizes = {theirs: getattr(lstm, ours) for theirs, ours in SIZES.items()}
-    options: dict[str, Any] = {
-        "lstm": {**sizes, **{name: getattr(lstm, name) for name in DEFAULTS}}
-    }
-    if char_cnn is not None:
-        options["char_cnn"] = {
-            "activation": char_cnn.activation,
-            "embedding": {"dim": char_cnn.embedding_dim},
-            "filters": [list(pair) for pair in char_cnn.filters],
-            "n_highway": char_cnn.num_highway,
-            "max_characters_per_token": char_cnn.max_characters,
-            # Both systems expect 262 at inference, though the file has 261 rows: padding has an id,
-            # too.
-            "n_characters": NUM_CHARACTERS + 1,
-        }
-    return options
 
 
 # --- The table ------------------------------------------------------------------------------------
@@ -424,7 +346,7 @@ def write_bilm_hdf5(bilm: BiLM, directory: str | Path) -> None:
         ValueError: The format cannot express the model's configuration.
     """
     directory = Path(directory)
-    options = json.dumps(options_from_config(bilm.config), indent=2) + "\n"
+    options = json.dumps(bilm.config.to_options(), indent=2) + "\n"
     (directory / "options.json").write_text(options, encoding="utf-8")
     with atomic_path(directory / "weights.hdf5") as partial, h5py.File(partial, "w") as file:
         for name, array in arrays_of(bilm).items():

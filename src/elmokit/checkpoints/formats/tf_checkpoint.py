@@ -14,7 +14,6 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from elmokit.checkpoints.pretrained import (
     Shape,
     check_shapes,
     errors_naming,
+    numbered,
 )
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.nn import BiLM, FullSoftmax
@@ -74,9 +74,8 @@ NOT_WEIGHTS = re.compile(
 
 POLYNOMIAL = 0x82F63B78
 CHUNK_WORDS = 256
-START = np.array(
-    [0x641F6454], "<u4"
-)  # after these four bytes a CRC that began with zero is all ones
+# After these four bytes a CRC that began with zero is all ones.
+START = np.array([0x641F6454], "<u4")
 
 
 def _table() -> np.ndarray:
@@ -159,38 +158,36 @@ class StoredTensor:
     checksum: int | None
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The varint at `at`, seven bits per byte, and the position after it."""
-    value = 0
-    for shift in range(0, 64, 7):
-        value, at = value | (data[at] & 0x7F) << shift, at + 1
-        if data[at - 1] < 0x80:
-            break
-    return value, at
-
-
-def _varints(data: bytes, number: int) -> list[int]:
-    """The first `number` varints, and the position after them."""
-    values, at = [], 0
+def _varints(data: bytes, number: int, at: int = 0) -> list[int]:
+    """The `number` varints from `at` on, seven bits per byte, and the position after them."""
+    values = []
     for _ in range(number):
-        value, at = _varint(data, at)
+        value = 0
+        for shift in range(0, 64, 7):
+            byte, at = data[at], at + 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:  # the last one of a varint lacks the highest bit
+                break
         values.append(value)
     return [*values, at]
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
     """The fields of a message by number: integers, or bytes for strings and nested messages."""
+    # A key is number << 3 | kind. Kinds: 0 a varint; 2 its size as a varint, then bytes; 1 and 5
+    # integers of 8 and 4 bytes.
     at = 0
     while at < len(message):
-        key, at = _varint(message, at)
-        size = {1: 8, 5: 4}.get(key & 7, 0)
-        if key & 7 in (0, 2):
-            size, at = _varint(message, at)
-        if key & 7 == 0:
-            yield key >> 3, size
+        key, at = _varints(message, 1, at)
+        number, kind = key >> 3, key & 7
+        size = {1: 8, 5: 4}.get(kind, 0)
+        if kind in (0, 2):
+            size, at = _varints(message, 1, at)
+        if kind == 0:
+            yield number, size
             continue
         value, at = message[at : at + size], at + size
-        yield key >> 3, value if key & 7 == 2 else int.from_bytes(value, "little")
+        yield number, value if kind == 2 else int.from_bytes(value, "little")
 
 
 def _block(table: bytes, offset: int, size: int) -> bytes:
@@ -208,10 +205,11 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     num_restarts = struct.unpack("<I", block[-4:])[0]
     end, at, key = len(block) - 4 * (num_restarts + 1), 0, b""
     while at < end:
-        shared, own, size, length = _varints(block[at : at + 30], 3)
-        at += length
-        key, value = key[:shared] + block[at : at + own], block[at + own : at + own + size]
-        at += own + size
+        shared, rest, size, at = _varints(block, 3, at)
+        key = key[:shared] + block[at : at + rest]
+        at += rest
+        value = block[at : at + size]
+        at += size
         if len(key) > MAX_NAME_SIZE:
             raise ValueError("it has an invalid name")
         yield key, value
@@ -220,9 +218,8 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 def _table_entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Every key and value of the file."""
     footer = table[-FOOTER_SIZE:]
-    _, _, offset, size, _ = _varints(
-        footer, 4
-    )  # the first two are of the metaindex block, always empty
+    # The first two are of the metaindex block, which is always empty.
+    _, _, offset, size, _ = _varints(footer, 4)
     read_to = 0
     for _, value in _entries(_block(table, offset, size)):
         offset, size, _ = _varints(value, 2)
@@ -308,13 +305,13 @@ def find_prefix(path: str | Path) -> Path | None:
         latest = re.match(rb'model_checkpoint_path: "(?:[^"\n]*[/\\])?([^"\n]+)"', beginning)
         if latest and (path / f"{latest[1].decode(errors='replace')}.index").is_file():
             return path / latest[1].decode()
-    steps = {
-        index: int((re.findall(r"-(\d+)$", index.stem) or ["-1"])[0])
-        for index in path.glob("[!.]*.index")
-    }
-    return (
-        max(steps, key=lambda index: (steps[index], index.name)).with_suffix("") if steps else None
-    )
+
+    def step_and_name(index: Path) -> tuple[int, str]:
+        step = re.search(r"-(\d+)$", index.stem)
+        return int(step[1]) if step else -1, index.name
+
+    last = max(path.glob("[!.]*.index"), key=step_and_name, default=None)
+    return last and last.with_suffix("")
 
 
 def dataset_name(variable: str) -> str | None:
@@ -355,16 +352,9 @@ def config_from_shapes(shapes: Mapping[str, Any]) -> BiLMConfig:
     Raises:
         ValueError, LookupError, TypeError: The weights are not those of an ELMo.
     """
-
-    def numbered(name: str) -> list[Any]:
-        return list(
-            takewhile(
-                lambda shape: shape is not None, (shapes.get(name.format(i)) for i in count())
-            )
-        )
-
     cell = "RNN_0/RNN/MultiRNNCell/Cell{}/LSTMCell/"
-    kernels, biases = numbered(cell + "W_0"), numbered(cell + "B")
+    kernels, biases = numbered(shapes, cell + "W_0"), numbered(shapes, cell + "B")
+    filters = numbered(shapes, "CNN/W_cnn_{}")
     # The kernel has input and state in its rows, four gates in its columns. Clips, skips and relu
     # are those of the published model (options.json), whose weights the module has.
     return BiLMConfig(
@@ -373,8 +363,8 @@ def config_from_shapes(shapes: Mapping[str, Any]) -> BiLMConfig:
         ),
         CharCNNConfig(
             embedding_dim=shapes["char_embed"][1],
-            filters=tuple((width, number) for _, width, _, number in numbered("CNN/W_cnn_{}")),
-            num_highway=len(numbered("CNN_high_{}/W_carry")),
+            filters=tuple((width, number) for _, width, _, number in filters),
+            num_highway=len(numbered(shapes, "CNN_high_{}/W_carry")),
         ),
     )
 
@@ -393,53 +383,45 @@ def load_tf_checkpoint(prefix: Path, softmax: bool = True) -> Pretrained:
         name: without_spare_row(name, tensor.shape) if "f" in (tensor.dtype or "") else None
         for name, tensor in tensors.items()
     }
-    parent = prefix.parent.parent
-    options = find_options(prefix, parent)
-    if not options.is_file() and "aggregation/weights" not in shapes:
+    folders = prefix.parent, prefix.parent.parent
+    options = find_options(prefix, folders[1])
+    has_mix, output_bias = "aggregation/weights" in shapes, shapes.get("softmax/b")
+    if not options.is_file() and not has_mix:
         raise FileNotFoundError(
             f"{prefix} has no options.json in its directory or the parent: put it there"
         )
     with errors_naming(prefix):
         num_words = (shapes.get("embedding") or (0,))[0]
-        has_options = options.is_file()
-        config = read_options(options, num_words) if has_options else config_from_shapes(shapes)
+        if options.is_file():
+            config = read_options(options, num_words)
+        else:
+            config = config_from_shapes(shapes)
     encoder = {entry.dataset: entry.shape for entry in table_of(config)}
-    expected, weight = dict(encoder), "softmax/W"
-    if output_bias := shapes.get("softmax/b"):
-        weight = (
-            "embedding" if "softmax/W" not in shapes and "embedding" in shapes else "softmax/W"
-        )  # a shared table
-        expected |= {
-            weight: (output_bias[0], config.sequence_encoder.projection_dim),
-            "softmax/b": output_bias[:1],
-        }
-    if "aggregation/weights" in shapes:
-        scaling = (
-            (1,) if shapes.get("aggregation/scaling") == (1,) else ()
-        )  # in modules of DeepPavlov and of Google
-        expected |= {
-            "aggregation/weights": (config.num_representations,),
-            "aggregation/scaling": scaling,
-        }
+    expected = dict(encoder)
+    # A biLM of word ids may share its table with the softmax.
+    weight = "embedding" if "embedding" in shapes and "softmax/W" not in shapes else "softmax/W"
+    if output_bias:
+        expected[weight] = (output_bias[0], config.sequence_encoder.projection_dim)
+        expected["softmax/b"] = output_bias[:1]
+    if has_mix:  # the scale is () in Google's module, and (1,) in those of DeepPavlov
+        scale = shapes.get("aggregation/scaling")
+        expected["aggregation/weights"] = (config.num_representations,)
+        expected["aggregation/scaling"] = (1,) if scale == (1,) else ()
     check_shapes(prefix, expected, shapes)
+
+    def read(name: str) -> np.ndarray:
+        return read_tensor(tensors[name])
 
     parts = {}
     if softmax and output_bias:
-        arrays = {"weight": read_tensor(tensors[weight]), "bias": read_tensor(tensors["softmax/b"])}
-        weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        weights = {"weight": read(weight), "bias": read("softmax/b")}
+        weights = {name: torch.from_numpy(array) for name, array in weights.items()}
         parts["softmax"] = module_from(lambda: FullSoftmax(*expected[weight]), weights)
-    if "aggregation/weights" in shapes:  # stored as they are before the softmax
-        mix, scaling = (
-            read_tensor(tensors[f"aggregation/{name}"]) for name in ("weights", "scaling")
-        )
-        parts["mix"] = MixWeights(tuple(mix.tolist()), scaling.item())
-    state = fill_state_dict(config, {name: read_tensor(tensors[name]) for name in encoder})
+    if has_mix:  # stored as they are before the softmax
+        mix = read("aggregation/weights").tolist()
+        parts["mix"] = MixWeights(tuple(mix), read("aggregation/scaling").item())
+    state = fill_state_dict(config, {name: read(name) for name in encoder})
     rows = output_bias[0] if output_bias else config.num_words
-    words = find_vocabulary([prefix.parent, parent], rows)
-    vocab, config = read_vocabulary(words, config)
-    return Pretrained(
-        module_from(lambda: BiLM(config), state),
-        vocab=vocab,
-        card=read_card(prefix.parent),
-        **parts,
-    )
+    vocab, config = read_vocabulary(find_vocabulary(folders, rows), config)
+    bilm = module_from(lambda: BiLM(config), state)
+    return Pretrained(bilm, vocab=vocab, card=read_card(prefix.parent), **parts)

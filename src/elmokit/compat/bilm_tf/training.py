@@ -10,13 +10,14 @@ from shutil import move
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from elmokit.checkpoints import config_from_options, convert, load
+from elmokit.checkpoints import convert, load
 from elmokit.compat.bilm_tf.data import (
     BidirectionalLMDataset,
     LMDataset,
     UnicodeCharsVocabulary,
     Vocabulary,
 )
+from elmokit.config import BiLMConfig
 from elmokit.fs import read_json, write_json
 from elmokit.lm import evaluate
 from elmokit.text import Vocab
@@ -105,7 +106,7 @@ def train(
         dtype="float32",
         tokenize=False,
     )
-    config = config_from_options(dict(options), data.vocab.size)
+    config = BiLMConfig.from_options(dict(options), data.vocab.size)
     write_json(directory / OPTIONS, dict(options))
     write_json(directory / ARCHITECTURE, {"model": config.to_dict()})
     print(pretrain(settings))
