@@ -31,8 +31,8 @@ from roofline import product_rates, roofline, training_operations
 from sentences import first_sentences
 
 from elmokit.config import BiLMConfig
-from elmokit.data.streams import TrainingStream
 from elmokit.text.vocab import SPECIALS, Vocab
+from elmokit.train.streams import TrainingStream
 
 DTYPES = ("bfloat16", "float32")
 WINDOWS = 20  # over which the number of distinct words is averaged

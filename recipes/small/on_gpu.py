@@ -53,7 +53,7 @@ from elmokit import (
     save,
     set_backend,
 )
-from elmokit.data.streams import assign_rows, embedding_batch
+from elmokit.data.batches import PackedBatch
 from elmokit.fs.reading import read_lines
 from elmokit.nn.lstm import LSTMLayer
 from elmokit.ops.dispatch import explain
@@ -362,7 +362,7 @@ def embedding_rates(
     rows, lstm, words, figures = options.rows[-1] // 2, bilm.config.lstm, sum(map(len, text)), {}
     assert lstm is not None
     packed, to = prepack(bilm, dtype), device()
-    batch = embedding_batch(text, assign_rows(list(map(len, text)), rows), rows, reset=True)
+    batch = PackedBatch.to_embed(text, rows)
     ids, tokens = packed.token_encoder.ids(batch.words).to(to), batch.tokens.to(to)
     number = {word: index for index, word in enumerate(batch.words)}
     indices = [torch.tensor([number[word] for word in (BOS, *each, EOS)]) for each in text]

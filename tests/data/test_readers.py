@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from elmokit.data.readers import Layout, TaggedSentence, read_tagged, write_predictions
+from elmokit.data.readers import TaggedFile, TaggedSentence
 
 CONLL = """-DOCSTART- -X- -X- O
 
@@ -46,7 +46,7 @@ def write(tmp_path, name, text):
 
 
 def read(path, **options):
-    return list(read_tagged(path, Layout.of(path, **options)))
+    return list(TaggedFile.of(path, **options).sentences())
 
 
 def test_read_tagged_reads_columns(tmp_path):
@@ -57,9 +57,7 @@ def test_read_tagged_reads_columns(tmp_path):
         TaggedSentence(("Blackburn",), ("I-PER",)),
     ]
     assert read(path, tag_column=1)[0].tags == ("NNP", "VBZ")
-    assert next(read_tagged(path, Layout.of(path), with_tags=False)) == TaggedSentence(
-        ("EU", "rejects")
-    )
+    assert read(path, with_tags=False)[0] == TaggedSentence(("EU", "rejects"))
 
 
 def test_comments_before_the_sentences_of_column_files_are_no_words(tmp_path):
@@ -70,9 +68,7 @@ def test_comments_before_the_sentences_of_column_files_are_no_words(tmp_path):
     path = write(tmp_path, "train.txt", multiconer + "\n# sent_id = 3\n# text = x\nx _ _ O\n")
     expected = [(("john", "sings"), ("B-PER", "O")), (("#", "5"), ("O", "O")), (("x",), ("O",))]
     assert read(path) == [TaggedSentence(*each) for each in expected]
-    write_predictions(
-        path, [tags for _, tags in expected], tmp_path / "out.txt", Layout.of(path, with_tags=False)
-    )
+    TaggedFile.of(path).write_predictions([tags for _, tags in expected], tmp_path / "out.txt")
     assert (tmp_path / "out.txt").read_text().count("# id") == 2
     pound = write(tmp_path, "pound.txt", "# # B-NP\n5 CD I-NP\n\n# # B-NP\n")  # as in CoNLL-2000
     assert [sentence.words for sentence in read(pound)] == [("#", "5"), ("#",)]
@@ -87,7 +83,8 @@ def test_read_tagged_skips_conllu_comments_ranges_and_empty_nodes(tmp_path):
     assert read(path) == expected
     assert read(path, tag_column="xpos")[0].tags == ("VB", "RB", "VB")
     assert read(write(tmp_path, "train.dat", CONLLU), format="conllu") == expected
-    assert Layout.of("TRAIN.conllu.GZ") == Layout.of("train.CONLLU") == Layout.of("train.conllu")
+    for name in ("TRAIN.conllu.GZ", "train.CONLLU", "train.conllu"):
+        assert TaggedFile.of(name).conllu
 
 
 @pytest.mark.parametrize(
@@ -133,16 +130,16 @@ def test_read_tagged_names_file_and_line_of_malformed_input(tmp_path, name, text
 
 def test_write_predictions_replaces_only_the_tag_column_of_conllu(tmp_path):
     source, target = write(tmp_path, "a.conllu", CONLLU), tmp_path / "out.conllu"
-    layout = Layout.of(source)
-    assert write_predictions(source, [["X", "Y", "Z"], ["W"]], target, layout) == (2, 4)
+    TaggedFile.of(source).write_predictions([["X", "Y", "Z"], ["W"]], target)
     assert [sentence.tags for sentence in read(target)] == [("X", "Y", "Z"), ("W",)]
-    write_predictions(target, [["AUX", "PART", "VERB"], ["NUM"]], tmp_path / "back.conllu", layout)
-    assert (tmp_path / "back.conllu").read_text() == CONLLU
+    back = tmp_path / "back.conllu"
+    TaggedFile.of(target).write_predictions([["AUX", "PART", "VERB"], ["NUM"]], back)
+    assert back.read_text() == CONLLU
 
 
 def test_write_predictions_appends_a_column(tmp_path):
     source, target = write(tmp_path, "a.txt", CONLL), tmp_path / "out.txt.gz"
-    write_predictions(source, [["O", "X"], ["Y"], ["Z"]], target, Layout.of(source))
+    TaggedFile.of(source).write_predictions([["O", "X"], ["Y"], ["Z"]], target)
     assert [sentence.tags for sentence in read(target)] == [("O", "X"), ("Y",), ("Z",)]
     assert [sentence.tags for sentence in read(target, tag_column=-2)] == [
         s.tags for s in read(source)
@@ -152,7 +149,7 @@ def test_write_predictions_appends_a_column(tmp_path):
 def test_the_words_and_tags_of_the_first_sentence_are_shown(tmp_path, capsys):
     path = write(tmp_path, "long.txt", "".join(f"w{number} O\n" for number in range(5_000)))
     read(path)
-    list(read_tagged(path, Layout.of(path), with_tags=False))
+    read(path, with_tags=False)
     tagged, untagged = capsys.readouterr().err.splitlines()
     for line in (tagged, untagged):
         assert line.startswith("reading long.txt: w0 | w1 | ") and "5,000 words" in line

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.data.documents import read_documents
-from elmokit.data.tables import read_records
+from elmokit.data.tables import read_rows
 
 CELLS = st.text(
     st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"], include_characters="\n\t"),
@@ -47,14 +47,14 @@ def test_cells_come_back_as_they_were_written(
     if suffix == ".tsv":  # whose cells have neither tabs nor line ends
         rows = [tuple(cell.translate({9: " ", 10: " "}) for cell in row) for row in rows]
     path = write(tmp_path_factory.mktemp("t") / f"a{suffix}", rows)
-    assert [(record["id"], record["text"]) for _, record in read_records(path)] == rows
+    assert [(record["id"], record["text"]) for _, record in read_rows(path)] == rows
 
 
 def test_marks_of_quotation_are_text_in_tsv(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text(
         'id\ttext\n1\t"Yes" or "no"\n2\t"\n3\t5" of rain\n', encoding="utf-8"
     )
-    texts = [record["text"] for _, record in read_records(tmp_path / "a.tsv")]
+    texts = [record["text"] for _, record in read_rows(tmp_path / "a.tsv")]
     assert texts == ['"Yes" or "no"', '"', '5" of rain']
 
 
@@ -80,4 +80,4 @@ def test_malformed_rows_are_named(name: str, content: str, message: str, tmp_pat
 def test_two_columns_of_one_name_are_refused(name: str, separator: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(separator.join(["id", "text", "text"]) + "\n")
     with pytest.raises(ValueError, match="one name"):
-        list(read_records(tmp_path / name))
+        list(read_rows(tmp_path / name))

@@ -12,7 +12,7 @@ import torch
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
 from elmokit.data.preparation import prepare
-from elmokit.data.text_files import open_texts
+from elmokit.data.text_files import TextFile, find_files
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file
 from elmokit.fs.reading import read_lines
@@ -113,7 +113,7 @@ def test_raw_text_is_copied_once_and_the_rest_is_left(shard: Path, tmp_path: Pat
     raw = write(tmp_path / "raw.txt", PARAGRAPHS)
 
     def copies(files: list[Path], tokenizer: str, language: str | None = None) -> list[Path]:
-        texts = open_texts(files, tokenizer, language=language)
+        texts = TextFile.open(files, tokenizer, language=language)
         return [text.tokenized(tmp_path / "copies") for text in texts]
 
     copy, same = copies([raw, shard], "english-1")
@@ -157,7 +157,7 @@ def test_how_a_file_is_read_is_shown_once(
 ) -> None:
     (tmp_path / name).write_text(content, encoding="utf-8")
     for _ in range(2):
-        open_texts([tmp_path / name], tokenizer)
+        TextFile.open([tmp_path / name], tokenizer)
     captured = capsys.readouterr()
     (line,) = captured.err.splitlines()
     assert line == f"reading {name}: {shown}" and not captured.out
@@ -166,14 +166,14 @@ def test_how_a_file_is_read_is_shown_once(
 def test_only_the_first_files_of_many_are_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    open_texts([write(tmp_path / f"{n}.txt", [f"text {n}"]) for n in range(9)], "english-1")
+    TextFile.open([write(tmp_path / f"{n}.txt", [f"text {n}"]) for n in range(9)], "english-1")
     assert 1 <= len(capsys.readouterr().err.splitlines()) <= 5
 
 
 def test_lines_that_end_in_cr_alone_are_refused(tmp_path: Path) -> None:
     (tmp_path / "mac.txt").write_bytes(b"The cat.\rThe dog.\r")
     with pytest.raises(ValueError, match="CR"):
-        open_texts([tmp_path / "mac.txt"], "english-1")
+        TextFile.open([tmp_path / "mac.txt"], "english-1")
 
 
 def test_decomposed_letters_are_composed_wherever_raw_text_is_read(
@@ -190,5 +190,29 @@ def test_decomposed_letters_are_composed_wherever_raw_text_is_read(
     (shard,) = (tmp_path / "composed").glob("shard-*")
     expected = [" ".join(ENGLISH.tokenize(line)) for line in composed]
     assert sorted(read_lines(shard)) == sorted(2 * expected)
-    (text,) = open_texts([raw], "english-1")
+    (text,) = TextFile.open([raw], "english-1")
     assert sorted(map(" ".join, text.sentences())) == sorted(2 * expected)
+
+
+def test_find_files_expands_directories_in_order(tmp_path: Path) -> None:
+    for name in (
+        "b.txt",
+        "a.txt.gz",
+        "c.txt.zst",
+        "d.TXT",
+        "notes.md",
+        "._a.txt",
+        ".partial-12345678-shard-00001.txt",
+    ):
+        (tmp_path / name).touch()
+    assert [file.name for file in find_files([tmp_path])] == [
+        "a.txt.gz",
+        "b.txt",
+        "c.txt.zst",
+        "d.TXT",
+    ]
+    assert find_files([tmp_path / "notes.md"]) == [tmp_path / "notes.md"]
+    (tmp_path / "folder.txt").mkdir()
+    for name in ("gone", "folder.txt"):
+        with pytest.raises(FileNotFoundError, match=name):
+            find_files([tmp_path / name])

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from elmokit.checkpoints.loading import load
 from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
-from elmokit.data.streams import PackedBatch, embedding_batch
+from elmokit.data.batches import PackedBatch
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.elmo import Elmo, batch_to_ids
 from elmokit.nn.inference import PrepackCache, prepack
@@ -59,7 +59,7 @@ def draw_bilm(config: BiLMConfig) -> BiLM:
 
 
 def block(rows: int, reset: bool) -> PackedBatch:
-    return embedding_batch(SENTENCES, np.arange(len(SENTENCES)) % rows, rows, reset)
+    return PackedBatch.to_embed(SENTENCES, rows, None if reset else 0)
 
 
 def ids_of(words: list[str], bilm: BiLM) -> Tensor:
@@ -134,7 +134,7 @@ def test_layers_are_those_of_the_definition(config: BiLMConfig, start: str) -> N
 def test_the_bundled_model_on_real_text(dtype: torch.dtype) -> None:
     bilm = load().bilm
     sentences = example_sentences()[::8]
-    text = embedding_batch(sentences, np.arange(len(sentences)) % 16, 16, reset=True)
+    text = PackedBatch.to_embed(sentences, 16)
     ready = prepack(bilm, dtype)
     found = ready.run(ready.word_vectors(text.words), text.tokens, text.text.packing)[0]
     with on_specification():

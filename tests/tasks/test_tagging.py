@@ -13,7 +13,7 @@ import torch
 from oracle import log_softmax
 from task_oracles import GivenWords, TaggingOracle, random_network, random_words, sentences_of
 
-from elmokit.data.readers import Layout, TaggedSentence, read_tagged
+from elmokit.data.readers import TaggedFile, TaggedSentence
 from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.fitting.fit import fit
 from elmokit.tasks.fitting.model import load_task_model, predict_file
@@ -148,8 +148,8 @@ def test_a_tagger_learns_tags_that_depend_on_the_word_before_from_files(
     assert report.dev["accuracy"] > 0.95
     loaded = load_task_model(tmp_path / "tagger", device="cpu")
     assert predict_file(loaded, files[1], tmp_path / f"out{suffix}").examples == len(DEV)
-    layout = Layout.of(files[1], None, 0, column)
-    predicted = list(read_tagged(tmp_path / f"out{suffix}", layout))
+    output = TaggedFile.of(tmp_path / f"out{suffix}", tag_column=column)
+    predicted = list(output.sentences())
     assert [sentence.words for sentence in predicted] == [sentence.words for sentence in DEV]
     right = sum(
         a == b

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from toy_encoders import CONFIGS, ENCODERS
 
+from elmokit.data.batches import PackedBatch
 from elmokit.ops.packing import Packing
 from elmokit.runtime import pytorch_threads
 from elmokit.text.vocab import Vocab
@@ -179,7 +180,7 @@ class Teacher(SentenceObjective):
     def next_batch(self, draws: torch.Generator) -> LocalBatch:
         batch = next(self.stream)
         texts = [batch[index] for index in self.local(batch)]
-        packed = self.pack(texts)
+        packed = PackedBatch.to_embed(texts, self.batch_size)
         targets = torch.tensor([[float("cat" in text), float("dog" in text)] for text in texts])
         return LocalBatch(
             len(texts) / len(batch),

@@ -21,12 +21,12 @@ from toy_run import NUM_SENTENCES, POSSIBLE_SENTENCES, WORDS_PER_SENTENCE
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
-from elmokit.data.corpus import check_corpus
 from elmokit.data.preparation import prepare
 from elmokit.lm.evaluation import evaluate
 from elmokit.nn.bilm import BiLM
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import FinetuneConfig, PretrainConfig
+from elmokit.train.corpus import CorpusReport
 from elmokit.train.finetuning import finetune
 from elmokit.train.pretraining import pretrain
 from elmokit.train.snapshots import latest_snapshot, read_snapshot
@@ -231,7 +231,7 @@ def test_pretrain_learns_and_logs_events(settings: PretrainConfig) -> None:
     model = load(pretrained(settings))
     start_event, ended = (events(settings.output, kind)[0] for kind in ("start", "end"))
     train, heldout = events(settings.output, "train"), events(settings.output, "heldout")
-    report = check_corpus(settings.corpus)
+    report = CorpusReport.of(settings.corpus)
     assert (report.sentences, report.words) == (NUM_SENTENCES, NUM_SENTENCES * WORDS_PER_SENTENCE)
     assert (start_event["sentences"], start_event["words"]) == (report.sentences, report.words)
     assert start_event["total_steps"] == int(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from elmokit.analysis.uses import Use, Word, WordForms, uses_of, vectors_of_uses
-from elmokit.data import find_files, open_texts
+from elmokit.data import TextFile, find_files
 from elmokit.embed import Embedder, layer_weights
 from elmokit.progress import ProgressBar
 from elmokit.storage import EmbeddingStore
@@ -72,7 +72,7 @@ class TextCorpus(Corpus):
         self, path: str | Path, embedder: Embedder, tokenize: bool = True, progress: bool = True
     ) -> None:
         super().__init__(path, embedder, tokenize)
-        self.files = open_texts(find_files([path]), embedder.model.tokenizer, tokenize)
+        self.files = TextFile.open(find_files([path]), embedder.model.tokenizer, tokenize)
         self.progress = progress
 
     def sentences(

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.analysis.report import Report, table
-from elmokit.data import Layout, TaggedSentence, read_tagged
+from elmokit.data import TaggedFile, TaggedSentence
 from elmokit.embed import Embedder
 from elmokit.progress import ProgressBar
 from elmokit.settings import StatePolicy
@@ -247,7 +247,7 @@ def probe_files(
     state: StatePolicy | None = None,
     **columns: Any,
 ) -> ProbeReport:
-    """`probe` on files with one token per line; `columns` as in `Layout.of`."""
+    """`probe` on files with one token per line; `columns` as in `TaggedFile.of`."""
     files = [file for file in (train, dev, test) if file is not None]
-    splits = [list(read_tagged(file, Layout.of(file, **columns))) for file in files]
+    splits = [list(TaggedFile.of(file, **columns).sentences()) for file in files]
     return probe(*splits, model=model, state=state)

@@ -63,7 +63,7 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
 
     Args:
         path: Text file (plain, .gz or .zst) with blank lines between documents; a table as in
-            `read_records`, with one document per row; or FASTA (.fasta, .fa or .faa; plain, .gz or
+            `read_rows`, with one document per row; or FASTA (.fasta, .fa or .faa; plain, .gz or
             .zst), each sequence a document of one line, with spaces between its residues.
         field: Field or column with the text.
         file: Index of the file, which each document records.

@@ -3,17 +3,15 @@
 import csv
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from elmokit.fs import open_regular, read_lines, require_pyarrow, suffixes_of
 
-CSV, TSV = ".csv", ".tsv"
+CSV, TSV, PARQUET = ".csv", ".tsv", ".parquet"
 JSON_LINES = (".jsonl", ".ndjson", ".json")
-PARQUET = ".parquet"
-TABLES = (CSV, TSV, *JSON_LINES, PARQUET)
 
 Record = tuple[
     int, dict[str, Any]
@@ -22,7 +20,7 @@ Record = tuple[
 
 def is_table(path: str | Path) -> bool:
     """Whether the name of a file says that it is a table."""
-    return suffixes_of(path).kind in TABLES
+    return suffixes_of(path).kind in (CSV, TSV, *JSON_LINES, PARQUET)
 
 
 def _json_records(path: str | Path) -> Iterator[Record]:
@@ -86,65 +84,82 @@ def _parquet_records(path: str | Path, columns: Sequence[str] | None) -> Iterato
         yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1)
 
 
-def read_records(path: str | Path, columns: Sequence[str] | None = None) -> Iterator[Record]:
-    """Stream the rows of a table.
-
-    Args:
-        path: CSV (.csv) or TSV (.tsv, or another suffix) with names of columns in the first line,
-            JSON lines (.jsonl, .ndjson or .json); plain, .gz or .zst; or Parquet.
-        columns: The columns that are needed; None: all.
-
-    Yields:
-        The number of each row and its values by column.
-
-    Raises:
-        ValueError: The file is malformed, not UTF-8, or needs a library that is not installed; the
-            message names the line.
-        FileNotFoundError: The file does not exist.
-    """
+def _records(path: str | Path, columns: Sequence[str] | None) -> Iterator[Record]:
     kind = suffixes_of(path).kind
     if kind == PARQUET:
         return _parquet_records(path, columns)
     return _json_records(path) if kind in JSON_LINES else _delimited_records(path, kind)
 
 
-def is_empty(value: object) -> bool:
-    """Whether a cell has no value: it is None, NaN, or a string of white space."""
-    if isinstance(value, str):
-        return not value.strip()
-    return value is None or (isinstance(value, float) and math.isnan(value))
+def _filled(value: Any) -> Any:
+    """The value of a cell; "" for None and NaN."""
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return "" if value is None or is_nan else value
 
 
-def row_of(path: str | Path, number: int) -> str:
+def _place(path: str | Path, number: int) -> str:
     """The place of a record, by which a message names it."""
     return f"{path}, {'row' if suffixes_of(path).kind == PARQUET else 'line'} {number}"
+
+
+def read_rows(
+    source: str | Path | Iterable[Any], columns: Sequence[str] | None = None
+) -> Iterator[tuple[str, Any]]:
+    """Stream the rows of a table.
+
+    Args:
+        source: CSV (.csv) or TSV (.tsv, or another suffix) with names of columns in the first line,
+            JSON lines (.jsonl, .ndjson or .json); plain, .gz or .zst; Parquet; a DataFrame of
+            pandas; or rows as dictionaries, among which others are left as they are.
+        columns: The columns that are needed; None: all.
+
+    Yields:
+        The place of each row, by which a message names it, and its values by column; "" where a
+        cell has none.
+
+    Raises:
+        ValueError: The file is malformed, not UTF-8, or needs a library that is not installed; the
+            message names the line.
+        FileNotFoundError: The file does not exist.
+    """
+    rows: Any = source
+    if isinstance(source, str | Path):
+        rows = ((_place(source, number), row) for number, row in _records(source, columns))
+    else:
+        if hasattr(rows, "notna"):  # a DataFrame
+            rows = rows.astype(object).where(rows.notna(), None).to_dict("records")
+        rows = ((f"example {number}", row) for number, row in enumerate(rows, start=1))
+    for place, row in rows:
+        if isinstance(row, Mapping):
+            row = {name: _filled(value) for name, value in row.items()}
+        yield place, row
 
 
 def read_column(path: str | Path, column: str) -> Iterator[tuple[int, str]]:
     """Stream the texts in a column of a table.
 
     Args:
-        path: As in `read_records`.
+        path: As in `read_rows`.
         column: The name of the column.
 
     Yields:
-        The number of each row, as in `read_records`, and its text; "" where the cell is empty, or
-        has no value.
+        The number of each row, from 1 (of its last line, but in Parquet), and its text; "" where
+        the cell is empty, or has no value.
 
     Raises:
-        ValueError: There is no such column, or a cell is not text; and as `read_records`.
+        ValueError: There is no such column, or a cell is not text; and as `read_rows`.
         FileNotFoundError: The file does not exist.
     """
-    for number, record in read_records(path, [column]):
+    for number, record in _records(path, [column]):
         if column not in record:
             names = ", ".join(map(repr, record))
             raise ValueError(
-                f"{row_of(path, number)}: there is no column {column!r}: choose one of {names} "
+                f"{_place(path, number)}: there is no column {column!r}: choose one of {names} "
                 f"(--column)"
             )
-        text = "" if is_empty(record[column]) else record[column]
+        text = _filled(record[column])
         if not isinstance(text, str):
             raise ValueError(
-                f"{row_of(path, number)}: the column {column!r} has {text!r:.60}, which is no text"
+                f"{_place(path, number)}: the column {column!r} has {text!r:.60}, which is no text"
             )
         yield number, text

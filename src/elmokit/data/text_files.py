@@ -15,7 +15,7 @@ from typing import Any
 
 from elmokit.data.showing import show_reading
 from elmokit.data.tables import is_table, read_column
-from elmokit.fs import atomic_path, create_bytes, read_blocks, read_json, read_lines
+from elmokit.fs import atomic_path, create_bytes, read_blocks, read_json, read_lines, suffixes_of
 from elmokit.progress import ProgressBar
 from elmokit.text import TOKENIZED, Tokenizer, get_tokenizer, tokenizer_for
 
@@ -24,6 +24,41 @@ SHARD = re.compile(r"shard-\d{5}\.txt(?:\.gz|\.zst)?")
 COLUMN = "text"  # of a table, unless another is named
 SHOWN_FILES = 3  # of many
 SHOWN_CHARACTERS = 10_000  # of the first line, which may be a book
+
+
+def find_files(paths: Sequence[str | Path]) -> list[Path]:
+    """Expand directories to the text files in them, sorted by name.
+
+    Args:
+        paths: Files and directories.
+
+    Returns:
+        The files.
+
+    Raises:
+        FileNotFoundError: A path does not exist, or a directory has no text files.
+        ValueError: `paths` is a single path.
+    """
+    if isinstance(paths, str | Path):
+        raise ValueError("give a list of files: [path]")
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            # Hidden files are left out: unfinished ones, and macOS's attributes of others.
+            named = (
+                file
+                for file in path.iterdir()
+                if suffixes_of(file).kind == ".txt" and file.name[0] != "."
+            )
+            inside = sorted(filter(Path.is_file, named))
+            if not inside:
+                raise FileNotFoundError(f"{path} has no text files (.txt, .txt.gz, .txt.zst)")
+            files += inside
+        elif path.is_file():
+            files.append(path)
+        else:
+            raise FileNotFoundError(f"{path} is neither a file nor a directory: check the path")
+    return files
 
 
 def shard_options(path: Path) -> dict[str, Any]:
@@ -80,63 +115,65 @@ class TextFile:
                     stream.write(f"{' '.join(words)}\n".encode())
         return copy
 
+    @staticmethod
+    def open(
+        paths: Sequence[Path],
+        tokenizer: str | None,
+        tokenize: bool = True,
+        language: str | None = None,
+        *,
+        model_language: str | None = None,
+        column: str | None = None,
+    ) -> list[TextFile]:
+        """Open text files, and show how the first ones are read.
 
-def open_texts(
-    paths: Sequence[Path],
-    tokenizer: str | None,
-    tokenize: bool = True,
-    language: str | None = None,
-    *,
-    model_language: str | None = None,
-    column: str | None = None,
-) -> list[TextFile]:
-    """Open text files, and show how the first ones are read.
+        Args:
+            paths: The files.
+            tokenizer: The tokenizer that the model records; None if it records none: then text is
+                split at white space.
+            tokenize: Whether the text is raw; text of `elmokit prepare` never is.
+            language: Code of the language whose rules split raw text into sentences; None: that
+                of the model, or the tokenizer's own rules.
+            model_language: The language that the model records.
+            column: The column of a table.
 
-    Args:
-        paths: The files.
-        tokenizer: The tokenizer that the model records; None if it records none: then text is split
-            at white space.
-        tokenize: Whether the text is raw; text of `elmokit prepare` never is.
-        language: Code of the language whose rules split raw text into sentences; None: that of the
-            model, or the tokenizer's own rules.
-        model_language: The language that the model records.
-        column: As in `TextFile`.
+        Returns:
+            A file for each path.
 
-    Returns:
-        A file for each path.
+        Raises:
+            FileNotFoundError: A file is missing.
+            ValueError: A language is given, but no text that its rules could split; a tokenizer's
+                library is not installed; or a file is not UTF-8.
 
-    Raises:
-        FileNotFoundError: A file is missing.
-        ValueError: A language is given, but no text that its rules could split; a tokenizer's
-            library is not installed; or a file is not UTF-8.
-
-    Warns:
-        UserWarning: A shard was split by another tokenizer than the model's.
-    """
-    shards = [shard_options(path).get("tokenizer") for path in paths]
-    raw = tokenized = get_tokenizer(TOKENIZED)
-    is_split = all(shards) or not tokenize
-    if language is not None and (is_split or tokenizer is None):
-        raise ValueError(
-            f"language {language!r} is for raw text that a tokenizer splits into sentences: omit "
-            f"it, or split the text first, with `elmokit prepare --language {language}`"
-        )
-    if tokenizer is not None and not is_split:  # else the tokenizer's library need not be installed
-        rules = language or (None if tokenizer == TOKENIZED else model_language)
-        raw = get_tokenizer(tokenizer) if rules is None else tokenizer_for(tokenizer, rules)
-    for path, shard in zip(paths, shards, strict=True):
-        if tokenize and shard and tokenizer not in (None, shard):
-            warnings.warn(
-                f"{path} was tokenized with {shard}, the model's training text with {tokenizer}",
-                stacklevel=1,
+        Warns:
+            UserWarning: A shard was split by another tokenizer than the model's.
+        """
+        shards = [shard_options(path).get("tokenizer") for path in paths]
+        raw = tokenized = get_tokenizer(TOKENIZED)
+        is_split = all(shards) or not tokenize
+        if language is not None and (is_split or tokenizer is None):
+            raise ValueError(
+                f"language {language!r} is for raw text that a tokenizer splits into sentences: "
+                f"omit it, or split the text first, with `elmokit prepare --language {language}`"
             )
-            break
-    files = [
-        TextFile(path, tokenized if shard else raw, column)
-        for path, shard in zip(paths, shards, strict=True)
-    ]
-    for file in files[:SHOWN_FILES]:
-        line = next(filter(str.strip, file.lines()), "")[:SHOWN_CHARACTERS]
-        column = (column or COLUMN) if is_table(file.path) or column else None
-        show_reading(file.path, file.tokenizer.tokenize(line), {"column": column})
-    return files
+        # Of text that is split already, the tokenizer's library need not be installed.
+        if tokenizer is not None and not is_split:
+            rules = language or (None if tokenizer == TOKENIZED else model_language)
+            raw = get_tokenizer(tokenizer) if rules is None else tokenizer_for(tokenizer, rules)
+        for path, shard in zip(paths, shards, strict=True):
+            if tokenize and shard and tokenizer not in (None, shard):
+                warnings.warn(
+                    f"{path} was tokenized with {shard}, the model's training text with "
+                    f"{tokenizer}",
+                    stacklevel=1,
+                )
+                break
+        files = [
+            TextFile(path, tokenized if shard else raw, column)
+            for path, shard in zip(paths, shards, strict=True)
+        ]
+        for file in files[:SHOWN_FILES]:
+            line = next(filter(str.strip, file.lines()), "")[:SHOWN_CHARACTERS]
+            column = (column or COLUMN) if is_table(file.path) or column else None
+            show_reading(file.path, file.tokenizer.tokenize(line), {"column": column})
+        return files

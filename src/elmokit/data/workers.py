@@ -11,9 +11,9 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context, parent_process
 from typing import NamedTuple
 
+from elmokit.data.batches import chunks
 from elmokit.data.documents import Document
 from elmokit.data.duplicates import Fingerprint, fingerprints
-from elmokit.data.streams import chunks
 from elmokit.text import Tokenizer, tokenizer_for
 
 CHUNK_CHARACTERS = 1_000_000  # of documents that are sent to a process at a time
@@ -48,7 +48,7 @@ def _tokenize(line: str, tokenizer: Tokenizer) -> str:
 
 
 def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    return chunks(documents, lambda document: sum(map(len, document.lines)), CHUNK_CHARACTERS)
+    return chunks(documents, CHUNK_CHARACTERS, lambda document: sum(map(len, document.lines)))
 
 
 def _start_worker() -> None:

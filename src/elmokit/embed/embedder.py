@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from elmokit.checkpoints import ModelSource, Pretrained, load
-from elmokit.data import sentence_batches
+from elmokit.data import chunks
 from elmokit.embed.outputs import OutputSpec, Pooling
 from elmokit.embed.pipeline import Pipeline
 from elmokit.nn import BiLM, BiLMState
@@ -283,7 +283,7 @@ class Embedder:
         check_list(sentences)
         sentences, given = tee(sentences)
         split = self._split(sentences, tokenize)
-        batches, again = tee(sentence_batches(split, self.pipeline.batch_words))
+        batches, again = tee(chunks(split, self.pipeline.batch_words))
         spec, start = OutputSpec.of(self.model, layers), self.pipeline.start(state)
         results = self.pipeline.embed_all(batches, spec, start)
         # The results first, whose batches are taken ahead.

@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 from safetensors.torch import load_file, save_file
 
 from elmokit.checkpoints import ModelSource
-from elmokit.data import Fasta, TextFile, open_texts
+from elmokit.data import Fasta, TextFile
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import OutputSpec, Pooling
 from elmokit.fs import (
@@ -323,7 +323,7 @@ class FileJob:
         path: Path, embedder: Embedder, tokenize: bool, column: str | None, **settings: Any
     ) -> FileJob:
         """The job for a text file or a column of a table."""
-        (text,) = open_texts([path], embedder.model.tokenizer, tokenize, column=column)
+        (text,) = TextFile.open([path], embedder.model.tokenizer, tokenize, column=column)
         return FileJob(text, embedder, **settings)
 
     def index(self) -> StoreIndex:

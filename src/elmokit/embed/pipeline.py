@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from elmokit.checkpoints import Pretrained
-from elmokit.data import PackedBatch, assign_rows, embedding_batch, scoring_batch, sentence_batches
+from elmokit.data import PackedBatch, chunks
 from elmokit.embed.outputs import OutputSpec
 from elmokit.embed.word_cache import WordCache
 from elmokit.nn import BiLMState, prepack
@@ -190,9 +190,7 @@ class Pipeline:
         """
         with self._inference():
             boundaries = not self.config.sequence_encoder.carries_state
-            rows = min(rows, len(plan.sentences))
-            in_row = assign_rows(list(map(len, plan.sentences)), rows)
-            batch = embedding_batch(plan.sentences, in_row, rows, reset=True, boundaries=boundaries)
+            batch = PackedBatch.to_embed(plan.sentences, rows, boundaries=boundaries)
             start = start if boundaries else self._after_boundary(start)
             return self._result(plan, batch, self.run(batch, self.encode(batch), start=start))
 
@@ -201,9 +199,7 @@ class Pipeline:
         in row i mod B.
         """
         with self._inference():
-            rows = state.h.shape[2]
-            in_row = np.arange(first, first + len(plan.sentences)) % rows
-            batch = embedding_batch(plan.sentences, in_row, rows, reset=False)
+            batch = PackedBatch.to_embed(plan.sentences, state.h.shape[2], first)
             return self._result(plan, batch, self.run(batch, self.encode(batch), state))
 
     @contextmanager
@@ -225,7 +221,7 @@ class Pipeline:
         """
         known = self._after_boundaries.get(start is None)
         if known is None or known[0] is not start:
-            batch = scoring_batch([[]], np.zeros(1, np.int64), 1, reset=False)  # <S> and </S>
+            batch = PackedBatch.to_score([[]], 1, first=0)  # <S> and </S>
             after = self.run(batch, self.encode(batch), start)[1]
             known = self._after_boundaries[start is None] = start, after
         return known[1]
@@ -270,7 +266,7 @@ class Pipeline:
         """
         words = self.batch_words * (LONG_FACTOR if self.are_long(sentences) else 1)
         total = sum(map(len, sentences)) + 2 * len(sentences)
-        return sentence_batches(sentences, ceil(total / max(1, ceil(total / words))))
+        return chunks(sentences, ceil(total / max(1, ceil(total / words))))
 
     def embed_all(
         self, batches: Iterable[Sentences], spec: OutputSpec, start: Start, rows: int | None = None

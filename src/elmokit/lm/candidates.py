@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from elmokit.checkpoints import ModelSource, Pretrained
-from elmokit.data import scoring_batch
+from elmokit.data import PackedBatch
 from elmokit.lm.losses import (
     Check,
     final_outputs,
@@ -83,7 +83,7 @@ def _outputs(
     """
     if check is not None:
         check()
-    batch = scoring_batch(sentences, np.arange(len(sentences)), len(sentences), reset=True)
+    batch = PackedBatch.to_score(sentences, len(sentences))
     bilm, _, vocab = predictor(model)
     return final_outputs(bilm, vocab, batch, start=model.start(state))[0]
 

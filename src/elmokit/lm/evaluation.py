@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from elmokit.checkpoints import ModelSource
-from elmokit.data import find_files, open_texts
+from elmokit.data import TextFile, find_files
 from elmokit.fs import atomic_path, check_output, create_bytes
 from elmokit.lm.losses import resolve_language_model
 from elmokit.lm.scoring import BIT, ROWS, Perplexity, Score, scores
@@ -106,7 +106,7 @@ def evaluate(
     paths = find_files(files)
     pretrained = resolve_language_model(model, device)
     pretrained.start(state or "zeros")  # errors come before the text is read
-    texts = open_texts(
+    texts = TextFile.open(
         paths, pretrained.tokenizer, tokenize, language, model_language=pretrained.language
     )
     results = {}
@@ -209,7 +209,7 @@ def score_file(
     """
     check_output(output, [file], overwrite=overwrite)
     pretrained = resolve_language_model(model, device)
-    (source,) = open_texts([Path(file)], pretrained.tokenizer, tokenize, column=column)
+    (source,) = TextFile.open([Path(file)], pretrained.tokenizer, tokenize, column=column)
 
     def sentences() -> Iterator[tuple[int, str, list[str] | None, list[str]]]:
         for number, line in enumerate(source.lines(), start=1):

@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from elmokit.checkpoints import ModelSource, Pretrained, load
-from elmokit.data import PackedBatch, assign_rows, number_words, scoring_batch, sentence_batches
+from elmokit.data import PackedBatch, chunks
 from elmokit.nn import BiLM, BiLMState, FullSoftmax, prepack
-from elmokit.ops import PackedText
 from elmokit.runtime import check_length, pick_device
-from elmokit.text import BOS, EOS, Vocab
+from elmokit.text import Vocab
 
 Check: TypeAlias = Callable[[], None]  # raises an exception to end a computation
 
@@ -72,7 +71,7 @@ def final_outputs(
     Args:
         bilm: A biLM whose directions are independent.
         vocab: Its vocabulary.
-        batch: A batch from `scoring_batch`.
+        batch: A batch of `PackedBatch.to_score`.
         state: As in `BiLM.run`.
         start: As in `BiLM.run`.
 
@@ -104,33 +103,26 @@ def hidden_outputs(
     Returns:
         The input of the softmax for each hidden word, (M, D), sentence after sentence.
     """
-    # sentences    <S> a b </S>  <S> c </S>        `text` are their words by number, `begins` 0 4
-    # copies       <S> _ b </S>  <S> a _ </S>  <S> _ </S>
-    words, text = number_words(chain.from_iterable((BOS, *words, EOS) for words in sentences))
-    vectors = bilm.word_vectors(words, vocab)
-    lengths = np.array([len(sentence) + 2 for sentence in sentences], dtype=np.int64)
-    begins = np.cumsum(lengths) - lengths
-    # Of each copy: its sentence, the place of its hidden word after <S>, and its length.
-    copied = np.repeat(np.arange(len(sentences)), list(map(len, positions)))
-    hidden = np.fromiter(chain.from_iterable(positions), dtype=np.int64) + 1
-    sizes = lengths[copied]
-    chunk_of = (np.cumsum(sizes) - sizes) // BATCH_WORDS
-    outputs = [vectors.new_zeros(0, bilm.config.sequence_encoder.projection_dim)]
-    for chunk in np.unique(chunk_of):
+    # sentences    a b    c
+    # copies       <S> _ b </S>  <S> a _ </S>  <S> _ </S>       `begins` 0 4 8, hidden at 1 6 9
+    hidden = [
+        (words, position)
+        for words, chosen in zip(sentences, positions, strict=True)
+        for position in chosen
+    ]
+    outputs = []
+    for copies in chunks(hidden, BATCH_WORDS, lambda copy: len(copy[0]) + 2):
         if check is not None:
             check()
-        copies = np.flatnonzero(chunk_of == chunk)
-        length = sizes[copies]
-        begin = np.cumsum(length) - length  # of each copy in this chunk
-        shift = begins[copied[copies]] - begin  # from there to its sentence in `text`
-        indices = text[np.arange(length.sum()) + np.repeat(shift, length)]
-        rows = min(MAX_ROWS, len(copies))
-        packed = PackedText.of_sentences(length, assign_rows(length, rows), rows, reset=True)
-        tokens = packed.to_streams(torch.from_numpy(np.stack([indices, indices])))
-        slots = packed.slots[:, torch.from_numpy(begin + hidden[copies])]
-        to = vectors.device
-        outputs.append(bilm.masked_outputs(vectors, tokens.to(to), packed.packing, slots.to(to)))
-    return torch.cat(outputs)
+        batch = PackedBatch.to_embed([words for words, _ in copies], MAX_ROWS)
+        begins = np.cumsum(batch.lengths) - batch.lengths
+        places = np.array([position for _, position in copies]) + begins + 1
+        slots = batch.text.slots[:, torch.from_numpy(places)]
+        vectors = bilm.word_vectors(batch.words, vocab)
+        tokens, slots = batch.tokens.to(vectors.device), slots.to(vectors.device)
+        outputs.append(bilm.masked_outputs(vectors, tokens, batch.text.packing, slots))
+    dim = bilm.config.sequence_encoder.projection_dim
+    return torch.cat(outputs) if outputs else torch.zeros(0, dim, device=bilm.device)
 
 
 def _windows(sentence: Sequence[str]) -> list[Sequence[str]]:
@@ -178,7 +170,7 @@ def log_losses(
     start, prepacked = model.start(state), prepack(bilm, None)
     carried = bilm.initial_state(batch_size) if state == "carry" else None
     count = 0  # of sentences so far
-    for batch in sentence_batches(sentences, CHECKED_WORDS if check else BATCH_WORDS):
+    for batch in chunks(sentences, CHECKED_WORDS if check else BATCH_WORDS):
         if encoder.merges_directions:
             windows = [window for sentence in batch for window in _windows(sentence)]
             everywhere = [range(len(window)) for window in windows]
@@ -189,11 +181,9 @@ def log_losses(
             if check is not None:
                 check()
             if carried is None:
-                rows = min(MAX_ROWS, len(batch))
-                row_of = assign_rows([len(sentence) + 1 for sentence in batch], rows)
+                packed = PackedBatch.to_score(batch, MAX_ROWS)
             else:
-                rows, row_of = batch_size, np.arange(count, count + len(batch)) % batch_size
-            packed = scoring_batch(batch, row_of, rows, reset=carried is None)
+                packed = PackedBatch.to_score(batch, batch_size, first=count)
             (forward, backward), after = final_outputs(prepacked, vocab, packed, carried, start)
             carried = None if carried is None else after
             outputs = {"forward": forward, "backward": backward}

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.data import sentence_batches
+from elmokit.data import chunks
 from elmokit.embed import Embedder, Pooling
 from elmokit.runtime import release_freed_memory
 from elmokit.serve.schemas import overloaded
@@ -96,7 +96,7 @@ class Engine:
             RequestError: The queue is full.
         """
         self.check_room()
-        parts = deque(sentence_batches(sentences, self._batch_words))
+        parts = deque(chunks(sentences, self._batch_words))
         request = Waiting(parts, len(sentences), output, asyncio.get_running_loop().create_future())
         self._enqueue(request)
         if self._work is None or self._work.done():

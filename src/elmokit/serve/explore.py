@@ -16,7 +16,7 @@ import numpy as np
 from fastapi import APIRouter, Request
 
 from elmokit.analysis.uses import Use, unit_vectors, vectors_of_uses
-from elmokit.data import sentence_batches
+from elmokit.data import chunks
 from elmokit.serve.service import Service
 
 router = APIRouter(prefix="/explore", include_in_schema=False)
@@ -35,7 +35,7 @@ def read_corpus(service: Service) -> tuple[dict[str, Any], list[Use]]:
     """What /explore/corpus answers, and two uses of each of some of the corpus's words, one after
     the other.
     """
-    sentences = next(sentence_batches(service.corpus_sentences(), WORDS_READ), [])
+    sentences = next(chunks(service.corpus_sentences(), WORDS_READ), [])
     counts = Counter(chain.from_iterable(sentences))
     words = [word for word, _ in counts.most_common() if word.isalpha() and word == word.lower()]
     grammar = words[:GRAMMAR_WORDS]

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.data import TABLES, show_reading
-from elmokit.fs import read_lines, suffixes_of
+from elmokit.data import is_table, show_reading
+from elmokit.fs import read_lines
 from elmokit.settings import Count, DropoutRate, check
 from elmokit.tasks.config import FitConfig
 from elmokit.tasks.fitting.task import (
@@ -279,7 +279,7 @@ class ClassificationTask(Task[LabelledText, Classification]):
         return tuple(word.lower() for word in words) if self.config.lowercase else words
 
     def columns(self, path: Path | None) -> Sequence[Sequence[str]]:
-        if path is not None and suffixes_of(path).kind not in TABLES:
+        if path is not None and not is_table(path):
             return ()
         return [self.config.column], [self.config.label_column]
 

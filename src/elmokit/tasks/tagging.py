@@ -19,16 +19,7 @@ from typing import Any, Literal, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elmokit.data import (
-    CSV,
-    JSON_LINES,
-    PARQUET,
-    Layout,
-    TaggedSentence,
-    conllu_lines,
-    read_tagged,
-    write_predictions,
-)
+from elmokit.data import TaggedFile, TaggedSentence, is_table
 from elmokit.fs import suffixes_of
 from elmokit.nn import CRF
 from elmokit.settings import Count, DropoutRate
@@ -285,16 +276,15 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
     # --- Examples ---------------------------------------------------------------------------------
 
     def read(self, path: Path, use: Use = "score") -> Iterator[TaggedSentence]:
-        with_tags = use != "predict"
-        return read_tagged(path, self.layout(path, with_tags), with_tags)
+        return self.file(path, use != "predict").sentences()
 
-    def layout(self, path: Path, with_tags: bool) -> Layout:
-        """The layout of a file; `with_tags`: whether its tags are read."""
+    def file(self, path: Path, with_tags: bool = False) -> TaggedFile:
+        """A file with the columns that the settings name."""
         config = self.config
-        return Layout.of(path, config.format, config.word_column, config.tag_column, with_tags)
+        return TaggedFile.of(path, config.format, config.word_column, config.tag_column, with_tags)
 
     def columns(self, path: Path | None) -> Sequence[Sequence[str]]:
-        if path is not None and suffixes_of(path).kind not in (CSV, *JSON_LINES, PARQUET):
+        if path is not None and (suffixes_of(path).kind == ".tsv" or not is_table(path)):
             return ()  # .tsv, too, is one word a line
         return [self.config.column], [self.config.label_column]
 
@@ -409,18 +399,9 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
         if suffixes_of(output).kind == ".jsonl":
             super().write(predictions, output, file, overwrite)
         elif file is None:
-            layout = self.layout(output, with_tags=False)
-            write_lines(
-                (_in_columns(tagging, layout) for tagging in predictions), output, overwrite
-            )
+            to_text = self.file(output).format
+            lines = (to_text(tagging.words, tagging.tags) for tagging in predictions)
+            write_lines(lines, output, overwrite)
         else:
             tags = (prediction.tags for prediction in predictions)
-            write_predictions(file, tags, output, self.layout(file, with_tags=False), overwrite)
-
-
-def _in_columns(tagging: Tagging, layout: Layout) -> str:
-    """A sentence in CoNLL-U, or as lines "WORD TAG" and an empty line."""
-    if layout.conllu:
-        return conllu_lines(tagging.words, tagging.tags, layout.tag_column)
-    lines = [f"{word} {tag}\n" for word, tag in zip(tagging.words, tagging.tags, strict=True)]
-    return "".join([*lines, "\n"])
+            self.file(file).write_predictions(tags, output, overwrite)

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 
 from elmokit.checkpoints import Pretrained
-from elmokit.data import CorpusReport
 from elmokit.fs import read_lines
 from elmokit.lm import Perplexity
 from elmokit.progress import ProgressBar
+from elmokit.train.corpus import CorpusReport
 from elmokit.train.snapshots import (
     latest_snapshot,
     read_snapshot,

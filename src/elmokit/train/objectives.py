@@ -14,27 +14,19 @@ There is one for each kind of sequence encoder:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmokit.data import (
-    PackedBatch,
-    PendingRows,
-    PendingText,
-    SentenceStream,
-    TrainingStream,
-    assign_rows,
-    embedding_batch,
-    scoring_batch,
-)
+from elmokit.data import PackedBatch, assign_rows
 from elmokit.nn import BiLM, BiLMState
 from elmokit.ops import Packing
 from elmokit.text import Vocab
 from elmokit.train.processes import Processes
+from elmokit.train.streams import SentenceStream, TrainingStream
 
 HIDDEN_SHARE = 0.15  # of the words of a sentence (Devlin et al. 2019, section 3.1)
 
@@ -92,7 +84,8 @@ class Objective:
 
     Attributes:
         names: Names of its K losses, for the log.
-        stream: The text to come; `pending` is what it has read and not yet given.
+        stream: The text to come; `pending` is what it has read and not yet given, of which
+            `to_json` makes JSON values for a snapshot.
         bilm: The model in training.
         vocab: Vocabulary of the softmax.
         processes: The processes that share each batch.
@@ -115,10 +108,6 @@ class Objective:
     def read_from(self, sentences: Iterator[list[str]], pending: Any) -> None:
         """Read the pending text of a snapshot next, if any, and then the sentences."""
         raise NotImplementedError
-
-    def pending(self, stream_pending: Any) -> Any:
-        """`stream.pending` as JSON values, for a snapshot."""
-        return asdict(stream_pending)
 
     def next_batch(self, draws: torch.Generator) -> LocalBatch:
         """What this process computes of the next batch; called on a thread beside the step before.
@@ -165,9 +154,6 @@ class WindowLikelihood(Objective):
             sentences, self.vocab, self.batch_size, self.unroll_steps, pending
         )
 
-    def pending(self, stream_pending: PendingRows) -> list[list[list[str]]]:
-        return stream_pending.to_words()
-
     def next_batch(self, draws: torch.Generator) -> LocalBatch:
         rows = self._rows
         window, count = self.stream.next_window(rows), rows.stop - rows.start
@@ -212,7 +198,7 @@ class SentenceObjective(Objective):
         self.stream = SentenceStream(
             sentences,
             self.batch_size * self.unroll_steps,
-            None if pending is None else PendingText(**pending),
+            pending,
         )
 
     def local(self, sentences: Sequence[list[str]]) -> np.ndarray:
@@ -220,13 +206,6 @@ class SentenceObjective(Objective):
         lengths = [len(sentence) + 1 for sentence in sentences]
         process_of = assign_rows(lengths, self.processes.world_size)
         return np.flatnonzero(process_of == self.processes.rank)
-
-    def pack(self, sentences: Sequence[list[str]], one_boundary: bool = False) -> PackedBatch:
-        """Sentences with both boundaries, or the first of each direction, in rows."""
-        make, boundaries = (scoring_batch, 1) if one_boundary else (embedding_batch, 2)
-        lengths = [len(sentence) + boundaries for sentence in sentences]
-        rows = max(1, min(self.batch_size, len(lengths)))
-        return make(sentences, assign_rows(lengths, rows), rows, reset=True)
 
 
 class SentenceLikelihood(SentenceObjective):
@@ -237,7 +216,7 @@ class SentenceLikelihood(SentenceObjective):
     def next_batch(self, draws: torch.Generator) -> LocalBatch:
         batch = next(self.stream)
         sentences = [batch[index] for index in self.local(batch)]
-        packed = self.pack(sentences, one_boundary=True)
+        packed = PackedBatch.to_score(sentences, self.batch_size)
         targets = packed.text.to_streams(torch.from_numpy(self.vocab.targets(sentences)))
         weight = targets.shape[1] / (sum(map(len, batch)) + len(batch))
         return LocalBatch(weight, packed.words, packed.tokens, packed.text.packing, targets)
@@ -257,7 +236,7 @@ class MaskedWords(SentenceObjective):
         drawn = draw_hidden(list(map(len, batch)), HIDDEN_SHARE, draws)
         local = self.local(batch)
         sentences, hidden = [batch[index] for index in local], [drawn[index] for index in local]
-        packed = self.pack(sentences)
+        packed = PackedBatch.to_embed(sentences, self.batch_size)
         # The positions of hidden words in the text, where <S> is before each sentence:
         #
         #   sentences   a _ c | _ e          hidden      [1] [0]

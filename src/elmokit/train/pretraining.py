@@ -16,18 +16,13 @@ from torch import Tensor
 
 from elmokit.checkpoints import Pretrained, load, save
 from elmokit.config import BiLMConfig
-from elmokit.data import (
-    CorpusReport,
-    check_corpus,
-    find_files,
-    open_texts,
-    shard_options,
-)
+from elmokit.data import TextFile, find_files, shard_options
 from elmokit.fs import atomic_directory, check_output, directory_lock, read_json, read_lines
 from elmokit.lm import Perplexity
 from elmokit.runtime import fork_rng, pytorch_threads
 from elmokit.text import SPECIALS, TOKENIZER_OF, Vocab, get_tokenizer, tokenizer_for
 from elmokit.train.config import PretrainConfig, TrainingConfig
+from elmokit.train.corpus import CorpusReport
 from elmokit.train.loop import CHECKPOINTS, Reason, train, words_per_step
 from elmokit.train.objectives import Objective
 from elmokit.train.optim import recipe_of
@@ -97,7 +92,7 @@ def read_texts(
     """
     files, heldout = find_files(settings.corpus), find_files([*settings.heldout, *others])
     given = settings.language if settings.tokenize else None
-    texts = open_texts(
+    texts = TextFile.open(
         [*files, *heldout], tokenizer, settings.tokenize, given, model_language=language
     )
     tokenized = [text.tokenized(settings.output / TEXT) for text in texts]
@@ -109,8 +104,8 @@ def read_texts(
 
 
 def _check(name: str, files: list[Path]) -> CorpusReport:
-    """`check_corpus`, and print the size of the text."""
-    report = check_corpus(files)
+    """Read the text once, and print its size."""
+    report = CorpusReport.of(files)
     line = f"{name}: {report.files} files, {report.sentences:,} sentences, {report.words:,} words"
     if report.long_words:
         line += (

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from elmokit.checkpoints import Pretrained
 from elmokit.config import BiLMConfig
-from elmokit.data import Position, SentenceReader
 from elmokit.nn import BiLM, FullSoftmax
 from elmokit.ops import upload
 from elmokit.runtime import pick_device, pick_dtype
 from elmokit.text import Vocab
 from elmokit.threads import run_ahead
 from elmokit.train.config import FinetuneConfig, PretrainConfig
+from elmokit.train.corpus import SentenceReader
 from elmokit.train.objectives import (
     LocalBatch,
     MaskedWords,
@@ -38,7 +38,7 @@ Settings: TypeAlias = PretrainConfig | FinetuneConfig
 class _Prefetched:
     """The input of a step, and the state of the reader and of the draws before it was made."""
 
-    position: Position
+    position: Any
     pending: Any
     draws: Tensor
     batch: LocalBatch
@@ -138,7 +138,7 @@ class Trainer:
         self.gradient_norm = torch.zeros(())
         self._files = files
         self._ahead: Future[_Prefetched] | None = None
-        self.read_from(Position(), None)
+        self.read_from(None, None)
 
     @property
     def model(self) -> Pretrained:
@@ -147,7 +147,7 @@ class Trainer:
 
     # --- Text
 
-    def read_from(self, position: Position, pending: Any) -> None:
+    def read_from(self, position: dict[str, int] | None, pending: Any) -> None:
         """Go on at a position of the corpus, after the objective's pending text, if any."""
         if self._ahead is not None:
             wait([self._ahead])  # it reads from what is replaced here
@@ -245,8 +245,8 @@ class Trainer:
         progress = {
             "step": self.step,
             "rate_factor": self.rate_factor,
-            "position": before.position.to_dict(),
-            "pending": self.objective.pending(before.pending),
+            "position": before.position.to_json(),
+            "pending": before.pending.to_json(),
         }
         return Snapshot(tensors, progress)
 
@@ -254,7 +254,7 @@ class Trainer:
         """Go on from a snapshot of a trainer with the same settings."""
         progress, random = snapshot.progress, snapshot.with_prefix("random")
         self.step, self.rate_factor = progress["step"], progress["rate_factor"]
-        self.read_from(Position(**progress["position"]), progress["pending"])
+        self.read_from(progress["position"], progress["pending"])
         self.bilm.load_state_dict(snapshot.with_prefix("bilm"))
         self.softmax.load_state_dict(snapshot.with_prefix("softmax"))
         self.optimizer.restore(snapshot.with_prefix("optimizer"))

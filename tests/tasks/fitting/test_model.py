@@ -13,7 +13,7 @@ import pytest
 from toy_tasks import ToyTask, toy_tasks
 
 from elmokit.checkpoints.pretrained import CheckpointError, Pretrained
-from elmokit.data.readers import Layout, read_tagged
+from elmokit.data.readers import TaggedFile
 from elmokit.tasks.config import TASKS, WordsConfig
 from elmokit.tasks.fitting.fit import fit, shuffled_batches
 from elmokit.tasks.fitting.model import (
@@ -238,7 +238,7 @@ def test_raw_text_is_written_in_columns_conllu_or_json(tagger: TaskModel, tmp_pa
     outputs = [tmp_path / f"out.{suffix}" for suffix in ("conll", "conllu", "jsonl")]
     for output in outputs:
         assert predict_file(tagger, raw, output, text=True).examples == 3
-    columns, conllu = (list(read_tagged(path, Layout.of(path))) for path in outputs[:2])
+    columns, conllu = (list(TaggedFile.of(path).sentences()) for path in outputs[:2])
     words = [" ".join(sentence.words) for sentence in columns]
     assert words == ["Ann sees red dogs .", "Bob sleeps"]
     lines = [json.loads(line) for line in outputs[2].read_text().splitlines()]

@@ -97,7 +97,7 @@ class LayerCache:
         missing = [words for digest, words in distinct.items() if digest not in self._stored]
         num_words, is_hidden = sum(map(len, missing)), self.directory is None
         with ProgressBar(total=num_words, desc="vectors", unit=" words", disable=is_hidden) as bar:
-            for segment in chunks(missing, len, max(1, SEGMENT_BYTES // self._word_bytes)):
+            for segment in chunks(missing, max(1, SEGMENT_BYTES // self._word_bytes), len):
                 index = np.array(
                     [(sentence_digest(words), len(words)) for words in segment], INDEX_DTYPE
                 )

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from elmokit.checkpoints import CheckpointError, Pretrained, load, save
 from elmokit.config import CharCNNConfig
-from elmokit.data import chunks, open_texts
+from elmokit.data import TextFile, chunks
 from elmokit.embed import Embedder
 from elmokit.fs import atomic_directory, check_output, read_json
 from elmokit.progress import ProgressBar
@@ -233,7 +233,7 @@ class TaskModel:
         def num_words(example: Any) -> int:
             return sum(map(len, self.task.sentences(check_words(self.task, example))))
 
-        for chunk in chunks(examples, num_words, WORDS_AT_ONCE):
+        for chunk in chunks(examples, WORDS_AT_ONCE, num_words):
             yield from predict(self.network, self.example_set(chunk))
 
     def score(self, examples: Iterable[Any]) -> TaskScores:
@@ -450,7 +450,7 @@ def predict_file(
     model = _loaded(model, device, task)
     gold, predictions = [], []
     if text:
-        (lines,) = open_texts([file], model.task.tokenizer, column=column)
+        (lines,) = TextFile.open([file], model.task.tokenizer, column=column)
         examples = map(model.example, lines.lines())
     else:
         examples = read_examples(model.task, file, "predict", column)

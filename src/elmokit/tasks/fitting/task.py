@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from elmokit.data import is_empty, read_records, row_of, show_reading
+from elmokit.data import read_rows, show_reading
 from elmokit.fs import atomic_path, create_bytes
 from elmokit.tasks.config import TASKS, FitConfig
 from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
@@ -320,9 +320,9 @@ def _value(row: Mapping[str, Any], names: Sequence[str], is_filled: bool) -> Any
             f"there is no column {names[0]!r} among {listed}: choose others by --column, "
             f"--label-column"
         )
-    if is_filled and is_empty(row[name]):
+    if is_filled and isinstance(row[name], str) and not row[name].strip():
         raise ValueError(f"the column {name!r} is empty: fill it in, or remove the row")
-    return "" if is_empty(row[name]) else row[name]
+    return row[name]
 
 
 def read_examples(
@@ -355,18 +355,10 @@ def read_examples(
     if path is not None and not columns:
         yield from task.read(path, use)
         return
-    numbered: Iterable[tuple[int, Any]]
-    if path is not None:
-        numbered = read_records(path, [names[0] for names in columns])
-    else:
-        rows: Any = source
-        if hasattr(rows, "notna"):  # a DataFrame
-            rows = rows.astype(object).where(rows.notna(), None).to_dict("records")
-        numbered = enumerate(rows, start=1)
     has_answers = use != "predict"
     needed = columns if has_answers else columns[:-1]
     is_shown = False
-    for number, row in numbered:
+    for place, row in read_rows(source, [names[0] for names in columns]):
         values = row
         try:
             if isinstance(row, Mapping) and columns:
@@ -379,8 +371,7 @@ def read_examples(
                 raise ValueError(f"give {len(columns)} values")
             example = task.make_example(inputs[0] if len(inputs) == 1 else inputs, answer)
         except (ValueError, TypeError) as error:
-            where = f"example {number}" if path is None else row_of(path, number)
-            raise ValueError(f"{where}: {error}, in {values!r:.80}") from error
+            raise ValueError(f"{place}: {error}, in {values!r:.80}") from error
         if example is None:
             continue
         if path is not None and not is_shown:
@@ -438,7 +429,8 @@ def label_of(value: Any) -> str | None:
     """A label from the value of a column: 1.0, as which pandas reads 1 beside empty cells, is 1."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return None if is_empty(value) else str(value)
+    is_missing = value is None or value != value or not str(value).strip()
+    return None if is_missing else str(value)
 
 
 def check_label(label: object) -> None:

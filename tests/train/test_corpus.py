@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-import elmokit.data.corpus as corpus
-from elmokit.data.corpus import Position, SentenceReader, check_corpus, find_files
+import elmokit.train.corpus as corpus
+from elmokit.train.corpus import CorpusReport, SentenceReader
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "plain.txt": bytes,
@@ -63,11 +63,11 @@ def test_sentence_reader_resumes_from_every_position(files: list[Path]) -> None:
     for taken in range(40):
         reader = SentenceReader(files, seed=3)
         assert sentences(reader, taken) == whole[:taken]
-        resumed = SentenceReader(files, seed=3, position=Position(**reader.position.to_dict()))
+        resumed = SentenceReader(files, seed=3, position=reader.position.to_json())
         assert sentences(resumed, 45 - taken) == whole[taken:]
 
 
-def test_check_corpus_counts_words_like_the_reader(tmp_path: Path) -> None:
+def test_a_report_counts_words_like_the_reader(tmp_path: Path) -> None:
     """Both split lines with `str.split`, also at no-break spaces: the number of steps depends on
     it.
     """
@@ -82,7 +82,7 @@ def test_check_corpus_counts_words_like_the_reader(tmp_path: Path) -> None:
         "three\u2028more\x85words",
     ]
     file = write(tmp_path / "text.txt", "\n".join(lines).encode())
-    report = check_corpus([file])
+    report = CorpusReport.of([file])
     read = [line.split() for line in lines if line.split()]
     assert (report.sentences, report.words) == (len(read), sum(map(len, read)))
     assert report.stream_tokens == report.words + report.sentences
@@ -91,49 +91,25 @@ def test_check_corpus_counts_words_like_the_reader(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", COMPRESS)
-def test_check_corpus_names_the_line_of_invalid_utf8(tmp_path: Path, name: str) -> None:
+def test_a_report_names_the_line_of_invalid_utf8(tmp_path: Path, name: str) -> None:
     lines = [b"fine"] * 30_000 + [b"not \xff fine", b"fine"]  # more than one block of bytes
     file = write(tmp_path / name, b"\n".join(lines))
     with pytest.raises(ValueError, match=rf"{name}, line 30001: byte 0xff at column 5"):
-        check_corpus([file])
+        CorpusReport.of([file])
 
 
 @pytest.mark.parametrize("content", ["", " \n\t\n", "\u00a0\n\u3000"])
-def test_check_corpus_rejects_a_corpus_without_sentences(tmp_path: Path, content: str) -> None:
+def test_a_report_rejects_a_corpus_without_sentences(tmp_path: Path, content: str) -> None:
     """The endless reader would never return."""
     empty = [write(tmp_path / f"empty-{number}.txt", content.encode()) for number in range(2)]
     with pytest.raises(ValueError, match="no sentences"):
-        check_corpus(empty)
+        CorpusReport.of(empty)
 
 
 def test_a_corpus_with_an_empty_file_is_read_as_without_it(tmp_path: Path) -> None:
     """Documents go to shards by their hash, so that some shards of a small corpus are empty."""
     full, empty = write(tmp_path / "full.txt", b"a b\nc"), write(tmp_path / "empty.txt", b"")
-    report, without = check_corpus([empty, full]), check_corpus([full])
+    report, without = CorpusReport.of([empty, full]), CorpusReport.of([full])
     assert (report.sentences, report.words, report.files) == (without.sentences, without.words, 2)
     read = sentences(SentenceReader(report.in_order([empty, full]), seed=0), 6)
     assert Counter(read) == {"a b": 3, "c": 3}
-
-
-def test_find_files_expands_directories_in_order(tmp_path: Path) -> None:
-    for name in (
-        "b.txt",
-        "a.txt.gz",
-        "c.txt.zst",
-        "d.TXT",
-        "notes.md",
-        "._a.txt",
-        ".partial-12345678-shard-00001.txt",
-    ):
-        (tmp_path / name).touch()
-    assert [file.name for file in find_files([tmp_path])] == [
-        "a.txt.gz",
-        "b.txt",
-        "c.txt.zst",
-        "d.TXT",
-    ]
-    assert find_files([tmp_path / "notes.md"]) == [tmp_path / "notes.md"]
-    (tmp_path / "folder.txt").mkdir()
-    for name in ("gone", "folder.txt"):
-        with pytest.raises(FileNotFoundError, match=name):
-            find_files([tmp_path / name])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.fs import read_lines, suffixes_of
+from elmokit.fs import read_lines
 from elmokit.progress import ProgressBar
 from elmokit.text import count_truncated
 
@@ -55,74 +55,39 @@ class CorpusReport:
         """
         return self.words + self.sentences
 
+    @classmethod
+    def of(cls, files: Sequence[Path]) -> CorpusReport:
+        """Read a corpus once to count its words and check it, before hours are spent on training.
 
-def find_files(paths: Sequence[str | Path]) -> list[Path]:
-    """Expand directories to the text files in them, sorted by name.
+        Args:
+            files: Text files (plain, .gz or .zst).
 
-    Args:
-        paths: Files and directories.
+        Returns:
+            The statistics.
 
-    Returns:
-        The files.
-
-    Raises:
-        FileNotFoundError: A path does not exist, or a directory has no text files.
-        ValueError: `paths` is a single path.
-    """
-    if isinstance(paths, str | Path):
-        raise ValueError("give a list of files: [path]")
-    files: list[Path] = []
-    for path in map(Path, paths):
-        if path.is_dir():
-            # Hidden files are left out: unfinished ones, and macOS's attributes of others.
-            named = (
-                file
-                for file in path.iterdir()
-                if suffixes_of(file).kind == ".txt" and file.name[0] != "."
+        Raises:
+            ValueError: A file is not UTF-8 (the message names the line), or no file has a sentence.
+        """
+        sentences = words = long_words = 0
+        digests = []
+        for file in files:
+            content = blake2b(digest_size=16)
+            for line in ProgressBar(
+                read_lines(file), desc=f"check {file.name}", unit=" lines", unit_scale=True
+            ):
+                content.update(f"{line}\n".encode())
+                tokens = line.split()
+                sentences += bool(tokens)
+                words += len(tokens)
+                long_words += count_truncated(tokens)
+            digests.append(content.hexdigest())
+        if not sentences:  # a single file may have none, as a shard of a small corpus
+            raise ValueError(
+                f"the corpus of {', '.join(map(str, files[:3]))} has no sentences: give text"
             )
-            inside = sorted(filter(Path.is_file, named))
-            if not inside:
-                raise FileNotFoundError(f"{path} has no text files (.txt, .txt.gz, .txt.zst)")
-            files += inside
-        elif path.is_file():
-            files.append(path)
-        else:
-            raise FileNotFoundError(f"{path} is neither a file nor a directory: check the path")
-    return files
-
-
-def check_corpus(files: Sequence[Path]) -> CorpusReport:
-    """Read a corpus once to count its words and check it, before hours are spent on training.
-
-    Args:
-        files: Text files (plain, .gz or .zst).
-
-    Returns:
-        The statistics.
-
-    Raises:
-        ValueError: A file is not UTF-8 (the message names the line), or no file has a sentence.
-    """
-    sentences = words = long_words = 0
-    digests = []
-    for file in files:
-        content = blake2b(digest_size=16)
-        for line in ProgressBar(
-            read_lines(file), desc=f"check {file.name}", unit=" lines", unit_scale=True
-        ):
-            content.update(f"{line}\n".encode())
-            tokens = line.split()
-            sentences += bool(tokens)
-            words += len(tokens)
-            long_words += count_truncated(tokens)
-        digests.append(content.hexdigest())
-    if not sentences:  # a single file may have none, as a shard of a small corpus
-        raise ValueError(
-            f"the corpus of {', '.join(map(str, files[:3]))} has no sentences: give text"
-        )
-    digest = blake2b("".join(sorted(digests)).encode(), digest_size=16).hexdigest()
-    order = tuple(sorted(range(len(files)), key=digests.__getitem__))
-    return CorpusReport(len(files), sentences, words, long_words, digest, order)
+        digest = blake2b("".join(sorted(digests)).encode(), digest_size=16).hexdigest()
+        order = tuple(sorted(range(len(files)), key=digests.__getitem__))
+        return cls(len(files), sentences, words, long_words, digest, order)
 
 
 def _blocks(lines: Iterator[str]) -> Iterator[list[str]]:
@@ -139,7 +104,7 @@ def _blocks(lines: Iterator[str]) -> Iterator[list[str]]:
 
 
 @dataclass(frozen=True)
-class Position:
+class _Position:
     """A position in a corpus.
 
     Attributes:
@@ -154,7 +119,7 @@ class Position:
     block: int = 0
     taken: int = 0
 
-    def to_dict(self) -> dict[str, int]:
+    def to_json(self) -> dict[str, int]:
         """The position as JSON values."""
         return asdict(self)
 
@@ -166,16 +131,18 @@ class SentenceReader:
     Each pass shuffles the files, and the sentences within blocks of lines.
     """
 
-    def __init__(self, files: Sequence[Path], seed: int, position: Position = Position()) -> None:
+    def __init__(
+        self, files: Sequence[Path], seed: int, position: dict[str, int] | None = None
+    ) -> None:
         """Start reading.
 
         Args:
             files: Text files (plain, .gz or .zst) with one sentence per line, of which
-                `check_corpus` has found one.
+                `CorpusReport.of` has found one.
             seed: Seed of the order.
-            position: Where to start.
+            position: `position.to_json()` of an earlier reader.
         """
-        self.position = position
+        self.position = _Position(**position or {})
         self._files, self._seed = list(files), seed
         self._sentences = self._read()
 
@@ -191,8 +158,8 @@ class SentenceReader:
             for index in range(self.position.file, len(order)):
                 self.position = replace(self.position, file=index)
                 yield from self._read_file(order[index])
-                self.position = Position(self.position.epoch, index + 1)
-            self.position = Position(self.position.epoch + 1)
+                self.position = _Position(self.position.epoch, index + 1)
+            self.position = _Position(self.position.epoch + 1)
 
     def _read_file(self, number: int) -> Iterator[list[str]]:
         lines = (line for line in read_lines(self._files[number]) if line.strip())

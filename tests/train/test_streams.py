@@ -1,7 +1,6 @@
 """Token streams, against a simple reimplementation of bilm-tf's batcher."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import chain, islice
 
 import numpy as np
@@ -9,19 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.data.streams import (
-    PackedBatch,
-    PendingText,
-    SentenceStream,
-    TrainingStream,
-    TrainingWindow,
-    assign_rows,
-    embedding_batch,
-    scoring_batch,
-    sentence_batches,
-)
 from elmokit.text.vocab import Vocab
 from elmokit.train.objectives import draw_hidden
+from elmokit.train.streams import SentenceStream, TrainingStream, TrainingWindow
 
 VOCAB = Vocab(["<S>", "</S>", "<UNK>", *"abcdefgh"])
 SENTENCES = st.lists(
@@ -95,63 +84,13 @@ def test_training_stream_resumes_from_its_rows() -> None:
     first = TrainingStream(source, VOCAB, 2, 3)
     for _ in range(2):
         next(first), next(whole)
-    second = TrainingStream(source, VOCAB, 2, 3, rows=first.pending.to_words())
+    second = TrainingStream(source, VOCAB, 2, 3, first.pending.to_json())
     for _ in range(4):
         resumed, expected = next(second), next(whole)
         assert resumed.words == expected.words
         assert torch.equal(resumed.tokens, expected.tokens) and torch.equal(
             resumed.targets, expected.targets
         )
-
-
-def inputs_of(batch: PackedBatch, number: int) -> tuple[list[str], list[str]]:
-    """The inputs of each direction for one sentence, in the order of the text."""
-    begin = int(batch.lengths[:number].sum())
-    window = slice(begin, begin + int(batch.lengths[number]))
-    words = np.array(batch.words, dtype=object)
-    fwd, bwd = (
-        words[batch.tokens[d][batch.text.slots[d, window]].numpy()].tolist() for d in range(2)
-    )
-    return fwd, bwd
-
-
-TEXTS = st.lists(st.lists(st.sampled_from("abcd"), max_size=4), min_size=1, max_size=7)
-
-
-@settings(max_examples=40)
-@given(TEXTS, st.integers(1, 3), st.booleans())
-def test_packed_batches_contain_whole_sentences_with_boundaries(
-    sentences: list[list[str]], num_rows: int, reset: bool
-) -> None:
-    rows = np.arange(len(sentences)) % num_rows
-    embedding, scoring = (
-        make(sentences, rows, num_rows, reset) for make in (embedding_batch, scoring_batch)
-    )
-    bare = embedding_batch(sentences, rows, num_rows, reset, boundaries=False)
-    for number, words in enumerate(sentences):
-        assert inputs_of(embedding, number) == (["<S>", *words, "</S>"],) * 2
-        assert inputs_of(bare, number) == (words, words)
-        assert inputs_of(scoring, number) == (["<S>", *words], [*words, "</S>"])
-    assert embedding.lengths.tolist() == [len(words) + 2 for words in sentences]
-    assert (embedding.margin, bare.margin) == (1, 0)
-
-
-@settings(max_examples=60)
-@given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 6))
-def test_assign_rows_balances_row_lengths(lengths: list[int], num_rows: int) -> None:
-    rows = assign_rows(lengths, num_rows)
-    fill = np.bincount(rows, weights=lengths, minlength=num_rows)
-    assert len(fill) == num_rows
-    assert fill.max() - fill.min() <= max(lengths, default=0)
-
-
-@settings(max_examples=40)
-@given(TEXTS, st.integers(1, 20))
-def test_sentence_batches_keep_every_sentence_whole(sentences: list[list[str]], words: int) -> None:
-    groups = list(sentence_batches(iter(sentences), words))
-    assert [sentence for group in groups for sentence in group] == sentences
-    for group in groups[:-1]:
-        assert sum(len(s) + 2 for s in group) >= words > sum(len(s) + 2 for s in group[:-1])
 
 
 # --- Batches of whole sentences -------------------------------------------------------------------
@@ -181,7 +120,7 @@ def test_sentence_stream_continues_from_what_is_pending(
     stream = SentenceStream(source, size)
     for _ in range(count):
         next(stream)
-    resumed = SentenceStream(source, size, PendingText(**asdict(stream.pending)))
+    resumed = SentenceStream(source, size, stream.pending.to_json())
     whole = SentenceStream(endless(sentences), size)
     batches = [next(whole) for _ in range(count + 5)]
     assert [next(resumed) for _ in range(5)] == batches[count:]

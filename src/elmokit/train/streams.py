@@ -1,34 +1,20 @@
-"""Batches as packed token streams: for training (with carried state), embedding and scoring."""
+"""Batches of text to train on: windows of rows with carried state, and whole sentences."""
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, count, pairwise
-from typing import TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.ops import PackedText
-from elmokit.text import BOS, EOS, Vocab
-
-T = TypeVar("T")
+from elmokit.text import Vocab
 
 # Words outside the vocabulary that a `TrainingStream` keeps numbered, in about 200 MB.
 MAX_UNKNOWN = 1 << 20
-
-
-def number_words(words: Iterable[str]) -> tuple[list[str], np.ndarray]:
-    """The distinct words in order of first appearance, and the index of each word among them, (N,)
-    int64.
-    """
-    numbers: defaultdict[str, int] = defaultdict(count().__next__)  # the next for a new word
-    indices = np.fromiter(map(numbers.__getitem__, words), dtype=np.int64)
-    return list(numbers), indices
 
 
 @dataclass(frozen=True)
@@ -62,8 +48,7 @@ class _Numbers(dict[str, int]):
         return number
 
 
-@dataclass(frozen=True)
-class PendingRows:
+class _PendingRows(NamedTuple):
     """The words that a `TrainingStream` has read and not yet given, as numbers: for each row (4,
     N), the forward inputs and targets and the backward inputs and targets; and the words of these
     numbers.
@@ -72,7 +57,7 @@ class PendingRows:
     rows: list[np.ndarray]
     words: list[str]
 
-    def to_words(self) -> list[list[list[str]]]:
+    def to_json(self) -> list[list[list[str]]]:
         """For each row the same four, as words."""
         return [
             [[self.words[number] for number in column] for column in row.tolist()]
@@ -94,7 +79,7 @@ class TrainingStream:
         vocab: Vocab,
         batch_size: int,
         unroll_steps: int,
-        rows: list[list[list[str]]] | None = None,
+        pending: list[list[list[str]]] | None = None,
     ) -> None:
         """Start a stream, or continue one.
 
@@ -103,9 +88,9 @@ class TrainingStream:
             vocab: Vocabulary of the targets.
             batch_size: B, the number of rows.
             unroll_steps: T, the time steps of a window.
-            rows: The pending words of each row, as in `PendingRows.to_words`; empty by default.
+            pending: `pending.to_json()` of an earlier stream.
         """
-        rows = [[[], [], [], []]] * batch_size if rows is None else rows
+        rows = pending or [[[], [], [], []]] * batch_size
         assert len(rows) == batch_size, (len(rows), batch_size)
         self._sentences, self._vocab, self._steps = sentences, vocab, unroll_steps
         self._number(rows)
@@ -119,10 +104,10 @@ class TrainingStream:
         ]
 
     @property
-    def pending(self) -> PendingRows:
+    def pending(self) -> _PendingRows:
         """The pending words of each row, from which a stream can be continued."""
         # Neither is changed later; more words may be appended.
-        return PendingRows(self._rows, self._numbers.words)
+        return _PendingRows(self._rows, self._numbers.words)
 
     def __iter__(self) -> Iterator[TrainingWindow]:
         return self
@@ -133,7 +118,7 @@ class TrainingStream:
     def next_window(self, part: slice) -> TrainingWindow:
         """The next window of some rows; the others advance as well."""
         if len(self._numbers) > len(self._vocab) + MAX_UNKNOWN:
-            self._number(self.pending.to_words())
+            self._number(self.pending.to_json())
         self._fill()
         window = np.stack([row[:, : self._steps] for row in self._rows])
         self._rows = [row[:, self._steps :] for row in self._rows]
@@ -206,8 +191,7 @@ class TrainingStream:
         )
 
 
-@dataclass
-class PendingText:
+class _PendingText(NamedTuple):
     """The text that a `SentenceStream` holds between two batches.
 
     Attributes:
@@ -215,8 +199,12 @@ class PendingText:
         excess: Positions by which the batches so far exceed their size; less than one batch.
     """
 
-    rest: list[str] = field(default_factory=list)
-    excess: int = 0
+    rest: list[str]
+    excess: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return self._asdict()
 
 
 class SentenceStream:
@@ -228,14 +216,14 @@ class SentenceStream:
     """
 
     def __init__(
-        self, sentences: Iterator[list[str]], size: int, pending: PendingText | None = None
+        self, sentences: Iterator[list[str]], size: int, pending: dict[str, Any] | None = None
     ) -> None:
         """Start a stream, or continue one.
 
         Args:
             sentences: Endless sentences, as lists of words.
             size: Positions of a batch.
-            pending: `SentenceStream.pending` of an earlier stream.
+            pending: `pending.to_json()` of an earlier stream.
 
         Raises:
             ValueError: `size` is below 2, too small for a word and a boundary.
@@ -246,16 +234,15 @@ class SentenceStream:
                 "unroll_steps"
             )
         self._sentences, self._size = sentences, size
-        pending = pending or PendingText()
-        self._excess = pending.excess
+        held = _PendingText(**pending or {"rest": [], "excess": 0})
         # Number of words read from a sentence that is being cut, which is kept whole: it may be a
         # whole book.
-        self._sentence, self._done = pending.rest, 0
+        self._sentence, self._done, self._excess = held.rest, 0, held.excess
 
     @property
-    def pending(self) -> PendingText:
+    def pending(self) -> _PendingText:
         """The held text, from which a stream can be continued."""
-        return PendingText(self._sentence[self._done :], self._excess)
+        return _PendingText(self._sentence[self._done :], self._excess)
 
     def __iter__(self) -> Iterator[list[list[str]]]:
         return self
@@ -278,133 +265,3 @@ class SentenceStream:
         begin = self._done
         self._done += longest
         return self._sentence[begin : self._done]
-
-
-@dataclass(frozen=True)
-class PackedBatch:
-    """Whole sentences as packed streams of both directions.
-
-    Attributes:
-        words: The distinct words.
-        tokens: Index into `words` at each position of the streams, (2, N).
-        text: The packing, which also unpacks results to the order of the sentences.
-        lengths: Number of positions of each sentence.
-        margin: Number of boundary tokens at either end of a sentence.
-    """
-
-    words: list[str]
-    tokens: Tensor
-    text: PackedText
-    lengths: np.ndarray
-    margin: int = 0
-
-
-def embedding_batch(
-    sentences: Sequence[Sequence[str]],
-    rows: np.ndarray,
-    num_rows: int,
-    reset: bool,
-    boundaries: bool = True,
-) -> PackedBatch:
-    """Pack sentences that both directions read completely.
-
-    Args:
-        sentences: Lists of words.
-        rows: Row of each sentence in the streams.
-        num_rows: Number of rows.
-        reset: Whether each sentence starts from the initial state instead of the final state of the
-            sentence before.
-        boundaries: Whether to add <S> and </S>.
-
-    Returns:
-        The batch.
-    """
-    first, last = ([BOS], [EOS]) if boundaries else ([], [])
-    words, indices = number_words(
-        chain.from_iterable(chain(first, sentence, last) for sentence in sentences)
-    )
-    lengths = np.array([len(sentence) + 2 * boundaries for sentence in sentences], dtype=np.int64)
-    text = PackedText.of_sentences(lengths, rows, num_rows, reset)
-    tokens = text.to_streams(torch.from_numpy(np.stack([indices, indices])))
-    return PackedBatch(words, tokens, text, lengths, margin=int(boundaries))
-
-
-def scoring_batch(
-    sentences: Sequence[Sequence[str]], rows: np.ndarray, num_rows: int, reset: bool
-) -> PackedBatch:
-    """Pack sentences as in training: forward reads <S> and the words, backward </S> and the words
-    in reverse.
-
-    Unpacked, position k of a sentence (from 0) predicts word k forward (</S> at the last position)
-    and word k-1 backward (<S> at the first).
-
-    Args:
-        sentences: Lists of words.
-        rows: Row of each sentence in the streams.
-        num_rows: Number of rows.
-        reset: Whether each sentence starts from the initial state instead of the final state of the
-            sentence before.
-
-    Returns:
-        The batch.
-    """
-    forward = chain.from_iterable((BOS, *sentence) for sentence in sentences)
-    backward = chain.from_iterable((*sentence, EOS) for sentence in sentences)
-    words, indices = number_words(chain(forward, backward))
-    lengths = np.array([len(sentence) + 1 for sentence in sentences])
-    text = PackedText.of_sentences(lengths, rows, num_rows, reset)
-    return PackedBatch(
-        words, text.to_streams(torch.from_numpy(indices.reshape(2, -1))), text, lengths
-    )
-
-
-def assign_rows(lengths: Sequence[int] | np.ndarray, num_rows: int) -> np.ndarray:
-    """Assign sentences to rows of about equal total length: the longest first, each to the shortest
-    row.
-
-    Args:
-        lengths: The length of each of N sentences.
-        num_rows: Number of rows.
-
-    Returns:
-        The row of each sentence, (N,) int64.
-    """
-    rows = np.zeros(len(lengths), dtype=np.int64)
-    fill = [(0, row) for row in range(num_rows)]
-    for sentence in np.argsort(-np.asarray(lengths), kind="stable"):
-        length, row = heapq.heappop(fill)
-        rows[sentence] = row
-        heapq.heappush(fill, (length + int(lengths[sentence]), row))
-    return rows
-
-
-def chunks(items: Iterable[T], size: Callable[[T], int], least: int) -> Iterator[list[T]]:
-    """Lists of consecutive items, whose sizes add up to `least`, or somewhat more; the last may be
-    smaller.
-    """
-    chunk: list[T] = []
-    total = 0
-    for item in items:
-        chunk.append(item)
-        total += size(item)
-        if total >= least:
-            yield chunk
-            chunk, total = [], 0
-    if chunk:
-        yield chunk
-
-
-def sentence_batches(
-    sentences: Iterable[Sequence[str]], words: int
-) -> Iterator[list[Sequence[str]]]:
-    """Group consecutive sentences into batches.
-
-    Args:
-        sentences: Lists of words.
-        words: Size of a batch in words and boundaries, two per sentence; it ends with the sentence
-            that reaches it.
-
-    Returns:
-        The batches; the last may have fewer words.
-    """
-    return chunks(sentences, lambda sentence: len(sentence) + 2, words)

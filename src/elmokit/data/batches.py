@@ -1,0 +1,139 @@
+"""Batches of sentences as packed token streams, to embed and to score."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, count
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elmokit.ops import PackedText
+from elmokit.text import BOS, EOS
+
+T = TypeVar("T")
+
+
+def _number_words(words: Iterable[str]) -> tuple[list[str], np.ndarray]:
+    """The distinct words in order of first appearance, and the index of each word among them, (N,)
+    int64.
+    """
+    numbers: defaultdict[str, int] = defaultdict(count().__next__)  # the next for a new word
+    indices = np.fromiter(map(numbers.__getitem__, words), dtype=np.int64)
+    return list(numbers), indices
+
+
+def assign_rows(lengths: Sequence[int] | np.ndarray, num_rows: int) -> np.ndarray:
+    """Assign sentences to rows of about equal total length: the longest first, each to the shortest
+    row.
+
+    Args:
+        lengths: The length of each of N sentences.
+        num_rows: Number of rows.
+
+    Returns:
+        The row of each sentence, (N,) int64.
+    """
+    rows = np.zeros(len(lengths), dtype=np.int64)
+    fill = [(0, row) for row in range(num_rows)]
+    for sentence in np.argsort(-np.asarray(lengths), kind="stable"):
+        length, row = heapq.heappop(fill)
+        rows[sentence] = row
+        heapq.heappush(fill, (length + int(lengths[sentence]), row))
+    return rows
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """Whole sentences as packed streams of both directions.
+
+    Each sentence starts from the initial state, and rows are filled evenly. Or the state is
+    carried, from `first` on: sentence `first` + i is in row (`first` + i) mod `num_rows`, and
+    starts from the final state of the sentence before it there.
+
+    Attributes:
+        words: The distinct words.
+        tokens: Index into `words` at each position of the streams, (2, N).
+        text: The packing, which also unpacks results to the order of the sentences.
+        lengths: Number of positions of each sentence.
+        margin: Number of boundary tokens at either end of a sentence.
+    """
+
+    words: list[str]
+    tokens: Tensor
+    text: PackedText
+    lengths: np.ndarray
+    margin: int
+
+    @classmethod
+    def to_embed(
+        cls,
+        sentences: Sequence[Sequence[str]],
+        num_rows: int,
+        first: int | None = None,
+        boundaries: bool = True,
+    ) -> PackedBatch:
+        """Sentences that both directions read completely, with <S> and </S> unless `boundaries` is
+        not set.
+        """
+        ends = ((BOS,), (EOS,)) if boundaries else ((), ())
+        texts = [[*ends[0], *sentence, *ends[1]] for sentence in sentences]
+        return cls._pack(texts, texts, num_rows, first, int(boundaries))
+
+    @classmethod
+    def to_score(
+        cls, sentences: Sequence[Sequence[str]], num_rows: int, first: int | None = None
+    ) -> PackedBatch:
+        """Sentences as in training: forward reads <S> and the words, backward </S> and the words in
+        reverse.
+
+        Unpacked, position k of a sentence (from 0) predicts word k forward (</S> at the last
+        position) and word k-1 backward (<S> at the first).
+        """
+        forward = [[BOS, *sentence] for sentence in sentences]
+        backward = [[*sentence, EOS] for sentence in sentences]
+        return cls._pack(forward, backward, num_rows, first, 0)
+
+    @classmethod
+    def _pack(
+        cls,
+        forward: Sequence[list[str]],
+        backward: Sequence[list[str]],
+        num_rows: int,
+        first: int | None,
+        margin: int,
+    ) -> PackedBatch:
+        lengths = np.array(list(map(len, forward)), dtype=np.int64)
+        if first is None:
+            num_rows = max(1, min(num_rows, len(lengths)))
+            rows = assign_rows(lengths, num_rows)
+        else:
+            rows = np.arange(first, first + len(lengths)) % num_rows
+        text = PackedText.of_sentences(lengths, rows, num_rows, reset=first is None)
+        sides = [forward] if forward is backward else [forward, backward]
+        words, indices = _number_words(chain.from_iterable(chain.from_iterable(sides)))
+        tokens = torch.from_numpy(indices.reshape(len(sides), -1)).expand(2, -1)
+        return cls(words, text.to_streams(tokens), text, lengths, margin)
+
+
+def chunks(
+    items: Iterable[T], least: int, size: Callable[[Any], int] = lambda words: len(words) + 2
+) -> Iterator[list[T]]:
+    """Lists of consecutive items, whose sizes add up to `least`, or somewhat more; the last may be
+    smaller. Items are sentences by default, whose size is in words and both boundaries.
+    """
+    chunk: list[T] = []
+    total = 0
+    for item in items:
+        chunk.append(item)
+        total += size(item)
+        if total >= least:
+            yield chunk
+            chunk, total = [], 0
+    if chunk:
+        yield chunk
