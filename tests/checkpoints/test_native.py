@@ -72,19 +72,6 @@ def test_load_restores_everything_that_was_saved(model: Pretrained, saved: Path)
     assert load(saved, softmax=False).softmax is None
 
 
-def test_bilm_alone_is_saved_in_two_files(model: Pretrained, tmp_path: Path) -> None:
-    save(Pretrained(model.bilm), tmp_path / "model")
-    assert {path.name for path in (tmp_path / "model").iterdir()} == {
-        "config.json",
-        "model.safetensors",
-    }
-    loaded = load(tmp_path / "model")
-    assert (loaded.softmax, loaded.vocab, loaded.tokenizer, loaded.mix, loaded.warm_state) == (
-        None,
-    ) * 5
-    assert loaded.state_policy == "zeros"
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_sequence_encoder_is_loaded_as_it_was_saved(name: str, tmp_path: Path) -> None:
     model = Pretrained(random_bilm(name, characters=True).float())

@@ -53,14 +53,6 @@ def test_representations_are_mixes_of_the_layers_between_the_boundaries(config: 
         assert not found[~mask].any()
 
 
-def test_a_sentence_does_not_depend_on_its_batch() -> None:
-    elmo = Elmo(tiny()).eval()
-    together = elmo(ids()).representations[0]
-    for row, sentence in enumerate(SENTENCES):
-        alone = elmo(torch.from_numpy(encode_sentences([sentence])).long()).representations[0]
-        torch.testing.assert_close(alone[0], together[row, : len(sentence)], atol=1e-6, rtol=0)
-
-
 def test_state_is_an_argument_and_a_result() -> None:
     elmo = Elmo(tiny()).eval()
     first = elmo(ids())
@@ -75,17 +67,6 @@ def test_state_is_an_argument_and_a_result() -> None:
         .mean(dim=0)
     )
     torch.testing.assert_close(second.representations[0][0], expected)
-
-
-def test_a_frozen_bilm_gets_no_gradient_and_its_mixes_do() -> None:
-    elmo = Elmo(tiny())
-    out = elmo(ids()).representations[0]
-    out.square().sum().backward()
-    assert all(
-        parameter.grad is None and not parameter.requires_grad
-        for parameter in elmo.bilm.parameters()
-    )
-    assert elmo.mixes[0].weights.grad is not None and elmo.mixes[0].weights.grad.any()
 
 
 def test_parts_of_a_frozen_bilm_may_be_unfrozen() -> None:
@@ -106,15 +87,6 @@ def test_what_a_hook_adds_to_a_bilm_learns(freeze: bool) -> None:
     )
     elmo(ids()).representations[0].sum().backward()
     assert adapter.grad is not None and adapter.grad.any()
-
-
-def test_weights_written_past_the_counters_are_prepacked_again() -> None:
-    elmo = Elmo(tiny()).eval()
-    elmo(ids())
-    for weight in elmo.bilm.parameters():
-        weight.data.mul_(3)
-    expected = Elmo(elmo.bilm).eval()(ids()).representations[0]
-    torch.testing.assert_close(elmo(ids()).representations[0], expected)
 
 
 @pytest.mark.parametrize(
@@ -183,6 +155,7 @@ def test_several_mixes_learn_apart() -> None:
     assert not torch.allclose(elmo.mixes[0].gamma, elmo.mixes[1].gamma)
     assert not torch.allclose(elmo.mixes[0].weights, elmo.mixes[1].weights)
     assert all(torch.equal(value, before[name]) for name, value in elmo.bilm.state_dict().items())
+    assert all(weight.grad is None for weight in elmo.bilm.parameters())
 
 
 def test_batch_to_ids_gives_rows_of_bytes_and_marks() -> None:

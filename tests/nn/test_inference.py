@@ -183,10 +183,6 @@ def test_errors_are_those_of_the_bilm_which_stays_as_it_is() -> None:
     )
     assert all(map(torch.equal, bilm.state_dict().values(), before.values()))
     for model in (bilm, ready):
-        for wrong in (random_state(bilm, 2), random_state(draw_bilm(CONFIGS["three layers"]), 3)):
-            for given in ({"state": wrong}, {"reset_state": wrong}):
-                with pytest.raises(ValueError, match="the state of"):
-                    model.run(vectors, text.tokens, text.text.packing, **given)
         for wrong_call in (
             lambda model: model.run(vectors, text.tokens + len(vectors), text.text.packing),
             lambda model: model.token_encoder(torch.full((2, 50), 300)),
@@ -253,12 +249,6 @@ def assert_layers(prepacked: PrepackCache, bilm: BiLM) -> Tensor:
     return found.layers
 
 
-def optimizer_step(bilm: BiLM) -> None:
-    for parameter in bilm.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    torch.optim.SGD(bilm.parameters(), lr=0.1).step()
-
-
 def one_number(bilm: BiLM) -> None:
     with torch.no_grad():
         bilm.sequence_encoder.stacks[1].layers[1].recurrent_weight[3, 2] += 5.0
@@ -272,10 +262,6 @@ def assign_others(bilm: BiLM) -> None:
     bilm.load_state_dict(frozen(seed=2).state_dict(), assign=True)
 
 
-def load_a_part(bilm: BiLM) -> None:
-    bilm.token_encoder.load_state_dict(frozen(seed=2).token_encoder.state_dict())
-
-
 def convert_and_back(bilm: BiLM) -> None:
     bilm.bfloat16().float()
 
@@ -286,7 +272,9 @@ def replace_a_parameter(bilm: BiLM) -> None:
 
 def learn(bilm: BiLM) -> None:
     bilm.requires_grad_(True)
-    optimizer_step(bilm)
+    for parameter in bilm.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    torch.optim.SGD(bilm.parameters(), lr=0.1).step()
     bilm.requires_grad_(False)
 
 
@@ -295,18 +283,13 @@ def past_the_counters(bilm: BiLM) -> None:
         weight.data.mul_(1.5)
 
 
-def some_rows_past_the_counters(bilm: BiLM) -> None:
-    bilm.token_encoder.char_embedding.data[97] += 1.0
-
-
 def one_weight_in_numpy(bilm: BiLM) -> None:
     bilm.sequence_encoder.stacks[1].layers[1].recurrent_weight.numpy()[:, 1:] *= 1.5
 
 
 CHANGES = [
-    *(optimizer_step, one_number, load_others, assign_others, load_a_part),
-    *(convert_and_back, replace_a_parameter, learn),
-    *(past_the_counters, some_rows_past_the_counters, one_weight_in_numpy),
+    *(one_number, load_others, assign_others, convert_and_back, replace_a_parameter, learn),
+    *(past_the_counters, one_weight_in_numpy),
 ]
 
 

@@ -69,10 +69,3 @@ def test_fixed_weights_go_through_the_softmax_and_never_learn() -> None:
     np.testing.assert_allclose(
         mix(layers).numpy(), mixed(layers, np.array([1.0, 0.0, -1.0]), 1.0), rtol=2e-5
     )
-
-
-def test_the_penalty_is_on_weights_before_the_softmax() -> None:
-    mix = ScalarMix(3)
-    with torch.no_grad():
-        mix.weights.copy_(torch.tensor([1.0, -2.0, 0.5]))
-    assert mix.penalty(0.1).item() == pytest.approx(0.1 * (1 + 4 + 0.25))

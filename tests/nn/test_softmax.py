@@ -100,24 +100,6 @@ def test_samples_are_the_first_distinct_draws(
     assert len(set(ids)) == num_samples and min(ids) >= 0 and max(ids) < num_classes
 
 
-def test_classes_are_drawn_as_often_as_expected() -> None:
-    generator, rounds = torch.Generator().manual_seed(0), 600
-    drawn, expected = torch.zeros(100), torch.zeros(100, dtype=torch.float64)
-    for _ in range(rounds):
-        ids, num_tries = draw_log_uniform(100, 15, generator)
-        drawn[ids] += 1
-        expected += log_expected_count(torch.arange(100), num_tries, 100).exp()
-    assert (drawn / rounds - expected / rounds).abs().max() < 0.06
-    assert expected.sum() / rounds == pytest.approx(15, rel=0.02)
-
-
-def test_probabilities_are_those_of_zipf() -> None:
-    c = torch.arange(50, dtype=torch.float64)
-    expected = (torch.log(c + 2) - torch.log(c + 1)) / math.log(51)
-    torch.testing.assert_close(log_expected_count(torch.arange(50), 1, 50).exp(), expected)
-    assert expected.sum().item() == pytest.approx(1)
-
-
 def test_expected_counts_of_rare_words_keep_their_digits() -> None:
     """1 - (1 - p)^n loses everything in float32 where p is small."""
     found = log_expected_count(torch.tensor([799_999]), 40_000, 800_000)

@@ -6,7 +6,7 @@ from oracle import random_weights
 
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
-from elmokit.nn.token_encoders import CharCNN, Highway
+from elmokit.nn.token_encoders import CharCNN
 from elmokit.text.characters import encode_words
 
 
@@ -41,18 +41,6 @@ def test_ids_are_padded_to_few_shapes_and_keep_their_vectors(length: int) -> Non
         vectors = bilm.word_vectors(words)
         assert len(vectors) == len(padded)
         torch.testing.assert_close(vectors[:count], bilm.token_encoder(ids))
-
-
-@pytest.mark.parametrize("carry_bias", [-40.0, 40.0])
-def test_a_closed_highway_passes_its_input_on_and_an_open_one_transforms_it(
-    carry_bias: float,
-) -> None:
-    highway, x = Highway(3), torch.randn(5, 3)
-    random_weights(highway, seed=1, scale=0.1)
-    with torch.no_grad():
-        highway.gates.bias[3:] = carry_bias
-    transformed = torch.relu(x @ highway.gates.weight[:3].T + highway.gates.bias[:3])
-    torch.testing.assert_close(highway(x), transformed if carry_bias > 0 else x)
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])

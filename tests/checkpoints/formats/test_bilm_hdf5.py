@@ -76,32 +76,6 @@ def changed(**lstm_or_char_cnn: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def test_every_weight_is_read_into_its_parameter(tmp_path: Path) -> None:
-    arrays = random_arrays(SHAPES)
-    config, state = read_bilm_hdf5(*write_pair(tmp_path, arrays))
-    BiLM(config).load_state_dict(state)  # strict: every parameter is there
-    assert sum(tensor.numel() for tensor in state.values()) == sum(
-        array.size for array in arrays.values()
-    )
-    for d, cell in enumerate(CELLS):
-        layer = f"sequence_encoder.stacks.{d}.layers.0"
-        kernel = torch.cat(
-            [state[f"{layer}.input_weight"], state[f"{layer}.recurrent_weight"]], dim=1
-        )
-        np.testing.assert_array_equal(kernel.T, arrays[f"{cell}/W_0"])
-        np.testing.assert_array_equal(state[f"{layer}.bias"], arrays[f"{cell}/B"])
-        np.testing.assert_array_equal(
-            state[f"{layer}.projection_weight"].T, arrays[f"{cell}/W_P_0"]
-        )
-    gates = state["token_encoder.highways.0.gates.weight"]
-    np.testing.assert_array_equal(gates[:8].T, arrays["CNN_high_0/W_transform"])
-    np.testing.assert_array_equal(gates[8:].T, arrays["CNN_high_0/W_carry"])
-    np.testing.assert_array_equal(
-        state["token_encoder.convolutions.1.weight"].permute(2, 1, 0), arrays["CNN/W_cnn_1"][0]
-    )
-    np.testing.assert_array_equal(state["token_encoder.char_embedding"], arrays["char_embed"])
-
-
 def test_262nd_character_is_dropped_first_or_last(tmp_path: Path) -> None:
     arrays = random_arrays(SHAPES)
     table = arrays["char_embed"]
