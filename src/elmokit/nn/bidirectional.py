@@ -41,6 +41,8 @@ class BiLMState:
     @staticmethod
     def of_ranks(directions: Sequence[Sequence[LSTMState]], row_order: Tensor) -> BiLMState:
         """The state by row, from those of each direction and layer by rank."""
+        # Kernels keep the longest rows first. Rows of 2, 9 and 5 words have row_order 1 2 0, the
+        # row at each rank, and so the ranks 2 0 1.
         rank = torch.argsort(row_order)
         h = torch.stack([torch.stack([state.h for state in states]) for states in directions])
         c = torch.stack([torch.stack([state.c for state in states]) for states in directions])
@@ -48,8 +50,9 @@ class BiLMState:
 
     def check(self, config: SequenceEncoderConfig, rows: int) -> None:
         """ValueError if the state is of another number of rows, or of another model."""
-        shapes, expected = [*map(tuple, (self.h.shape, self.c.shape))], self.shapes(config, rows)
-        if shapes != [*expected.values()]:
+        expected = self.shapes(config, rows)
+        shapes = {"h": tuple(self.h.shape), "c": tuple(self.c.shape)}
+        if shapes != expected:
             raise ValueError(
                 f"the state of {rows} rows of this model has shapes {expected}, not {shapes}"
             )
@@ -87,16 +90,6 @@ def run_directions(
     return [task() for task in tasks] if in_order else run_side_by_side([*tasks], device)
 
 
-def _run_stack(stack: nn.Module, out: Tensor | None, *inputs: Any) -> tuple[Any, Any]:
-    """The layers of a stack, copied to `out` (L+1, N, D) if it is given, and its final states."""
-    layers, states = stack(*inputs)
-    if out is None:
-        return layers, states
-    for number, layer in enumerate(layers):
-        out[number].copy_(layer)
-    return out, states
-
-
 class Bidirectional(nn.Module):
     """Two stacks that never exchange information: one reads each sentence from its front, one from
     its back.
@@ -132,18 +125,17 @@ class Bidirectional(nn.Module):
         tokens = tokens.contiguous()
         shape = (self.config.num_layers + 1, 2, tokens.shape[1], words.shape[1])
         out = None if observed else allocate(shape, words.dtype, words.device)
-        tasks = [
-            partial(
-                _run_stack,
-                stack,
-                None if out is None else out[:, d],
-                words,
-                tokens[d],
-                *more[d],
-                dropout,
-            )
-            for d, stack in enumerate(self.stacks)
-        ]
+
+        def run(d: int) -> tuple[Any, Any]:
+            layers, states = self.stacks[d](words, tokens[d], *more[d], dropout)
+            if out is None:
+                return layers, states
+            # Copied, so that both directions lie in one tensor, and the layers are freed.
+            for number, layer in enumerate(layers):
+                out[number, d].copy_(layer)
+            return None, states
+
+        tasks = [partial(run, d) for d in range(2)]
         # All that the streams of a GPU share is in the arguments, and made before they part.
         if words.is_cuda and self.runs_on_streams:
             results = run_on_streams(tasks, words.device)

@@ -27,6 +27,7 @@ def span_transitions(tags: Sequence[str]) -> Transitions:
 
     IOB1 needs no such rules: there every I-X may begin a span.
     """
+    # I-PER begins with the prefix I, and its span is of the type PER.
     prefixes = [tag.partition("-")[0] for tag in tags]
     types = [tag.partition("-")[2] for tag in tags]
     closes = bool({"E", "S"} & set(prefixes))
@@ -34,8 +35,11 @@ def span_transitions(tags: Sequence[str]) -> Transitions:
     ends = torch.tensor([prefix in ("O", "E", "S") or not closes for prefix in prefixes])
     inside = torch.tensor([prefix in ("B", "I") for prefix in prefixes])
     same_type = torch.tensor([[left == right for right in types] for left in types])
+    # Of two neighbours, either the left one ends a span and the right one begins one, or both are
+    # in the same span.
     goes_on = inside[:, None] & ~begins[None, :] & same_type
-    return Transitions(begins, (ends[:, None] & begins[None, :]) | goes_on, ends)
+    begins_anew = ends[:, None] & begins[None, :]
+    return Transitions(begins, begins_anew | goes_on, ends)
 
 
 class CRF(nn.Module):
@@ -69,16 +73,26 @@ class CRF(nn.Module):
         return self._path_score(scores, tags, mask) - self._log_partition(scores, mask)
 
     def _path_score(self, scores: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
+        # Of a sentence with tags a, b and c:
+        #
+        #     scores[0, a]     scores[1, b]     scores[2, c]      emitted
+        #              step[a, b]       step[b, c]                moved
+        #     first[a]                               last[c]
         tags = tags.masked_fill(~mask, 0)  # padding may hold anything
-        rows, last_token = torch.arange(len(tags), device=tags.device), mask.sum(1) - 1
-        emitted = scores.gather(2, tags[..., None]).squeeze(2).masked_fill(~mask, 0).sum(1)
-        moved = self.step[tags[:, :-1], tags[:, 1:]].masked_fill(~mask[:, 1:], 0).sum(1)
-        return emitted + moved + self.first[tags[:, 0]] + self.last[tags[rows, last_token]]
+        emitted = scores.gather(2, tags[..., None]).squeeze(2)
+        emitted = emitted.masked_fill(~mask, 0).sum(1)
+        moved = self.step[tags[:, :-1], tags[:, 1:]]
+        moved = moved.masked_fill(~mask[:, 1:], 0).sum(1)
+        rows = torch.arange(len(tags), device=tags.device)
+        last_tags = tags[rows, mask.sum(1) - 1]
+        return emitted + moved + self.first[tags[:, 0]] + self.last[last_tags]
 
     def _log_partition(self, scores: Tensor, mask: Tensor) -> Tensor:
         total = self.first + scores[:, 0]  # (B, K): log-sum of all paths that end in each tag
         for t in range(1, scores.shape[1]):
-            longer = torch.logsumexp(total[:, :, None] + self.step, dim=1) + scores[:, t]
+            # (B, left, right): every path to t - 1, and every step from there
+            paths = total[:, :, None] + self.step
+            longer = torch.logsumexp(paths, dim=1) + scores[:, t]
             total = torch.where(mask[:, t, None], longer, total)
         return torch.logsumexp(total + self.last, dim=1)
 
@@ -96,6 +110,7 @@ class CRF(nn.Module):
             longer, source = (best[:, :, None] + step).max(dim=1)
             best = torch.where(mask[:, t, None], longer + scores[:, t], best)
             sources.append(torch.where(mask[:, t, None], source, stay))
+        # Back from the best last tag: the source of each tag is the one before it.
         path = [(best + last).argmax(dim=1)]
         for source in reversed(sources):
             path.append(source.gather(1, path[-1][:, None]).squeeze(1))

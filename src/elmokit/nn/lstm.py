@@ -23,6 +23,10 @@ def _glorot_uniform(fan_in_and_out: int, *shape: int) -> nn.Parameter:
 class LSTMLayer(nn.Module):
     """One layer in one direction. Rows of the gates are i, g, f, o, as in the published files.
 
+    i, g, f, o = W x + U h + b          input, candidate, forget and output gate, (4H,) in all
+    c = clip(s(i) tanh(g) + s(f + forget_bias) c)
+    h = clip(P s(o) tanh(c))            without P and its clip where D equals H
+
     Weights are drawn by TensorFlow's default, Glorot uniform, on the stacked kernel [W; U] as in
     bilm-tf.
     """
@@ -39,6 +43,7 @@ class LSTMLayer(nn.Module):
         """Create a layer; its outputs are projected unless `output_dim` equals `cell_dim`."""
         super().__init__()
         self.forget_bias, self.clips = forget_bias, (cell_clip, proj_clip)
+        # The kernel of bilm-tf is (input_dim + output_dim, 4 * cell_dim): its fans in and out.
         stacked = input_dim + output_dim + 4 * cell_dim
         self.input_weight = _glorot_uniform(stacked, 4 * cell_dim, input_dim)
         self.recurrent_weight = _glorot_uniform(stacked, 4 * cell_dim, output_dim)

@@ -32,10 +32,12 @@ def draw_log_uniform(num_classes: int, num_samples: int, generator: torch.Genera
         )
         more = torch.exp(uniform * math.log(num_classes + 1)).long() - 1
         draws = torch.cat([draws, more.clamp_(max=num_classes - 1)])
-        # A draw is new if it is where its class was drawn first.
-        positions, first = np.arange(len(draws)), np.empty(num_classes, dtype=np.int64)
-        first[draws.numpy()[::-1]] = positions[::-1]  # the last assignment to an index remains
-        new = np.flatnonzero(first[draws.numpy()] == positions)[:num_samples]
+        # A draw is new if it is where its class was drawn first: of 7 2 7 0 2 the 1st, 2nd and 4th.
+        classes = draws.numpy()
+        positions = np.arange(len(classes))
+        first = np.empty(num_classes, dtype=np.int64)
+        first[classes[::-1]] = positions[::-1]  # the last assignment to an index remains
+        new = np.flatnonzero(first[classes] == positions)[:num_samples]
         if len(new) == num_samples:
             return draws[torch.from_numpy(new)].int(), int(new[-1]) + 1
 
@@ -89,20 +91,25 @@ class FullSoftmax(nn.Module):
         hidden (K, N, D), targets (K, N), K sets of samples -> (K, N). A sample that is the target
         of a position is excluded there.
         """
-        count, num_classes = len(samples), len(self.weight)
+        count, num_classes, device = len(samples), len(self.weight), targets.device
         # The rows of all samples, then those of all targets, in one gather each.
-        ids = [*(sampled.to(targets.device) for sampled, _ in samples), *targets]
-        weights, biases = _gather(self.weight, ids), _gather(self.bias[:, None], ids)
+        ids = [*(sampled.to(device) for sampled, _ in samples), *targets]
+        weights = _gather(self.weight, ids)
+        biases = [bias[:, 0] for bias in _gather(self.bias[:, None], ids)]
         losses = []
-        for k, (sampled, (_, num_tries)) in enumerate(zip(ids[:count], samples, strict=True)):
-            true = _logits(hidden[k], weights[count + k], biases[count + k][:, 0])
-            expected = log_expected_count(targets[k], num_tries, num_classes)
+        for k, (_, num_tries) in enumerate(samples):
+            sampled, target = ids[k], ids[count + k]
+            # The logit of the target, one for each position.
+            true = _logits(hidden[k], weights[count + k], biases[count + k])
+            expected = log_expected_count(target, num_tries, num_classes)
             true = true - expected.to(true.dtype)
-            bias = biases[k][:, 0]
-            bias = bias - log_expected_count(sampled, num_tries, num_classes).to(bias.dtype)
+            # The logits of the samples; the correction goes into their bias.
+            expected = log_expected_count(sampled, num_tries, num_classes)
+            bias = biases[k] - expected.to(biases[k].dtype)
             # Where each class is among the samples, -1 for nowhere.
-            position = torch.full((num_classes,), -1, dtype=torch.int64, device=targets.device)
-            position[sampled] = torch.arange(len(sampled), device=targets.device)
-            rest = linear_logsumexp(hidden[k], weights[k], bias, excluded=position[targets[k]])
+            position = torch.full((num_classes,), -1, dtype=torch.int64, device=device)
+            position[sampled] = torch.arange(len(sampled), device=device)
+            rest = linear_logsumexp(hidden[k], weights[k], bias, excluded=position[target])
+            # -log(e^true / (e^true + e^rest))
             losses.append(torch.logaddexp(true, rest) - true)
         return torch.stack(losses)

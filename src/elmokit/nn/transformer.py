@@ -64,11 +64,13 @@ class AttentionLayout:
         begins[order] = np.cumsum(padded[order]) - padded[order]
         # How many segments are attended to at once, and their padded length; long ones alone.
         lengths, counts = np.unique(padded[~is_long], return_counts=True)
+        long_lengths = padded[order][(~is_long).sum() :]
         self.groups: list[tuple[int, int]] = [*zip(counts.tolist(), lengths.tolist(), strict=True)]
-        self.groups += [(1, length) for length in padded[order][(~is_long).sum() :].tolist()]
+        self.groups += [(1, length) for length in long_lengths.tolist()]
 
         # The row of each slot in the buffer, and the rows of no slot.
-        rows, is_padding = np.empty_like(segments.slots), np.ones(padded.sum(), dtype=bool)
+        rows = np.empty_like(segments.slots)
+        is_padding = np.ones(padded.sum(), dtype=bool)
         rows[segments.slots] = np.repeat(begins, segments.lengths) + segments.positions()
         is_padding[rows] = False
         self.rows = torch.from_numpy(rows).to(device)
@@ -80,8 +82,7 @@ class AttentionLayout:
         exponents = torch.arange(pairs, dtype=torch.float64, device=device) / pairs
         angles = positions[:, None] * ROTARY_BASE**-exponents
         rotation = torch.polar(torch.ones_like(angles), angles)[:, None, None]
-        is_double = like.dtype == torch.float64
-        self.rotation = rotation.to(torch.complex128 if is_double else torch.complex64)
+        self.rotation = rotation.to(like.dtype.to_complex())
         # The keys, of its block and the one before, that each position of a block sees: itself
         # and the context - 1 before it. Context 3:   . x x x . .
         #                                            . . x x x .
@@ -114,6 +115,7 @@ class AttentionLayout:
 
     def _rotated(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(count, T, 3, heads, d) -> queries and keys, rotated, and values (count, heads, T, d)."""
+        # Two neighbouring dimensions x, y are one number x + iy, which turning multiplies.
         pairs = torch.view_as_complex(rows[:, :, :2].unflatten(-1, (-1, 2)))
         rotated = torch.view_as_real(pairs * self.rotation[: rows.shape[1]]).flatten(-2)
         queries, keys = rotated.transpose(1, 3).unbind(2)
@@ -124,6 +126,7 @@ class AttentionLayout:
         context = self.context
         if queries.shape[2] <= context:
             return _attention(queries, keys, values, is_causal=True)
+        # Blocks 0 1 2 3 of queries see the keys of   0   0 1   1 2   2 3
         first = [part[:, :, :context] for part in (queries, keys, values)]
         # (blocks - 1, heads, context or 2 * context, d): a block, and the keys of it and the last
         later = queries[0].unfold(1, context, context)[:, 1:].permute(1, 0, 3, 2)
