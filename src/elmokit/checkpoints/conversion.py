@@ -24,9 +24,7 @@ HDF5_LAYOUT: dict[str, Any] = {
 
 
 def _warn_of_losses(model: Pretrained, format: str, kept: Collection[str] = ()) -> None:
-    """Warn of the parts of a model, besides its biLM, that a format cannot hold; `kept` names those
-    that it can.
-    """
+    """Warn of parts that the format cannot hold, but for those named in `kept`."""
     lost = {
         "softmax": model.softmax is not None,
         "mix of layers": model.mix is not None,

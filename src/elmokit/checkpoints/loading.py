@@ -53,9 +53,7 @@ class Format(NamedTuple):
 
 
 def _find_native(path: Path) -> Path | None:
-    """A directory with config.json, unless its weights have another format: then config.json is of
-    another program, as often in repositories on the Hub.
-    """
+    """A directory with config.json, unless its weights show that this is of another program."""
     if (path / ELMO_MODULE).is_dir():
         path = path / ELMO_MODULE
     if not (path / "config.json").is_file():

@@ -138,9 +138,7 @@ def write_native(model: Pretrained, directory: Path, storage_dtype: str = "float
 
 
 def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
-    """The configuration of the biLM, and the other settings as keyword arguments of
-    `Pretrained`.
-    """
+    """The configuration of the biLM, and the other arguments of `Pretrained`."""
     with errors_naming(path):
         values: _Config = conform(_Config, read_json(path))
         if encoder := values.model.get("efml"):
@@ -151,9 +149,7 @@ def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
 
 
 def _read_tensors(path: Path, expected: Mapping[str, Shape]) -> dict[str, Tensor]:
-    """Read a file in float32. CheckpointError if it is damaged, or its names or shapes are not the
-    expected ones.
-    """
+    """Read tensors in float32. CheckpointError unless they have the expected names and shapes."""
     with errors_naming(path):
         tensors = load_file(path)
     check_shapes(path, expected, shapes_in(tensors))
@@ -192,9 +188,7 @@ def read_card(directory: Path) -> str:
 
 
 def load_native(directory: Path, softmax: bool = True) -> Pretrained:
-    """Load the model in a directory, with or without its softmax; errors are those of
-    `elmokit.load`.
-    """
+    """Load a model, with or without its softmax; errors are those of `elmokit.load`."""
     if (directory / "weights.safetensors").is_file():  # the name that tasks give to theirs
         raise ValueError(
             "it is a task model: use it with elmokit predict, or elmokit.load_task_model in Python"

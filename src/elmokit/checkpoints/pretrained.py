@@ -29,16 +29,12 @@ Shape = tuple[int, ...]
 
 
 class CheckpointError(ValueError):
-    """A model cannot be read: its files are damaged, or do not fit each other; the message names
-    offending keys.
-    """
+    """A model cannot be read: its files are damaged, or do not fit each other."""
 
 
 @contextmanager
 def errors_naming(path: str | Path) -> Iterator[None]:
-    """CheckpointError that names the file, where reading it fails in any way but that it is
-    missing.
-    """
+    """CheckpointError that names the file, for any failure but that it is missing."""
     try:
         yield
     except (CheckpointError, FileNotFoundError):
@@ -46,18 +42,14 @@ def errors_naming(path: str | Path) -> Iterator[None]:
     # json, h5py, safetensors, torch.load, zipfile, tarfile and struct raise some twenty kinds for a
     # damaged or hostile file, from AssertionError to zlib.error.
     except Exception as error:
-        reason = (
-            f"{error} is missing"
-            if isinstance(error, KeyError)
-            else str(error).strip() or type(error).__name__
-        )
+        reason = str(error).strip() or type(error).__name__
+        if isinstance(error, KeyError):
+            reason += " is missing"
         raise CheckpointError(f"{path} cannot be read: {reason.splitlines()[0]}") from error
 
 
 def shapes_in(tensors: Mapping[str, Any]) -> dict[str, Shape | None]:
-    """The shapes of tensors by name; None for what is no array of floating-point numbers that its
-    storage holds.
-    """
+    """The shapes of tensors; None for what is no array of floats that its storage holds."""
 
     def is_weight(value: Any) -> bool:
         if not isinstance(value, Tensor) or not value.is_floating_point():

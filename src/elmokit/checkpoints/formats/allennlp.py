@@ -10,7 +10,6 @@ import re
 import warnings
 import zipfile
 from collections.abc import Iterable, Mapping
-from functools import reduce
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,14 +57,13 @@ CHARACTERS = "_token_embedder._char_embedding_weights"
 
 
 def translated(name: str, patterns: Mapping[str, str], parts: Mapping[str, str]) -> str | None:
-    """The name that the pattern for `name` makes of it, with its parts replaced; None if there is
-    no such pattern.
-    """
+    """The name by the pattern for `name`, with its parts replaced; None if there is no such one."""
     for pattern, replacement in patterns.items():
         if match := re.fullmatch(pattern, name):
-            return reduce(
-                lambda text, part: text.replace(*part), parts.items(), match.expand(replacement)
-            )
+            ours = match.expand(replacement)
+            for part, its_name in parts.items():
+                ours = ours.replace(part, its_name)
+            return ours
     return None
 
 
@@ -75,9 +73,7 @@ def bilm_name(name: str) -> str | None:
 
 
 def rearranged(name: str, tensor: Tensor, forget_bias: float) -> Tensor:
-    """A tensor of AllenNLP's, arranged as the `BiLM`'s weight `name`; only that of characters
-    changes its shape.
-    """
+    """A tensor of AllenNLP's in the arrangement of the weight `name` of a `BiLM`."""
     if name.endswith("char_embedding"):
         return tensor[1:]  # its first row is for padding
     # AllenNLP's gate weights the input, ours the transform: sigmoid(-x) = 1 - sigmoid(x).
@@ -125,9 +121,7 @@ def to_allennlp(bilm: BiLM, names: Iterable[str]) -> dict[str, Tensor]:
 
 
 def read_tensors(path: Path) -> dict[str, Any]:
-    """Load a dictionary without executing anything. CheckpointError if the file is damaged or holds
-    something else.
-    """
+    """Load a dictionary without executing anything. CheckpointError if that is not possible."""
     with errors_naming(path), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch's, about the old file format
         with path.open("rb") as file:
@@ -149,9 +143,7 @@ def read_tensors(path: Path) -> dict[str, Any]:
 
 
 def find_allennlp(path: Path) -> Path | None:
-    """The weights of a model that AllenNLP saved: the path itself, or best.th or weights.th in the
-    directory.
-    """
+    """The weights: the path itself, or best.th or weights.th in the directory."""
     if path.suffix == ".th" and path.is_file():
         return path
     return next(filter(Path.is_file, (path / "best.th", path / "weights.th")), None)
@@ -172,9 +164,7 @@ def _settings(folder: Path) -> list[dict[str, Any]]:
 
 
 def _options(folder: Path) -> Path | None:
-    """The options of the biLM, archived or at the path that config.json names; None if they are
-    missing.
-    """
+    """The biLM's options, archived or at the path that config.json names; None without them."""
     archived = sorted((folder / "fta").glob("*options_file"))
     if len(archived) == 1:
         return archived[0]
@@ -184,9 +174,7 @@ def _options(folder: Path) -> Path | None:
 
 
 def _config_from_shapes(shapes: Mapping[str, Any]) -> BiLMConfig:
-    """A configuration with sizes from a biLM's weights, named as in a `BiLM`; other settings are
-    the published ones.
-    """
+    """The configuration by a `BiLM`'s weights; what these do not show is as published."""
     layers = numbered(shapes, "sequence_encoder.stacks.0.layers.{}.input_weight")
     filters = numbered(shapes, "token_encoder.convolutions.{}.weight")
     (gates, dim), (_, embedding_dim) = layers[0], shapes["token_encoder.char_embedding"]

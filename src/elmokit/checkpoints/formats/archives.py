@@ -11,6 +11,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -27,9 +28,8 @@ Member = tuple[str, int, Callable[[], IO[bytes] | None]]
 
 def find_archive(path: Path) -> Path | None:
     """The path itself, if it is a file with the suffix of an archive."""
-    return (
-        path if path.name.endswith((".zip", ".tar", ".tar.gz", ".tgz")) and path.is_file() else None
-    )
+    is_archive = path.name.endswith((".zip", ".tar", ".tar.gz", ".tgz")) and path.is_file()
+    return path if is_archive else None
 
 
 def _members(path: Path) -> Iterator[Member]:
@@ -40,18 +40,15 @@ def _members(path: Path) -> Iterator[Member]:
                 if member.compress_type not in SAFE_COMPRESSIONS:
                     raise ValueError(f"{member.filename} is compressed by an unusual method")
                 if not member.is_dir():
-                    yield (
-                        member.filename,
-                        member.file_size,
-                        lambda member=member: archive.open(member),
-                    )
+                    open_member = partial(archive.open, member)
+                    yield member.filename, member.file_size, open_member
         return
     with path.open("rb") as file:
         is_gzip = file.read(2) == b"\x1f\x8b"
     with tarfile.open(path, "r:gz" if is_gzip else "r:") as archive:
         for member in archive:
             if member.isreg():
-                yield member.name, member.size, lambda member=member: archive.extractfile(member)
+                yield member.name, member.size, partial(archive.extractfile, member)
 
 
 @contextmanager
@@ -71,11 +68,8 @@ def unpacked(path: Path) -> Iterator[Path]:
                 allowed -= size
                 if number >= MAX_MEMBERS or allowed < 0:
                     raise ValueError("it claims to unpack to more than a model of its size can be")
-                parts = [
-                    part
-                    for part in PurePosixPath(member.replace("\\", "/")).parts
-                    if part not in ("/", ".")
-                ]
+                path_inside = PurePosixPath(member.replace("\\", "/"))
+                parts = [part for part in path_inside.parts if part not in ("/", ".")]
                 # ._NAME has the attributes that macOS keeps of NAME.
                 if not parts or ".." in parts or parts[-1].startswith("._"):
                     continue

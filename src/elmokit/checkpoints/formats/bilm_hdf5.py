@@ -55,9 +55,7 @@ def _is_hdf5(path: Path) -> bool:
 
 
 def find_hdf5(path: Path) -> Path | None:
-    """The file of weights: the path itself, or the only such file in the directory. CheckpointError
-    for several.
-    """
+    """The weights: the path itself, or the only such file in it. CheckpointError for several."""
     if not path.is_dir():
         return path if _is_hdf5(path) else None
     # [!.] leaves out files such as ._model.hdf5, in which macOS keeps the attributes of model.hdf5.
@@ -146,9 +144,7 @@ def read_vocabulary(words: Path | None, config: BiLMConfig) -> tuple[Vocab | Non
 
 @dataclass(frozen=True)
 class Entry:
-    """`state_dict[parameter][part]` is `file[dataset][rows]`, with its axes reversed if
-    `reverse_axes`.
-    """
+    """`state_dict[parameter][part]` is `file[dataset][rows]`, perhaps with reversed axes."""
 
     dataset: str
     shape: Shape  # of the dataset
@@ -208,9 +204,7 @@ def _lstm_entries(config: LSTMConfig, direction: int, layer: int) -> Iterator[En
 
 
 def table_of(config: BiLMConfig) -> Iterator[Entry]:
-    """The table: every dataset of the file, its shape, and which part of which parameter it
-    fills.
-    """
+    """The table: every dataset, its shape, and the part of the parameter that it fills."""
     lstm = config.lstm_for("AllenNLP's and bilm-tf's files are")
     if config.char_cnn is None:
         words = (config.num_words or 0, lstm.projection_dim)
@@ -226,9 +220,7 @@ def table_of(config: BiLMConfig) -> Iterator[Entry]:
 
 
 def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
-    """All datasets of the file by their names in the table. ValueError if the claimed sizes are
-    impossible.
-    """
+    """The datasets by their names in the table. ValueError if they claim an impossible size."""
     datasets: dict[str, h5py.Dataset] = {}
 
     def visit(name: str | bytes, item: h5py.Dataset | h5py.Group) -> None:
@@ -249,9 +241,7 @@ def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
 
 
 def without_spare_row(name: str, shape: Shape) -> Shape:
-    """The shape of a dataset without the 262nd row of characters that some files have, which no
-    character uses.
-    """
+    """The shape of a dataset without the 262nd row of characters, which no character uses."""
     has_spare_row = name == "char_embed" and shape[:1] == (NUM_CHARACTERS + 1,)
     return (NUM_CHARACTERS, *shape[1:]) if has_spare_row else shape
 
@@ -274,9 +264,7 @@ def _read_rows(entry: Entry, dataset: h5py.Dataset | np.ndarray) -> np.ndarray:
 def fill_state_dict(
     config: BiLMConfig, datasets: Mapping[str, h5py.Dataset | np.ndarray]
 ) -> dict[str, Tensor]:
-    """The state_dict of `BiLM(config)`, in float32, from datasets that have the names and shapes of
-    its table.
-    """
+    """The state_dict of `BiLM(config)`, in float32, from the datasets of its table."""
     shapes = weight_shapes(config)
     state = {
         name: torch.empty(shape, dtype=torch.float32, device="cpu")
@@ -315,9 +303,7 @@ def read_bilm_hdf5(
 def load_bilm_hdf5(
     weights: Path, options: Path | None = None, vocab: Path | None = None
 ) -> Pretrained:
-    """Load a model from its HDF5 file, with the card next to it; the options and the vocabulary,
-    too, unless they are given.
-    """
+    """Load a model; its options and vocabulary are found beside the weights unless given."""
     config, state_dict = read_bilm_hdf5(options or find_options(weights), weights)
     vocab = vocab or find_vocabulary([weights.parent], config.num_words)
     words, config = read_vocabulary(vocab, config)

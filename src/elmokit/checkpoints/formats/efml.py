@@ -191,10 +191,8 @@ def load_efml(directory: Path) -> Pretrained:
     config, weights = read_config(directory), {}
     for file, patterns in NAMES.items():
         tensors = read_tensors(directory / file)
-        weights |= {
-            translated(name, patterns, PARTS) or f"{file}: {name}": each
-            for name, each in tensors.items()
-        }
+        for name, tensor in tensors.items():
+            weights[translated(name, patterns, PARTS) or f"{file}: {name}"] = tensor
     expected = weight_shapes(config)
     if config.interleaved is not None:
         biases = [name for name in expected if name.endswith("bias") and ".layers." in name]
@@ -203,10 +201,8 @@ def load_efml(directory: Path) -> Pretrained:
     state: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         ours = name.replace(SECOND_BIAS, "bias")
-        part = (
-            tensor.float()
-            if ours.endswith("char_embedding")
-            else rearranged(ours, tensor.float(), forget_bias=0.0)
-        )
-        state[ours] = state[ours] + part if ours in state else part
+        weight = tensor.float()
+        if not ours.endswith("char_embedding"):
+            weight = rearranged(ours, weight, forget_bias=0.0)
+        state[ours] = state[ours] + weight if ours in state else weight
     return Pretrained(module_from(lambda: BiLM(config), state), card=read_card(directory))

@@ -120,9 +120,7 @@ def _efml_encoder(graph: _Graph, encoder: Any, ids: str) -> str:
 
 
 def _encode(graph: _Graph, bilm: BiLM) -> tuple[str, str]:
-    """ids (B, T, ...) -> token vectors (T, B, D) and the mask (B, T). Each distinct word is encoded
-    once.
-    """
+    """ids (B, T, ...) -> token vectors (T, B, D), each distinct word encoded once; mask (B, T)."""
     encoder: Any = bilm.token_encoder
     if bilm.config.num_words is not None:
         # Padding reads row -1, the last one, and is masked later.
@@ -140,9 +138,7 @@ def _encode(graph: _Graph, bilm: BiLM) -> tuple[str, str]:
 
 
 def _cell(layer: Any) -> GraphProto:
-    """The body of a Scan: (h, c, the input's part of the gates, mask) of a position -> (h, c,
-    h).
-    """
+    """A Scan's body: (h, c, the input's part of the gates, mask) of a position -> (h, c, h)."""
     from onnx import TensorProto
 
     weights, (cell_clip, proj_clip) = layer.weights(), layer.clips
@@ -163,9 +159,7 @@ def _cell(layer: Any) -> GraphProto:
 
 
 def _lstm(graph: _Graph, layer: Any, x: str, mask: str, state: Sequence[str], d: int) -> list[str]:
-    """x (T, B, K), mask (T, B, 1), state (B, D) and (B, H) -> [h, c, outputs (T, B, D)], in
-    direction d.
-    """
+    """x (T, B, K), mask (T, B, 1), state (B, D) and (B, H) -> [h, c, outputs (T, B, D)]."""
     weights = layer.weights()
     gates = graph.Add(graph.MatMul(x, weights.input.T), weights.bias)
     return graph.Scan(
@@ -198,9 +192,7 @@ def _independent(graph: _Graph, encoder: Any, x: str, mask: str) -> tuple[list[s
 
 
 def _interleaved(graph: _Graph, encoder: Any, x: str, mask: str) -> list[str]:
-    """The layers, each (T, B, 2D), of interleaved directions; without projections only the top
-    layer.
-    """
+    """The layers (T, B, 2D) of interleaved directions; without projections the top one."""
     config, rows = encoder.config, graph.Shape(x, start=1, end=2)
     zeros = graph.ConstantOfShape(graph.Concat(rows, [config.cell_dim], axis=0))
     below, layers = x, [graph.Concat(x, x, axis=2)]

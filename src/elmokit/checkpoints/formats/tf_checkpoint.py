@@ -79,9 +79,7 @@ START = np.array([0x641F6454], "<u4")
 
 
 def _table() -> np.ndarray:
-    """(2, 65536): the CRC of a 32-bit word with each lower half, and with each upper half, the
-    other half zero.
-    """
+    """(2, 65536): the CRCs of 32-bit words whose upper half, and whose lower half, is zero."""
     entry = np.arange(65536, dtype=np.uint32)
     for _ in range(16):
         entry = (entry >> 1) ^ np.where(entry & 1, np.uint32(POLYNOMIAL), np.uint32(0))
@@ -134,9 +132,7 @@ def crc32c(data: bytes | np.ndarray) -> int:
 
 
 def masked_crc32c(data: bytes | np.ndarray) -> int:
-    """The CRC-32C as TensorFlow and LevelDB store it: rotated and offset, so that data may contain
-    CRCs.
-    """
+    """The CRC-32C as it is stored: rotated and offset, so that data may contain CRCs."""
     crc = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -146,9 +142,7 @@ def masked_crc32c(data: bytes | np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """The location of a variable in a data file; `dtype`, as in NumPy, is None for what is not
-    numbers.
-    """
+    """The location of a variable in a data file; `dtype` is None for what is not numbers."""
 
     dtype: str | None
     shape: Shape
@@ -199,9 +193,7 @@ def _block(table: bytes, offset: int, size: int) -> bytes:
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values in order. A key is stored as the number of bytes shared with the previous
-    key, and the rest.
-    """
+    """Keys and values; a key is stored as the number of bytes of the last one, and the rest."""
     num_restarts = struct.unpack("<I", block[-4:])[0]
     end, at, key = len(block) - 4 * (num_restarts + 1), 0, b""
     while at < end:
@@ -315,9 +307,7 @@ def find_prefix(path: str | Path) -> Path | None:
 
 
 def dataset_name(variable: str) -> str | None:
-    """The name of a variable in the HDF5 format (which lacks softmax and mix); None for any other
-    variable.
-    """
+    """The name of a variable in the HDF5 format; None for what is no weight of a model."""
     if match := PLAIN.fullmatch(variable):
         return match[1]
     if match := MIX.fullmatch(variable):
@@ -331,9 +321,7 @@ def dataset_name(variable: str) -> str | None:
 
 
 def _by_dataset(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """The weights of the model by their names in the HDF5 format, or by their own if they are
-    unknown or there twice.
-    """
+    """The weights by their names in the HDF5 format; by their own if unknown or there twice."""
     named: dict[str, StoredTensor] = {}
     for variable, tensor in tensors.items():
         if not NOT_WEIGHTS.fullmatch(variable):
