@@ -31,7 +31,7 @@ from roofline import product_rates, roofline, training_operations
 from sentences import first_sentences
 
 from elmokit.config import BiLMConfig
-from elmokit.text.vocab import SPECIALS, Vocab
+from elmokit.text.vocab import Vocab
 from elmokit.train.streams import TrainingStream
 
 DTYPES = ("bfloat16", "float32")
@@ -43,9 +43,9 @@ def write_vocab(sentences: list[list[str]], size: int, path: Path) -> None:
     same for any word.
     """
     counts = Counter(chain.from_iterable(sentences))
-    words = [word for word, _ in counts.most_common(size) if word not in SPECIALS]
+    words = [word for word, _ in counts.most_common(size) if word not in Vocab.SPECIALS]
     invented = (f"invented-{number}" for number in range(size))
-    chosen = islice(chain(SPECIALS, words, invented), size)
+    chosen = islice(chain(Vocab.SPECIALS, words, invented), size)
     path.write_text("".join(f"{word}\n" for word in chosen), encoding="utf-8")
 
 

@@ -17,6 +17,7 @@ What is read from JSON becomes such a dataclass by `conform(NetworkConfig, value
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -191,8 +192,8 @@ def conform(kind: Any, value: Any, name: str = "it") -> Any:
     elif kind in (int, float):
         if (number := _conform_number(kind, value)) is not None:
             return number
-    elif kind is Path and isinstance(value, str):
-        return Path(value)
+    elif kind is Path and isinstance(value, str | Path):
+        return Path(os.path.expanduser(value))
     elif dataclasses.is_dataclass(kind) and isinstance(value, dict):
         return _conform_object(kind, value, name)
     elif isinstance(value, kind):

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_language_model import (
     SENTENCES,
-    SPECIALS,
     brute_force,
     expected_losses,
     small_language_model,
@@ -140,7 +139,7 @@ def test_parts_add_up_the_surprisals_of_their_words(chunks: list[str], is_masked
 
 
 def test_score_accepts_a_word_id_model() -> None:
-    vocab = Vocab([*SPECIALS, "a", "b"])
+    vocab = Vocab([*Vocab.SPECIALS, "a", "b"])
     bilm, softmax = BiLM(BiLMConfig(LSTMConfig(1, 4, 4), None, 5)), FullSoftmax(5, 4)
     model = Pretrained(bilm, softmax=softmax, vocab=vocab)
     one, other = (score([["a", word]], model)[0] for word in ("<UNK>", "never-seen"))

@@ -24,7 +24,6 @@ from elmokit.text.tokenizers import (
     TOKENIZER_OF,
     TOKENIZERS,
     get_tokenizer,
-    tokenizer_for,
 )
 
 ENGLISH = get_tokenizer("english-1")
@@ -190,10 +189,10 @@ def prepared(directory: Path, text: str, **options: object) -> list[str]:
 # --- Choice by language ---------------------------------------------------------------------------
 
 
-def test_tokenizer_for_chooses_by_language() -> None:
-    assert tokenizer_for().name == "english-1" == tokenizer_for(None, "en").name
-    assert tokenizer_for(None, "de").name == "words-1" == tokenizer_for(None, "sv").name
-    assert tokenizer_for(None, "zh").name == "characters-1" == tokenizer_for(None, "ja").name
+def test_the_language_chooses_a_tokenizer() -> None:
+    assert get_tokenizer().name == "english-1" == get_tokenizer(None, "en").name
+    assert get_tokenizer(None, "de").name == "words-1" == get_tokenizer(None, "sv").name
+    assert get_tokenizer(None, "zh").name == "characters-1" == get_tokenizer(None, "ja").name
     assert set(TOKENIZER_OF.values()) <= {*TOKENIZERS, *SEGMENTERS}
 
 
@@ -212,11 +211,11 @@ def test_prepare_keeps_german_dates_and_abbreviations(tmp_path: Path) -> None:
         ("klingon-1", "de", "choose one of whitespace-1, english-1, words-1, characters-1, rjieba"),
     ],
 )
-def test_tokenizer_for_raises_for_mismatched_languages(
-    name: str, language: str | None, message: str
+def test_prepare_refuses_a_tokenizer_that_the_language_does_not_fit(
+    name: str, language: str | None, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        tokenizer_for(name, language)
+        prepared(tmp_path, GERMAN, tokenizer=name, language=language)
 
 
 # --- Tokenizers of other libraries ----------------------------------------------------------------

@@ -14,7 +14,7 @@ from elmokit.data import TextFile, find_files
 from elmokit.embed import Embedder, layer_weights
 from elmokit.progress import ProgressBar
 from elmokit.storage import EmbeddingStore
-from elmokit.text import INVISIBLE
+from elmokit.text import Tokenizer
 
 BLOCK_WORDS = 4096  # of a store, whose vectors are in memory at a time
 Check = Callable[[], None]
@@ -82,13 +82,13 @@ class TextCorpus(Corpus):
         # Tokenizing takes most of the time, so lines that lack a part of every form are skipped. A
         # tokenizer may remove invisible characters from words, such as soft hyphens.
         forms = [form for word in words or () for form in word.forms]
-        needed = [[INVISIBLE.sub("", part.lower()) for part in form] for form in forms]
+        needed = [[Tokenizer.visible(part.lower()) for part in form] for form in forms]
         options = {"unit": " sentences", "unit_scale": True, "disable": not self.progress}
         for file in self.files:
             for line in ProgressBar(file.lines(), "search", **options):
                 if check is not None:
                     check()
-                text = INVISIBLE.sub("", line.lower())
+                text = Tokenizer.visible(line.lower())
                 if words is None or any(all(part in text for part in parts) for parts in needed):
                     yield tuple(file.tokenizer.tokenize(line))
 

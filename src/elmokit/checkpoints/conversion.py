@@ -60,7 +60,6 @@ def save_hdf5(model: Pretrained, directory: str | Path, *, overwrite: bool = Fal
         UserWarning: The model has parts that the format cannot hold: softmax, mix, state policy,
             warm state, tokenizer, or without a vocabulary the rows of the boundary words.
     """
-    directory = Path(directory).expanduser()
     if overwrite:
         check_output(directory, overwrite=True, **HDF5_LAYOUT)
     with atomic_directory(directory, overwrite) as partial:

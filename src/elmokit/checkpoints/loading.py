@@ -279,7 +279,6 @@ def save(
     """
     if not isinstance(model, Pretrained):
         raise ValueError(f"save takes the result of elmokit.load, not {type(model).__name__}")
-    directory = Path(directory).expanduser()
     conform(StorageDtype, storage_dtype, "storage_dtype")
     if overwrite:
         check_output(directory, overwrite=True, **LAYOUT)

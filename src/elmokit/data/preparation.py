@@ -26,7 +26,6 @@ from elmokit.data.tables import is_table
 from elmokit.data.text_files import REPORT_NAME, SHARD, SHOWN_CHARACTERS, SHOWN_FILES
 from elmokit.data.workers import Work, tokenize_documents
 from elmokit.fs import (
-    OVERWRITE,
     atomic_directory,
     check_output,
     create_bytes,
@@ -36,7 +35,7 @@ from elmokit.fs import (
 )
 from elmokit.progress import ProgressBar
 from elmokit.settings import Above, Between, Count, check, conform
-from elmokit.text import TOKENIZED, Tokenizer, tokenizer_for
+from elmokit.text import TOKENIZED, Tokenizer, get_tokenizer
 
 SHARD_BYTES, MAX_DEFAULT_SHARDS = 16_000_000, 256  # if the number of shards is not given
 BUFFER_BYTES = 1 << 26  # of all shards
@@ -259,7 +258,7 @@ class ShuffledShards:
 
 
 def _sizes(paths: Sequence[str | Path]) -> dict[str, int]:
-    return {str(path): Path(path).stat().st_size for path in paths}
+    return {str(path): os.stat(os.path.expanduser(path)).st_size for path in paths}
 
 
 def _usable_cores() -> int:
@@ -268,21 +267,23 @@ def _usable_cores() -> int:
 
 
 def _tokenizer(files: Sequence[str | Path], name: str | None, language: str | None) -> Tokenizer:
-    """The tokenizer: that of `tokenizer_for`, or for protein sequences whitespace-1, as spaces
+    """The tokenizer: that of `get_tokenizer`, or for protein sequences whitespace-1, as spaces
     separate their residues.
 
     ValueError if only some of the files are FASTA, or if another tokenizer or a language is given
     for them.
     """
     sequences = [path for path in files if is_fasta(path)]
+    if name == "words-1" and language is None:
+        raise ValueError("words-1 needs a language, such as de, to split sentences by: give one")
     if not sequences:
-        return tokenizer_for(name, language)
+        return get_tokenizer(name, language)
     if len(sequences) < len(files) or name not in (None, TOKENIZED) or language is not None:
         raise ValueError(
             f"{sequences[0]} has proteins: prepare them without text, and omit tokenizer and "
             f"language"
         )
-    return tokenizer_for(TOKENIZED)
+    return get_tokenizer(TOKENIZED)
 
 
 def prepare(
@@ -324,7 +325,7 @@ def prepare(
             there already, prepared with the same options from files of the same names and sizes,
             nothing is done.
         tokenizer: Name of a tokenizer, which models trained on the shards record; by default the
-            one of the language (see `tokenizer_for`), for protein sequences whitespace-1.
+            one of the language (see `get_tokenizer`), for protein sequences whitespace-1.
         num_shards: Number of shards, each of which must fit in memory; by default one per 16 MB of
             input, at most 256.
         processes: Number of worker processes; by default one per core that this process may use.
@@ -356,7 +357,7 @@ def prepare(
     if isinstance(inputs, str | Path) or isinstance(exclude, str | Path) or not inputs:
         raise ValueError("give a list of files: [path]")
     chosen = _tokenizer([*inputs, *exclude], tokenizer, language)
-    output, input_bytes = Path(output), _sizes(inputs)
+    output, input_bytes = Path(os.path.expanduser(output)), _sizes(inputs)
     if num_shards is None:
         num_shards = min(1 + sum(input_bytes.values()) // SHARD_BYTES, MAX_DEFAULT_SHARDS)
     options = PrepareOptions(
@@ -377,7 +378,8 @@ def prepare(
             asdict(options)
         ):  # as text: the order of files counts
             raise FileExistsError(
-                f"{output} was prepared with other options or files: remove it, or {OVERWRITE}"
+                f"{output} was prepared with other options or files: remove it, or ask to "
+                "overwrite it (--overwrite)"
             )
         report.already_done = True
         return report

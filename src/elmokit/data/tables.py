@@ -3,12 +3,14 @@
 import csv
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from elmokit.fs import open_regular, read_lines, require_pyarrow, suffixes_of
+from elmokit.extras import import_extra
+from elmokit.fs import read_blocks, read_lines, suffixes_of
 
 CSV, TSV, PARQUET = ".csv", ".tsv", ".parquet"
 JSON_LINES = (".jsonl", ".ndjson", ".json")
@@ -74,11 +76,9 @@ def _delimited_records(path: str | Path, kind: str) -> Iterator[Record]:
 
 def _parquet_records(path: str | Path, columns: Sequence[str] | None) -> Iterator[Record]:
     """Memory holds one row group."""
-    require_pyarrow()
-    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
-
-    open_regular(path).close()
-    with parquet.ParquetFile(path) as table:
+    parquet = import_extra("pyarrow.parquet", "parquet")
+    next(read_blocks(path), None)  # refuses pipes
+    with parquet.ParquetFile(os.path.expanduser(path)) as table:
         has_all = columns is not None and set(columns) <= {*table.schema_arrow.names}
         batches = table.iter_batches(batch_size=1_000, columns=columns if has_all else None)
         yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1)

@@ -5,6 +5,7 @@ A file is raw text unless `elmokit prepare` wrote it or the caller says that it 
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from elmokit.data.showing import show_reading
 from elmokit.data.tables import is_table, read_column
 from elmokit.fs import atomic_path, create_bytes, read_blocks, read_json, read_lines, suffixes_of
 from elmokit.progress import ProgressBar
-from elmokit.text import TOKENIZED, Tokenizer, get_tokenizer, tokenizer_for
+from elmokit.text import TOKENIZED, Tokenizer, get_tokenizer
 
 REPORT_NAME = "corpus.json"  # beside the shards of `elmokit prepare`
 SHARD = re.compile(r"shard-\d{5}\.txt(?:\.gz|\.zst)?")
@@ -42,7 +43,7 @@ def find_files(paths: Sequence[str | Path]) -> list[Path]:
     if isinstance(paths, str | Path):
         raise ValueError("give a list of files: [path]")
     files: list[Path] = []
-    for path in map(Path, paths):
+    for path in [Path(os.path.expanduser(given)) for given in paths]:
         if path.is_dir():
             # Hidden files are left out: unfinished ones, and macOS's attributes of others.
             named = (
@@ -159,7 +160,7 @@ class TextFile:
         # Of text that is split already, the tokenizer's library need not be installed.
         if tokenizer is not None and not is_split:
             rules = language or (None if tokenizer == TOKENIZED else model_language)
-            raw = get_tokenizer(tokenizer) if rules is None else tokenizer_for(tokenizer, rules)
+            raw = get_tokenizer(tokenizer, rules)
         for path, shard in zip(paths, shards, strict=True):
             if tokenize and shard and tokenizer not in (None, shard):
                 warnings.warn(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from elmokit.data.batches import chunks
 from elmokit.data.documents import Document
 from elmokit.data.duplicates import Fingerprint, fingerprints
-from elmokit.text import Tokenizer, tokenizer_for
+from elmokit.text import Tokenizer, get_tokenizer
 
 CHUNK_CHARACTERS = 1_000_000  # of documents that are sent to a process at a time
 
@@ -32,7 +32,7 @@ class Work(NamedTuple):
     near: bool
 
     def __call__(self, documents: list[Document]) -> list[tuple[Document, Fingerprint]]:
-        tokenizer = tokenizer_for(self.tokenizer, self.language)
+        tokenizer = get_tokenizer(self.tokenizer, self.language)
         for document in documents:
             document.lines[:] = [unicodedata.normalize("NFC", line) for line in document.lines]
         hashes = fingerprints([document.lines for document in documents], self.near)

@@ -29,12 +29,12 @@ from elmokit.checkpoints import ModelSource
 from elmokit.data import Fasta, TextFile
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import OutputSpec, Pooling
+from elmokit.extras import import_extra
 from elmokit.fs import (
     atomic_path,
     check_output,
     directory_lock,
     publish_directory,
-    require_pyarrow,
     suffixes_of,
 )
 from elmokit.nn import BiLMState
@@ -109,7 +109,7 @@ def embed_file(
             "with .hdf5 or .parquet (`elmokit encode` writes one vector a line as .npy)"
         )
     if suffix == ".parquet":
-        require_pyarrow()
+        import_extra("pyarrow", "parquet")
     _check_output(output, file, suffix in EXPORTS, overwrite)
     job = FileJob.of_text(
         file,

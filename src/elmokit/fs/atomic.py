@@ -22,9 +22,6 @@ from elmokit.fs.json_files import read_json
 from elmokit.fs.lock import directory_lock
 from elmokit.fs.reading import suffixes_of
 
-# the end of messages about an output
-OVERWRITE = "ask to overwrite it (--overwrite; overwrite=True in Python)"
-
 
 def create_bytes(path: str | Path) -> BinaryIO:
     """Create a file to write bytes to, compressed if its name ends in .gz or .zst."""
@@ -99,7 +96,7 @@ def atomic_path(path: str | Path, overwrite: bool = True) -> Iterator[Path]:
         FileExistsError: `path` exists, and is not to be overwritten.
         OSError: `path` is a directory or cannot be written.
     """
-    path = Path(os.path.realpath(path))
+    path = Path(os.path.realpath(os.path.expanduser(path)))
     if not overwrite:
         _check_free(path)
     with _aside(path) as partial:
@@ -135,7 +132,7 @@ def atomic_directory(path: str | Path, overwrite: bool = False) -> Iterator[Path
         FileExistsError: `path` exists, and is not to be overwritten.
         OSError: `path` cannot be written.
     """
-    path = Path(os.path.realpath(path))
+    path = Path(os.path.realpath(os.path.expanduser(path)))
     remove_leftovers(path.parent, path.name)
     if not overwrite:
         _check_free(path)
@@ -173,7 +170,9 @@ def _is_occupied(path: Path) -> bool:
 
 def _check_free(path: Path) -> None:
     if _is_occupied(path):
-        raise FileExistsError(f"{path} exists: remove it, choose another name, or {OVERWRITE}")
+        raise FileExistsError(
+            f"{path} exists: remove it, choose another name, or ask to overwrite it (--overwrite)"
+        )
 
 
 def _has_keys(file: Path, keys: Set[str]) -> bool:
@@ -210,9 +209,9 @@ def check_output(
             a directory, or the reverse.
         OSError: The output cannot be written.
     """
-    output = Path(os.path.realpath(output))
+    output = Path(os.path.realpath(os.path.expanduser(output)))
     for file in inputs:
-        if Path(file).resolve().is_relative_to(output):
+        if Path(os.path.expanduser(file)).resolve().is_relative_to(output):
             raise ValueError(f"{output} is the input {file}, or holds it: choose another output")
     if output.exists() and not (output.is_dir() if directory_of else output.is_file()):
         raise ValueError(f"{output} exists and is not a {'directory' if directory_of else 'file'}")

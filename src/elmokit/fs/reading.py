@@ -1,6 +1,7 @@
 """Reading text files line by line, plain or compressed."""
 
 import gzip
+import os
 import zlib
 from collections.abc import Iterator
 from itertools import chain
@@ -42,7 +43,7 @@ def open_regular(path: str | Path) -> BinaryIO:
     """Open a file to read its bytes; ValueError for a directory, and for a pipe or device, which
     may never end.
     """
-    path = Path(path)
+    path = Path(os.path.expanduser(path))
     if path.exists() and not path.is_file():
         raise ValueError(
             f"{path} is not a regular file (a pipe can be read only once: write it to a file first)"

@@ -14,7 +14,7 @@ import numpy as np
 
 from elmokit.checkpoints import ModelSource
 from elmokit.embed import Pooling
-from elmokit.fs import require_pyarrow
+from elmokit.extras import import_extra
 from elmokit.integrations.lazy_embedder import LazyEmbedder
 from elmokit.settings import StorageDtype, conform
 from elmokit.storage import embedding_columns
@@ -190,7 +190,7 @@ class EmbedTexts(_EmbedColumn):
         with np.errstate(over="raise"):  # in float16
             vectors = vectors.astype(self.storage_dtype)
         if arrow:
-            numbers, arrays = require_pyarrow(), vectors.reshape(-1)
+            numbers, arrays = import_extra("pyarrow", "parquet"), vectors.reshape(-1)
             column = numbers.FixedSizeListArray.from_arrays(numbers.array(arrays), embedder.dim)
             return {self.vector_column: column}
         return {self.vector_column: list(vectors)}

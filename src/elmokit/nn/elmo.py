@@ -16,12 +16,7 @@ from elmokit.nn.bilm import BiLM, BiLMOutput
 from elmokit.nn.inference import PrepackCache
 from elmokit.nn.scalar_mix import ScalarMix
 from elmokit.runtime import disable_compile, needs_grad
-from elmokit.text import (
-    MAX_CHARACTERS,
-    TruncationWarning,
-    count_truncated,
-    encode_sentences,
-)
+from elmokit.text import TruncationWarning, count_truncated, encode_sentences
 from elmokit.threads import run_on_own_thread
 
 
@@ -40,9 +35,7 @@ class ElmoOutput:
     state: BiLMState
 
 
-def batch_to_ids(
-    sentences: Sequence[Sequence[str]], max_characters: int = MAX_CHARACTERS
-) -> Tensor:
+def batch_to_ids(sentences: Sequence[Sequence[str]], max_characters: int = 50) -> Tensor:
     """Encode tokenized sentences as character ids for `Elmo`, which adds the boundaries.
 
     Args:

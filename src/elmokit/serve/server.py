@@ -19,7 +19,7 @@ from elmokit.serve.config import ServeConfig
 from elmokit.serve.explore import BUNDLED_CORPUS
 from elmokit.serve.service import Service
 from elmokit.tasks.fitting.model import load_task_model
-from elmokit.text import TOKENIZER_OF, TruncationWarning
+from elmokit.text import TruncationWarning, get_tokenizer
 
 # Seconds between switches of threads. Those that compute need the interpreter only briefly, but
 # often: with Python's default they would wait 5 ms each time for a busy event loop.
@@ -69,7 +69,7 @@ def serve(
         embedder.embed([["a"]])  # the first sentence takes longer: let it not be a client's
         is_english = (
             embedder.model.language in (None, "en")
-            and embedder.model.tokenizer == TOKENIZER_OF["en"]
+            and embedder.model.tokenizer == get_tokenizer().name
         )
         if config.corpus is None and is_english:
             config = replace(config, corpus=BUNDLED_CORPUS, tokenize=True)

@@ -15,7 +15,8 @@ from zipfile import ZipFile, ZipInfo
 import h5py
 import numpy as np
 
-from elmokit.fs import atomic_path, require_pyarrow
+from elmokit.extras import import_extra
+from elmokit.fs import atomic_path
 from elmokit.storage.store import EmbeddingStore
 
 GROUP_BYTES = 1 << 26  # of a row group, which memory holds; a larger line is a row group of its own
@@ -84,7 +85,7 @@ def embedding_columns(
         The columns, with a row for each line: `tokens`, lists of strings; and `vectors`, for each
         word a list of 2D numbers, or for all layers L+1 such lists.
     """
-    arrow = require_pyarrow()
+    arrow = import_extra("pyarrow", "parquet")
     all_vectors = np.concatenate(vectors)
     column: Any = arrow.array(all_vectors.reshape(-1))
     for width in reversed(all_vectors.shape[1:]):
@@ -97,12 +98,13 @@ def embedding_columns(
 
 def write_parquet(store: EmbeddingStore, path: Path) -> None:
     """Write a row for each line, with the columns of `embedding_columns`."""
-    arrow = require_pyarrow()
+    arrow = import_extra("pyarrow", "parquet")
+    parquet = import_extra("pyarrow.parquet", "parquet")
     empty = np.zeros((0, *store.index.vector_shape), store.index.dtype)
     schema = arrow.table(embedding_columns([[]], [empty])).schema
     with (
         atomic_path(path) as partial,
-        arrow.parquet.ParquetWriter(partial, schema, use_dictionary=False) as writer,
+        parquet.ParquetWriter(partial, schema, use_dictionary=False) as writer,
     ):
 
         def write(group: list[tuple[list[str], np.ndarray]]) -> None:

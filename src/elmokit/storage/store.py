@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from elmokit.fs import OVERWRITE, atomic_path, read_json, remove_leftovers, write_json
+from elmokit.fs import atomic_path, read_json, remove_leftovers, write_json
 from elmokit.progress import ProgressBar
 from elmokit.settings import Count, CountOrZero, StorageDtype, check, conform
 from elmokit.storage.shard import Shard, write_shard
@@ -114,7 +114,7 @@ class StoreWriter:
             if changed := index.differences(StoreIndex.read(directory)):
                 raise ValueError(
                     f"{directory} holds other embeddings (other {', '.join(changed)}): remove it, "
-                    f"name another, or {OVERWRITE}"
+                    "name another, or ask to overwrite it (--overwrite)"
                 )
         elif directory.exists() and any(
             not path.name.startswith(".") for path in directory.iterdir()

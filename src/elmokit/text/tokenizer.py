@@ -39,6 +39,11 @@ class Tokenizer:
     split_sentences: Callable[[str], list[str]]
     language: str | None = None
 
+    @staticmethod
+    def visible(text: str) -> str:
+        """A text without the invisible characters that tokenizers drop."""
+        return INVISIBLE.sub("", text)
+
     def tokenize(self, text: str) -> list[str]:
         """The tokens of a sentence. In raw text, letters and accents apart (NFD) are composed."""
         return self.rules(text if self.name == TOKENIZED else unicodedata.normalize("NFC", text))

@@ -12,11 +12,10 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
-from importlib import import_module
 from importlib.metadata import version
 from threading import Lock
-from typing import Any
 
+from elmokit.extras import import_extra
 from elmokit.text.english import split_english_sentences, tokenize_english
 from elmokit.text.sentences import split_sentences
 from elmokit.text.tokenizer import TOKENIZED, Tokenizer
@@ -47,18 +46,10 @@ def split_chinese_sentences(paragraph: str) -> list[str]:
 # --- Tokenizers of other libraries ----------------------------------------------------------------
 
 
-def _module(name: str, extra: str) -> Any:
-    """Import a library of an extra. ValueError says which one if it is missing."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ValueError(f"{error}: install elmokit's extra {extra}") from error
-
-
 @lru_cache(maxsize=4)  # loading takes a second, and callers may ask once per document
 def _spacy(model: str) -> Tokenizer:
     """The pipeline of a model, or the blank pipeline of a language."""
-    spacy = _module("spacy", "spacy")
+    spacy = import_extra("spacy", "spacy")
     if re.fullmatch("[a-z]{2,3}", model):
         pipeline, installed = spacy.blank(model), spacy.__version__
     else:
@@ -81,7 +72,7 @@ def _spacy(model: str) -> Tokenizer:
 @lru_cache(maxsize=1)
 def _rjieba() -> Tokenizer:
     """Chinese words, by jieba's dictionary and its hidden Markov model for other words."""
-    cut: Callable[[str], list[str]] = _module("rjieba", "chinese").cut
+    cut: Callable[[str], list[str]] = import_extra("rjieba", "chinese").cut
 
     def tokenize(text: str) -> list[str]:
         return " ".join(cut(text)).split()
@@ -94,7 +85,10 @@ def _unidic_lite() -> Tokenizer:
     """Japanese short-unit words, as in Universal Dependencies, by MeCab (fugashi) and the
     dictionary unidic-lite.
     """
-    fugashi, dictionary = _module("fugashi", "japanese"), _module("unidic_lite", "japanese").DICDIR
+    fugashi, dictionary = (
+        import_extra("fugashi", "japanese"),
+        import_extra("unidic_lite", "japanese").DICDIR,
+    )
     tagger = fugashi.GenericTagger(f'-Owakati -d "{dictionary}" -r "{dictionary}/mecabrc"')
 
     lock = Lock()  # MeCab is not thread-safe
@@ -111,8 +105,8 @@ def _pythainlp() -> Tokenizer:
     """Thai words by PyThaiNLP's dictionary (newmm), sentences by its conditional random field
     (crfcut).
     """
-    thai = _module("pythainlp.tokenize", "thai")
-    _module("pycrfsuite", "thai")
+    thai = import_extra("pythainlp.tokenize", "thai")
+    import_extra("pycrfsuite", "thai")
 
     def tokenize(text: str) -> list[str]:
         return " ".join(thai.word_tokenize(text, engine="newmm", keep_whitespace=False)).split()
@@ -149,23 +143,17 @@ TOKENIZERS = {
 TOKENIZER_OF = {"en": "english-1", "zh": "characters-1", "ja": "characters-1", "th": "pythainlp"}
 
 
-def get_tokenizer(name: str) -> Tokenizer:
-    """Get a tokenizer by name.
+# The languages for which a tokenizer has its own sentence splitter, in addition to spaCy's and
+# PyThaiNLP's.
+OWN_SENTENCES = {
+    "english-1": ("en",),
+    "characters-1": ("zh", "ja"),
+    "rjieba": ("zh",),
+    "unidic-lite": ("ja",),
+}
 
-    Args:
-        name: whitespace-1 (text that is already tokenized, one sentence per line), english-1,
-            words-1 (other languages with spaces between words), characters-1 (Chinese and
-            Japanese); or, with extras, rjieba (Chinese words), unidic-lite (Japanese words),
-            pythainlp (Thai), spacy:MODEL or spacy:LANGUAGE. The full names of the latter are
-            NAME==VERSION; such a name requires that version.
 
-    Returns:
-        The tokenizer.
-
-    Raises:
-        ValueError: There is no such tokenizer, or its library is not installed or has another
-            version.
-    """
+def _by_name(name: str) -> Tokenizer:
     library, _, required = name.partition("==")
     if library.startswith("spacy:"):
         tokenizer = _spacy(library.removeprefix("spacy:"))
@@ -183,22 +171,16 @@ def get_tokenizer(name: str) -> Tokenizer:
     return tokenizer
 
 
-# The languages for which a tokenizer has its own sentence splitter, in addition to spaCy's and
-# PyThaiNLP's.
-OWN_SENTENCES = {
-    "english-1": ("en",),
-    "characters-1": ("zh", "ja"),
-    "rjieba": ("zh",),
-    "unidic-lite": ("ja",),
-}
-
-
-def tokenizer_for(name: str | None = None, language: str | None = None) -> Tokenizer:
-    """Get a tokenizer that splits sentences by the rules of a language.
+def get_tokenizer(name: str | None = None, language: str | None = None) -> Tokenizer:
+    """Get a tokenizer, which splits sentences by the rules of a language.
 
     Args:
-        name: As in `get_tokenizer`; by default the tokenizer of the language: english-1,
-            characters-1 (zh, ja), pythainlp (th) or words-1 (others).
+        name: whitespace-1 (text that is already tokenized, one sentence per line), english-1,
+            words-1 (other languages with spaces between words), characters-1 (Chinese and
+            Japanese); or, with extras, rjieba (Chinese words), unidic-lite (Japanese words),
+            pythainlp (Thai), spacy:MODEL or spacy:LANGUAGE. The full names of the latter are
+            NAME==VERSION; such a name requires that version. By default that of the language:
+            english-1, characters-1 (zh, ja), pythainlp (th) or words-1 (others).
         language: Code of two or three letters, such as "de"; by default the tokenizer's own
             language, or English if no name is given either.
 
@@ -206,19 +188,17 @@ def tokenizer_for(name: str | None = None, language: str | None = None) -> Token
         The tokenizer.
 
     Raises:
-        ValueError: There is no such tokenizer, or it and the language do not match.
+        ValueError: There is no such tokenizer, its library is not installed or has another version,
+            or it and the language do not match.
     """
-    tokenizer = get_tokenizer(name or TOKENIZER_OF.get(language or "en", "words-1"))
-    if tokenizer.name == TOKENIZED and language is not None:
+    tokenizer = _by_name(name or TOKENIZER_OF.get(language or "en", "words-1"))
+    if language is None:
+        return tokenizer
+    if tokenizer.name == TOKENIZED:
         raise ValueError(
             "whitespace-1 reads one sentence per line in any language: omit the language"
         )
-    if tokenizer.name == "words-1" and language is None:
-        raise ValueError("words-1 needs a language, such as de, to split sentences by: give one")
     library = tokenizer.name.partition("==")[0]
-    splits_it = library.startswith(("spacy:", "pythainlp")) or language in OWN_SENTENCES.get(
-        library, ()
-    )
-    if language is None or splits_it:
+    if library.startswith(("spacy:", "pythainlp")) or language in OWN_SENTENCES.get(library, ()):
         return replace(tokenizer, language=language)
     return replace(tokenizer, split_sentences=partial(split_sentences, language), language=language)

@@ -14,7 +14,6 @@ from elmokit.fs import atomic_path, read_lines
 from elmokit.progress import ProgressBar
 from elmokit.text.characters import BOS, EOS, UNK
 
-SPECIALS = (BOS, EOS, UNK)
 SPACES = " \t"
 # a line of the first vocabularies, which bilm-tf does not count (bilm/data.py:36)
 OLD_MARK = "!!!MAXTERMID"
@@ -22,6 +21,8 @@ OLD_MARK = "!!!MAXTERMID"
 
 class Vocab:
     """Words in a fixed order. The id of a word is its index; unknown words have the id of <UNK>."""
+
+    SPECIALS = (BOS, EOS, UNK)
 
     def __init__(self, words: Iterable[str]) -> None:
         """Create a vocabulary.
@@ -39,7 +40,7 @@ class Vocab:
         """
         self.words: tuple[str, ...] = tuple(words)
         self._id_of = {word: index for index, word in enumerate(self.words)}
-        missing = [special for special in SPECIALS if special not in self._id_of]
+        missing = [special for special in self.SPECIALS if special not in self._id_of]
         if missing:
             raise ValueError(
                 f"the vocabulary lacks {' '.join(missing)}: put <S>, </S> and <UNK> on its first "
@@ -173,7 +174,7 @@ class Vocab:
         frequent = [
             (-count, word)
             for word, count in counts.items()
-            if count >= min_count and word not in SPECIALS
+            if count >= min_count and word not in cls.SPECIALS
         ]
-        words = [*SPECIALS, *(word for _, word in sorted(frequent))]
+        words = [*cls.SPECIALS, *(word for _, word in sorted(frequent))]
         return cls(words[:max_size])

@@ -20,7 +20,7 @@ from elmokit.data import TextFile, find_files, shard_options
 from elmokit.fs import atomic_directory, check_output, directory_lock, read_json, read_lines
 from elmokit.lm import Perplexity
 from elmokit.runtime import fork_rng, pytorch_threads
-from elmokit.text import SPECIALS, TOKENIZER_OF, Vocab, get_tokenizer, tokenizer_for
+from elmokit.text import Vocab, get_tokenizer
 from elmokit.train.config import PretrainConfig, TrainingConfig
 from elmokit.train.corpus import CorpusReport
 from elmokit.train.loop import CHECKPOINTS, Reason, train, words_per_step
@@ -133,7 +133,7 @@ def language_of(
     return (
         settings.language
         or next(of_shards, of_model)
-        or ("en" if tokenizer == TOKENIZER_OF["en"] else None)
+        or ("en" if tokenizer == get_tokenizer().name else None)
     )
 
 
@@ -150,7 +150,7 @@ def _tokenizer(settings: PretrainConfig) -> str | None:
         return name
     if not settings.tokenize or all(_options_of_shards(settings.corpus, "tokenizer")):
         return of_shards
-    return of_shards or tokenizer_for(None, settings.language).name
+    return of_shards or get_tokenizer(None, settings.language).name
 
 
 # --- Model ----------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def vocabulary(settings: Settings, files: list[Path], vocab: Vocab | None) -> Vo
         vocab = Vocab.read(built)
     elif vocab is None:
         vocab = Vocab.from_counts(Vocab.count_words(files), settings.min_count, settings.vocab_size)
-        if len(vocab) == len(SPECIALS):
+        if len(vocab) == len(vocab.SPECIALS):
             raise ValueError(
                 f"no word of the corpus occurs {settings.min_count} times: give more text, or a "
                 f"lower min_count"
@@ -209,15 +209,15 @@ def vocabulary(settings: Settings, files: list[Path], vocab: Vocab | None) -> Vo
         counts.update(line.split())
     known = sum(map(counts.__getitem__, vocab.words)) / counts.total()
     print(f"vocabulary: {len(vocab):,} words, {known:.1%} of the corpus", flush=True)
-    frequencies = [counts[word] for word in vocab.words[len(SPECIALS) :]]
+    frequencies = [counts[word] for word in vocab.words[len(vocab.SPECIALS) :]]
     is_ascending = 2 * sum(frequencies[: len(frequencies) // 2]) < sum(frequencies)
     if 0 < settings.num_samples < len(vocab) and (
-        is_ascending or vocab.words[: len(SPECIALS)] != SPECIALS
+        is_ascending or vocab.words[: len(vocab.SPECIALS)] != vocab.SPECIALS
     ):
         raise ValueError(
-            f"the vocabulary is not sorted by descending frequency after {' '.join(SPECIALS)}, as "
-            "the sampled softmax needs it: sort it, build one from the corpus, or use the full "
-            "softmax (num_samples 0)"
+            "the vocabulary is not sorted by descending frequency after "
+            f"{' '.join(vocab.SPECIALS)}, as the sampled softmax needs it: sort it, build one from "
+            "the corpus, or use the full softmax (num_samples 0)"
         )
     return vocab
 

@@ -30,11 +30,12 @@ from elmokit.config import (
     PAD_CHARACTER,
 )
 from elmokit.nn import mix_layers
-from elmokit.text import BOS, EOS, MAX_CHARACTERS, encode_words
+from elmokit.text import BOS, EOS, encode_words
 
 # --- Indexing (data/token_indexers/elmo_indexer.py) -----------------------------------------------
 
 KEY = "elmo_tokens"
+MAX_CHARACTERS = 50  # of a word, including the marks around it
 NO_WORDS: Mapping[str, int] = {}
 
 
