@@ -143,5 +143,6 @@ class Bidirectional(nn.Module):
             results = run_directions(tasks, words.device, in_order=observed or dropout > 0)
         (fwd, fwd_states), (bwd, bwd_states) = results
         if out is None:
-            out = torch.stack([torch.stack(pair) for pair in zip(fwd, bwd, strict=True)])
+            pairs = [torch.stack(pair) for pair in zip(fwd, bwd, strict=True)]
+            out = torch.stack(pairs)
         return out, [fwd_states, bwd_states]

@@ -108,6 +108,8 @@ class BiLM(nn.Module):
             tokens: Index into `words` at each True of the mask, (N,).
             mask, state: As for `forward`.
         """
+        # mask 1 1 0   words a b .   `tokens` are those of a b c d. The forward stream has a c b d,
+        #      1 0 1         c . d   a step of all rows after the other, the backward one b d a c.
         text = PackedText.of_mask(mask)
         tokens = text.to_streams(tokens.cpu().expand(2, -1)).to(words.device)
         streams, state = self.run(words, tokens, text.packing, state)

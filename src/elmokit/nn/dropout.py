@@ -28,7 +28,8 @@ def apply_dropout(x: Tensor, probability: float) -> Tensor:
     if probability == 0:
         return x
     kept = min(max(round((1 - probability) * LEVELS), 1), LEVELS - 1)
-    numbers = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device)
+    count = -(-x.numel() // 4)
+    numbers = torch.empty(count, dtype=torch.int64, device=x.device)
     numbers.random_(-(1 << 63), None)
     # Four values of 16 bits, from -LEVELS / 2 to LEVELS / 2 - 1, in each number of 64 bits.
     draws = numbers.view(torch.int16)[: x.numel()].view(x.shape)

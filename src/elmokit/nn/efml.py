@@ -85,9 +85,9 @@ class EfmlEncoder(TokenEncoder):
         padding = 0
         if self.config.characters:
             padding = self.config.character_rows[PADDING] + CHARACTER_SHIFT
-        ids = self.ids([BOS, EOS])
-        ids = F.pad(ids, (0, max(0, like.shape[-1] - ids.shape[1])), value=padding)
-        begin, end = ids[:, : like.shape[-1]].to(like)
+        ids, width = self.ids([BOS, EOS]), like.shape[-1]
+        ids = F.pad(ids, (0, max(0, width - ids.shape[1])), value=padding)
+        begin, end = ids[:, :width].to(like)
         return begin, end
 
     @property

@@ -194,6 +194,7 @@ def prepack(bilm: BiLM, dtype: torch.dtype | None) -> PrepackedBiLM:
 
 def _sample(weight: Tensor) -> Tensor:
     """A view of all values of a small weight, and of some of a large one, in one dimension."""
+    # The extent is how many values lie in memory from the first to the last.
     strides = zip(weight.shape, weight.stride(), strict=True)
     extent = 1 + sum((size - 1) * stride for size, stride in strides)
     step = 1 if extent <= WHOLE else extent // SAMPLED | 1  # odd: values of many columns

@@ -30,7 +30,9 @@ class InterleavedLSTM(nn.Module):
     def __init__(self, config: InterleavedConfig) -> None:
         super().__init__()
         self.config, cells, dim = config, config.cell_dim, config.projection_dim
-        inputs = [dim] + [2 * (dim if config.projects_layers else cells)] * (config.num_layers - 1)
+        # The first layer reads token vectors, which have no direction; the others read both.
+        above = 2 * (dim if config.projects_layers else cells)
+        inputs = [dim] + [above] * (config.num_layers - 1)
         self.stacks = nn.ModuleList()
         for _ in range(2):
             layers = [LSTMLayer(width, cells, cells, config.forget_bias) for width in inputs]
@@ -79,6 +81,7 @@ class InterleavedLSTM(nn.Module):
         if not config.projects_layers:
             top = self.top_projection(x.view(-1, config.cell_dim)).to(words.dtype)
             layers = [top.view(-1, 2 * config.projection_dim)]
+        # Halves of the directions (N, 2D) -> each in the order of its stream (2, N, D).
         pairs = []
         for layer in layers:
             fwd, bwd = layer.chunk(2, dim=1)

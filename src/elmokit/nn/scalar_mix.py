@@ -33,7 +33,8 @@ def mix_layers(
         (..., 2D), in the number type of the weights.
     """
     if layer_norm:
-        layers = torch.stack([_normalized(layer, cast(Tensor, mask).bool()) for layer in layers])
+        is_word = cast(Tensor, mask).bool()
+        layers = torch.stack([_normalized(layer, is_word) for layer in layers])
     return torch.tensordot(weights.to(layers.dtype), layers, dims=1).to(weights.dtype)
 
 

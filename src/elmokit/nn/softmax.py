@@ -57,7 +57,8 @@ def _gather(table: Tensor, sets: Sequence[Tensor]) -> Sequence[Tensor]:
     ids = torch.cat([*sets])
     # The gradient of F.embedding takes three times as long on a CPU; that of index_select is not
     # reproducible on a GPU.
-    rows = F.embedding(ids, table) if table.device.type != "cpu" else table.index_select(0, ids)
+    is_cpu = table.device.type == "cpu"
+    rows = table.index_select(0, ids) if is_cpu else F.embedding(ids, table)
     return rows.split([len(ids) for ids in sets])
 
 

@@ -71,10 +71,14 @@ class TokenEncoder(nn.Module, ABC):
         is_word = self.is_word(ids)
         if (is_word[:, 1:] & ~is_word[:, :-1]).any():
             raise ValueError("each row must begin with its words, followed by padding (zeros)")
-        padded = ids.new_zeros(ids.shape[0], ids.shape[1] + 2, *ids.shape[2:])
+        # a b   ->   <S> a  b   </S>
+        # c 0        <S> c </S>   0
+        rows, width = ids.shape[:2]
+        padded = ids.new_zeros(rows, width + 2, *ids.shape[2:])
         padded[:, 1:-1] = ids
         padded[:, 0] = begin
-        padded[torch.arange(len(ids), device=ids.device), is_word.sum(dim=1) + 1] = end
+        ends = is_word.sum(dim=1) + 1
+        padded[torch.arange(rows, device=ids.device), ends] = end
         return padded
 
     def pad_to_max_characters(self, ids: Tensor) -> Tensor:
@@ -89,7 +93,8 @@ class TokenEncoder(nn.Module, ABC):
         has another number of distinct words, memory would grow by 12 MB per training step, and by 1
         MB per 1,000 words embedded.
         """
-        return torch.cat([ids, ids[:1].expand(-len(ids) % WORDS_MULTIPLE, *ids.shape[1:])])
+        missing = -len(ids) % WORDS_MULTIPLE
+        return torch.cat([ids, ids[:1].expand(missing, *ids.shape[1:])])
 
     @property
     def word_limit(self) -> str:

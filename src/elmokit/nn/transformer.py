@@ -126,14 +126,18 @@ class AttentionLayout:
         context = self.context
         if queries.shape[2] <= context:
             return _attention(queries, keys, values, is_causal=True)
-        # Blocks 0 1 2 3 of queries see the keys of   0   0 1   1 2   2 3
+
+        def windows(part: Tensor, width: int) -> Tensor:
+            """(1, heads, T, d) -> one window a block, (windows, heads, width, d)."""
+            return part[0].unfold(1, width, context).permute(1, 0, 3, 2)
+
+        # Blocks of queries      0    1     2     3
+        # see those of the keys  0   0 1   1 2   2 3
         first = [part[:, :, :context] for part in (queries, keys, values)]
-        # (blocks - 1, heads, context or 2 * context, d): a block, and the keys of it and the last
-        later = queries[0].unfold(1, context, context)[:, 1:].permute(1, 0, 3, 2)
-        seen = [
-            part[0].unfold(1, 2 * context, context).permute(1, 0, 3, 2) for part in (keys, values)
-        ]
-        outputs = _attention(later, *seen, attn_mask=self.band).transpose(0, 1).flatten(1, 2)
+        later = windows(queries, context)[1:]
+        seen = [windows(part, 2 * context) for part in (keys, values)]
+        outputs = _attention(later, *seen, attn_mask=self.band)
+        outputs = outputs.transpose(0, 1).flatten(1, 2)
         return torch.cat([_attention(*first, is_causal=True), outputs[None]], dim=2)
 
 
