@@ -59,18 +59,15 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, An
             return [path.name for path in (tmp_path / "hub" / (revision or "main")).iterdir()]
 
         def create_commit(
-            self, name: str, changes: list[Any], revision: str | None, **options: Any
+            self, name: str, changes: list[Any], commit_message: str, revision: str | None
         ) -> Any:
-            calls.append(("commit", options))
-            for change in changes if not options["create_pr"] else []:
+            for change in changes:
                 path = tmp_path / "hub" / (revision or "main") / change.path_in_repo
                 if isinstance(change, CommitOperationAdd):
                     path.write_bytes(Path(change.path_or_fileobj).read_bytes())
                 else:
                     path.unlink()
-            return SimpleNamespace(
-                pr_url="its page" if options["create_pr"] else None, commit_url="its commit"
-            )
+            return SimpleNamespace(commit_url="its commit")
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     snapshot = lambda name, revision, **options: str(tmp_path / "hub" / (revision or "main"))  # noqa: E731
@@ -87,9 +84,7 @@ def test_pushed_model_is_loaded_from_the_hub_and_a_second_push_replaces_it(
     assert found.fingerprint() == model.fingerprint() and found.vocab == model.vocab
     assert "# Tiny" in found.card and found.softmax is not None
     (tmp_path / "hub" / "main" / "figure.png").write_bytes(b"mine")
-    push_to_hub(
-        replace(model, softmax=None), "hf:owner/name", token="good", commit_message="Second"
-    )
+    push_to_hub(replace(model, softmax=None), "hf:owner/name", token="good")
     assert {path.name for path in (tmp_path / "hub" / "main").iterdir()} == {
         *FILES,
         "figure.png",
@@ -100,12 +95,7 @@ def test_pushed_model_is_loaded_from_the_hub_and_a_second_push_replaces_it(
         "zeros",
         "carry",
     ]
-    assert push_to_hub(other, "owner/name", token="good", create_pr=True) == "its page"
-    assert load("owner/name").state_policy == "zeros" and calls[0] == (
-        "repository",
-        ("owner/name", True),
-    )
-    assert ("commit", {"commit_message": "Second", "create_pr": False}) in calls
+    assert calls[0] == ("repository", ("owner/name", True))
 
 
 def metadata_of(card: str) -> dict[str, object]:
@@ -114,7 +104,8 @@ def metadata_of(card: str) -> dict[str, object]:
 
 
 def test_card_gets_the_metadata_that_it_lacks(model: Pretrained) -> None:
-    card = card_with_metadata(model, "owner/name", "cc-by-sa-4.0", "en")
+    english = replace(model, language="en")
+    card = card_with_metadata(english, "owner/name", "cc-by-sa-4.0")
     assert card.endswith("---\n# Tiny\n\nSmall.\n")
     assert metadata_of(card) == {
         "library_name": "elmokit",
@@ -125,14 +116,9 @@ def test_card_gets_the_metadata_that_it_lacks(model: Pretrained) -> None:
     }
     assert card_with_metadata(replace(model, card=card), "owner/name") == card
     own = "---\nlicense: mit\ntags:\n- proteins\ndatasets:\n- uniref50\n---\n# Mine\n"
-    metadata = metadata_of(
-        card_with_metadata(replace(model, card=own), "owner/name", language="de")
-    )
-    assert (
-        metadata["license"] == "mit"
-        and metadata["datasets"] == ["uniref50"]
-        and metadata["language"] == "de"
-    )
+    metadata = metadata_of(card_with_metadata(replace(english, card=own), "owner/name"))
+    assert metadata["license"] == "mit" and metadata["datasets"] == ["uniref50"]
+    assert metadata["language"] == "en"
     assert metadata["tags"] == ["proteins", "elmo", "word-embeddings"]
     card = card_with_metadata(replace(model, card=""), "owner/name")
     assert (

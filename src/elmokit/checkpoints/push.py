@@ -30,9 +30,7 @@ vectors = embedder.embed(["A sentence."])
 """
 
 
-def card_with_metadata(
-    model: Pretrained, name: str, license: str | None = None, language: str | None = None
-) -> str:
+def card_with_metadata(model: Pretrained, name: str, license: str | None = None) -> str:
     """The card of a model with the metadata by which the Hub lists it; metadata that the card has
     is kept.
 
@@ -40,17 +38,15 @@ def card_with_metadata(
         model: The model; one without a card gets a short one.
         name: OWNER/NAME.
         license: The Hub's identifier of the license, such as cc-by-sa-4.0; None: the card's.
-        language: Language code; None: the card's, or the model's.
 
     Raises:
         ValueError: The metadata of the card is not valid.
     """
     from huggingface_hub import ModelCard
 
-    own = _CARD.format(
-        name=name, dim=model.config.output_dim, layers=model.config.num_representations
-    )
-    text = model.card or own
+    config = model.config
+    short = _CARD.format(name=name, dim=config.output_dim, layers=config.num_representations)
+    text = model.card or short
     try:
         card = ModelCard(text if text.startswith("---\n") else f"---\n{{}}\n---\n{text}")
     except Exception as error:  # PyYAML's, which huggingface_hub depends on
@@ -62,7 +58,7 @@ def card_with_metadata(
     data["pipeline_tag"] = data.get("pipeline_tag", "feature-extraction")
     data["tags"] = list(dict.fromkeys([*(data.get("tags") or []), *TAGS]))
     data["license"] = license or data.get("license")
-    data["language"] = language or data.get("language") or model.language
+    data["language"] = data.get("language") or model.language
     return str(card)
 
 
@@ -73,10 +69,7 @@ def push_to_hub(
     private: bool | None = None,
     revision: str | None = None,
     token: str | bool | None = None,
-    commit_message: str = "Upload a model of elmokit",
-    create_pr: bool = False,
     license: str | None = None,
-    language: str | None = None,
     storage_dtype: str = "float32",
 ) -> str:
     """Push a model to the Hugging Face Hub, where `elmokit.load(repo_id)` finds it. Needs
@@ -91,15 +84,12 @@ def push_to_hub(
         private: Create the repository as private; None: the Hub's default for its owner.
         revision: The branch to commit to, created if it does not exist; None: main.
         token: An access token; None: that of `hf auth login` or HF_TOKEN.
-        commit_message: The subject of the commit.
-        create_pr: Open a pull request instead of committing to the branch.
         license: The license for the card, by the Hub's identifier, such as cc-by-sa-4.0; None: what
             the card says.
-        language: Language code for the card; None: what the card or the model says.
         storage_dtype: As for `elmokit.save`.
 
     Returns:
-        The URL of the commit, or of the pull request.
+        The URL of the commit.
 
     Raises:
         ValueError: `repo_id` is not a name on the Hub, the card's metadata is not valid, or
@@ -121,9 +111,10 @@ def push_to_hub(
     api = HfApi(token=token, library_name="elmokit", library_version=__version__)
     with tempfile.TemporaryDirectory(prefix="elmokit-") as temporary:
         directory = Path(temporary) / "model"
-        carded = replace(loaded, card=card_with_metadata(loaded, name, license, language))
+        carded = replace(loaded, card=card_with_metadata(loaded, name, license))
         save(carded, directory, storage_dtype=storage_dtype)
         files = {path.name: path for path in sorted(directory.iterdir())}
+        # All in one commit, which `upload_folder` does not promise.
         changes: list[Any] = [CommitOperationAdd(name, path) for name, path in files.items()]
         try:
             api.create_repo(name, private=private, exist_ok=True)
@@ -132,9 +123,9 @@ def push_to_hub(
             # The files of a model that the new one lacks are removed.
             outdated = set(api.list_repo_files(name, revision=branch)) & set(FILES) - set(files)
             changes += map(CommitOperationDelete, sorted(outdated))
-            message = {"commit_message": commit_message, "create_pr": create_pr}
-            commit = api.create_commit(name, changes, revision=branch, **message)
-            return str(commit.pr_url or commit.commit_url)
+            message = "Upload a model of elmokit"
+            commit = api.create_commit(name, changes, commit_message=message, revision=branch)
+            return str(commit.commit_url)
         # Connections fail with errors of the HTTP library, which differs between versions.
         except Exception as error:
             raise OSError(
