@@ -143,9 +143,9 @@ def _read_config(path: Path) -> tuple[BiLMConfig, dict[str, Any]]:
         values: _Config = conform(_Config, read_json(path))
         if encoder := values.model.get("efml"):
             encoder |= read_json(path.with_name("dictionaries.json"))
-        others = {"tokenizer": values.tokenizer, "language": values.language}
-        others |= {"state_policy": values.state, "mix": values.mix}
-        return BiLMConfig.from_dict(values.model), others
+        settings = {"tokenizer": values.tokenizer, "language": values.language}
+        settings |= {"state_policy": values.state, "mix": values.mix}
+        return BiLMConfig.from_dict(values.model), settings
 
 
 def _read_tensors(path: Path, expected: Mapping[str, Shape]) -> dict[str, Tensor]:

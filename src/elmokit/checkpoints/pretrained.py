@@ -170,21 +170,17 @@ class Pretrained:
             self.warm_state.check(config.sequence_encoder, rows=1)
         num_words, width = (None, None) if self.softmax is None else self.softmax.weight.shape
         rows = None if vocab is None or config.num_words is None else (vocab.bos, vocab.eos)
-        for what, found, expected in (
+        dim = config.sequence_encoder.projection_dim
+        for what, actual, expected in (
             ("weights of the mix", self.mix and len(self.mix.weights), config.num_representations),
             ("words of the vocabulary", vocab and len(vocab), config.num_words),
             ("rows of <S> and </S> in the vocabulary", rows, config.boundary_words),
             ("words of the softmax", num_words, vocab and len(vocab)),
-            (
-                "numbers in a vector that the softmax reads",
-                width,
-                config.sequence_encoder.projection_dim,
-            ),
+            ("numbers in a vector that the softmax reads", width, dim),
         ):
-            if None not in (found, expected) and found != expected:
+            if None not in (actual, expected) and actual != expected:
                 raise ValueError(
-                    f"the model does not fit together: {found} {what}, and {expected} in the rest "
-                    f"of it"
+                    f"the model does not fit together: {actual} {what}, and {expected} in the rest"
                 )
 
     @property

@@ -98,10 +98,6 @@ def test_native_format_keeps_dictionaries_and_weights(
     assert_same_bilm(again.bilm, model.bilm)
     assert model.fingerprint() == again.fingerprint()
     assert "words" not in json.loads((tmp_path / "new/config.json").read_text())["model"]["efml"]
-    for one, other in zip(
-        Embedder(model).embed(SENTENCES), Embedder(again).embed(SENTENCES), strict=True
-    ):
-        assert np.array_equal(one, other)
     if settings is SETTINGS:
         write_dictionary(tmp_path / "old" / "word.dic", [*WORDS[:-1], "明"])
         assert load(tmp_path / "old").fingerprint() != model.fingerprint()
@@ -124,13 +120,7 @@ def test_describe_gives_the_sizes_of_dictionaries(tmp_path: Path) -> None:
     description = describe(write_efml(tmp_path / "model"))
     assert description["format"] == "ELMoForManyLangs"
     assert description["input"].split(" and ") == ["words", "characters"]
-    assert set(description["files"]) >= {
-        "config.json",
-        "cnn.json",
-        "word.dic",
-        "char.dic",
-        "encoder.pkl",
-    }
+    assert {"config.json", "word.dic", "encoder.pkl"} < set(description["files"])
     assert description["model"]["efml"]["words"] == len(WORDS)
 
 

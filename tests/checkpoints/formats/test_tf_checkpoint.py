@@ -220,23 +220,18 @@ def test_checkpoint_of_one_layer_is_read(tmp_path: Path) -> None:
         np.testing.assert_array_equal(array, arrays[f"lm/{stored}"])
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"lm/CNN_proj/b_proj": None}, r"missing: CNN_proj/b_proj \(16,\)"),
-        (
-            {"lm/char_embed": np.zeros((261, 5), np.float32)},
-            r"wrong shape: char_embed is \(261, 5\)",
-        ),
-        ({"lm/layer_norm": np.ones(3, np.float32)}, r"unexpected: lm/layer_norm \(3,\)"),
-    ],
-)
-def test_missing_unknown_and_wrong_shaped_variables_are_named(
-    changed: dict[str, np.ndarray | None], message: str, tmp_path: Path
-) -> None:
+def test_missing_unknown_and_wrong_shaped_variables_are_named(tmp_path: Path) -> None:
+    wide, other = np.zeros((261, 5), np.float32), np.ones(3, np.float32)
+    changed = {"lm/CNN_proj/b_proj": None, "lm/layer_norm": other, "lm/char_embed": wide}
     tiny_checkpoint(tmp_path, **changed)
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError) as error:
         load(tmp_path)
+    for problem in (
+        "missing: CNN_proj/b_proj (16,)",
+        "unexpected: lm/layer_norm (3,)",
+        "wrong shape: char_embed is (261, 5)",
+    ):
+        assert problem in str(error.value)
 
 
 def test_any_flipped_bit_is_detected(tmp_path: Path) -> None:
