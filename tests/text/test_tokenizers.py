@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from elmokit.data.preparation import prepare, read_report
 from elmokit.fs.reading import read_lines
+from elmokit.text import tokenizers
 from elmokit.text.tokenizer import INVISIBLE
 from elmokit.text.tokenizers import (
     SEGMENTERS,
@@ -233,12 +234,6 @@ def needs(*modules: str) -> None:
     ("name", "modules", "text", "sentences"),
     [
         (
-            "rjieba",
-            ["rjieba"],
-            "他在北京大学读书。 NLP 很好！",
-            ["他 在 北京大学 读书 。", "NLP 很 好 ！"],
-        ),
-        (
             "unidic-lite",
             ["fugashi", "unidic_lite"],
             "私は昨日学校に行きました。はい！",
@@ -267,6 +262,25 @@ def test_segmenters_split_words_and_sentences_and_record_their_version(
     assert full.startswith(f"{name}==") and get_tokenizer(full).name == full
     with pytest.raises(ValueError, match=r"==0\.0\.1.* is required"):
         get_tokenizer(f"{name}==0.0.1")
+
+
+def test_rjieba_is_named_by_its_words_not_by_its_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentences = ["他 在 北京大学 读书 。", "NLP 很 好 ！"]
+    assert prepared(tmp_path, "他在北京大学读书。 NLP 很好！", tokenizer="rjieba") == sentences
+    assert read_report(tmp_path / "out").options.tokenizer == "rjieba-1"
+    assert get_tokenizer("rjieba-1").tokenize("我喜欢吃苹果。") == [
+        "我",
+        "喜欢",
+        "吃",
+        "苹果",
+        "。",
+    ]
+    monkeypatch.setattr("rjieba.cut", list)  # as by a release with another dictionary
+    tokenizers._rjieba.cache_clear()
+    with pytest.raises(ValueError, match="install rjieba 0"):
+        get_tokenizer("rjieba-1")
 
 
 @pytest.mark.slow

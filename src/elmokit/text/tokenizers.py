@@ -9,7 +9,6 @@ the version of the library or model.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from importlib.metadata import version
@@ -69,15 +68,33 @@ def _spacy(model: str) -> Tokenizer:
     return Tokenizer(f"spacy:{model}=={installed}", tokenize, split_sentences)
 
 
+# What rjieba-1 makes of words in jieba's dictionary, words that are not, numbers and Latin letters.
+RJIEBA_SAMPLE = (
+    "他 来到 了 网易 杭研 大厦 ， 工信处 女干事 每月 经过 下属 科室 都 要 亲口 交代 24 "
+    "口 交换机 等 技术性 器件 的 安装 工作 。 小明 硕士 毕业 于 中国科学院 计算所 ， 后 "
+    "在 日本京都大学 深造 ； 我花 3000 元 买 了 台 iPhone 手机 ， 乒乓球 拍卖 完 了 。"
+)
+
+
 @lru_cache(maxsize=1)
 def _rjieba() -> Tokenizer:
-    """Chinese words, by jieba's dictionary and its hidden Markov model for other words."""
-    cut: Callable[[str], list[str]] = import_extra("rjieba", "chinese").cut
+    """Chinese words, by jieba's dictionary and its hidden Markov model for other words.
+
+    A release of rjieba that splits the sample in the same way is as good as the one that split the
+    text of a model.
+    """
+    import rjieba  # its dictionary takes a while
 
     def tokenize(text: str) -> list[str]:
-        return " ".join(cut(text)).split()
+        return " ".join(rjieba.cut(text)).split()
 
-    return Tokenizer(f"rjieba=={version('rjieba')}", tokenize, split_chinese_sentences)
+    expected = RJIEBA_SAMPLE.split()
+    if tokenize("".join(expected)) != expected:
+        raise ValueError(
+            f"rjieba {version('rjieba')} splits other words than rjieba-1, which models have read: "
+            "install rjieba 0.2.2"
+        )
+    return Tokenizer("rjieba-1", tokenize, split_chinese_sentences)
 
 
 @lru_cache(maxsize=1)
@@ -118,7 +135,12 @@ def _pythainlp() -> Tokenizer:
     return Tokenizer(f"pythainlp=={version('pythainlp')}", tokenize, split_sentences)
 
 
-SEGMENTERS = {"rjieba": _rjieba, "unidic-lite": _unidic_lite, "pythainlp": _pythainlp}
+SEGMENTERS = {
+    "rjieba-1": _rjieba,
+    "rjieba": _rjieba,
+    "unidic-lite": _unidic_lite,
+    "pythainlp": _pythainlp,
+}
 
 
 # --- By name --------------------------------------------------------------------------------------
@@ -148,7 +170,7 @@ TOKENIZER_OF = {"en": "english-1", "zh": "characters-1", "ja": "characters-1", "
 OWN_SENTENCES = {
     "english-1": ("en",),
     "characters-1": ("zh", "ja"),
-    "rjieba": ("zh",),
+    "rjieba-1": ("zh",),
     "unidic-lite": ("ja",),
 }
 
@@ -177,9 +199,9 @@ def get_tokenizer(name: str | None = None, language: str | None = None) -> Token
     Args:
         name: whitespace-1 (text that is already tokenized, one sentence per line), english-1,
             words-1 (other languages with spaces between words), characters-1 (Chinese and
-            Japanese); or, with extras, rjieba (Chinese words), unidic-lite (Japanese words),
-            pythainlp (Thai), spacy:MODEL or spacy:LANGUAGE. The full names of the latter are
-            NAME==VERSION; such a name requires that version. By default that of the language:
+            Japanese), rjieba-1 or rjieba (Chinese words); or, with extras, unidic-lite (Japanese
+            words), pythainlp (Thai), spacy:MODEL or spacy:LANGUAGE. The full names of the latter
+            are NAME==VERSION; such a name requires that version. By default that of the language:
             english-1, characters-1 (zh, ja), pythainlp (th) or words-1 (others).
         language: Code of two or three letters, such as "de"; by default the tokenizer's own
             language, or English if no name is given either.
