@@ -164,7 +164,7 @@ def with_rows(options: argparse.Namespace, before: Trainer, rows: int) -> Traine
     trainer.bilm.load_state_dict(before.bilm.state_dict())
     trainer.softmax.load_state_dict(before.softmax.state_dict())
     trainer.optimizer.restore(before.optimizer.tensors())
-    trainer.read_from(before.reader.position, None)
+    trainer.read_from(before.reader.position.to_json(), None)
     trainer.step = before.step
     return trainer
 

@@ -29,8 +29,7 @@ from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import FileJob, FileReport, embed_fasta, embed_file, encode_file
 from elmokit.embed.pipeline import Pipeline
-from elmokit.fs.atomic import write_json
-from elmokit.fs.lock import directory_lock
+from elmokit.fs.atomic import directory_lock, write_json
 from elmokit.nn.bilm import BiLM
 from elmokit.storage.store import EmbeddingStore, StoreIndex, StoreWriter
 

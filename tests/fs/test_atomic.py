@@ -17,8 +17,8 @@ from elmokit.fs.atomic import (
     atomic_path,
     check_output,
     create_bytes,
+    directory_lock,
     remove_directory,
-    remove_leftovers,
 )
 from elmokit.fs.reading import read_lines
 
@@ -168,7 +168,8 @@ def test_leftovers_of_others_and_of_runs_that_live_are_kept(tmp_path: Path) -> N
         assert first.parent.exists() and not (tmp_path / ".partial-01234567-a.txt").exists()
         first.write_text("first")
     assert sorted(os.listdir(tmp_path)) == [".partial-01234567-b.txt", "a.txt"]
-    remove_leftovers(tmp_path)
+    with directory_lock(tmp_path):
+        pass
     assert os.listdir(tmp_path) == ["a.txt"]
 
 

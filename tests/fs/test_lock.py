@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.fs.lock import directory_lock
+from elmokit.fs.atomic import directory_lock
 
 pytest.importorskip("fcntl")
 
@@ -14,7 +14,7 @@ pytest.importorskip("fcntl")
 def test_directory_is_locked_by_one_process_at_a_time(tmp_path: Path) -> None:
     with directory_lock(tmp_path / "run") as is_locked:
         code = (
-            "from elmokit.fs.lock import directory_lock\nwith "
+            "from elmokit.fs.atomic import directory_lock\nwith "
             f"directory_lock({str(tmp_path / 'run')!r}): pass"
         )
         other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -5,12 +5,12 @@
 - `Fasta`: protein sequences
 - `read_rows`, `is_table`: tables in files and in memory
 - `TaggedFile`, `TaggedSentence`: annotated words, read and written
-- `PackedBatch`: sentences to embed or to score, in rows that `assign_rows` fills evenly; `chunks`:
-  consecutive ones of about one size
+- `PackedBatch`: sentences to embed or to score, side by side; `chunks`: consecutive ones of about
+  one size
 - `prepare`: raw text to shards
 """
 
-from elmokit.data.batches import PackedBatch, assign_rows, chunks
+from elmokit.data.batches import PackedBatch, chunks
 from elmokit.data.fasta import Fasta
 from elmokit.data.preparation import prepare
 from elmokit.data.readers import TaggedFile, TaggedSentence
@@ -24,7 +24,6 @@ __all__ = [
     "TaggedFile",
     "TaggedSentence",
     "TextFile",
-    "assign_rows",
     "chunks",
     "find_files",
     "is_table",

@@ -15,7 +15,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -378,12 +378,13 @@ class FileJob:
         with directory_lock(target if export is None else parts):
             if export is None and not (overwrite and holds_others(target)):
                 return self._write_parts(target, index, output)
-            if holds_others(parts):  # of another job, which was interrupted
-                for path in parts.iterdir():
-                    path.unlink() if path.is_file() else shutil.rmtree(path)
-            report = self._write_parts(parts, index, output)
-            store = EmbeddingStore(parts)
-            publish_directory(parts, target) if export is None else export(store, target)
+            with directory_lock(parts) if export is None else nullcontext():
+                if holds_others(parts):  # of another job, which was interrupted
+                    for path in parts.iterdir():
+                        path.unlink() if path.is_file() else shutil.rmtree(path)
+                report = self._write_parts(parts, index, output)
+                store = EmbeddingStore(parts)
+                publish_directory(parts, target) if export is None else export(store, target)
         shutil.rmtree(parts, ignore_errors=True)
         return report
 

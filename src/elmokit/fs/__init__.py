@@ -6,8 +6,8 @@
 - `atomic_path`, `atomic_directory`, `create_bytes`, `publish_directory`: outputs that have their
   names when they are complete
 - `check_output`: refuses an output before the work begins
-- `directory_lock`: one writer in a directory
-- `remove_leftovers`, `remove_directory`: of killed processes; whole or not at all
+- `directory_lock`: one writer in a directory, who removes what killed ones left there
+- `remove_directory`: whole or not at all
 """
 
 from elmokit.fs.atomic import (
@@ -15,13 +15,12 @@ from elmokit.fs.atomic import (
     atomic_path,
     check_output,
     create_bytes,
+    directory_lock,
     publish_directory,
     remove_directory,
-    remove_leftovers,
     write_json,
 )
 from elmokit.fs.json_files import read_json
-from elmokit.fs.lock import directory_lock
 from elmokit.fs.reading import (
     read_blocks,
     read_line_blocks,
@@ -41,7 +40,6 @@ __all__ = [
     "read_line_blocks",
     "read_lines",
     "remove_directory",
-    "remove_leftovers",
     "suffixes_of",
     "write_json",
 ]

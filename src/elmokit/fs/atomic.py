@@ -19,8 +19,12 @@ from typing import Any, BinaryIO, cast
 import zstandard
 
 from elmokit.fs.json_files import read_json
-from elmokit.fs.lock import directory_lock
 from elmokit.fs.reading import suffixes_of
+
+try:
+    import fcntl
+except ImportError:  # Windows, where two runs in one directory go undetected
+    fcntl = None
 
 
 def create_bytes(path: str | Path) -> BinaryIO:
@@ -48,7 +52,46 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def remove_leftovers(directory: Path, name: str = "*") -> None:
+@contextmanager
+def directory_lock(directory: str | Path) -> Iterator[bool]:
+    """Lock a directory against other processes that would write the same files there, and remove
+    what killed ones left in it.
+
+    Args:
+        directory: The directory, created if it is missing.
+
+    Yields:
+        Whether it is locked; not where the system or the file system has no such locks, such as
+        some network ones.
+
+    Raises:
+        ValueError: Another process holds the lock.
+        OSError: The directory cannot be created.
+    """
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield False
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        is_locked = True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            message = (
+                f"another process is writing in {directory}: wait for it, or choose another output"
+            )
+            raise ValueError(message) from None
+        except OSError:
+            is_locked = False
+        if is_locked:
+            _remove_leftovers(Path(directory))
+        yield is_locked
+    finally:
+        os.close(descriptor)
+
+
+def _remove_leftovers(directory: Path, name: str = "*") -> None:
     """Remove what killed processes left in a directory while they wrote the output `name` there, or
     any output.
     """
@@ -133,7 +176,7 @@ def atomic_directory(path: str | Path, overwrite: bool = False) -> Iterator[Path
         OSError: `path` cannot be written.
     """
     path = Path(os.path.realpath(os.path.expanduser(path)))
-    remove_leftovers(path.parent, path.name)
+    _remove_leftovers(path.parent, path.name)
     if not overwrite:
         _check_free(path)
     with _aside(path) as partial:
@@ -216,7 +259,7 @@ def check_output(
     if output.exists() and not (output.is_dir() if directory_of else output.is_file()):
         raise ValueError(f"{output} exists and is not a {'directory' if directory_of else 'file'}")
     if output.is_dir():
-        remove_leftovers(output)  # of a run that was killed before it wrote anything else
+        _remove_leftovers(output)  # of a run that was killed before it wrote anything else
     if not overwrite:
         _check_free(output)
     elif _is_occupied(output) and directory_of:
@@ -232,7 +275,7 @@ def check_output(
             raise FileExistsError(
                 f"{output} {reason}, so it is not overwritten: choose another name"
             )
-    remove_leftovers(output.parent, output.name)
+    _remove_leftovers(output.parent, output.name)
     if not output.exists():
         with _aside(output):  # raises the system's error where it cannot be written
             pass

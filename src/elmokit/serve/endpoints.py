@@ -195,8 +195,8 @@ async def tokenize(request: Request, body: schemas.TokenizeRequest) -> Response:
     """The words of each text, where they are in it, and whether the language model knows them.
 
     `id` is a word's id in the vocabulary (that of <UNK> for unknown words), or null without a
-    vocabulary. `start` and `stop` count characters; they are null for a word that does not occur
-    unchanged in the text.
+    vocabulary. `start` and `stop` count characters; they are equal for a word that does not occur
+    unchanged in the text, and null where words were given.
     """
 
     def job(service: Service, check: Check) -> Any:

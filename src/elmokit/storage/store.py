@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from elmokit.fs import atomic_path, read_json, remove_leftovers, write_json
+from elmokit.fs import atomic_path, read_json, write_json
 from elmokit.progress import ProgressBar
 from elmokit.settings import Count, CountOrZero, StorageDtype, check, conform
 from elmokit.storage.shard import Shard, write_shard
@@ -124,7 +124,6 @@ class StoreWriter:
             )
         else:
             write_json(directory / EmbeddingStore.INDEX_NAME, asdict(index))
-        remove_leftovers(directory)
 
     def shards(self) -> dict[int, Shard]:
         """The complete shards by their number; damaged and truncated files do not count."""

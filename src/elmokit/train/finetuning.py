@@ -12,7 +12,7 @@ from elmokit.lm import Perplexity, evaluate
 from elmokit.runtime import fork_rng, pytorch_threads
 from elmokit.text import TOKENIZED
 from elmokit.train.config import FinetuneConfig
-from elmokit.train.loop import train
+from elmokit.train.loop import CHECKPOINTS, train
 from elmokit.train.optim import MODERN
 from elmokit.train.pretraining import (
     MODEL,
@@ -169,7 +169,11 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
     check_output(settings.output / MODEL, overwrite=True, directory_of="config.json")
-    with directory_lock(settings.output), pytorch_threads(settings.threads), fork_rng():
+    with (
+        directory_lock(settings.output / CHECKPOINTS),
+        pytorch_threads(settings.threads),
+        fork_rng(),
+    ):
         loaded, of_shards = load(settings.model), corpus_tokenizer(settings.corpus)
         loaded.tokenizer = name = loaded.tokenizer or of_shards
         if of_shards not in (None, name, TOKENIZED) and name != TOKENIZED:

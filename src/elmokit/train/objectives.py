@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elmokit.data import PackedBatch, assign_rows
+from elmokit.data import PackedBatch
 from elmokit.nn import BiLM, BiLMState
 from elmokit.ops import Packing
 from elmokit.text import Vocab
@@ -203,9 +203,8 @@ class SentenceObjective(Objective):
 
     def local(self, sentences: Sequence[list[str]]) -> np.ndarray:
         """Indices of this process's sentences; all processes have about equally many words."""
-        lengths = [len(sentence) + 1 for sentence in sentences]
-        process_of = assign_rows(lengths, self.processes.world_size)
-        return np.flatnonzero(process_of == self.processes.rank)
+        by_length = np.argsort(list(map(len, sentences)), kind="stable")
+        return np.sort(by_length[self.processes.rank :: self.processes.world_size])
 
 
 class SentenceLikelihood(SentenceObjective):

@@ -352,7 +352,7 @@ def pretrain(settings: PretrainConfig, objective: type[Objective] | None = None)
         text = on_rank_zero(lambda: read_texts(settings, tokenizer, language))
         cool_down, directory = on_rank_zero(lambda: _cool_down(settings, text.report))
         with (
-            directory_lock(directory) if processes.rank == 0 else nullcontext(),
+            directory_lock(directory / CHECKPOINTS) if processes.rank == 0 else nullcontext(),
             pytorch_threads(settings.threads),
         ):
             given = Vocab.read(settings.vocab) if settings.vocab else start and start.vocab

@@ -11,7 +11,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from elmokit.fs import atomic_directory, remove_directory, remove_leftovers
+from elmokit.fs import atomic_directory, remove_directory
 
 TENSORS, PROGRESS = "tensors.safetensors", "progress.json"
 
@@ -64,7 +64,6 @@ def write_snapshot(directory: Path, step: int, snapshot: Snapshot, keep: int) ->
 
     Snapshots of later steps are removed, too: they are from before the run was set back.
     """
-    remove_leftovers(directory)
     path = snapshot_path(directory, step)
     with atomic_directory(path, overwrite=True) as partial:
         save_file(snapshot.tensors, partial / TENSORS)
