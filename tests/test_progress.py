@@ -5,14 +5,6 @@ import pytest
 from elmokit.progress import ProgressBar
 
 
-def test_short_job_prints_nothing_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    for _ in ProgressBar(range(3), desc="count"):
-        pass
-    with ProgressBar(total=3) as bar:
-        bar.update()
-    assert capsys.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize("leave", [True, False])
 def test_long_job_prints_lines_without_a_terminal(
     leave: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

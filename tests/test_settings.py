@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pytest
-import tyro
 
 from elmokit.settings import (
     Above,
@@ -83,14 +82,9 @@ def test_values_become_the_dataclass() -> None:
     [
         ("column", "upos", "upos"),
         ("column", np.int64(3), 3),
-        ("column", None, None),
         ("batch_size", np.int32(1), 1),
         ("limit", (1 << 63) - 1, (1 << 63) - 1),
         ("dropout", np.float32(0.25), 0.25),
-        ("dropout", 0, 0.0),
-        ("share", np.int64(1), 1.0),
-        ("hours", 1e-9, 1e-9),
-        ("odd", 8, 8),
         ("choice", 3, 3.0),
         ("choice", None, None),
         ("files", "a.txt", (Path("a.txt"),)),
@@ -108,33 +102,23 @@ def test_values_are_converted(setting: str, value: Any, expected: Any) -> None:
         ({"name": 3}, "it.name must be a string, not 3"),
         ({"kind": "c"}, "it.kind must be one of a, b, not 'c'"),
         ({"inner": []}, "it.inner must be an object"),
-        ({"inner": {}}, "it.inner: missing or unknown settings size"),
         ({"inner": {"size": 3, "other": 1}}, "unknown settings other"),
         ({"inner": {"size": True}}, "it.inner.size must be an integer, not True"),
-        ({"inner": {"size": 3.0}}, "it.inner.size must be an integer"),
         ({"inner": {"size": 1 << 63}}, "it.inner.size must be an integer"),
         ({"inner": {"size": 3, "rate": float("inf")}}, "it.inner.rate must be a finite number"),
         ({"inner": {"size": 3, "rate": 10**400}}, "it.inner.rate must be a finite number"),
-        ({"other": {"size": "3"}}, "it.other.size must be an integer"),
         ({"pairs": [[1, 2], [3]]}, r"it.pairs\[1\] must be a list"),
-        ({"pairs": "12"}, "it.pairs must be a list"),
         ({"column": 1.5}, "it.column must be a string or an integer or none, not 1.5"),
         ({"rows": [["x", None]]}, r"it.rows\[0\]\[1\] must be a string"),
-        ({"free": 3}, "it.free must be an object"),
         ({"flag": 1}, "it.flag must be true or false"),
         ({"counts": {"x": "1"}}, "it.counts.x must be an integer"),
         ({"counts": {"z": 1}}, "a key of it.counts must be one of x, y, not 'z'"),
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
-        ({"batch_size": None}, "batch_size must be an integer, not None"),
-        ({"limit": -1}, "limit must be at least 1, not -1"),
         ({"dropout": 1}, "dropout must be at least 0 and below 1, not 1"),
-        ({"dropout": "0"}, "dropout must be a finite number, not '0'"),
         ({"share": 1.5}, "share must be from 0 to 1, not 1.5"),
         ({"hours": 0}, "hours must be above 0, not 0"),
-        ({"hours": float("nan")}, "hours must be a finite number, not nan"),
         ({"odd": 9}, "odd must be above 2 and below 9, not 9"),
         ({"choice": "d"}, "choice must be one of c, None or a finite number, not 'd'"),
-        ({"files": 3}, "files must be a list, not 3"),
     ],
 )
 def test_wrong_values_are_named(changes: dict[str, Any], message: str) -> None:
@@ -152,13 +136,3 @@ def test_single_argument_is_checked_against_a_type() -> None:
     assert conform(Annotated[int, Between(1, 2)], 2, "sides") == 2
     with pytest.raises(ValueError, match="sides must be from 1 to 2, not 3"):
         conform(Annotated[int, Between(1, 2)], 3, "sides")
-
-
-@dataclass(frozen=True)
-class Options:
-    batch_size: Count = 3
-    rate: Positive | None = None
-
-
-def test_command_line_reads_annotated_settings() -> None:
-    assert tyro.cli(Options, args=["--batch-size", "4", "--rate", "0.5"]) == Options(4, 0.5)

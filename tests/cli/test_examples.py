@@ -5,7 +5,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from document_examples import blocks_of, run_command
+from document_examples import run_command
 
 from elmokit.cli.verbs import VERBS, help_of
 
@@ -20,15 +20,6 @@ SHORTENED = {
     "--max-words 10000": "--max-words 500",
     "fit tagging": "fit tagging --max-epochs 1",
 }
-
-
-def test_examples_and_the_readme_write_each_file_by_the_same_command() -> None:
-    """Another command would refuse to replace what the first has written."""
-    assert all(EXAMPLES.values())
-    readme = "".join(blocks_of(ROOT / "README.md", "console")).splitlines()
-    commands = {command for command in chain(readme, *EXAMPLES.values()) if " --output " in command}
-    outputs = [command.partition(" --output ")[2].split()[0] for command in commands]
-    assert len(outputs) > 10 and len(set(outputs)) == len(outputs)
 
 
 @pytest.mark.slow

@@ -7,14 +7,10 @@ from pathlib import Path
 import pytest
 
 import elmokit
-from elmokit.tasks.config import TASKS, FitConfig
+from elmokit.tasks.config import FitConfig
 
 TASK_EXAMPLES = Path(__file__).parents[2] / "examples" / "tasks"
 EXAMPLES = sorted(TASK_EXAMPLES.glob("*.py"))
-
-
-def test_every_task_has_an_example() -> None:
-    assert set(TASKS) <= {path.stem for path in EXAMPLES}
 
 
 @pytest.mark.slow

@@ -46,29 +46,3 @@ def test_text_needs_neither_torch_nor_the_command_line() -> None:
     assert not {"torch", "tyro"} & _modules_after(
         f"import {', '.join(f'elmokit.{module}' for module in TEXT)}"
     )
-
-
-WITHOUT = """
-import sys
-from importlib import import_module
-for name in sys.argv[1:]:
-    sys.modules[name] = None  # as where it is not installed
-    try:
-        import_module(f"elmokit.integrations.{name}")
-    except ImportError as error:
-        print(error)
-"""
-
-
-@pytest.mark.slow
-def test_an_integration_without_its_library_says_in_a_line_what_to_install() -> None:
-    libraries = {
-        "sklearn": "scikit-learn",
-        "sentence_transformers": "sentence-transformers",
-        "spacy": "spacy",
-    }
-    run = subprocess.run(
-        [sys.executable, "-c", WITHOUT, *libraries], capture_output=True, text=True, check=True
-    )
-    for line, package in zip(run.stdout.splitlines(), libraries.values(), strict=True):
-        assert "pip install" in line and package in line

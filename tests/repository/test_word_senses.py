@@ -16,7 +16,6 @@ from word_senses import (
     Instance,
     LemmaSenses,
     Sentence,
-    Tally,
     all_words,
     coarse_wsd,
     lemma_senses,
@@ -103,15 +102,6 @@ def test_uses_vote_too_that_are_as_near_as_the_nearest(angle: float, expected: s
     has_sense = np.array([[0, 1], [1, 0], [1, 0]], bool)
     uses = LemmaSenses(["z", "a"], np.array([[nearest, others, others]]), has_sense, 1)
     assert uses.nearest(np.array([nearest])) == [expected]
-
-
-def test_f1_combines_precision_and_recall() -> None:
-    tally = Tally()
-    for answer, senses in (("a", "a"), ("b", "a"), (None, "a"), ("a", "a"), (None, "b")):
-        tally.add("set", {"method": answer}, (senses,))
-    precision, recall = 2 / 3, 2 / 5
-    expected = 100 * 2 * precision * recall / (precision + recall)
-    assert tally.f1() == {"set": {"method": pytest.approx(expected)}}
 
 
 def test_all_words_are_scored_by_set_and_layer(data: Path, embedder: Embedder) -> None:
