@@ -164,7 +164,7 @@ def test_leftovers_of_others_and_of_runs_that_live_are_kept(tmp_path: Path) -> N
     for name in (".partial-01234567-a.txt", ".partial-01234567-b.txt"):
         (tmp_path / name).mkdir()
     with atomic_path(tmp_path / "a.txt") as first:
-        check_output(tmp_path / "a.txt")
+        check_output(tmp_path / "a.txt", [])
         assert first.parent.exists() and not (tmp_path / ".partial-01234567-a.txt").exists()
         first.write_text("first")
     assert sorted(os.listdir(tmp_path)) == [".partial-01234567-b.txt", "a.txt"]

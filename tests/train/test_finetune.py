@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,6 +94,20 @@ def test_finetune_improves_the_domain_and_reports_both_texts(
             )
     written = json.loads((settings.output / "report.json").read_text())
     assert written[str(folder / "heldout.txt")]["after"]["mean"] == domain.after.value
+
+
+def test_no_run_replaces_the_model_that_it_starts_from(
+    settings: FinetuneConfig, folder: Path
+) -> None:
+    model = settings.output / "model"
+    shutil.copytree(folder / "model", model)
+    pretraining = settings_for(folder / "toy.txt", settings.output)
+    with pytest.raises(ValueError, match="is the input"):
+        finetune(replace(settings, model=str(model)))
+    with pytest.raises(ValueError, match="is the input"):
+        pretrain(replace(pretraining, initial_model=str(model / "config.json")))
+    assert load(model).mix == MixWeights((0.0, 1.0, 2.0), 3.0)
+    assert list(settings.output.iterdir()) == [model]
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def save_hdf5(model: Pretrained, directory: str | Path, *, overwrite: bool = Fal
             warm state, tokenizer, or without a vocabulary the rows of the boundary words.
     """
     if overwrite:
-        check_output(directory, overwrite=True, **HDF5_LAYOUT)
+        check_output(directory, [], overwrite=True, **HDF5_LAYOUT)
     with atomic_directory(directory, overwrite) as partial:
         write_bilm_hdf5(model.bilm, partial)
         if model.vocab is not None:
@@ -97,8 +97,7 @@ def convert(
     conform(Target, to, "to")
     output = Path(output).expanduser()
     layout = {"native": LAYOUT, "hdf5": HDF5_LAYOUT}.get(to, {})
-    inputs = [input] if isinstance(input, str | Path) else []
-    check_output(output, inputs, overwrite=overwrite, directory_of=layout.get("directory_of"))
+    check_output(output, [input], overwrite=overwrite, directory_of=layout.get("directory_of"))
     model = load(input)
     if to == "native":
         save(model, output, overwrite=overwrite)

@@ -281,6 +281,6 @@ def save(
         raise ValueError(f"save takes the result of elmokit.load, not {type(model).__name__}")
     conform(StorageDtype, storage_dtype, "storage_dtype")
     if overwrite:
-        check_output(directory, overwrite=True, **LAYOUT)
+        check_output(directory, [], overwrite=True, **LAYOUT)
     with atomic_directory(directory, overwrite=overwrite) as partial:
         write_native(model, partial, storage_dtype)

@@ -139,7 +139,7 @@ class Senses:
         from elmokit.fs import check_output
 
         if self.output is not None:
-            check_output(self.output, [self.corpus], overwrite=self.overwrite)
+            check_output(self.output, [self.corpus, self.model], overwrite=self.overwrite)
         arguments = _arguments(self)
         del arguments["output"], arguments["overwrite"]
         result = senses(**arguments)

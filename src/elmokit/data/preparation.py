@@ -410,6 +410,6 @@ def prepare(
         shards.finish()
         write_json(partial / REPORT_NAME, asdict(report))
         check_output(
-            output, overwrite=overwrite, directory_of=REPORT_NAME, own_files=OWN_FILES
+            output, files, overwrite=overwrite, directory_of=REPORT_NAME, own_files=OWN_FILES
         )  # hours later
     return report

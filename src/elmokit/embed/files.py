@@ -110,7 +110,7 @@ def embed_file(
         )
     if suffix == ".parquet":
         import_extra("pyarrow", "parquet")
-    _check_output(output, file, suffix in EXPORTS, overwrite)
+    _check_output(output, [file, model], suffix in EXPORTS, overwrite)
     job = FileJob.of_text(
         file,
         Embedder.of(model, device, dtype),
@@ -166,7 +166,7 @@ def encode_file(
             f"encode writes a NumPy file: name the output {output.with_suffix('.npy').name}, not "
             f"{output.name}"
         )
-    _check_output(output, file, True, overwrite)
+    _check_output(output, [file, model], True, overwrite)
     job = FileJob.of_text(
         file,
         Embedder.of(model, device, dtype),
@@ -235,7 +235,7 @@ def embed_fasta(
     group = conform(Count, sentences_per_part, "sentences_per_part")
     sequences = Fasta(file, group)
     lines = sequences.identifiers(split_char, id_field)
-    _check_output(output, file, True, overwrite)
+    _check_output(output, [file, model], True, overwrite)
     embedder = Embedder.of(model, device, dtype)
     job = FileJob(
         sequences,
@@ -250,11 +250,11 @@ def embed_fasta(
     return job.write(output, partial(EXPORTS[".npz"], lines=lines, pooled=protein), overwrite)
 
 
-def _check_output(output: Path, file: Path, is_file: bool, overwrite: bool) -> None:
+def _check_output(output: Path, inputs: Sequence[object], is_file: bool, overwrite: bool) -> None:
     """Check what can be checked of an output before the model and the text are read."""
     check_output(
         output,
-        [file],
+        inputs,
         overwrite=overwrite or not is_file,  # a store may be that of the same job
         directory_of=None if is_file else EmbeddingStore.INDEX_NAME,
         own_files=EmbeddingStore.OTHER_FILES if overwrite and not is_file else None,

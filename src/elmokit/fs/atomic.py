@@ -228,7 +228,7 @@ def _has_keys(file: Path, keys: Set[str]) -> bool:
 
 def check_output(
     output: str | Path,
-    inputs: Sequence[str | Path] = (),
+    inputs: Sequence[object],
     *,
     overwrite: bool = False,
     directory_of: str | None = None,
@@ -239,7 +239,7 @@ def check_output(
 
     Args:
         output: The file or directory to write.
-        inputs: The files and directories that are read.
+        inputs: All that is read: paths, also of models, which may be names; others are ignored.
         overwrite: The output may replace an existing one.
         directory_of: For an output directory, the name of a file that an existing one must hold to
             be replaced; None: the output is a file.
@@ -253,9 +253,10 @@ def check_output(
         OSError: The output cannot be written.
     """
     output = Path(os.path.realpath(os.path.expanduser(output)))
-    for file in inputs:
-        if Path(os.path.expanduser(file)).resolve().is_relative_to(output):
-            raise ValueError(f"{output} is the input {file}, or holds it: choose another output")
+    for source in inputs:
+        path = Path(os.path.expanduser(source)) if isinstance(source, str | Path) else None
+        if path is not None and path.exists() and path.resolve().is_relative_to(output):
+            raise ValueError(f"{output} is the input {source}, or holds it: choose another output")
     if output.exists() and not (output.is_dir() if directory_of else output.is_file()):
         raise ValueError(f"{output} exists and is not a {'directory' if directory_of else 'file'}")
     if output.is_dir():

@@ -207,7 +207,7 @@ def score_file(
         FileNotFoundError: The file or the model does not exist.
         FileExistsError: The output exists, or appears meanwhile, and `overwrite` is not set.
     """
-    check_output(output, [file], overwrite=overwrite)
+    check_output(output, [file, model], overwrite=overwrite)
     pretrained = resolve_language_model(model, device)
     (source,) = TextFile.open([Path(file)], pretrained.tokenizer, tokenize, column=column)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from elmokit.checkpoints import Pretrained, load, save
 from elmokit.data import find_files
-from elmokit.fs import check_output, directory_lock, write_json
+from elmokit.fs import directory_lock, write_json
 from elmokit.lm import Perplexity, evaluate
 from elmokit.runtime import fork_rng, pytorch_threads
 from elmokit.text import TOKENIZED
@@ -17,6 +17,7 @@ from elmokit.train.optim import MODERN
 from elmokit.train.pretraining import (
     MODEL,
     Text,
+    check_output_of,
     corpus_tokenizer,
     language_of,
     read_texts,
@@ -168,7 +169,7 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         FileNotFoundError: The text or the model does not exist.
         KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
-    check_output(settings.output / MODEL, overwrite=True, directory_of="config.json")
+    check_output_of(settings, settings.model, *settings.others)
     with (
         directory_lock(settings.output / CHECKPOINTS),
         pytorch_threads(settings.threads),

@@ -156,6 +156,12 @@ def _tokenizer(settings: PretrainConfig) -> str | None:
 # --- Model ----------------------------------------------------------------------------------------
 
 
+def check_output_of(settings: TrainingConfig, *inputs: str | Path | None) -> None:
+    """Check that the finished model can be written, and that its directory holds no input."""
+    inputs = *settings.corpus, *settings.heldout, *inputs
+    check_output(settings.output / MODEL, inputs, overwrite=True, directory_of="config.json")
+
+
 def _initial_model(settings: PretrainConfig) -> Pretrained | None:
     """The model that the run starts from, if any. ValueError if it has no softmax."""
     if settings.initial_model is None:
@@ -341,7 +347,7 @@ def pretrain(settings: PretrainConfig, objective: type[Objective] | None = None)
         FileNotFoundError: The text does not exist.
         KeyboardInterrupt: Interrupted by SIGINT or SIGTERM, after writing a checkpoint.
     """
-    check_output(settings.output / MODEL, overwrite=True, directory_of="config.json")
+    check_output_of(settings, settings.initial_model, settings.config, settings.vocab)
     start = _initial_model(settings)
     if start is not None and settings.tokenizer is None:
         settings = replace(settings, tokenizer=start.tokenizer)

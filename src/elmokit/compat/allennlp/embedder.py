@@ -186,7 +186,8 @@ def main(prog: str | None = None, **ignored: Any) -> None:
     for name in ("--vocab-path", "--include-package"):
         elmo.add_argument(name, action="append", help="ignored")
     given = parser.parse_args()
-    check_output(given.output_file, [given.input_file], overwrite=True)
+    inputs = [given.input_file, given.options_file, given.weight_file]
+    check_output(given.output_file, inputs, overwrite=True)
     if Path(given.output_file).is_file() and not h5py.is_hdf5(given.output_file):
         raise FileExistsError(
             f"{given.output_file} exists and is not an HDF5 file: choose another name"

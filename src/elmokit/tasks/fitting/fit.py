@@ -341,7 +341,8 @@ def fit(
         )
     words, config = words or WordsConfig(), config or task.fit_config
     if output is not None:
-        check_output(output, overwrite=overwrite, **LAYOUT)
+        inputs = [model, train_examples, dev_examples, test_examples]
+        check_output(output, inputs, overwrite=overwrite, **LAYOUT)
 
     # Read, and learn the labels. The given task and model are not changed.
     pretrained = None if words.elmo == "none" else load(model, softmax=False)

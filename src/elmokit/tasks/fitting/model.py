@@ -266,7 +266,7 @@ class TaskModel:
             FileExistsError: The directory exists, and is not a task model or `overwrite` is not
                 set.
         """
-        check_output(directory, overwrite=True, **LAYOUT)
+        check_output(directory, [], overwrite=True, **LAYOUT)
         described = Description(
             format_version=5,
             task=self.task.name,
@@ -446,7 +446,7 @@ def predict_file(
             `text` is set and an input of the task is not a line of raw text.
     """
     file, output = Path(file), Path(output)
-    check_output(output, [file], overwrite=overwrite)
+    check_output(output, [file, model], overwrite=overwrite)
     model = _loaded(model, device, task)
     gold, predictions = [], []
     if text:
