@@ -18,20 +18,6 @@ import zstandard
 from elmokit.embed.embedder import Embedder
 
 Ask = Callable[..., Any]
-# Of CoarseWSD-20 and of the page's examples, the most frequent in the corpus of en-small that are
-# nouns in two senses.
-AMBIGUOUS_NOUNS = (
-    "bank",
-    "letter",
-    "court",
-    "party",
-    "light",
-    "state",
-    "interest",
-    "plant",
-    "note",
-    "spring",
-)
 
 
 @pytest.fixture
@@ -63,40 +49,18 @@ def test_policy_allows_the_pages_own_script_and_style_and_nothing_else(page: Any
     assert not re.search(r"<[^>]* (style|on\w+)=", page.text)  # which the policy would block
 
 
-def test_page_is_light_and_in_two_languages_and_its_script_finds_its_elements(page: Any) -> None:
-    assert len(page.content) <= 60 * 1024
-    ids = set(re.findall(r' id="([^"]+)"', page.text))
-    assert set(re.findall(r'byId\("([^"]+)"\)', page.text)) <= ids
-    assert set(re.findall(r' href="#([a-z]+)"', page.text)) - {"main"} == {
-        name.removesuffix("-view") for name in ids if name.endswith("-view")
-    }
-    texts = re.findall(r'say\("([^"]*)"', page.text)
-    assert len(texts) > 50 and all(
-        text.count("|") == 1 and not text.split("|")[1].isascii() for text in texts
-    )
-    assert all(len({text.count("{}") for text in pair.split("|")}) == 1 for pair in texts)
-
-
 @pytest.mark.slow
 def test_bundled_corpus_has_the_words_that_readers_try_first(ask: Ask, embedder: Embedder) -> None:
     from elmokit.serve.config import ServeConfig
     from elmokit.serve.explore import BUNDLED_CORPUS, EXAMPLES
 
-    assert BUNDLED_CORPUS.stat().st_size < 1_000_000
     with zstandard.open(BUNDLED_CORPUS, "rt", encoding="utf-8") as lines:
         counts = Counter(re.findall(r"\w+", lines.read().lower()))
-    assert min(counts[word] for word in {*EXAMPLES, *AMBIGUOUS_NOUNS}) > 30
+    assert min(counts[word] for word in EXAMPLES) > 30
     service = {"embedder": embedder, "config": ServeConfig(corpus=BUNDLED_CORPUS)}
     two_words = {"json": {"word": "bank", "second_word": "shore", "max_uses": 12}}
-    answers = ask(service, ("GET", "/explore/corpus", {}), ("POST", "/senses", two_words))
-    corpus, bank_and_shore = (answer.json() for answer in answers)
-    assert (
-        corpus["examples"] == list(EXAMPLES)
-        and corpus["name"] is None
-        and corpus["words"] > 400_000
-    )
-    assert {"the", "of"} <= set(corpus["grammar"]) and {"river", "money"} <= set(corpus["frequent"])
-    words = [use["words"][use["position"]].lower() for use in bank_and_shore["uses"]]
+    (answer,) = ask(service, ("POST", "/senses", two_words))
+    words = [use["words"][use["position"]].lower() for use in answer.json()["uses"]]
     assert words == ["bank"] * 6 + ["shore"] * 6
 
 

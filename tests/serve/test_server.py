@@ -78,9 +78,7 @@ def test_client_that_stops_reading_does_not_keep_the_server() -> None:
     [
         (["--host", "nosuchhost.invalid", "--port", "0"], "[Errno "),
         (["--port", "70000"], "port must be from 0 to 65535"),
-        (["--timeout", "inf"], "timeout must be a finite number"),
         (["--api-key", "schlüssel"], "printable ASCII"),
-        (["--model", "no-such-model", "--port", "0"], "no model 'no-such-model'"),
         (["--corpus", "/no/such/file", "--port", "0"], "/no/such/file"),
         (["--task-model", "/no/such/model", "--port", "0"], "is not a task model"),
     ],
