@@ -13,31 +13,6 @@ from torch import Tensor, nn
 
 from elmokit.compat import allennlp
 
-# `state_dict` of AllenNLP's `Elmo` with one mix, for the model of the goldens.
-LAYERS = [
-    f"{direction}_layer_{number}" for number in (0, 1) for direction in ("forward", "backward")
-]
-SHAPES = {
-    "_elmo_lstm._token_embedder._char_embedding_weights": (262, 4),
-    "_elmo_lstm._token_embedder.char_conv_0.weight": (4, 4, 1),
-    "_elmo_lstm._token_embedder.char_conv_0.bias": (4,),
-    "_elmo_lstm._token_embedder.char_conv_1.weight": (8, 4, 2),
-    "_elmo_lstm._token_embedder.char_conv_1.bias": (8,),
-    "_elmo_lstm._token_embedder.char_conv_2.weight": (16, 4, 3),
-    "_elmo_lstm._token_embedder.char_conv_2.bias": (16,),
-    "_elmo_lstm._token_embedder.char_conv_3.weight": (32, 4, 4),
-    "_elmo_lstm._token_embedder.char_conv_3.bias": (32,),
-    "_elmo_lstm._token_embedder._highways._layers.0.weight": (120, 60),
-    "_elmo_lstm._token_embedder._highways._layers.0.bias": (120,),
-    "_elmo_lstm._token_embedder._projection.weight": (16, 60),
-    "_elmo_lstm._token_embedder._projection.bias": (16,),
-    **{f"_elmo_lstm._elmo_lstm.{layer}.input_linearity.weight": (256, 16) for layer in LAYERS},
-    **{f"_elmo_lstm._elmo_lstm.{layer}.state_linearity.weight": (256, 16) for layer in LAYERS},
-    **{f"_elmo_lstm._elmo_lstm.{layer}.state_linearity.bias": (256,) for layer in LAYERS},
-    **{f"_elmo_lstm._elmo_lstm.{layer}.state_projection.weight": (16, 64) for layer in LAYERS},
-    "scalar_mix_0.gamma": (1,),
-    **{f"scalar_mix_0.scalar_parameters.{number}": (1,) for number in range(3)},
-}
 SENTENCES = [
     ["They", "give", "state", "of", "the", "art"],
     ["Another", "."],
@@ -227,7 +202,9 @@ def test_parametrized_weights_and_other_linear_layers_have_effect(
 def test_the_state_dict_is_that_of_allennlp(golden: tuple[Path, Path]) -> None:
     elmo = allennlp.Elmo(*golden, 1)
     state, expected = elmo.state_dict(), allennlp_state_dict(golden[1], layers=2, highways=1)
-    assert {name: tuple(weight.shape) for name, weight in state.items()} == SHAPES
+    expected |= {f"scalar_mix_0.scalar_parameters.{number}": torch.zeros(1) for number in range(3)}
+    expected["scalar_mix_0.gamma"] = torch.ones(1)
+    assert state.keys() == expected.keys()
     for name, weight in expected.items():
         torch.testing.assert_close(state[name], weight, rtol=0, atol=0)
     assert [name for name, _ in elmo.named_parameters()] == list(state)

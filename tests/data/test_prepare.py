@@ -326,14 +326,7 @@ def is_running(pid: int) -> bool:
 def test_prepare_killed_leaves_no_workers_and_starts_over(tmp_path: Path) -> None:
     text = "\n\n".join(f"{paragraph(seed, 400)}." for seed in range(2400))  # some seconds of work
     (tmp_path / "raw.txt").write_text(text)
-    command = [
-        "prepare",
-        str(tmp_path / "raw.txt"),
-        "--output",
-        str(tmp_path / "out"),
-        "--processes",
-        "2",
-    ]
+    command = f"prepare {tmp_path / 'raw.txt'} --output {tmp_path / 'out'} --processes 2".split()
     process = subprocess.Popen([sys.executable, "-c", PREPARE, *command], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while (

@@ -552,17 +552,9 @@ def test_command_embeds_proteins_with_the_options_of_the_old_script(
 ) -> None:
     save(embedder.model, tmp_path / "model")
     file, output = write_fasta(tmp_path / "in.fasta", PROTEINS), tmp_path / "out.npz"
-    command = [
-        "embed",
-        "--fasta",
-        str(file),
-        "--output",
-        str(output),
-        "--model",
-        str(tmp_path / "model"),
-    ]
-    assert main([*command, "--protein", "--split-char", "_", "--id", "0"]) == 0
+    command = f"embed --fasta {file} --output {output} --model {tmp_path / 'model'} --protein"
+    assert main(f"{command} --split-char _ --id 0".split()) == 0
     assert list(read_npz(output)) == [f"sp|{name}|{name}" for name in PROTEINS]
     assert read_npz(output)["sp|P00001|P00001"].shape == (embedder.dim,)
-    assert main([*command[:1], *command[2:], "--protein"]) == 2
+    assert main(command.replace("--fasta ", "").split()) == 2
     assert "add --fasta" in capsys.readouterr().err

@@ -36,13 +36,7 @@ def build(source: Path, target: str, output: Path, **environment: str) -> Path:
     """Build the "sdist" or the "wheel" of a source tree, without a network; the file."""
     command = [
         sys.executable,
-        "-m",
-        "hatchling",
-        "build",
-        "--target",
-        target,
-        "--directory",
-        str(output),
+        *f"-m hatchling build --target {target} --directory {output}".split(),
     ]
     run = subprocess.run(
         command, cwd=source, env=os.environ | environment, capture_output=True, text=True
@@ -70,18 +64,8 @@ def run_installed(wheel: Path, folder: Path) -> tuple[list[str], np.ndarray]:
     clean = folder / "environment"
     venv.create(clean, with_pip=False)
     python = clean / "bin" / "python"
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(python),
-        "install",
-        "--quiet",
-        "--no-index",
-        "--no-deps",
-    ]
-    subprocess.run([*install, str(wheel)], check=True)
+    install = f"-m pip --python {python} install --quiet --no-index --no-deps {wheel}"
+    subprocess.run([sys.executable, *install.split()], check=True)
     # The dependencies are those that are installed here; of this checkout nothing is found, even if
     # it is editable.
     (site,) = clean.glob("lib/python*/site-packages")

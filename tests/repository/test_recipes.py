@@ -158,43 +158,19 @@ def test_every_phase_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
     parts, size = [tmp_path / "first", tmp_path / "second"], 4_700  # of two shards each
     import pack_for_gpu
 
-    pack = [
-        "--heldout",
-        heldout,
-        "--parts",
-        *parts,
-        "--mib",
-        size / pack_for_gpu.MIB,
-        "--no-libraries",
-    ]
-    pack_for_gpu.main(list(map(str, [corpus, *pack])))
-    options = {
-        "--work": tmp_path / "work",
-        "--output": tmp_path / "output",
-        "--config": tmp_path / "config.json",
-        "--vocab": tmp_path / "vocab.txt",
-        "--large": "tiny",
-        "--samples": 20,
-        "--sentences": 40,
-        "--steps": 3,
-        "--seconds": 3,
-        "--evaluate-every": 2,
-        "--learning-rate": 0.06,
-    }
+    mib = size / pack_for_gpu.MIB
+    pack = f"{corpus} --heldout {heldout} --parts {parts[0]} {parts[1]} --mib {mib} --no-libraries"
+    pack_for_gpu.main(pack.split())
+    options = (
+        f"--work {tmp_path}/work --output {tmp_path}/output --config {tmp_path}/config.json "
+        f"--vocab {tmp_path}/vocab.txt --large tiny --samples 20 --sentences 40 --steps 3 "
+        "--seconds 3 --evaluate-every 2 --learning-rate 0.06 --rows 4 8"
+    )
 
     def run(part: Path, *phases: str) -> dict[str, Any]:
-        command = [
-            sys.executable,
-            RECIPES / "small" / "on_gpu.py",
-            *phases,
-            "--packed",
-            part,
-            "--rows",
-            4,
-            8,
-        ]
-        command += [value for item in options.items() for value in item]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+        script = [sys.executable, str(RECIPES / "small" / "on_gpu.py"), *phases]
+        command = [*script, "--packed", str(part), *options.split()]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return json.loads((tmp_path / "output" / "gpu.json").read_text())
 

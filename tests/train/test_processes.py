@@ -21,30 +21,11 @@ from elmokit.train.processes import Processes, join_processes
 pytestmark = pytest.mark.any_backend
 
 BATCH, UNROLL = 7, 8
-OPTIONS = [
-    "--preset",
-    "tiny",
-    "--batch-size",
-    str(BATCH),
-    "--unroll-steps",
-    str(UNROLL),
-    "--num-samples",
-    "6",
-]
-OPTIONS += ["--min-count", "1", "--no-tokenize", "--dropout", "0"]
-OPTIONS += [
-    "--fresh-starts",
-    "0.2",
-    "--dtype",
-    "float32",
-    "--log-every",
-    "1",
-    "--device",
-    "cpu",
-    "--threads",
-    "1",
-]
-OPTIONS += ["--schedule", "constant", "--recipe", "modern", "--evaluate-every", "60"]
+OPTIONS = (
+    f"--preset tiny --batch-size {BATCH} --unroll-steps {UNROLL} --num-samples 6 --min-count 1 "
+    "--no-tokenize --dropout 0 --fresh-starts 0.2 --dtype float32 --log-every 1 --device cpu "
+    "--threads 1 --schedule constant --recipe modern --evaluate-every 60"
+)
 
 
 def test_every_row_of_a_batch_is_computed_once() -> None:
@@ -105,21 +86,8 @@ def command(corpus: Path, name: str, encoder: str, steps: int, *options: str) ->
     """The command that pretrains until it has made so many steps of the usual size."""
     config = write_config(encoder, corpus.with_name(f"{encoder}.json"))
     words = round(steps * BATCH * UNROLL * WORDS_PER_SENTENCE / (WORDS_PER_SENTENCE + 1))
-    return [
-        "pretrain",
-        "--corpus",
-        str(corpus),
-        "--heldout",
-        str(corpus),
-        "--output",
-        str(corpus.with_name(name)),
-        "--config",
-        str(config),
-        "--max-words",
-        str(words),
-        *OPTIONS,
-        *options,
-    ]
+    files = f"--corpus {corpus} --heldout {corpus} --output {corpus.with_name(name)}"
+    return [*f"pretrain {files} --config {config} --max-words {words} {OPTIONS}".split(), *options]
 
 
 @pytest.fixture(scope="module")
