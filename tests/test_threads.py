@@ -126,7 +126,8 @@ def test_an_error_comes_where_its_item_stood() -> None:
 def test_no_more_items_are_taken_than_are_processed_and_what_is_begun_ends_with_the_caller() -> (
     None
 ):
-    taken, ended = [], []
+    taken = []
+    ended = []
 
     def process(item: int) -> int:
         time.sleep(0.02)
@@ -159,7 +160,8 @@ def random_sentences(count: int) -> list[list[str]]:
 def test_compiled_kernels_give_the_same_bits_on_any_number_of_threads(
     num_threads: Callable[[int], None], dtype: torch.dtype, batch_words: int
 ) -> None:
-    model, found = elmokit.load(), []
+    model = elmokit.load()
+    found = []
     for threads in (1, 3):
         num_threads(threads)
         embedder = elmokit.Embedder(model, "cpu", str(dtype)[6:])
@@ -181,9 +183,12 @@ def test_gradients_of_a_training_step_are_the_same_bits_on_any_number_of_threads
         LSTMConfig(cell_dim=70, projection_dim=36),
         CharCNNConfig(8, ((1, 30), (3, 90)), num_highway=1),
     )
-    bilm, softmax, packing = BiLM(config), FullSoftmax(700, 36), Packing.rectangle(6, 130)
+    bilm = BiLM(config)
+    softmax = FullSoftmax(700, 36)
+    packing = Packing.rectangle(6, 130)
     parameters = [*bilm.parameters(), *softmax.parameters()]
-    ids, tokens = torch.randint(1, 200, (300, 12)), torch.randint(0, 300, (2, packing.num_slots))
+    ids = torch.randint(1, 200, (300, 12))
+    tokens = torch.randint(0, 300, (2, packing.num_slots))
     targets = torch.randint(0, 700, (2, packing.num_slots))
     samples = [softmax.sample(300, torch.Generator().manual_seed(seed)) for seed in (1, 2)]
 

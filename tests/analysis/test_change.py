@@ -20,10 +20,12 @@ def random_units(count: int, seed: int, shift: float = 0.0) -> np.ndarray:
 
 
 def test_distances_equal_those_of_all_pairs() -> None:
-    first, second = random_units(7, 0), random_units(4, 1)
+    first = random_units(7, 0)
+    second = random_units(4, 1)
     pairwise, prototype = compare_vectors(first, second, permutations=0)
     assert pairwise.distance == pytest.approx(np.mean([1 - u @ v for u in first for v in second]))
-    left, right = first.mean(0), second.mean(0)
+    left = first.mean(0)
+    right = second.mean(0)
     assert prototype.distance == pytest.approx(
         1 - left @ right / np.linalg.norm(left) / np.linalg.norm(right)
     )
@@ -33,12 +35,11 @@ def test_distances_equal_those_of_all_pairs() -> None:
 
 
 def test_p_values_are_those_of_permutations_one_by_one() -> None:
-    first, second = random_units(12, 0), random_units(9, 1)
-    vectors, random, as_large = (
-        np.concatenate([first, second]),
-        np.random.default_rng(3),
-        np.ones(2),
-    )
+    first = random_units(12, 0)
+    second = random_units(9, 1)
+    vectors = np.concatenate([first, second])
+    random = np.random.default_rng(3)
+    as_large = np.ones(2)
     observed = compare_vectors(first, second, permutations=0)
     for _ in range(100):
         order = random.permutation(21)

@@ -61,7 +61,8 @@ def layers_of(stored: Path) -> str | int:
 def test_neighbors_in_a_store_are_those_in_its_text(
     word: str, options: dict[str, Any], stored: Path, text: Path, embedder: Embedder
 ) -> None:
-    query, options = f"{QUERY} new york", {"count": 70} | options
+    query = f"{QUERY} new york"
+    options = {"count": 70} | options
     result = neighbors(word, query, stored, embedder, **options)
     expected = neighbors(word, query, text, embedder, layers_of(stored), **options)
     assert (result.query, result.sentences_searched) == (

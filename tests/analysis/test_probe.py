@@ -33,10 +33,12 @@ def gradient_at(
     float64.
     """
     x = features.astype(np.float64)
-    mean, scale = x.mean(axis=0), x.std(axis=0)
+    mean = x.mean(axis=0)
+    scale = x.std(axis=0)
     scale[scale == 0] = 1
     standardized = (x - mean) / scale
-    w, b = weight * scale, bias + weight @ mean
+    w = weight * scale
+    b = bias + weight @ mean
     scores = standardized @ w.T + b
     probabilities = np.exp(scores - scores.max(axis=1, keepdims=True))
     probabilities /= probabilities.sum(axis=1, keepdims=True)
@@ -50,7 +52,8 @@ def test_softmax_regression_reaches_zero_gradient(examples) -> None:
     for l2, result in zip(
         penalties, softmax_regressions(features, classes, penalties), strict=True
     ):
-        weight, bias = result.weight.double().numpy(), result.bias.double().numpy()
+        weight = result.weight.double().numpy()
+        bias = result.bias.double().numpy()
         assert np.abs(gradient_at(weight, bias, features, classes, l2)).max() < 2e-4
         scores = features.astype(np.float64) @ weight.T + bias
         agree = result.predict(features) == scores.argmax(axis=1)
@@ -113,7 +116,8 @@ def test_probe_counts_unseen_test_tags_as_wrong(embedder: Embedder) -> None:
 
 def test_probe_files_scores_conllu_and_columns_alike(embedder: Embedder, tmp_path: Path) -> None:
     for name, seed in (("train", 1), ("dev", 2)):
-        conllu, columns = [], []
+        conllu = []
+        columns = []
         for sentence in tagged(30, seed, False):
             for number, (word, tag) in enumerate(
                 zip(sentence.words, sentence.tags, strict=True), start=1

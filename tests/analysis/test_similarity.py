@@ -13,11 +13,9 @@ from elmokit.analysis.similarity import compare, neighbors
 from elmokit.analysis.uses import Use, uses_of
 from elmokit.embed.embedder import Embedder
 
-FRUIT, FIRM, BOTH = (
-    "I eat an apple.",
-    "The apple phone is new.",
-    "Apple sells no apple, and no apple tree.",
-)
+FRUIT = "I eat an apple."
+FIRM = "The apple phone is new."
+BOTH = "Apple sells no apple, and no apple tree."
 
 
 def test_uses_of_ignores_case_only_without_an_exact_match() -> None:
@@ -53,16 +51,12 @@ def test_compare_gives_cosines_of_the_vectors(embedder: Embedder) -> None:
 
 
 def test_compare_contrasts_two_senses(embedder: Embedder) -> None:
-    plant, works = (
-        ["A plant grows.", "Water the plant."],
-        ["The plant makes cars.", "They shut the plant.", "A plant !"],
-    )
+    plant = ["A plant grows.", "Water the plant."]
+    works = ["The plant makes cars.", "They shut the plant.", "A plant !"]
     result = compare("plant", plant, embedder, "all", other=works)
     cosines = result.similarities["layer 1 (contextual)"]
-    same_pairs, other_pairs = (
-        [(0, 1), (2, 3), (2, 4), (3, 4)],
-        [(i, j) for i in (0, 1) for j in (2, 3, 4)],
-    )
+    same_pairs = [(0, 1), (2, 3), (2, 4), (3, 4)]
+    other_pairs = [(i, j) for i in (0, 1) for j in (2, 3, 4)]
     nearest = [max(set(range(5)) - {use}, key=lambda one: cosines[use, one]) for use in range(5)]
     same, other, count = result.contrasts["layer 1 (contextual)"]
     assert same == pytest.approx(np.mean([cosines[pair] for pair in same_pairs]), abs=1e-6)

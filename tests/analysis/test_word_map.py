@@ -53,14 +53,16 @@ def brute_force_silhouette(points: np.ndarray, labels: np.ndarray) -> float:
             np.mean([d for j, d in enumerate(distances) if labels[j] == k])
             for k in set(labels) - {labels[i]}
         ]
-        a, b = np.mean(own), min(others)
+        a = np.mean(own)
+        b = min(others)
         widths.append((b - a) / max(a, b))
     return float(np.mean(widths))
 
 
 def test_silhouette_equals_brute_force() -> None:
     random = np.random.default_rng(2)
-    points, labels = random.normal(size=(30, 3)), random.integers(3, size=30)
+    points = random.normal(size=(30, 3))
+    labels = random.integers(3, size=30)
     labels[labels == 2] = 5  # labels need not be dense
     labels[7] = 2  # a cluster of one point
     assert silhouette(points, labels) == pytest.approx(brute_force_silhouette(points, labels))
@@ -103,10 +105,8 @@ def test_cluster_gives_one_cluster_when_points_are_equal() -> None:
 
 
 def test_sample_is_uniform_of_distinct_uses_whatever_their_order_and_number() -> None:
-    copies, others = (
-        [Use(("again",), 0)] * 1000,
-        [Use((f"word{number}",), 0) for number in range(99)],
-    )
+    copies = [Use(("again",), 0)] * 1000
+    others = [Use((f"word{number}",), 0) for number in range(99)]
     assert sample_uses(iter(others), 200, 0) == (others, 99)
     found = []
     for uses in (copies + others, others + copies, others[::-1] + copies):
@@ -202,7 +202,8 @@ def test_word_map_substitutes_equal_exhaustive_scoring(corpus: Path, embedder: E
     weights: Counter[str] = Counter()
     words = embedder.model.vocab.words  # type: ignore[union-attr]
     for use in {use.sentence: use for use in result.uses}.values():
-        position, candidates = use.position, words[3:]
+        position = use.position
+        candidates = words[3:]
         texts = [
             [*use.sentence[:position], word, *use.sentence[position + 1 :]] for word in candidates
         ]

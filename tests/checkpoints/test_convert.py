@@ -58,7 +58,8 @@ def test_hdf5_to_native_and_back_is_exact(
     original = goldens(f"{name}/{HDF5_MODELS[name]}")
     convert(original, tmp_path / "native", to="native")
     told = convert(tmp_path / "native", tmp_path / "hdf5", to="hdf5")
-    before, after = datasets(original), datasets(tmp_path / "hdf5/weights.hdf5")
+    before = datasets(original)
+    after = datasets(tmp_path / "hdf5/weights.hdf5")
     assert before.keys() == after.keys()
     for dataset in before:
         assert before[dataset].dtype == after[dataset].dtype == np.float32
@@ -77,7 +78,8 @@ def test_hdf5_to_native_and_back_is_exact(
 def test_every_part_that_a_format_cannot_hold_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bilm, vocab = BiLM(BiLMConfig.preset("tiny")), Vocab(["<S>", "</S>", "<UNK>", "the"])
+    bilm = BiLM(BiLMConfig.preset("tiny"))
+    vocab = Vocab(["<S>", "</S>", "<UNK>", "the"])
     zeros = bilm.initial_state(1)
     parts = {
         "softmax": FullSoftmax(4, 16),

@@ -29,7 +29,8 @@ def saved(tmp_path: Path) -> Path:
     """A directory with all that a repository may hold of a model of ours."""
     torch.manual_seed(0)
     vocab = Vocab(["<S>", "</S>", "<UNK>"])
-    bilm, softmax = BiLM(BiLMConfig.preset("tiny")), FullSoftmax(len(vocab), 16)
+    bilm = BiLM(BiLMConfig.preset("tiny"))
+    softmax = FullSoftmax(len(vocab), 16)
     save(Pretrained(bilm, softmax=softmax, vocab=vocab, card="# Tiny\n"), tmp_path / "saved")
     return tmp_path / "saved"
 

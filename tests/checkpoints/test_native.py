@@ -122,7 +122,8 @@ def test_float16_weights_load_as_float32(model: Pretrained, tmp_path: Path) -> N
 def test_loaded_model_and_its_file_do_not_need_each_other(
     model: Pretrained, saved: Path, tmp_path: Path
 ) -> None:
-    loaded, before = load(saved), (saved / "model.safetensors").read_bytes()
+    loaded = load(saved)
+    before = (saved / "model.safetensors").read_bytes()
     with torch.no_grad():
         for parameter in load(saved).bilm.parameters():  # weights may be mapped from the file
             parameter.fill_(7)
@@ -269,7 +270,8 @@ def test_embedder_whose_weights_were_replaced_since_gives_no_fingerprint(
     model: Pretrained, saved: Path
 ) -> None:
     """Else its vectors would be stored under the name of other ones."""
-    of_files, of_memory = Embedder(saved, "cpu"), Embedder(model, "cpu")
+    of_files = Embedder(saved, "cpu")
+    of_memory = Embedder(model, "cpu")
     with torch.no_grad():
         for weight in model.bilm.parameters():
             weight.mul_(1.01)

@@ -17,7 +17,8 @@ from elmokit.text.vocab import Vocab
 DATA = Path(__file__).resolve().parents[2] / "examples" / "data"
 # In commands: the model's directory, and one for outputs; a bar stands for a space within an
 # argument.
-MODEL, OUT = "MODEL", "OUT"
+MODEL = "MODEL"
+OUT = "OUT"
 
 # In this order: some read what one before them wrote.
 COMMANDS = [

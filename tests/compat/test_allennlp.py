@@ -72,7 +72,8 @@ def test_elmo_representations_are_mixes_of_the_layers(
 
 
 def test_the_state_is_a_pair_that_can_be_assigned_and_changed_in_place(files: Files) -> None:
-    elmo, ids = Elmo(*files, 1, dropout=0.0), batch_to_ids([["the", "cat", "is", "on"], ["dogs"]])
+    elmo = Elmo(*files, 1, dropout=0.0)
+    ids = batch_to_ids([["the", "cat", "is", "on"], ["dogs"]])
     lstm = elmo._elmo_lstm._elmo_lstm
     assert lstm._states is None
     layers = elmo._elmo_lstm(ids)["activations"]
@@ -93,12 +94,14 @@ def test_the_state_is_a_pair_that_can_be_assigned_and_changed_in_place(files: Fi
 
 
 def test_modules_of_the_bilm_work_alone(files: Files) -> None:
-    bilm, ids = _ElmoBiLm(*files), batch_to_ids(SENTENCES)
+    bilm = _ElmoBiLm(*files)
+    ids = batch_to_ids(SENTENCES)
     expected = bilm(ids)
     bilm._elmo_lstm.reset_states()
     embedded = bilm._token_embedder(ids)
     assert torch.equal(embedded["mask"], expected["mask"])
-    words, mask = embedded["token_embedding"], embedded["mask"]
+    words = embedded["token_embedding"]
+    mask = embedded["mask"]
     torch.testing.assert_close(words.repeat(1, 1, 2) * mask[..., None], expected["activations"][0])
     layers = bilm._elmo_lstm(embedded["token_embedding"], embedded["mask"])
     torch.testing.assert_close(list(layers), expected["activations"][1:])
@@ -135,8 +138,10 @@ def test_characters_of_id_0_in_a_word_have_a_row_of_the_table(files: Files) -> N
     ids = torch.randint(1, 262, (3, 4, 50), generator=generator)
     ids[torch.rand(ids.shape, generator=generator) < 0.3] = 0
     ids[2, 2:] = 0
-    mask, weights = (ids > 0).any(dim=-1), allennlp_state_dict(files[1], layers=2, highways=1)
-    encoder, bilm = _ElmoCharacterEncoder(*files, requires_grad=True), _ElmoBiLm(*files)
+    mask = (ids > 0).any(dim=-1)
+    weights = allennlp_state_dict(files[1], layers=2, highways=1)
+    encoder = _ElmoCharacterEncoder(*files, requires_grad=True)
+    bilm = _ElmoBiLm(*files)
     with torch.no_grad():
         for table in (
             encoder._char_embedding_weights,
@@ -169,7 +174,8 @@ def narrow(files: Files, tmp_path: Path) -> Files:
 
 
 def test_models_read_words_of_their_own_width(files: Files, narrow: Files) -> None:
-    whole, encoder = batch_to_ids([["a", "bc"]]), _ElmoCharacterEncoder(*files)
+    whole = batch_to_ids([["a", "bc"]])
+    encoder = _ElmoCharacterEncoder(*files)
     torch.testing.assert_close(
         encoder(whole[..., :5])["token_embedding"], encoder(whole)["token_embedding"]
     )
@@ -219,7 +225,8 @@ def test_word_ids_stand_for_words_of_a_cached_vocabulary(files: Files) -> None:
     words = ["@@PADDING@@", "the", "cat", "is", "on", "dogs"]
     elmo = stateless(Elmo(*files, 1, dropout=0.0, vocab_to_cache=words))
     sentences = [["the", "cat", "is", "on"], ["dogs"]]
-    ids, characters = torch.tensor([[1, 2, 3, 4], [5, 0, 0, 0]]), batch_to_ids(sentences)
+    ids = torch.tensor([[1, 2, 3, 4], [5, 0, 0, 0]])
+    characters = batch_to_ids(sentences)
     expected = elmo(characters)["elmo_representations"][0]
     # Nested ids, too; an id outside the vocabulary has its words read by character.
     for inputs in ((ids, ids), (ids.unsqueeze(0), ids.unsqueeze(0)), (characters, ids + 1)):
@@ -277,7 +284,8 @@ def test_allennlp_elmo_writes_the_layers_of_the_embedder(
     files: Files, tmp_path: Path, flag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = ["the cat is on the mat", "dogs are in the fog", "the cat is on the mat"]
-    text, out = tmp_path / "in.txt", tmp_path / "out.hdf5"
+    text = tmp_path / "in.txt"
+    out = tmp_path / "out.hdf5"
     text.write_text("\n".join(lines) + "\n")
     named = ["--options-file", files[0], "--weight-file", files[1], "--batch-size", 2]
     with pytest.warns(UserWarning, match="the last line of each"):

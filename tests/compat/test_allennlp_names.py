@@ -94,7 +94,8 @@ LOSSES = {
 
 def losses_of(library: Any, files: Any, program: str) -> list[float]:
     """The mean squares of ELMo's vectors while SGD makes them smaller."""
-    elmo, ids = library.Elmo(*files, 1, dropout=0.0), library.batch_to_ids(SENTENCES)
+    elmo = library.Elmo(*files, 1, dropout=0.0)
+    ids = library.batch_to_ids(SENTENCES)
     elmo._elmo_lstm._elmo_lstm.stateful = False
     elmo(ids)
     PROGRAMS[program](elmo)
@@ -118,7 +119,8 @@ def cached_losses(library: Any, files: Any) -> list[float]:
     del elmo._elmo_lstm._token_embedder
     elmo._elmo_lstm._elmo_lstm.requires_grad_(False)
     rows = [torch.tensor([WORDS.index(word) for word in sentence]) for sentence in SENTENCES]
-    ids, losses = nn.utils.rnn.pad_sequence(rows, batch_first=True), []
+    ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    losses = []
     optimizer = torch.optim.SGD([elmo._elmo_lstm._word_embedding.weight], lr=20.0)
     for _ in range(4):
         optimizer.zero_grad()
@@ -146,7 +148,8 @@ def test_weights_learn_and_change_by_their_names_as_in_allennlp(
 @pytest.mark.parametrize("write", ["half", "shuffle"])
 def test_weights_written_through_data_are_seen(golden: tuple[Path, Path], write: str) -> None:
     """PyTorch does not count these; a random control of a pretrained model is made in this way."""
-    elmo, ids = allennlp._ElmoBiLm(*golden), allennlp.batch_to_ids(SENTENCES)
+    elmo = allennlp._ElmoBiLm(*golden)
+    ids = allennlp.batch_to_ids(SENTENCES)
     elmo._elmo_lstm.stateful = False
     before = elmo(ids)["activations"]
     for weight in elmo.parameters():
@@ -176,7 +179,8 @@ OTHER_MODULES: list[Callable[[Any], Any]] = [
 def test_what_has_no_effect_inside_the_bilm_is_reported_or_refused(
     golden: tuple[Path, Path], change: Callable[[Any], Any]
 ) -> None:
-    elmo, ids = allennlp._ElmoBiLm(*golden), allennlp.batch_to_ids(SENTENCES)
+    elmo = allennlp._ElmoBiLm(*golden)
+    ids = allennlp.batch_to_ids(SENTENCES)
     elmo(ids)
     change(elmo)
     if change in HOOKS:
@@ -190,7 +194,8 @@ def test_what_has_no_effect_inside_the_bilm_is_reported_or_refused(
 def test_parametrized_weights_and_other_linear_layers_have_effect(
     golden: tuple[Path, Path],
 ) -> None:
-    elmo, ids = allennlp._ElmoBiLm(*golden), allennlp.batch_to_ids(SENTENCES)
+    elmo = allennlp._ElmoBiLm(*golden)
+    ids = allennlp.batch_to_ids(SENTENCES)
     layer = elmo._elmo_lstm.forward_layer_0
     layer.state_projection = other = nn.Linear(64, 16, bias=False)
     elmo(ids)["activations"][2].sum().backward()
@@ -201,7 +206,8 @@ def test_parametrized_weights_and_other_linear_layers_have_effect(
 
 def test_the_state_dict_is_that_of_allennlp(golden: tuple[Path, Path]) -> None:
     elmo = allennlp.Elmo(*golden, 1)
-    state, expected = elmo.state_dict(), allennlp_state_dict(golden[1], layers=2, highways=1)
+    state = elmo.state_dict()
+    expected = allennlp_state_dict(golden[1], layers=2, highways=1)
     expected |= {f"scalar_mix_0.scalar_parameters.{number}": torch.zeros(1) for number in range(3)}
     expected["scalar_mix_0.gamma"] = torch.ones(1)
     assert state.keys() == expected.keys()

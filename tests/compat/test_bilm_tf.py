@@ -32,7 +32,9 @@ from elmokit.text.vocab import Vocab
 
 WORDS = ["a", "</S>", "<UNK>", "bb", "<S>", "\u00e9"]
 SENTENCES = [["a", "bb", "x"], ["bb"], ["\u00e9", "a"]]
-BEGIN, END, UNKNOWN = 4, 1, 2
+BEGIN = 4
+END = 1
+UNKNOWN = 2
 
 
 @pytest.fixture
@@ -146,7 +148,8 @@ def test_bidirectional_language_model_carries_state_until_reset(
     model: BidirectionalLanguageModel,
 ) -> None:
     ids = torch.from_numpy(Batcher(None, 50).batch_sentences(SENTENCES))
-    first, second = model(ids)["lm_embeddings"], model(ids)["lm_embeddings"]
+    first = model(ids)["lm_embeddings"]
+    second = model(ids)["lm_embeddings"]
     assert not torch.allclose(first[:, 1:], second[:, 1:])
     model.states.reset_states()
     assert torch.equal(first, model(ids)["lm_embeddings"])
@@ -167,7 +170,8 @@ def test_weight_layers_shares_trainable_mixes_by_name(model: BidirectionalLangua
     loss.backward()
     optimizer.step()
     assert weight_layers("input.0/x", ops)["weighted_op"].shape == result["weighted_op"].shape
-    again, other = weight_layers("input", ops, l2_coef=0.5), weight_layers("output", ops)
+    again = weight_layers("input", ops, l2_coef=0.5)
+    other = weight_layers("output", ops)
     assert not torch.equal(again["weighted_op"], other["weighted_op"])
     weights = model.mixes["input_ELMo_W"]
     assert again["regularization_op"].item() == pytest.approx(0.5 * weights.square().sum().item())
@@ -179,7 +183,8 @@ def test_weight_layers_shares_trainable_mixes_by_name(model: BidirectionalLangua
 def test_dump_token_embeddings_equals_the_character_encoder(
     old_model: Path, tmp_path: Path, bilm: BiLM
 ) -> None:
-    files, words = (old_model / "options.json", old_model / "model.hdf5"), tmp_path / "words.txt"
+    files = (old_model / "options.json", old_model / "model.hdf5")
+    words = tmp_path / "words.txt"
     words.write_text("<S>\nthe\ncat\n</S>\n")
     dump_token_embeddings(words, *files, tmp_path / "tokens.hdf5")
     with torch.no_grad():

@@ -56,7 +56,8 @@ def test_sents2elmo_carries_state_in_the_order_of_lengths(tmp_path: Path) -> Non
         [["cat"], ["the", "the", "the"]],
         SENTENCES[:3],
     ]
-    bilm, states = elmokit.load(model).bilm, {}
+    bilm = elmokit.load(model).bilm
+    states = {}
     ours = Embedder(model, 2)
     for sentences in calls:
         expected = {}

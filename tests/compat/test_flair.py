@@ -31,7 +31,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # flair's own
 @pytest.fixture(autouse=True)
 def _allennlp() -> Iterator[None]:
     """`install()`, undone after the test."""
-    found, flair.device = list(sys.meta_path), torch.device("cpu")
+    found = list(sys.meta_path)
+    flair.device = torch.device("cpu")
     install()
     yield
     sys.meta_path[:] = found
@@ -82,10 +83,8 @@ def test_tagger_learns_and_is_the_same_after_pytorch_saved_it(
     corpus = Corpus(train=FlairDatapointDataset(sentences), sample_missing_splits=False)
     tags = corpus.make_label_dictionary("pos", add_unk=False)
     torch.manual_seed(0)
-    embeddings, none = (
-        ELMoEmbeddings(**files),
-        {"dropout": 0.0, "word_dropout": 0.0, "locked_dropout": 0.0},
-    )
+    embeddings = ELMoEmbeddings(**files)
+    none = {"dropout": 0.0, "word_dropout": 0.0, "locked_dropout": 0.0}
     tagger = SequenceTagger(
         embeddings, tags, "pos", use_rnn=False, use_crf=False, reproject_embeddings=False, **none
     )

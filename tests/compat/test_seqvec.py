@@ -35,7 +35,8 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 def test_default_is_the_original_from_zeros_after_any_calls(files: dict[str, Path]) -> None:
-    embedder, elmo = SeqVecEmbedder(**files), original(files)
+    embedder = SeqVecEmbedder(**files)
+    elmo = original(files)
     elmo.elmo_bilm._elmo_lstm.stateful = False
     assert (embedder.embedding_dimension, embedder.number_of_layers) == (32, 3)
     for sequence in [*proteins([9, 40, 1]), *proteins([9, 40, 1])[::-1]]:
@@ -46,7 +47,8 @@ def test_default_is_the_original_from_zeros_after_any_calls(files: dict[str, Pat
 
 
 def test_warm_up_carries_the_state_as_the_original_did(files: dict[str, Path]) -> None:
-    embedder, elmo = SeqVecEmbedder(warmup_rounds=4, **files), original(files)
+    embedder = SeqVecEmbedder(warmup_rounds=4, **files)
+    elmo = original(files)
     for _ in range(4):
         elmo.embed_sentence(list(WARMUP_SEQUENCE))
     for batch in (proteins([9, 40, 1]), proteins([5, 12]), proteins([3, 8, 2, 30]), proteins([7])):
@@ -59,7 +61,8 @@ def test_warm_up_carries_the_state_as_the_original_did(files: dict[str, Path]) -
 def test_embed_many_keeps_the_order_and_does_not_depend_on_the_batch(
     files: dict[str, Path],
 ) -> None:
-    embedder, sequences = SeqVecEmbedder(**files), proteins([4, 9, 50, 2, 7, 0, 20])
+    embedder = SeqVecEmbedder(**files)
+    sequences = proteins([4, 9, 50, 2, 7, 0, 20])
     alone = [embedder.embed(sequence) for sequence in sequences]
     for batch_size in (None, 10, 21, 1000):  # the fourth is longer than the first two
         found = list(embedder.embed_many(iter(sequences), batch_size))

@@ -45,7 +45,8 @@ def _old_caches(
     old_model: Path, language_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The download caches of the original libraries, and models in the working directory."""
-    allennlp, hub = tmp_path / "allennlp", tmp_path / "hub"
+    allennlp = tmp_path / "allennlp"
+    hub = tmp_path / "hub"
     (allennlp / "cache").mkdir(parents=True)
     for url, name in ((DEFAULT_OPTIONS_FILE, "options.json"), (DEFAULT_WEIGHT_FILE, "model.hdf5")):
         kept_as = (
@@ -70,7 +71,8 @@ Run = Callable[[str], dict[str, Any]]
 @pytest.fixture(params=["imports changed", "install()"])
 def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     """Runs a program, with its imports replaced or with `install()`, and returns its variables."""
-    before, with_install = list(sys.meta_path), request.param == "install()"
+    before = list(sys.meta_path)
+    with_install = request.param == "install()"
     if with_install:
         install(tensorflow_hub=True)
 
@@ -364,7 +366,8 @@ by_characters = BidirectionalLanguageModel(options_file, weight_file)(
     Batcher('vocab_small.txt', 50).batch_sentences(tokenized_context))
 """)
     assert result["context_ids"].shape == (2, 13)
-    by_words, by_characters = result["context_embeddings_op"], result["by_characters"]
+    by_words = result["context_embeddings_op"]
+    by_characters = result["by_characters"]
     assert (by_words["lm_embeddings"] - by_characters["lm_embeddings"]).abs().max() < 1e-5
     assert (by_words["mask"] == by_characters["mask"]).all()
 

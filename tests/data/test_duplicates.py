@@ -21,7 +21,8 @@ def shingle_set(text: str) -> set[tuple[str, ...]]:
 
 def jaccard(a: str, b: str) -> float:
     """Jaccard similarity of the sets of five-word shingles, as tuples."""
-    left, right = shingle_set(a), shingle_set(b)
+    left = shingle_set(a)
+    right = shingle_set(b)
     return len(left & right) / len(left | right)
 
 
@@ -76,7 +77,8 @@ def test_documents_match_as_by_comparison_with_all_earlier_ones() -> None:
         texts.append(" ".join(words[:100] + draw.choices(WORDS, k=100)))  # similarity about 1/3
     texts += [text.replace(" ", "  ") for text in draw.sample(texts, 20)]
     draw.shuffle(texts)
-    seen, kept = SeenDocuments(), list[int]()
+    seen = SeenDocuments()
+    kept = list[int]()
     for number, (text, fingerprint) in enumerate(zip(texts, of_texts(texts), strict=True)):
         match = seen.match(fingerprint)
         equal = [other for other in kept if texts[other].split() == text.split()]

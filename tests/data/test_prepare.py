@@ -161,10 +161,8 @@ def counts(report: PrepareReport) -> dict[str, tuple[int, int, int]]:
 
 
 def test_prepare_drops_counts_and_lists_duplicates(tmp_path: Path) -> None:
-    raw, held_out = (
-        written(tmp_path / "raw.txt", REPEATING),
-        written(tmp_path / "held.txt", [[HELD_OUT]]),
-    )
+    raw = written(tmp_path / "raw.txt", REPEATING)
+    held_out = written(tmp_path / "held.txt", [[HELD_OUT]])
     report = prepare([raw], tmp_path / "out", processes=1, num_shards=1, exclude=[held_out])
     assert counts(report) == {
         "excluded": (1, 1, 62 + 60),
@@ -221,10 +219,8 @@ def test_prepare_drops_counts_and_lists_duplicates(tmp_path: Path) -> None:
 def test_prepare_options_turn_off_each_reason(
     tmp_path: Path, options: dict[str, Any], left_out: list[str]
 ) -> None:
-    raw, held_out = (
-        written(tmp_path / "raw.txt", REPEATING),
-        written(tmp_path / "held.txt", [[HELD_OUT]]),
-    )
+    raw = written(tmp_path / "raw.txt", REPEATING)
+    held_out = written(tmp_path / "held.txt", [[HELD_OUT]])
     report = prepare([raw], tmp_path / "out", processes=1, **options)
     assert [reason for reason, count in report.dropped.items() if count != DropCount()] == left_out
     total = report.words + sum(count.words for count in report.dropped.values())

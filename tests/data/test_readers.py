@@ -129,7 +129,8 @@ def test_read_tagged_names_file_and_line_of_malformed_input(tmp_path, name, text
 
 
 def test_write_predictions_replaces_only_the_tag_column_of_conllu(tmp_path):
-    source, target = write(tmp_path, "a.conllu", CONLLU), tmp_path / "out.conllu"
+    source = write(tmp_path, "a.conllu", CONLLU)
+    target = tmp_path / "out.conllu"
     TaggedFile.of(source).write_predictions([["X", "Y", "Z"], ["W"]], target)
     assert [sentence.tags for sentence in read(target)] == [("X", "Y", "Z"), ("W",)]
     back = tmp_path / "back.conllu"
@@ -138,7 +139,8 @@ def test_write_predictions_replaces_only_the_tag_column_of_conllu(tmp_path):
 
 
 def test_write_predictions_appends_a_column(tmp_path):
-    source, target = write(tmp_path, "a.txt", CONLL), tmp_path / "out.txt.gz"
+    source = write(tmp_path, "a.txt", CONLL)
+    target = tmp_path / "out.txt.gz"
     TaggedFile.of(source).write_predictions([["O", "X"], ["Y"], ["Z"]], target)
     assert [sentence.tags for sentence in read(target)] == [("O", "X"), ("Y",), ("Z",)]
     assert [sentence.tags for sentence in read(target, tag_column=-2)] == [

@@ -63,10 +63,8 @@ def shard(tmp_path: Path) -> Path:
 def test_evaluate_gives_one_perplexity_for_raw_prepared_and_tokenized_text(
     model: Pretrained, shard: Path, tmp_path: Path
 ) -> None:
-    raw, tokenized = (
-        write(tmp_path / "raw.txt", PARAGRAPHS),
-        write(tmp_path / "tokenized.txt", SENTENCES),
-    )
+    raw = write(tmp_path / "raw.txt", PARAGRAPHS)
+    tokenized = write(tmp_path / "tokenized.txt", SENTENCES)
     options = {"model": model, "state": "zeros", "device": "cpu"}
     found = [
         evaluate([raw], **options).total,

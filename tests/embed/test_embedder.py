@@ -291,7 +291,8 @@ def test_words_end_to_end_are_those_of_embed(
         device="cpu",
     )
     groups = [SENTENCES[:4], [[]], [], SENTENCES[4:]]
-    pipeline, spec = embedder.pipeline, OutputSpec.of(embedder.model, layers, None, dtype)
+    pipeline = embedder.pipeline
+    spec = OutputSpec.of(embedder.model, layers, None, dtype)
     found = [
         result.vectors[0]
         for result in pipeline.embed_all(iter(groups), spec, pipeline.start(state))
@@ -324,7 +325,8 @@ def test_embedder_loads_the_tokenizer_only_for_strings(embedder: Embedder) -> No
 def test_words_end_to_end_refuse_what_float16_cannot_hold() -> None:
     large = Embedder(tiny(mix=MixWeights((0.0, 0.0, 0.0), gamma=1e9)), device="cpu")
     with pytest.raises(ValueError, match="too large for float16"):
-        spec, pipeline = OutputSpec.of(large.model, "mix", None, "float16"), large.pipeline
+        spec = OutputSpec.of(large.model, "mix", None, "float16")
+        pipeline = large.pipeline
         list(pipeline.embed_all([SENTENCES], spec, pipeline.start(None)))
 
 
@@ -333,7 +335,8 @@ def test_batches_are_even(seed: int) -> None:
     lengths = np.random.default_rng(seed).integers(0, 30, 50 * seed).tolist()
     sentences = [[str(number)] * length for number, length in enumerate(lengths)]
     pipeline = Embedder(tiny(), device="cpu").pipeline
-    pipeline.batch_words, pipeline.rows = 100, 4
+    pipeline.batch_words = 100
+    pipeline.rows = 4
     batches = list(pipeline.split_evenly(sentences))
     assert list(chain.from_iterable(batches)) == sentences
     sizes = [sum(len(sentence) + 2 for sentence in batch) for batch in batches]
@@ -352,8 +355,11 @@ def test_long_sentences_are_run_by_length_and_returned_in_order(
         [f"{number}-{word}" for word in range(length)] for number, length in enumerate(lengths)
     ]
     embedder = Embedder(tiny(), device="cpu")
-    embedder.pipeline.batch_words, embedder.pipeline.rows = 100, 8
-    run, sizes, plan = [], [], Pipeline.plan
+    embedder.pipeline.batch_words = 100
+    embedder.pipeline.rows = 8
+    run = []
+    sizes = []
+    plan = Pipeline.plan
 
     def planned(self: Pipeline, batch: Sequence[Sequence[str]], *given: Any) -> Plan:
         run.extend(map(len, batch))

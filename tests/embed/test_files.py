@@ -259,7 +259,8 @@ def test_a_killed_run_that_is_resumed_ends_with_the_same_vectors(
     text.write_text("\n".join(random_lines(1500)), encoding="utf-8")
     save(embedder.model, model)
     options: dict[str, Any] = {"state": state, "device": "cpu", "sentences_per_part": KILLED_PART}
-    parts, enough = killed if name == "out" else tmp_path / f".{name}.parts", random.randrange(1, 7)
+    parts = killed if name == "out" else tmp_path / f".{name}.parts"
+    enough = random.randrange(1, 7)
     process = start_process(embed_file, text, killed, model, **options)
     while len(list(parts.glob("part-*"))) < enough:
         assert process.is_alive(), f"the run ended before it had {enough} parts"
@@ -289,7 +290,8 @@ def test_a_killed_run_that_is_resumed_ends_with_the_same_vectors(
 def test_a_run_that_fails_while_it_writes_leaves_the_finished_parts(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int
 ) -> None:
-    calls, unpatched = [], getattr(owner, name)
+    calls = []
+    unpatched = getattr(owner, name)
 
     def stopped_in_the_third_part(*given: object) -> object:
         calls.append(1)
@@ -345,7 +347,8 @@ def test_a_finished_directory_that_is_written_again_stays_as_it_is(
 
 @pytest.mark.parametrize("name", ["out", "out.hdf5", "out.parquet", "out.npy"])
 def test_output_with_other_vectors_needs_overwrite(tmp_path: Path, write: Write, name: str) -> None:
-    output, parts = tmp_path / name, tmp_path / f".{name}.parts"
+    output = tmp_path / name
+    parts = tmp_path / f".{name}.parts"
     write(name)
     before = written(output)
     with pytest.raises((ValueError, FileExistsError), match="ask to overwrite it"):
@@ -503,10 +506,12 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 def test_embed_fasta_writes_the_vectors_by_name(
     tmp_path: Path, embedder: Embedder, options: dict[str, Any]
 ) -> None:
-    file, output = write_fasta(tmp_path / "in.fasta", PROTEINS), tmp_path / "out.npz"
+    file = write_fasta(tmp_path / "in.fasta", PROTEINS)
+    output = tmp_path / "out.npz"
     report = embed_fasta(file, output, embedder, sentences_per_part=3, **options)
     assert (report.sentences, report.words) == (len(PROTEINS), sum(map(len, PROTEINS.values())))
-    found, dtype = read_npz(output), options.get("storage_dtype", "float32")
+    found = read_npz(output)
+    dtype = options.get("storage_dtype", "float32")
     assert list(found) == list(PROTEINS)  # in the order of the file, though they are run by length
     for name, residues in PROTEINS.items():
         (expected,) = embedder.embed([list(residues)], layers=options.get("layers", "sum"))
@@ -521,7 +526,8 @@ def test_names_are_fields_of_headers_and_an_output_that_exists_needs_overwrite(
     tmp_path: Path, embedder: Embedder
 ) -> None:
     domains = {"P1/1-40": "MVLS", "P1/41-80": "PADK", "P2": "TNV"}
-    file, output = write_fasta(tmp_path / "in.fasta", domains), tmp_path / "out.npz"
+    file = write_fasta(tmp_path / "in.fasta", domains)
+    output = tmp_path / "out.npz"
     embed_fasta(file, output, embedder)
     lengths = {name: len(array) for name, array in read_npz(output).items()}
     assert lengths == {"P1/1-40": 4, "P1/41-80": 4, "P2": 3}
@@ -551,7 +557,8 @@ def test_command_embeds_proteins_with_the_options_of_the_old_script(
     tmp_path: Path, embedder: Embedder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save(embedder.model, tmp_path / "model")
-    file, output = write_fasta(tmp_path / "in.fasta", PROTEINS), tmp_path / "out.npz"
+    file = write_fasta(tmp_path / "in.fasta", PROTEINS)
+    output = tmp_path / "out.npz"
     command = f"embed --fasta {file} --output {output} --model {tmp_path / 'model'} --protein"
     assert main(f"{command} --split-char _ --id 0".split()) == 0
     assert list(read_npz(output)) == [f"sp|{name}|{name}" for name in PROTEINS]

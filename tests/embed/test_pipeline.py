@@ -94,7 +94,8 @@ def test_every_machine_gives_the_same(
 
 @each_native_dtype
 def test_vectors_are_the_same_to_the_last_bit_whatever_came_before(dtype: torch.dtype) -> None:
-    used, expected = embedder(dtype), []
+    used = embedder(dtype)
+    expected = []
     for sentence in SENTENCES:
         expected += embedder(dtype).embed([sentence], layers="all")
     used.embed([["other", "words", ",", "and", "some", "of", "those", ":", "The", "quick", "dog"]])
@@ -149,7 +150,8 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.native(torch.float32)
 def test_a_word_is_encoded_once_until_it_is_forgotten(encoded: list[str]) -> None:
-    made, distinct = embedder(), {word for sentence in SENTENCES for word in sentence}
+    made = embedder()
+    distinct = {word for sentence in SENTENCES for word in sentence}
     for _ in range(2):
         made.embed(SENTENCES)
         assert sorted(encoded) == sorted(["<S>", "</S>", *distinct])
@@ -166,7 +168,8 @@ def test_a_word_is_encoded_once_until_it_is_forgotten(encoded: list[str]) -> Non
 def test_only_words_are_computed_and_the_first_boundaries_once(
     dtype: torch.dtype, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, lengths = embedder(dtype), []
+    made = embedder(dtype)
+    lengths = []
     run = BiLM.run
 
     def noted(bilm: BiLM, words: torch.Tensor, tokens: torch.Tensor, *others: Any) -> Any:

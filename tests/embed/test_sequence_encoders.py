@@ -47,7 +47,8 @@ def test_vectors_are_those_of_each_sentence_alone(name: str, words: int) -> None
             found.shape == words.shape
         )  # (L+1, T, 2D), also of an encoder that has the top layer only
         assert_close(found, words)
-    spec, start = OutputSpec.of(model, "all", None, "float32"), embedder.pipeline.start(None)
+    spec = OutputSpec.of(model, "all", None, "float32")
+    start = embedder.pipeline.start(None)
     (stored,) = embedder.pipeline.embed_all([TEXTS[2:4]], spec, start)
     assert_close(stored.vectors[0], expected[3].swapaxes(0, 1))
     for words, found in zip(expected, embedder.embed(TEXTS, "top", batch_size=2), strict=True):
@@ -60,7 +61,8 @@ def test_vectors_are_those_of_each_sentence_alone(name: str, words: int) -> None
 @pytest.mark.parametrize("name", CARRYING)
 def test_carried_state_runs_from_sentence_to_sentence_and_call_to_call(name: str) -> None:
     model = model_of(name)
-    embedder, state = small(model), None
+    embedder = small(model)
+    state = None
     found = embedder.embed(TEXTS[:4], "top", state="carry")
     found = [*found, *embedder.embed(TEXTS[4:], "top", state=found.state)]
     for words, vectors in zip(TEXTS, found, strict=True):
@@ -95,7 +97,8 @@ def test_an_encoder_without_state_says_so(name: str) -> None:
 @pytest.mark.parametrize("freeze", [True, False], ids=["frozen", "learning"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_elmo_in_a_model_gives_the_mix_of_the_embedder(name: str, freeze: bool) -> None:
-    model, texts = model_of(name), [words for words in TEXTS if 0 < len(words) < 60]
+    model = model_of(name)
+    texts = [words for words in TEXTS if 0 < len(words) < 60]
     elmo = Elmo(model.bilm, dropout=0.0, freeze=freeze)
     found = elmo(batch_to_ids(texts))
     count = model.config.num_representations

@@ -98,7 +98,8 @@ def test_a_file_is_on_the_disk_before_its_name_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
-    replace, fsync = os.replace, os.fsync
+    replace = os.replace
+    fsync = os.fsync
 
     def record_sync(descriptor: int) -> None:
         calls.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")

@@ -58,7 +58,8 @@ def arrays(goldens: Goldens, name: str, system: str) -> dict[str, Tensor]:
 def assert_close(found: Tensor, expected: Tensor, mask: Tensor) -> None:
     """Compare (B, T, D) where mask (B, T) is True; values at padding mean nothing."""
     assert found.shape == expected.shape
-    found, mask = found.cpu(), mask.cpu()
+    found = found.cpu()
+    mask = mask.cpu()
     torch.testing.assert_close(found[mask], expected[mask], atol=TOLERANCE, rtol=0)
 
 
@@ -66,7 +67,8 @@ class Core:
     """The core, with a state that is carried from call to call."""
 
     def __init__(self, folder: Path, device: str = "cpu") -> None:
-        self.bilm, self.state = load(folder).bilm.to(device), None
+        self.bilm = load(folder).bilm.to(device)
+        self.state = None
 
     def __call__(self, sentences: Sentences) -> tuple[Tensor, Tensor]:
         """The layers of the sentences between their boundaries (L+1, B, T+2, 2D), and the mask."""
@@ -80,7 +82,8 @@ class AllenNLP:
     """The same by AllenNLP's interface."""
 
     def __init__(self, folder: Path, device: str = "cpu") -> None:
-        self.bilm, self.device = _ElmoBiLm(*files(folder)).to(device), device
+        self.bilm = _ElmoBiLm(*files(folder)).to(device)
+        self.device = device
 
     def __call__(self, sentences: Sentences) -> tuple[Tensor, Tensor]:
         out = self.bilm(batch_to_ids(sentences).to(self.device))
@@ -108,7 +111,8 @@ class BilmTF:
 def test_layers_and_carried_state_equal_those_of_allennlp(
     goldens: Goldens, sentences: Sentences, name: str, system: Any, device: str
 ) -> None:
-    golden, carrying = arrays(goldens, name, "allennlp"), system(goldens(name), device)
+    golden = arrays(goldens, name, "allennlp")
+    carrying = system(goldens(name), device)
     calls = {"": (system(goldens(name), device), "zeros/", sentences)}
     for batch in range(3):
         rows = [sentences[(batch + row) % 8] for row in range(4)]
@@ -136,7 +140,8 @@ def test_layer_norm_of_elmo_includes_the_boundaries(
     golden = arrays(goldens, name, "allennlp")
     settings = {"do_layer_norm": True, "keep_sentence_boundaries": True, "dropout": 0.0}
     elmo = Elmo(*files(goldens(name)), 1, **settings)
-    numbers, mask = range(elmo._elmo_lstm.num_layers), golden["mask"].bool()
+    numbers = range(elmo._elmo_lstm.num_layers)
+    mask = golden["mask"].bool()
     mixed = 0.0
     for layer in (golden[f"zeros/layer{number}"] for number in numbers):
         words = layer[mask].double()
@@ -153,7 +158,8 @@ def test_layer_norm_of_elmo_includes_the_boundaries(
 def test_layers_of_two_calls_and_words_equal_those_of_bilm_tf(
     goldens: Goldens, sentences: Sentences, name: str, system: Any
 ) -> None:
-    golden, run = arrays(goldens, name, "bilm_tf"), system(goldens(name))
+    golden = arrays(goldens, name, "bilm_tf")
+    run = system(goldens(name))
     for key in ("lm_embeddings", "lm_embeddings_second_call"):
         layers, mask = run(sentences)
         assert torch.equal(mask.sum(dim=1) - 2, golden["lengths"])
@@ -165,11 +171,13 @@ def test_layers_of_two_calls_and_words_equal_those_of_bilm_tf(
 
 @pytest.mark.parametrize("name", BY_BILM_TF)
 def test_mixes_equal_those_of_bilm_tf(goldens: Goldens, sentences: Sentences, name: str) -> None:
-    golden, batch = arrays(goldens, name, "bilm_tf"), Batcher(None, 50).batch_sentences(sentences)
+    golden = arrays(goldens, name, "bilm_tf")
+    batch = Batcher(None, 50).batch_sentences(sentences)
     with np.load(goldens("char_ids.npz")) as file:
         np.testing.assert_array_equal(batch, file["ids"])
     ops = BidirectionalLanguageModel(*files(goldens(name)))(batch)
-    layers, mask = ops["lm_embeddings"].transpose(0, 1), ops["mask"]
+    layers = ops["lm_embeddings"].transpose(0, 1)
+    mask = ops["mask"]
     only_top = [-1e9] * (len(layers) - 1) + [0.0]
     for key, ours, theirs in (
         ("mix_equal", {}, {}),

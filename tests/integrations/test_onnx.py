@@ -79,7 +79,8 @@ def run(path: Path, ids: torch.Tensor, state: BiLMState | None) -> dict[str, np.
 
 @torch.no_grad()
 def assert_equal(bilm: BiLM, path: Path, ids: torch.Tensor, state: BiLMState | None) -> None:
-    expected, found = bilm(ids, state=state), run(path, ids, state)
+    expected = bilm(ids, state=state)
+    found = run(path, ids, state)
     np.testing.assert_array_equal(found["mask"], expected.mask.numpy())
     np.testing.assert_allclose(found["layers"], expected.layers.numpy(), atol=1e-4)
     if state is not None:
@@ -90,14 +91,16 @@ def assert_equal(bilm: BiLM, path: Path, ids: torch.Tensor, state: BiLMState | N
 def random_state(bilm: BiLM, rows: int) -> BiLMState | None:
     if not bilm.config.sequence_encoder.carries_state:
         return None
-    zeros, generator = bilm.initial_state(rows), torch.Generator().manual_seed(2)
+    zeros = bilm.initial_state(rows)
+    generator = torch.Generator().manual_seed(2)
     h, c = (torch.randn(part.shape, generator=generator) * 0.3 for part in (zeros.h, zeros.c))
     return BiLMState(h, c)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_exported_bilm_gives_what_forward_gives(name: str, tmp_path: Path) -> None:
-    bilm, path = BiLM(CONFIGS[name]), tmp_path / "model.onnx"
+    bilm = BiLM(CONFIGS[name])
+    path = tmp_path / "model.onnx"
     random_weights(bilm, seed=3, scale=0.5)
     export(bilm, path)
     onnx.checker.check_model(str(path), full_check=True)
@@ -109,7 +112,8 @@ def test_exported_bilm_gives_what_forward_gives(name: str, tmp_path: Path) -> No
 def test_exported_bilm_refuses_words_of_another_width_instead_of_giving_other_vectors(
     tmp_path: Path,
 ) -> None:
-    bilm, path = BiLM(CONFIGS["characters"]), tmp_path / "model.onnx"
+    bilm = BiLM(CONFIGS["characters"])
+    path = tmp_path / "model.onnx"
     export(bilm, path)
     ids = random_ids(bilm, LENGTHS)
     for other in (ids[..., :-1], torch.nn.functional.pad(ids, (0, 1), value=261)):
@@ -121,7 +125,8 @@ def test_state_that_is_carried_makes_one_text_of_two_calls(tmp_path: Path) -> No
     bilm = BiLM(CONFIGS["characters"])
     random_weights(bilm, seed=3, scale=0.5)
     export(bilm, tmp_path / "model.onnx")
-    ids, zeros = random_ids(bilm, [8, 8]), bilm.initial_state(2)
+    ids = random_ids(bilm, [8, 8])
+    zeros = bilm.initial_state(2)
     whole = run(tmp_path / "model.onnx", ids, zeros)
     first = run(tmp_path / "model.onnx", ids[:, :4], zeros)
     state = BiLMState(*(torch.from_numpy(first[name]) for name in ("h_after", "c_after")))

@@ -251,10 +251,8 @@ def test_the_trainer_learns_the_mix_or_the_bilm_and_saves_it(
     from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
 
     model = sentence_transformer(load_model(softmax=False), freeze=freeze)
-    before, weights = (
-        model.encode(TEXTS),
-        [weight.clone() for weight in model[0].elmo.bilm.parameters()],
-    )
+    before = model.encode(TEXTS)
+    weights = [weight.clone() for weight in model[0].elmo.bilm.parameters()]
     arguments = SentenceTransformerTrainingArguments(
         output_dir=str(tmp_path / "run"),
         max_steps=steps,

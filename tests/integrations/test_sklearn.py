@@ -105,10 +105,8 @@ def test_fit_checks_the_settings(settings: dict[str, Any], error: type[Exception
 
 def test_all_vectorizers_share_one_model_whose_content_joblib_hashes(tmp_path: Path) -> None:
     save(Pretrained(BiLM(BiLMConfig.preset("tiny"))), tmp_path / "model")
-    one, other = (
-        ElmoVectorizer(tmp_path / "model"),
-        ElmoVectorizer(str(tmp_path / "model"), pooling="max"),
-    )
+    one = ElmoVectorizer(tmp_path / "model")
+    other = ElmoVectorizer(str(tmp_path / "model"), pooling="max")
     assert one.fit(TEXTS)._embedder.get() is other.fit(TEXTS)._embedder.get()
     before = joblib.hash(ElmoVectorizer(tmp_path / "model"))
     assert before == joblib.hash(clone(one)) == joblib.hash(one)

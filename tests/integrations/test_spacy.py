@@ -109,7 +109,8 @@ def cosine(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def test_similarity_of_one_word_depends_on_its_context(nlp: Any, embedder: Embedder) -> None:
-    game, theatre = nlp("They play  chess."), nlp("He wrote the play.")
+    game = nlp("They play  chess.")
+    theatre = nlp("He wrote the play.")
     first, second = embedder.embed([words_of(game), words_of(theatre)])
     assert game[1].similarity(theatre[3]) == pytest.approx(cosine(first[1], second[3]), abs=1e-5)
     assert game[1].similarity(theatre[3]) < 0.99
@@ -239,7 +240,8 @@ SENTENCES = [
 def test_spacy_train_learns_with_the_configuration_of_the_examples(tmp_path: Path) -> None:
     from spacy.cli.train import train
 
-    blank, docs = spacy.blank("en"), DocBin()
+    blank = spacy.blank("en")
+    docs = DocBin()
     for text, entities in SENTENCES:
         docs.add(Example.from_dict(blank.make_doc(text), entities).reference)
     docs.to_disk(tmp_path / "train.spacy")

@@ -80,11 +80,13 @@ def test_substitutes_are_often_plausible() -> None:
     """Mean precision of the first ten; docs/log.md has the figures of the rankings that were
     tried.
     """
-    model, precisions = load(), []
+    model = load()
+    precisions = []
     for item in json.loads(
         Path(__file__).with_name("substitutes.json").read_text(encoding="utf-8")
     ):
-        words, plausible = item["sentence"].split(), {word.lower() for word in item["plausible"]}
+        words = item["sentence"].split()
+        plausible = {word.lower() for word in item["plausible"]}
         (best,) = substitutes(words, model, positions=[words.index(item["word"])], top=11)
         first = [candidate.word.lower() for candidate in best if candidate.word != item["word"]][
             :10
@@ -98,10 +100,8 @@ def test_substitutes_are_often_plausible() -> None:
 def test_next_words_equal_the_distribution_without_unknown_words(
     model: Pretrained, direction: str, words: list[str]
 ) -> None:
-    vocab, result = (
-        vocab_of(model),
-        next_words(words, model, top=len(vocab_of(model)), direction=direction),
-    )
+    vocab = vocab_of(model)
+    result = next_words(words, model, top=len(vocab_of(model)), direction=direction)
     log_p = (
         brute_force(model, words)[1, 0]
         if direction == "backward"

@@ -48,7 +48,8 @@ def brute_force(
     """Perplexities by definition, one sentence, direction and word at a time."""
     model = small()
     first = first_states(model, state == "warm")
-    states, losses = [first] * rows, []
+    states = [first] * rows
+    losses = []
     for number, words in enumerate(sentences):
         begin = states[number % rows] if state == "carry" else first
         log_p, states[number % rows] = predictions(model, words, begin)
@@ -81,12 +82,14 @@ def test_perplexity_does_not_depend_on_internal_batches(
 def test_perplexity_of_each_encoder_equals_the_formulas(encoder: str) -> None:
     """Each sentence by itself, a direction at a time, in NumPy float64."""
     vocab = vocab_of(small())
-    bilm, softmax = BiLM(ENCODERS[encoder]).double(), FullSoftmax(len(vocab), 16).double()
+    bilm = BiLM(ENCODERS[encoder]).double()
+    softmax = FullSoftmax(len(vocab), 16).double()
     random_weights(bilm, seed=1, scale=0.5)
     random_weights(softmax, seed=2)
     model = Pretrained(bilm, softmax=softmax, vocab=vocab)
     oracle = LayerOracle(bilm)
-    weight, bias = softmax.weight.detach().numpy(), softmax.bias.detach().numpy()
+    weight = softmax.weight.detach().numpy()
+    bias = softmax.bias.detach().numpy()
     losses = []
     for words in SENTENCES:
         log_p = []

@@ -30,7 +30,8 @@ VOCAB = Vocab(["<S>", "</S>", "<UNK>", "a", "b", "c", "d", ","])
 
 
 def model_of(encoder: str, dtype: torch.dtype = torch.float64) -> Pretrained:
-    bilm, softmax = BiLM(CONFIGS[encoder]).to(dtype), FullSoftmax(len(VOCAB), 16).to(dtype)
+    bilm = BiLM(CONFIGS[encoder]).to(dtype)
+    softmax = FullSoftmax(len(VOCAB), 16).to(dtype)
     random_weights(bilm, seed=1)
     random_weights(softmax, seed=2)
     return Pretrained(bilm, softmax=softmax, vocab=VOCAB)
@@ -166,7 +167,8 @@ def test_evaluate_and_score_name_their_measure(
     first = json.loads((tmp_path / "scores.jsonl").read_text().splitlines()[0])
     assert ("pseudo_perplexity" in first) == ("masked" in first) == is_merged
     assert ("perplexity" in first) == ("forward" in first) != is_merged
-    table, model = tmp_path / "scores.tsv", tmp_path / "model"
+    table = tmp_path / "scores.tsv"
+    model = tmp_path / "model"
     score_file(text, table, model, tokenize=False, tsv=True, bits=True)
     header, *rows = (line.split("\t") for line in table.read_text().splitlines())
     contexts = ["masked_bits"] if is_merged else ["forward_bits", "backward_bits"]

@@ -89,7 +89,8 @@ def test_scores_sum_to_the_perplexity_in_every_state(
 
 def test_perplexity_of_a_score_equals_that_of_a_text_of_one_sentence(model: Pretrained) -> None:
     for result in score(SENTENCES, model):
-        alone, own = Perplexity.of(model, [result.words], "zeros"), result.perplexity
+        alone = Perplexity.of(model, [result.words], "zeros")
+        own = result.perplexity
         assert three(own) == pytest.approx(three(alone), rel=1e-6)
         assert replace(own, losses=alone.losses) == alone
 
@@ -117,7 +118,8 @@ def test_parts_add_up_the_surprisals_of_their_words(chunks: list[str], is_masked
     """The words of english-1, joined, are the visible characters of the text, which align both."""
     text = "  ".join(chunks)
     words = get_tokenizer("english-1").tokenize(text)
-    values, unknown = np.arange(1, len(words) + 2, dtype=np.float32), np.arange(len(words)) % 2 == 1
+    values = np.arange(1, len(words) + 2, dtype=np.float32)
+    unknown = np.arange(len(words)) % 2 == 1
     losses = {"forward": values, "backward": 2 * values}
     if is_masked:
         losses = {"masked": values[:-1]}
@@ -131,7 +133,8 @@ def test_parts_add_up_the_surprisals_of_their_words(chunks: list[str], is_masked
     )
     for part in parts:
         visible = len(re.sub("[\u00ad\u200b]", "", part.text))
-        inside, numbers = list(dict.fromkeys(numbers[:visible])), numbers[visible:]
+        inside = list(dict.fromkeys(numbers[:visible]))
+        numbers = numbers[visible:]
         assert part.bits == pytest.approx(score.surprisal[:, inside].sum(axis=1), rel=1e-5)
         assert part.unknown == unknown[inside].sum() and len(part.bits) == len(losses)
     with pytest.raises(ValueError, match="follow"):
@@ -140,7 +143,8 @@ def test_parts_add_up_the_surprisals_of_their_words(chunks: list[str], is_masked
 
 def test_score_accepts_a_word_id_model() -> None:
     vocab = Vocab([*Vocab.SPECIALS, "a", "b"])
-    bilm, softmax = BiLM(BiLMConfig(LSTMConfig(1, 4, 4), None, 5)), FullSoftmax(5, 4)
+    bilm = BiLM(BiLMConfig(LSTMConfig(1, 4, 4), None, 5))
+    softmax = FullSoftmax(5, 4)
     model = Pretrained(bilm, softmax=softmax, vocab=vocab)
     one, other = (score([["a", word]], model)[0] for word in ("<UNK>", "never-seen"))
     np.testing.assert_array_equal(losses_of(one), losses_of(other))
@@ -155,7 +159,9 @@ def test_score_accepts_a_word_id_model() -> None:
 def test_score_file_writes_one_object_per_sentence(
     model: Pretrained, tmp_path: Path, bits: bool
 ) -> None:
-    text, output, long = tmp_path / "text.txt", tmp_path / "scores.jsonl", "b" * 49
+    text = tmp_path / "text.txt"
+    output = tmp_path / "scores.jsonl"
+    long = "b" * 49
     text.write_text(f"a {long} zebra\n\n  \nc\n")
     total = score_file(text, output, model, bits=bits)
     lines = [json.loads(line) for line in output.read_text().splitlines()]
@@ -176,7 +182,8 @@ def test_score_file_writes_one_object_per_sentence(
 def test_score_file_replaces_neither_its_input_nor_unasked_another_file(
     model: Pretrained, tmp_path: Path
 ) -> None:
-    text, output = tmp_path / "text.txt", tmp_path / "scores.jsonl"
+    text = tmp_path / "text.txt"
+    output = tmp_path / "scores.jsonl"
     text.write_text("a b\n")
     output.write_text("mine")
     with pytest.raises(ValueError, match="is the input"):
@@ -192,7 +199,8 @@ def test_score_file_replaces_neither_its_input_nor_unasked_another_file(
 def test_score_file_writes_a_row_per_word_without_boundaries(
     model: Pretrained, tmp_path: Path, bits: bool
 ) -> None:
-    text, output = tmp_path / "text.txt", tmp_path / "surprisal.tsv"
+    text = tmp_path / "text.txt"
+    output = tmp_path / "surprisal.tsv"
     text.write_text('a "b zebra\n\n  \nc\n')  # a quote that opens and never closes
     total = score_file(text, output, model, tsv=True, bits=bits)
     header, *rows = [line.split("\t") for line in output.read_text().splitlines()]
@@ -213,7 +221,8 @@ def test_score_file_adds_up_words_and_regions_of_the_given_text(
     model: Pretrained, tmp_path: Path, per: Unit
 ) -> None:
     model.tokenizer = "english-1"
-    text, output = tmp_path / "text.txt", tmp_path / "surprisal.tsv"
+    text = tmp_path / "text.txt"
+    output = tmp_path / "surprisal.tsv"
     text.write_text("a  can't |b.||\n" if per == "region" else "a  can't  b.\n")
     score_file(text, output, model, per=per, bits=True)
     header, *rows = [line.split("\t") for line in output.read_text().splitlines()]

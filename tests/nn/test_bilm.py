@@ -16,7 +16,8 @@ from elmokit.nn.bilm import BiLM, BiLMOutput, BiLMState
 from elmokit.ops.packing import PackedText, Packing
 
 CLIPS = st.sampled_from([None, 0.3, 3.0])
-CHARACTERS, WORDS = 7, 9
+CHARACTERS = 7
+WORDS = 9
 
 
 @st.composite
@@ -68,7 +69,8 @@ def random_state(bilm: BiLM, rows: int, seed: int) -> BiLMState:
 
 
 def of_row(state: BiLMState, row: int) -> tuple[State, State]:
-    h, c = state.h[:, :, row].detach().numpy(), state.c[:, :, row].detach().numpy()
+    h = state.h[:, :, row].detach().numpy()
+    c = state.c[:, :, row].detach().numpy()
     fwd, bwd = (list(zip(h[d], c[d], strict=True)) for d in range(2))
     return fwd, bwd
 
@@ -150,7 +152,8 @@ def test_dropout_falls_where_bilm_tf_lets_it_fall(
     count = len(bilm.sequence_encoder.stacks[0].layers)
     assert len(drops) == 2 * (count + 1)
     for d, stack in enumerate(bilm.sequence_encoder.stacks):
-        x, own = words[tokens[d]], drops[d * (count + 1) : (d + 1) * (count + 1)]
+        x = words[tokens[d]]
+        own = drops[d * (count + 1) : (d + 1) * (count + 1)]
         assert torch.equal(found[0, d], x)
         for index, layer in enumerate(stack.layers):
             dropped = x * own[index]

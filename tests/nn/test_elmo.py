@@ -41,10 +41,12 @@ def test_boundaries_stand_around_the_words_of_each_row() -> None:
     "config", [BiLMConfig.preset("tiny"), WORD_IDS], ids=["characters", "words"]
 )
 def test_representations_are_mixes_of_the_layers_between_the_boundaries(config: BiLMConfig) -> None:
-    elmo, batch = Elmo(BiLM(config), num_mixes=2).eval(), ids()
+    elmo = Elmo(BiLM(config), num_mixes=2).eval()
+    batch = ids()
     if config is WORD_IDS:
         batch = torch.tensor([[2, 3, 5], [9, 0, 0]])
-    out, mask = elmo(batch), elmo.bilm.token_encoder.is_word(batch)
+    out = elmo(batch)
+    mask = elmo.bilm.token_encoder.is_word(batch)
     layers = elmo.bilm(elmo.bilm.token_encoder.add_boundaries(batch)).layers[:, :, 1:-1]
     assert torch.equal(out.mask, mask)
     for found, of_layers in zip(out.representations, elmo.mix(layers, mask), strict=True):
@@ -56,7 +58,8 @@ def test_representations_are_mixes_of_the_layers_between_the_boundaries(config: 
 def test_state_is_an_argument_and_a_result() -> None:
     elmo = Elmo(tiny()).eval()
     first = elmo(ids())
-    second, again = elmo(ids(), first.state), elmo(ids())
+    second = elmo(ids(), first.state)
+    again = elmo(ids())
     assert torch.equal(
         first.representations[0], again.representations[0]
     )  # nothing hides in the module
@@ -113,11 +116,10 @@ def test_a_compiled_elmo_takes_batches_of_any_shape_and_leaves_the_bilm_as_it_is
     """Traced into the kernels, the biLM would be compiled in many pieces, and anew for each
     shape.
     """
-    elmo, pieces = Elmo(tiny()).eval(), []
-    compiled, bilm = (
-        torch.compile(elmo, backend="aot_eager"),
-        torch.compile(elmo.bilm, backend=lambda piece, _: pieces.append(piece)),
-    )
+    elmo = Elmo(tiny()).eval()
+    pieces = []
+    compiled = torch.compile(elmo, backend="aot_eager")
+    bilm = torch.compile(elmo.bilm, backend=lambda piece, _: pieces.append(piece))
     for sentences in SHAPES:
         batch = batch_to_ids(sentences)
         torch.testing.assert_close(
@@ -171,7 +173,8 @@ def test_batch_to_ids_gives_rows_of_bytes_and_marks() -> None:
 
 def test_ids_that_are_narrower_than_the_model_reads_give_the_same_vectors() -> None:
     """In training every filter saw windows of padding after a word."""
-    elmo, sentences = Elmo(tiny()).eval(), [["the", "characteristics", "of"], ["misunderstanding"]]
+    elmo = Elmo(tiny()).eval()
+    sentences = [["the", "characteristics", "of"], ["misunderstanding"]]
     wide, narrow = (elmo(batch_to_ids(sentences, width)).representations[0] for width in (50, 18))
     torch.testing.assert_close(narrow, wide, rtol=0, atol=0)
 

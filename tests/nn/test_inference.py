@@ -68,7 +68,8 @@ def ids_of(words: list[str], bilm: BiLM) -> Tensor:
 
 
 def random_state(bilm: BiLM, rows: int) -> BiLMState:
-    zeros, generator = bilm.initial_state(rows), torch.Generator().manual_seed(rows)
+    zeros = bilm.initial_state(rows)
+    generator = torch.Generator().manual_seed(rows)
     return BiLMState(*(torch.randn(part.shape, generator=generator) for part in (zeros.h, zeros.c)))
 
 
@@ -84,9 +85,12 @@ def assert_close(found: Tensor, expected: np.ndarray) -> None:
 @pytest.mark.native(torch.float32)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_word_vectors_are_those_of_the_definition(config: BiLMConfig) -> None:
-    bilm, words = draw_bilm(config), block(3, reset=True).words
-    ready, ids = prepack(bilm, torch.float32), ids_of(words, bilm)
-    found, oracle = ready.token_encoder(ids), Oracle(bilm)
+    bilm = draw_bilm(config)
+    words = block(3, reset=True).words
+    ready = prepack(bilm, torch.float32)
+    ids = ids_of(words, bilm)
+    found = ready.token_encoder(ids)
+    oracle = Oracle(bilm)
     assert found.dtype == torch.float32 and not found.requires_grad
     assert_close(found, np.array([oracle.word(word.numpy()) for word in ids]))
     for count in (0, 1, 2):
@@ -97,7 +101,9 @@ def test_word_vectors_are_those_of_the_definition(config: BiLMConfig) -> None:
 @pytest.mark.parametrize("start", ["zeros", "warm", "carried"])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_layers_are_those_of_the_definition(config: BiLMConfig, start: str) -> None:
-    bilm, rows, text = draw_bilm(config), 3, block(3, reset=start != "carried")
+    bilm = draw_bilm(config)
+    rows = 3
+    text = block(3, reset=start != "carried")
     state = random_state(bilm, 1 if start == "warm" else rows) if start != "zeros" else None
     vectors = torch.randn(len(text.words), config.lstm.projection_dim)
     before, begin = (state, None) if start == "carried" else (None, state)
@@ -162,7 +168,8 @@ def test_every_backend_and_type_prepacks(
     for config in (CONFIGS["as published"], CONFIGS["word ids"], merged, CONFIGS["odd sizes"]):
         bilm = draw_bilm(config).to(torch.float64 if dtype == torch.float64 else torch.float32)
         text = block(3, reset=True)
-        ids, prepacked = ids_of(text.words, bilm), prepack(bilm, dtype)
+        ids = ids_of(text.words, bilm)
+        prepacked = prepack(bilm, dtype)
         found, state = prepacked.run(prepacked.token_encoder(ids), text.tokens, text.text.packing)
         assert not found.requires_grad and found.dtype == bilm.dtype
         with on_specification(), torch.no_grad():
@@ -175,9 +182,11 @@ def test_every_backend_and_type_prepacks(
 
 
 def test_errors_are_those_of_the_bilm_which_stays_as_it_is() -> None:
-    bilm, text = draw_bilm(CONFIGS["as published"]), block(3, reset=False)
+    bilm = draw_bilm(CONFIGS["as published"])
+    text = block(3, reset=False)
     before = copy.deepcopy(bilm.state_dict())
-    ready, vectors = prepack(bilm, torch.float32), torch.randn(len(text.words), 6)
+    ready = prepack(bilm, torch.float32)
+    vectors = torch.randn(len(text.words), 6)
     assert not list(ready.parameters()) and all(
         parameter.requires_grad for parameter in bilm.parameters()
     )
@@ -295,7 +304,8 @@ CHANGES = [
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_of_weights_is_seen(change: Callable[[BiLM], object]) -> None:
-    cache, bilm = PrepackCache(), frozen()
+    cache = PrepackCache()
+    bilm = frozen()
     torch.manual_seed(0)
     before = assert_layers(cache, bilm)
     for _ in range(2):
@@ -305,7 +315,8 @@ def test_a_change_of_weights_is_seen(change: Callable[[BiLM], object]) -> None:
 
 
 def test_what_is_frozen_is_prepacked_once_and_what_learns_runs_itself() -> None:
-    cache, bilm = PrepackCache(), frozen()
+    cache = PrepackCache()
+    bilm = frozen()
 
     def used() -> BiLM:
         return cache.of(bilm)
@@ -322,8 +333,10 @@ def test_what_is_frozen_is_prepacked_once_and_what_learns_runs_itself() -> None:
 
 @pytest.mark.native(torch.float32)
 def test_it_is_no_part_of_a_module_and_takes_many_threads() -> None:
-    elmo, ids = Elmo(frozen()).eval(), batch_to_ids([["a", "naïve"], ["bc"]])
-    names, size = list(elmo.state_dict()), len(pickle.dumps(elmo))
+    elmo = Elmo(frozen()).eval()
+    ids = batch_to_ids([["a", "naïve"], ["bc"]])
+    names = list(elmo.state_dict())
+    size = len(pickle.dumps(elmo))
     with torch.inference_mode():
         elmo(ids)
     expected = elmo(ids).representations[0]

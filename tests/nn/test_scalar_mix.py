@@ -42,7 +42,8 @@ def mixed(
 @pytest.mark.parametrize("layer_norm", [False, True])
 def test_mix_equals_numpy(layer_norm: bool) -> None:
     layers, mask = batch()
-    mix, weights = ScalarMix(3, layer_norm=layer_norm), np.array([0.5, -1.0, 2.0])
+    mix = ScalarMix(3, layer_norm=layer_norm)
+    weights = np.array([0.5, -1.0, 2.0])
     with torch.no_grad():
         mix.weights.copy_(torch.from_numpy(weights))
         mix.gamma.fill_(1.7)

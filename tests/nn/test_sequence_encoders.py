@@ -63,7 +63,8 @@ def halves(layers: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_layers_of_packed_sentences_equal_the_formulas(name: str, rows: str) -> None:
     bilm = random_bilm(name)
-    oracle, words = LayerOracle(bilm), word_vectors(bilm).numpy()
+    oracle = LayerOracle(bilm)
+    words = word_vectors(bilm).numpy()
     found, _ = run(bilm, SENTENCES, ROWS[rows], reset=rows != "a row each")
     for sentence, layers in zip(SENTENCES, found, strict=True):
         np.testing.assert_allclose(
@@ -78,10 +79,8 @@ def test_layers_of_packed_sentences_equal_the_formulas(name: str, rows: str) -> 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_gradients_equal_finite_differences(name: str) -> None:
     bilm = random_bilm(name, scale=0.4).requires_grad_(True)
-    sentences, names = (
-        random_sentences([7, 2, 1]),
-        [name for name, _ in bilm.sequence_encoder.named_parameters()],
-    )
+    sentences = random_sentences([7, 2, 1])
+    names = [name for name, _ in bilm.sequence_encoder.named_parameters()]
     names = [name for name in names if name != "mask"]  # which only training reads
 
     def layers(words: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
@@ -108,7 +107,8 @@ def test_interleaved_layers_see_both_sides_but_no_word_that_is_hidden() -> None:
     def top(words: Tensor) -> Tensor:
         return run(bilm, [hidden], [0], words=words)[0][0][-1]
 
-    changed, neighbour = words.clone(), words.clone()
+    changed = words.clone()
+    neighbour = words.clone()
     changed[sentence[4]] += 1
     neighbour[sentence[5]] += 1
     assert torch.equal(top(words), top(changed))
@@ -122,9 +122,11 @@ def test_interleaved_layers_see_both_sides_but_no_word_that_is_hidden() -> None:
 @pytest.mark.parametrize("cuts", [[13, 27], [1, 2, 3], list(range(1, 40))])
 @pytest.mark.parametrize("name", CARRYING)
 def test_text_in_windows_that_carry_state_is_as_the_whole(name: str, cuts: list[int]) -> None:
-    bilm, rows = random_bilm(name), random_sentences([40, 40, 40])
+    bilm = random_bilm(name)
+    rows = random_sentences([40, 40, 40])
     whole, last = run(bilm, rows, [0, 1, 2], reset=False)
-    state, pieces = bilm.initial_state(3), []
+    state = bilm.initial_state(3)
+    pieces = []
     # The backward direction goes on from what it has read before, so that its windows come from the
     # end.
     for begin, end in zip([0, *cuts], [*cuts, 40], strict=True):
@@ -246,7 +248,8 @@ def test_layers_under_autocast_are_float32_and_have_gradients(
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_dropout_is_drawn_and_spares_the_token_layer(name: str) -> None:
-    bilm, text = random_bilm(name), PackedText.of_sentences([20], [0], 1, reset=True)
+    bilm = random_bilm(name)
+    text = PackedText.of_sentences([20], [0], 1, reset=True)
     tokens = text.to_streams(random_sentences([20])[0].expand(2, -1))
     torch.manual_seed(1)
     runs = [
@@ -266,7 +269,8 @@ def test_layers_and_gradients_have_the_same_bits_on_any_number_of_threads(
     name: str, num_threads: Callable[[int], None]
 ) -> None:
     torch.manual_seed(3)
-    sentences, rows = random_sentences([20] * 24), [number % 8 for number in range(24)]
+    sentences = random_sentences([20] * 24)
+    rows = [number % 8 for number in range(24)]
     results = []
     for count in (1, 3):
         num_threads(count)

@@ -25,7 +25,9 @@ def test_exact_losses_equal_log_softmax(
     monkeypatch: pytest.MonkeyPatch, logits_at_once: int, without_native: None
 ) -> None:
     monkeypatch.setattr(kernel, "LOGITS_AT_ONCE", logits_at_once)
-    softmax, hidden, targets = FullSoftmax(11, 4), torch.randn(23, 4), torch.randint(0, 11, (23,))
+    softmax = FullSoftmax(11, 4)
+    hidden = torch.randn(23, 4)
+    targets = torch.randint(0, 11, (23,))
     expected = F.cross_entropy(hidden @ softmax.weight.T + softmax.bias, targets, reduction="none")
     torch.testing.assert_close(softmax.log_losses(hidden, targets), expected)
     assert softmax.log_losses(hidden[:0], targets[:0]).shape == (0,)
@@ -33,7 +35,9 @@ def test_exact_losses_equal_log_softmax(
 
 def test_exact_losses_under_autocast_are_float32_and_close() -> None:
     torch.manual_seed(0)
-    softmax, hidden, targets = FullSoftmax(50, 16), torch.randn(20, 16), torch.randint(0, 50, (20,))
+    softmax = FullSoftmax(50, 16)
+    hidden = torch.randn(20, 16)
+    targets = torch.randint(0, 50, (20,))
     with torch.autocast("cpu", torch.bfloat16):
         close = softmax.log_losses(hidden, targets)
     assert close.dtype == torch.float32
@@ -142,7 +146,8 @@ def test_gradients_of_sampled_losses_equal_plain_torch() -> None:
 
 
 def test_a_lone_sample_that_is_the_target_costs_nothing() -> None:
-    softmax, targets = FullSoftmax(5, 4), torch.full((2, 6), 2)
+    softmax = FullSoftmax(5, 4)
+    targets = torch.full((2, 6), 2)
     samples = (torch.tensor([2]), 1)
     found = gradients(
         softmax, lambda hidden: softmax.sampled_losses(hidden, targets, [samples] * 2)

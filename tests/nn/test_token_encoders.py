@@ -58,7 +58,8 @@ def test_initialisation_is_that_of_bilm_tf(activation: str) -> None:
                 (conv.weight.shape[2] * 16) ** -0.5, rel=0.03
             )
         assert not conv.bias.any()
-    gates, projection = encoder.highways[0].gates, encoder.projection
+    gates = encoder.highways[0].gates
+    projection = encoder.projection
     assert gates.weight.std().item() == pytest.approx(700**-0.5, rel=0.03)
     assert not gates.bias[:700].any() and (gates.bias[700:] == -2).all()
     assert projection is not None and not projection.bias.any()

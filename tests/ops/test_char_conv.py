@@ -70,7 +70,8 @@ def both_ways(request: pytest.FixtureRequest, backend: Callable[[str], None]) ->
 def assert_equal_to_plain(ids: Tensor, weights: CharFilters) -> None:
     """Values and all gradients, against float64."""
     exact = in_dtype(weights, torch.float64)
-    found, expected = char_conv(ids, *weights), plainly(ids, exact)
+    found = char_conv(ids, *weights)
+    expected = plainly(ids, exact)
     torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-6)
     upstream = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
     ours = torch.autograd.grad(found, leaves(weights), upstream)
@@ -128,7 +129,8 @@ def test_words_narrower_than_a_filter_are_refused(both_ways: None) -> None:
 
 
 def test_what_is_not_a_number_stays_so(both_ways: None) -> None:
-    weights, ids = draw(), characters_of(["nap", "map", "pan", "ant", "oak"], 9)
+    weights = draw()
+    ids = characters_of(["nap", "map", "pan", "ant", "oak"], 9)
     with torch.no_grad():
         weights.embedding[ord("n")] = torch.nan
         found = char_conv(ids, *weights)
@@ -138,7 +140,8 @@ def test_what_is_not_a_number_stays_so(both_ways: None) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_number_types(both_ways: None, dtype: torch.dtype) -> None:
-    ids, weights = characters_of(WORDS), draw()
+    ids = characters_of(WORDS)
+    weights = draw()
     exact = plainly(ids, weights)
     tolerance = 0.2 if dtype == torch.bfloat16 else 1e-5
     found = char_conv(ids, *in_dtype(weights, dtype))
@@ -166,9 +169,11 @@ def test_tables_made_once_give_each_word_the_same_to_the_last_bit(
     threads: int, num_threads: Callable[[int], None]
 ) -> None:
     num_threads(threads)
-    ids, weights = characters_of(WORDS), draw()
+    ids = characters_of(WORDS)
+    weights = draw()
     pooled = prepack("char_conv", weights, torch.float32)
-    together, alone = pooled(ids), [pooled(word[None].long()) for word in ids]
+    together = pooled(ids)
+    alone = [pooled(word[None].long()) for word in ids]
     trimmed = [pooled(characters_of([word], 9)) for word in WORDS]
     torch.testing.assert_close(
         together.double(), plainly(ids, in_dtype(weights, torch.float64)), atol=1e-5, rtol=1e-6

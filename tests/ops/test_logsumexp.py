@@ -34,7 +34,8 @@ def case(
     generator = torch.Generator().manual_seed(positions + classes + depth)
     shapes = (positions, depth), (classes, depth), (classes,)
     hidden, weight, bias = (torch.randn(shape, generator=generator) for shape in shapes)
-    hidden, weight = hidden.to(dtype).float(), (3 * weight / depth**0.5).to(dtype).float()
+    hidden = hidden.to(dtype).float()
+    weight = (3 * weight / depth**0.5).to(dtype).float()
     return [tensor.requires_grad_() for tensor in (hidden, weight, bias)]
 
 
@@ -67,7 +68,8 @@ def tolerances(dtype: torch.dtype, depth: int) -> tuple[float, float]:
 def check(inputs: list[Tensor], excluded: Tensor | None, dtype: torch.dtype) -> None:
     of_values, of_gradients = tolerances(dtype, inputs[0].shape[1])
     wide = [tensor.detach().double().requires_grad_() for tensor in inputs]
-    found, expected = compute(inputs, excluded, dtype), by_definition(*wide, excluded)
+    found = compute(inputs, excluded, dtype)
+    expected = by_definition(*wide, excluded)
     torch.testing.assert_close(found.double(), expected, atol=of_values, rtol=0)
     upstream = torch.linspace(-1, 2, len(found))
     ours = torch.autograd.grad(found, inputs, upstream)
@@ -138,10 +140,8 @@ def test_values_do_not_depend_on_strides(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("scale", [1e4, -1e4, 1e15, -1e15])
 def test_huge_logits_do_not_overflow(scale: float) -> None:
-    hidden, weight = (
-        torch.full((3, 2), abs(scale)),
-        scale * torch.tensor([[1.0, 0], [0, 4], [2, 0]]),
-    )
+    hidden = torch.full((3, 2), abs(scale))
+    weight = scale * torch.tensor([[1.0, 0], [0, 4], [2, 0]])
     inputs = [hidden.requires_grad_(), weight.requires_grad_(), torch.zeros(3, requires_grad=True)]
     found = linear_logsumexp(*inputs)
     expected = by_definition(*(tensor.detach().double() for tensor in inputs), None)
@@ -154,7 +154,8 @@ def test_classes_of_no_probability() -> None:
     hidden, weight, bias = case(70, 40, 4)
     with torch.no_grad():
         bias[:7] = bias[20] = bias[39] = -torch.inf
-    found, wide = linear_logsumexp(hidden, weight, bias), by_definition(hidden, weight, bias, None)
+    found = linear_logsumexp(hidden, weight, bias)
+    wide = by_definition(hidden, weight, bias, None)
     torch.testing.assert_close(found, wide)
     gradients = (
         torch.autograd.grad(result.sum(), [hidden, weight, bias]) for result in (found, wide)
@@ -193,7 +194,9 @@ def test_no_positions() -> None:
 def test_native_gives_the_same_bits_on_any_number_of_threads(
     dtype: torch.dtype, num_threads: Callable[[int], None]
 ) -> None:
-    inputs, excluded, found = case(200, 700, 10, dtype), some_excluded(200, 700), []
+    inputs = case(200, 700, 10, dtype)
+    excluded = some_excluded(200, 700)
+    found = []
     for count in (1, 2, 3, 8):
         num_threads(count)
         result = compute(inputs, excluded, dtype)
@@ -207,7 +210,9 @@ def test_native_gives_the_same_bits_on_any_number_of_threads(
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
     """Compiled code would read past their ends."""
-    hidden, weight, bias = torch.randn(5, 6), torch.randn(9, 6), torch.randn(9)
+    hidden = torch.randn(5, 6)
+    weight = torch.randn(9, 6)
+    bias = torch.randn(9)
     for arguments in (
         (hidden[:, :5], weight, bias),
         (hidden, weight, bias[:5]),

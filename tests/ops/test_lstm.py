@@ -65,10 +65,8 @@ class Case:
     ) -> None:
         self.packing = PackedText.of_sentences(*RAGGED, reset=start != "carried").packing
         (dim, cell), (slots, rows) = sizes, (sum(RAGGED[0]), RAGGED[2])
-        generator, wide = (
-            torch.Generator().manual_seed(dim + cell + seed),
-            torch.promote_types(dtype, torch.float32),
-        )
+        generator = torch.Generator().manual_seed(dim + cell + seed)
+        wide = torch.promote_types(dtype, torch.float32)
 
         def draw(*shape: int, scale: float = 1.0) -> Tensor:
             return (scale * torch.randn(shape, generator=generator)).to(dtype).to(wide)
@@ -209,7 +207,8 @@ def test_lstm_gives_its_gradients_again_when_the_graph_is_retained(
 @pytest.mark.parametrize("learning", [[0], [1, 2], [3], [4], [0, 4], [5], [6, 2]])
 def test_gradients_of_some_inputs_are_those_of_all(each_backend: str, learning: list[int]) -> None:
     case = Case((6, 20), "both", "reset", torch.float32)
-    everything, leaves = case.values_and_gradients()[3:], case.fresh(learning)
+    everything = case.values_and_gradients()[3:]
+    leaves = case.fresh(learning)
     gradients = torch.autograd.grad(
         case.run(leaves), [leaves[number] for number in learning], case.upstream
     )
@@ -328,7 +327,8 @@ def test_each_row_is_computed_as_it_would_be_alone(dtype: torch.dtype, rows: int
     def outputs_of(chosen: slice) -> tuple[Tensor, ...]:
         count = len(range(rows)[chosen])
         own = x.view(2, rows, 10)[:, chosen].flatten(0, 1)
-        packing, state = Packing.rectangle(2, count), LSTMState(h[chosen], c[chosen])
+        packing = Packing.rectangle(2, count)
+        state = LSTMState(h[chosen], c[chosen])
         out, final = run(own, state, packing, (3.0, 3.0), start)
         return out.view(2, count, 6), *final
 
@@ -364,7 +364,8 @@ def test_a_nan_is_not_clipped_away(
     each_backend: str, dtype: torch.dtype, clip: float | None
 ) -> None:
     """From the slot where it comes in it stays in its row, and in no other."""
-    generator, packing = torch.Generator().manual_seed(0), Packing.rectangle(3, 4)
+    generator = torch.Generator().manual_seed(0)
+    packing = Packing.rectangle(3, 4)
     weights = LSTMWeights(
         *(torch.randn(shape, generator=generator) for shape in ((80, 10), (80, 6), (80,), (6, 20)))
     )
@@ -385,10 +386,8 @@ def test_gates_of_any_size(each_backend: str, dtype: torch.dtype, learning: bool
     """Of infinite ones one side of each function is left. Each cell has another number."""
     sizes = torch.tensor([0.0, 1e-30, 1.0, 50.0, 1e4, 3e38, math.inf])
     bias = torch.cat([sizes, -sizes]).repeat(4).to(dtype).float().requires_grad_(learning)
-    packing, state = (
-        Packing.rectangle(2, 2),
-        LSTMState(torch.zeros(2, 14), torch.full((2, 14), 0.5)),
-    )
+    packing = Packing.rectangle(2, 2)
+    state = LSTMState(torch.zeros(2, 14), torch.full((2, 14), 0.5))
     weights = LSTMWeights(torch.zeros(56, 4), torch.zeros(56, 14), bias, None)
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         found, _ = lstm(

@@ -26,7 +26,8 @@ def laid_out(
     """The tokens (numbered in order) that each row reads forward and backward: sentence after
     sentence.
     """
-    forward, backward = [[] for _ in range(num_rows)], [[] for _ in range(num_rows)]
+    forward = [[] for _ in range(num_rows)]
+    backward = [[] for _ in range(num_rows)]
     begin = 0
     for length, row in zip(lengths, rows, strict=True):
         sentence = list(range(begin, begin + length))

@@ -45,7 +45,8 @@ pytestmark = [
 ]
 HIDDEN, WIDTH, INPUT = 64, 32, 10  # two blocks of cells
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
-LENGTHS, ROWS = [4, 1, 0, 3, 2, 5, 1, 1, 2], [0, 1, 1, 3, 0, 1, 4, 5, 6]
+LENGTHS = [4, 1, 0, 3, 2, 5, 1, 1, 2]
+ROWS = [0, 1, 1, 3, 0, 1, 4, 5, 6]
 PACKINGS = {
     "a window": replace(
         Packing.rectangle(3, 18), resets=torch.arange(54) % 7 == 3
@@ -81,7 +82,8 @@ class Case:
     def __init__(
         self, packing: Packing, clips: Clips, hidden: int = HIDDEN, width: int = WIDTH
     ) -> None:
-        self.packing, self.clips = packing, clips
+        self.packing = packing
+        self.clips = clips
         slots, rows = (
             packing.num_slots,
             max(packing.batch_sizes, default=0) + 1,
@@ -112,7 +114,8 @@ class Case:
         for leaf in leaves:
             leaf.requires_grad_()
         (x, h, c, *weights), start = leaves, LSTMState(*start)
-        state, own = LSTMState(h, c), LSTMWeights(*weights)
+        state = LSTMState(h, c)
+        own = LSTMWeights(*weights)
         outputs, state = implementation.lstm(
             x, state, own, LSTMSteps(self.packing, self.clips, start), dtype
         )
@@ -128,7 +131,8 @@ def by_reference(case: Case, dtype: torch.dtype, cells: Tensor, outputs: Tensor)
     by several percent. So this checks that they disagree within rounding of the clip alone, and
     compares the gradients of the same decisions.
     """
-    clamp, tolerance = Tensor.clamp, TOLERANCE[dtype]
+    clamp = Tensor.clamp
+    tolerance = TOLERANCE[dtype]
     values = iter([each[slots] for slots, _ in case.packing.steps() for each in (cells, outputs)])
 
     def decided(value: Tensor, low: float, high: float) -> Tensor:
@@ -212,7 +216,8 @@ def test_prepacked_weights_and_an_index(
     slots = case.packing.num_slots
     x, h, c, *weights = case.leaves
     index = torch.arange(slots) * 7 % max(slots - 3, 1)
-    steps, state = LSTMSteps(case.packing, case.clips, case.start), LSTMState(h, c)
+    steps = LSTMSteps(case.packing, case.clips, case.start)
+    state = LSTMState(h, c)
     expected, state = reference.lstm(x[index], state, LSTMWeights(*weights), steps, dtype)
     run = kernels.prepack_lstm(
         LSTMWeights(*(transposed(weight.to(device)) for weight in weights)), dtype
@@ -274,7 +279,8 @@ def test_directions_on_two_streams(dtype: torch.dtype, tolerance: float) -> None
     batches = torch.randn(6, 50, WIDTH, device="cuda")
 
     def results(batch: Tensor) -> list[Tensor]:
-        packing, leaf = Packing.rectangle(30, 40), batch.clone().requires_grad_()
+        packing = Packing.rectangle(30, 40)
+        leaf = batch.clone().requires_grad_()
         others = tokens, packing, BiLMState.zeros(encoder.config, 40, batch), None, 0.0
         with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
             layers, state = encoder(2 * leaf, *others)
@@ -299,7 +305,8 @@ def test_directions_on_two_streams(dtype: torch.dtype, tolerance: float) -> None
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_nothing_waits_for_the_gpu() -> None:
-    case, device = Case(PACKINGS["reset"], CLIPS["clipped"]), torch.device("cuda:0")
+    case = Case(PACKINGS["reset"], CLIPS["clipped"])
+    device = torch.device("cuda:0")
     assert choose("lstm", device, torch.bfloat16, INPUT, WIDTH, HIDDEN) is kernels
     leaves = [leaf.to(device).requires_grad_() for leaf in case.leaves]
     start = LSTMState(*(part.to(device) for part in case.start))

@@ -103,7 +103,8 @@ def test_numbers_are_rounded_as_numpy_rounds_them(any_machine: None) -> None:
         )
     numbers = numbers[~np.isfinite(numbers) | (np.abs(numbers) < TOO_LARGE)]
     numbers = numbers[: len(numbers) // 2 * 2]
-    found, expected = in_float16(numbers), numbers.astype(np.float16)
+    found = in_float16(numbers)
+    expected = numbers.astype(np.float16)
     known = ~np.isnan(expected)
     np.testing.assert_array_equal(found.view(np.uint16)[known], expected.view(np.uint16)[known])
     assert np.isnan(found[~known]).all()

@@ -35,7 +35,8 @@ def test_an_array_has_its_shape_and_type(shape: tuple[int, ...], dtype: torch.dt
 def test_memory_comes_back_with_the_last_array_in_it() -> None:
     blocks = CachingAllocator()
     array = blocks.allocate(LARGE, torch.float32)
-    address, view = array.data_ptr(), array[5:9]
+    address = array.data_ptr()
+    view = array[5:9]
     del array
     assert blocks.allocate(LARGE, torch.float32).data_ptr() != address
     view.fill_(3)
@@ -54,7 +55,8 @@ def test_a_numpy_array_keeps_its_memory_too() -> None:
 
 
 def test_little_more_is_kept_than_was_ever_in_use() -> None:
-    blocks, generator = CachingAllocator(), np.random.default_rng(0)
+    blocks = CachingAllocator()
+    generator = np.random.default_rng(0)
     most = 0
     for _ in range(200):
         arrays = [

@@ -34,7 +34,8 @@ LINES = ["The cat sat .", "", "naïve 词向量 " + "x" * 60, "a b", "c"]
 
 @pytest.fixture(scope="module")
 def model() -> Pretrained:
-    bilm, vocab = BiLM(BiLMConfig.preset("tiny")), Vocab(["<S>", "</S>", "<UNK>", "the", "cat"])
+    bilm = BiLM(BiLMConfig.preset("tiny"))
+    vocab = Vocab(["<S>", "</S>", "<UNK>", "the", "cat"])
     random_weights(bilm, seed=4, scale=0.6)
     torch.manual_seed(1)
     warm = BiLMState(torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 32))
@@ -121,7 +122,8 @@ def test_embeddings_read_as_documented_are_those_of_every_line(
     with pytest.warns(UserWarning, match="too long|truncated"):
         expected = Embedder(model, "cpu").embed(LINES, "all")
     for line, text in enumerate(LINES):
-        shard, s = shards[line // index["sentences_per_part"]], line % index["sentences_per_part"]
+        shard = shards[line // index["sentences_per_part"]]
+        s = line % index["sentences_per_part"]
         begin, end = shard["offsets"][s : s + 2]
         bounds = shard["token_offsets"][begin : end + 1]
         assert [

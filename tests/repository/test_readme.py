@@ -11,7 +11,8 @@ from document_examples import blocks_of, run_python
 from elmokit.cli.verbs import VERBS, help_of
 
 ROOT = Path(__file__).resolve().parents[2]
-README, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
+README = ROOT / "README.md"
+CHINESE = ROOT / "README.zh-CN.md"
 INDEX, PYTHON, COMMANDS = (
     ROOT / "docs" / f"{page}.md" for page in ("index", "python", "command-line")
 )

@@ -21,10 +21,8 @@ from elmokit.config import BiLMConfig
 from elmokit.text.vocab import Vocab
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-NOUNS, VERBS = (
-    ["cat", "dog", "fox", "hen", "owl", "cow"],
-    ["sees", "likes", "chases", "feeds", "meets"],
-)
+NOUNS = ["cat", "dog", "fox", "hen", "owl", "cow"]
+VERBS = ["sees", "likes", "chases", "feeds", "meets"]
 sys.path.append(str(RECIPES / "small"))
 
 
@@ -88,7 +86,8 @@ def test_recipe_makes_a_model_with_its_card_from_raw_text(corpus: Path, tmp_path
 
 @pytest.mark.slow
 def test_recipe_of_wikitext2_measures_the_test_part(tmp_path: Path) -> None:
-    draw, source = random.Random(0), tmp_path / "wikitext"
+    draw = random.Random(0)
+    source = tmp_path / "wikitext"
     source.mkdir()
     for part in ("train", "valid", "test"):
         lines = [
@@ -139,7 +138,9 @@ def test_numbered_text_is_the_same_text(sentences: list[list[str]], frequent: se
 
 @pytest.mark.slow
 def test_every_phase_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
-    draw, corpus, heldout = random.Random(0), tmp_path / "corpus", tmp_path / "heldout.txt"
+    draw = random.Random(0)
+    corpus = tmp_path / "corpus"
+    heldout = tmp_path / "heldout.txt"
     corpus.mkdir()
     (corpus / "corpus.json").write_text(json.dumps({"options": {"tokenizer": "english-1"}}))
     lines = [
@@ -149,10 +150,8 @@ def test_every_phase_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
         text = "\n".join(lines[number::4]) + "\n"
         (corpus / f"shard-0000{number}.txt.zst").write_bytes(zstandard.compress(text.encode()))
     heldout.write_text("\n".join(lines[:60]) + "\n")
-    vocab, config = (
-        Vocab.from_counts(Counter(" ".join(lines).split())),
-        BiLMConfig.preset("tiny").to_dict(),
-    )
+    vocab = Vocab.from_counts(Counter(" ".join(lines).split()))
+    config = BiLMConfig.preset("tiny").to_dict()
     vocab.write(tmp_path / "vocab.txt")
     (tmp_path / "config.json").write_text(json.dumps(config))
     parts, size = [tmp_path / "first", tmp_path / "second"], 4_700  # of two shards each

@@ -24,7 +24,8 @@ from word_senses import (
     read_semcor,
 )
 
-MONEY, RIVER = "bank%1:14:00::", "bank%1:17:01::"
+MONEY = "bank%1:14:00::"
+RIVER = "bank%1:17:01::"
 XML = """<corpus><sentence id="d0.s0"><wf>the</wf>
 <instance id="{0}d0.s0.t0" lemma="Savings_bank" pos="NOUN">savings_bank</instance>
 <wf>lent money</wf></sentence>
@@ -98,7 +99,8 @@ def test_nearest_sense_is_that_of_the_nearest_centroid_or_of_most_of_the_nearest
 @pytest.mark.parametrize(("angle", "expected"), [(0.0, "z"), (5e-4, "z"), (5e-3, "a")])
 def test_uses_vote_too_that_are_as_near_as_the_nearest(angle: float, expected: str) -> None:
     """Two uses of sense z are less similar than that of a by 0, 1e-7 (a rounding error), 1e-5."""
-    nearest, others = [1.0, 0.0], [np.cos(angle), np.sin(angle)]
+    nearest = [1.0, 0.0]
+    others = [np.cos(angle), np.sin(angle)]
     has_sense = np.array([[0, 1], [1, 0], [1, 0]], bool)
     uses = LemmaSenses(["z", "a"], np.array([[nearest, others, others]]), has_sense, 1)
     assert uses.nearest(np.array([nearest])) == [expected]

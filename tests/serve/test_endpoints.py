@@ -39,7 +39,8 @@ TEXTS = [
     "play",
 ]
 NEAR = {"rtol": 0, "atol": 1e-5}
-VERB, NOUN = "They play in the garden.", "The play was long."
+VERB = "They play in the garden."
+NOUN = "The play was long."
 VOCAB = Vocab(["<S>", "</S>", "<UNK>", "the", "play"])
 Ask = Callable[..., list[httpx.Response]]
 
@@ -143,7 +144,8 @@ def test_embed_all_gives_every_word_and_every_layer(
         assert (answer.headers.get("transfer-encoding") == "chunked") == (texts is long)
         accept = {"accept": "application/octet-stream"}
         content = server.post("/embed_all", body, headers=accept).content
-        arrays, expected = from_safetensors(content), embedder.embed(texts, layers)
+        arrays = from_safetensors(content)
+        expected = embedder.embed(texts, layers)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         assert json.loads(header["__metadata__"]["tokens"]) == expected.tokens
         for number, (vectors, of_embedder) in enumerate(zip(answer.json(), expected, strict=True)):
@@ -171,10 +173,8 @@ def test_similarity_is_the_cosine_of_the_texts_and_never_above_one(
 def test_tokenize_says_where_words_are_and_which_are_known(
     server: RunningServer, embedder: Embedder
 ) -> None:
-    texts, vocab = (
-        ["I don't  like xqzt.", ["a", "b"], "An ex\u00adample of it."],
-        embedder.model.vocab,
-    )
+    texts = ["I don't  like xqzt.", ["a", "b"], "An ex\u00adample of it."]
+    vocab = embedder.model.vocab
     assert vocab is not None
     first, second, third = server.post("/tokenize", {"inputs": texts}).json()
     assert [token["text"] for token in first] == ["I", "do", "n't", "like", "xqzt", "."]

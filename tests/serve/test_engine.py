@@ -133,7 +133,8 @@ def test_large_request_is_embedded_in_parts_between_others(
     sentences = [[f"word{number}", "b", "c"] for number in range(9)]  # two in a part
 
     async def run() -> list[list[np.ndarray]]:
-        running, large = await block(engine), engine.submit(sentences, ("mix", None))
+        running = await block(engine)
+        large = engine.submit(sentences, ("mix", None))
         small = engine.submit([["a"]], ("mix", None))
         GatedEmbedder.gate.set()
         results = await asyncio.gather(running, large, small)
@@ -177,7 +178,8 @@ def test_cancelled_request_is_skipped_and_a_failure_is_only_that_of_its_request(
     engine = make_engine()
 
     async def run() -> list[object]:
-        running, cancelled = await block(engine), engine.submit([["b"] * 7], MEAN)
+        running = await block(engine)
+        cancelled = engine.submit([["b"] * 7], MEAN)
         others = [engine.submit([[word]], MEAN) for word in ("b", "poison", "c")]
         cancelled.cancel()
         running.cancel()  # too late: it is embedded, and nobody gets it

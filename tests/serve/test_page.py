@@ -93,7 +93,8 @@ def test_yardstick_has_the_quantiles_of_random_pairs(
     assert len(layers) == embedder.num_layers
     np.testing.assert_allclose(layers[0]["same_word"], 1, atol=1e-5)  # which reads only letters
     for layer in layers:
-        same, other = np.array(layer["same_word"]), np.array(layer["other_word"])
+        same = np.array(layer["same_word"])
+        other = np.array(layer["other_word"])
         assert (
             len(same) == len(other) == 21
             and (np.diff(same) >= 0).all()

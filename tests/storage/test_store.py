@@ -41,7 +41,8 @@ def write_part(
 
 
 def fill(directory: Path, index: StoreIndex) -> EmbeddingStore:
-    writer, vectors = StoreWriter(directory, index), vectors_of(index)
+    writer = StoreWriter(directory, index)
+    vectors = vectors_of(index)
     for number in set(range(3)) - writer.shards().keys():
         rows = slice(2 * number, 2 * number + 2)
         write_part(directory, index, number, SENTENCES[rows], vectors[rows])
@@ -166,7 +167,8 @@ def test_shard_has_the_bytes_of_safetensors(
 
 @each_index
 def test_files_hold_lines_or_names(tmp_path: Path, index: StoreIndex) -> None:
-    store, lines = fill(tmp_path / "out", index), {"b": 2, "a/x": 0, "blank": 1}
+    store = fill(tmp_path / "out", index)
+    lines = {"b": 2, "a/x": 0, "blank": 1}
     layers_first = [vectors.swapaxes(0, -2) for vectors in vectors_of(index)]
     for name in ("first", "second"):
         (tmp_path / name).mkdir()

@@ -12,7 +12,8 @@ def allennlp_state_dict(weight_file: Path, layers: int, highways: int) -> dict[s
     """The biLM's part of the state_dict of AllenNLP's `Elmo`, from HDF5 as its modules/elmo.py and
     elmo_lstm.py do.
     """
-    state, prefix = {}, "_elmo_lstm._token_embedder."
+    state = {}
+    prefix = "_elmo_lstm._token_embedder."
     with h5py.File(weight_file) as file:
 
         def read(*names: str) -> np.ndarray:
@@ -27,7 +28,8 @@ def allennlp_state_dict(weight_file: Path, layers: int, highways: int) -> dict[s
             state[f"{prefix}char_conv_{number}.weight"] = weight.squeeze(axis=0).transpose(2, 1, 0)
             state[f"{prefix}char_conv_{number}.bias"] = read("CNN", f"b_cnn_{number}")
         for k in range(highways):
-            layer, group = f"{prefix}_highways._layers.{k}.", f"CNN_high_{k}"
+            layer = f"{prefix}_highways._layers.{k}."
+            group = f"CNN_high_{k}"
             weights = [read(group, "W_transform").T, -read(group, "W_carry").T]
             state[layer + "weight"] = np.concatenate(weights)
             state[layer + "bias"] = np.concatenate(
@@ -39,7 +41,8 @@ def allennlp_state_dict(weight_file: Path, layers: int, highways: int) -> dict[s
             for k in range(layers):
                 cell = f"RNN_{d}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
                 kernel, bias, projection = (read(cell, name) for name in ("W_0", "B", "W_P_0"))
-                width, hidden = projection.shape[1], len(bias) // 4
+                width = projection.shape[1]
+                hidden = len(bias) // 4
                 bias[2 * hidden : 3 * hidden] += 1
                 in_order = np.concatenate(
                     [np.arange(hidden) + hidden * gate for gate in (0, 2, 1, 3)]

@@ -130,11 +130,13 @@ def run_tutorial(document: Path) -> list[Output]:
     directory.
     """
     names: dict[str, object] = {"__name__": "tutorial"}
-    outputs, printed = [], io.StringIO()
+    outputs = []
+    printed = io.StringIO()
     blocks = list(BLOCK.finditer(document.read_text(encoding="utf-8")))
     assert blocks, f"{document} has no code"
     for number, block in enumerate(blocks, start=1):
-        language, content = block["language"], block["content"]
+        language = block["language"]
+        content = block["content"]
         if block["file"]:
             with Path(block["file"]).open("a", encoding="utf-8") as target:
                 target.write(f"{content}\n\n" if language == "python" else content)

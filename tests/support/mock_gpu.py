@@ -92,7 +92,9 @@ class MockGPU(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
-        self.kernels, self.copies, self.waits = Counter[str](), Counter[str](), Counter[str]()
+        self.kernels = Counter[str]()
+        self.copies = Counter[str]()
+        self.waits = Counter[str]()
 
     def __enter__(self) -> MockGPU:
         _Module.in_use = True
@@ -111,7 +113,8 @@ class MockGPU(TorchDispatchMode):
         self.kernels[f"{name} {_place()}"] += 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, name = kwargs or {}, func._schema.name.split("::")[1]
+        kwargs = kwargs or {}
+        name = func._schema.name.split("::")[1]
         leaves = tree_leaves((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         devices = {leaf.type for leaf in leaves if isinstance(leaf, torch.device)}

@@ -170,7 +170,8 @@ def flip_bits(file: Path, draw: random.Random) -> str:
 def overwrite(file: Path, draw: random.Random) -> str:
     content = bytearray(file.read_bytes())
     reach = draw.choice([256, 4096, len(content)])
-    place, size = draw.randrange(min(reach, len(content))), draw.choice([1, 4, 8, 64])
+    place = draw.randrange(min(reach, len(content)))
+    size = draw.choice([1, 4, 8, 64])
     content[place : place + size] = draw.choice([b"\xff", b"\0", b"\x7f"]) * size
     file.write_bytes(content)
     return f"{size} bytes overwritten at {place}"

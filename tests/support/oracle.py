@@ -42,7 +42,8 @@ class Oracle:
         x = self._filters(self.weights["token_encoder.char_embedding"][ids - 1])
         for number in range(self.config.char_cnn.num_highway):
             gates = self._affine(f"token_encoder.highways.{number}.gates", x)
-            transform, carry = gates[: len(x)], sigmoid(gates[len(x) :])
+            transform = gates[: len(x)]
+            carry = sigmoid(gates[len(x) :])
             x = carry * relu(transform) + (1 - carry) * x
         if self.config.char_cnn.num_filters == self.config.lstm.projection_dim:
             return x
@@ -76,7 +77,8 @@ class Oracle:
         """Word vectors as direction `d` reads them -> its layers (L+1, T, D) in that order, and the
         state.
         """
-        layers, after = [words], []
+        layers = [words]
+        after = []
         for number, (h, c) in enumerate(state):
             outputs = []
             for x in layers[-1]:

@@ -11,7 +11,8 @@ from elmokit.nn.bilm import BiLM
 
 def assert_same_weights(found: nn.Module, expected: nn.Module) -> None:
     """All parameters and buffers are equal, and in the same order."""
-    left, right = found.state_dict(), expected.state_dict()
+    left = found.state_dict()
+    right = expected.state_dict()
     assert list(left) == list(right)
     for name, tensor in right.items():
         assert torch.equal(left[name], tensor), name

@@ -20,7 +20,8 @@ from elmokit.config import (
 )
 from elmokit.nn.bilm import BiLM
 
-DIM, NUM_WORDS = 8, 20
+DIM = 8
+NUM_WORDS = 20
 LSTM = LSTMConfig(2, 12, DIM, cell_clip=1.0, proj_clip=0.8)
 CONFIGS = {
     "lstm": BiLMConfig(LSTM, None, NUM_WORDS),
@@ -44,7 +45,8 @@ class LayerOracle:
     """The layers of a segment, a position at a time."""
 
     def __init__(self, bilm: BiLM) -> None:
-        self.config, self.bilm = bilm.config, bilm
+        self.config = bilm.config
+        self.bilm = bilm
         self.weights = {
             name: value.detach().double().numpy() for name, value in bilm.state_dict().items()
         }
@@ -56,7 +58,8 @@ class LayerOracle:
             return lstm.row([*words], (lstm.zeros(), lstm.zeros()))[0]
         if self.config.interleaved is not None:
             return self._interleaved(self.config.interleaved, words)
-        fwd, bwd = self._transformer(0, words), self._transformer(1, words[::-1])
+        fwd = self._transformer(0, words)
+        bwd = self._transformer(1, words[::-1])
         return np.concatenate([fwd, bwd[:, ::-1]], axis=2)
 
     def _affine(self, name: str, x: np.ndarray) -> np.ndarray:
@@ -69,10 +72,8 @@ class LayerOracle:
         stream = np.concatenate([words, words], axis=1)
         layers = [stream]
         for number in range(config.num_layers):
-            fwd, bwd = (
-                self._lstm(config, number, 0, below[0]),
-                self._lstm(config, number, 1, below[1][::-1])[::-1],
-            )
+            fwd = self._lstm(config, number, 0, below[0])
+            bwd = self._lstm(config, number, 1, below[1][::-1])[::-1]
             both = np.concatenate([fwd, bwd], axis=1)
             if config.projects_layers:
                 weight, bias = (
@@ -97,7 +98,9 @@ class LayerOracle:
         w, u, b = (
             self.weights[f"{layer}.{name}"] for name in ("input_weight", "recurrent_weight", "bias")
         )
-        h, c, outputs = np.zeros(config.cell_dim), np.zeros(config.cell_dim), []
+        h = np.zeros(config.cell_dim)
+        c = np.zeros(config.cell_dim)
+        outputs = []
         for x in inputs:
             i, g, f, o = np.split(w @ x + u @ h + b, 4)
             c = sigmoid(i) * np.tanh(g) + sigmoid(f + config.forget_bias) * c
@@ -156,7 +159,8 @@ def rotated(x: np.ndarray, position: int) -> np.ndarray:
     """Rotary positions (Su et al. 2021, equation 15): each pair of neighbours is turned by its own
     angle.
     """
-    turned, pairs = np.empty_like(x), len(x) // 2
+    turned = np.empty_like(x)
+    pairs = len(x) // 2
     for pair in range(pairs):
         angle = position * 10_000 ** (-pair / pairs)
         a, b = x[2 * pair : 2 * pair + 2]

@@ -25,7 +25,8 @@ SPECIALS = ["<S>", "</S>", "<UNK>"]
 def small_language_model(dtype: torch.dtype = torch.float32) -> Pretrained:
     """Random weights, and a vocabulary in which the positions of the special tokens matter."""
     vocab = Vocab(["a", "<S>", "b", "</S>", "c", "<UNK>", "d", "e"])
-    bilm, softmax = BiLM(CONFIG).to(dtype), FullSoftmax(len(vocab), 4).to(dtype)
+    bilm = BiLM(CONFIG).to(dtype)
+    softmax = FullSoftmax(len(vocab), 4).to(dtype)
     random_weights(bilm, seed=1)
     random_weights(softmax, seed=2)
     torch.manual_seed(3)
@@ -53,7 +54,8 @@ def predictions(
     assert model.softmax is not None
     oracle = Oracle(model.bilm)
     weight, bias = (p.detach().double().numpy() for p in model.softmax.parameters())
-    log_p, after = [], []
+    log_p = []
+    after = []
     for d in range(2):
         inputs = ["</S>", *reversed(words)] if d else ["<S>", *words]
         vectors = [oracle.word(ids) for ids in encode_words(inputs)]

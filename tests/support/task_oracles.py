@@ -18,7 +18,8 @@ DIM, OUTPUT_DIM = 5, 3  # of the vectors that networks read, and of ELMo at thei
 class GivenWords(nn.Module):
     """In place of a `WordEncoder`: a batch holds the vectors of its words."""
 
-    dim, output_dim = DIM, OUTPUT_DIM
+    dim = DIM
+    output_dim = OUTPUT_DIM
 
     def forward(self, batch: EncodedWords) -> EncodedWords:
         return batch
@@ -102,7 +103,8 @@ class TaskOracle:
 
     def bilstm(self, name: str, x: np.ndarray, layer: int = 0) -> np.ndarray:
         """(T, I) -> (T, 2H)."""
-        fwd, bwd = f"l{layer}", f"l{layer}_reverse"
+        fwd = f"l{layer}"
+        bwd = f"l{layer}_reverse"
         return concat(
             self.lstm(f"{name}.lstm", x, fwd), self.lstm(f"{name}.lstm", x[::-1], bwd)[::-1]
         )
@@ -167,7 +169,8 @@ class ESIMOracle(TaskOracle):
 
     def outputs(self, first: Sentence, second: Sentence) -> np.ndarray:
         """The scores of the labels, (K,), or the predicted score, (1,)."""
-        a, b = self.encode(first), self.encode(second)
+        a = self.encode(first)
+        b = self.encode(second)
         pooled = []
         for x, others in ((a, b), (b, a)):
             soft = aligned(x, others)
@@ -205,7 +208,8 @@ class TranslatorOracle(TaskOracle):
         """That of each target word but the first, given the words before it."""
         vectors = self.encode(sentence)
         h, c = np.split(np.tanh(self.affine("start", vectors.mean(axis=0))), 2)
-        fed, found = np.zeros_like(h), []
+        fed = np.zeros_like(h)
+        found = []
         for before, word in pairwise(target):
             h, c = self.lstm_step("cell", concat(self.weights["targets.weight"][before], fed), h, c)
             context = (
@@ -226,7 +230,8 @@ class BiDAFOracle(TaskOracle):
         self, question: Sentence, passage: Sentence
     ) -> tuple[np.ndarray, np.ndarray]:
         """Those of each word of the passage as first and as last one, each (T,)."""
-        q, p = self.encode(question), self.encode(passage)
+        q = self.encode(question)
+        p = self.encode(passage)
         similarity = self._similarity("attention", p, q)
         attended = np.array([softmax(row) @ q for row in similarity])
         summary = softmax(similarity.max(axis=1)) @ p

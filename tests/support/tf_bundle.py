@@ -64,7 +64,8 @@ def write_index(prefix: Path, entries: Mapping[str, bytes]) -> None:
 
 def write_bundle(prefix: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """PREFIX.index and its one file of data."""
-    entries, data = {}, b""
+    entries = {}
+    data = b""
     for name, array in arrays.items():
         raw = array.tobytes()
         entries[name] = entry(

@@ -9,14 +9,16 @@ from pathlib import Path
 
 from elmokit.train.config import PretrainConfig
 
-NUM_SENTENCES, WORDS_PER_SENTENCE = 100, 6
+NUM_SENTENCES = 100
+WORDS_PER_SENTENCE = 6
 POSSIBLE_SENTENCES = 4 * 3 * 4
 
 
 def write_text(path: Path) -> Path:
     """Sentences that follow a simple grammar."""
     draw = random.Random(0)
-    nouns, verbs = ["cat", "dog", "fox", "hen"], ["sees", "likes", "chases"]
+    nouns = ["cat", "dog", "fox", "hen"]
+    verbs = ["sees", "likes", "chases"]
     lines = [
         f"the {draw.choice(nouns)} {draw.choice(verbs)} a {draw.choice(nouns)} ."
         for _ in range(NUM_SENTENCES)

@@ -25,7 +25,9 @@ TranslationTask = find_task(
 translation = sys.modules[TranslationTask.__module__]
 
 # Sentences of three and of four words, so that batches are padded.
-NAMES, VERBS, THINGS = ("Ann", "Bob", "Eve"), ("sees", "likes"), ("red dogs", "blue cats", "owls")
+NAMES = ("Ann", "Bob", "Eve")
+VERBS = ("sees", "likes")
+THINGS = ("red dogs", "blue cats", "owls")
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ def _frame(name: str, verb: str, thing: str) -> PredicateFrame:
 
 
 def _pair(name: str, verb: str, thing: str) -> SentencePair:
-    first, second = (name, verb, *thing.split()), (NAMES[0], verb, *thing.split())
+    first = (name, verb, *thing.split())
+    second = (NAMES[0], verb, *thing.split())
     return SentencePair(
         first, second, "same" if first == second else "other", float(first == second)
     )
@@ -66,14 +69,16 @@ def _pair(name: str, verb: str, thing: str) -> SentencePair:
 def _question(name: str, verb: str, thing: str) -> Question:
     text = f"Today {name} {verb} {thing} ."
     passage = tuple(text.split())
-    offsets, begin = word_offsets(text, passage), text.index(thing)
+    offsets = word_offsets(text, passage)
+    begin = text.index(thing)
     span = words_of_answer(offsets, begin, begin + len(thing))
     return Question("q", ("What", "is", "there", "?"), passage, text, offsets, (thing,), span)
 
 
 def _document(name: str, verb: str, thing: str) -> CorefDocument:
     first = (name, verb, *thing.split())
-    she, them = len(first), len(first) + 2
+    she = len(first)
+    them = len(first) + 2
     clusters = (((0, 1), (she, she + 1)), ((2, she), (them, them + 1)))
     return CorefDocument(name, (first, ("She", verb, "them")), clusters)
 

@@ -41,7 +41,8 @@ def test_labelled_phrases_start_with_the_whole_sentence() -> None:
 def test_fit_on_trees_trains_on_phrases_and_scores_whole_sentences(tmp_path: Path) -> None:
     (tmp_path / "trees.txt").write_text(f"{TREE}\n(1 (1 bad) (1 film))\n")
     task = ClassificationTask(ClassificationConfig(network="pooled"))
-    words, config = WordsConfig(elmo="none", word_dim=4), FitConfig(max_epochs=1, device="cpu")
+    words = WordsConfig(elmo="none", word_dim=4)
+    config = FitConfig(max_epochs=1, device="cpu")
     files = 3 * [tmp_path / "trees.txt"]
     model, report = fit(task, *files, words=words, config=config, output=tmp_path / "model")
     assert report.examples == 7 + 3
@@ -81,7 +82,8 @@ def test_network_and_loss_equal_the_formulas(make: type, oracle_of: type) -> Non
     labels = torch.tensor([2, 0, -1, 2])
     config = ClassificationConfig(encoder_dim=4, integrator_dim=3, maxout_dim=6)
     network = random_network(make, config, GivenWords(), 3)
-    words, oracle = random_words([4, 1, 2, 5]), oracle_of(network)
+    words = random_words([4, 1, 2, 5])
+    oracle = oracle_of(network)
     batch = ClassificationBatch(words, labels)  # type: ignore[arg-type]
     expected = np.array([*map(oracle.scores, sentences_of(words))])
     np.testing.assert_allclose(network(batch), expected, rtol=1e-9)

@@ -89,8 +89,10 @@ class CoreferenceOracle(TaskOracle):
 
     def pair_score(self, number: int, before: int) -> float:
         """The score of `before` as the antecedent of `number`, with their own scores."""
-        mention, antecedent = self.mentions[number], self.mentions[before]
-        a, b = self.vectors[mention], self.vectors[antecedent]
+        mention = self.mentions[number]
+        antecedent = self.mentions[before]
+        a = self.vectors[mention]
+        b = self.vectors[antecedent]
         bin_of_distance = sum(number - before >= bound for bound in (1, 2, 3, 4, 5, 8, 16, 32, 64))
         weight = concat(
             *np.split(self.weights["pair_spans.weight"], 2),

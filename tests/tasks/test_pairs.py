@@ -82,8 +82,10 @@ def test_fit_predicts_similarity_on_the_scale_of_its_training_set() -> None:
 @pytest.mark.parametrize("num_outputs", [1, 3])
 def test_network_and_loss_equal_the_formulas(num_outputs: int) -> None:
     network = random_network(ESIM, PairsConfig(hidden_dim=4), GivenWords(), num_outputs)
-    first, second = random_words([4, 1, 3], seed=2), random_words([2, 3, 1], seed=3)
-    labels, scores = torch.tensor([0, 2, -1]), torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+    first = random_words([4, 1, 3], seed=2)
+    second = random_words([2, 3, 1], seed=3)
+    labels = torch.tensor([0, 2, -1])
+    scores = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
     batch, oracle = PairBatch(first, second, labels, scores), ESIMOracle(network)  # type: ignore[arg-type]
     expected = np.array([*map(oracle.outputs, sentences_of(first), sentences_of(second))])
     np.testing.assert_allclose(network(batch), expected, rtol=1e-9)

@@ -49,7 +49,8 @@ def test_read_converts_answers_to_spans_of_words(tmp_path: Path) -> None:
 
 
 def test_answers_in_another_place_are_left_out_of_training(tmp_path: Path) -> None:
-    file, start = tmp_path / "squad.json", CONTEXT.index("October")
+    file = tmp_path / "squad.json"
+    start = CONTEXT.index("October")
     entries = [
         {"id": n, "question": "?", "answers": [{"text": "October", "answer_start": start + n}]}
         for n in range(3)
@@ -79,7 +80,8 @@ def test_scores_equal_those_of_squad() -> None:
 
 def test_network_and_loss_equal_the_formulas() -> None:
     network = random_network(BiDAF, ReadingConfig(hidden_dim=4), GivenWords())
-    question, passage = random_words([3, 1, 2], seed=2), random_words([5, 4, 1], seed=3)
+    question = random_words([3, 1, 2], seed=2)
+    passage = random_words([5, 4, 1], seed=3)
     spans = torch.tensor([[1, 3], [-1, -1], [0, 0]])
     batch, oracle = ReadingBatch(question, passage, spans), BiDAFOracle(network)  # type: ignore[arg-type]
     pairs = zip(sentences_of(question), sentences_of(passage), strict=True)

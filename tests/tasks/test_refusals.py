@@ -14,7 +14,9 @@ from elmokit.tasks.pairs import PairsConfig, PairsTask, SentencePair
 from elmokit.tasks.reading import Question, ReadingTask
 from elmokit.tasks.roles import PredicateFrame, RolesConfig, RolesTask
 
-DOCUMENT, WORD, END = "#begin document (d)\n", "d\t0\t0\tword", "#end document\n"
+DOCUMENT = "#begin document (d)\n"
+WORD = "d\t0\t0\tword"
+END = "#end document\n"
 CELLS = (
     "(A* (B*) *)",
     "* *) *",
@@ -26,11 +28,10 @@ CELLS = (
     "(A*)) (V*) *",
     "(*) (V*) *",
 )
-CLASSIFIER, PAIRS = ClassificationTask(), PairsTask()
-SCORES, AT_COLUMN_30 = (
-    PairsTask(PairsConfig(target="score")),
-    RolesTask(RolesConfig(role_column=30)),
-)
+CLASSIFIER = ClassificationTask()
+PAIRS = PairsTask()
+SCORES = PairsTask(PairsConfig(target="score"))
+AT_COLUMN_30 = RolesTask(RolesConfig(role_column=30))
 ROW = "doc 0 5 serve VB *)) serve 01 1 spk * * (V*) -"
 
 

@@ -71,10 +71,8 @@ def test_score_joins_the_phrases_of_discontinuous_arguments(
     gold: str, predicted: str, correct: int, excess: int, missed: int
 ) -> None:
     words = ("a", "b", "c", "d", "e")
-    examples, frames = (
-        [PredicateFrame(words, 1, tuple(gold.split()))],
-        [Frame(words, 1, (), tuple(predicted.split()))],
-    )
+    examples = [PredicateFrame(words, 1, tuple(gold.split()))]
+    frames = [Frame(words, 1, (), tuple(predicted.split()))]
     scores = RolesTask().score(examples, frames)
     assert scores.values["precision"] == correct / (correct + excess)
     assert scores.values["recall"] == correct / (correct + missed)
@@ -86,11 +84,13 @@ def test_score_joins_the_phrases_of_discontinuous_arguments(
 def test_network_and_loss_equal_the_formulas() -> None:
     config = RolesConfig(hidden_dim=4, num_layers=3, predicate_dim=2)
     network = random_network(RolesNetwork, config, GivenWords(), ["B-A0", "B-V", "I-A0", "O"])
-    words, places = random_words([4, 1, 3]), [2, 0, 0]
+    words = random_words([4, 1, 3])
+    places = [2, 0, 0]
     is_predicate = torch.zeros(3, 4, dtype=torch.int64)
     is_predicate[[0, 1, 2], places] = 1
     batch = RolesBatch(words, is_predicate, is_predicate)  # type: ignore[arg-type]
-    oracle, losses = RolesOracle(network), list[float]()
+    oracle = RolesOracle(network)
+    losses = list[float]()
     for row, sentence, place in zip(network(batch), sentences_of(words), places, strict=True):
         expected = oracle.scores(sentence, place, num_layers=3)
         np.testing.assert_allclose(row[: len(expected)], expected, rtol=1e-9)

@@ -52,7 +52,8 @@ def make_sentences(count: int, seed: int) -> list[TaggedSentence]:
     return sentences
 
 
-TRAIN, DEV = make_sentences(120, 1), make_sentences(30, 2)
+TRAIN = make_sentences(120, 1)
+DEV = make_sentences(30, 2)
 QUICK = FitConfig(max_epochs=12, batch_size=16, learning_rate=1e-2, device="cpu")
 SMALL = TaggingConfig(hidden_dim=16, dropout=0.1)
 WITHOUT_ELMO = WordsConfig(elmo="none", word_dim=16, word_dropout=0.1)
@@ -62,7 +63,8 @@ def test_network_and_loss_equal_the_formulas() -> None:
     network = random_network(
         TaggingNetwork, TaggingConfig(hidden_dim=4, num_layers=2), GivenWords(), 3, None
     )
-    words, tags = random_words([4, 1, 3]), torch.tensor([[0, 1, 2, 1], [2, 0, 0, 0], [1, -1, 0, 0]])
+    words = random_words([4, 1, 3])
+    tags = torch.tensor([[0, 1, 2, 1], [2, 0, 0, 0], [1, -1, 0, 0]])
     batch, oracle = TaggingBatch(words, tags), TaggingOracle(network)  # type: ignore[arg-type]
     losses: list[float] = []
     for row, sentence, numbers in zip(

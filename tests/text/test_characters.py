@@ -44,7 +44,8 @@ def test_encode_words_equals_a_reference_encoder(words: list[str], width: int) -
 def test_encode_words_with_widest_filter_only_removes_padding(
     words: list[str], widest_filter: int
 ) -> None:
-    full, trimmed = encode_words(words), encode_words(words, widest_filter=widest_filter)
+    full = encode_words(words)
+    trimmed = encode_words(words, widest_filter=widest_filter)
     width = trimmed.shape[1]
     np.testing.assert_array_equal(trimmed, full[:, :width])
     assert (full[:, width:] == 261).all()

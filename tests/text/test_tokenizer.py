@@ -70,8 +70,10 @@ def test_word_offsets_are_of_the_text_that_was_given() -> None:
     st.lists(st.text(alphabet="ab.' \t", max_size=12), max_size=40), st.sampled_from([1, 3, 1000])
 )
 def test_chunk_cache_equals_no_cache_for_every_size(texts: list[str], size: int) -> None:
-    rules, before = re.compile(r"\w+|\S"), tokenizer.CACHED_CHUNKS
-    cached, tokenizer.CACHED_CHUNKS = ChunkCache(rules), size
+    rules = re.compile(r"\w+|\S")
+    before = tokenizer.CACHED_CHUNKS
+    cached = ChunkCache(rules)
+    tokenizer.CACHED_CHUNKS = size
     try:
         for text in texts:
             for chunk in text.split():

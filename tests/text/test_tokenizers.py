@@ -326,7 +326,8 @@ def _spans(tokens: list[str]) -> set[tuple[int, int]]:
 def test_english_agrees_with_ewt(shared: Path) -> None:
     right = ours = gold = 0
     for text, tokens in _ewt_sentences(shared, "dev"):
-        result, expected = _spans(ENGLISH.tokenize(text)), _spans(tokens)
+        result = _spans(ENGLISH.tokenize(text))
+        expected = _spans(tokens)
         right += len(result & expected)
         ours += len(result)
         gold += len(expected)

@@ -51,7 +51,8 @@ def test_sentence_reader_reads_every_sentence_once_per_pass_in_a_new_order(
     files: list[Path],
 ) -> None:
     reader = SentenceReader(files, seed=1)
-    first, second = sentences(reader, 18), sentences(reader, 18)
+    first = sentences(reader, 18)
+    second = sentences(reader, 18)
     assert Counter(first) == Counter(second) == everything(files)
     assert first != second
     assert sentences(SentenceReader(files, seed=1), 36) == first + second
@@ -108,8 +109,10 @@ def test_a_report_rejects_a_corpus_without_sentences(tmp_path: Path, content: st
 
 def test_a_corpus_with_an_empty_file_is_read_as_without_it(tmp_path: Path) -> None:
     """Documents go to shards by their hash, so that some shards of a small corpus are empty."""
-    full, empty = write(tmp_path / "full.txt", b"a b\nc"), write(tmp_path / "empty.txt", b"")
-    report, without = CorpusReport.of([empty, full]), CorpusReport.of([full])
+    full = write(tmp_path / "full.txt", b"a b\nc")
+    empty = write(tmp_path / "empty.txt", b"")
+    report = CorpusReport.of([empty, full])
+    without = CorpusReport.of([full])
     assert (report.sentences, report.words, report.files) == (without.sentences, without.words, 2)
     read = sentences(SentenceReader(report.in_order([empty, full]), seed=0), 6)
     assert Counter(read) == {"a b": 3, "c": 3}

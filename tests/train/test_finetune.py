@@ -45,7 +45,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("toy")
     settings = settings_for(write_text(folder / "toy.txt"), folder / "run")
     model = load(pretrain(replace(settings, epochs=4, dropout=0.0)).model)
-    model.mix, model.tokenizer = MixWeights((0.0, 1.0, 2.0), 3.0), "whitespace-1"
+    model.mix = MixWeights((0.0, 1.0, 2.0), 3.0)
+    model.tokenizer = "whitespace-1"
     save(model, folder / "model")
     save(Pretrained(model.bilm, tokenizer="whitespace-1"), folder / "headless")
     write_domain(folder / "domain.txt", seed=1)
@@ -118,10 +119,8 @@ def test_finetune_trains_a_missing_softmax_with_frozen_bilm(
     report = finetune(settings)
     snapshot = latest_snapshot(settings.output / "softmax/checkpoints")
     assert snapshot is not None
-    fitted, start = (
-        read_snapshot(snapshot).with_prefix("bilm"),
-        load(folder / "headless").bilm.state_dict(),
-    )
+    fitted = read_snapshot(snapshot).with_prefix("bilm")
+    start = load(folder / "headless").bilm.state_dict()
     assert all(torch.equal(fitted[name], start[name]) for name in start)
     tuned = load(report.model)
     assert any(
@@ -152,7 +151,8 @@ def test_finetune_interrupted_twice_ends_with_the_same_bytes(
 ) -> None:
     settings = replace(settings, model=str(folder / "headless"))
     whole = finetune(replace(settings, output=tmp_path / "whole"))
-    train_step, steps = Trainer.train_step, iter(range(1, 1000))
+    train_step = Trainer.train_step
+    steps = iter(range(1, 1000))
 
     def step_until_killed(trainer: Trainer) -> torch.Tensor:
         if next(steps) % 25 == 0:

@@ -45,7 +45,8 @@ class Kernel:
     """A Triton kernel whose launches are counted."""
 
     def __init__(self, gpu: MockGPU, name: str) -> None:
-        self._gpu, self._name = gpu, name
+        self._gpu = gpu
+        self._name = name
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         return self._launch
@@ -62,7 +63,8 @@ def triton_without_compiler(gpu: MockGPU) -> ModuleType:
     launched.
     """
     triton: Any = ModuleType("triton")
-    triton.language, triton.cdiv = ModuleType("triton.language"), lambda a, b: -(-a // b)
+    triton.language = ModuleType("triton.language")
+    triton.cdiv = lambda a, b: -(-a // b)
     triton.jit = lambda function=None, **_: (
         Kernel(gpu, function.__name__) if function else triton.jit
     )
@@ -71,7 +73,8 @@ def triton_without_compiler(gpu: MockGPU) -> ModuleType:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockGPU]:
-    gpu, choose = MockGPU(), dispatch.choose
+    gpu = MockGPU()
+    choose = dispatch.choose
     triton: Any = triton_without_compiler(gpu)
     for module in ("elmokit.train.trainer", "elmokit.embed.embedder"):
         monkeypatch.setattr(f"{module}.pick_device", lambda name: DEVICE)

@@ -130,7 +130,8 @@ def test_masked_words_do_not_leak_into_the_outputs(settings: PretrainConfig) -> 
     def outputs(tokens: torch.Tensor) -> torch.Tensor:
         return run.objective.outputs(vectors, replace(batch, tokens=tokens))
 
-    expected, changed = outputs(batch.tokens), batch.tokens.scatter(1, batch.slots, 0)
+    expected = outputs(batch.tokens)
+    changed = batch.tokens.scatter(1, batch.slots, 0)
     assert not torch.equal(changed, batch.tokens)
     assert torch.equal(outputs(changed), expected)
     visible = torch.ones(batch.tokens.shape[1], dtype=torch.bool)
@@ -142,7 +143,8 @@ def test_masked_words_do_not_leak_into_the_outputs(settings: PretrainConfig) -> 
 
 def test_gradients_of_the_masked_loss_equal_finite_differences(settings: PretrainConfig) -> None:
     run = trainer(settings, "interleaved", batch_size=2, unroll_steps=8, **EXACT)
-    bilm, softmax = run.bilm.double(), run.softmax.double()
+    bilm = run.bilm.double()
+    softmax = run.softmax.double()
     torch.manual_seed(0)
     with torch.no_grad():
         bilm.sequence_encoder.mask.normal_()
@@ -154,13 +156,16 @@ def test_gradients_of_the_masked_loss_equal_finite_differences(settings: Pretrai
 
     named = {**dict(bilm.named_parameters()), **dict(softmax.named_parameters())}
     loss().backward()
-    draw, step = np.random.default_rng(0), 1e-5
+    draw = np.random.default_rng(0)
+    step = 1e-5
     for name, parameter in named.items():
         assert parameter.grad is not None, name
-        flat, gradient = parameter.data.view(-1), parameter.grad.view(-1)
+        flat = parameter.data.view(-1)
+        gradient = parameter.grad.view(-1)
         strongest = int(gradient.abs().argmax())
         for place in {strongest, *draw.integers(len(flat), size=1).tolist()}:
-            before, values = float(flat[place]), []
+            before = float(flat[place])
+            values = []
             for sign in (1, -1):
                 flat[place] = before + sign * step
                 values.append(float(loss().detach()))

@@ -230,7 +230,8 @@ def test_pretrain_learns_and_logs_events(settings: PretrainConfig) -> None:
     settings = replace(settings, tokenizer="whitespace-1")
     model = load(pretrained(settings))
     start_event, ended = (events(settings.output, kind)[0] for kind in ("start", "end"))
-    train, heldout = events(settings.output, "train"), events(settings.output, "heldout")
+    train = events(settings.output, "train")
+    heldout = events(settings.output, "heldout")
     report = CorpusReport.of(settings.corpus)
     assert (report.sentences, report.words) == (NUM_SENTENCES, NUM_SENTENCES * WORDS_PER_SENTENCE)
     assert (start_event["sentences"], start_event["words"]) == (report.sentences, report.words)
@@ -275,7 +276,8 @@ def test_pretrain_starts_from_the_weights_and_vocabulary_of_a_model(
         heldout=heldout,
         **still,
     )
-    before, after = load(first), load(pretrained(more))
+    before = load(first)
+    after = load(pretrained(more))
     total = evaluate(heldout, after, tokenize=False).total
     assert events(more.output, "end")[0]["mean"] == pytest.approx(total.value, rel=1e-6)
     assert (

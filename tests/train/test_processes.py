@@ -20,7 +20,8 @@ from elmokit.train.processes import Processes, join_processes
 
 pytestmark = pytest.mark.any_backend
 
-BATCH, UNROLL = 7, 8
+BATCH = 7
+UNROLL = 8
 OPTIONS = (
     f"--preset tiny --batch-size {BATCH} --unroll-steps {UNROLL} --num-samples 6 --min-count 1 "
     "--no-tokenize --dropout 0 --fresh-starts 0.2 --dtype float32 --log-every 1 --device cpu "

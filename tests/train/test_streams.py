@@ -80,13 +80,15 @@ def test_training_stream_windows_equal_bilm_tf_layout(
 
 def test_training_stream_resumes_from_its_rows() -> None:
     sentences = [["a", "b", "c"], ["d"], ["e", "f", "g", "h", "a"]]
-    source, whole = endless(sentences), TrainingStream(endless(sentences), VOCAB, 2, 3)
+    source = endless(sentences)
+    whole = TrainingStream(endless(sentences), VOCAB, 2, 3)
     first = TrainingStream(source, VOCAB, 2, 3)
     for _ in range(2):
         next(first), next(whole)
     second = TrainingStream(source, VOCAB, 2, 3, first.pending.to_json())
     for _ in range(4):
-        resumed, expected = next(second), next(whole)
+        resumed = next(second)
+        expected = next(whole)
         assert resumed.words == expected.words
         assert torch.equal(resumed.tokens, expected.tokens) and torch.equal(
             resumed.targets, expected.targets
@@ -101,7 +103,8 @@ def test_sentence_stream_reads_all_words_in_order_in_batches_of_a_size(
     sentences: list[list[str]], size: int, count: int
 ) -> None:
     stream = SentenceStream(endless(sentences), size)
-    positions, read = 0, []
+    positions = 0
+    read = []
     for number in range(1, count + 1):
         batch = next(stream)
         assert batch and all(1 <= len(sentence) < size for sentence in batch)

@@ -99,10 +99,8 @@ def test_modern_recipe_takes_the_steps_of_adamw() -> None:
             exact = parameter.grad.double().numpy()
             first[number] = 0.9 * first[number] + 0.1 * exact
             second[number] = 0.98 * second[number] + 0.02 * exact**2
-            mean, square = (
-                first[number] / (1 - 0.9 ** (step + 1)),
-                second[number] / (1 - 0.98 ** (step + 1)),
-            )
+            mean = first[number] / (1 - 0.9 ** (step + 1))
+            square = second[number] / (1 - 0.98 ** (step + 1))
             decay = 0.01 if parameter.dim() == 2 else 0.0
             values[number] = values[number] * (1 - 0.1 * decay) - 0.1 * mean / (
                 np.sqrt(square) + 1e-8
@@ -116,7 +114,8 @@ def losses_from_zero_states(run: Trainer) -> torch.Tensor:
     """Mean losses on the first window, (2,), running every sentence of every row by itself from a
     zero state.
     """
-    window, rows = next(run.objective.stream), run.settings.batch_size
+    window = next(run.objective.stream)
+    rows = run.settings.batch_size
     words = run.bilm.token_encoder(torch.from_numpy(encode_words(window.words)))
     losses: list[list[torch.Tensor]] = [[], []]
     for row in range(rows):
@@ -153,7 +152,8 @@ def test_trainer_resets_the_requested_fraction_of_sentences(settings: PretrainCo
         num_resets = total = 0
         twin = trainer(run.settings).objective.stream
         for _ in range(400):
-            window, resets = next(twin), run.objective.next_batch(run.draws).packing.resets
+            window = next(twin)
+            resets = run.objective.next_batch(run.draws).packing.resets
             num_resets += 0 if resets is None else int(resets.sum())
             total += int(window.begins.sum())
             assert resets is None or not (resets & ~window.begins).any()
@@ -173,7 +173,8 @@ def test_cosine_schedule_warms_up_and_decays() -> None:
 
 
 def test_constant_schedule_decays_only_in_the_cool_down() -> None:
-    plain, ending = Schedule("constant", None), Schedule("constant", None, cool_down=(5000, 99))
+    plain = Schedule("constant", None)
+    ending = Schedule("constant", None, cool_down=(5000, 99))
     assert [plain.factor(step) for step in (0, 499, 999, 10**9)] == [0.001, 0.5, 1, 1]
     assert all(plain.factor(step) == ending.factor(step) for step in range(5000))
     falling = [ending.factor(5000 + step) for step in range(99)]

@@ -93,7 +93,8 @@ def test_members_that_lead_elsewhere_are_ignored(name: str, model: Path, tmp_pat
             }
             for kind, target in kinds.items():
                 member = tarfile.TarInfo(f"elmo/link{kind.decode()}.json")
-                member.type, member.linkname = kind, target
+                member.type = kind
+                member.linkname = target
                 file.addfile(member)
     before = set(tmp_path.rglob("*"))
     with archives.unpacked(path) as folder:

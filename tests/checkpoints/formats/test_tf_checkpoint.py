@@ -72,7 +72,8 @@ def test_crc32c_equals_the_vectors_of_the_standard_and_a_bitwise_one_at_any_leng
 
 def test_bilm_tf_checkpoint_equals_its_hdf5_export(goldens: Callable[[str], Path]) -> None:
     folder = goldens("bilm_tf_training")
-    found, exported = load(folder / "tf_checkpoint"), load(folder)
+    found = load(folder / "tf_checkpoint")
+    exported = load(folder)
     assert_same_bilm(found.bilm, exported.bilm)
     assert found.vocab == exported.vocab and found.vocab is not None and found.softmax is not None
     with np.load(folder / "softmax.npz") as softmax:
@@ -221,7 +222,8 @@ def test_checkpoint_of_one_layer_is_read(tmp_path: Path) -> None:
 
 
 def test_missing_unknown_and_wrong_shaped_variables_are_named(tmp_path: Path) -> None:
-    wide, other = np.zeros((261, 5), np.float32), np.ones(3, np.float32)
+    wide = np.zeros((261, 5), np.float32)
+    other = np.ones(3, np.float32)
     changed = {"lm/CNN_proj/b_proj": None, "lm/layer_norm": other, "lm/char_embed": wide}
     tiny_checkpoint(tmp_path, **changed)
     with pytest.raises(CheckpointError) as error:

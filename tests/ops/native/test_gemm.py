@@ -51,7 +51,8 @@ def test_products_of_any_size(
     dtype: torch.dtype, biased: bool, out_dtype: torch.dtype | None
 ) -> None:
     for columns, depth in all_pairs(COLUMNS, DEPTHS[dtype]):
-        weight, bias = draw(columns, depth, terms=depth), draw(columns) if biased else None
+        weight = draw(columns, depth, terms=depth)
+        bias = draw(columns) if biased else None
         packed = prepack(weight, dtype)
         for rows in ROWS:
             a = draw(rows, depth, seed=1)
@@ -64,7 +65,9 @@ def test_products_of_any_size(
 @each_native_dtype
 @pytest.mark.parametrize("depth", [2046, 2048, 2050, 4098, 5000])
 def test_a_depth_that_is_summed_in_parts(dtype: torch.dtype, depth: int) -> None:
-    weight, bias, a = draw(70, depth, terms=depth), draw(70), draw(13, depth, seed=1)
+    weight = draw(70, depth, terms=depth)
+    bias = draw(70)
+    a = draw(13, depth, seed=1)
     for out_dtype in {dtype, torch.float32}:
         found = product(
             a, prepack(weight, dtype), bias, torch.full((13, 70), torch.nan, dtype=out_dtype)
@@ -75,7 +78,8 @@ def test_a_depth_that_is_summed_in_parts(dtype: torch.dtype, depth: int) -> None
 @each_native_dtype
 def test_only_the_result_is_written(dtype: torch.dtype) -> None:
     for out_dtype, rows, columns in all_pairs({dtype, torch.float32}, [1, 7, 64], COLUMNS):
-        weight, a = draw(columns, 6, terms=6), draw(rows, 6)
+        weight = draw(columns, 6, terms=6)
+        a = draw(rows, 6)
         around = torch.full((rows + 2, columns + 40), UNTOUCHED, dtype=out_dtype)
         product(a, prepack(weight, dtype), out=around[1:-1, 20:-20])
         assert_close(around[1:-1, 20:-20], exact(a, weight, None, dtype))
@@ -102,7 +106,9 @@ def test_factors_of_any_strides(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("gates", [1, 2, 4])
 def test_a_panel_holds_the_gates_of_its_units(dtype: torch.dtype, gates: int) -> None:
     """A product with the identity shows the columns in the order of the panels."""
-    units, depth, across = 37, 10, 64 // gates
+    units = 37
+    depth = 10
+    across = 64 // gates
     weight = draw(gates * units, depth)
     packed = prepack(weight, dtype, gates)
     found = product(torch.eye(depth), replace(packed, columns=64 * packed.num_panels)).T.view(
@@ -120,7 +126,8 @@ def test_a_panel_holds_the_gates_of_its_units(dtype: torch.dtype, gates: int) ->
 
 @each_native_or_int8_dtype
 def test_a_row_is_the_same_to_the_last_bit_beside_any_others(dtype: torch.dtype) -> None:
-    packed, a = prepack(draw(70, 2050), dtype), draw(50, 2050, seed=1)
+    packed = prepack(draw(70, 2050), dtype)
+    a = draw(50, 2050, seed=1)
     together = product(a, packed)
     for begin, end in [(0, 1), (3, 10), (17, 50), (49, 50)]:
         assert torch.equal(product(a[begin:end], packed), together[begin:end])
@@ -132,7 +139,8 @@ def test_what_is_no_number_is_lost_with_its_row_or_column_alone(
     dtype: torch.dtype, value: float
 ) -> None:
     for place in range(0, 40, 3):
-        a, weight = draw(7, 40), draw(70, 40)
+        a = draw(7, 40)
+        weight = draw(70, 40)
         a[2, place], weight[69, place] = value, value
         found = product(a, prepack(weight, dtype))
         assert not found[2].isfinite().any() and not found[:, 69].isfinite().any()
@@ -176,12 +184,14 @@ def test_what_does_not_fit_is_refused() -> None:
 @pytest.mark.parametrize("units", [2, 16, 30, 32, 34, 64, 100])
 def test_highway_equals_its_definition(dtype: torch.dtype, units: int) -> None:
     layer = Highway(units)
-    weight, bias = layer.gates.weight.detach(), draw(2 * units)
+    weight = layer.gates.weight.detach()
+    bias = draw(2 * units)
     packed = prepack(weight, dtype, gates=2)
     for rows in (0, 1, 6, 7, 50):
         x = draw(rows, units).to(dtype)
         gates = exact(x, weight, bias, dtype)
-        carry, before = sigmoid(gates[:, units:]), x.double().numpy()
+        carry = sigmoid(gates[:, units:])
+        before = x.double().numpy()
         found = prepacked_highway(x, packed, bias)
         assert found.dtype == dtype
         assert_close(found, carry * relu(gates[:, :units]) + (1 - carry) * before)
@@ -194,7 +204,8 @@ def test_highway_equals_its_definition(dtype: torch.dtype, units: int) -> None:
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 1e30, -1e30])
 def test_highway_of_anything(dtype: torch.dtype, value: float) -> None:
     """Of a gate without bounds one side is left; a NaN passes."""
-    x, bias = torch.ones(3, 4, dtype=dtype), torch.zeros(8)
+    x = torch.ones(3, 4, dtype=dtype)
+    bias = torch.zeros(8)
     bias[5] = value  # the carry gate of unit 1
     found = prepacked_highway(x, prepack(torch.zeros(8, 4), dtype, gates=2), bias)
     expected = torch.full((3, 4), 0.5)
@@ -208,7 +219,9 @@ def test_threads_that_share_a_weight_give_the_same_bits(
 ) -> None:
     """One weight of 2 MB at least, so that eight threads get a range of its panels each."""
     units = 720 if dtype == torch.float32 else 1440
-    x, bias, results = draw(3, units), draw(2 * units), []
+    x = draw(3, units)
+    bias = draw(2 * units)
+    results = []
     weight = draw(2 * units, units, terms=units)
     for threads in (1, 2, 3, 8):
         num_threads(threads)
@@ -247,7 +260,8 @@ def float_product(a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
 @pytest.mark.parametrize("depth", [1, 2, 3, 4, 5, 16, 31, 63, 130, 1030])
 def test_int8_products_of_any_size_are_exact(depth: int) -> None:
     for columns in (1, 15, 16, 63, 64, 65, 130):
-        weight, bias = draw(columns, depth), draw(columns)
+        weight = draw(columns, depth)
+        bias = draw(columns)
         for rows in (0, 1, 2, 5, 6, 7, 13, 64):
             a = 3 * draw(rows, depth, seed=1)
             np.testing.assert_array_equal(float_product(a, weight).numpy(), exactly(a, weight))
@@ -259,7 +273,8 @@ def test_int8_products_of_any_size_are_exact(depth: int) -> None:
 @needs_int8
 def test_the_largest_sums_do_not_overflow() -> None:
     for sign in (-1, 1):
-        a, weight = torch.ones(2, MAX_INT8_DEPTH), sign * torch.ones(3, MAX_INT8_DEPTH)
+        a = torch.ones(2, MAX_INT8_DEPTH)
+        weight = sign * torch.ones(3, MAX_INT8_DEPTH)
         torch.testing.assert_close(
             float_product(a, weight), torch.full((2, 3), sign * float(MAX_INT8_DEPTH))
         )
@@ -268,17 +283,21 @@ def test_the_largest_sums_do_not_overflow() -> None:
 
 @needs_int8
 def test_rows_and_columns_of_any_size() -> None:
-    a, weight = draw(7, 10), draw(70, 10)
+    a = draw(7, 10)
+    weight = draw(70, 10)
     a *= torch.tensor([0.0, 1e-35, 1e-20, 1e-3, 1e20, -1e-10, 1.0])[:, None]
     weight[3], weight[64] = 0, weight[64] * 1e15
-    found, expected = float_product(a, weight), exactly(a, weight)
+    found = float_product(a, weight)
+    expected = exactly(a, weight)
     assert (found[:2] == 0).all() and (found[:, 3] == 0).all()
     np.testing.assert_array_equal(found[2:].numpy(), expected[2:])
 
 
 @needs_int8
 def test_results_in_bfloat16_are_rounded_as_torch_rounds() -> None:
-    a, weight, bias = draw(30, 10), draw(70, 10), draw(70)
+    a = draw(30, 10)
+    weight = draw(70, 10)
+    bias = draw(70)
     a[3, 3], bias[1], bias[2] = torch.nan, 3.4e38, -torch.inf
     narrow = product(a, prepack(weight, torch.int8), bias)
     assert narrow.dtype == torch.bfloat16
@@ -290,10 +309,12 @@ def test_results_in_bfloat16_are_rounded_as_torch_rounds() -> None:
 @needs_int8
 @pytest.mark.parametrize("units", [1, 3, 16, 31, 32, 33, 100])
 def test_highway_in_int8_equals_its_definition(units: int) -> None:
-    weight, bias = draw(2 * units, units, terms=units), draw(2 * units)
+    weight = draw(2 * units, units, terms=units)
+    bias = draw(2 * units)
     for rows in (0, 1, 6, 7, 50):
         x = draw(rows, units)
-        gates, before = exactly(x, weight).astype(np.float64) + bias.numpy(), x.double().numpy()
+        gates = exactly(x, weight).astype(np.float64) + bias.numpy()
+        before = x.double().numpy()
         carry = sigmoid(gates[:, units:])
         found = prepacked_highway(x, prepack(weight, torch.int8, gates=2), bias)
         assert found.dtype == torch.float32

@@ -90,7 +90,9 @@ def test_a_failed_build_says_what_the_compiler_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("hatchling")
-    build, warnings, content = load_build_script(), [], {"artifacts": [], "force_include": {}}
+    build = load_build_script()
+    warnings = []
+    content = {"artifacts": [], "force_include": {}}
     (tmp_path / "cc").write_text(
         "#!/bin/sh\necho 'fatal error: stdint.h: No such file' >&2\nexit 1\n"
     )
@@ -120,7 +122,8 @@ def test_a_library_of_other_sources_is_refused(
     if not shutil.which("cc"):
         pytest.skip("no C compiler")
     pytest.importorskip("hatchling")
-    build, folder = load_build_script(), tmp_path / "kernels"
+    build = load_build_script()
+    folder = tmp_path / "kernels"
     folder.mkdir()
     for name in ("characters", "unpack", "kernels"):
         (folder / f"{name}.c").touch()

@@ -32,8 +32,10 @@ def draw(*shape: int) -> Tensor:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_products_of_integers_are_exact_on_each_target(target: str, dtype: torch.dtype) -> None:
     for rows, columns, depth in [(1, 70, 6), (2, 64, 256), (3, 5, 258), (13, 200, 770)]:
-        a, weight = torch.arange(rows * depth) % 7 - 3.0, torch.arange(columns * depth) % 5 - 2.0
-        a, weight = a.view(rows, depth), weight.view(columns, depth)
+        a = torch.arange(rows * depth) % 7 - 3.0
+        weight = torch.arange(columns * depth) % 5 - 2.0
+        a = a.view(rows, depth)
+        weight = weight.view(columns, depth)
         a[:, 0], weight[:, 1] = 127, 127  # so that the scales of int8 are 1
         found = product(a, prepack(weight, dtype), out=torch.empty(rows, columns))
         np.testing.assert_array_equal(found.numpy(), a.numpy() @ weight.numpy().T)
@@ -45,7 +47,8 @@ def test_gates_are_those_of_float64_on_each_target(target: str) -> None:
     """
     values = torch.cat([torch.linspace(-30, 30, 3999), torch.tensor([-80.0, 80.0, 0.0])])
     units = len(values)
-    x, bias = torch.zeros(1, units), torch.cat([torch.ones(units), values])
+    x = torch.zeros(1, units)
+    bias = torch.cat([torch.ones(units), values])
     found = prepacked_highway(
         x, prepack(torch.zeros(2 * units, units), torch.float32, gates=2), bias
     )
@@ -91,10 +94,12 @@ def test_prepacked_weights_are_refused_where_another_target_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The order within a panel is that of the target's registers."""
-    weight, a = draw(70, 6), draw(3, 6)
+    weight = draw(70, 6)
+    a = draw(3, 6)
     monkeypatch.setattr(library, "target", lambda: "baseline")
     prepacked = prepack(weight, torch.float32)
-    sent, expected = pickle.dumps(prepacked), product(a, prepacked)
+    sent = pickle.dumps(prepacked)
+    expected = product(a, prepacked)
     assert torch.equal(product(a, pickle.loads(sent)), expected)
     for other in (*library.targets()[:1], None):
         monkeypatch.setattr(library, "target", lambda other=other: other)

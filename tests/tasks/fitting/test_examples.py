@@ -184,7 +184,8 @@ def test_rows_keep_their_order_where_cells_are_empty(
 ) -> None:
     texts = ["a film", None, "  ", "a story"]
     table = write(pd.DataFrame({"text": texts}), tmp_path / name)
-    encoded, labels = tmp_path / "e.npy", tmp_path / "l"
+    encoded = tmp_path / "e.npy"
+    labels = tmp_path / "l"
     encode_file(table, encoded, bilm, device="cpu")
     assert np.load(encoded).any(axis=1).tolist() == [True, False, False, True]
     for options in ({"column": "text"}, {"text": True}):

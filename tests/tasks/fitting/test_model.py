@@ -52,7 +52,8 @@ def fit_toy(
 
 def fitted(name: str, epochs: int = 6) -> TaskModel:
     toy = toy_tasks()[name]
-    words, config = WordsConfig(elmo="none", word_dim=8), replace(toy.config, max_epochs=epochs)
+    words = WordsConfig(elmo="none", word_dim=8)
+    config = replace(toy.config, max_epochs=epochs)
     return fit(toy.task, toy.examples, toy.examples, words=words, config=config)[0]
 
 
@@ -89,7 +90,8 @@ EMPTY = {"pairs": ("", ""), "reading": ("", ""), "coreference": []}
 def test_a_model_is_saved_whole_and_answers_each_example_by_itself(
     toy: ToyTask, bilm: Pretrained, tmp_path: Path
 ) -> None:
-    config, name = replace(toy.config, max_epochs=2), toy.task.name
+    config = replace(toy.config, max_epochs=2)
+    name = toy.task.name
     fitted, report = fit_toy(toy, tmp_path, model=bilm, config=config, output=tmp_path / "model")
     loaded = load_task_model(tmp_path / "model", "cpu", None if name in TASKS else type(toy.task))
     assert loaded.predict([toy.text]) == fitted.predict([toy.text])
@@ -116,10 +118,8 @@ def test_every_choice_of_word_vectors_is_saved_with_the_model(
 ) -> None:
     toy = toy_tasks()["tagging"]
     (tmp_path / "vectors.txt").write_text("Ann 1 -1\nnew 3 4\n")  # which are needed no more
-    words, config = (
-        replace(words, vectors=str(tmp_path / "vectors.txt")),
-        replace(toy.config, max_epochs=2),
-    )
+    words = replace(words, vectors=str(tmp_path / "vectors.txt"))
+    config = replace(toy.config, max_epochs=2)
     fitted, report = fit_toy(
         toy, tmp_path, words, model=bilm, output=tmp_path / "model", config=config
     )
@@ -164,7 +164,8 @@ def test_batches_hold_every_example_with_words_once_within_both_limits() -> None
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_long_text_is_read_unless_attention_to_it_would_fill_the_memory(name: str) -> None:
-    words, model = ["Ann", "sees", "red", "dogs"] * 500, fitted(name, 1)
+    words = ["Ann", "sees", "red", "dogs"] * 500
+    model = fitted(name, 1)
     texts = {
         "pairs": (" ".join(words), "Ann"),
         "reading": ("Who?", " ".join(words)),
@@ -190,7 +191,8 @@ WRONG = {
 def test_inputs_of_another_kind_and_missing_answers_are_refused(
     toy: ToyTask, tmp_path: Path
 ) -> None:
-    model, task = fitted(toy.task.name, 1), toy.task
+    model = fitted(toy.task.name, 1)
+    task = toy.task
     (tmp_path / "raw.txt").write_text("ab\n")
     inputs = WRONG.get(task.name, [[{"text": "a b"}], [3], [[1, 2]], "a b", {"a b": 1}])
     calls = [lambda each=each: model.predict(each) for each in inputs]
@@ -211,7 +213,8 @@ def test_inputs_of_another_kind_and_missing_answers_are_refused(
 
 
 def test_a_file_with_answers_is_scored(tagger: TaskModel, tmp_path: Path) -> None:
-    gold, out = tmp_path / "gold.txt", tmp_path / "out.txt"
+    gold = tmp_path / "gold.txt"
+    out = tmp_path / "out.txt"
     gold.write_text(TAGGED)
     found = predict_file(tagger, gold, out)
     assert found.examples == 2 and found.scores == score_file(tagger, gold)

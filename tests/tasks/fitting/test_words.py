@@ -36,7 +36,8 @@ SENTENCES = [["a", "c", "d"], ["b", "new"]]
 
 def test_words_that_occur_once_are_unknown_in_training_alone() -> None:
     config = WordsConfig(elmo="none", word_dim=4, word_dropout=0.0, rare_word_dropout=1.0)
-    encoder, batch = WordEncoder(config, TABLE), Sentences(SENTENCES, TABLE).batch(SENTENCES)
+    encoder = WordEncoder(config, TABLE)
+    batch = Sentences(SENTENCES, TABLE).batch(SENTENCES)
     assert encoder.words is not None
     weight = encoder.words.weight
     assert torch.equal(encoder.train()(batch).vectors, weight[torch.tensor([[2, 1, 1], [3, 1, 0]])])
