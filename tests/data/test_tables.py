@@ -3,6 +3,7 @@ refused with its line.
 """
 
 import csv
+import gzip
 import json
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.data.documents import read_documents
-from elmokit.data.tables import read_rows
+from elmokit.data.tables import read_column, read_rows
 
 CELLS = st.text(
     st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"], include_characters="\n\t"),
@@ -68,6 +69,8 @@ def test_marks_of_quotation_are_text_in_tsv(tmp_path: Path) -> None:
         ("a.tsv", "id\ttext\n1\n", "line 2"),
         ("a.jsonl", '{"text": "a"}\n[1]\n', "line 2"),
         ("a.jsonl", '{"text": 5}\n', "line 1"),
+        ("a.fasta", "MVLS\n", "line 1"),
+        ("a.fasta", ">a\nMV1S\n", "line 2"),
     ],
 )
 def test_malformed_rows_are_named(name: str, content: str, message: str, tmp_path: Path) -> None:
@@ -81,3 +84,27 @@ def test_two_columns_of_one_name_are_refused(name: str, separator: str, tmp_path
     (tmp_path / name).write_text(separator.join(["id", "text", "text"]) + "\n")
     with pytest.raises(ValueError, match="one name"):
         list(read_rows(tmp_path / name))
+
+
+FASTA = """\
+>sp|P69905|HBA_HUMAN Hemoglobin subunit alpha
+MVLSPADKTN
+vkaawgkvga
+
+>tr|A0A000|A0A000_9ACTN Uncharacterized
+MSKE WTPQL*
+>sp|Q00000|EMPTY
+"""
+
+
+@pytest.mark.parametrize("name", ["a.fasta", "a.fa.gz", "a.faa"])
+def test_rows_of_fasta_are_headers_and_residues(name: str, tmp_path: Path) -> None:
+    content = FASTA.replace("\n", "\r\n" if name == "a.faa" else "\n").encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name == "a.fa.gz" else content)
+    rows = [(row["header"][:9], row["text"].split()) for _, row in read_rows(tmp_path / name)]
+    assert rows == [
+        ("sp|P69905", list("MVLSPADKTNVKAAWGKVGA")),
+        ("tr|A0A000", list("MSKEWTPQL*")),
+        ("sp|Q00000", []),
+    ]
+    assert [line for line, _ in read_column(tmp_path / name, "text")] == [1, 5, 7]

@@ -138,7 +138,7 @@ CONLL = "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\n"
         ("d.txt", "我喜欢吃苹果。\n", "whitespace-1", "我喜欢吃苹果。"),
         ("e.csv", "id,text\n1,Hello there\n", "english-1", "Hello | there (column: text)"),
         ("f.jsonl", '{"text": "Hi"}\n', "whitespace-1", "Hi (column: text)"),
-        ("g.fasta", ">sp\nMVL\n", "whitespace-1", ">sp"),
+        ("g.fasta", ">sp\nMVL\n", "whitespace-1", "M | V | L (column: text)"),
         ("eng.train", CONLL, "english-1", "- | DOCSTART | - | - | X | - | O"),
         ("h.txt", "cafe\u0301\n", "english-1", "café"),
         ("i.txt", "cafe\u0301\n", "whitespace-1", "cafe\\u0301"),

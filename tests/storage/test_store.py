@@ -166,14 +166,12 @@ def test_shard_has_the_bytes_of_safetensors(
 
 
 @each_index
-def test_files_hold_lines_or_names(tmp_path: Path, index: StoreIndex) -> None:
+def test_hdf5_holds_lines(tmp_path: Path, index: StoreIndex) -> None:
     store = fill(tmp_path / "out", index)
-    lines = {"b": 2, "a/x": 0, "blank": 1}
     layers_first = [vectors.swapaxes(0, -2) for vectors in vectors_of(index)]
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         EXPORTS[".hdf5"](store, tmp_path / name / "lines.hdf5")
-        EXPORTS[".npz"](store, tmp_path / name / "names.npz", lines)
     for file in (tmp_path / "first").iterdir():
         assert file.read_bytes() == (tmp_path / "second" / file.name).read_bytes()
     with h5py.File(tmp_path / "first" / "lines.hdf5") as file:
@@ -188,10 +186,6 @@ def test_files_hold_lines_or_names(tmp_path: Path, index: StoreIndex) -> None:
             "naïve 词向量 ": "2",
             "Hello": "3",
         }
-    with np.load(tmp_path / "first" / "names.npz") as arrays:
-        assert list(arrays) == list(lines)
-        for name, line in lines.items():
-            np.testing.assert_array_equal(arrays[name], layers_first[line], strict=True)
 
 
 def test_one_vector_a_line_becomes_an_array(tmp_path: Path) -> None:
@@ -200,9 +194,7 @@ def test_one_vector_a_line_becomes_an_array(tmp_path: Path) -> None:
     StoreWriter(tmp_path, TOP).finish(num_parts=1)
     store = EmbeddingStore(tmp_path)
     EXPORTS[".npy"](store, tmp_path / "a.npy")
-    EXPORTS[".npz"](store, tmp_path / "a.npz", {"x": 1}, pooled=True)
     np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), vectors, strict=True)
-    np.testing.assert_array_equal(np.load(tmp_path / "a.npz")["x"], vectors[1], strict=True)
 
 
 @pytest.mark.parametrize("shape", [(4,), (3, 4)], ids=["mix", "all layers"])

@@ -24,27 +24,13 @@ from elmokit.cli.options import (
 
 EMBED_OUTPUT = (
     "Directory for the vectors, or a file name ending in .hdf5 or .h5 for AllenNLP's layout, or in "
-    ".parquet for a table; with --fasta a file name ending in .npz, for an array per sequence."
+    ".parquet for a table."
 )
 RAY = (
     "The file is a Parquet file, or a directory of them; its texts are embedded on the Ray cluster "
     "that RAY_ADDRESS names, or else on all cores of this machine, into a directory of Parquet "
     "files; such a run does not resume. With --device cuda each process has a GPU."
 )
-
-
-@dataclass(frozen=True)
-class FastaOptions:
-    """Options for protein sequences in place of text."""
-
-    fasta: bool = False
-    """The file has protein sequences in FASTA format: each residue is a word."""
-    protein: bool = False
-    """Write one vector per sequence, the mean over its residues, instead of one per residue."""
-    id_field: Annotated[int, arg(name="id")] = 1
-    """Field of a header that names the sequence, from 0; -1: the whole header."""
-    split_char: str = "|"
-    """Separator of the fields of a header."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +52,12 @@ class Embed:
     """
 
     file: Positional[Path]
-    """Text, one sentence per line, or a table (.csv, .tsv, .jsonl or .parquet); with --fasta
-    protein sequences. Plain, .gz or .zst.
+    """Text, one sentence per line, a table (.csv, .tsv, .jsonl or .parquet), or FASTA, whose words
+    are residues. Plain, .gz or .zst.
     """
     output: Annotated[Path, arg(help=EMBED_OUTPUT)]
     model: Model = None
-    layers: Annotated[
-        Layers | None, arg(help=f"{LAYERS} (default: mix; with --fasta sum)."), UNSET
-    ] = None
+    layers: Annotated[Layers, arg(help=f"{LAYERS}.")] = "mix"
     state: OptionalState = None
     dtype: ComputeDtype = "float32"
     storage_dtype: StorageDtype = "float32"
@@ -85,28 +69,14 @@ class Embed:
     ones.
     """
     overwrite: Overwrite = False
-    sequences: Annotated[FastaOptions, arg(name="")] = FastaOptions()
     cluster: Annotated[RayOptions, arg(name="")] = RayOptions()
 
     def run(self) -> None:
-        from elmokit.embed import embed_fasta, embed_file
+        from elmokit.embed import embed_file
 
-        if self.cluster.ray:
+        options = dict(vars(self))
+        if options.pop("cluster").ray:
             self._run_on_cluster()
-            return
-        options, sequences = dict(vars(self)), dict(vars(self.sequences))
-        del options["sequences"], options["cluster"]
-        if self.layers is None:
-            del options["layers"]
-        if sequences.pop("fasta"):
-            if self.state is not None:
-                raise ValueError("--state is not for protein sequences: omit it")
-            del options["tokenize"], options["column"], options["state"]
-            show(embed_fasta(**options, **sequences))
-        elif self.sequences != FastaOptions():
-            raise ValueError(
-                "--protein, --id and --split-char are for protein sequences: add --fasta"
-            )
         else:
             show(embed_file(**options))
 
@@ -114,7 +84,6 @@ class Embed:
         from elmokit.integrations.ray import EmbedWords, embed_parquet
 
         unsupported = {
-            "--fasta": self.sequences != FastaOptions(),
             "--state": self.state is not None,
             "--overwrite": self.overwrite,
         }
@@ -124,8 +93,9 @@ class Embed:
             "storage_dtype": self.storage_dtype,
             "tokenize": self.tokenize,
             "device": self.device,
+            "dtype": self.dtype,
+            "layers": self.layers,
         }
-        options |= {"dtype": self.dtype, "layers": "mix" if self.layers is None else self.layers}
         embed = EmbedWords(self.column or "text", self.model, **options)
         options = {
             "num_actors": self.cluster.num_actors,

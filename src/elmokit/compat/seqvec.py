@@ -1,6 +1,6 @@
 """bio_embeddings' `SeqVecEmbedder`: ELMo for proteins, whose words are residues.
 
-`elmokit embed --fasta` takes the place of SeqVec's own script.
+`elmokit embed NAME.fasta --layers sum` takes the place of SeqVec's own script.
 """
 
 from __future__ import annotations

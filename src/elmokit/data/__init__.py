@@ -2,7 +2,6 @@
 
 - `TextFile`: text and how it is read, which `show_reading` prints; `find_files`: of directories;
   `shard_options`: how `prepare` made a file
-- `Fasta`: protein sequences
 - `read_rows`, `is_table`: tables in files and in memory
 - `TaggedFile`, `TaggedSentence`: annotated words, read and written
 - `PackedBatch`: sentences to embed or to score, side by side; `chunks`: consecutive ones of about
@@ -11,7 +10,6 @@
 """
 
 from elmokit.data.batches import PackedBatch, chunks
-from elmokit.data.fasta import Fasta
 from elmokit.data.preparation import prepare
 from elmokit.data.readers import TaggedFile, TaggedSentence
 from elmokit.data.showing import show_reading
@@ -19,7 +17,6 @@ from elmokit.data.tables import is_table, read_rows
 from elmokit.data.text_files import TextFile, find_files, shard_options
 
 __all__ = [
-    "Fasta",
     "PackedBatch",
     "TaggedFile",
     "TaggedSentence",

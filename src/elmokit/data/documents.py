@@ -1,15 +1,11 @@
-"""Streaming readers of documents from plain text, tables and FASTA."""
+"""Streaming readers of documents from plain text and tables."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
-from elmokit.data.fasta import read_fasta
 from elmokit.data.tables import is_table, read_column
-from elmokit.fs import read_lines, suffixes_of
-
-FASTA = (".fasta", ".fa", ".faa")
+from elmokit.fs import read_lines
 
 # Longer documents, such as books or texts without blank lines, are split into several.
 MAX_LINES = 1_000
@@ -33,11 +29,6 @@ class Document:
     lines: list[str]
 
 
-def is_fasta(path: str | Path) -> bool:
-    """Whether the name of a file says that it has protein sequences."""
-    return suffixes_of(path).kind in FASTA
-
-
 def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:
     """Yield the position and text of each line that is not blank; a text of None marks the end of a
     document.
@@ -48,11 +39,6 @@ def _marked_lines(path: str, field: str) -> Iterator[tuple[int, str | None]]:
                 if line.strip():
                     yield position, line.rstrip("\r")
             yield position, None
-    elif is_fasta(path):
-        for record in read_fasta(path):
-            if record.sequence:
-                yield record.line, " ".join(record.sequence)
-            yield record.line, None
     else:
         for number, line in enumerate(read_lines(path), start=1):
             yield number, line if line.strip() else None
@@ -63,8 +49,7 @@ def read_documents(path: str, field: str = "text", file: int = 0) -> Iterator[Do
 
     Args:
         path: Text file (plain, .gz or .zst) with blank lines between documents; a table as in
-            `read_rows`, with one document per row; or FASTA (.fasta, .fa or .faa; plain, .gz or
-            .zst), each sequence a document of one line, with spaces between its residues.
+            `read_rows`, with one document per row.
         field: Field or column with the text.
         file: Index of the file, which each document records.
 

@@ -19,10 +19,10 @@ from typing import IO, Annotated, Literal, get_args
 
 import zstandard
 
-from elmokit.data.documents import Document, is_fasta, read_documents
+from elmokit.data.documents import Document, read_documents
 from elmokit.data.duplicates import SIMILARITY, Fingerprint, SeenDocuments
 from elmokit.data.showing import show_reading
-from elmokit.data.tables import is_table
+from elmokit.data.tables import FASTA, is_table
 from elmokit.data.text_files import REPORT_NAME, SHARD, SHOWN_CHARACTERS, SHOWN_FILES
 from elmokit.data.workers import Work, tokenize_documents
 from elmokit.fs import (
@@ -31,6 +31,7 @@ from elmokit.fs import (
     create_bytes,
     read_blocks,
     read_json,
+    suffixes_of,
     write_json,
 )
 from elmokit.progress import ProgressBar
@@ -273,7 +274,7 @@ def _tokenizer(files: Sequence[str | Path], name: str | None, language: str | No
     ValueError if only some of the files are FASTA, or if another tokenizer or a language is given
     for them.
     """
-    sequences = [path for path in files if is_fasta(path)]
+    sequences = [path for path in files if suffixes_of(path).kind in FASTA]
     if name == "words-1" and language is None:
         raise ValueError("words-1 needs a language, such as de, to split sentences by: give one")
     if not sequences:

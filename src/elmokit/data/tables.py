@@ -1,9 +1,10 @@
-"""Rows of tables: CSV, TSV, JSON lines and Parquet."""
+"""Rows of tables: CSV, TSV, JSON lines, Parquet, and protein sequences in FASTA."""
 
 import csv
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -14,15 +15,16 @@ from elmokit.fs import read_blocks, read_lines, suffixes_of
 
 CSV, TSV, PARQUET = ".csv", ".tsv", ".parquet"
 JSON_LINES = (".jsonl", ".ndjson", ".json")
+FASTA = (".fasta", ".fa", ".faa")
+RESIDUES = re.compile(r"[A-Za-z*.-]+")  # including the marks of stops and gaps
 
-Record = tuple[
-    int, dict[str, Any]
-]  # the number of a row's last line, or in Parquet of the row, from 1; its columns
+# The number of a row, from 1, as `read_column` counts it, and its columns.
+Record = tuple[int, dict[str, Any]]
 
 
 def is_table(path: str | Path) -> bool:
     """Whether the name of a file says that it is a table."""
-    return suffixes_of(path).kind in (CSV, TSV, *JSON_LINES, PARQUET)
+    return suffixes_of(path).kind in (CSV, TSV, *JSON_LINES, *FASTA, PARQUET)
 
 
 def _json_records(path: str | Path) -> Iterator[Record]:
@@ -74,6 +76,28 @@ def _delimited_records(path: str | Path, kind: str) -> Iterator[Record]:
         ) from error
 
 
+def _fasta_records(path: str | Path) -> Iterator[Record]:
+    """The sequences of a file by the line of their header, which is the column `header`; the column
+    `text` has the residues in upper case, each a word.
+    """
+    #   >sp|P01308|INS_HUMAN Insulin      1, {"header": "sp|P01308|INS_HUMAN Insulin",
+    #   MALW                                  "text": "M A L W M R"}
+    #   mr
+    begin, header, residues = 0, None, ""
+    for number, line in chain(enumerate(read_lines(path), start=1), [(0, ">")]):
+        if line.startswith(">"):
+            if header is not None:
+                yield begin, {"header": header, "text": " ".join(residues.upper())}
+            begin, header, residues = number, line[1:].strip(), ""
+        elif part := "".join(line.split()):
+            if header is None or not RESIDUES.fullmatch(part):
+                raise ValueError(
+                    f"{path}, line {number}: the letters of residues after a line >NAME are "
+                    f"expected, not {line[:60]!r}"
+                )
+            residues += part
+
+
 def _parquet_records(path: str | Path, columns: Sequence[str] | None) -> Iterator[Record]:
     """Memory holds one row group."""
     parquet = import_extra("pyarrow.parquet", "parquet")
@@ -88,6 +112,8 @@ def _records(path: str | Path, columns: Sequence[str] | None) -> Iterator[Record
     kind = suffixes_of(path).kind
     if kind == PARQUET:
         return _parquet_records(path, columns)
+    if kind in FASTA:
+        return _fasta_records(path)
     return _json_records(path) if kind in JSON_LINES else _delimited_records(path, kind)
 
 
@@ -109,8 +135,9 @@ def read_rows(
 
     Args:
         source: CSV (.csv) or TSV (.tsv, or another suffix) with names of columns in the first line,
-            JSON lines (.jsonl, .ndjson or .json); plain, .gz or .zst; Parquet; a DataFrame of
-            pandas; or rows as dictionaries, among which others are left as they are.
+            JSON lines (.jsonl, .ndjson or .json); FASTA (.fasta, .fa or .faa), with the columns
+            header and text; plain, .gz or .zst; Parquet; a DataFrame of pandas; or rows as
+            dictionaries, among which others are left as they are.
         columns: The columns that are needed; None: all.
 
     Yields:
@@ -143,8 +170,8 @@ def read_column(path: str | Path, column: str) -> Iterator[tuple[int, str]]:
         column: The name of the column.
 
     Yields:
-        The number of each row, from 1 (of its last line, but in Parquet), and its text; "" where
-        the cell is empty, or has no value.
+        The number of each row, from 1 (of its last line, in FASTA of its header, in Parquet of the
+        row), and its text; "" where the cell is empty, or has no value.
 
     Raises:
         ValueError: There is no such column, or a cell is not text; and as `read_rows`.

@@ -3,20 +3,18 @@
 Embedder: a model that turns sentences into vectors
 Embeddings: its result, a list of arrays with the words
 embed_file, encode_file: a text file to a file of vectors, one for each word or each line
-embed_fasta: protein sequences to a file of vectors
 Pooling: how the vectors of a text's words become one
 layer_weights: the weight of each layer in "mix", "average", "top", ...
 """
 
 from elmokit.embed.embedder import Embedder, Embeddings
-from elmokit.embed.files import embed_fasta, embed_file, encode_file
+from elmokit.embed.files import embed_file, encode_file
 from elmokit.embed.outputs import Pooling, layer_weights
 
 __all__ = [
     "Embedder",
     "Embeddings",
     "Pooling",
-    "embed_fasta",
     "embed_file",
     "encode_file",
     "layer_weights",

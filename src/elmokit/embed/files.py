@@ -1,8 +1,6 @@
 """From a text file to a file of vectors: one for every word (`embed_file`), or one for every line
 (`encode_file`).
 
-And from a file of protein sequences, whose words are residues, to arrays by name (`embed_fasta`).
-
 Vectors are collected in an embedding store, part by part. A part is written whole or not at all; a
 later run with the same arguments computes the parts that are missing, and the result is bit for bit
 that of an uninterrupted run. Batches are computed ahead on other threads while the calling thread
@@ -17,7 +15,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice, tee
 from pathlib import Path
@@ -26,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 from safetensors.torch import load_file, save_file
 
 from elmokit.checkpoints import ModelSource
-from elmokit.data import Fasta, TextFile
+from elmokit.data import TextFile
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import OutputSpec, Pooling
 from elmokit.extras import import_extra
@@ -43,8 +40,6 @@ from elmokit.runtime import MAX_SENTENCE_WORDS, check_length
 from elmokit.settings import Count, StatePolicy, StorageDtype, conform
 from elmokit.storage import EXPORTS, EmbeddingStore, StoreIndex, StoreWriter
 from elmokit.text import TruncationWarning
-
-# A residue is a word. The sequence of a protein is one sentence.
 
 Export = Callable[[EmbeddingStore, Path], None]  # writes the output from a complete store
 
@@ -72,8 +67,8 @@ def embed_file(
     Memory holds the text of a part, and the vectors of some sentences.
 
     Args:
-        file: Text, or a table (.csv, .tsv or .jsonl), plain, .gz or .zst; or Parquet. A blank line
-            or an empty cell is a sentence of length zero.
+        file: Text, a table (.csv, .tsv or .jsonl) or FASTA, whose words are residues, plain, .gz or
+            .zst; or Parquet. A blank line or an empty cell is a sentence of length zero.
         output: A directory, which `EmbeddingStore` reads, an .hdf5 file in AllenNLP's layout, or a
             .parquet file with a row for each line (extra parquet).
         model: An embedder, a loaded model, or whatever `Embedder.load` takes.
@@ -180,76 +175,6 @@ def encode_file(
     return job.write(output, EXPORTS[".npy"], overwrite)
 
 
-def embed_fasta(
-    file: str | Path,
-    output: str | Path,
-    model: Embedder | ModelSource = None,
-    *,
-    protein: bool = False,
-    layers: str | int = "sum",
-    id_field: int = 1,
-    split_char: str = "|",
-    device: str | None = None,
-    dtype: str | None = None,
-    storage_dtype: StorageDtype = "float32",
-    sentences_per_part: int = 1000,
-    overwrite: bool = False,
-) -> FileReport:
-    """Write the vectors of protein sequences, as SeqVec's script did: an array for each, by the
-    name in its header.
-
-    A residue is a word of one letter, a sequence a sentence. Memory holds the names of all
-    sequences, the sequences of a part, and the vectors of several thousand residues. An interrupted
-    run is resumed as in `embed_file`.
-
-    Args:
-        file: FASTA, plain, .gz or .zst; residues are read in upper case.
-        output: An .npz file.
-        model: An embedder, a loaded model, or whatever `Embedder.load` takes: SeqVec or another
-            model of proteins.
-        protein: One vector for each sequence (2D,), the mean of its residues, in place of one for
-            each residue (T, 2D).
-        layers: As for `Embedder.embed`; "all" is (L+1, T, 2D) for each sequence.
-        id_field: The field of a header that names the sequence, from 0; -1: the whole header. Field
-            1 of UniProt's headers, as in `>sp|P69905|HBA_HUMAN`, is the accession number.
-        split_char: The separator of the fields.
-        device, dtype, overwrite: As for `embed_file`.
-        storage_dtype: The number type of the vectors of residues; a vector of a protein is float32.
-        sentences_per_part: Sequences between two checkpoints, which are run from the shortest to
-            the longest.
-
-    Returns:
-        The number of sequences and residues (as sentences and words), and the speed.
-
-    Raises:
-        ValueError: No FASTA, a header without the field, two sequences of one name, another suffix
-            of `output`; all layers of one protein; and as `embed_file`.
-        FileExistsError, OSError: As `embed_file`.
-    """
-    file, output = Path(file).expanduser(), Path(output).expanduser()
-    if suffixes_of(output) != (".npz", ""):
-        raise ValueError(
-            f"vectors of sequences are written as .npz: name the output {output.name}.npz"
-        )
-    # Long sentences are run by length, so that the rows of a batch end together.
-    group = conform(Count, sentences_per_part, "sentences_per_part")
-    sequences = Fasta(file, group)
-    lines = sequences.identifiers(split_char, id_field)
-    _check_output(output, [file, model], True, overwrite)
-    embedder = Embedder.of(model, device, dtype)
-    job = FileJob(
-        sequences,
-        embedder,
-        layers=layers,
-        state=embedder.model.single_sentence_state,
-        lines_per_part=group,
-        storage_dtype=storage_dtype,
-        pooling=Pooling("mean") if protein else None,
-        names=tuple(lines),
-    )
-    return job.write(output, partial(EXPORTS[".npz"], lines=lines, pooled=protein), overwrite)
-
-
 def _check_output(output: Path, inputs: Sequence[object], is_file: bool, overwrite: bool) -> None:
     """Check what can be checked of an output before the model and the text are read."""
     check_output(
@@ -297,14 +222,13 @@ def _state_path(directory: Path, part: int) -> Path:
 class FileJob:
     """Everything that determines the vectors of a file, and what is counted while they are made."""
 
-    text: TextFile | Fasta = field(kw_only=False)
+    text: TextFile = field(kw_only=False)
     embedder: Embedder = field(kw_only=False)
     layers: str | int
     state: StatePolicy | None  # None: the model's policy
     lines_per_part: int
     storage_dtype: StorageDtype = "float32"
     pooling: Pooling | None = None  # None: a vector for every word
-    names: Sequence[str] = ()  # of the lines, where the output has them
 
     lines: int = field(default=0, init=False)
     words: int = field(default=0, init=False)
@@ -336,11 +260,10 @@ class FileJob:
         for self.lines, line in enumerate(bar, start=1):
             digest.update(f"{line}\n".encode())
             if len(line) > MAX_SENTENCE_WORDS:  # no line has more words than characters
-                where = "a sequence" if self.names else f"line {self.lines}"
-                check_length(len(self.text.tokenizer.tokenize(line)), f"{self.text.path}, {where}")
+                words = self.text.tokenizer.tokenize(line)
+                check_length(len(words), f"{self.text.path}, line {self.lines}")
         if not self.lines:
             raise ValueError(f"{self.text.path} is empty: there is nothing to embed")
-        digest.update("\n".join(self.names).encode())
         settings = {
             "model": self.embedder.fingerprint(),
             "text": digest.hexdigest(),

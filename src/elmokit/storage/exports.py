@@ -1,4 +1,4 @@
-"""The vectors of a complete store as one file: AllenNLP's HDF5, Parquet, or NumPy's .npy and .npz.
+"""The vectors of a complete store as one file: AllenNLP's HDF5, Parquet, or NumPy's.
 
 All are written atomically, a few lines at a time.
 """
@@ -6,11 +6,10 @@ All are written atomically, a few lines at a time.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile, ZipInfo
 
 import h5py
 import numpy as np
@@ -48,25 +47,6 @@ def write_npy(store: EmbeddingStore, path: Path) -> None:
         np.lib.format.write_array_header_1_0(stream, header)
         for line in range(len(store)):
             stream.write(store.vectors(line).astype("<f4").tobytes())
-
-
-def write_npz(
-    store: EmbeddingStore, path: Path, lines: Mapping[str, int], pooled: bool = False
-) -> None:
-    """Write an array for each name, in the number type of the store.
-
-    Args:
-        store: A complete store.
-        path: The file.
-        lines: The number of the line in the store for each name, in the order to write.
-        pooled: Each line of the store has one vector: write it as (2D,), not (1, 2D).
-    """
-    with atomic_path(path) as partial, ZipFile(partial, "w") as archive:
-        for name, line in lines.items():
-            vectors = store.vectors(line)
-            # An explicit ZipInfo has a fixed date, so that equal vectors make equal files.
-            with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as stream:
-                np.lib.format.write_array(stream, vectors[0] if pooled else vectors.swapaxes(0, -2))
 
 
 # --- Parquet (elmokit's extra parquet) ------------------------------------------------------------
@@ -127,5 +107,4 @@ EXPORTS = {
     ".h5": write_hdf5,
     ".parquet": write_parquet,
     ".npy": write_npy,
-    ".npz": write_npz,
 }
