@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from elmokit.cli.verbs import VERBS
+from elmokit.cli import VERBS
 
 PAGE, PLACE = "command-line.md", "<!-- the help of every command -->"
 ROOT = Path(__file__).parents[1]

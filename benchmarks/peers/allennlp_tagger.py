@@ -37,8 +37,8 @@ from result_files import RESULTS, write_result
 
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.tasks.config import FitConfig, WordsConfig
-from elmokit.tasks.fitting.fit import fit, train
+from elmokit.tasks import FitConfig, WordsConfig
+from elmokit.tasks.fitting import fit, train
 from elmokit.tasks.fitting.model import ExampleSet, predict
 from elmokit.tasks.fitting.words import CHARACTERS, Sentences, WordEncoder, WordTable
 from elmokit.tasks.tagging import TaggingTask

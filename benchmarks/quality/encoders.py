@@ -55,7 +55,7 @@ from elmokit.checkpoints import load
 from elmokit.embed import Embedder
 from elmokit.lm import Perplexity, evaluate
 from elmokit.nn import BiLM
-from elmokit.tasks.fitting.fit import fit
+from elmokit.tasks.fitting import fit
 from elmokit.train import PretrainConfig
 from elmokit.train import pretrain as run_pretraining
 

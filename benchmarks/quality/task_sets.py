@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from elmokit.tasks import FitConfig, WordsConfig
 from elmokit.tasks.classification import ClassificationTask, LabelledText
-from elmokit.tasks.config import FitConfig, WordsConfig
 from elmokit.tasks.coreference import CorefClusters, CorefDocument, CoreferenceTask
 from elmokit.tasks.fitting.model import TaskModel
 from elmokit.tasks.fitting.task import Task, find_task, read_examples

@@ -31,8 +31,8 @@ from task_table import WITHOUT, table
 
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.tasks.config import FitConfig
-from elmokit.tasks.fitting.fit import fit
+from elmokit.tasks import FitConfig
+from elmokit.tasks.fitting import fit
 
 Figures = dict[str, Any]
 

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from measuring import RESULTS, peak_megabytes, write_result
 
-from elmokit.tasks.config import FitConfig, WordsConfig
-from elmokit.tasks.fitting.fit import fit
+from elmokit.tasks import FitConfig, WordsConfig
+from elmokit.tasks.fitting import fit
 from elmokit.tasks.tagging import TaggingTask
 
 FILES = ("eng.train", "eng.testa", "eng.testb")

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 import elmokit
 from elmokit.fs.reading import read_lines
 from elmokit.settings import Count, DropoutRate, NonNegative, check
-from elmokit.tasks.config import FitConfig
+from elmokit.tasks import FitConfig
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
     Task,

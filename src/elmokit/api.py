@@ -11,8 +11,8 @@ from elmokit.lm import evaluate, next_words, score, substitutes
 from elmokit.nn import BiLM, Elmo, ScalarMix, batch_to_ids, prepack
 from elmokit.ops import set_backend
 from elmokit.storage import EmbeddingStore, collate
-from elmokit.tasks.config import FitConfig, WordsConfig
-from elmokit.tasks.fitting.fit import fit
+from elmokit.tasks import FitConfig, WordsConfig
+from elmokit.tasks.fitting import fit
 from elmokit.tasks.fitting.model import TaskModel, load_task_model
 from elmokit.text import TruncationWarning, Vocab
 from elmokit.train import FinetuneConfig, PretrainConfig, finetune, pretrain

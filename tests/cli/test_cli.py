@@ -17,7 +17,6 @@ import elmokit.checkpoints
 import elmokit.lm
 import elmokit.tasks.fitting.model
 from elmokit import cli
-from elmokit.cli import verbs
 from elmokit.nn.softmax import FullSoftmax
 
 
@@ -51,7 +50,7 @@ def test_typing_error_exits_2_and_names_what_is_wrong(
 
 
 def test_fit_has_the_options_of_the_named_task(tmp_path: Path) -> None:
-    with patch("elmokit.tasks.fitting.fit.fit", return_value=(None, None)) as called:
+    with patch("elmokit.tasks.fitting.fit", return_value=(None, None)) as called:
         arguments = f"fit tagging a.conllu b.txt --output {tmp_path} --tag-column xpos --elmo none"
         assert cli.main(arguments.split()) == 0
     task, *files = called.call_args.args
@@ -73,10 +72,10 @@ def test_fit_has_the_options_of_the_named_task(tmp_path: Path) -> None:
 def test_main_prints_one_line_and_exits_2_on_bad_input(
     error: Exception, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(_: verbs.Info) -> None:
+    def fail(_: cli.Info) -> None:
         raise error
 
-    monkeypatch.setattr(verbs.Info, "run", fail)
+    monkeypatch.setattr(cli.Info, "run", fail)
     monkeypatch.delenv("ELMOKIT_DEBUG", raising=False)
     assert cli.main(["info"]) == 2
     assert capsys.readouterr().err == f"elmokit: error: {line}\n"
@@ -94,7 +93,7 @@ def test_interrupt_exits_130_and_says_where_a_run_resumes(
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt(message)
 
-    monkeypatch.setattr(verbs.Info, "run", interrupt)
+    monkeypatch.setattr(cli.Info, "run", interrupt)
     assert cli.main(["info"]) == 130
     assert capsys.readouterr().err == f"elmokit: interrupted{message and '; '}{message}\n"
 
@@ -112,17 +111,17 @@ def test_output_whose_reader_has_left_ends_a_command_quietly() -> None:
 @pytest.mark.parametrize(
     ("verb", "function"),
     [
-        (verbs.Prepare, elmokit.prepare),
-        (verbs.Evaluate, elmokit.evaluate),
-        (verbs.Score, elmokit.lm.score_file),
-        (verbs.Substitutes, elmokit.substitutes),
-        (verbs.NextWords, elmokit.next_words),
-        (verbs.Compare, elmokit.compare),
-        (verbs.Neighbors, elmokit.neighbors),
-        (verbs.Senses, elmokit.senses),
-        (verbs.Change, elmokit.change),
-        (verbs.Predict, elmokit.tasks.fitting.model.predict_file),
-        (verbs.Convert, elmokit.checkpoints.convert),
+        (cli.Prepare, elmokit.prepare),
+        (cli.Evaluate, elmokit.evaluate),
+        (cli.Score, elmokit.lm.score_file),
+        (cli.Substitutes, elmokit.substitutes),
+        (cli.NextWords, elmokit.next_words),
+        (cli.Compare, elmokit.compare),
+        (cli.Neighbors, elmokit.neighbors),
+        (cli.Senses, elmokit.senses),
+        (cli.Change, elmokit.change),
+        (cli.Predict, elmokit.tasks.fitting.model.predict_file),
+        (cli.Convert, elmokit.checkpoints.convert),
     ],
 )
 def test_a_verb_and_its_function_have_the_same_defaults(verb: Any, function: Any) -> None:
@@ -136,7 +135,7 @@ def test_a_verb_and_its_function_have_the_same_defaults(verb: Any, function: Any
 # --- Answers as JSON: those of the Python functions -----------------------------------------------
 
 
-@pytest.mark.parametrize("verb", verbs.VERBS)
+@pytest.mark.parametrize("verb", cli.VERBS)
 def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert _exit_code([verb, "--help"]) == 0
     assert verb in capsys.readouterr().out

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from document_examples import run_command
 
-from elmokit.cli.verbs import VERBS, help_of
+from elmokit.cli import VERBS, help_of
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = {

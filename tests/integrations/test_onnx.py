@@ -10,10 +10,10 @@ import torch
 from efml_files import changed, write_efml
 from oracle import random_weights
 
+from elmokit.checkpoints.conversion import convert
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
-from elmokit.integrations.onnx import export
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.inference import prepack
 from elmokit.text.characters import encode_words
@@ -102,7 +102,7 @@ def test_exported_bilm_gives_what_forward_gives(name: str, tmp_path: Path) -> No
     bilm = BiLM(CONFIGS[name])
     path = tmp_path / "model.onnx"
     random_weights(bilm, seed=3, scale=0.5)
-    export(bilm, path)
+    convert(Pretrained(bilm), path, "onnx")
     onnx.checker.check_model(str(path), full_check=True)
     for seed, lengths in enumerate((LENGTHS, [3], [2, 2, 9, 4, 1])):  # any sizes
         ids = random_ids(bilm, lengths, seed)
@@ -114,7 +114,7 @@ def test_exported_bilm_refuses_words_of_another_width_instead_of_giving_other_ve
 ) -> None:
     bilm = BiLM(CONFIGS["characters"])
     path = tmp_path / "model.onnx"
-    export(bilm, path)
+    convert(Pretrained(bilm), path, "onnx")
     ids = random_ids(bilm, LENGTHS)
     for other in (ids[..., :-1], torch.nn.functional.pad(ids, (0, 1), value=261)):
         with pytest.raises(Exception, match=f"Got: {other.shape[-1]} Expected: {ids.shape[-1]}"):
@@ -124,7 +124,7 @@ def test_exported_bilm_refuses_words_of_another_width_instead_of_giving_other_ve
 def test_state_that_is_carried_makes_one_text_of_two_calls(tmp_path: Path) -> None:
     bilm = BiLM(CONFIGS["characters"])
     random_weights(bilm, seed=3, scale=0.5)
-    export(bilm, tmp_path / "model.onnx")
+    convert(Pretrained(bilm), tmp_path / "model.onnx", "onnx")
     ids = random_ids(bilm, [8, 8])
     zeros = bilm.initial_state(2)
     whole = run(tmp_path / "model.onnx", ids, zeros)
@@ -141,7 +141,7 @@ def test_state_that_is_carried_makes_one_text_of_two_calls(tmp_path: Path) -> No
 def test_elmoformanylangs_is_exported(tmp_path: Path, encoder: str, parts: dict[str, int]) -> None:
     settings = changed(encoder={"name": encoder}, token_embedder=parts)
     bilm = load(write_efml(tmp_path / "efml", settings)).bilm
-    export(bilm, tmp_path / "model.onnx")
+    convert(Pretrained(bilm), tmp_path / "model.onnx", "onnx")
     sentences = [["the", "cat", "ate"], ["今"]]
     rows = [bilm.token_encoder.ids(["<bos>", *words, "<eos>"]).long() for words in sentences]
     widest = max(row.shape[-1] for row in rows)
@@ -155,12 +155,12 @@ def test_elmoformanylangs_is_exported(tmp_path: Path, encoder: str, parts: dict[
 def test_export_takes_whatever_load_takes_and_writes_the_same_bytes_again(tmp_path: Path) -> None:
     bilm = BiLM(BiLMConfig.preset("tiny"))
     save(Pretrained(bilm), tmp_path / "model")
-    export(tmp_path / "model", tmp_path / "a.onnx")
-    export(Pretrained(bilm), tmp_path / "b.onnx")
+    convert(tmp_path / "model", tmp_path / "a.onnx", "onnx")
+    convert(Pretrained(bilm), tmp_path / "b.onnx", "onnx")
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
     random_weights(bilm, seed=1)
     with pytest.raises(FileExistsError, match=r"b\.onnx exists"):
-        export(bilm, tmp_path / "b.onnx")
-    export(bilm, tmp_path / "b.onnx", overwrite=True)
+        convert(Pretrained(bilm), tmp_path / "b.onnx", "onnx")
+    convert(Pretrained(bilm), tmp_path / "b.onnx", "onnx", overwrite=True)
     with pytest.raises(ValueError, match="prepacked"):
-        export(prepack(bilm, torch.float32), tmp_path / "c.onnx")
+        convert(Pretrained(prepack(bilm, torch.float32)), tmp_path / "c.onnx", "onnx")

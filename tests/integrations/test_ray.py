@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from elmokit.embed.embedder import Embedder
-from elmokit.integrations.ray import EmbedWords, embed_parquet
+from elmokit.integrations.tables import EmbedWords, embed_parquet
 
 SOURCES = Path(__file__).parents[2] / "src"
 TEXTS = ["The children play in the garden.", "Shakespeare wrote the play.", "", "Hä? 中文 🙂"]

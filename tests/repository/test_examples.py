@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import elmokit
-from elmokit.tasks.config import FitConfig
+from elmokit.tasks import FitConfig
 
 TASK_EXAMPLES = Path(__file__).parents[2] / "examples" / "tasks"
 EXAMPLES = sorted(TASK_EXAMPLES.glob("*.py"))

@@ -29,8 +29,8 @@ def tagger() -> TaskModel:
     """A tagger of toy sentences: "Ann sees red dogs"."""
     from toy_tasks import toy_tasks
 
-    from elmokit.tasks.config import WordsConfig
-    from elmokit.tasks.fitting.fit import fit
+    from elmokit.tasks import WordsConfig
+    from elmokit.tasks.fitting import fit
 
     toy = toy_tasks()["tagging"]
     words = WordsConfig(elmo="none", word_dim=8)

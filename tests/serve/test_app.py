@@ -20,8 +20,8 @@ import pytest
 from running_server import RunningServer
 
 from elmokit.embed.embedder import Embedder
+from elmokit.serve import ServeConfig
 from elmokit.serve.app import allowed_hosts
-from elmokit.serve.config import ServeConfig
 
 BODIES = {
     "/v1/embeddings": {"input": ["a b", "c"], "model": "en-small", "encoding_format": "float"},

@@ -27,7 +27,7 @@ from elmokit.lm.candidates import next_words, substitutes
 from elmokit.lm.scoring import score
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
-from elmokit.serve.config import ServeConfig
+from elmokit.serve import ServeConfig
 from elmokit.serve.service import Service
 from elmokit.tasks.fitting.model import TaskModel
 from elmokit.text.vocab import Vocab

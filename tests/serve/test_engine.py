@@ -19,7 +19,7 @@ from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.outputs import Pooling
 from elmokit.nn.bilm import BiLM
-from elmokit.serve.config import ServeConfig
+from elmokit.serve import ServeConfig
 from elmokit.serve.engine import Engine
 from elmokit.serve.schemas import RequestError
 from elmokit.serve.service import Service

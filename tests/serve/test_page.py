@@ -23,7 +23,7 @@ Ask = Callable[..., Any]
 @pytest.fixture
 def page(ask: Ask, embedder: Embedder) -> Any:
     """The answer of the server."""
-    from elmokit.serve.config import ServeConfig
+    from elmokit.serve import ServeConfig
 
     (answer,) = ask({"embedder": embedder, "config": ServeConfig()}, ("GET", "/", {}))
     return answer
@@ -51,8 +51,8 @@ def test_policy_allows_the_pages_own_script_and_style_and_nothing_else(page: Any
 
 @pytest.mark.slow
 def test_bundled_corpus_has_the_words_that_readers_try_first(ask: Ask, embedder: Embedder) -> None:
-    from elmokit.serve.config import ServeConfig
-    from elmokit.serve.explore import BUNDLED_CORPUS, EXAMPLES
+    from elmokit.serve import ServeConfig
+    from elmokit.serve.app import BUNDLED_CORPUS, EXAMPLES
 
     with zstandard.open(BUNDLED_CORPUS, "rt", encoding="utf-8") as lines:
         counts = Counter(re.findall(r"\w+", lines.read().lower()))
@@ -67,12 +67,11 @@ def test_bundled_corpus_has_the_words_that_readers_try_first(ask: Ask, embedder:
 def test_yardstick_has_the_quantiles_of_random_pairs(
     ask: Ask, embedder: Embedder, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from elmokit.serve import explore
-    from elmokit.serve.config import ServeConfig
+    from elmokit.serve import ServeConfig, app
 
-    monkeypatch.setattr(explore, "GRAMMAR_WORDS", 0)
-    monkeypatch.setattr(explore, "LEAST_USES", 2)
-    monkeypatch.setattr(explore, "WORDS_READ", 20)  # all lines but the last
+    monkeypatch.setattr(app, "GRAMMAR_WORDS", 0)
+    monkeypatch.setattr(app, "LEAST_USES", 2)
+    monkeypatch.setattr(app, "WORDS_READ", 20)  # all lines but the last
     corpus = tmp_path / "few.txt"
     corpus.write_text(
         "red houses stand\nred birds sing\nold birds sing\nold houses stand\nred red\n"
@@ -104,7 +103,7 @@ def test_yardstick_has_the_quantiles_of_random_pairs(
 
 
 def test_server_without_a_corpus_has_nothing_to_explore(ask: Ask, embedder: Embedder) -> None:
-    from elmokit.serve.config import ServeConfig
+    from elmokit.serve import ServeConfig
 
     corpus, yardstick = ask(
         {"embedder": embedder, "config": ServeConfig()},

@@ -16,7 +16,7 @@ from document_examples import blocks_of, run_python
 from running_server import RunningServer
 
 from elmokit.cli import main
-from elmokit.serve.config import ServeConfig
+from elmokit.serve import ServeConfig
 from elmokit.serve.server import serve
 
 ROOT = Path(__file__).parents[2]

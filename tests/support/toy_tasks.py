@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from elmokit.data.readers import TaggedSentence
+from elmokit.tasks import FitConfig
 from elmokit.tasks.classification import ClassificationConfig, ClassificationTask, LabelledText
-from elmokit.tasks.config import FitConfig
 from elmokit.tasks.coreference import CorefDocument, CoreferenceConfig, CoreferenceTask
 from elmokit.tasks.fitting.task import Task, find_task
 from elmokit.tasks.pairs import PairsConfig, PairsTask, SentencePair

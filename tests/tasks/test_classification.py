@@ -15,6 +15,7 @@ from task_oracles import (
     sentences_of,
 )
 
+from elmokit.tasks import FitConfig, WordsConfig
 from elmokit.tasks.classification import (
     BiattentiveNetwork,
     ClassificationBatch,
@@ -24,8 +25,7 @@ from elmokit.tasks.classification import (
     PooledNetwork,
     labelled_phrases,
 )
-from elmokit.tasks.config import FitConfig, WordsConfig
-from elmokit.tasks.fitting.fit import fit
+from elmokit.tasks.fitting import fit
 from elmokit.tasks.fitting.model import predict_file
 
 TREE = "(3 (2 It) (4 (2 's) (4 (2 a) (3 -LRB-good-RRB-))))"

@@ -11,8 +11,8 @@ from oracle import log_softmax
 from task_oracles import ESIMOracle, GivenWords, random_network, random_words, sentences_of
 from toy_tasks import toy_tasks
 
-from elmokit.tasks.config import WordsConfig
-from elmokit.tasks.fitting.fit import fit
+from elmokit.tasks import WordsConfig
+from elmokit.tasks.fitting import fit
 from elmokit.tasks.fitting.task import read_examples
 from elmokit.tasks.pairs import (
     ESIM,

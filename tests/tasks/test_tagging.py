@@ -14,8 +14,8 @@ from oracle import log_softmax
 from task_oracles import GivenWords, TaggingOracle, random_network, random_words, sentences_of
 
 from elmokit.data.readers import TaggedFile, TaggedSentence
-from elmokit.tasks.config import FitConfig, WordsConfig
-from elmokit.tasks.fitting.fit import fit
+from elmokit.tasks import FitConfig, WordsConfig
+from elmokit.tasks.fitting import fit
 from elmokit.tasks.fitting.model import load_task_model, predict_file
 from elmokit.tasks.tagging import (
     Span,

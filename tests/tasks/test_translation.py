@@ -8,7 +8,7 @@ import torch
 from task_oracles import GivenWords, TranslatorOracle, random_network, random_words, sentences_of
 from toy_tasks import translation
 
-from elmokit.tasks.config import WordsConfig
+from elmokit.tasks import WordsConfig
 from elmokit.tasks.fitting.words import Sentences, WordEncoder, WordTable
 
 BEGIN, END, PADDING, SPECIALS, UNKNOWN = (

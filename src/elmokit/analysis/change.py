@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from elmokit.analysis import Report, table
 from elmokit.analysis.corpora import Corpus, open_corpus
-from elmokit.analysis.report import Report, table
 from elmokit.analysis.uses import Use, UseSample, Word, WordForms, unit_vectors, uses_of
 from elmokit.embed import Embedder
 

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elmokit.analysis.report import Report, table
+from elmokit.analysis import Report, table
 from elmokit.data import TaggedFile, TaggedSentence
 from elmokit.embed import Embedder
 from elmokit.progress import ProgressBar

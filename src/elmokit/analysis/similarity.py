@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from elmokit.analysis import Report, table
 from elmokit.analysis.corpora import StoredCorpus, open_corpus
-from elmokit.analysis.report import Report, table
 from elmokit.analysis.uses import Use, Word, WordForms, unit_vectors, uses_in_each, vectors_of_uses
 from elmokit.embed import Embedder, layer_weights
 from elmokit.runtime import check_list

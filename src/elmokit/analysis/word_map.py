@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from elmokit.analysis import Report, as_json
 from elmokit.analysis.clusters import align, cluster, principal_components
 from elmokit.analysis.corpora import open_corpus
-from elmokit.analysis.report import Report, as_json
 from elmokit.analysis.uses import Use, Word, WordForms, sample_uses, unit_vectors
 from elmokit.embed import Embedder, layer_weights
 from elmokit.fs import atomic_path

@@ -24,7 +24,7 @@ from elmokit.cli.options import (
     Word,
     state_defaults_in_text,
 )
-from elmokit.tasks.config import ColumnsConfig
+from elmokit.tasks import ColumnsConfig
 
 state_defaults_in_text(ColumnsConfig)
 

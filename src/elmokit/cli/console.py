@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from elmokit.analysis.report import as_json
+from elmokit.analysis import as_json
 
 STANDARD_STREAM = Path("-")
 SUFFIX_OF_MAGIC = {b"\x1f\x8b": ".gz", b"\x28\xb5": ".zst"}

@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 
 from elmokit.cli.console import output_file, show
 from elmokit.cli.options import UNSET, Device, Model, Overwrite, state_defaults_in_text
-from elmokit.tasks.config import TASKS, FitConfig, WordsConfig
+from elmokit.tasks import TASKS, FitConfig, WordsConfig
 
 TaskConfig = TypeVar("TaskConfig")
 state_defaults_in_text(FitConfig)
@@ -59,7 +59,7 @@ class Fit(Generic[TaskConfig]):
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        from elmokit.tasks.fitting.fit import fit
+        from elmokit.tasks.fitting import fit
         from elmokit.tasks.fitting.task import find_task
 
         if isinstance(self.settings, NoTask):

@@ -81,7 +81,7 @@ class Embed:
             show(embed_file(**options))
 
     def _run_on_cluster(self) -> None:
-        from elmokit.integrations.ray import EmbedWords, embed_parquet
+        from elmokit.integrations.tables import EmbedWords, embed_parquet
 
         unsupported = {
             "--state": self.state is not None,

@@ -10,7 +10,7 @@ from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 
-from elmokit.compat.old_modules import install, is_installed
+from elmokit.compat import install, is_installed
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
-"""The application: what is refused before a body is read, the page, errors, and the endpoints of
-the server itself.
+"""The application: what is refused before a body is read, the page and what it shows of the corpus,
+errors, and the endpoints of the server itself.
 """
 
 from __future__ import annotations
@@ -7,14 +7,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import random
 import re
 import socket
 import time
-from functools import cache
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from functools import cache, lru_cache
 from importlib import resources
 from ipaddress import ip_address
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import generate_latest
@@ -26,14 +32,26 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import elmokit
+from elmokit.analysis.uses import Use, unit_vectors, vectors_of_uses
 from elmokit.analysis.word_map import page_part
-from elmokit.serve import endpoints, explore
+from elmokit.data import chunks
+from elmokit.serve import endpoints
 from elmokit.serve.endpoints import KEY
 from elmokit.serve.schemas import ErrorAnswer, RequestError, error_response
 from elmokit.serve.service import Service
 
 # May be read without the key, and by links on other sites.
 OPEN = {"/", "/docs", "/openapi.json", "/health", "/ready"}
+
+# corpus.md beside it says where it comes from.
+BUNDLED_CORPUS = Path(__file__).with_name("corpus.txt.zst")
+EXAMPLES = ("bank", "letter", "apple", "lead", "play", "spring")
+WORDS_READ = 1_000_000  # of a large corpus the first: lines may be whole documents
+LEAST_USES = 8  # of the words that are offered
+GRAMMAR_WORDS = 250  # the most frequent words, which say little about their neighbors
+WORDS_OFFERED = 2000  # the most frequent words after them
+PAIRS = 200  # of uses whose similarities are the yardstick
+
 
 # --- The gate -------------------------------------------------------------------------------------
 
@@ -145,7 +163,64 @@ def page() -> Response:
     return Response(frame, headers=headers, media_type="text/html")
 
 
-# --- Endpoints of the server itself ---------------------------------------------------------------
+@lru_cache(maxsize=1)
+def read_corpus(service: Service) -> tuple[dict[str, Any], list[Use]]:
+    """What /explore/corpus answers, and two uses of each of some of the corpus's words, one after
+    the other.
+    """
+    sentences = next(chunks(service.corpus_sentences(), WORDS_READ), [])
+    counts = Counter(chain.from_iterable(sentences))
+    words = [word for word, _ in counts.most_common() if word.isalpha() and word == word.lower()]
+    grammar = words[:GRAMMAR_WORDS]
+    frequent = words[GRAMMAR_WORDS : GRAMMAR_WORDS + WORDS_OFFERED]
+    offered = [word for word in frequent if counts[word] >= LEAST_USES]
+    examples = [word for word in EXAMPLES if counts[word] >= LEAST_USES]
+    drawn = random.Random(0)
+    measured = set(drawn.sample(offered, min(PAIRS, len(offered))))
+    uses: defaultdict[str, list[Use]] = defaultdict(list)
+    for sentence in sentences:
+        for position, word in enumerate(sentence):
+            if word in measured:
+                uses[word].append(Use(tuple(sentence), position).window(50))
+    corpus = service.config.corpus
+    answer = {
+        "name": None if corpus == BUNDLED_CORPUS or corpus is None else corpus.name,
+        "sentences": len(sentences),
+        "words": counts.total(),
+        "examples": examples if len(examples) > 3 else offered[: len(EXAMPLES)],
+        "frequent": offered,
+        "grammar": grammar,
+    }
+    return answer, [use for word in sorted(uses) for use in drawn.sample(uses[word], 2)]
+
+
+@lru_cache(maxsize=1)
+def measure_pairs(service: Service) -> list[dict[str, Any]]:
+    """For each layer, 21 quantiles of the cosines of two random uses.
+
+    `same_word` are pairs of uses of one word, `other_word` pairs of uses of two words.
+    """
+    _, uses = read_corpus(service)
+    if not uses:
+        return []
+    vectors = vectors_of_uses(uses, service.embedder, "all")
+    steps = np.linspace(0, 1, 21)
+    quantiles = []
+    for layer in range(vectors.shape[1]):
+        units = unit_vectors(vectors[:, layer])
+        first, second = units[::2], units[1::2]
+        same = (first * second).sum(axis=1)
+        other = (first @ second.T)[~np.eye(len(first), dtype=bool)]
+        quantiles.append(
+            {
+                "same_word": np.quantile(same, steps).tolist(),
+                "other_word": np.quantile(other, steps).tolist(),
+            }
+        )
+    return quantiles
+
+
+# --- Endpoints of the server itself, and of its page ----------------------------------------------
 
 router = APIRouter(tags=["server"])
 
@@ -204,6 +279,26 @@ async def model(request: Request, name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "elmokit"}
 
 
+async def _computed(request: Request, compute: Callable[[Service], Any]) -> Any:
+    service = request.app.state.service
+    return await service.run(request, lambda check: compute(service))
+
+
+@router.get("/explore/corpus", include_in_schema=False)
+async def corpus(request: Request) -> Any:
+    """The corpus's name (null: the bundled one), its size, words to look at, its frequent and its
+    grammar words.
+    """
+    answer, _ = await _computed(request, read_corpus)
+    return answer
+
+
+@router.get("/explore/yardstick", include_in_schema=False)
+async def yardstick(request: Request) -> Any:
+    """Quantiles, in steps of 5 %, of the similarities of random pairs of uses, for each layer."""
+    return await _computed(request, measure_pairs)
+
+
 # --- The application ------------------------------------------------------------------------------
 
 
@@ -228,8 +323,8 @@ def create_app(service: Service) -> FastAPI:
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )
     app.state.service = service
-    for part in (endpoints.router, explore.router, router):
-        app.include_router(part)
+    app.include_router(endpoints.router)
+    app.include_router(router)
     # From the innermost to the outermost.
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=service.config.max_body)
     app.add_middleware(Gate, service=service)

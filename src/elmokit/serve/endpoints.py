@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from safetensors.numpy import save as to_safetensors
 from starlette.requests import ClientDisconnect
 
-from elmokit.analysis.report import as_json
+from elmokit.analysis import as_json
 from elmokit.analysis.similarity import compare as compare_uses
 from elmokit.analysis.similarity import nearest_uses
 from elmokit.analysis.uses import Use, sample_uses, unit_vectors, uses_in_each, vectors_of_uses

@@ -14,9 +14,8 @@ from pathlib import Path
 import uvicorn
 
 from elmokit.embed import Embedder
-from elmokit.serve.app import allowed_hosts, create_app
-from elmokit.serve.config import ServeConfig
-from elmokit.serve.explore import BUNDLED_CORPUS
+from elmokit.serve import ServeConfig
+from elmokit.serve.app import BUNDLED_CORPUS, allowed_hosts, create_app
 from elmokit.serve.service import Service
 from elmokit.tasks.fitting.model import load_task_model
 from elmokit.text import TruncationWarning, get_tokenizer

@@ -19,7 +19,7 @@ from elmokit.analysis.uses import Use, sample_uses, uses_of, vectors_of_uses
 from elmokit.analysis.word_map import SEED
 from elmokit.checkpoints import Pretrained
 from elmokit.embed import Embedder, Pooling
-from elmokit.serve.config import ServeConfig
+from elmokit.serve import ServeConfig
 from elmokit.serve.engine import Engine, cost
 from elmokit.serve.schemas import RequestError, Text, client_gone, invalid_request, overloaded
 from elmokit.tasks.fitting.model import TaskModel

@@ -1,1 +1,115 @@
-"""Downstream models on contextual word vectors."""
+"""Downstream models on contextual word vectors.
+
+Here are the settings that all tasks share, without PyTorch, so that the command line starts fast.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from elmokit.settings import (
+    Between,
+    Count,
+    CountOrZero,
+    DropoutRate,
+    Fraction,
+    NonNegative,
+    Positive,
+    StorageDtype,
+    check,
+)
+
+# The tasks of elmokit: module of elmokit.tasks -> class.
+TASKS = {
+    "tagging": "TaggingTask",
+    "classification": "ClassificationTask",
+    "pairs": "PairsTask",
+    "roles": "RolesTask",
+    "reading": "ReadingTask",
+    "coreference": "CoreferenceTask",
+}
+
+
+@dataclass(frozen=True)
+class WordsConfig:
+    """Which vectors a task's network reads for each word; the chosen ones are concatenated."""
+
+    elmo: Literal["none", "input", "output", "both"] = "input"
+    """Where ELMo enters: at the input of the network, [x; ELMo], its output, [h; ELMo], or both."""
+    mix_l2: NonNegative = 0.0
+    """Weight of the L2 penalty on the learned mix weights (the paper compares 1 and 0.001)."""
+    elmo_dropout: DropoutRate = 0.5
+    """Dropout of ELMo's vectors."""
+    finetune: bool = False
+    """Fine-tune the biLM, too. Slow: it then runs in every epoch instead of once."""
+    word_dim: CountOrZero = 100
+    """Width of word vectors learned from the training set; 0: none."""
+    vectors: str | None = None
+    """File of frozen word vectors: GloVe, fastText (.vec), word2vec (.bin if it is binary)."""
+    character_dim: CountOrZero = 0
+    """Width of the output of a character CNN learned from the training set; 0: none."""
+    word_dropout: DropoutRate = 0.5
+    """Dropout of word vectors and of the character CNN's output."""
+    storage_dtype: StorageDtype = "float16"
+    """Number type in which layers of a frozen biLM are cached; float32 takes twice the space."""
+    rare_word_dropout: Fraction = 0.5
+    """Probability, in training, that a word that occurs once is replaced by the unknown word."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        reads_words = self.word_dim or self.character_dim or self.vectors
+        if not reads_words and self.elmo not in ("input", "both"):
+            raise ValueError(
+                "the network has no input: give word_dim, character_dim, vectors or elmo"
+            )
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """How a task's network is trained.
+
+    Equal settings and data give equal weights on one machine, with as many threads and the same
+    cache of vectors.
+    """
+
+    seed: Annotated[int, Between(0, 2**32 - 1)] = 1
+    """Seed of the initial weights, the dropout and the order of batches."""
+    max_epochs: Count = 30
+    """Maximum number of passes over the training set."""
+    max_minutes: Positive | None = None
+    """Stop after the epoch in which training has taken this many minutes (default: no limit)."""
+    patience: Count = 4
+    """Stop after this many epochs without a better score on the development set. Epochs before the
+    score first changes do not count, since a network may need some to find its first span.
+    """
+    batch_size: Count = 32
+    """Examples per batch."""
+    learning_rate: Positive = 2e-3
+    """Learning rate of Adam."""
+    halve_after: Count = 1
+    """Halve the learning rate after this many epochs in a row without a better score."""
+    finetune_learning_rate: Positive = 1e-4
+    """Learning rate of Adam for the biLM, with finetune."""
+    finetune_after: CountOrZero = 1
+    """Epochs before the biLM is trained, with finetune: the new network would disturb it."""
+    max_grad_norm: Positive = 5.0
+    """Maximum norm of the gradients."""
+    device: str | None = None
+    """Device: cpu, cuda or cuda:N (default: a GPU if there is one)."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class ColumnsConfig:
+    """The layout of files of tagged sentences, each of which may have its own format."""
+
+    format: Literal["conllu", "columns"] | None = None
+    """Format (default: by the suffix of the file)."""
+    word_column: int = 0
+    """Column of the words, from 0 (CoNLL-U has its own)."""
+    tag_column: str | int | None = None
+    """Column of tags (default: upos of CoNLL-U, which has names; the last of other columns)."""
+
+    def __post_init__(self) -> None:
+        check(self)

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.settings import Count, DropoutRate, check
-from elmokit.tasks.config import FitConfig
+from elmokit.tasks import FitConfig
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
     Task,

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from elmokit.fs import read_lines
 from elmokit.settings import Count, DropoutRate, check
-from elmokit.tasks.config import FitConfig
+from elmokit.tasks import FitConfig
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
     Task,

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from elmokit.fs import read_lines
 from elmokit.nn import CRF
 from elmokit.settings import Count, CountOrZero, DropoutRate, check
-from elmokit.tasks.config import FitConfig
+from elmokit.tasks import FitConfig
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
     Task,

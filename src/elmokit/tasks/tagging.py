@@ -23,7 +23,7 @@ from elmokit.data import TaggedFile, TaggedSentence, is_table
 from elmokit.fs import suffixes_of
 from elmokit.nn import CRF
 from elmokit.settings import Count, DropoutRate
-from elmokit.tasks.config import ColumnsConfig
+from elmokit.tasks import ColumnsConfig
 from elmokit.tasks.fitting.task import (
     BatchOfWords,
     F1Score,

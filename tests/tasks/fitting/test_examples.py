@@ -13,9 +13,9 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import embed_file, encode_file
 from elmokit.storage.store import EmbeddingStore
+from elmokit.tasks import FitConfig, WordsConfig
 from elmokit.tasks.classification import ClassificationConfig, ClassificationTask
-from elmokit.tasks.config import FitConfig, WordsConfig
-from elmokit.tasks.fitting.fit import fit
+from elmokit.tasks.fitting import fit
 from elmokit.tasks.fitting.model import TaskModel, load_task_model, predict_file
 from elmokit.tasks.fitting.task import read_examples
 from elmokit.tasks.pairs import PairsConfig, PairsTask

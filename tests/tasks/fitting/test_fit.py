@@ -9,9 +9,8 @@ import torch
 from toy_tasks import toy_tasks
 
 from elmokit.checkpoints.pretrained import Pretrained
-from elmokit.tasks.config import WordsConfig
-from elmokit.tasks.fitting import fit as fit_module
-from elmokit.tasks.fitting.fit import FitReport, fit, train_epoch, unimproved
+from elmokit.tasks import WordsConfig, fitting
+from elmokit.tasks.fitting import FitReport, fit, train_epoch, unimproved
 from elmokit.tasks.fitting.layers import LayerCache
 from elmokit.tasks.fitting.model import TaskModel
 from elmokit.tasks.fitting.task import TaskScores
@@ -70,7 +69,7 @@ def test_an_output_is_replaced_if_asked_for_and_foreign_files_never(
     (tmp_path / "foreign" / "thesis.txt").write_text("all of it")
     for name, overwrite in (("model", False), ("foreign", False), ("foreign", True)):
         with monkeypatch.context() as patched, pytest.raises(FileExistsError, match=name):
-            patched.setattr(fit_module, "train_epoch", lambda *_: pytest.fail("trained"))
+            patched.setattr(fitting, "train_epoch", lambda *_: pytest.fail("trained"))
             fit_quick(output=tmp_path / name, overwrite=overwrite)
     _, report = fit_quick(output=tmp_path / "model", config=replace(QUICK, seed=7), overwrite=True)
     assert (tmp_path / "model" / "report.json").read_text() == report.to_json()
@@ -135,7 +134,7 @@ def test_the_rate_is_halved_and_training_stops_where_the_score_no_longer_rises(
         rates.append(optimizer.param_groups[0]["lr"])
         return train_epoch(network, examples, optimizer, *others)
 
-    monkeypatch.setattr(fit_module, "train_epoch", epoch)
+    monkeypatch.setattr(fitting, "train_epoch", epoch)
     _, report = fit_quick(
         config=replace(QUICK, max_epochs=20, learning_rate=0.008, patience=3, halve_after=2)
     )

@@ -14,8 +14,8 @@ from toy_tasks import ToyTask, toy_tasks
 
 from elmokit.checkpoints.pretrained import CheckpointError, Pretrained
 from elmokit.data.readers import TaggedFile
-from elmokit.tasks.config import TASKS, WordsConfig
-from elmokit.tasks.fitting.fit import fit, shuffled_batches
+from elmokit.tasks import TASKS, WordsConfig
+from elmokit.tasks.fitting import fit, shuffled_batches
 from elmokit.tasks.fitting.model import (
     PADDED_WORDS,
     TaskModel,

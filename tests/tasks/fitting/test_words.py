@@ -16,7 +16,7 @@ from elmokit.data.readers import TaggedSentence
 from elmokit.embed.embedder import Embedder
 from elmokit.fs import reading
 from elmokit.nn.bilm import BiLMState
-from elmokit.tasks.config import WordsConfig
+from elmokit.tasks import WordsConfig
 from elmokit.tasks.fitting.layers import LayerCache
 from elmokit.tasks.fitting.model import TaskModel
 from elmokit.tasks.fitting.words import (

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
-from elmokit.compat.old_modules import is_installed
+from elmokit.compat import is_installed
 from elmokit.compat.shared import local_path
 from elmokit.fs import read_json
 

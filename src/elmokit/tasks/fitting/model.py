@@ -34,7 +34,7 @@ from elmokit.fs import atomic_directory, check_output, read_json
 from elmokit.progress import ProgressBar
 from elmokit.runtime import check_list, init_on_meta, pick_device
 from elmokit.settings import conform
-from elmokit.tasks.config import TASKS, WordsConfig
+from elmokit.tasks import TASKS, WordsConfig
 from elmokit.tasks.fitting.layers import LayerCache
 from elmokit.tasks.fitting.task import (
     Task,

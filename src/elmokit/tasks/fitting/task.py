@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from elmokit.data import read_rows, show_reading
 from elmokit.fs import atomic_path, create_bytes
-from elmokit.tasks.config import TASKS, FitConfig
+from elmokit.tasks import TASKS, FitConfig
 from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
 from elmokit.text import get_tokenizer
 

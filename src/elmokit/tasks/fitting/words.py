@@ -23,7 +23,7 @@ from elmokit.config import PAD_CHARACTER, CharCNNConfig
 from elmokit.fs import read_blocks, read_line_blocks, suffixes_of
 from elmokit.nn import CharCNN, Elmo, ScalarMix
 from elmokit.progress import ProgressBar
-from elmokit.tasks.config import WordsConfig
+from elmokit.tasks import WordsConfig
 from elmokit.tasks.fitting.layers import LayerCache, Words
 from elmokit.text import encode_words
 
