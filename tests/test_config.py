@@ -34,7 +34,6 @@ def test_presets_are_the_published_sizes(name: str, cell: int, dim: int, highway
         True,
     )
     characters = config.char_cnn
-    assert characters is not None
     assert (characters.num_highway, characters.activation, characters.num_filters) == (
         highways,
         "relu",
@@ -63,9 +62,8 @@ def test_presets_are_the_published_sizes(name: str, cell: int, dim: int, highway
 def test_config_survives_json(config: BiLMConfig) -> None:
     values = json.loads(json.dumps(config.to_dict()))
     assert BiLMConfig.from_dict(values) == config
-    assert (config.efml is None) == ("efml" not in values) and (config.lstm is None) == (
-        "lstm" not in values
-    )
+    assert (config.efml is None) == ("efml" not in values)
+    assert (config.lstm is None) == ("lstm" not in values)
 
 
 @pytest.mark.parametrize(

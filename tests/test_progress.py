@@ -16,8 +16,9 @@ def test_long_job_prints_lines_without_a_terminal(
             bar.update()
     out, err = capsys.readouterr()
     lines = err.splitlines()
-    assert not out and "\r" not in err and "\x1b" not in err
-    assert 3 <= len(lines) < 12 and all(
-        line.startswith("count: ") and " words" in line for line in lines
-    )
+    assert not out
+    assert "\r" not in err
+    assert "\x1b" not in err
+    assert 3 <= len(lines) < 12
+    assert all(line.startswith("count: ") and " words" in line for line in lines)
     assert ("20/20" in lines[-1]) == leave

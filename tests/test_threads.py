@@ -50,9 +50,8 @@ def test_every_chunk_is_done_once(num_threads: Callable[[int], None], threads: i
     assert sorted(done) == list(range(100))
     rows: list[slice] = []
     parallel_rows(rows.append, 10, 4)
-    assert (
-        sorted(part.start for part in rows) == [0, 4, 8] and max(part.stop for part in rows) == 10
-    )
+    assert sorted(part.start for part in rows) == [0, 4, 8]
+    assert max(part.stop for part in rows) == 10
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
@@ -118,7 +117,8 @@ def test_items_come_in_order(ahead: int) -> None:
 
 def test_an_error_comes_where_its_item_stood() -> None:
     found = overlapped(lambda item: 1 // (item - 2), range(9), 2)
-    assert next(found) == -1 and next(found) == -1
+    assert next(found) == -1
+    assert next(found) == -1
     with pytest.raises(ZeroDivisionError):
         next(found)
 

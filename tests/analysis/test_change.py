@@ -29,7 +29,8 @@ def test_distances_equal_those_of_all_pairs() -> None:
     assert prototype.distance == pytest.approx(
         1 - left @ right / np.linalg.norm(left) / np.linalg.norm(right)
     )
-    assert pairwise.p_value is None and prototype.p_value is None
+    assert pairwise.p_value is None
+    assert prototype.p_value is None
     equal = np.repeat(random_units(1, 3), 5, axis=0)
     assert all(each.distance >= 0 for each in compare_vectors(equal[:2], equal[2:], permutations=0))
 
@@ -69,7 +70,8 @@ def test_semantic_change_compares_the_sampled_uses(embedder: Embedder, tmp_path:
         )
         for lines in ([line for line in OLD.splitlines() if "play" in line], NEW.splitlines())
     ]
-    assert word.pairwise and word.pairwise.distance == pytest.approx(
+    assert word.pairwise
+    assert word.pairwise.distance == pytest.approx(
         float(np.mean(1 - vectors[0] @ vectors[1].T)), abs=1e-5
     )
 

@@ -92,7 +92,8 @@ def test_probe_of_context_beats_chance_only_in_contextual_layers(embedder: Embed
     assert abs(result.scores["layer 0"].test - chance) < 3
     assert result.scores["layer 1"].test > chance + 10
     assert list(result.scores) == ["layer 0", "layer 1", "layer 2", "most frequent tag of the word"]
-    assert result.tags == 2 and result.scores["layer 1"].l2 in PENALTIES
+    assert result.tags == 2
+    assert result.scores["layer 1"].l2 in PENALTIES
 
 
 def test_probe_baseline_is_the_most_frequent_tag_of_each_word(embedder: Embedder) -> None:

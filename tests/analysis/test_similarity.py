@@ -64,7 +64,8 @@ def test_compare_contrasts_two_senses(embedder: Embedder) -> None:
     assert count == sum((use < 2) == (one < 2) for use, one in enumerate(nearest))
     assert result.contrasts["layer 0 (context-independent)"].nearest_is_same == 0
     last = str(result).split("\n\n")[-1].splitlines()
-    assert last[0].startswith("mean similarity") and len(last) == 1 + len(result.similarities)
+    assert last[0].startswith("mean similarity")
+    assert len(last) == 1 + len(result.similarities)
     assert last[2].split()[-5:] == [f"{same:.2f}", f"{other:.2f}", str(count), "of", "5"]
     assert result.to_json()["uses"][2]["words"] == ["The", "plant", "makes", "cars", "."]
     assert compare("plant", plant, embedder).contrasts == {}

@@ -87,12 +87,14 @@ def test_cluster_recovers_planted_clusters_and_their_number() -> None:
 
 def test_cluster_finds_at_most_five_and_none_that_is_tiny_or_unclear_unless_asked() -> None:
     points, _ = planted((30,) * 7)
-    assert cluster(points).labels.max() == 4 and cluster(points, k=7).labels.max() == 6
+    assert cluster(points).labels.max() == 4
+    assert cluster(points, k=7).labels.max() == 6
     points, labels = planted((60, 40, 3))  # of which the third is no sense, but some outliers
     assert np.bincount(cluster(points).labels).min() > 5
     np.testing.assert_array_equal(cluster(points, k=3).labels, labels)
     noise = np.random.default_rng(4).normal(size=(300, 8))
-    assert not cluster(noise).labels.any() and 0 < cluster(noise).silhouette < 0.25
+    assert not cluster(noise).labels.any()
+    assert 0 < cluster(noise).silhouette < 0.25
     assert cluster(noise, k=2).labels.any()
 
 
@@ -111,16 +113,17 @@ def test_sample_is_uniform_of_distinct_uses_whatever_their_order_and_number() ->
     found = []
     for uses in (copies + others, others + copies, others[::-1] + copies):
         sample, count = sample_uses(iter(uses), 50, 0)
-        assert len(set(sample)) == 50 and count == 1099
+        assert len(set(sample)) == 50
+        assert count == 1099
         assert sample == sorted(sample, key=uses.index)
         found.append(set(sample))
     assert found[0] == found[1] == found[2]
     counts = Counter(
         use for seed in range(400) for use in sample_uses(iter(copies + others), 50, seed)[0]
     )
-    assert len(counts) == 100 and all(
-        abs(count - 200) < 50 for count in counts.values()
-    )  # standard deviation 10
+    assert len(counts) == 100
+    # The standard deviation is 10.
+    assert all(abs(count - 200) < 50 for count in counts.values())
 
 
 # --- Word map -------------------------------------------------------------------------------------
@@ -297,7 +300,8 @@ def test_page_escapes_corpus_text(hostile: WordMap) -> None:
     )
     result = Elements(page(hostile))
     assert result.names == Elements(page(harmless)).names
-    assert result.names["script"] == 2 and not result.loading
+    assert result.names["script"] == 2
+    assert not result.loading
     assert result.title == f"{HOSTILE}: its uses"
     assert json.loads(result.scripts[0]) == json.loads(json.dumps(hostile.to_json()))
     assert not re.search("[<>&\u2028\u2029]", result.scripts[0])
@@ -306,7 +310,8 @@ def test_page_escapes_corpus_text(hostile: WordMap) -> None:
         "innerHTML|outerHTML|insertAdjacentHTML|document.write|eval", result.scripts[1]
     )
     # and nothing is loaded
-    assert "default-src 'none'" in page(hostile) and not re.search(r"@import|url\(", page(hostile))
+    assert "default-src 'none'" in page(hostile)
+    assert not re.search(r"@import|url\(", page(hostile))
     assert set(re.findall(r"https?://[^\s\"']+", page(hostile))) == {
         "http://www.w3.org/2000/svg"
     }  # an XML namespace

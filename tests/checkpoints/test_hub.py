@@ -64,7 +64,9 @@ def cached(model: Path, cache: Path) -> None:
 
 def assert_is(found: Pretrained, saved: Path) -> None:
     expected = load(saved)
-    assert found.vocab == expected.vocab and found.card == "# Tiny\n" and found.softmax is not None
+    assert found.vocab == expected.vocab
+    assert found.card == "# Tiny\n"
+    assert found.softmax is not None
     assert_same_bilm(found.bilm, expected.bilm)
 
 
@@ -207,6 +209,5 @@ def test_errors_of_the_hub_are_one_line_that_says_what_to_do(
         OSError, match=r"no model owner/name \(revision v1\) on this disk.*`hf auth login`"
     ) as caught:
         load("owner/name", revision="v1")
-    assert isinstance(caught.value, FileNotFoundError) == is_absent and "\n" not in str(
-        caught.value
-    )
+    assert isinstance(caught.value, FileNotFoundError) == is_absent
+    assert "\n" not in str(caught.value)

@@ -147,4 +147,5 @@ def test_only_models_are_replaced_with_nothing_else_beside_them(
         (tmp_path / "model" / foreign).write_text("mine")
         with pytest.raises(FileExistsError, match=f"also holds {foreign}"):
             write(tmp_path / "model")
-        assert (tmp_path / "model" / foreign).read_text() == "mine" and load(tmp_path / "model")
+        assert (tmp_path / "model" / foreign).read_text() == "mine"
+        assert load(tmp_path / "model")

@@ -59,8 +59,8 @@ def saved(model: Pretrained, tmp_path: Path) -> Path:
 
 def test_load_restores_everything_that_was_saved(model: Pretrained, saved: Path) -> None:
     loaded = load(saved)
-    assert model.softmax is not None and loaded.softmax is not None
-    assert model.warm_state is not None and loaded.warm_state is not None
+    assert model.softmax is not None
+    assert loaded.softmax is not None
     assert_same_bilm(loaded.bilm, model.bilm)
     assert_same_weights(model.softmax, loaded.softmax)
     assert torch.equal(model.warm_state.h, loaded.warm_state.h)
@@ -101,7 +101,7 @@ def test_a_mix_that_leaves_layers_out_is_saved(
 ) -> None:
     save(replace(model, mix=MixWeights(weights)), tmp_path / "model")
     mix = load(tmp_path / "model").mix
-    assert mix is not None and torch.tensor(mix.weights).softmax(0).tolist() == shares
+    assert torch.tensor(mix.weights).softmax(0).tolist() == shares
 
 
 def test_float16_weights_load_as_float32(model: Pretrained, tmp_path: Path) -> None:
@@ -243,9 +243,10 @@ def test_a_part_on_another_device_is_moved_and_a_prepacked_model_refuses(model: 
     meta = torch.device("meta")
     assert model.to(torch.device("cpu")) is model
     moved = model.to(meta)
-    assert moved.bilm.device == meta and model.bilm.device.type == "cpu"
-    assert moved.softmax is not None and moved.softmax.weight.device == meta
-    assert moved.warm_state is not None and moved.warm_state.h.device == meta
+    assert moved.bilm.device == meta
+    assert model.bilm.device.type == "cpu"
+    assert moved.softmax.weight.device == meta
+    assert moved.warm_state.h.device == meta
     prepacked = replace(model, bilm=prepack(model.bilm, torch.float32))
     with pytest.raises(
         ValueError, match=r"prepacked for float32 on cpu, and cannot be moved.*load the model again"
@@ -258,7 +259,8 @@ def test_embedder_of_files_drops_weights_but_not_the_fingerprint(
 ) -> None:
     monkeypatch.chdir(saved.parent)
     embedder = Embedder.load("model", "cpu", softmax=True)
-    assert embedder.model.softmax is not None and Embedder("model", "cpu").model.softmax is None
+    assert embedder.model.softmax is not None
+    assert Embedder("model", "cpu").model.softmax is None
     monkeypatch.chdir("/")  # the files are found from anywhere
     assert embedder.model.bilm.is_prepacked
     assert embedder.fingerprint() == Embedder(model, "cpu").fingerprint() == model.fingerprint()

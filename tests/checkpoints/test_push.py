@@ -81,8 +81,10 @@ def test_pushed_model_is_loaded_from_the_hub_and_a_second_push_replaces_it(
     assert push_to_hub(model, "owner/name", token="good", private=True) == "its commit"
     assert {path.name for path in (tmp_path / "hub" / "main").iterdir()} == FILES
     found = load("owner/name")
-    assert found.fingerprint() == model.fingerprint() and found.vocab == model.vocab
-    assert "# Tiny" in found.card and found.softmax is not None
+    assert found.fingerprint() == model.fingerprint()
+    assert found.vocab == model.vocab
+    assert "# Tiny" in found.card
+    assert found.softmax is not None
     (tmp_path / "hub" / "main" / "figure.png").write_bytes(b"mine")
     push_to_hub(replace(model, softmax=None), "hf:owner/name", token="good")
     assert {path.name for path in (tmp_path / "hub" / "main").iterdir()} == {
@@ -117,15 +119,14 @@ def test_card_gets_the_metadata_that_it_lacks(model: Pretrained) -> None:
     assert card_with_metadata(replace(model, card=card), "owner/name") == card
     own = "---\nlicense: mit\ntags:\n- proteins\ndatasets:\n- uniref50\n---\n# Mine\n"
     metadata = metadata_of(card_with_metadata(replace(english, card=own), "owner/name"))
-    assert metadata["license"] == "mit" and metadata["datasets"] == ["uniref50"]
+    assert metadata["license"] == "mit"
+    assert metadata["datasets"] == ["uniref50"]
     assert metadata["language"] == "en"
     assert metadata["tags"] == ["proteins", "elmo", "word-embeddings"]
     card = card_with_metadata(replace(model, card=""), "owner/name")
-    assert (
-        "# owner/name" in card
-        and 'Embedder.load("owner/name")' in card
-        and "32 dimensions in 3 layers" in card
-    )
+    assert "# owner/name" in card
+    assert 'Embedder.load("owner/name")' in card
+    assert "32 dimensions in 3 layers" in card
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,8 @@ def test_typing_error_exits_2_and_names_what_is_wrong(
 ) -> None:
     assert _exit_code(command.split()) == 2
     printed = capsys.readouterr()
-    assert words in printed.err and not printed.out
+    assert words in printed.err
+    assert not printed.out
 
 
 def test_fit_has_the_options_of_the_named_task(tmp_path: Path) -> None:

@@ -72,7 +72,8 @@ def test_score_writes_to_standard_output_what_it_writes_to_a_file(
     assert b"perplexity" in capsysbinary.readouterr().out
     assert run(f"score - --output - --model model{options}", TEXT.encode()) == 0
     captured = capsysbinary.readouterr()
-    assert captured.out == Path("scores").read_bytes() and b"perplexity" in captured.err
+    assert captured.out == Path("scores").read_bytes()
+    assert b"perplexity" in captured.err
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,8 @@ def test_pipe_of_the_shell_is_read_as_standard_input_is(model: Path, tmp_path: P
         ["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=True
     ).stdout
     _, first, second, _ = map(str.split, printed.splitlines())
-    assert first[0].endswith("standard-input.txt") and first[1:] == second[1:]
+    assert first[0].endswith("standard-input.txt")
+    assert first[1:] == second[1:]
 
 
 def test_errors_name_standard_input_and_not_its_copy(

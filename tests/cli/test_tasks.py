@@ -40,7 +40,8 @@ def test_fit_predict_and_evaluate_print_the_result_first(
     )
     assert run("evaluate {0}/train.txt --model {0}/tagger", train) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("score ") and "PER" in printed
+    assert printed.startswith("score ")
+    assert "PER" in printed
     assert run(FIT, train, "--max-epochs", "1") == 2  # it exists
     assert run(FIT, train, "--max-epochs", "1", "--overwrite") == 0
 

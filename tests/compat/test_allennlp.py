@@ -78,7 +78,8 @@ def test_the_state_is_a_pair_that_can_be_assigned_and_changed_in_place(files: Fi
     assert lstm._states is None
     layers = elmo._elmo_lstm(ids)["activations"]
     h, c = lstm._states
-    assert h.shape == (2, 2, 32) and c.shape == (2, 2, 2 * lstm.cell_size)
+    assert h.shape == (2, 2, 32)
+    assert c.shape == (2, 2, 2 * lstm.cell_size)
     # The last output of the forward half, before the skip connection, is its state; the first layer
     # has none.
     torch.testing.assert_close(h[0, 0, :16], layers[1][0, 5, :16])
@@ -249,7 +250,8 @@ def test_from_params_builds_from_settings(files: Files, tmp_path: Path) -> None:
         "keep_sentence_boundaries": "false",
     }
     elmo = Elmo.from_params(Params({**settings, **spelled}))
-    assert len(elmo._scalar_mixes) == 2 and elmo._dropout.p == 0.25
+    assert len(elmo._scalar_mixes) == 2
+    assert elmo._dropout.p == 0.25
     assert elmo(batch_to_ids(SENTENCES))["mask"].shape == (4, 4)  # without boundaries
     params = Params({"embedder": {**settings, "type": "elmo_token_embedder", "projection_dim": 5}})
     embedder = ElmoTokenEmbedder.from_params(vocab=None, params=params["embedder"])

@@ -199,7 +199,7 @@ def test_parametrized_weights_and_other_linear_layers_have_effect(
     layer = elmo._elmo_lstm.forward_layer_0
     layer.state_projection = other = nn.Linear(64, 16, bias=False)
     elmo(ids)["activations"][2].sum().backward()
-    assert other.weight.grad is not None and other.weight.grad.any()
+    assert other.weight.grad.any()
     nn.utils.parametrizations.weight_norm(layer.input_linearity)
     assert elmo(ids)["activations"][2].requires_grad
 
@@ -216,8 +216,10 @@ def test_the_state_dict_is_that_of_allennlp(golden: tuple[Path, Path]) -> None:
     assert [name for name, _ in elmo.named_parameters()] == list(state)
     assert isinstance(elmo._elmo_lstm._elmo_lstm, allennlp.ElmoLstm)
     encoder = elmo._elmo_lstm._token_embedder
-    assert encoder._weight_file == golden[1] and encoder._options["lstm"]["dim"] == 64
-    assert elmo._elmo_lstm._word_embedding is None and not elmo._elmo_lstm._requires_grad
+    assert encoder._weight_file == golden[1]
+    assert encoder._options["lstm"]["dim"] == 64
+    assert elmo._elmo_lstm._word_embedding is None
+    assert not elmo._elmo_lstm._requires_grad
 
 
 def test_a_state_dict_of_any_version_is_loaded(golden: tuple[Path, Path]) -> None:

@@ -61,7 +61,8 @@ def test_vocabulary_encodes_words_between_boundaries(vocab_file: Path, tmp_path:
     assert (vocab.size, vocab.bos, vocab.eos, vocab.unk) == (6, BEGIN, END, UNKNOWN)
     assert vocab.encode("a  unknown bb").tolist() == [BEGIN, 0, UNKNOWN, 3, END]
     assert vocab.encode(["bb", "a"], reverse=True, split=False).tolist() == [END, 3, 0, BEGIN]
-    assert vocab.decode([3, 0]) == "bb a" and vocab.encode("a").dtype == np.int32
+    assert vocab.decode([3, 0]) == "bb a"
+    assert vocab.encode("a").dtype == np.int32
     assert TokenBatcher(vocab_file).batch_sentences([["a", "x"], []]).tolist() == [
         [5, 1, 3, 2],
         [5, 2, 0, 0],
@@ -95,7 +96,8 @@ def test_characters_of_a_word_are_its_bytes_between_marks(
     if word in WORDS:
         assert vocab.word_char_ids[vocab.word_to_id(word)].tolist() == characters
     batch = Batcher(vocab_file, 5).batch_sentences([[word]])[0]
-    assert batch.dtype == np.int64 and (batch[1] - 1).tolist() == characters
+    assert batch.dtype == np.int64
+    assert (batch[1] - 1).tolist() == characters
     assert np.array_equal(vocab.encode_chars(word), batch - 1)
     assert np.array_equal(vocab.encode_chars([word], reverse=True, split=False), batch[::-1] - 1)
 
@@ -114,7 +116,8 @@ def test_windows_of_one_row_are_the_stream_of_sentences(
     stream = [sentence[::-1] for sentence in stream] if reverse else stream
     data = LMDataset(text, Vocabulary(vocab_file), reverse=reverse, test=True)
     windows = list(data.iter_batches(1, 3))
-    assert len(windows) == 3 and all(window["tokens_characters"] is None for window in windows)
+    assert len(windows) == 3
+    assert all(window["tokens_characters"] is None for window in windows)
     for name, part in (("token_ids", slice(None, -1)), ("next_token_id", slice(1, None))):
         found = np.concatenate([window[name][0] for window in windows]).tolist()
         assert found == [number for ids in stream for number in ids[part]]

@@ -68,9 +68,10 @@ def test_training_writes_a_model_whose_weights_load(
     run = tmp_path / "run"
     bilm.train(OPTIONS, data, 2, run, run)
     options, checkpoint = bilm.load_options_latest_checkpoint(run)
-    assert options == OPTIONS and Path(checkpoint) == run / "model"
+    assert options == OPTIONS
+    assert Path(checkpoint) == run / "model"
     model = load(checkpoint)
-    assert model.vocab is not None and model.vocab.words == tuple(WORDS)
+    assert model.vocab.words == tuple(WORDS)
     assert (model.config.lstm.cell_dim, model.config.lstm.num_layers) == (8, 2)
     assert 1 < bilm.test(options, checkpoint, data, batch_size=1) < len(WORDS) + 1
     log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]

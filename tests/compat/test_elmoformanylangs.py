@@ -73,6 +73,7 @@ def test_sents2elmo_carries_state_in_the_order_of_lengths(tmp_path: Path) -> Non
     ours.reset_states()
     first = Embedder(model, 2).sents2elmo(SENTENCES, -2)
     np.testing.assert_array_equal(ours.sents2elmo(SENTENCES, -2)[1], first[1])
-    assert ours.sents2elmo([[]], -2)[0].shape == (3, 0, 32) and ours.sents2elmo([]) == []
+    assert ours.sents2elmo([[]], -2)[0].shape == (3, 0, 32)
+    assert ours.sents2elmo([]) == []
     with pytest.warns(UserWarning, match="a sentence is a string"):
         assert ours.sents2elmo(["cat"])[0].shape == (3, 32)

@@ -141,7 +141,8 @@ for _ in range(3):
     optimizer.step()
 after = model.elmo.scalar_mix_0.gamma.item()
 """)
-    assert result["before"] == 1 and result["after"] != 1
+    assert result["before"] == 1
+    assert result["after"] != 1
 
 
 def test_allennlp_embedder_with_the_default_model(run: Run) -> None:
@@ -177,7 +178,8 @@ activations, mask = elmo.batch_to_embeddings([tokens, tokens2[:2]])
 """)
     assert 0 < result["cosine"] < 2
     assert result["lengths"] == [6, 0, 2]
-    assert result["activations"].shape == (2, 3, 6, 32) and result["mask"].sum().item() == 8
+    assert result["activations"].shape == (2, 3, 6, 32)
+    assert result["mask"].sum().item() == 8
 
 
 def test_allennlp_embedder_writes_a_file(run: Run) -> None:
@@ -210,7 +212,8 @@ embedder = ElmoTokenEmbedder("model/options.json", "model/model.hdf5", do_layer_
                              projection_dim=7)
 embedded = embedder(batch_to_ids([["the", "cat", "is"], ["dogs"]]))
 """)
-    assert result["embedded"].shape == (2, 3, 7) and result["embedder"].get_output_dim() == 7
+    assert result["embedded"].shape == (2, 3, 7)
+    assert result["embedder"].get_output_dim() == 7
 
 
 def test_allennlp_proteins_as_seqvec_embeds_them(run: Run) -> None:
@@ -247,7 +250,8 @@ for activation in output["activations"]:
     layers.append(without_bos_eos)
 stacked = torch.stack(layers, dim=1)
 """)
-    assert result["stacked"].shape == (2, 3, 3, 32) and result["mask"].tolist() == [
+    assert result["stacked"].shape == (2, 3, 3, 32)
+    assert result["mask"].tolist() == [
         [True] * 3,
         [True, False, False],
     ]
@@ -279,9 +283,8 @@ def vectors(each):
     return each["elmo"](ids)["elmo_representations"][0]
 trained, loaded, fresh = vectors(model), vectors(restored), vectors(make())
 """)
-    assert (result["trained"] == result["loaded"]).all() and (
-        result["trained"] != result["fresh"]
-    ).any()
+    assert (result["trained"] == result["loaded"]).all()
+    assert (result["trained"] != result["fresh"]).any()
 
 
 def test_allennlp_scalar_mix_of_layers_of_ones_own(run: Run) -> None:
@@ -296,11 +299,9 @@ mixed = mix(layers, mask)
 weights = [round(parameter.item(), 3) for parameter in mix.scalar_parameters]
 trainable = [parameter for parameter in mix.parameters() if parameter.requires_grad]
 """)
-    assert (
-        result["mixed"].shape == (2, 5, 8)
-        and result["weights"] == [0, 0, 0, 1]
-        and len(result["trainable"]) == 5
-    )
+    assert result["mixed"].shape == (2, 5, 8)
+    assert result["weights"] == [0, 0, 0, 1]
+    assert len(result["trainable"]) == 5
 
 
 # --- bilm-tf --------------------------------------------------------------------------------------
@@ -387,9 +388,8 @@ per_protein = np.stack([embedder.reduce_per_protein(each) for each in embeddings
 one = embedder.embed("SEQWENCE")
 """)
     assert [array.shape for array in result["embeddings"]] == [(3, 3, 32), (3, 8, 32), (3, 1, 32)]
-    assert abs(result["one"] - result["embeddings"][1]).max() < 1e-5 and result[
-        "per_protein"
-    ].shape == (3, 32)
+    assert abs(result["one"] - result["embeddings"][1]).max() < 1e-5
+    assert result["per_protein"].shape == (3, 32)
 
 
 # --- TensorFlow Hub -------------------------------------------------------------------------------
@@ -405,7 +405,8 @@ embeddings = elmo(
     signature="default",
     as_dict=True)["elmo"]
 """)
-    assert result["embeddings"].shape == (2, 6, 32) and result["embeddings"].requires_grad
+    assert result["embeddings"].shape == (2, 6, 32)
+    assert result["embeddings"].requires_grad
     assert (
         sum(
             parameter.numel()
@@ -450,7 +451,8 @@ embeddings = elmo.signatures["default"](["the cat is on the mat", "dogs are in t
 sentence_vectors = embeddings["default"].numpy()
 by_tokens = elmo.signatures["tokens"](tokens=[["the", "cat"]], sequence_len=[2])["elmo"].numpy()
 """)
-    assert result["sentence_vectors"].shape == (2, 32) and result["by_tokens"].shape == (1, 2, 32)
+    assert result["sentence_vectors"].shape == (2, 32)
+    assert result["by_tokens"].shape == (1, 2, 32)
 
 
 def test_hub_keras_layer_under_a_classifier(run: Run) -> None:
@@ -472,7 +474,8 @@ for epoch in range(50):
     optimizer.step()
 predicted = classifier(features).argmax(dim=1).numpy()
 """)
-    assert (result["predicted"] == result["labels"]).all() and result["features"].shape == (4, 32)
+    assert (result["predicted"] == result["labels"]).all()
+    assert result["features"].shape == (4, 32)
 
 
 def test_hub_trainable_module_is_averaged_as_an_array(run: Run) -> None:
@@ -529,7 +532,8 @@ top = e.sents2elmo(sents, output_layer=2)
 pooled = [np.mean(embeds, axis=0) for embeds in top]
 """)
     assert [array.shape for array in result["outs"]] == [(3, 2, 32), (3, 3, 32)]
-    assert result["batch"].shape == (2, 3, 32) and not result["batch"][0, 2].any()
+    assert result["batch"].shape == (2, 3, 32)
+    assert not result["batch"][0, 2].any()
     assert [vector.shape for vector in result["pooled"]] == [(32,), (32,)]
 
 
@@ -557,9 +561,11 @@ sims = {word: np.dot(query_vec, cropped_vectors[0][nr, :]) for nr, word in enume
 nearest = sorted(sims, key=sims.get, reverse=True)
 """)
     vectors = result["elmo_vectors"]
-    assert vectors.shape == (3, 6, result["model"].vector_size) and vectors.dtype == float
+    assert vectors.shape == (3, 6, result["model"].vector_size)
+    assert vectors.dtype == float
     assert result["all_layers"].shape == (3, 3, 6, 32)
-    assert not vectors[2, 5].any() and vectors[2, 4].any()
+    assert not vectors[2, 5].any()
+    assert vectors[2, 4].any()
     assert set(result["nearest"]) == {"the", "cat", "is", "on", "mat"}
 
 
@@ -577,7 +583,8 @@ vectors1 = model.get_elmo_vector_average([p[1] for p in pairs])
 sims = [np.dot(v0, v1) for v0, v1 in zip(vectors0, vectors1)]
 """)
     assert result["vectors0"].shape == (1, 32)
-    assert abs((result["vectors0"] ** 2).sum() - 1) < 1e-9 and abs(result["sims"][0]) <= 1
+    assert abs((result["vectors0"] ** 2).sum() - 1) < 1e-9
+    assert abs(result["sims"][0]) <= 1
 
 
 def test_simple_elmo_substitutes(run: Run) -> None:

@@ -79,7 +79,8 @@ def test_module_reads_the_mix_of_a_saved_model() -> None:
         [result["word_emb"].repeat(1, 1, 2), result["lstm_outputs1"], result["lstm_outputs2"]]
     )
     weights = torch.softmax(module.mix.weights, dim=0)
-    assert module.mix.gamma != 1 and weights.max() - weights.min() > 0.01
+    assert module.mix.gamma != 1
+    assert weights.max() - weights.min() > 0.01
     torch.testing.assert_close(
         result["elmo"], module.mix.gamma * torch.tensordot(weights, layers, dims=1)
     )

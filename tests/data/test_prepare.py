@@ -195,7 +195,8 @@ def test_prepare_drops_counts_and_lists_duplicates(tmp_path: Path) -> None:
         (line_of(6), "repeated_paragraph"),
         (line_of(7), "excluded"),
     ]
-    assert notes[2]["like"] == {"file": str(raw), "line": 1} and 0.8 <= notes[2]["similarity"] < 1
+    assert notes[2]["like"] == {"file": str(raw), "line": 1}
+    assert 0.8 <= notes[2]["similarity"] < 1
     assert notes[4]["like"] == {"file": str(held_out), "line": 1}
     printed = str(report).splitlines()
     assert (
@@ -239,7 +240,9 @@ def test_prepare_does_nothing_when_the_output_is_complete(tmp_path: Path, raw: l
     first = prepare(raw, tmp_path / "out", num_shards=2, processes=1)
     before = contents(tmp_path / "out")
     again = prepare(raw, tmp_path / "out", num_shards=2, processes=1)
-    assert again.already_done and not first.already_done and again.words == first.words
+    assert again.already_done
+    assert not first.already_done
+    assert again.words == first.words
     assert "nothing was done" in str(again)
     for inputs, seed in ((raw, 1), (raw[::-1], 0)):  # the order of files is that of the documents
         with pytest.raises(FileExistsError, match="other options"):
@@ -330,9 +333,11 @@ def test_prepare_killed_leaves_no_workers_and_starts_over(tmp_path: Path) -> Non
     ):  # two workers and the resource tracker
         time.sleep(0.02)
     workers = descendants(process.pid)
-    assert len(workers) == 3 and process.poll() is None
+    assert len(workers) == 3
+    assert process.poll() is None
     os.kill(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL and not (tmp_path / "out").exists()
+    assert process.wait() == -signal.SIGKILL
+    assert not (tmp_path / "out").exists()
     while any(map(is_running, workers)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(map(is_running, workers))

@@ -154,5 +154,7 @@ def test_the_words_and_tags_of_the_first_sentence_are_shown(tmp_path, capsys):
     read(path, with_tags=False)
     tagged, untagged = capsys.readouterr().err.splitlines()
     for line in (tagged, untagged):
-        assert line.startswith("reading long.txt: w0 | w1 | ") and "5,000 words" in line
-    assert "O O O" in tagged and "O O O" not in untagged
+        assert line.startswith("reading long.txt: w0 | w1 | ")
+        assert "5,000 words" in line
+    assert "O O O" in tagged
+    assert "O O O" not in untagged

@@ -115,9 +115,11 @@ def test_raw_text_is_copied_once_and_the_rest_is_left(shard: Path, tmp_path: Pat
         return [text.tokenized(tmp_path / "copies") for text in texts]
 
     copy, same = copies([raw, shard], "english-1")
-    assert same == shard and list(read_lines(copy)) == SENTENCES
+    assert same == shard
+    assert list(read_lines(copy)) == SENTENCES
     written = copy.stat().st_mtime_ns
-    assert copies([raw], "english-1") == [copy] and copy.stat().st_mtime_ns == written
+    assert copies([raw], "english-1") == [copy]
+    assert copy.stat().st_mtime_ns == written
     others = [copies([raw], "words-1", language) for language in ("en", "de")]
     assert len({copy, *chain.from_iterable(others)}) == 3  # other tokens or sentences
     write(raw, PARAGRAPHS[:1])
@@ -158,7 +160,8 @@ def test_how_a_file_is_read_is_shown_once(
         TextFile.open([tmp_path / name], tokenizer)
     captured = capsys.readouterr()
     (line,) = captured.err.splitlines()
-    assert line == f"reading {name}: {shown}" and not captured.out
+    assert line == f"reading {name}: {shown}"
+    assert not captured.out
 
 
 def test_only_the_first_files_of_many_are_shown(

@@ -81,7 +81,7 @@ def test_a_prepacked_model_is_used_again_in_its_own_type_only(tmp_path: Path) ->
         tmp_path / "model",
     )
     first = Embedder(tmp_path / "model", device="cpu", softmax=True)
-    assert first.model.softmax is not None and first.model.softmax.weight.device == first.device
+    assert first.model.softmax.weight.device == first.device
     again = Embedder(first.model, device="cpu")
     np.testing.assert_array_equal(again.embed(["I like"])[0], first.embed(["I like"])[0])
     with pytest.raises(ValueError, match="prepacked for float32, not for bfloat16"):
@@ -126,9 +126,7 @@ def test_carried_state_goes_from_sentence_to_sentence_of_a_row(
         assert_close(vectors, expected)
     with pytest.raises(ValueError, match="rows"):
         embedder.embed(SENTENCES, state=found.state, batch_size=3)
-    assert resumed.state is not None
     for row, state in enumerate(rows):
-        assert state is not None
         torch.testing.assert_close(resumed.state.c[:, :, row], state.c[:, :, 0], rtol=0, atol=1e-5)
 
 
@@ -215,7 +213,8 @@ def test_encode_returns_the_same_as_a_tensor_in_any_batch_with_a_bar(
             SENTENCES, batch_size=batch_size, show_progress_bar=True, convert_to_tensor=True
         )
         assert f"{len(SENTENCES)}/{len(SENTENCES)}" in capsys.readouterr().err
-        assert isinstance(vectors, Tensor) and vectors.device == embedder.device
+        assert isinstance(vectors, Tensor)
+        assert vectors.device == embedder.device
         np.testing.assert_allclose(vectors.numpy(), expected, rtol=0, atol=1e-5)
 
 
@@ -238,10 +237,8 @@ def test_embeddings_hold_the_words_of_their_rows(embedder: Embedder) -> None:
     small = Embedder(tiny(), device="cpu")
     small.pipeline.batch_words = 4
     streamed = list(small.embed_stream(3 * texts))
-    assert (
-        len(streamed) > 3
-        and list(chain.from_iterable(batch.tokens for batch in streamed)) == 3 * expected
-    )
+    assert len(streamed) > 3
+    assert list(chain.from_iterable(batch.tokens for batch in streamed)) == 3 * expected
     assert list(chain.from_iterable(batch.offsets for batch in streamed)) == 3 * embeddings.offsets
     for text, words, offsets in zip(texts, expected, embeddings.offsets, strict=True):
         text = text if isinstance(text, str) else " ".join(text)
@@ -368,7 +365,8 @@ def test_long_sentences_are_run_by_length_and_returned_in_order(
 
     monkeypatch.setattr(Pipeline, "plan", planned)
     found = embedder.embed(sentences)
-    assert run == sorted(lengths) and found.tokens == sentences
+    assert run == sorted(lengths)
+    assert found.tokens == sentences
     assert sizes == [3 + 4 + 5 + 70 + 71, 88 + 90, 120]  # about 200 words, for more rows
     for vectors, sentence in zip(found, sentences, strict=True):
         np.testing.assert_allclose(vectors, embedder.embed([sentence])[0], atol=1e-6)

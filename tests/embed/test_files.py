@@ -276,7 +276,8 @@ def test_a_killed_run_that_is_resumed_ends_with_the_same_vectors(
         assert contents(killed) == contents(whole)
         return
     with h5py.File(killed) as found, h5py.File(whole) as expected:
-        assert set(found) == set(expected) and len(expected) == 1501
+        assert set(found) == set(expected)
+        assert len(expected) == 1501
         for each in expected:
             np.testing.assert_array_equal(found[each][()], expected[each][()])
     assert not list(tmp_path.glob("*.parts"))
@@ -396,7 +397,8 @@ def test_an_output_behind_a_link_is_written_where_it_leads(
     (tmp_path / name).symlink_to(tmp_path / "elsewhere" / name)
     assert write(name, overwrite=exists).output == tmp_path / name
     write(f"fresh-{name}")
-    assert (tmp_path / name).is_symlink() and not list(tmp_path.rglob("*.parts"))
+    assert (tmp_path / name).is_symlink()
+    assert not list(tmp_path.rglob("*.parts"))
     assert written(tmp_path / "elsewhere" / name) == written(tmp_path / f"fresh-{name}")
 
 

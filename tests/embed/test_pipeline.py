@@ -111,7 +111,7 @@ def test_a_small_cache_changes_nothing(dtype: torch.dtype, words: int) -> None:
     expected = embedder(dtype).embed(SENTENCES, layers="all")
     small = embedder(dtype, cached_words=words)
     known = small.pipeline.cache
-    assert known is not None and known.capacity == len(known._vectors) == max(1, words)
+    assert known.capacity == len(known._vectors) == max(1, words)
     for _ in range(2):
         for sentence, vectors in zip(SENTENCES, expected, strict=True):
             assert_equal(small.embed([sentence], layers="all"), [vectors])
@@ -121,7 +121,6 @@ def test_a_small_cache_changes_nothing(dtype: torch.dtype, words: int) -> None:
 
 def test_products_that_float16_cannot_hold_are_refused() -> None:
     model = tiny()
-    assert model.bilm.token_encoder.projection is not None
     np.testing.assert_allclose(
         Embedder(model, "cpu", "float16").embed([["a"]], "all")[0],
         embedder().embed([["a"]], "all")[0],

@@ -55,15 +55,15 @@ def test_output_appears_when_complete(
     try:
         with atomic(path, overwrite=True) as partial:
             (partial / "file" if is_directory else partial).write_text("new")
-            assert partial.name == "a.txt" and (file.read_text() if exists else not file.exists())
+            assert partial.name == "a.txt"
+            assert file.read_text() if exists else not file.exists()
             if fails:
                 raise RuntimeError
     except RuntimeError:
         pass
     expected = ("old" if exists else None) if fails else "new"
-    assert (
-        file.read_text() if file.exists() else None
-    ) == expected and path.is_symlink() == by_link
+    assert (file.read_text() if file.exists() else None) == expected
+    assert path.is_symlink() == by_link
     assert list(target.parent.iterdir()) == [target] * (expected is not None)
     if expected is not None:
         with pytest.raises(FileExistsError), atomic(path, overwrite=False):
@@ -166,7 +166,8 @@ def test_leftovers_of_others_and_of_runs_that_live_are_kept(tmp_path: Path) -> N
         (tmp_path / name).mkdir()
     with atomic_path(tmp_path / "a.txt") as first:
         check_output(tmp_path / "a.txt", [])
-        assert first.parent.exists() and not (tmp_path / ".partial-01234567-a.txt").exists()
+        assert first.parent.exists()
+        assert not (tmp_path / ".partial-01234567-a.txt").exists()
         first.write_text("first")
     assert sorted(os.listdir(tmp_path)) == [".partial-01234567-b.txt", "a.txt"]
     with directory_lock(tmp_path):

@@ -75,14 +75,14 @@ class TestCluster:
         report = embed_parquet(
             tmp_path / "source", tmp_path / "target", embed, sentences_per_part=10, batch_size=3
         )
-        assert embed.marker.exists() and report.rows == ROWS
+        assert embed.marker.exists()
+        assert report.rows == ROWS
         files = sorted((tmp_path / "target").iterdir())
         assert [parquet.read_metadata(file).num_rows for file in files] == [10] * 4
         expected = Embedder().embed(texts)
         rows = parquet.read_table(tmp_path / "target").to_pylist()
-        assert [row["id"] for row in rows] == list(range(ROWS)) and [
-            row["text"] for row in rows
-        ] == texts
+        assert [row["id"] for row in rows] == list(range(ROWS))
+        assert [row["text"] for row in rows] == texts
         assert [row["tokens"] for row in rows] == expected.tokens
         for row, vectors in zip(rows, expected, strict=True):
             np.testing.assert_allclose(np.array(row["vectors"]), vectors, atol=1e-5, rtol=1e-3)

@@ -140,10 +140,8 @@ def test_a_saved_model_is_loaded_and_its_directory_is_one_of_elmokit(
 ) -> None:
     model.save_pretrained(tmp_path / "saved", create_model_card=False)
     native = load_model(tmp_path / "saved" / "0_ElmoModule")
-    assert (
-        native.fingerprint() == embedder.fingerprint()
-        and native.card == load_model(softmax=False).card
-    )
+    assert native.fingerprint() == embedder.fingerprint()
+    assert native.card == load_model(softmax=False).card
     trusted = SentenceTransformer(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
     for again in (load(tmp_path / "saved", device="cpu"), trusted):
         np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
@@ -279,6 +277,6 @@ def test_the_trainer_learns_the_mix_or_the_bilm_and_saves_it(
     assert all(map(torch.equal, weights, model[0].elmo.bilm.parameters())) == freeze
     model.save_pretrained(tmp_path / "saved", create_model_card=False)
     learned = load_model(tmp_path / "saved" / "0_ElmoModule")
-    assert learned.mix is not None and len(set(learned.mix.weights)) > 1
+    assert len(set(learned.mix.weights)) > 1
     np.testing.assert_array_equal(load(tmp_path / "saved", device="cpu").encode(TEXTS), vectors)
     np.testing.assert_allclose(Embedder(learned).encode(TEXTS), vectors, atol=1e-5)

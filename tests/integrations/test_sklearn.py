@@ -129,7 +129,8 @@ def test_feature_names_and_pandas_output(vectorizer: ElmoVectorizer) -> None:
     column = pandas.Series(TEXTS, index=[f"row {number}" for number in range(len(TEXTS))])
     frame = clone(vectorizer).set_output(transform="pandas").fit_transform(column)
     assert list(frame.columns) == list(vectorizer.get_feature_names_out())
-    assert frame.columns[0] == "elmovectorizer0" and frame.columns[-1] == "elmovectorizer511"
+    assert frame.columns[0] == "elmovectorizer0"
+    assert frame.columns[-1] == "elmovectorizer511"
     assert list(frame.index) == list(column.index)
     np.testing.assert_allclose(frame.to_numpy(), vectorizer.transform(TEXTS), atol=1e-5)
 

@@ -66,7 +66,8 @@ def test_tensor_is_what_the_embedder_computes_and_zero_for_white_space(
     for doc in nlp.pipe(TEXTS, batch_size=2):
         (expected,) = embedder.embed([words_of(doc)], layers)
         spaces = [token.is_space for token in doc]
-        assert doc.tensor.shape == (len(doc), WIDTH) and doc.tensor.dtype == np.float32
+        assert doc.tensor.shape == (len(doc), WIDTH)
+        assert doc.tensor.dtype == np.float32
         np.testing.assert_allclose(doc.tensor[np.logical_not(spaces)], expected, atol=1e-5)
         assert not doc.tensor[spaces].any()
 
@@ -129,7 +130,9 @@ def test_hooks_put_elmo_before_static_vectors(hooks: bool) -> None:
     nlp.vocab.set_vector("play", np.ones(4, np.float32))
     nlp.add_pipe("elmo", config={"hooks": hooks})
     doc = nlp("They play")
-    assert doc.tensor.shape == (2, WIDTH) and doc[1].has_vector and doc.has_vector
+    assert doc.tensor.shape == (2, WIDTH)
+    assert doc[1].has_vector
+    assert doc.has_vector
     assert (
         doc[1].vector.shape == doc.vector.shape == doc[:1].vector.shape == (WIDTH if hooks else 4,)
     )
@@ -168,9 +171,8 @@ def test_spacy_finds_the_architecture_and_the_component_by_entry_points() -> Non
             "elmokit was installed before it had these entry points: make test-integrations"
         )
     (factory,) = entry_points(group="spacy_factories", name="elmo")
-    assert [point.load() for point in architectures] == [
-        elmo_tok2vec
-    ] and factory.load() is make_elmo
+    assert [point.load() for point in architectures] == [elmo_tok2vec]
+    assert factory.load() is make_elmo
     program = (
         "import spacy; print(spacy.blank('en').add_pipe('elmo').name, "
         "spacy.blank('en')('a').tensor.shape)"
@@ -219,7 +221,8 @@ def test_updates_change_the_mix_and_never_the_bilm(nlp: Any) -> None:
     vectors, backprop = model.begin_update(docs)
     backprop([np.sign(of_doc) for of_doc in vectors])
     model.finish_update(Adam(0.1))
-    assert model.layers[0].get_param("weights").any() and model.layers[0].get_param("gamma") != 1
+    assert model.layers[0].get_param("weights").any()
+    assert model.layers[0].get_param("gamma") != 1
     assert model.layers[0].shims[0].lazy_embedder.get().fingerprint() == before
     copied = model.copy()
     np.testing.assert_array_equal(copied.predict(docs)[0], model.predict(docs)[0])

@@ -51,12 +51,14 @@ def test_a_table_gets_columns_of_words_and_vectors(embedder: Embedder, layers: s
     )
     assert full.column_names == ["text", "tokens", "vectors"]
     check(full.to_pydict(), embedder, TEXTS, layers)
-    assert len(empty) == 0 and empty.schema == full.schema
+    assert len(empty) == 0
+    assert empty.schema == full.schema
 
 
 def test_a_mapping_of_columns_gets_lists_of_words_and_arrays(embedder: Embedder) -> None:
     embedded = EmbedWords("line", storage_dtype="float16")({"line": TEXTS, "id": [0, 1, 2, 3]})
-    assert embedded["vectors"][0].dtype == np.float16 and embedded["id"] == [0, 1, 2, 3]
+    assert embedded["vectors"][0].dtype == np.float16
+    assert embedded["id"] == [0, 1, 2, 3]
     check(embedded, embedder, TEXTS, atol=5e-3)
     embedded = EmbedWords("words")({"words": np.array([["a", "b."], ["c"]], dtype=object)})
     assert embedded["tokens"] == [["a", "b."], ["c"]]
@@ -82,7 +84,8 @@ def test_one_vector_for_each_text_is_that_of_the_embedder(
     embedded = EmbedTexts(vector_column="v", **settings)(batch)
     assert type(embedded) is type(batch)
     columns = embedded.to_pydict() if kind == "table" else embedded
-    assert list(columns) == ["id", "text", "v"] and list(columns["id"]) == [3, 1, 2, 0]
+    assert list(columns) == ["id", "text", "v"]
+    assert list(columns["id"]) == [3, 1, 2, 0]
     assert "v" not in (
         batch.column_names if kind == "table" else batch
     )  # the batch itself is not changed
@@ -100,9 +103,8 @@ def test_use_leaves_the_pickle_small_and_as_it_was() -> None:
     embed = EmbedWords()
     before = pickle.dumps(embed)
     embed({"text": ["a b"]})
-    assert (
-        pickle.dumps(embed) == before and len(before) < 500
-    )  # datasets looks its cache up by the pickle
+    assert pickle.dumps(embed) == before  # by which datasets looks its cache up
+    assert len(before) < 500
 
 
 def test_a_text_does_not_depend_on_those_before_it_where_the_model_carries_its_state(

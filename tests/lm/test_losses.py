@@ -45,7 +45,6 @@ def model() -> Pretrained:
 @torch.no_grad()
 def brute_force(model: Pretrained, words: Sequence[str], position: int) -> np.ndarray:
     """Log p of every word at a position whose word is replaced by the mask, by the formulas."""
-    assert model.softmax is not None
     vectors = model.bilm.token_encoder(
         model.bilm.token_encoder.ids(["<S>", *words, "</S>"], VOCAB)
     ).numpy()
@@ -173,7 +172,8 @@ def test_evaluate_and_score_name_their_measure(
     header, *rows = (line.split("\t") for line in table.read_text().splitlines())
     contexts = ["masked_bits"] if is_merged else ["forward_bits", "backward_bits"]
     assert header[6:] == [*contexts, "unknown"]
-    assert len(rows) == 11 and {len(row) for row in rows} == {len(header)}
+    assert len(rows) == 11
+    assert {len(row) for row in rows} == {len(header)}
 
 
 def test_what_a_model_does_not_predict_is_refused() -> None:

@@ -128,15 +128,15 @@ def test_parts_add_up_the_surprisals_of_their_words(chunks: list[str], is_masked
         number for number, word in enumerate(words) for _ in word
     ]  # of each visible character
     parts = score.parts()
-    assert [part.text for part in parts] == text.split() and all(
-        text[part.start : part.end] == part.text for part in parts
-    )
+    assert [part.text for part in parts] == text.split()
+    assert all(text[part.start : part.end] == part.text for part in parts)
     for part in parts:
         visible = len(re.sub("[\u00ad\u200b]", "", part.text))
         inside = list(dict.fromkeys(numbers[:visible]))
         numbers = numbers[visible:]
         assert part.bits == pytest.approx(score.surprisal[:, inside].sum(axis=1), rel=1e-5)
-        assert part.unknown == unknown[inside].sum() and len(part.bits) == len(losses)
+        assert part.unknown == unknown[inside].sum()
+        assert len(part.bits) == len(losses)
     with pytest.raises(ValueError, match="follow"):
         score.parts(["zzz"])
 
@@ -252,7 +252,8 @@ def test_score_file_skips_lines_without_words_as_evaluate_does(
     lines = [
         json.loads(line)["line"] for line in (tmp_path / "scores.jsonl").read_text().splitlines()
     ]
-    assert lines == [1, 3] and total.sentences == 2
+    assert lines == [1, 3]
+    assert total.sentences == 2
     assert evaluate([tmp_path / "text.txt"], model, state="zeros").total.sentences == 2
     (tmp_path / "none.txt").write_text("\u200b\n")
     with pytest.raises(ValueError, match=r"none\.txt has no sentence to score"):

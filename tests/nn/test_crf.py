@@ -120,5 +120,6 @@ def test_decoding_keeps_to_the_allowed_moves():
     crf = CRF(len(tags), allowed)
     mask = torch.ones(50, 6, dtype=torch.bool)
     decoded = crf.decode(3 * torch.randn(50, 6, len(tags)), mask)
-    assert allowed.first[decoded[:, 0]].all() and allowed.last[decoded[:, -1]].all()
+    assert allowed.first[decoded[:, 0]].all()
+    assert allowed.last[decoded[:, -1]].all()
     assert allowed.step[decoded[:, :-1], decoded[:, 1:]].all()

@@ -89,7 +89,7 @@ def test_what_a_hook_adds_to_a_bilm_learns(freeze: bool) -> None:
         lambda *args: (args[2][0] + adapter, args[2][1])
     )
     elmo(ids()).representations[0].sum().backward()
-    assert adapter.grad is not None and adapter.grad.any()
+    assert adapter.grad.any()
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,8 @@ def test_dropout_is_for_training_only_and_differs_between_mixes() -> None:
     assert 0.3 < (first == 0).double().mean() < 0.7
     assert not torch.equal(first == 0, second == 0)
     first, second = (mix[mask] for mix in elmo.eval()(ids()).representations)
-    assert (first != 0).all() and torch.equal(first, second)
+    assert (first != 0).all()
+    assert torch.equal(first, second)
 
 
 def test_several_mixes_learn_apart() -> None:
@@ -193,7 +194,7 @@ def test_gradients_reach_a_state() -> None:
     state = elmo.bilm.initial_state(len(SENTENCES))
     state.h.requires_grad_(True)
     elmo(ids(), state).representations[0].sum().backward()
-    assert state.h.grad is not None and state.h.grad.any()
+    assert state.h.grad.any()
 
 
 @pytest.mark.parametrize(

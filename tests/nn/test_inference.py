@@ -91,7 +91,8 @@ def test_word_vectors_are_those_of_the_definition(config: BiLMConfig) -> None:
     ids = ids_of(words, bilm)
     found = ready.token_encoder(ids)
     oracle = Oracle(bilm)
-    assert found.dtype == torch.float32 and not found.requires_grad
+    assert found.dtype == torch.float32
+    assert not found.requires_grad
     assert_close(found, np.array([oracle.word(word.numpy()) for word in ids]))
     for count in (0, 1, 2):
         assert torch.equal(ready.token_encoder(ids[:count]), found[:count])
@@ -152,7 +153,8 @@ def test_the_bundled_model_on_real_text(dtype: torch.dtype) -> None:
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=3e-5)
     for layer, of_reference in zip(found, expected, strict=True):
         cosines = torch.cosine_similarity(layer.double(), of_reference.double(), dim=-1)
-        assert cosines.mean() > 0.9998 and (cosines > 0.9995).double().mean() > 0.99
+        assert cosines.mean() > 0.9998
+        assert (cosines > 0.9995).double().mean() > 0.99
         both = [torch.cat(list(part), dim=-1).double() for part in (layer, of_reference)]
         assert torch.cosine_similarity(*(part.flatten() for part in both), dim=0) > 0.9995
 
@@ -171,7 +173,8 @@ def test_every_backend_and_type_prepacks(
         ids = ids_of(text.words, bilm)
         prepacked = prepack(bilm, dtype)
         found, state = prepacked.run(prepacked.token_encoder(ids), text.tokens, text.text.packing)
-        assert not found.requires_grad and found.dtype == bilm.dtype
+        assert not found.requires_grad
+        assert found.dtype == bilm.dtype
         with on_specification(), torch.no_grad():
             exact = bilm.double()
             expected, after = exact.run(exact.token_encoder(ids), text.tokens, text.text.packing)
@@ -187,9 +190,8 @@ def test_errors_are_those_of_the_bilm_which_stays_as_it_is() -> None:
     before = copy.deepcopy(bilm.state_dict())
     ready = prepack(bilm, torch.float32)
     vectors = torch.randn(len(text.words), 6)
-    assert not list(ready.parameters()) and all(
-        parameter.requires_grad for parameter in bilm.parameters()
-    )
+    assert not list(ready.parameters())
+    assert all(parameter.requires_grad for parameter in bilm.parameters())
     assert all(map(torch.equal, bilm.state_dict().values(), before.values()))
     for model in (bilm, ready):
         for wrong_call in (
@@ -322,7 +324,8 @@ def test_what_is_frozen_is_prepacked_once_and_what_learns_runs_itself() -> None:
         return cache.of(bilm)
 
     prepacked = used()
-    assert prepacked.is_prepacked and used() is prepacked
+    assert prepacked.is_prepacked
+    assert used() is prepacked
     with torch.autocast("cpu", torch.bfloat16):
         assert used() is bilm
     assert used().is_prepacked

@@ -70,10 +70,8 @@ def test_layers_of_packed_sentences_equal_the_formulas(name: str, rows: str) -> 
         np.testing.assert_allclose(
             layers.numpy(), oracle.layers(words[sentence.numpy()]), rtol=1e-9, atol=1e-9
         )
-        assert (
-            len(layers) == bilm.config.num_representations
-            and layers.shape[2] == bilm.config.output_dim
-        )
+        assert len(layers) == bilm.config.num_representations
+        assert layers.shape[2] == bilm.config.output_dim
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -256,7 +254,8 @@ def test_dropout_is_drawn_and_spares_the_token_layer(name: str) -> None:
         bilm.run(word_vectors(bilm), tokens, text.packing, dropout=dropout)[0]
         for dropout in (0.0, 0.5, 0.5)
     ]
-    assert not torch.equal(runs[0][-1], runs[1][-1]) and not torch.equal(runs[1][-1], runs[2][-1])
+    assert not torch.equal(runs[0][-1], runs[1][-1])
+    assert not torch.equal(runs[1][-1], runs[2][-1])
     if bilm.config.num_representations > 1:
         assert torch.equal(runs[0][0], runs[1][0])
     torch.manual_seed(1)

@@ -43,7 +43,7 @@ def test_exact_losses_under_autocast_are_float32_and_close() -> None:
     assert close.dtype == torch.float32
     torch.testing.assert_close(close, softmax.log_losses(hidden, targets), atol=0.02, rtol=0)
     close.sum().backward()
-    assert softmax.weight.grad is not None and softmax.weight.grad.dtype == torch.float32
+    assert softmax.weight.grad.dtype == torch.float32
 
 
 def test_sampled_losses_equal_those_of_tensorflow(golden: dict[str, Tensor]) -> None:
@@ -100,8 +100,11 @@ def test_samples_are_the_first_distinct_draws(
 ) -> None:
     samples = draw_log_uniform(num_classes, num_samples, torch.Generator().manual_seed(seed))
     ids, num_tries = one_by_one(uniforms_of(seed, 4 * num_samples), num_classes, num_samples)
-    assert samples[0].tolist() == ids and samples[1] == num_tries
-    assert len(set(ids)) == num_samples and min(ids) >= 0 and max(ids) < num_classes
+    assert samples[0].tolist() == ids
+    assert samples[1] == num_tries
+    assert len(set(ids)) == num_samples
+    assert min(ids) >= 0
+    assert max(ids) < num_classes
 
 
 def test_expected_counts_of_rare_words_keep_their_digits() -> None:

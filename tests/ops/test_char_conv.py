@@ -178,5 +178,7 @@ def test_tables_made_once_give_each_word_the_same_to_the_last_bit(
     torch.testing.assert_close(
         together.double(), plainly(ids, in_dtype(weights, torch.float64)), atol=1e-5, rtol=1e-6
     )
-    assert not together.requires_grad and pooled(ids[:0]).shape == (0, together.shape[1])
-    assert torch.equal(torch.cat(alone), together) and torch.equal(torch.cat(trimmed), together)
+    assert not together.requires_grad
+    assert pooled(ids[:0]).shape == (0, together.shape[1])
+    assert torch.equal(torch.cat(alone), together)
+    assert torch.equal(torch.cat(trimmed), together)

@@ -222,12 +222,12 @@ def test_no_gradient_flows_to_the_state_of_a_reset(
 ) -> None:
     backend(backend_name)
     case = Case((6, 20), "both", "reset to a state", torch.float32)
-    assert case.start is not None
     for part in case.start:
         part.requires_grad_()
     assert not any(part.requires_grad for part in case.run(case.leaves))
     case.run(case.fresh())[0].sum().backward()
-    assert case.start.h.grad is None and case.start.c.grad is None
+    assert case.start.h.grad is None
+    assert case.start.c.grad is None
 
 
 def test_memory_may_lie_in_any_order(each_backend: str) -> None:
@@ -375,9 +375,12 @@ def test_a_nan_is_not_clipped_away(
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         outputs, (h, c) = lstm(x, state, weights, packing, (clip, clip))
     lost = outputs.view(3, 4, 6).isnan()
-    assert lost[1:, 1].all() and lost.sum() == 2 * 6
-    assert h[1].isnan().all() and h.isnan().sum() == 6
-    assert c[1].isnan().all() and c.isnan().sum() == 20
+    assert lost[1:, 1].all()
+    assert lost.sum() == 2 * 6
+    assert h[1].isnan().all()
+    assert h.isnan().sum() == 6
+    assert c[1].isnan().all()
+    assert c.isnan().sum() == 20
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -424,7 +427,9 @@ def test_nothing_to_do(each_backend: str, steps: int, rows: int) -> None:
     state = LSTMState(h, c)
     packing = Packing.rectangle(steps, rows)
     found, state = lstm(x, state, LSTMWeights(*weights), packing, (1.0, 1.0))
-    assert found.shape == (0, 6) and torch.equal(state.h, h) and torch.equal(state.c, c)
+    assert found.shape == (0, 6)
+    assert torch.equal(state.h, h)
+    assert torch.equal(state.c, c)
     gradients = torch.autograd.grad(
         (found, *state), leaves, [torch.ones_like(part) for part in (found, *state)]
     )
@@ -442,7 +447,6 @@ def test_initialisation_is_glorot_uniform_on_the_stacked_kernel() -> None:
     bound = (6 / (2 * 64 + 4 * 128)) ** 0.5
     for weight in (layer.input_weight, layer.recurrent_weight):
         assert 0.99 * bound < weight.abs().max() <= bound
-    assert layer.projection_weight is not None
     assert 0.99 * (6 / 192) ** 0.5 < layer.projection_weight.abs().max() <= (6 / 192) ** 0.5
 
 

@@ -66,7 +66,6 @@ def test_resets_mark_the_first_slot_of_every_sentence_in_both_directions(case: T
     ends = np.cumsum(lengths, dtype=int)
     firsts = [int(end - length) for end, length in zip(ends, lengths, strict=True) if length]
     lasts = [int(end - 1) for end, length in zip(ends, lengths, strict=True) if length]
-    assert text.packing.resets is not None
     marked = text.packing.resets.nonzero().squeeze(1).tolist()
     assert marked == sorted(text.slots[0, firsts].tolist()) == sorted(text.slots[1, lasts].tolist())
 
@@ -86,7 +85,6 @@ def test_windows_cover_every_step_once(case: Text, slots: int) -> None:
     packing = PackedText.of_sentences(*case, reset=True).packing
     pieces = list(packing.windows(slots))
     assert sum((piece.batch_sizes for _, piece in pieces), ()) == packing.batch_sizes
-    assert packing.resets is not None
     covered = [packing.resets[window] for window, _ in pieces]
     assert all(
         torch.equal(part, piece.resets) for part, (_, piece) in zip(covered, pieces, strict=True)

@@ -231,7 +231,8 @@ def test_prepacked_weights_and_an_index(
         )
         for ours, theirs in zip((outputs, *final), (expected, *state), strict=True):
             assert (ours.cpu() - theirs).norm() <= TOLERANCE[dtype] * theirs.norm()
-    assert torch.equal(state_there.h.cpu(), h) and torch.equal(state_there.c.cpu(), c)
+    assert torch.equal(state_there.h.cpu(), h)
+    assert torch.equal(state_there.c.cpu(), c)
 
 
 def test_a_nan_stays_in_its_row(device: torch.device) -> None:
@@ -239,9 +240,12 @@ def test_a_nan_stays_in_its_row(device: torch.device) -> None:
     case.leaves[0][5, 3] = torch.nan  # step 1, row 1
     outputs, h, c, *_ = case.run(kernels, torch.float32, device)
     lost = outputs.view(3, 4, WIDTH).isnan()
-    assert lost[1:, 1].all() and lost.sum() == 2 * WIDTH
-    assert h[1].isnan().all() and h.isnan().sum() == WIDTH
-    assert c[1].isnan().all() and c.isnan().sum() == HIDDEN
+    assert lost[1:, 1].all()
+    assert lost.sum() == 2 * WIDTH
+    assert h[1].isnan().all()
+    assert h.isnan().sum() == WIDTH
+    assert c[1].isnan().all()
+    assert c.isnan().sum() == HIDDEN
 
 
 def test_a_model_equals_allennlp(
@@ -353,9 +357,11 @@ def test_where_it_runs(
     reasons = explain("lstm", *request_)
     assert reasons["native"] == "only triton is allowed"
     if reason is None:
-        assert list(reasons) == ["native", "triton"] and reasons["triton"] is None
+        assert list(reasons) == ["native", "triton"]
+        assert reasons["triton"] is None
     else:
-        assert reason in str(reasons["triton"]) and reasons["portable"] is None
+        assert reason in str(reasons["triton"])
+        assert reasons["portable"] is None
     backend("portable")
     assert explain("lstm", *request_)["triton"] == "only portable is allowed"
 

@@ -22,12 +22,10 @@ def kept(blocks: CachingAllocator) -> int:
 @pytest.mark.parametrize("shape", [(3, 5), (2, 0, 4), (1000, 1100), (3, 1 << 20)])
 def test_an_array_has_its_shape_and_type(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     array = allocate(shape, dtype).fill_(7)
-    assert (
-        array.shape == shape
-        and array.dtype == dtype
-        and array.is_contiguous()
-        and bool((array == 7).all())
-    )
+    assert array.shape == shape
+    assert array.dtype == dtype
+    assert array.is_contiguous()
+    assert bool((array == 7).all())
     assert array.numel() * array.itemsize < MIN_CACHED or array.data_ptr() % HUGE_PAGE == 0
     assert not array._is_view()
 
@@ -41,7 +39,8 @@ def test_memory_comes_back_with_the_last_array_in_it() -> None:
     assert blocks.allocate(LARGE, torch.float32).data_ptr() != address
     view.fill_(3)
     others = [blocks.allocate(LARGE, torch.float32).zero_() for _ in range(3)]
-    assert bool((view == 3).all()) and address not in [other.data_ptr() for other in others]
+    assert bool((view == 3).all())
+    assert address not in [other.data_ptr() for other in others]
     del view
     assert blocks.allocate(LARGE, torch.float32).data_ptr() == address
 

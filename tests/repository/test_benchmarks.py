@@ -25,7 +25,6 @@ def test_operations_of_a_long_word_are_those_that_pytorch_counts() -> None:
     from roofline import word_operations
 
     config = BiLMConfig.preset("small").char_cnn
-    assert config is not None
     with FlopCounterMode(display=False) as counter:
         for width, number in config.filters:
             conv1d(

@@ -76,11 +76,13 @@ def test_recipe_makes_a_model_with_its_card_from_raw_text(corpus: Path, tmp_path
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "results" / "heldout_perplexity.json").read_text())
     loaded = load(model)
-    assert loaded.tokenizer == "english-1" and loaded.vocab is not None and len(loaded.vocab) == 60
+    assert loaded.tokenizer == "english-1"
+    assert len(loaded.vocab) == 60
     assert (
         "float32 products" in loaded.card or "bfloat16 products" in loaded.card
     )  # auto, as it was resolved
-    assert "| alpha |" in loaded.card and "| all |" in loaded.card
+    assert "| alpha |" in loaded.card
+    assert "| all |" in loaded.card
     assert found["carry"]["all"]["mean"] < 30  # of 60 words: some was learnt
 
 
@@ -116,7 +118,8 @@ def test_recipe_of_wikitext2_measures_the_test_part(tmp_path: Path) -> None:
     assert (
         found["test"]["predictions"] == len(tokens) + 2 * 43 + 2
     )  # each end of line, and of article
-    assert 1 < found["test"]["forward"] < found["vocabulary"] and found["training"]["words"] > 0
+    assert 1 < found["test"]["forward"] < found["vocabulary"]
+    assert found["training"]["words"] > 0
 
 
 WORDS = st.text(
@@ -195,5 +198,6 @@ def test_every_phase_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(b"".join(map(Path.read_bytes, pieces)))) as archive:
         archive.extractall(tmp_path, filter="data")
     model = load(tmp_path / "model")
-    assert model.tokenizer == "english-1" and model.softmax is not None and model.vocab is not None
+    assert model.tokenizer == "english-1"
+    assert model.softmax is not None
     assert model.vocab.words == vocab.words

@@ -108,7 +108,8 @@ def test_uses_vote_too_that_are_as_near_as_the_nearest(angle: float, expected: s
 
 def test_all_words_are_scored_by_set_and_layer(data: Path, embedder: Embedder) -> None:
     report = all_words(data, data / "semcor.jsonl", embedder, data)
-    assert report["instances"] == {"ALL": 2, "one": 2} and report["unseen"] == 0
+    assert report["instances"] == {"ALL": 2, "one": 2}
+    assert report["unseen"] == 0
     assert report["f1"]["ALL"] == report["f1"]["one"]
     assert report["f1"]["ALL"]["layer 2"] == report["f1"]["ALL"]["most frequent"] == 100
     assert report["f1"]["ALL"]["first sense"] == pytest.approx(200 / 3)  # one is unanswered

@@ -116,7 +116,8 @@ def test_key_is_needed_for_all_but_the_page_and_health(embedder: Embedder, ask: 
     for authorization, (method, path) in product(given, closed):
         headers = {} if authorization is None else {"authorization": authorization}
         (answer,) = ask(service, (method, path, {"headers": headers}))
-        assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
         code = "wrong_key" if authorization else "missing_key"
         assert answer.json()["error"]["code"] == code
     for scheme in ("Bearer", "bearer"):
@@ -173,9 +174,8 @@ def test_pages_of_other_sites_are_refused_unless_they_are_named(
     *answers, page = ask(
         service, *((method, path, {"headers": headers, **body}) for method, path, body in requests)
     )
-    assert [answer.status_code for answer in answers] == [
-        200 if is_allowed else 403
-    ] * 2 and page.status_code == 200
+    assert [answer.status_code for answer in answers] == [200 if is_allowed else 403] * 2
+    assert page.status_code == 200
     if not is_allowed:
         assert answers[0].json()["error"]["code"] == "origin_not_allowed"
     if cors:  # whether the browser lets its page read the answer, and asks in its name at all
@@ -319,7 +319,8 @@ def test_body_that_is_too_large_is_refused_when_it_is_announced_or_has_come(
 def test_late_result_is_an_error_that_says_so(embedder: Embedder, ask: Ask) -> None:
     service = {"embedder": embedder, "config": ServeConfig(timeout=0.02)}
     (late,) = ask(service, ("POST", "/score", {"json": {"inputs": ["a few words"] * 99}}))
-    assert late.status_code == 503 and "retry-after" in late.headers
+    assert late.status_code == 503
+    assert "retry-after" in late.headers
     assert late.json()["error"]["code"] == "timeout"
 
 

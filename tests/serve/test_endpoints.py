@@ -73,7 +73,8 @@ def test_openai_client_gets_the_vectors_of_the_embedder(
                 1,
                 2,
                 3,
-            ] and answer.model == "en-small"
+            ]
+            assert answer.model == "en-small"
             assert answer.usage.prompt_tokens == sum(len(embedder.tokenize(text)) for text in TEXTS)
         with pytest.raises(openai.NotFoundError, match="there is no model 'gpt'"):
             client.embeddings.create(model="gpt", input="a")
@@ -102,9 +103,8 @@ def test_large_answers_in_chunks_are_those_of_small_ones(
     answer = server.post("/v1/embeddings", {"input": texts})
     assert answer.headers.get("transfer-encoding") == "chunked"
     data = answer.json()["data"]
-    assert [each["index"] for each in data] == list(range(200)) and answer.json()["usage"][
-        "total_tokens"
-    ] == 400
+    assert [each["index"] for each in data] == list(range(200))
+    assert answer.json()["usage"]["total_tokens"] == 400
     expected = embedder.encode(texts, normalize_embeddings=True)
     np.testing.assert_allclose([each["embedding"] for each in data], expected, **NEAR)
     np.testing.assert_allclose(server.post("/embed", {"inputs": texts}).json(), expected, **NEAR)
@@ -129,9 +129,8 @@ def test_texts_of_more_words_than_other_requests_may_have_are_embedded_in_parts(
     np.testing.assert_allclose(
         whole.json(), embedder.encode(texts, normalize_embeddings=True), **NEAR
     )
-    assert [answer.status_code for answer in refused] == [413] * 3 and "160 in all" in refused[
-        1
-    ].text
+    assert [answer.status_code for answer in refused] == [413] * 3
+    assert "160 in all" in refused[1].text
 
 
 def test_embed_all_gives_every_word_and_every_layer(
@@ -175,7 +174,6 @@ def test_tokenize_says_where_words_are_and_which_are_known(
 ) -> None:
     texts = ["I don't  like xqzt.", ["a", "b"], "An ex\u00adample of it."]
     vocab = embedder.model.vocab
-    assert vocab is not None
     first, second, third = server.post("/tokenize", {"inputs": texts}).json()
     assert [token["text"] for token in first] == ["I", "do", "n't", "like", "xqzt", "."]
     assert [texts[0][token["start"] : token["stop"]] for token in first] == [
@@ -254,7 +252,8 @@ def test_senses_are_the_map_of_the_word(server: RunningServer, embedder: Embedde
     answer = server.post(
         "/senses", {"word": "a", "sentences": ["a b c d " * 400], "clusters": 2}
     ).json()
-    assert answer["uses_in_corpus"] == 400 and len(answer["uses"]) == 300
+    assert answer["uses_in_corpus"] == 400
+    assert len(answer["uses"]) == 300
     assert (
         server.metric("process_cpu_seconds_total") - before < 15
     )  # each use by itself: half a million words
@@ -316,9 +315,11 @@ def test_a_model_that_merges_directions_scores_masked_words_and_names_the_measur
     (got,), (expected,) = scored.json(), score([words], model)
     np.testing.assert_allclose(got["masked"], -expected.losses["masked"], atol=1e-4)
     assert got["pseudo_perplexity"] == pytest.approx(expected.perplexity.value, rel=1e-4)
-    assert got["unknown"] == 1 and not got.keys() & {"perplexity", "forward", "backward"}
+    assert got["unknown"] == 1
+    assert not got.keys() & {"perplexity", "forward", "backward"}
     assert {each["word"] for each in replaced.json()[0]["candidates"]} == {"the", "play"}
-    assert refused.status_code == 422 and "use substitutes" in refused.text
+    assert refused.status_code == 422
+    assert "use substitutes" in refused.text
 
 
 def test_substitutes_and_next_words_are_those_of_the_language_model(
@@ -377,7 +378,8 @@ def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_non
     assert (info["predicts_words"], info["vocabulary"]) == (False, None)
     # Its tokenizer is not known.
     assert (tokens[0][-1]["id"], tokens[0][-1]["text"]) == (None, "garden.")
-    assert senses["clusters"] and not any(each["substitutes"] for each in senses["clusters"])
+    assert senses["clusters"]
+    assert not any(each["substitutes"] for each in senses["clusters"])
     assert [answer["error"]["code"] for answer in missing] == ["not_found"] * 3
     (no_corpus,) = ask(service, ("POST", "/senses", {"json": {"word": "play"}}))
     assert no_corpus.status_code == 422
@@ -429,5 +431,6 @@ def test_bad_request_says_what_is_wrong(
     path: str, body: dict[str, object], status: int, message: str, server: RunningServer
 ) -> None:
     answer = server.post(path, body)
-    assert answer.status_code == status and message in answer.json()["error"]["message"]
+    assert answer.status_code == status
+    assert message in answer.json()["error"]["message"]
     assert "\n" not in answer.json()["error"]["message"]

@@ -123,7 +123,8 @@ def test_engine_embeds_together_what_waits_up_to_its_limit_and_in_order(
         await asyncio.gather(*waiting)
 
     asyncio.run(run())
-    assert batches == expected and order == list(range(len(lengths)))
+    assert batches == expected
+    assert order == list(range(len(lengths)))
 
 
 def test_large_request_is_embedded_in_parts_between_others(
@@ -143,7 +144,8 @@ def test_large_request_is_embedded_in_parts_between_others(
         return results
 
     _, large, small = asyncio.run(run())
-    assert batches[:6] == [2, 8 + 2, 8, 8, 8, 4] and len(small) == 1
+    assert batches[:6] == [2, 8 + 2, 8, 8, 8, 4]
+    assert len(small) == 1
     for vectors, expected in zip(large, embedder.embed(sentences), strict=True):
         np.testing.assert_allclose(vectors, expected, atol=1e-6)
 
@@ -158,10 +160,12 @@ def test_engine_refuses_what_does_not_fit_and_takes_it_later(
         large = engine.submit([["word"] * 40], MEAN)  # nothing waits yet
         with pytest.raises(RequestError) as refused:
             engine.submit([["a"]], MEAN)
-        assert refused.value.code == "overloaded" and refused.value.headers["retry-after"]
+        assert refused.value.code == "overloaded"
+        assert refused.value.headers["retry-after"]
         GatedEmbedder.gate.set()
         await asyncio.gather(running, large)
-        assert not engine.words_waiting and len(await engine.submit([["a"]], MEAN)) == 1
+        assert not engine.words_waiting
+        assert len(await engine.submit([["a"]], MEAN)) == 1
         running = await block(engine)
         large = engine.submit([["word"] * 3] * 30, MEAN)  # of which the next batch counts
         small = engine.submit([["a"]], MEAN)
@@ -188,7 +192,8 @@ def test_cancelled_request_is_skipped_and_a_failure_is_only_that_of_its_request(
 
     results = asyncio.run(run())
     assert [isinstance(result, ValueError) for result in results] == [False, True, False]
-    assert batches == [2, 6] and not engine.words_waiting
+    assert batches == [2, 6]
+    assert not engine.words_waiting
 
 
 # --- Jobs -----------------------------------------------------------------------------------------
@@ -229,7 +234,8 @@ def test_service_takes_so_many_jobs_and_more_when_one_has_ended(service: Service
                 await asyncio.sleep(0.005)
         with pytest.raises(RequestError) as refused:
             await service.run(request_of(), lambda check: None)
-        assert refused.value.code == "overloaded" and refused.value.headers["retry-after"]
+        assert refused.value.code == "overloaded"
+        assert refused.value.headers["retry-after"]
         gate.set()
         assert await asyncio.gather(*running) == [num_threads(), 1]
         assert await service.run(request_of(), lambda check: 3) == 3

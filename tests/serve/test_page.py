@@ -37,7 +37,8 @@ def test_policy_allows_the_pages_own_script_and_style_and_nothing_else(page: Any
         (content,) = re.findall(rf"<{element}>(.*?)</{element}>", page.text, flags=re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         assert policy.pop(directive) == f"'sha256-{digest}'"
-    assert policy.pop("connect-src") == "'self'" and policy.pop("img-src") == "data:"
+    assert policy.pop("connect-src") == "'self'"
+    assert policy.pop("img-src") == "data:"
     assert set(policy) == {"default-src", "base-uri", "form-action", "frame-ancestors"}
     assert set(policy.values()) == {"'none'"}
     assert set(re.findall(r"https?://[^\s\"']+", page.text)) == {
@@ -83,7 +84,9 @@ def test_yardstick_has_the_quantiles_of_random_pairs(
             service, *(("GET", f"/explore/{path}", {}) for path in ("corpus", "yardstick"))
         )
     )
-    assert overview["name"] == "few.txt" and overview["sentences"] == 4 and overview["words"] == 12
+    assert overview["name"] == "few.txt"
+    assert overview["sentences"] == 4
+    assert overview["words"] == 12
     assert (
         sorted(overview["frequent"])
         == sorted(overview["examples"])
@@ -94,11 +97,9 @@ def test_yardstick_has_the_quantiles_of_random_pairs(
     for layer in layers:
         same = np.array(layer["same_word"])
         other = np.array(layer["other_word"])
-        assert (
-            len(same) == len(other) == 21
-            and (np.diff(same) >= 0).all()
-            and (np.diff(other) >= 0).all()
-        )
+        assert len(same) == len(other) == 21
+        assert (np.diff(same) >= 0).all()
+        assert (np.diff(other) >= 0).all()
         assert same.mean() > other.mean()
 
 
@@ -110,4 +111,5 @@ def test_server_without_a_corpus_has_nothing_to_explore(ask: Ask, embedder: Embe
         ("GET", "/explore/corpus", {}),
         ("GET", "/explore/yardstick", {}),
     )
-    assert corpus.json()["sentences"] == 0 and yardstick.json() == []
+    assert corpus.json()["sentences"] == 0
+    assert yardstick.json() == []

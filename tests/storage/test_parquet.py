@@ -54,9 +54,8 @@ def test_rows_hold_the_words_and_vectors_of_lines(
     embed_file(text, tmp_path / "out.parquet", embedder, **settings)
     embed_file(text, tmp_path / "store", embedder, **settings)
     table = arrow.read_table(tmp_path / "out.parquet")
-    assert table.column_names == ["tokens", "vectors"] and table["tokens"].to_pylist() == list(
-        map(str.split, LINES)
-    )
+    assert table.column_names == ["tokens", "vectors"]
+    assert table["tokens"].to_pylist() == list(map(str.split, LINES))
     for of_row, (_, vectors) in zip(
         table["vectors"].to_pylist(), EmbeddingStore(tmp_path / "store"), strict=True
     ):

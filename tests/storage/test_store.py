@@ -58,7 +58,8 @@ def test_store_returns_what_was_written(
     monkeypatch.chdir(tmp_path)
     store = EmbeddingStore("out")
     monkeypatch.chdir("/")
-    assert len(store) == len(SENTENCES) and "5 sentences, 10 words" in repr(store)
+    assert len(store) == len(SENTENCES)
+    assert "5 sentences, 10 words" in repr(store)
     assert [words for words, _ in store] == SENTENCES
     assert (store.index.num_sentences, store.index.num_words, store.index.num_parts) == (5, 10, 3)
     for number, expected in enumerate(vectors_of(index)):
@@ -206,7 +207,8 @@ def test_collate_pads_sentences_with_zeros(shape: tuple[int, ...]) -> None:
     ]
     batch = collate(sentences)
     assert batch.words == [words for words, _ in sentences]
-    assert batch.vectors.shape == (3, 3, *shape) and batch.vectors.dtype == torch.float32
+    assert batch.vectors.shape == (3, 3, *shape)
+    assert batch.vectors.dtype == torch.float32
     assert batch.mask.tolist() == [[True, True, False], [False] * 3, [True] * 3]
     for row, (_, vectors) in enumerate(sentences):
         np.testing.assert_array_equal(

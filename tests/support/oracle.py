@@ -51,7 +51,6 @@ class Oracle:
 
     def _filters(self, characters: np.ndarray) -> np.ndarray:
         """(C, E) -> (F,): each filter's largest value over all places, then the activation."""
-        assert self.config.char_cnn is not None
         activation = {"relu": relu, "tanh": np.tanh}[self.config.char_cnn.activation]
         pooled = []
         for number, (width, _) in enumerate(self.config.char_cnn.filters):

@@ -28,7 +28,6 @@ class RunningServer:
             text=True,
             env=os.environ | (environment or {}),
         )
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if " at http" not in line:
             raise RuntimeError(f"the server did not start: {self.process.communicate()[1]}")

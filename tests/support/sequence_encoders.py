@@ -112,7 +112,6 @@ class LayerOracle:
 
     def _transformer(self, d: int, x: np.ndarray) -> np.ndarray:
         config = self.config.transformer
-        assert config is not None
         layers = [x]
         for number in range(config.num_layers):
             name = f"sequence_encoder.stacks.{d}.layers.{number}"

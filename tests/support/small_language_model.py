@@ -39,7 +39,6 @@ def first_states(model: Pretrained, warm: bool = False) -> list[Any]:
     """The state in which each direction begins a sentence, zeros or the warm one."""
     if not warm:
         return [Oracle(model.bilm).zeros()] * 2
-    assert model.warm_state is not None
     h, c = (part.double().numpy() for part in (model.warm_state.h, model.warm_state.c))
     return [list(zip(h[d, :, 0], c[d, :, 0], strict=True)) for d in range(2)]
 
@@ -51,7 +50,6 @@ def predictions(
 
     Row k predicts word k forward, word k-1 backward.
     """
-    assert model.softmax is not None
     oracle = Oracle(model.bilm)
     weight, bias = (p.detach().double().numpy() for p in model.softmax.parameters())
     log_p = []

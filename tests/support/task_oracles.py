@@ -52,7 +52,6 @@ class Sentence(NamedTuple):
 
 def sentences_of(words: EncodedWords) -> list[Sentence]:
     """The sentences of a batch, without padding."""
-    assert words.at_output is not None
     rows = zip(
         words.vectors.numpy(), words.at_output.numpy(), words.mask.sum(1).tolist(), strict=True
     )

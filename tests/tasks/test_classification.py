@@ -47,10 +47,7 @@ def test_fit_on_trees_trains_on_phrases_and_scores_whole_sentences(tmp_path: Pat
     model, report = fit(task, *files, words=words, config=config, output=tmp_path / "model")
     assert report.examples == 7 + 3
     assert len(list(task.read(files[0]))) == 2
-    assert (
-        report.confusion is not None
-        and sum(sum(row.values()) for row in report.confusion.values()) == 2
-    )
+    assert sum(sum(row.values()) for row in report.confusion.values()) == 2
     predicted = predict_file(model, tmp_path / "trees.txt", tmp_path / "predicted.jsonl")
     assert predicted.examples == len((tmp_path / "predicted.jsonl").read_text().splitlines()) == 2
 
@@ -67,7 +64,8 @@ def test_a_line_has_a_label_and_a_text_or_a_tree(tmp_path: Path) -> None:
     assert [text.label for text in task.read(tmp_path / "texts.txt", "predict")] == [None] * 3
     (tmp_path / "texts.txt").write_text("very good \tA fine film .\n\nbad\tA dull one .\n")
     first, second = ClassificationTask().read(tmp_path / "texts.txt")
-    assert (first.label, second.label) == ("very good", "bad") and first.words == (
+    assert (first.label, second.label) == ("very good", "bad")
+    assert first.words == (
         "A",
         "fine",
         "film",

@@ -155,7 +155,8 @@ def test_read_converts_brackets_to_clusters(tmp_path: Path) -> None:
         "#begin document (d)\nd\t0\t0\tword\n#end document\n"
     )  # without clusters
     (*_, words) = CoreferenceTask().read(tmp_path, use="predict")
-    assert words.sentences == (("word",),) and words.clusters is None
+    assert words.sentences == (("word",),)
+    assert words.clusters is None
     (tmp_path / "f.v4_auto_conll").unlink()
     document, crossing = CoreferenceTask().read(tmp_path)
     assert [len(sentence) for sentence in document.sentences] == [3, 4]

@@ -63,7 +63,8 @@ def test_answers_in_another_place_are_left_out_of_training(tmp_path: Path) -> No
 
 def test_words_of_an_answer_overlap_its_characters() -> None:
     offsets = ((0, 1), (2, 3), (4, 5), (5, 5))
-    assert words_of_answer(offsets, 4, 5) == (2, 2) and words_of_answer(offsets, 1, 2) is None
+    assert words_of_answer(offsets, 4, 5) == (2, 2)
+    assert words_of_answer(offsets, 1, 2) is None
 
 
 def test_scores_equal_those_of_squad() -> None:

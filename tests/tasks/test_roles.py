@@ -76,7 +76,6 @@ def test_score_joins_the_phrases_of_discontinuous_arguments(
     scores = RolesTask().score(examples, frames)
     assert scores.values["precision"] == correct / (correct + excess)
     assert scores.values["recall"] == correct / (correct + missed)
-    assert scores.by_label is not None
     assert sum(score.support for score in scores.by_label.values()) == correct + missed
     assert not scores.by_label.keys() & {"V", "C-V", "C-A1"}
 

@@ -91,7 +91,8 @@ def test_predictions_are_in_the_scheme_of_the_training_set(scheme: str) -> None:
     task = TaggingTask(labels=TaggingTask().learn(data))
     numbers = [task.labels["tags"].index(tag) for tag in to_bioes(tags)]
     (found,) = task.predictions(data, [(numbers, [0.9, 0.8, 0.7, 0.6, 0.5])])
-    assert found.tags == tags and task.score(data, [found]).values["f1"] == 1.0
+    assert found.tags == tags
+    assert task.score(data, [found]).values["f1"] == 1.0
     assert [(span.start, span.end, span.type) for span in found.spans] == sorted(spans(tags))
     assert [span.score for span in found.spans] == [0.8, 0.7, 0.5]  # the lowest of each
     assert [(span.text, span.start_char, span.end_char) for span in found.spans] == [

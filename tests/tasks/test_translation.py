@@ -68,7 +68,8 @@ def test_decode_with_a_wide_beam_equals_exhaustive_search(bias: float, length: i
             (numbers for words in range(5) for numbers in product(choices, repeat=words)),
             key=log_probability,
         )
-        assert tuple(number for number, _ in path) == best and len(best) == length
+        assert tuple(number for number, _ in path) == best
+        assert len(best) == length
         assert score == pytest.approx(log_probability(best), abs=1e-5)
 
 

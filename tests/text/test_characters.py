@@ -36,7 +36,8 @@ def test_encode_words_equals_bilm_tf(goldens: Callable[[str], Path]) -> None:
 @given(WORDS, st.sampled_from([3, 10, 50]))
 def test_encode_words_equals_a_reference_encoder(words: list[str], width: int) -> None:
     ids = encode_words(words, width)
-    assert ids.shape == (len(words), width) and ids.dtype == np.int32
+    assert ids.shape == (len(words), width)
+    assert ids.dtype == np.int32
     assert ids.tolist() == [reference_encode(word, width) for word in words]
 
 
@@ -63,6 +64,7 @@ def test_encode_sentences_pads_with_zeros() -> None:
     assert ids.shape == (3, 2, 50)
     np.testing.assert_array_equal(ids[0], encode_words(["a", "b"]))
     np.testing.assert_array_equal(ids[2, 0], encode_words(["c"])[0])
-    assert not ids[1].any() and not ids[2, 1].any()
+    assert not ids[1].any()
+    assert not ids[2, 1].any()
     for empty in ([], [[]], [[], []]):
         assert encode_sentences(empty).shape == (len(empty), 0, 50)

@@ -77,7 +77,9 @@ def test_chunk_cache_equals_no_cache_for_every_size(texts: list[str], size: int)
     try:
         for text in texts:
             for chunk in text.split():
-                assert cached[chunk] == tuple(rules.findall(chunk)) and len(cached) <= size
+                assert cached[chunk] == tuple(rules.findall(chunk))
+                assert len(cached) <= size
     finally:
         tokenizer.CACHED_CHUNKS = before
-    assert cached["x." * 10_000] == ("x", ".") * 10_000 and "x." * 10_000 not in cached
+    assert cached["x." * 10_000] == ("x", ".") * 10_000
+    assert "x." * 10_000 not in cached

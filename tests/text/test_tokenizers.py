@@ -259,7 +259,8 @@ def test_segmenters_split_words_and_sentences_and_record_their_version(
     needs(*modules)
     assert prepared(tmp_path, text, tokenizer=name) == sentences
     full = read_report(tmp_path / "out").options.tokenizer
-    assert full.startswith(f"{name}==") and get_tokenizer(full).name == full
+    assert full.startswith(f"{name}==")
+    assert get_tokenizer(full).name == full
     with pytest.raises(ValueError, match=r"==0\.0\.1.* is required"):
         get_tokenizer(f"{name}==0.0.1")
 
@@ -309,10 +310,8 @@ def _ewt_sentences(shared: Path, part: str) -> Iterator[tuple[str, list[str]]]:
     ) as archive:
         member = next(name for name in archive.getnames() if f"-{part}." in name)
         stream = archive.extractfile(member)
-        assert stream is not None
         for block in stream.read().decode().strip().split("\n\n"):
             text = re.search(r"^# text = (.*)$", block, re.MULTILINE)
-            assert text is not None
             yield text.group(1), re.findall(r"^\d+\t([^\t]+)", block, re.MULTILINE)
 
 

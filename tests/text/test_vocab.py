@@ -28,7 +28,9 @@ def test_ids_of_unknown_words_are_unk() -> None:
     vocab = Vocab(["a", "</S>", "<S>", "<UNK>", "b"])
     assert vocab.ids(["b", "never seen", "a", "<S>"]).tolist() == [4, 3, 0, 2]
     assert vocab.ids([]).shape == (0,)
-    assert len(vocab) == 5 and "b" in vocab and "c" not in vocab
+    assert len(vocab) == 5
+    assert "b" in vocab
+    assert "c" not in vocab
 
 
 @pytest.mark.filterwarnings("ignore:.* of the vocabulary are blank")
@@ -71,9 +73,7 @@ def test_blank_and_repeated_words_keep_their_rows_in_every_reader(tmp_path: Path
     write_bilm_hdf5(bilm, tmp_path)
     with pytest.warns(UserWarning, match="3 words of the vocabulary are blank or repeated"):
         vocab = load(tmp_path).vocab
-    assert (
-        vocab is not None and list(vocab.words) == lines == Vocabulary(tmp_path / "vocab.txt").words
-    )
+    assert list(vocab.words) == lines == Vocabulary(tmp_path / "vocab.txt").words
     known = ["a", "\u3000", "b", "unknown"]
     assert vocab.ids(known).tolist() == [7, 5, 6, 2]  # as in bilm-tf, the last of the rows of "a"
     assert list(map(Vocabulary(tmp_path / "vocab.txt").word_to_id, known)) == [7, 5, 6, 2]

@@ -106,7 +106,8 @@ def test_a_step_of_training_launches_few_kernels_and_does_not_wait(
     run.train_step()
     gpu.reset()
     losses = run.train_step()
-    assert losses.device == DEVICE and losses.shape == (2,)
+    assert losses.device == DEVICE
+    assert losses.shape == (2,)
     assert (
         sum(count for name, count in gpu.kernels.items() if "ward_kernel" in name) == 8
     )  # of 2 layers and directions

@@ -99,7 +99,8 @@ def test_pretrain_terminated_writes_a_checkpoint_first(
     assert process.exitcode == 1  # by the KeyboardInterrupt that it raises
     last = events(settings.output, "train")[-1]["step"]
     stopped = latest_snapshot(settings.output / "checkpoints")
-    assert stopped is not None and read_snapshot(stopped).progress["step"] == last
+    assert stopped is not None
+    assert read_snapshot(stopped).progress["step"] == last
     assert last < events(settings.output, "start")[0]["total_steps"]
     assert_same_model(
         pretrained(settings), pretrained(replace(settings, output=tmp_path / "whole"))
@@ -171,7 +172,8 @@ def test_cool_down_finishes_a_run_without_changing_it(
 ) -> None:
     pretrain(endless)
     cooled = pretrain(replace(endless, cool_down=200))
-    assert cooled.reason == "end" and cooled.step == 34 + 12
+    assert cooled.reason == "end"
+    assert cooled.step == 34 + 12
     log = events(cooled.model.parent, "train")
     expected = [4e-3 * step / 1000 * min(1, (47 - step) / 13) for step in range(35, 47)]
     assert [event["learning_rate"] for event in log] == pytest.approx(expected)
@@ -248,9 +250,8 @@ def test_pretrain_learns_and_logs_events(settings: PretrainConfig) -> None:
     for loss in ("loss_forward", "loss_backward"):
         assert train[0][loss] > train[-1][loss]
     assert all(event["words_per_second"] > 0 < event["processor_seconds"] for event in train)
-    assert model.tokenizer == "whitespace-1" and model.vocab == Vocab.read(
-        settings.output / "vocab.txt"
-    )
+    assert model.tokenizer == "whitespace-1"
+    assert model.vocab == Vocab.read(settings.output / "vocab.txt")
     assert f"{ended['mean']:.2f}" in model.card
 
 
@@ -280,11 +281,9 @@ def test_pretrain_starts_from_the_weights_and_vocabulary_of_a_model(
     after = load(pretrained(more))
     total = evaluate(heldout, after, tokenize=False).total
     assert events(more.output, "end")[0]["mean"] == pytest.approx(total.value, rel=1e-6)
-    assert (
-        after.vocab == before.vocab
-        and after.tokenizer == "whitespace-1"
-        and str(first) in after.card
-    )
+    assert after.vocab == before.vocab
+    assert after.tokenizer == "whitespace-1"
+    assert str(first) in after.card
     for name, weight in before.bilm.state_dict().items():
         assert torch.allclose(after.bilm.state_dict()[name], weight, rtol=1e-6), name
     assert torch.allclose(after.softmax.weight, before.softmax.weight, rtol=1e-6)  # type: ignore[union-attr]
@@ -347,11 +346,11 @@ def test_a_model_records_the_language_by_which_text_is_split(
     )
     german = replace(settings, heldout=(raw,), tokenize=True, max_words=100, **corpus)
     model = load(pretrained(german))
-    assert (model.tokenizer, model.language) == ("words-1", "de") and "language: de" in model.card
+    assert (model.tokenizer, model.language) == ("words-1", "de")
+    assert "language: de" in model.card
     (logged,), total = events(german.output, "end"), evaluate([raw], model).total
-    assert total.sentences == logged["sentences"] == 40 and total.value == pytest.approx(
-        logged["mean"], rel=1e-6
-    )
+    assert total.sentences == logged["sentences"] == 40
+    assert total.value == pytest.approx(logged["mean"], rel=1e-6)
     assert evaluate([raw], replace(model, language=None)).total.sentences == 60
     tuned = FinetuneConfig(
         (raw,), tmp_path / "tuned", model=str(german.output / "model"), max_words=10, threads=1
@@ -384,4 +383,5 @@ def test_what_cannot_be_trained_is_refused_before_the_training(
     ):
         with pytest.raises((ValueError, FileExistsError), match=message):
             pretrain(replace(settings, **changes))
-    assert not events(settings.output, "train") and os.listdir(tmp_path / "taken") == ["model"]
+    assert not events(settings.output, "train")
+    assert os.listdir(tmp_path / "taken") == ["model"]

@@ -35,7 +35,8 @@ def test_write_snapshot_keeps_only_the_latest_and_none_of_a_way_that_was_given_u
     write_steps(tmp_path, 5, 10, 15, 100)
     assert sorted(os.listdir(tmp_path)) == ["step-00000015", "step-00000100"]
     last = latest_snapshot(tmp_path)
-    assert last is not None and read_snapshot(last).with_prefix("a")["x"][0] == 100
+    assert last is not None
+    assert read_snapshot(last).with_prefix("a")["x"][0] == 100
     write_steps(tmp_path, 50)
     assert sorted(os.listdir(tmp_path)) == ["step-00000015", "step-00000050"]
     for _ in range(2):
@@ -57,6 +58,8 @@ def test_log_keeps_complete_lines_of_one_cut_anywhere(tmp_path: Path) -> None:
         (tmp_path / "log.jsonl").write_bytes(whole[:cut])
         complete = whole[: whole[:cut].rfind(b"\n") + 1]
         log = write(tmp_path, ("resume", 2))
-        assert log.startswith(complete) and b"NaN" not in log
+        assert log.startswith(complete)
+        assert b"NaN" not in log
         *_, last = lines = [json.loads(line) for line in log.splitlines()]
-        assert last["event"] == "resume" and len(lines) == complete.count(b"\n") + 1
+        assert last["event"] == "resume"
+        assert len(lines) == complete.count(b"\n") + 1

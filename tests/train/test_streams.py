@@ -90,9 +90,8 @@ def test_training_stream_resumes_from_its_rows() -> None:
         resumed = next(second)
         expected = next(whole)
         assert resumed.words == expected.words
-        assert torch.equal(resumed.tokens, expected.tokens) and torch.equal(
-            resumed.targets, expected.targets
-        )
+        assert torch.equal(resumed.tokens, expected.tokens)
+        assert torch.equal(resumed.targets, expected.targets)
 
 
 # --- Batches of whole sentences -------------------------------------------------------------------
@@ -107,7 +106,8 @@ def test_sentence_stream_reads_all_words_in_order_in_batches_of_a_size(
     read = []
     for number in range(1, count + 1):
         batch = next(stream)
-        assert batch and all(1 <= len(sentence) < size for sentence in batch)
+        assert batch
+        assert all(1 <= len(sentence) < size for sentence in batch)
         positions += sum(map(len, batch)) + len(batch)
         # Batch after batch, the total is that of so many batches, and less than one more.
         assert 0 <= positions - number * size == stream.pending.excess < size
@@ -137,4 +137,6 @@ def test_draw_hidden_draws_the_share_of_each_sentence_and_at_least_one(
     hidden = draw_hidden(lengths, share, torch.Generator().manual_seed(seed))
     assert [len(own) for own in hidden] == [max(1, round(share * length)) for length in lengths]
     for own, length in zip(hidden, lengths, strict=True):
-        assert (np.diff(own) > 0).all() and own[0] >= 0 and own[-1] < length
+        assert (np.diff(own) > 0).all()
+        assert own[0] >= 0
+        assert own[-1] < length

@@ -162,10 +162,10 @@ def test_trainer_resets_the_requested_fraction_of_sentences(settings: PretrainCo
 
 def test_cosine_schedule_warms_up_and_decays() -> None:
     factors = [Schedule("cosine", 1000).factor(step) for step in range(1000)]
-    assert factors[0] == pytest.approx(1 / 50) and factors[49] == pytest.approx(1) == max(factors)
-    assert factors[:50] == sorted(factors[:50]) and factors[50:] == sorted(
-        factors[50:], reverse=True
-    )
+    assert factors[0] == pytest.approx(1 / 50)
+    assert factors[49] == pytest.approx(1) == max(factors)
+    assert factors[:50] == sorted(factors[:50])
+    assert factors[50:] == sorted(factors[50:], reverse=True)
     assert factors[-1] == pytest.approx(0.05, rel=0.01)
     assert Schedule("cosine", 100_000).factor(999) == pytest.approx(
         1

@@ -94,7 +94,8 @@ def test_model_of_allennlp_loads_with_its_mix(
     path = {"directory": folder, "model.tar.gz": archive(folder)}.get(form, folder / form)
     model = load(path)
     assert_same(model.bilm, bilm)
-    assert model.mix is not None and model.mix.weights == (0.0, 1.0, 2.0) and model.mix.gamma == 1.5
+    assert model.mix.weights == (0.0, 1.0, 2.0)
+    assert model.mix.gamma == 1.5
 
 
 @pytest.mark.parametrize(

@@ -64,11 +64,8 @@ def test_archive_loads_as_its_directory(name: str, prefix: str, model: Path) -> 
         (model / f"._{file.name}").write_bytes(b"\0\5\x16\7")  # the attributes that macOS adds
     found = load(pack(model, name, prefix))
     assert_same_bilm(found.bilm, known.bilm)
-    assert (
-        found.vocab is not None
-        and found.vocab == known.vocab
-        and found.vocab.words == tuple(WORDS.split())
-    )
+    assert found.vocab == known.vocab
+    assert found.vocab.words == tuple(WORDS.split())
     assert found.card == known.card
     told = describe(model.parent / name)
     assert (told["format"], told["vocabulary"], list(told["files"])) == ("archive", 4, [name])
@@ -106,7 +103,8 @@ def test_members_that_lead_elsewhere_are_ignored(name: str, model: Path, tmp_pat
             f"{tmp_path}/absolute.txt"[1:],
         }  # the absolute name is a relative one
         assert not list(folder.parent.glob("escaped*"))
-    assert load(path).bilm.state_dict() and set(tmp_path.rglob("*")) == before
+    assert load(path).bilm.state_dict()
+    assert set(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("name", ["model.tar.gz", "model.zip"])

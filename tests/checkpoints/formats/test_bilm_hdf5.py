@@ -93,7 +93,8 @@ def test_model_of_one_layer_is_read_as_bilm_tf_dumps_it(tmp_path: Path) -> None:
     dumped = {name.replace("/MultiRNNCell/Cell0", ""): array for name, array in arrays.items()}
     assert {"RNN_0/RNN/LSTMCell/W_0", "RNN_1/RNN/LSTMCell/W_P_0"} < dumped.keys()
     config, state = read_bilm_hdf5(*write_pair(tmp_path, dumped))
-    assert config.lstm.num_layers == 1 and state.keys() == expected.keys()
+    assert config.lstm.num_layers == 1
+    assert state.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.equal(state[name], tensor), name
 

@@ -140,7 +140,7 @@ def test_settings_file_is_found_in_the_directory(named: str, lies_at: str, tmp_p
     (tmp_path / lies_at).parent.mkdir(exist_ok=True)
     (tmp_path / lies_at).write_text(json.dumps(SETTINGS))
     found = settings_path(tmp_path)
-    assert found is not None and found.resolve() == tmp_path / lies_at
+    assert found.resolve() == tmp_path / lies_at
     published = {"config_path": "/users4/conll18st/configs/cnn_50_100_512_4096_sample.json"}
     (tmp_path / "config.json").write_text(json.dumps(published))
     assert settings_path(tmp_path) is None  # it came with the library

@@ -75,7 +75,8 @@ def test_bilm_tf_checkpoint_equals_its_hdf5_export(goldens: Callable[[str], Path
     found = load(folder / "tf_checkpoint")
     exported = load(folder)
     assert_same_bilm(found.bilm, exported.bilm)
-    assert found.vocab == exported.vocab and found.vocab is not None and found.softmax is not None
+    assert found.vocab == exported.vocab
+    assert found.vocab is not None
     with np.load(folder / "softmax.npz") as softmax:
         np.testing.assert_array_equal(found.softmax.weight.detach(), softmax["W"])
         np.testing.assert_array_equal(found.softmax.bias.detach(), softmax["b"])
@@ -125,7 +126,7 @@ def test_module_of_tensorflow_hub_is_read() -> None:
     assert found.keys() == expected.keys()
     for name, array in found.items():
         np.testing.assert_array_equal(array, expected[name])
-    assert model.mix is not None and model.softmax is None
+    assert model.softmax is None
     np.testing.assert_array_equal(np.float32(model.mix.weights), values["aggregation/weights"])
     assert np.float32(model.mix.gamma) == values["aggregation/scaling"]
     assert describe(MODULE)["format"] == "TensorFlow variables"
@@ -146,7 +147,7 @@ def test_softmax_may_share_the_word_table(tmp_path: Path) -> None:
     del options["char_cnn"]
     (tmp_path / "words/options.json").write_text(json.dumps(options))
     model = load(tmp_path / "words")
-    assert model.softmax is not None and model.bilm.config.num_words == 3
+    assert model.bilm.config.num_words == 3
     np.testing.assert_array_equal(model.bilm.token_encoder.weight.detach(), table)
     np.testing.assert_array_equal(model.softmax.weight.detach(), table)
 
@@ -169,11 +170,12 @@ def test_vocabulary_under_another_name_is_the_only_one_that_fits(
     ):
         (place / folder / name).write_bytes("".join(f"{word}\n" for word in lines).encode("latin1"))
     model = load(place)
-    assert model.vocab is not None and list(model.vocab.words) == words
+    assert list(model.vocab.words) == words
     assert len(score(["the cat"], model)) == 1
     shutil.copy(place / folder / "vocab-2016-09-10.txt", place / folder / "my_vocab.txt")
     model = load(place)
-    assert model.softmax is not None and model.vocab is None
+    assert model.softmax is not None
+    assert model.vocab is None
     with pytest.raises(ValueError, match=r"4 words of the softmax.*vocab\.txt"):
         score(["the cat"], model)
 

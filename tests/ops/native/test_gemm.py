@@ -143,7 +143,8 @@ def test_what_is_no_number_is_lost_with_its_row_or_column_alone(
         weight = draw(70, 40)
         a[2, place], weight[69, place] = value, value
         found = product(a, prepack(weight, dtype))
-        assert not found[2].isfinite().any() and not found[:, 69].isfinite().any()
+        assert not found[2].isfinite().any()
+        assert not found[:, 69].isfinite().any()
         assert found[[0, 1, 3, 4, 5, 6], :69].isfinite().all()
 
 
@@ -289,7 +290,8 @@ def test_rows_and_columns_of_any_size() -> None:
     weight[3], weight[64] = 0, weight[64] * 1e15
     found = float_product(a, weight)
     expected = exactly(a, weight)
-    assert (found[:2] == 0).all() and (found[:, 3] == 0).all()
+    assert (found[:2] == 0).all()
+    assert (found[:, 3] == 0).all()
     np.testing.assert_array_equal(found[2:].numpy(), expected[2:])
 
 
@@ -335,7 +337,8 @@ def test_every_word_of_real_sentences_is_near_the_exact_one() -> None:
     # By layer. How near the upper ones are depends on the model: that of 20 million words had 0.999
     # and 0.9999 in all.
     least, mean = torch.tensor([[0.999, 0.995, 0.995], [0.9998, 0.9995, 0.9992]])
-    assert (cosines.min(dim=1).values > least).all() and (cosines.mean(dim=1) > mean).all()
+    assert (cosines.min(dim=1).values > least).all()
+    assert (cosines.mean(dim=1) > mean).all()
 
 
 def test_where_it_is_not_there_that_is_said(without_native: None) -> None:

@@ -24,7 +24,6 @@ LOAD = library._library.__wrapped__
 def load_build_script() -> ModuleType:
     script = Path(__file__).resolve().parents[3] / "hatch_build.py"
     spec = importlib.util.spec_from_file_location("hatch_build", script)
-    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -42,10 +41,10 @@ def test_a_library_that_does_not_fit_is_left_alone(
 ) -> None:
     (tmp_path / "no_library.so").write_bytes(b"not one")
     extension = importlib.util.find_spec("_ctypes")  # a real library, of other functions
-    assert extension is not None
     for path in (tmp_path / "absent.so", tmp_path / "no_library.so", Path(str(extension.origin))):
         use(path, monkeypatch)
-        assert not library.is_built() and library.targets.__wrapped__() == ()
+        assert not library.is_built()
+        assert library.targets.__wrapped__() == ()
         monkeypatch.setattr(library, "targets", tuple)
         reason = (
             "cannot be loaded here, or was built from other"
@@ -106,7 +105,8 @@ def test_a_failed_build_says_what_the_compiler_printed(
         build.KernelBuilder(
             str(tmp_path), {}, None, SimpleNamespace(version="1"), "", "wheel", app
         ).initialize("standard", content)
-        assert "WITHOUT COMPILED KERNELS" in warnings[-1] and reason in warnings[-1]
+        assert "WITHOUT COMPILED KERNELS" in warnings[-1]
+        assert reason in warnings[-1]
     assert content["artifacts"] == []
 
 
@@ -142,7 +142,8 @@ def test_python_has_the_sizes_of_the_sources() -> None:
     sizes = {}
     for name, value in re.findall(r"^#define (\w+) (\d+)\b", text, flags=re.MULTILINE):
         sizes.setdefault(name, []).append(int(value))
-    assert sizes["PANEL"] == [gemm.PANEL] and sizes["int8_STEP"] == [gemm.QUAD]
+    assert sizes["PANEL"] == [gemm.PANEL]
+    assert sizes["int8_STEP"] == [gemm.QUAD]
     assert sizes["CLASSES"] == sizes["POSITIONS"] == [logsumexp.TILE]
     assert sizes["ROWS_OF_A_SUM"] == [lstm.ROWS_OF_A_SUM]
     characters = (library.SOURCES / "characters.c").read_text(encoding="utf-8")

@@ -212,5 +212,5 @@ def test_a_tagger_reads_a_column_of_texts_and_writes_json_or_columns(
     ] == [(line["words"], line["tags"]) for line in lines]
     # What it wrote is an input with answers.
     again = predict_file(tagger, tmp_path / "out.jsonl", tmp_path / "again.jsonl")
-    assert again.scores is not None and again.scores.values["accuracy"] == 1
+    assert again.scores.values["accuracy"] == 1
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "out.jsonl").read_bytes()

@@ -60,7 +60,8 @@ def test_layers_are_those_of_each_sentence_in_any_order_and_computed_once(
     cache.add([*SENTENCES, ["a", "dog"]])
     assert cache.computed == (2 if on_disk else 46 + 2)
     found = read(cache, [["a", "dog"], *SENTENCES[::-1]])
-    assert found.dtype == dtype and found.shape == (50, 3, 32)
+    assert found.dtype == dtype
+    assert found.shape == (50, 3, 32)
     lengths = [2, *map(len, SENTENCES[::-1])]
     expected = np.concatenate([np.arange(n) + 10 * n for n in lengths])
     np.testing.assert_array_equal(found[:, 1, 2], expected)

@@ -70,7 +70,8 @@ def test_fit_memorizes_a_tiny_training_set(toy: ToyTask, bilm: Pretrained, tmp_p
     _, report = fit_toy(toy, tmp_path, model=bilm)
     assert report.dev[report.metric] > 0.95
     (mix,) = report.mixes  # learned: its weights are equal at first
-    assert sum(mix.weights) == pytest.approx(1) and len(set(mix.weights)) == 3
+    assert sum(mix.weights) == pytest.approx(1)
+    assert len(set(mix.weights)) == 3
 
 
 def assert_close(model: TaskModel, one: Any, other: Any) -> None:
@@ -97,7 +98,8 @@ def test_a_model_is_saved_whole_and_answers_each_example_by_itself(
     assert loaded.predict([toy.text]) == fitted.predict([toy.text])
     assert loaded.score(toy.examples) == fitted.score(toy.examples) == report.final
     assert (tmp_path / "model" / "report.json").read_text() == report.to_json()
-    assert report.final.values == report.dev and len(repr(report)) < 200
+    assert report.final.values == report.dev
+    assert len(repr(report)) < 200
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "model"]
 
     # Predictions do not depend on the other examples of a batch.
@@ -217,7 +219,8 @@ def test_a_file_with_answers_is_scored(tagger: TaskModel, tmp_path: Path) -> Non
     out = tmp_path / "out.txt"
     gold.write_text(TAGGED)
     found = predict_file(tagger, gold, out)
-    assert found.examples == 2 and found.scores == score_file(tagger, gold)
+    assert found.examples == 2
+    assert found.scores == score_file(tagger, gold)
     lines = out.read_text().splitlines()
     assert [line.rsplit(" ", 1)[0] for line in lines if line] == [
         line for line in TAGGED.splitlines() if line

@@ -38,7 +38,6 @@ def test_words_that_occur_once_are_unknown_in_training_alone() -> None:
     config = WordsConfig(elmo="none", word_dim=4, word_dropout=0.0, rare_word_dropout=1.0)
     encoder = WordEncoder(config, TABLE)
     batch = Sentences(SENTENCES, TABLE).batch(SENTENCES)
-    assert encoder.words is not None
     weight = encoder.words.weight
     assert torch.equal(encoder.train()(batch).vectors, weight[torch.tensor([[2, 1, 1], [3, 1, 0]])])
     assert torch.equal(encoder.eval()(batch).vectors, weight[torch.tensor([[2, 4, 5], [3, 1, 0]])])
@@ -51,7 +50,7 @@ def test_learned_spelled_and_pretrained_vectors_stand_side_by_side() -> None:
     encoder = WordEncoder(config, table).eval()
     batch = Sentences(SENTENCES, table, character_cnns=[CHARACTERS]).batch(SENTENCES)
     learned, spelled, pretrained = encoder(batch).vectors.split([4, 6, 2], dim=2)
-    assert encoder.words is not None and encoder.characters is not None
+    assert encoder.characters is not None
     assert torch.equal(learned, encoder.words.weight[torch.tensor([[2, 4, 5], [3, 1, 0]])])
     assert pretrained.tolist() == [[[1, 2], [0, 0], [0, 0]], [[0, 0], [3, 4], [0, 0]]]
     for row, words in zip(spelled, SENTENCES, strict=True):
@@ -138,7 +137,8 @@ def test_every_format_is_read(
     monkeypatch.setattr(reading, "READ_SIZE", read_size)
     (tmp_path / name).write_bytes(FILES[name])
     found = read_word_vectors(tmp_path / name, {"Zürich", "dog", "cat"})
-    assert found.words == ("Zürich", "dog") and found.vectors.dtype == np.float32
+    assert found.words == ("Zürich", "dog")
+    assert found.vectors.dtype == np.float32
     np.testing.assert_allclose(found.vectors, [ENTRIES["Zürich"], ENTRIES["dog"]])
     assert [found.number(word) for word in ("dog", "DOG", "Zürich", "zürich", "cat")] == [
         2,
