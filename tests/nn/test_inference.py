@@ -17,7 +17,7 @@ from oracle import Oracle, State, random_weights
 from torch import Tensor, nn
 
 from elmokit.checkpoints.loading import load
-from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig
+from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.data.batches import PackedBatch
 from elmokit.nn.bilm import BiLM, BiLMState
 from elmokit.nn.elmo import Elmo, batch_to_ids
@@ -165,9 +165,7 @@ def test_every_backend_and_type_prepacks(
     backend_name: str, dtype: torch.dtype, backend: Callable[[str], None]
 ) -> None:
     backend(backend_name)
-    plain = InterleavedConfig(cell_dim=20, projection_dim=6, projects_layers=False)
-    merged = BiLMConfig(None, CHARACTERS, interleaved=plain)
-    for config in (CONFIGS["as published"], CONFIGS["word ids"], merged, CONFIGS["odd sizes"]):
+    for config in (CONFIGS["as published"], CONFIGS["odd sizes"]):
         bilm = draw_bilm(config).to(torch.float64 if dtype == torch.float64 else torch.float32)
         text = block(3, reset=True)
         ids = ids_of(text.words, bilm)
@@ -202,16 +200,6 @@ def test_errors_are_those_of_the_bilm_which_stays_as_it_is() -> None:
                 wrong_call(model)
 
 
-@pytest.mark.native(torch.float32)
-@pytest.mark.parametrize("num_characters", [1024, 1025])
-def test_word_vectors_are_cacheable_where_tables_have_all_characters(num_characters: int) -> None:
-    """Products of PyTorch's may give a word other bits in another batch."""
-    characters = dataclasses.replace(CHARACTERS, num_characters=num_characters)
-    encoder = prepack(draw_bilm(BiLMConfig(LSTM, characters)), torch.float32).token_encoder
-    assert encoder.is_cacheable == (num_characters == 1024)
-    assert encoder(encoder.ids(["a", "bc"])).shape == (2, 6)
-
-
 def test_prepacked_bilm_is_neither_saved_nor_moved_nor_prepacked_for_another_type() -> None:
     prepacked = prepack(draw_bilm(CONFIGS["as published"]), torch.float32)
     assert prepacked.to(CPU).float() is prepacked  # nothing to do
@@ -224,14 +212,6 @@ def test_prepacked_bilm_is_neither_saved_nor_moved_nor_prepacked_for_another_typ
     for call in (*calls, lambda: prepack(prepacked, torch.bfloat16)):
         with pytest.raises(ValueError, match="prepacked for"):
             call()
-
-
-@pytest.mark.native(torch.float32)
-@pytest.mark.parametrize("name", ["as published", "word ids"])
-def test_it_can_be_sent_to_another_process(name: str) -> None:
-    made = prepack(draw_bilm(CONFIGS[name]), torch.float32)
-    ids = ids_of(["a", "bc", "naïve"], made)
-    assert torch.equal(pickle.loads(pickle.dumps(made)).token_encoder(ids), made.token_encoder(ids))
 
 
 # --- Weights that change --------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from backends import FAST_BACKENDS
-from oracle import random_weights
 from sequence_encoders import (
     CARRYING,
     CONFIGS,
@@ -242,42 +241,3 @@ def test_layers_under_autocast_are_float32_and_have_gradients(
     assert {name for name, _ in bilm.named_parameters()} - with_gradients <= {
         "sequence_encoder.mask"
     }
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_dropout_is_drawn_and_spares_the_token_layer(name: str) -> None:
-    bilm = random_bilm(name)
-    text = PackedText.of_sentences([20], [0], 1, reset=True)
-    tokens = text.to_streams(random_sentences([20])[0].expand(2, -1))
-    torch.manual_seed(1)
-    runs = [
-        bilm.run(word_vectors(bilm), tokens, text.packing, dropout=dropout)[0]
-        for dropout in (0.0, 0.5, 0.5)
-    ]
-    assert not torch.equal(runs[0][-1], runs[1][-1])
-    assert not torch.equal(runs[1][-1], runs[2][-1])
-    if bilm.config.num_representations > 1:
-        assert torch.equal(runs[0][0], runs[1][0])
-    torch.manual_seed(1)
-    assert torch.equal(bilm.run(word_vectors(bilm), tokens, text.packing, dropout=0.5)[0], runs[1])
-
-
-@pytest.mark.native  # PyTorch's own products do not promise it
-@pytest.mark.parametrize("name", CONFIGS)
-def test_layers_and_gradients_have_the_same_bits_on_any_number_of_threads(
-    name: str, num_threads: Callable[[int], None]
-) -> None:
-    torch.manual_seed(3)
-    sentences = random_sentences([20] * 24)
-    rows = [number % 8 for number in range(24)]
-    results = []
-    for count in (1, 3):
-        num_threads(count)
-        bilm = BiLM(CONFIGS[name])
-        random_weights(bilm, 1, 0.3)
-        found, _ = run(bilm, sentences, rows)
-        torch.cat(found, dim=1).square().mean().backward()
-        gradients = [weight.grad for weight in bilm.parameters() if weight.grad is not None]
-        with torch.no_grad():
-            results.append([*found, *gradients, *run(bilm, sentences, rows)[0]])
-    assert all(map(torch.equal, *results))

@@ -12,7 +12,6 @@ from torch import Tensor
 from elmokit.ops.functional import linear_logsumexp
 from elmokit.ops.portable import logsumexp as portable
 
-CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
 
 

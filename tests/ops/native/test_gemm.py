@@ -3,7 +3,6 @@ vectors.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import product as all_pairs
 
 import numpy as np
@@ -100,28 +99,6 @@ def test_factors_of_any_strides(dtype: torch.dtype) -> None:
         torch.testing.assert_close(
             found, torch.from_numpy(exact(a, weight, None, dtype)).float(), rtol=1e-5, atol=2e-5
         )
-
-
-@each_native_dtype
-@pytest.mark.parametrize("gates", [1, 2, 4])
-def test_a_panel_holds_the_gates_of_its_units(dtype: torch.dtype, gates: int) -> None:
-    """A product with the identity shows the columns in the order of the panels."""
-    units = 37
-    depth = 10
-    across = 64 // gates
-    weight = draw(gates * units, depth)
-    packed = prepack(weight, dtype, gates)
-    found = product(torch.eye(depth), replace(packed, columns=64 * packed.num_panels)).T.view(
-        -1, gates, across, depth
-    )
-    for number, gate, place in all_pairs(range(len(found)), range(gates), range(across)):
-        unit = number * across + place
-        expected = (
-            weight[gate * units + unit].to(dtype)
-            if unit < units
-            else torch.zeros(depth, dtype=dtype)
-        )
-        assert torch.equal(found[number, gate, place], expected)
 
 
 @each_native_or_int8_dtype

@@ -4,17 +4,16 @@ does not fit.
 
 import importlib.util
 import platform
-import re
 import shutil
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
 from elmokit.ops.dispatch import available_backends, explain
-from elmokit.ops.native import char_conv, gemm, library, logsumexp, lstm
+from elmokit.ops.native import library
 
 pytestmark = pytest.mark.any_backend
 
@@ -85,36 +84,6 @@ def test_a_compiler_that_knows_no_targets_builds_the_baseline(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["_native.so", "cc"]
 
 
-def test_a_failed_build_says_what_the_compiler_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("hatchling")
-    build = load_build_script()
-    warnings = []
-    content = {"artifacts": [], "force_include": {}}
-    (tmp_path / "cc").write_text(
-        "#!/bin/sh\necho 'fatal error: stdint.h: No such file' >&2\nexit 1\n"
-    )
-    (tmp_path / "cc").chmod(0o755)
-    for compiler, reason in (
-        (tmp_path / "cc", "(fatal error: stdint.h: No such file)"),
-        ("false", "exit status 1"),
-    ):
-        monkeypatch.setenv("CC", str(compiler))
-        app = SimpleNamespace(display_warning=warnings.append)
-        build.KernelBuilder(
-            str(tmp_path), {}, None, SimpleNamespace(version="1"), "", "wheel", app
-        ).initialize("standard", content)
-        assert "WITHOUT COMPILED KERNELS" in warnings[-1]
-        assert reason in warnings[-1]
-    assert content["artifacts"] == []
-
-
-def test_the_loader_knows_the_targets_that_are_built() -> None:
-    pytest.importorskip("hatchling")
-    assert tuple(load_build_script().TARGETS) == library.TARGETS
-
-
 def test_a_library_of_other_sources_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,22 +101,6 @@ def test_a_library_of_other_sources_is_refused(
     with pytest.warns(UserWarning, match="from other sources"):
         use(tmp_path / "_native.so", monkeypatch)
     assert not library.is_built()
-
-
-def test_python_has_the_sizes_of_the_sources() -> None:
-    """They are the sizes of arrays that the library writes to."""
-    text = "".join(
-        path.read_text(encoding="utf-8") for path in sorted(library.SOURCES.glob("*.[ch]"))
-    )
-    sizes = {}
-    for name, value in re.findall(r"^#define (\w+) (\d+)\b", text, flags=re.MULTILINE):
-        sizes.setdefault(name, []).append(int(value))
-    assert sizes["PANEL"] == [gemm.PANEL]
-    assert sizes["int8_STEP"] == [gemm.QUAD]
-    assert sizes["CLASSES"] == sizes["POSITIONS"] == [logsumexp.TILE]
-    assert sizes["ROWS_OF_A_SUM"] == [lstm.ROWS_OF_A_SUM]
-    characters = (library.SOURCES / "characters.c").read_text(encoding="utf-8")
-    assert f"\n#define BLOCK {char_conv.BLOCK}\n" in characters
 
 
 @pytest.mark.native

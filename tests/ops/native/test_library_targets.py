@@ -16,7 +16,6 @@ from elmokit.ops.packing import Packing
 
 pytestmark = pytest.mark.native
 DTYPES = [torch.float32, torch.bfloat16, torch.int8]
-SENTENCES = [["I", "like", "to", "eat", "apple"], ["The", "quick", "brown", "fox"]]
 
 
 @pytest.fixture(params=library.targets())
