@@ -26,7 +26,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -40,7 +39,13 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.tasks import FitConfig, WordsConfig
 from elmokit.tasks.fitting import fit, train
 from elmokit.tasks.fitting.model import ExampleSet, predict
-from elmokit.tasks.fitting.words import CHARACTERS, Sentences, WordEncoder, WordTable
+from elmokit.tasks.fitting.words import (
+    EncodedWords,
+    Sentences,
+    WordBatch,
+    WordEncoder,
+    WordTable,
+)
 from elmokit.tasks.tagging import TaggingTask
 from elmokit.text.characters import PAD_CHARACTER
 
@@ -50,19 +55,17 @@ SIDES = ("allennlp", "elmokit")
 
 
 class AllenNLPElmo(nn.Module):
-    """AllenNLP's `Elmo` with the interface of elmokit's."""
+    """AllenNLP's `Elmo` in place of a mix of layers, from the characters of words."""
 
     def __init__(self, directory: Path, model: Pretrained) -> None:
         super().__init__()
         elmo = importlib.import_module("allennlp.modules.elmo").Elmo
         files = [str(directory / name) for name in ("options.json", "weights.hdf5")]
         self.elmo = elmo(*files, 1, dropout=WORDS.elmo_dropout)
-        self.bilm = self.elmo._elmo_lstm
-        self.bilm.config = model.config
         assert model.config.char_cnn is not None
         self.max_characters = model.config.char_cnn.max_characters
 
-    def forward(self, ids: Tensor, state: None = None) -> SimpleNamespace:
+    def forward(self, ids: Tensor) -> Tensor:
         """Character ids (B, T, C), where elmokit has cut C to the longest word of the batch -> the
         mix (B, T, 2D).
         """
@@ -70,7 +73,27 @@ class AllenNLPElmo(nn.Module):
         padded[..., : ids.shape[2]] = ids
         is_word = (ids > 0).any(2, keepdim=True)
         padded = torch.where(is_word & (padded == 0), PAD_CHARACTER, padded)
-        return SimpleNamespace(representations=self.elmo(padded)["elmo_representations"])
+        return self.elmo(padded)["elmo_representations"][0]
+
+    def penalty(self, weight: float) -> float:
+        """No penalty on the mix weights."""
+        return 0.0
+
+
+class AllenNLPWords(WordEncoder):
+    """elmokit's encoder of words, whose ELMo is AllenNLP's."""
+
+    def __init__(self, directory: Path, table: WordTable, model: Pretrained) -> None:
+        super().__init__(WORDS, table, model)
+        self.mixes = nn.ModuleList([AllenNLPElmo(directory, model)])
+        self.elmo_dropout = nn.Identity()  # it has its own
+
+    def forward(self, batch: WordBatch) -> EncodedWords:
+        """With the characters of words, (B, T, C), in place of their layers."""
+        assert batch.characters is not None
+        ids = batch.characters.new_zeros(*batch.mask.shape, batch.characters.shape[1])
+        ids[batch.mask] = batch.characters[batch.character_rows]
+        return super().forward(batch._replace(layers=ids))
 
 
 def on_allennlp(
@@ -80,15 +103,12 @@ def on_allennlp(
     task = TaggingTask(labels=TaggingTask().learn(sets[0]))
     table = WordTable.from_sentences((example.words for example in sets[0]), WORDS)
     torch.manual_seed(config.seed)
-    elmo: Any = AllenNLPElmo(directory, model)
-    encoder = WordEncoder(WORDS, table, model)
-    encoder.elmo, encoder._start = elmo, None
-    network = task.network(encoder)
-    assert model.config.char_cnn is not None
-    cnns = [model.config.char_cnn, CHARACTERS]
+    network = task.network(AllenNLPWords(directory, table, model))
     encoded = [
         ExampleSet(
-            task, examples, Sentences((each.words for each in examples), table, character_cnns=cnns)
+            task,
+            examples,
+            Sentences((example.words for example in examples), table, reads_characters=True),
         )
         for examples in sets
     ]

@@ -14,7 +14,6 @@ from elmokit.settings import (
     Fraction,
     NonNegative,
     Positive,
-    StorageDtype,
     check,
 )
 
@@ -39,18 +38,14 @@ class WordsConfig:
     """Weight of the L2 penalty on the learned mix weights (the paper compares 1 and 0.001)."""
     elmo_dropout: DropoutRate = 0.5
     """Dropout of ELMo's vectors."""
-    finetune: bool = False
-    """Fine-tune the biLM, too. Slow: it then runs in every epoch instead of once."""
     word_dim: CountOrZero = 100
     """Width of word vectors learned from the training set; 0: none."""
     vectors: str | None = None
-    """File of frozen word vectors: GloVe, fastText (.vec), word2vec (.bin if it is binary)."""
+    """Text file of frozen word vectors: GloVe, fastText (.vec), word2vec."""
     character_dim: CountOrZero = 0
     """Width of the output of a character CNN learned from the training set; 0: none."""
     word_dropout: DropoutRate = 0.5
     """Dropout of word vectors and of the character CNN's output."""
-    storage_dtype: StorageDtype = "float16"
-    """Number type in which layers of a frozen biLM are cached; float32 takes twice the space."""
     rare_word_dropout: Fraction = 0.5
     """Probability, in training, that a word that occurs once is replaced by the unknown word."""
 
@@ -87,10 +82,6 @@ class FitConfig:
     """Learning rate of Adam."""
     halve_after: Count = 1
     """Halve the learning rate after this many epochs in a row without a better score."""
-    finetune_learning_rate: Positive = 1e-4
-    """Learning rate of Adam for the biLM, with finetune."""
-    finetune_after: CountOrZero = 1
-    """Epochs before the biLM is trained, with finetune: the new network would disturb it."""
     max_grad_norm: Positive = 5.0
     """Maximum norm of the gradients."""
     device: str | None = None

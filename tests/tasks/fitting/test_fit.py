@@ -1,4 +1,4 @@
-"""Training: repeated runs, outputs, unknown labels, early stopping, fine-tuning."""
+"""Training: repeated runs, outputs, unknown labels, early stopping."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -39,18 +39,16 @@ def assert_equal_weights(one: TaskModel, other: TaskModel) -> None:
 # --- The whole ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("finetune", [False, True])
 def test_a_run_that_is_repeated_ends_with_the_same_weights_and_computes_no_layers(
-    finetune: bool, bilm: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bilm: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = WordsConfig(word_dim=8, elmo_dropout=0.3, word_dropout=0.3, finetune=finetune)
+    words = WordsConfig(word_dim=8, elmo_dropout=0.3, word_dropout=0.3)
     options = {"words": words, "model": bilm, "cache": tmp_path / "cache"}
     one, report = fit_quick(output=tmp_path / "one", **options)
     monkeypatch.setattr(LayerCache, "compute", lambda *_: pytest.fail("computed layers"))
     other, again = fit_quick(output=tmp_path / "other", **options)
     assert [epoch.loss for epoch in again.epochs] == [epoch.loss for epoch in report.epochs]
     assert_equal_weights(one, other)
-    assert any("bilm" in name for name in weights(one)) == finetune
     assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {"one", "other"}
 
 
@@ -142,26 +140,3 @@ def test_the_rate_is_halved_and_training_stops_where_the_score_no_longer_rises(
     assert rates == [0.008] * 4 + [0.004] * 3 + [0.002]
     assert rates == [epoch.learning_rate for epoch in report.epochs]
     assert report.best_epoch == 5
-
-
-@pytest.mark.parametrize("finetune_after", [0, 1, 2])
-def test_finetuning_trains_a_copy_of_the_callers_bilm_from_its_epoch_on(
-    finetune_after: int, bilm: Pretrained, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bilm.bilm.train()
-    before = {name: tensor.clone() for name, tensor in bilm.bilm.state_dict().items()}
-    scores = iter([0.1, 0.2, 0.3])  # so that the last weights are kept
-    monkeypatch.setattr(TaggingTask, "score", lambda *_: TaskScores({"score": next(scores)}))
-    config = replace(QUICK, finetune_after=finetune_after)
-    fitted, report = fit_quick(
-        model=bilm, words=WordsConfig(finetune=True, word_dim=8), config=config
-    )
-    assert bilm.bilm.training
-    assert all(parameter.requires_grad for parameter in bilm.bilm.parameters())
-    assert all(torch.equal(tensor, before[name]) for name, tensor in bilm.bilm.state_dict().items())
-    is_trained = [
-        not torch.equal(tensor, before[name])
-        for name, tensor in fitted.model.bilm.state_dict().items()
-    ]
-    assert any(is_trained) == (finetune_after < 2)
-    assert report.parameters > sum(parameter.numel() for parameter in bilm.bilm.parameters())

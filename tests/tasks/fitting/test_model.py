@@ -30,7 +30,7 @@ NO_DROPOUT = WordsConfig(word_dim=16, elmo_dropout=0.0, word_dropout=0.0, rare_w
 WORDS = [
     *(replace(NO_DROPOUT, elmo=place) for place in ("none", "input", "output", "both")),
     replace(NO_DROPOUT, elmo="both", character_dim=8, word_dim=0),
-    replace(NO_DROPOUT, finetune=True, mix_l2=0.01),
+    replace(NO_DROPOUT, mix_l2=0.01),
 ]
 TAGGED = (
     "Ann B-PER\nsees O\nred B-THING\ndogs I-THING\n\nBob B-PER\nlikes O\nblue B-THING\ncats "
@@ -277,7 +277,7 @@ def truncate(name: str) -> Callable[[Path], None]:
     "damage",
     [
         *map(truncate, ("config.json", "words.json", "weights.safetensors")),
-        change(labels={}), change(format_version=4),
+        change(labels={}), change(format_version=5),
         change(task_config={"hidden_dim": 10**7}),  # which would fill the memory
         change(task_config={"hidden_dim": "8"}), change(task="/tmp/evil.py:Task"),
     ],

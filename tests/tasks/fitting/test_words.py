@@ -20,7 +20,6 @@ from elmokit.tasks import WordsConfig
 from elmokit.tasks.fitting.layers import LayerCache
 from elmokit.tasks.fitting.model import TaskModel
 from elmokit.tasks.fitting.words import (
-    CHARACTERS,
     Sentences,
     WordEncoder,
     WordTable,
@@ -48,7 +47,7 @@ def test_learned_spelled_and_pretrained_vectors_stand_side_by_side() -> None:
     table = WordTable(TABLE.words, TABLE.num_frequent, vectors)
     config = WordsConfig(elmo="none", word_dim=4, character_dim=6, vectors="vectors.txt")
     encoder = WordEncoder(config, table).eval()
-    batch = Sentences(SENTENCES, table, character_cnns=[CHARACTERS]).batch(SENTENCES)
+    batch = Sentences(SENTENCES, table, reads_characters=True).batch(SENTENCES)
     learned, spelled, pretrained = encoder(batch).vectors.split([4, 6, 2], dim=2)
     assert encoder.characters is not None
     assert torch.equal(learned, encoder.words.weight[torch.tensor([[2, 4, 5], [3, 1, 0]])])
@@ -64,7 +63,7 @@ def test_learned_spelled_and_pretrained_vectors_stand_side_by_side() -> None:
 def test_elmo_enters_at_both_ends_as_the_mix_of_its_layers(bilm: Pretrained) -> None:
     encoder = WordEncoder(WordsConfig(elmo="both", word_dim=0), TABLE, bilm).eval()
     assert (encoder.dim, encoder.output_dim) == (32, 32)
-    cache = LayerCache(Embedder(bilm, "cpu"), None, "float32")
+    cache = LayerCache(Embedder(bilm, "cpu"))
     cache.add(SENTENCES)
     batch = Sentences(SENTENCES, TABLE, layers=cache).batch(SENTENCES)
     found = encoder(batch)
@@ -75,13 +74,11 @@ def test_elmo_enters_at_both_ends_as_the_mix_of_its_layers(bilm: Pretrained) -> 
         for row, words in zip(vectors.detach().numpy(), SENTENCES, strict=True):
             layers, _ = layers_alone(bilm.bilm, words)
             expected = layers.mean(axis=0)  # the weights of an untrained mix are equal
-            np.testing.assert_allclose(row[: len(words)], expected, rtol=0, atol=1e-5)
+            np.testing.assert_allclose(row[: len(words)], expected, rtol=0, atol=1e-3)  # float16
             assert not row[len(words) :].any()
 
 
-def test_elmo_starts_from_the_state_of_its_model_whether_it_is_frozen_or_trained(
-    bilm: Pretrained,
-) -> None:
+def test_elmo_starts_from_the_state_of_its_model(bilm: Pretrained) -> None:
     state = bilm.bilm.initial_state(1)
     warm = BiLMState(torch.randn_like(state.h), torch.randn_like(state.c))
     model = replace(bilm, state_policy="warm", warm_state=warm)
@@ -90,16 +87,12 @@ def test_elmo_starts_from_the_state_of_its_model_whether_it_is_frozen_or_trained
     )  # as are the mixes of an untrained network
     task = toy_tasks()["tagging"].task
     labelled = type(task)(task.config, {"tags": ["O"], "scheme": None})
-    for finetune in (False, True):
-        encoder = WordEncoder(WordsConfig(word_dim=0, finetune=finetune), TABLE, model)
-        network = labelled.network(encoder)
-        fitted = TaskModel(labelled, network.eval(), TABLE, model)
-        examples = fitted.example_set([TaggedSentence(tuple(words)) for words in SENTENCES])
-        vectors = network.words(examples.sentences.batch(SENTENCES)).vectors.detach().numpy()
-        for row, expected in zip(vectors, embedded, strict=True):
-            np.testing.assert_allclose(
-                row[: len(expected)], expected, rtol=0, atol=1e-3
-            )  # the cache is float16
+    network = labelled.network(WordEncoder(WordsConfig(word_dim=0), TABLE, model))
+    fitted = TaskModel(labelled, network.eval(), TABLE, model)
+    examples = fitted.example_set([TaggedSentence(tuple(words)) for words in SENTENCES])
+    vectors = network.words(examples.sentences.batch(SENTENCES)).vectors.detach().numpy()
+    for row, expected in zip(vectors, embedded, strict=True):
+        np.testing.assert_allclose(row[: len(expected)], expected, rtol=0, atol=1e-3)  # float16
 
 
 ENTRIES = {
@@ -112,10 +105,6 @@ TEXT = (
     "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in ENTRIES.items())
     + "dog 1 1 1\n"
 )  # again
-BINARY = [
-    word.encode() + b" " + np.array(vector, "<f4").tobytes()
-    for word, vector in list(ENTRIES.items())[:3]
-]
 FILES = {
     "glove.txt": TEXT.encode(),
     "glove.txt.gz": gzip.compress(TEXT.encode()),
@@ -124,8 +113,6 @@ FILES = {
     ),
     "fasttext.vec": f"5 3\n{TEXT}".encode(),
     "crlf.vec": f"5 3\n{TEXT}".replace("\n", " \r\n").encode(),
-    "word2vec.bin": b"3 3\n" + b"".join(BINARY),
-    "lines.bin.gz": gzip.compress(b"3 3\n" + b"\n".join(BINARY) + b"\n"),
 }
 
 
@@ -148,7 +135,7 @@ def test_every_format_is_read(
         0,
     ]
     frequent = read_word_vectors(tmp_path / name, (), most_frequent=9).words
-    assert frequent == tuple(ENTRIES)[: 3 if ".bin" in name else 4]
+    assert frequent == tuple(ENTRIES)
 
 
 @pytest.mark.parametrize(
@@ -156,8 +143,7 @@ def test_every_format_is_read(
     [
         # none of the words
         ("a.txt", b""), ("a.txt", b"a 1 2\nb 1\n"), ("a.txt", b"a 1 x\n"), ("a.txt", b"c 1 2\n"),
-        ("a.bin", b"3 3\n" + BINARY[0] + BINARY[1][:-1]),
-        ("a.bin", b"\xba\x16\x4f\x2f" + bytes(64)),  # a whole fastText model
+        ("a.bin", b"1 3\nthe " + np.ones(3, "<f4").tobytes()),  # word2vec's binary format
     ],
 )  # fmt: skip
 def test_other_and_truncated_files_are_refused(name: str, content: bytes, tmp_path: Path) -> None:

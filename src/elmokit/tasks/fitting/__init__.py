@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
@@ -160,7 +159,8 @@ def train_epoch(
     torch.manual_seed(config.seed * 1_000_003 + number)
     random = np.random.default_rng([config.seed, number])
     batches = list(shuffled_batches(examples.lengths, config.batch_size, random))
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    (group,) = optimizer.param_groups
+    parameters = group["params"]
     device, losses = parameters[0].device, []
     network.train()
     for chosen in ProgressBar(batches, desc=f"epoch {number}", unit=" batches", leave=False):
@@ -192,24 +192,6 @@ def unimproved(scores: Sequence[float]) -> int:
     return len(scores) - max(best_of(scores), unchanged)
 
 
-def _parameter_groups(network: TaskNetwork, config: FitConfig) -> list[dict[str, Any]]:
-    """The trained parameters; a biLM has a learning rate of its own, and waits for the others."""
-    elmo = network.words.elmo
-    bilm = set() if elmo is None else set(elmo.bilm.parameters())
-    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    above = [parameter for parameter in trained if parameter not in bilm]
-    groups = [{"params": above, "full_rate": config.learning_rate, "waits": 0}]
-    if elmo is not None:
-        groups.append(
-            {
-                "params": [parameter for parameter in trained if parameter in bilm],
-                "full_rate": config.finetune_learning_rate,
-                "waits": config.finetune_after,
-            }
-        )
-    return groups
-
-
 def train(
     network: TaskNetwork, examples: ExampleSet, dev: ExampleSet, config: FitConfig
 ) -> list[Epoch]:
@@ -227,17 +209,14 @@ def train(
     Raises:
         ValueError: The loss or a score is not a number.
     """
-    optimizer = torch.optim.Adam(_parameter_groups(network, config), fused=True)
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(trained, config.learning_rate, fused=True)
     best: dict[str, Tensor] = {}
     epochs: list[Epoch] = []
     history: list[float] = []  # the first of the development scores of each epoch
-    scale = 1.0  # of the learning rates
     for number in range(1, config.max_epochs + 1):
         start = time.perf_counter()
-        for group in optimizer.param_groups:
-            group["lr"] = group["full_rate"] * scale
-            for parameter in group["params"]:
-                parameter.requires_grad_(number > group["waits"])
+        rate = optimizer.param_groups[0]["lr"]
         loss = train_epoch(network, examples, optimizer, config, number)
         values = dev.task.score(dev.examples, predict(network, dev)).values
         scores = {name: float(value) for name, value in values.items()}
@@ -246,7 +225,7 @@ def train(
                 f"the loss of epoch {number} or a score is not a number, {loss} and {scores}"
             )
         seconds = time.perf_counter() - start
-        epochs.append(Epoch(loss, scores, config.learning_rate * scale, seconds))
+        epochs.append(Epoch(loss, scores, rate, seconds))
         metric = next(iter(scores))
         history.append(scores[metric])
         top = best_of(history)
@@ -260,13 +239,10 @@ def train(
         )
         waited = unimproved(history)
         if waited and waited % config.halve_after == 0:
-            scale /= 2
+            optimizer.param_groups[0]["lr"] = rate / 2
         minutes = sum(epoch.seconds for epoch in epochs) / 60
         if waited >= config.patience or minutes >= (config.max_minutes or float("inf")):
             break
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.requires_grad_()
     network.load_state_dict(best)
     return epochs
 
@@ -308,9 +284,8 @@ def fit(
             list of the task's examples.
         dev_examples: Examples that determine when to stop, in any of these forms.
         test_examples: Examples for the final score.
-        model: The biLM whose layers the network reads: a name, a path, or a loaded model (not
-            changed: one that is fine-tuned is copied); None: the bundled English model. Not read
-            with elmo "none".
+        model: The frozen biLM whose layers the network reads: a name, a path, or a loaded model;
+            None: the bundled English model. Not read with elmo "none".
         words: Which vectors the network reads for each word; None: the defaults of `WordsConfig`.
         config: Settings of the training; None: the task's own defaults.
         output: Directory for the model and report.json; None: nothing is written.
@@ -344,10 +319,8 @@ def fit(
         inputs = [model, train_examples, dev_examples, test_examples]
         check_output(output, inputs, overwrite=overwrite, **LAYOUT)
 
-    # Read, and learn the labels. The given task and model are not changed.
+    # Read, and learn the labels. The given task is not changed.
     pretrained = None if words.elmo == "none" else load(model, softmax=False)
-    if pretrained is not None and pretrained is model and words.finetune:
-        pretrained = replace(pretrained, bilm=copy.deepcopy(pretrained.bilm))
     task = type(task)(task.config, None, (pretrained and pretrained.tokenizer) or "english-1")
     sets = [_read(task, "training", train_examples, "train")]
     task.labels = task.learn(sets[0])

@@ -1,10 +1,10 @@
 """The layers of a frozen biLM: computed once for each sentence, and stored on disk.
 
-There is one directory for each biLM, and for the dtype in which its layers are stored. It holds any
-number of files `segment-...`, each of which is written at once:
+There is one directory for each biLM, state and dtype. It holds any number of files `segment-...`,
+each of which is written at once:
 
     index   (S,) of (digest of a sentence, number of its words), an array of NumPy
-    layers  (N, L+1, 2D) of all words of these sentences, raw
+    layers  (N, L+1, 2D) float16 of all words of these sentences, raw
 """
 
 from __future__ import annotations
@@ -60,19 +60,15 @@ class LayerCache:
     Args:
         embedder: Computes missing layers; every sentence starts from the same state.
         directory: Directory for the caches of all biLMs, created if missing; None: in memory.
-        storage_dtype: "float16" (half the size) or "float32".
 
     Raises:
         ValueError: A file of the cache is damaged.
     """
 
-    def __init__(
-        self,
-        embedder: Embedder,
-        directory: str | Path | None = None,
-        storage_dtype: str = "float16",
-    ) -> None:
-        self.embedder, self.dtype = embedder, np.dtype(storage_dtype)
+    dtype = np.dtype(np.float16)  # half the size of float32
+
+    def __init__(self, embedder: Embedder, directory: str | Path | None = None) -> None:
+        self.embedder = embedder
         self.state: StatePolicy = embedder.model.single_sentence_state
         self.shape = (embedder.num_layers, embedder.dim)
         self._word_bytes = self.dtype.itemsize * embedder.num_layers * embedder.dim
@@ -80,7 +76,7 @@ class LayerCache:
         self.directory: Path | None = None
         if directory is not None:
             dtype = str(embedder.dtype).removeprefix("torch.")
-            name = f"bilm-{embedder.fingerprint()[:16]}-{self.state}-{dtype}-{storage_dtype}"
+            name = f"bilm-{embedder.fingerprint()[:16]}-{self.state}-{dtype}"
             self.directory = Path(directory).expanduser() / name
             for path in self.directory.glob("segment-*"):
                 with path.open("rb") as file:

@@ -1,7 +1,7 @@
 """A trained task model: it predicts, scores, and is saved as a directory that needs no other file.
 
 config.json           format_version, the task and its settings, labels, the settings of words
-weights.safetensors   the network's weights, without the biLM's
+weights.safetensors   the network's weights
 words.json            the words of the training set, and those with pretrained vectors
 vectors.safetensors   `vectors` (V, D), if the network reads pretrained vectors
 bilm/                 the biLM in elmokit's format, if the network reads ELMo
@@ -27,7 +27,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from elmokit.checkpoints import CheckpointError, Pretrained, load, save
-from elmokit.config import CharCNNConfig
 from elmokit.data import TextFile, chunks
 from elmokit.embed import Embedder
 from elmokit.fs import atomic_directory, check_output, read_json
@@ -45,7 +44,7 @@ from elmokit.tasks.fitting.task import (
     find_task,
     read_examples,
 )
-from elmokit.tasks.fitting.words import CHARACTERS, Sentences, WordEncoder, WordTable, WordVectors
+from elmokit.tasks.fitting.words import Sentences, WordEncoder, WordTable, WordVectors
 
 WORDS_AT_ONCE = 16_384  # of examples that are held in memory to be predicted
 PADDED_WORDS = 16_384  # of a batch of several examples, which a long one would pad to its length
@@ -64,7 +63,7 @@ LAYOUT: dict[str, Any] = {
 class Description:
     """The content of config.json; `task_config` are the settings of the task."""
 
-    format_version: Literal[5]
+    format_version: Literal[6]
     task: str
     task_config: dict[str, Any]
     labels: dict[str, Any]
@@ -149,17 +148,9 @@ class TaskModel:
         self, task: Task, network: TaskNetwork, table: WordTable, model: Pretrained | None
     ) -> None:
         self.task, self.network, self.table, self.model = task, network.eval(), table, model
-        self.config = config = network.words.config
+        self.config = network.words.config
         self._embedder: Embedder | None = None
-        self._cnns: list[CharCNNConfig] = [CHARACTERS] if config.character_dim else []
-        if model is not None and config.finetune:
-            if model.config.char_cnn is None:
-                raise ValueError(
-                    "only a biLM that reads characters can be fine-tuned with a task: leave "
-                    "finetune off"
-                )
-            self._cnns.insert(0, model.config.char_cnn)  # the first one truncates words
-        elif model is not None:
+        if model is not None:
             self._embedder = Embedder(model, str(next(network.parameters()).device))
 
     def __repr__(self) -> str:
@@ -173,7 +164,7 @@ class TaskModel:
         """
         if self._embedder is None:
             return None
-        return LayerCache(self._embedder, directory, self.config.storage_dtype)
+        return LayerCache(self._embedder, directory)
 
     def example_set(self, examples: Sequence[Any], cache: LayerCache | None = None) -> ExampleSet:
         """Encode examples for the network, and compute the layers that the cache lacks.
@@ -186,7 +177,8 @@ class TaskModel:
         cache = cache or self.open_cache()
         if cache is not None:
             cache.add(sentences)
-        encoded = Sentences(sentences, self.table, character_cnns=self._cnns, layers=cache)
+        reads_characters = self.config.character_dim > 0
+        encoded = Sentences(sentences, self.table, reads_characters, cache)
         return ExampleSet(self.task, examples, encoded)
 
     def predict(self, inputs: Iterable[Any]) -> list[Any]:
@@ -268,7 +260,7 @@ class TaskModel:
         """
         check_output(directory, [], overwrite=True, **LAYOUT)
         described = Description(
-            format_version=5,
+            format_version=6,
             task=self.task.name,
             task_config=asdict(self.task.config),
             labels=self.task.labels,
@@ -278,10 +270,12 @@ class TaskModel:
         vectors = self.table.vectors
         words = {"words": self.table.words, "with vectors": vectors.words if vectors else ()}
         # Copies, since safetensors refuses tensors that share memory, as tied weights do.
-        weights = {name: value.clone() for name, value in own_weights(self.network).items()}
+        weights = self.network.state_dict()
+        weights = {
+            name: weights[name].clone(memory_format=torch.contiguous_format) for name in weights
+        }
         with atomic_directory(directory, overwrite=overwrite) as partial:
             if self.model is not None:
-                # A biLM that was trained further no longer fits its softmax.
                 save(replace(self.model, softmax=None), partial / BILM)
             if vectors is not None:
                 save_arrays({"vectors": vectors.vectors}, partial / VECTORS)
@@ -293,15 +287,6 @@ class TaskModel:
             ):
                 if content:
                     (partial / name).write_text(content, encoding="utf-8")
-
-
-def own_weights(network: TaskNetwork) -> dict[str, Tensor]:
-    """A network's tensors by name, but for a fine-tuned biLM, which has a directory of its own."""
-    return {
-        name: value.contiguous()
-        for name, value in network.state_dict().items()
-        if not name.startswith("words.elmo.")
-    }
 
 
 def load_task_model(
@@ -354,18 +339,11 @@ def load_task_model(
             (model and model.tokenizer) or "english-1",
         )
         weights = load_file(directory / WEIGHTS)
-        with (
-            init_on_meta()
-        ):  # memory is allocated when the shapes are known to be those of the file
-            expected = own_weights(configured.network(WordEncoder(config, table, model)))
-        ours, theirs = (
-            {name: tuple(value.shape) for name, value in tensors.items()}
-            for tensors in (expected, weights)
-        )
-        if ours != theirs:
-            wrong = sorted({name for name, _ in ours.items() ^ theirs.items()})
-            raise ValueError(f"the weights {', '.join(wrong)} do not fit its settings")
+        with init_on_meta():  # no memory is allocated before the shapes are those of the file
+            shapes = configured.network(WordEncoder(config, table, model))
+        shapes.load_state_dict(weights, assign=True)
         network = configured.network(WordEncoder(config, table, model))
+        network.load_state_dict(weights)
     except (
         ValueError,
         LookupError,
@@ -378,7 +356,6 @@ def load_task_model(
         raise CheckpointError(
             f"{directory} is not a task model, or is damaged: {error!r}"
         ) from error
-    network.load_state_dict(weights, strict=False)  # the weights of the biLM are already loaded
     return TaskModel(configured, network.to(picked), table, model)
 
 

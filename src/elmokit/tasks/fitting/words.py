@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,8 +19,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from elmokit.checkpoints import Pretrained
 from elmokit.config import PAD_CHARACTER, CharCNNConfig
-from elmokit.fs import read_blocks, read_line_blocks, suffixes_of
-from elmokit.nn import CharCNN, Elmo, ScalarMix
+from elmokit.fs import read_line_blocks
+from elmokit.nn import CharCNN, ScalarMix
 from elmokit.progress import ProgressBar
 from elmokit.tasks import WordsConfig
 from elmokit.tasks.fitting.layers import LayerCache, Words
@@ -48,55 +47,14 @@ class WordVectors:
         return self._numbers.get(word) or self._numbers.get(word.lower(), 0)
 
 
-def _read_text(path: Path) -> Iterator[tuple[bytes, list[bytes]]]:
-    lines = (line for block in read_line_blocks(path) for line in block if line.strip())
-    dim = 0
-    for number, line in enumerate(lines):
-        fields = line.split()
-        if number == 0:
-            if len(fields) == 2 and all(
-                field.isdigit() for field in fields
-            ):  # the number of words, and D
-                dim = int(fields[1])
-                continue
-            dim = len(fields) - 1
-        word, *numbers = line.rstrip(b"\r ").rsplit(b" ", dim)  # a word of GloVe's may hold spaces
-        if len(numbers) != dim or not numbers:
-            raise ValueError(
-                f"{path}: line {number + 1} is not a word and {dim or 'its'} numbers: {line[:60]!r}"
-            )
-        yield word, numbers
-
-
-def _read_binary(path: Path) -> Iterator[tuple[bytes, np.ndarray]]:
-    blocks = read_blocks(path)
-    head, _, rest = next(blocks, b"").partition(b"\n")
-    count, dim = map(int, head.split())
-    for block in chain([b""], blocks):
-        rest, position = rest + block, 0
-        while (space := rest.find(b" ", position)) >= 0:
-            end = space + 1 + 4 * dim
-            if end > len(rest):
-                break
-            yield rest[position:space].lstrip(b"\n"), np.frombuffer(rest, "<f4", dim, space + 1)
-            position, count = end, count - 1
-        rest = rest[position:]
-    if count > 0:
-        raise ValueError(f"{path} is truncated: it lacks {count} words")
-
-
 def read_word_vectors(
     path: str | Path, words: Container[str], most_frequent: int = 0
 ) -> WordVectors:
-    """Read the vectors of chosen words from a file of any size; memory holds no others.
-
-    Text has a word and its D numbers in each line; the first line may hold the number of words and
-    D (word2vec, fastText) or not (GloVe). In word2vec's binary format, that line is followed by
-    words, each with a space and D float32.
+    """Read the vectors of chosen words from a text file of any size; memory holds no others.
 
     Args:
-        path: GloVe, fastText (.vec) or word2vec, as text or, if named .bin, binary (plain, .gz or
-            .zst).
+        path: A word and its D numbers in each line; the first line may be the number of words and D
+            (word2vec, fastText) or not (GloVe). Plain, .gz or .zst.
         words: Words whose vectors are kept; give a word with capitals in lower case, too.
         most_frequent: Number of words at the beginning of the file, by convention the most
             frequent, to keep as well.
@@ -105,17 +63,27 @@ def read_word_vectors(
         The words that were found, and their vectors; the first one if a word has several.
 
     Raises:
-        ValueError: The file is in another format, truncated, or holds none of the words.
+        ValueError: The file is in another format, or holds none of the words.
         FileNotFoundError: The file is missing.
     """
-    path = Path(path)
-    read = _read_binary if suffixes_of(path).kind == ".bin" else _read_text
     vectors: dict[str, np.ndarray] = {}
-    entries = ProgressBar(read(path), desc="word vectors", unit=" words")
-    for number, (encoded, numbers) in enumerate(entries):
-        word = encoded.decode("utf-8", "replace")
-        if word not in vectors and (number < most_frequent or word in words):
-            vectors[word] = np.array(numbers, np.float32)
+    dim, kept = 0, most_frequent
+    lines = (line for block in read_line_blocks(path) for line in block if line.strip())
+    for number, line in enumerate(ProgressBar(lines, desc="word vectors", unit=" words")):
+        if number == 0:
+            fields = line.split()
+            if len(fields) == 2 and all(map(bytes.isdigit, fields)):
+                dim, kept = int(fields[1]), most_frequent + 1
+                continue
+            dim = len(fields) - 1
+        word, *numbers = line.rstrip(b"\r ").rsplit(b" ", dim)  # a word of GloVe's may hold spaces
+        if len(numbers) != dim or not numbers:
+            raise ValueError(
+                f"{path}: line {number + 1} is not a word and {dim or 'its'} numbers: {line[:60]!r}"
+            )
+        text = word.decode("utf-8", "replace")
+        if text not in vectors and (number < kept or text in words):
+            vectors[text] = np.array(numbers, np.float32)
     if not vectors:
         raise ValueError(
             f"{path} has a vector for none of the words: are they of another language?"
@@ -205,17 +173,15 @@ class Sentences:
     Args:
         sentences: All sentences of the batches; equal ones are stored once.
         table: The words of the training set.
-        character_cnns: Character CNNs that will read the batches; the first determines where long
-            words are truncated.
-        layers: Layers of all sentences, if the network reads those of a frozen biLM.
+        reads_characters: Whether the network has a character CNN of its own.
+        layers: Layers of all sentences, if the network reads those of a biLM.
     """
 
     def __init__(
         self,
         sentences: Iterable[Words],
         table: WordTable,
-        *,
-        character_cnns: Sequence[CharCNNConfig] = (),
+        reads_characters: bool = False,
         layers: LayerCache | None = None,
     ) -> None:
         distinct = list(dict.fromkeys(tuple(words) for words in sentences))
@@ -227,14 +193,12 @@ class Sentences:
         words = [word for sentence in distinct for word in sentence]
         self._words = torch.tensor([table.numbers.get(word, UNKNOWN) for word in words]).long()
         self._types: Tensor | None = None
-        if character_cnns:
+        if reads_characters:
             types = {word: number for number, word in enumerate(dict.fromkeys(words))}
             self._types = torch.tensor([types[word] for word in words]).long()
-            self._characters = torch.from_numpy(
-                encode_words(list(types), character_cnns[0].max_characters)
-            )
-            self._widest_filter = max(config.widest_filter for config in character_cnns)
-            self._widths = (self._characters != PAD_CHARACTER).sum(1) + self._widest_filter
+            characters = encode_words(list(types), CHARACTERS.max_characters)
+            self._characters = torch.from_numpy(characters)
+            self._widths = (self._characters != PAD_CHARACTER).sum(1) + CHARACTERS.widest_filter
         self._vectors: Tensor | None = None
         if (vectors := table.vectors) is not None:
             self._vectors = torch.tensor([vectors.number(word) for word in words]).long()
@@ -262,7 +226,7 @@ class Sentences:
             distinct, character_rows = self._types[positions].unique(return_inverse=True)
             # Padding beyond the widest filter does not change the output of a character CNN (see
             # `encode_words`).
-            width = int(self._widths[distinct].max()) if len(distinct) else self._widest_filter
+            width = int(self._widths[distinct].max()) if len(distinct) else CHARACTERS.widest_filter
             characters = self._characters[distinct, :width].long()
         if self._layers is not None and self._stored is not None:
             read = self._layers.read([self._stored[number] for number in chosen])  # (M, L+1, 2D)
@@ -294,8 +258,7 @@ class WordEncoder(nn.Module):
     Args:
         config: Which of them to use, and their dropout.
         table: The words of the training set, and pretrained vectors.
-        model: The biLM, which is a part of this module only if it is fine-tuned; None with elmo
-            "none".
+        model: The biLM, whose layers are in the batches; None with elmo "none".
 
     Attributes:
         dim: Width of `EncodedWords.vectors`.
@@ -308,7 +271,7 @@ class WordEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.config, self.num_frequent = config, table.num_frequent
-        self.words = self.characters = self.elmo = None
+        self.words = self.characters = None
         if config.word_dim:  # vectors of a length of about 1 (Ma and Hovy, 2016)
             self.words = nn.Embedding(table.size, config.word_dim, padding_idx=PADDING)
             bound = math.sqrt(3 / config.word_dim)
@@ -317,14 +280,9 @@ class WordEncoder(nn.Module):
             self.characters = CharCNN(CHARACTERS, config.character_dim)
         self.mixes, elmo_dim = nn.ModuleList(), 0
         if model is not None:
-            num_mixes, num_layers = 1 + (config.elmo == "both"), model.config.num_representations
             elmo_dim = model.config.output_dim
-            if config.finetune:
-                self.elmo = Elmo(model.bilm, num_mixes, config.elmo_dropout, freeze=False)
-                self.mixes = self.elmo.mixes
-                self._start = model.start(model.single_sentence_state)
-            else:
-                self.mixes.extend(ScalarMix(num_layers) for _ in range(num_mixes))
+            for _ in range(1 + (config.elmo == "both")):
+                self.mixes.append(ScalarMix(model.config.num_representations))
         self.elmo_dropout = nn.Dropout(config.elmo_dropout)
         self.dropout = nn.Dropout(config.word_dropout)
         vectors = np.zeros((0, 0), np.float32) if table.vectors is None else table.vectors.vectors
@@ -338,14 +296,15 @@ class WordEncoder(nn.Module):
 
     def forward(self, batch: WordBatch) -> EncodedWords:
         """Encode a batch, with dropout in training."""
-        mixed = self._elmo(batch)
+        mask = batch.mask[..., None]
+        mixed = [self.elmo_dropout(mix(batch.layers)) * mask for mix in self.mixes]
         parts = []
         if self.words is not None:
             parts.append(self.dropout(self.words(self._replace_rare(batch.words))))
         if self.characters is not None:
             vectors = self.characters(batch.characters)[batch.character_rows]
             padded = vectors.new_zeros(*batch.mask.shape, vectors.shape[1])
-            parts.append(self.dropout(padded.masked_scatter(batch.mask[..., None], vectors)))
+            parts.append(self.dropout(padded.masked_scatter(mask, vectors)))
         if batch.vectors is not None:
             parts.append(self.dropout(F.embedding(batch.vectors, self.get_buffer("vectors"))))
         if self.config.elmo in ("input", "both"):
@@ -355,7 +314,7 @@ class WordEncoder(nn.Module):
 
     def penalty(self) -> Tensor | float:
         """The L2 penalty on the mix weights, to be added to the loss."""
-        return sum(cast(ScalarMix, mix).penalty(self.config.mix_l2) for mix in self.mixes)
+        return sum(mix.penalty(self.config.mix_l2) for mix in self.mixes)  # pyright: ignore
 
     def _replace_rare(self, words: Tensor) -> Tensor:
         """In training, hide some words that occur once, so that the unknown word learns too."""
@@ -363,17 +322,6 @@ class WordEncoder(nn.Module):
             return words
         hidden = torch.rand(words.shape, device=words.device) < self.config.rare_word_dropout
         return words.masked_fill(hidden & (words > UNKNOWN + self.num_frequent), UNKNOWN)
-
-    def _elmo(self, batch: WordBatch) -> list[Tensor]:
-        """ELMo's vectors, one (B, T, 2D) for each mix."""
-        if self.elmo is None:
-            mask = batch.mask[..., None]
-            return [self.elmo_dropout(mix(batch.layers)) * mask for mix in self.mixes]
-        assert batch.characters is not None and batch.character_rows is not None
-        ids = batch.characters.new_zeros(*batch.mask.shape, batch.characters.shape[1])
-        ids[batch.mask] = batch.characters[batch.character_rows]
-        start = None if self._start is None else self._start.to(ids.device).repeated(len(ids))
-        return self.elmo(ids, start).representations
 
 
 # --- Parts that several networks share ------------------------------------------------------------
