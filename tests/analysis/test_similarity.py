@@ -63,27 +63,22 @@ def test_compare_contrasts_two_senses(embedder: Embedder) -> None:
     assert other == pytest.approx(np.mean([cosines[pair] for pair in other_pairs]), abs=1e-6)
     assert count == sum((use < 2) == (one < 2) for use, one in enumerate(nearest))
     assert result.contrasts["layer 0 (context-independent)"].nearest_is_same == 0
-    last = str(result).split("\n\n")[-1].splitlines()
-    assert last[0].startswith("mean similarity")
-    assert len(last) == 1 + len(result.similarities)
-    assert last[2].split()[-5:] == [f"{same:.2f}", f"{other:.2f}", str(count), "of", "5"]
-    assert result.to_json()["uses"][2]["words"] == ["The", "plant", "makes", "cars", "."]
     assert compare("plant", plant, embedder).contrasts == {}
 
 
-def test_compare_raises_when_the_word_is_missing_or_occurs_once(embedder: Embedder) -> None:
-    for sentences, other, message in (
-        (
-            [FRUIT, "I eat pears", FIRM],
-            (),
-            r"sentence 2 has no word 'apple'; its words are: I \| eat \| pears",
-        ),
+@pytest.mark.parametrize(
+    ("sentences", "other", "message"),
+    [
+        ([FRUIT, "I eat pears", FIRM], (), "sentence 2 has no word 'apple'"),
         ([FRUIT], (), "at least two uses"),
         ([FRUIT, FIRM], [FIRM], "at least two uses of 'apple' in each sense"),
-        (FRUIT, (), "list of sentences"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            compare("apple", sentences, embedder, other=other)
+    ],
+)
+def test_too_few_uses_are_refused(
+    sentences: list[str], other: list[str], message: str, embedder: Embedder
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        compare("apple", sentences, embedder, other=other)
 
 
 CORPUS = [

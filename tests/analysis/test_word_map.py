@@ -1,9 +1,9 @@
 """Word maps: geometry against brute force, uniform sampling, the page with hostile text."""
 
+import html
 import json
 import re
 from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -179,17 +179,8 @@ def test_word_map_projects_every_use_in_each_layer_and_turns_it_to_the_layer_abo
         distances, 0, atol=1e-5
     )  # equal spelling, equal vector in the token layer
     assert sum(each.size for each in result.clusters) == 8
-    assert [each.size for each in result.clusters] == sorted(
-        (each.size for each in result.clusters), reverse=True
-    )
-    assert all(
-        result.labels[use] == number
-        for number, each in enumerate(result.clusters)
-        for use in each.typical
-    )
-    assert str(result).startswith(
-        f"bank: 8 uses, {len(result.clusters)} clusters (top layer, silhouette "
-    )
+    for number, each in enumerate(result.clusters):
+        assert set(result.labels[each.typical]) == {number}
 
 
 def test_word_map_samples_uses_and_has_as_many_clusters_as_asked(
@@ -254,67 +245,18 @@ def hostile() -> WordMap:
     return WordMap(HOSTILE, uses, planes, np.array([0, 0, 1, 1]), clusters, 0.5, "top", 4)
 
 
-class Elements(HTMLParser):
-    """The elements of a page, its attributes that load resources, and the text of its scripts."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.names: Counter[str] = Counter()
-        self.loading: list[str] = []
-        self.scripts: list[str] = []
-        self.title = ""
-        self._inside = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.names[tag] += 1
-        self._inside = tag
-        self.loading += [
-            f"{name}={value}"
-            for name, value in attrs
-            if name in ("src", "href", "onerror", "onload")
-        ]
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_endtag(self, tag):
-        self._inside = ""
-
-    def handle_data(self, data):
-        if self._inside == "script":
-            self.scripts[-1] += data
-        if self._inside == "title":
-            self.title += data
-
-
 def test_page_escapes_corpus_text(hostile: WordMap) -> None:
-    harmless = WordMap(
-        "bank",
-        [Use(("bank",), 0)] * 4,
-        hostile.planes,
-        hostile.labels,
-        hostile.clusters,
-        0,
-        "top",
-        4,
-    )
-    result = Elements(page(hostile))
-    assert result.names == Elements(page(harmless)).names
-    assert result.names["script"] == 2
-    assert not result.loading
-    assert result.title == f"{HOSTILE}: its uses"
-    assert json.loads(result.scripts[0]) == json.loads(json.dumps(hostile.to_json()))
-    assert not re.search("[<>&\u2028\u2029]", result.scripts[0])
-    # the page's own script sets text, never markup
-    assert not re.search(
-        "innerHTML|outerHTML|insertAdjacentHTML|document.write|eval", result.scripts[1]
-    )
-    # and nothing is loaded
-    assert "default-src 'none'" in page(hostile)
-    assert not re.search(r"@import|url\(", page(hostile))
-    assert set(re.findall(r"https?://[^\s\"']+", page(hostile))) == {
-        "http://www.w3.org/2000/svg"
-    }  # an XML namespace
+    text = page(hostile)
+    data, script = re.findall("<script[^>]*>(.*?)</script>", text, re.DOTALL)
+    assert json.loads(data) == json.loads(json.dumps(hostile.to_json()))
+    assert not re.search("[<>&\u2028\u2029]", data)
+    assert HOSTILE not in text
+    assert "<img" not in text
+    assert f"<title>{html.escape(HOSTILE)}" in text
+    # The page's own script sets text, never markup, and nothing is loaded.
+    assert not re.search("innerHTML|outerHTML|insertAdjacentHTML|document.write|eval", script)
+    assert "default-src 'none'" in text
+    assert not re.search(r"@import|url\(|<[^>]* (src|href|on\w+)=", text.replace(data, ""))
 
 
 def test_write_page_replaces_a_file_only_when_asked(hostile: WordMap, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from layers_alone import layers_alone
-from sequence_encoders import CARRYING, CONFIGS, STATELESS, random_bilm
+from sequence_encoders import CONFIGS, STATELESS, random_bilm
 
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.embed.embedder import Embedder
@@ -56,27 +56,6 @@ def test_vectors_are_those_of_each_sentence_alone(name: str, words: int) -> None
     for pooling, pool in (("mean", np.mean), ("max", np.max)):
         pooled = embedder.encode(TEXTS, pooling, layers="top")
         assert_close(pooled[1], pool(expected[1][-1], axis=0))
-
-
-@pytest.mark.parametrize("name", CARRYING)
-def test_carried_state_runs_from_sentence_to_sentence_and_call_to_call(name: str) -> None:
-    model = model_of(name)
-    embedder = small(model)
-    state = None
-    found = embedder.embed(TEXTS[:4], "top", state="carry")
-    found = [*found, *embedder.embed(TEXTS[4:], "top", state=found.state)]
-    for words, vectors in zip(TEXTS, found, strict=True):
-        expected, state = layers_alone(model.bilm, words, state)
-        assert_close(vectors, expected[-1])
-
-
-@pytest.mark.parametrize("name", CARRYING)
-def test_a_warm_state_is_where_every_sentence_starts(name: str) -> None:
-    bilm = model_of(name).bilm
-    _, warm = layers_alone(bilm, TEXTS[3])
-    embedder = small(Pretrained(bilm, warm_state=warm, state_policy="warm"))
-    for words, vectors in zip(TEXTS, embedder.embed(TEXTS, "top"), strict=True):
-        assert_close(vectors, layers_alone(bilm, words, warm)[0][-1])
 
 
 @pytest.mark.parametrize("name", STATELESS)

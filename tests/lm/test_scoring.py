@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,14 +84,6 @@ def test_scores_sum_to_the_perplexity_in_every_state(
 
     with pytest.raises(InterruptedError):
         score(SENTENCES, model, check=check)
-
-
-def test_perplexity_of_a_score_equals_that_of_a_text_of_one_sentence(model: Pretrained) -> None:
-    for result in score(SENTENCES, model):
-        alone = Perplexity.of(model, [result.words], "zeros")
-        own = result.perplexity
-        assert three(own) == pytest.approx(three(alone), rel=1e-6)
-        assert replace(own, losses=alone.losses) == alone
 
 
 def test_score_splits_strings_with_the_models_tokenizer(model: Pretrained) -> None:
