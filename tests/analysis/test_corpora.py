@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from elmokit.analysis.change import change
 from elmokit.analysis.similarity import compare, neighbors
-from elmokit.analysis.uses import WordForms, forms_of_lemma, uses_of
+from elmokit.analysis.uses import WordForms, uses_of
 from elmokit.analysis.word_map import senses
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig
@@ -158,13 +158,6 @@ def test_a_phrase_is_looked_for_as_the_tokenizer_splits_it_and_has_the_mean_vect
     assert str(result.uses[0]) == "I [ca n't] swim ."
 
 
-def test_words_that_are_marks_and_tables_of_lemmas(tmp_path: Path) -> None:
+def test_words_that_are_marks() -> None:
     assert WordForms.of(",").forms == {(",",)}
     assert WordForms.of(["1,000"]).forms == {("1,000",)}
-    (tmp_path / "lemmas.tsv").write_text("plays\tplay\nplayed\tplay\n\nwas\tbe\n")
-    assert forms_of_lemma("play", tmp_path / "lemmas.tsv") == ["play", "plays", "played"]
-    with pytest.raises(ValueError, match="swim"):
-        forms_of_lemma("swim", tmp_path / "lemmas.tsv")
-    (tmp_path / "lemmas.tsv").write_text("play plays played\n")
-    with pytest.raises(ValueError, match="tab"):
-        forms_of_lemma("play", tmp_path / "lemmas.tsv")

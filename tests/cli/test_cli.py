@@ -155,7 +155,7 @@ SENTENCES = ["the cat sees a dog", "a Dog runs", "the dogs run", "the dog runs"]
             {"uses", "contrasts"},
         ),
         ("neighbors 'a dog' --in 'a dog barks' --corpus text.txt", {"query", "nearest"}),
-        ("senses dog --lemma lemmas.tsv --corpus text.txt", {"uses", "summary"}),
+        ("senses dog,dogs --corpus text.txt", {"uses", "summary"}),
         ("substitutes 'the dog runs'", {"position", "candidates"}),
     ],
 )
@@ -168,7 +168,6 @@ def test_json_option_prints_what_programs_read(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("\n".join(SENTENCES))
-    Path("lemmas.tsv").write_text("dogs\tdog\nran\trun\n")
     vocab = elmokit.Vocab(["<S>", "</S>", "<UNK>", "dog", "the"])
     bilm = elmokit.BiLM(elmokit.BiLMConfig.preset("tiny"))
     elmokit.save(

@@ -150,19 +150,29 @@ class StoredCorpus(Corpus):
             return vectors
         return torch.einsum("nld,l->nd", vectors, layer_weights(self.embedder.model, layers))
 
-    def nearest(self, vector: np.ndarray, layers: str | int) -> Iterator[tuple[float, Use]]:
-        """The cosines of a unit vector and those of all words, with the words, from the largest."""
-        query, cosines = torch.from_numpy(vector), []
+    def nearest_words(
+        self, query: Use, vector: np.ndarray, layers: str | int, count: int
+    ) -> dict[Use, float]:
+        """The `count` words of other sentences whose vectors are nearest to the unit vector of a
+        use, with the cosines, the nearest first.
+        """
+        cosines = []
         for block in self.store.blocks(BLOCK_WORDS):
             vectors = self._select(torch.from_numpy(block).float(), layers)
-            cosines.append((vectors @ query / vectors.norm(dim=1).clamp_min(1e-12)).numpy())
+            products = vectors @ torch.from_numpy(vector)
+            cosines.append((products / vectors.norm(dim=1).clamp_min(1e-12)).numpy())
         similarities = np.concatenate(cosines).round(6)
         ends = self.store.lengths().cumsum()
+        nearest: dict[Use, float] = {}
         for word in np.argsort(-similarities, kind="stable"):
             line = int(np.searchsorted(ends, word, side="right"))
             sentence = tuple(self.store.words(line))
-            position = int(word - ends[line]) + len(sentence)
-            yield float(similarities[word]), Use(sentence, position)
+            if sentence != query.sentence:
+                position = int(word - ends[line]) + len(sentence)
+                nearest.setdefault(Use(sentence, position), float(similarities[word]))
+                if len(nearest) == count:
+                    break
+        return nearest
 
 
 def open_corpus(path: str | Path, embedder: Embedder, tokenize: bool = True) -> Corpus:

@@ -170,6 +170,12 @@ class Neighbors(Report):
     nearest: list[Neighbor]
     sentences_searched: int
 
+    @staticmethod
+    def of(query: Use, cosines: dict[Use, float], sentences_searched: int) -> Neighbors:
+        """From the cosines of the nearest uses, in their order."""
+        nearest = [Neighbor(cosine, use) for use, cosine in cosines.items()]
+        return Neighbors(query, nearest, sentences_searched)
+
     def __str__(self) -> str:
         lines = [f"       {self.query}"]
         lines += [f"{similarity:5.3f}  {use}" for similarity, use in self.nearest]
@@ -211,7 +217,7 @@ def nearest_uses(
             nearest |= zip(candidates, cosines.tolist(), strict=True)
             # The sort is stable: of equal cosines the first in the corpus stays first.
             nearest = dict(sorted(nearest.items(), key=lambda item: -item[1])[:count])
-    return Neighbors(query, [Neighbor(cosine, use) for use, cosine in nearest.items()], searched)
+    return Neighbors.of(query, nearest, searched)
 
 
 def neighbors(
@@ -259,7 +265,9 @@ def neighbors(
     query = uses_in_each(forms, [searched.split(sentence)])[0]
     (vector,) = unit_vectors(vectors_of_uses([query], embedder, layers))
     if any_word and isinstance(searched, StoredCorpus):
-        result = _nearest_words(query, vector, searched, layers, count)
+        nearest = searched.nearest_words(query, vector, layers, count)
+        sentences = int(np.count_nonzero(searched.store.lengths()))
+        result = Neighbors.of(query, nearest, sentences)
     else:
         uses = searched.uses(None if any_word else forms)
         vectors_of = partial(searched.vectors, layers=layers)
@@ -268,17 +276,3 @@ def neighbors(
         with_word = "" if any_word else f" with the word {forms.name!r}"
         raise ValueError(f"{corpus} has no other sentence{with_word}: try another corpus")
     return result
-
-
-def _nearest_words(
-    query: Use, vector: np.ndarray, corpus: StoredCorpus, layers: str | int, count: int
-) -> Neighbors:
-    """`nearest_uses` among all words of a store."""
-    nearest: dict[Use, float] = {}
-    for cosine, use in corpus.nearest(vector, layers):
-        if use.sentence != query.sentence:
-            nearest.setdefault(use, cosine)
-            if len(nearest) == count:
-                break
-    searched = int(np.count_nonzero(corpus.store.lengths()))
-    return Neighbors(query, [Neighbor(cosine, use) for use, cosine in nearest.items()], searched)

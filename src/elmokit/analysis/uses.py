@@ -7,13 +7,11 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from elmokit.embed import Embedder
-from elmokit.fs import read_lines
 from elmokit.text import TruncationWarning
 
 FORM_SEPARATOR = re.compile(r"(?<!\d),|,(?!\d)")  # a comma, but not that of 1,000
@@ -90,22 +88,6 @@ class WordForms:
 
 
 Word = str | Sequence[str] | WordForms
-
-
-def forms_of_lemma(lemma: str, table: Path) -> list[str]:
-    """The lemma and its forms, from a table with a form, a tab and its lemma on each line."""
-    forms = [lemma]
-    for line in filter(str.strip, read_lines(table)):
-        form, tab, lemma_of_form = line.strip().partition("\t")
-        if not tab or "\t" in lemma_of_form:
-            raise ValueError(
-                f"{table} must have a form, a tab and its lemma on each line, not {line[:60]!r}"
-            )
-        if lemma_of_form == lemma:
-            forms.append(form)
-    if len(forms) == 1:
-        raise ValueError(f"{table} has no form of the lemma {lemma!r}")
-    return forms
 
 
 def _find_forms(
@@ -205,20 +187,13 @@ def unit_vectors(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
-def vectors_of_uses(
-    uses: Sequence[Use],
-    embedder: Embedder,
-    layers: str | int,
-    check: Callable[[], None] | None = None,
-) -> np.ndarray:
+def vectors_of_uses(uses: Sequence[Use], embedder: Embedder, layers: str | int) -> np.ndarray:
     """Embed uses; a phrase has the mean vector of its words.
 
     Args:
         uses: The uses. Each distinct sentence is embedded once.
         embedder: The model.
         layers: Representation, as in `Embedder.embed`.
-        check: Called after each batch of sentences; an exception that it raises ends the
-            computation.
 
     Returns:
         (N, 2D), or (N, L+1, 2D) with "all".
@@ -229,12 +204,11 @@ def vectors_of_uses(
     numbers_in: dict[tuple[str, ...], list[int]] = {}
     for number, use in enumerate(uses):
         numbers_in.setdefault(use.sentence, []).append(number)
-    sentences, remaining = list(numbers_in), iter(numbers_in.values())
+    sentences = list(numbers_in)
+    remaining = iter(numbers_in.values())
     vectors = [np.empty(0)] * len(uses)
     truncated = 0
     for batch in embedder.embed_stream(sentences, layers, embedder.model.single_sentence_state):
-        if check is not None:
-            check()
         truncated += batch.truncated_words
         for embedding, numbers in zip(batch, remaining, strict=False):
             for number in numbers:

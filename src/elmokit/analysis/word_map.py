@@ -9,7 +9,6 @@ from __future__ import annotations
 import html
 import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.analysis import Report, as_json
+from elmokit.analysis import Report
 from elmokit.analysis.clusters import align, cluster, principal_components
 from elmokit.analysis.corpora import open_corpus
 from elmokit.analysis.uses import Use, Word, WordForms, sample_uses, unit_vectors
@@ -108,25 +107,14 @@ class WordMap(Report):
 
     def to_json(self) -> dict[str, Any]:
         """The map as JSON values: each use with its cluster, coordinates with four decimals."""
-        uses = [
-            use.to_json() | {"cluster": label}
-            for use, label in zip(self.uses, self.labels.tolist(), strict=True)
-        ]
-        return {
-            "word": self.word,
-            "uses": uses,
-            "planes": self.planes.astype(float).round(4).tolist(),
-            "clusters": as_json(self.clusters),
-            "silhouette": self.silhouette,
-            "layers": self.layers,
-            "uses_in_corpus": self.uses_in_corpus,
-            "summary": self.summary,
-        }
+        values = super().to_json() | {"summary": self.summary}
+        for use, label in zip(values["uses"], values.pop("labels"), strict=True):
+            use["cluster"] = label
+        values["planes"] = self.planes.astype(float).round(4).tolist()
+        return values
 
 
-def _substitutes(
-    embedder: Embedder, uses: list[Use], check: Callable[[], None] | None
-) -> list[str]:
+def _substitutes(embedder: Embedder, uses: list[Use]) -> list[str]:
     """The most likely replacements of the word in some uses; none without a language model."""
     model = embedder.model
     predicts_words = model.config.sequence_encoder.predicts_words
@@ -139,7 +127,7 @@ def _substitutes(
         sentences.append([*before, " ".join(use.words), *after])
         positions.append([use.position])
     state = model.single_sentence_state
-    replaced = batch_substitutes(sentences, positions, model, CANDIDATES, state=state, check=check)
+    replaced = batch_substitutes(sentences, positions, model, CANDIDATES, state=state)
     frequent = model.vocab.words[: min(COMMON_WORDS, len(model.vocab) // 100)]
     common = set(map(str.lower, frequent))
     weights: Counter[str] = Counter()
@@ -154,11 +142,7 @@ def _substitutes(
 
 
 def _describe(
-    points: np.ndarray,
-    members: np.ndarray,
-    uses: list[Use],
-    embedder: Embedder,
-    check: Callable[[], None] | None,
+    points: np.ndarray, members: np.ndarray, uses: list[Use], embedder: Embedder
 ) -> UseCluster:
     """Describe the cluster of the uses with indices `members`; `points` (N, d) are of all uses."""
     distances = np.linalg.norm(points[members] - points[members].mean(axis=0), axis=1)
@@ -168,7 +152,7 @@ def _describe(
         context = *near.sentence[: near.position], "", *near.sentence[near.stop :]
         nearest.setdefault(context, number)
     typical = list(nearest.values())
-    words = _substitutes(embedder, [uses[number] for number in typical[:USES_SUBSTITUTED]], check)
+    words = _substitutes(embedder, [uses[number] for number in typical[:USES_SUBSTITUTED]])
     return UseCluster(len(members), typical[:TYPICAL_USES], words)
 
 
@@ -182,7 +166,6 @@ def map_uses(
     clusters: int | None = None,
     seed: int = SEED,
     uses_in_corpus: int | None = None,
-    check: Callable[[], None] | None = None,
 ) -> WordMap:
     """Cluster uses of a word by their vectors, and project them to the plane for each layer.
 
@@ -198,8 +181,6 @@ def map_uses(
         clusters: Number of clusters; None: as `cluster` finds it.
         seed: Seed of the clustering.
         uses_in_corpus: Number of uses in the corpus, if `uses` is a sample of them.
-        check: Called before each run of the language model; an exception that it raises ends the
-            computation.
 
     Returns:
         The map.
@@ -219,7 +200,7 @@ def map_uses(
         uses=uses,
         planes=np.stack(planes),
         labels=labels,
-        clusters=[_describe(points, numbers, uses, embedder, check) for numbers in members],
+        clusters=[_describe(points, numbers, uses, embedder) for numbers in members],
         silhouette=silhouette,
         layers=layers,
         uses_in_corpus=uses_in_corpus or len(uses),

@@ -16,7 +16,6 @@ from elmokit.cli.options import (
     Device,
     Json,
     Layers,
-    Lemmas,
     Model,
     OptionalState,
     Overwrite,
@@ -31,15 +30,9 @@ state_defaults_in_text(ColumnsConfig)
 
 def _arguments(verb: Any) -> dict[str, Any]:
     """The options of a verb as the arguments of its function."""
-    from elmokit.analysis.uses import forms_of_lemma
     from elmokit.embed import Embedder
 
     arguments = dict(vars(verb))
-    table = arguments.pop("lemma")
-    if table is not None and "word" in arguments:
-        arguments["word"] = forms_of_lemma(verb.word, table)
-    elif table is not None:
-        arguments["words"] = [forms_of_lemma(word, table) for word in verb.words]
     with_softmax = isinstance(verb, Senses)
     arguments["model"] = Embedder(verb.model, arguments.pop("device"), softmax=with_softmax)
     del arguments["json"]
@@ -63,7 +56,6 @@ class Compare:
     other: Annotated[tuple[str, ...], UNSET] = ()
     """Sentences in which the word has another sense; a summary then contrasts the two senses."""
     model: Model = None
-    lemma: Lemmas = None
     layers: Annotated[Layers | None, arg(help=f"{LAYERS} (default: mix and all but 0)."), UNSET] = (
         None
     )
@@ -89,7 +81,6 @@ class Neighbors:
     sentence: Annotated[str, arg(name="in")]
     """Sentence with the occurrence to search for."""
     corpus: Corpus
-    lemma: Lemmas = None
     count: int = 10
     """Number of neighbors to print."""
     model: Model = None
@@ -116,7 +107,6 @@ class Senses:
 
     word: Word
     corpus: Corpus
-    lemma: Lemmas = None
     output: Annotated[Path | None, UNSET] = None
     """HTML file for scatter plots of all layers."""
     json: Json = False
@@ -164,7 +154,6 @@ class Change:
     """
     first: Corpus
     second: Corpus
-    lemma: Lemmas = None
     json: Json = False
     max_uses: int = 500
     """Maximum number of occurrences in each corpus; a random sample if there are more."""

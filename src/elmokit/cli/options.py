@@ -71,14 +71,6 @@ Corpus = Annotated[
         "computed."
     ),
 ]
-Lemmas = Annotated[
-    Path | None,
-    arg(
-        help="Table with a form, a tab and its lemma on each line: a word then stands for all "
-        "forms of this lemma."
-    ),
-    UNSET,
-]
 Overwrite = Annotated[bool, arg(help="Replace an existing output.")]
 Json = Annotated[bool, arg(help="Print the result as JSON.")]
 # Every verb reads text by this rule.

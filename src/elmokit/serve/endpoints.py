@@ -298,7 +298,6 @@ async def senses(request: Request, body: schemas.SensesRequest) -> Response:
             body.layers,
             clusters=body.clusters,
             uses_in_corpus=count,
-            check=check,
         )
         return word_map.to_json()
 

@@ -233,24 +233,24 @@ class Service:
             CancelledError: Nobody waits for the job any more.
         """
         if sentences is not None:
-            return self._embed_uses((uses_of(word, words) for words in sentences), check)
+            return self._embed_uses(uses_of(word, words) for words in sentences)
         if self._corpus is None:
             raise invalid_request(
                 "this server has no corpus: send `sentences`, or start it with --corpus"
             )
         kept = self._uses_in_corpus
         if (found := kept.get(word)) is None:
-            found = kept[word] = self._embed_uses(self._corpus.uses(word, check), check)
+            found = kept[word] = self._embed_uses(self._corpus.uses(word, check))
             if len(kept) > WORDS_KEPT:
                 kept.pop(next(iter(kept)), None)
         return found
 
-    def _embed_uses(self, uses: Iterable[Iterable[Use]], check: Check) -> WordUses:
+    def _embed_uses(self, uses: Iterable[Iterable[Use]]) -> WordUses:
         # With the seed of a map, so that a sample for a map is one of all uses.
         sample, count = sample_uses(chain.from_iterable(uses), SAMPLED_USES, SEED)
         while len(sample) > FEW_USES and cost({use.sentence for use in sample}) > SAMPLED_WORDS:
             sample, _ = sample_uses(sample, len(sample) * 3 // 4, SEED)
-        vectors = vectors_of_uses(sample, self.embedder, "all", check) if sample else []
+        vectors = vectors_of_uses(sample, self.embedder, "all") if sample else []
         return WordUses(dict(zip(sample, vectors, strict=True)), count)
 
     def corpus_sentences(self) -> Iterator[tuple[str, ...]]:
