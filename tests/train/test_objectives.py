@@ -2,7 +2,6 @@
 resumption.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,13 +12,11 @@ import torch
 import torch.nn.functional as F
 from toy_encoders import CONFIGS, ENCODERS
 
-from elmokit.data.batches import PackedBatch
 from elmokit.ops.packing import Packing
 from elmokit.runtime import pytorch_threads
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import PretrainConfig
-from elmokit.train.objectives import HIDDEN_SHARE, LocalBatch, SentenceObjective, draw_hidden
-from elmokit.train.pretraining import pretrain
+from elmokit.train.objectives import HIDDEN_SHARE, draw_hidden
 from elmokit.train.trainer import Trainer
 
 EXACT = {"num_samples": 0, "dropout": 0.0, "fresh_starts": 0.0}
@@ -172,44 +169,6 @@ def test_gradients_of_the_masked_loss_equal_finite_differences(settings: Pretrai
             flat[place] = before
             difference = (values[0] - values[1]) / (2 * step)
             assert float(gradient[place]) == pytest.approx(difference, abs=1e-8, rel=1e-4), name
-
-
-# --- One of your own ------------------------------------------------------------------------------
-
-
-class Teacher(SentenceObjective):
-    """The means of the top layer over each text approach the vectors of a teacher."""
-
-    names = ("teacher",)
-
-    def next_batch(self, draws: torch.Generator) -> LocalBatch:
-        batch = next(self.stream)
-        texts = [batch[index] for index in self.local(batch)]
-        packed = PackedBatch.to_embed(texts, self.batch_size)
-        targets = torch.tensor([[float("cat" in text), float("dog" in text)] for text in texts])
-        return LocalBatch(
-            len(texts) / len(batch),
-            packed.words,
-            packed.tokens,
-            packed.text.packing,
-            targets,
-            packed.text.slots,
-            packed.lengths.tolist(),
-        )
-
-    def losses(self, vectors: torch.Tensor, batch: LocalBatch, predict: Any) -> torch.Tensor:
-        layers, _ = self.bilm.run(vectors, batch.tokens, batch.packing, dropout=self.dropout)
-        top = torch.cat([layers[-1, d, batch.slots[d]] for d in range(2)], dim=1)
-        means = torch.stack([text.mean(dim=0) for text in top.split(batch.lengths)])
-        return F.mse_loss(means[:, :2], batch.targets)[None]
-
-
-def test_pretrain_minimizes_an_objective_of_ones_own(settings: PretrainConfig) -> None:
-    changes = {"dropout": 0.0, "learning_rate": 0.01, "epochs": 20.0, "batch_size": 10}
-    pretrain(replace(settings, **changes), Teacher)
-    lines = (settings.output / "log.jsonl").read_text().splitlines()
-    losses = [event["loss_teacher"] for event in map(json.loads, lines) if "loss_teacher" in event]
-    assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
 
 
 # --- Resumed, on any number of threads ------------------------------------------------------------
