@@ -46,7 +46,6 @@ def data(tmp_path: Path) -> BidirectionalLMDataset:
     )
 
 
-@pytest.mark.filterwarnings("ignore:.*34% of the words are not in the model's vocabulary")
 def test_perplexity_equals_that_of_bilm_tf(goldens: Callable[[str], Path]) -> None:
     heldout = goldens("bilm_tf_training/heldout.txt")
     options, checkpoint = bilm.load_options_latest_checkpoint(

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from elmokit.config import BiLMConfig
 from elmokit.embed.embedder import Embedder
 from elmokit.embed.files import FileJob, FileReport, embed_file, encode_file
 from elmokit.embed.pipeline import Pipeline
-from elmokit.fs.atomic import directory_lock, write_json
+from elmokit.fs.atomic import directory_lock
 from elmokit.nn.bilm import BiLM
 from elmokit.storage.store import EmbeddingStore, StoreIndex, StoreWriter
 
@@ -258,7 +258,7 @@ def test_a_killed_run_that_is_resumed_ends_with_the_same_vectors(
     text.write_text("\n".join(random_lines(1500)), encoding="utf-8")
     save(embedder.model, model)
     options: dict[str, Any] = {"state": state, "device": "cpu", "sentences_per_part": KILLED_PART}
-    parts = killed if name == "out" else tmp_path / f".{name}.parts"
+    parts = tmp_path / f".{name}.parts"
     enough = random.randrange(1, 7)
     process = start_process(embed_file, text, killed, model, **options)
     while len(list(parts.glob("part-*"))) < enough:
@@ -308,7 +308,7 @@ def test_a_run_that_fails_while_it_writes_leaves_the_finished_parts(
         "part-00001.safetensors",
         "state-00001.safetensors",
     ]
-    assert sorted(contents(tmp_path / "out")) == names
+    assert sorted(contents(tmp_path / ".out.parts")) == names
     assert write("out", state="carry").parts_kept == 2
     write("whole", state="carry")
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
@@ -357,7 +357,7 @@ def test_output_with_other_vectors_needs_overwrite(tmp_path: Path, write: Write,
     # What kills leave: something written aside, and a store that another job did not complete.
     (tmp_path / f".partial-01234567-{name}").mkdir()
     write(f".{name}.parts")
-    write_json(parts / "index.json", asdict(replace(StoreIndex.read(parts), complete=False)))
+    replace(StoreIndex.read(parts), complete=False).write(parts)
     write(name, layers=1, overwrite=True)
     write(f"fresh-{name}", layers=1)
     assert written(output) == written(tmp_path / f"fresh-{name}")
@@ -376,9 +376,9 @@ def test_overwriting_keeps_the_old_output_until_the_new_one_is_complete(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    last_step = {"out": "embed.files.publish_directory", "out.npy": "fs.atomic._finish"}[name]
+    last_step = {"out": "embed.files.remove_directory", "out.npy": "fs.atomic._finish"}[name]
     # A run that was interrupted, and one with other settings, which begins anew.
-    for layers, step in ((0, "embed.files.EmbeddingStore.__init__"), (2, last_step)):
+    for layers, step in ((0, "embed.files.StoreWriter.finish"), (2, last_step)):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(f"elmokit.{step}", stop)
             write(name, layers=layers, overwrite=True)
@@ -418,7 +418,7 @@ def test_what_is_no_store_is_not_overwritten(tmp_path: Path, text: Path, write: 
     (tmp_path / "out" / "notes.txt").unlink()
     (tmp_path / "out" / "index.json").write_text("damaged")
     with (
-        directory_lock(tmp_path / "out"),
+        directory_lock(tmp_path / ".out.parts"),
         pytest.raises(ValueError, match=r"another process is writing in .*out"),
     ):
         write("out", layers=1, overwrite=True)
@@ -427,7 +427,7 @@ def test_what_is_no_store_is_not_overwritten(tmp_path: Path, text: Path, write: 
     text.write_text(
         text.read_text(encoding="utf-8").replace("like", "hate"), encoding="utf-8"
     )  # of the same size
-    with pytest.raises(ValueError, match="holds other embeddings"):
+    with pytest.raises(FileExistsError, match="holds other embeddings"):
         write("out", layers=1)
 
 

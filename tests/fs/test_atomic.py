@@ -16,20 +16,18 @@ from elmokit.fs.atomic import (
     atomic_directory,
     atomic_path,
     check_output,
-    create_bytes,
     directory_lock,
     remove_directory,
+    write_lines,
 )
 from elmokit.fs.reading import read_lines
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.gz", "a.zst", "a.txt.GZ", "A.ZST"])
-def test_created_bytes_are_read_back(tmp_path: Path, name: str) -> None:
+def test_written_lines_are_read_back(tmp_path: Path, name: str) -> None:
     for directory in ("one", "other"):
         (tmp_path / directory).mkdir()
-        with create_bytes(tmp_path / directory / name) as stream:
-            stream.write(b"one\n")
-            stream.write("zwölf\n".encode())
+        write_lines(tmp_path / directory / name, iter(["one", "zwölf"]))
     written = (tmp_path / "one" / name).read_bytes()
     assert list(read_lines(tmp_path / "one" / name)) == ["one", "zwölf"]
     assert (written == "one\nzwölf\n".encode()) == (name == "a.txt")

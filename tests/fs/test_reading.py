@@ -1,6 +1,7 @@
 """Reading lines of plain and compressed text, against Python's own readers."""
 
 import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 import zstandard
 
 from elmokit.fs import reading
-from elmokit.fs.reading import read_blocks, read_lines
+from elmokit.fs.reading import read_blocks, read_json, read_lines
 
 TEXT = "\ufeffone\r\n\n\ufeff zwei \u2028 drei\x0bvier\nlast, without a line end"
 LINES = ["one", "", "\ufeff zwei \u2028 drei\x0bvier", "last, without a line end"]
@@ -80,3 +81,21 @@ def test_blocks_of_a_repetitive_zstd_file_are_small(tmp_path: Path) -> None:
     sizes = [len(block) for block in read_blocks(tmp_path / "a.txt.zst")]
     assert sum(sizes) == len(text)
     assert max(sizes) < 16 << 20
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"[" * 100_000, b"{", b'"\xff"', b"1" * 5000],
+    ids=["deep", "cut", "bytes", "digits"],
+)
+def test_damaged_json_is_a_value_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(ValueError):
+        read_json(tmp_path / "a.json")
+
+
+def test_pipe_or_device_is_refused_unread(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero", tmp_path):
+        with pytest.raises(ValueError, match="is not a regular file"):
+            read_json(path)

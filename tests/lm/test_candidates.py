@@ -15,9 +15,6 @@ from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.lm.candidates import next_words, substitutes
 from elmokit.text.vocab import Vocab
 
-# The vocabularies of tests have a handful of words.
-pytestmark = pytest.mark.filterwarnings("ignore:.* of the words are not in the model's vocabulary")
-
 
 @pytest.fixture
 def model() -> Pretrained:

@@ -29,9 +29,6 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.ops.portable import logsumexp
 from elmokit.text.vocab import Vocab
 
-# The vocabularies of tests have a handful of words.
-pytestmark = pytest.mark.filterwarnings("ignore:.* of the words are not in the model's vocabulary")
-
 
 def small() -> Pretrained:
     return small_language_model(torch.float64)

@@ -21,9 +21,6 @@ from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
-# The vocabularies of tests have a handful of words.
-pytestmark = pytest.mark.filterwarnings("ignore:.* of the words are not in the model's vocabulary")
-
 SENTENCES = [["a", "b", "zebra"], ["c"], ["b", "b", "a", "c", "<S>"], ["zebra", "c"]]
 VOCAB = Vocab(["<S>", "</S>", "<UNK>", "a", "b", "c", "d", ","])
 

@@ -28,9 +28,6 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.tokenizers import get_tokenizer
 from elmokit.text.vocab import Vocab
 
-# The vocabularies of tests have a handful of words.
-pytestmark = pytest.mark.filterwarnings("ignore:.* of the words are not in the model's vocabulary")
-
 
 @pytest.fixture
 def model() -> Pretrained:

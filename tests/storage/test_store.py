@@ -121,24 +121,25 @@ def test_store_of_blank_lines_is_read(tmp_path: Path, sentences: list[list[str]]
     ] * len(sentences)
 
 
-def test_other_incomplete_and_foreign_directories_are_refused(tmp_path: Path) -> None:
-    fill(tmp_path / "out", TOP)
-    for other in (
-        replace(TOP, settings=TOP.settings | {"text": "7"}),
-        replace(TOP, settings={"model": "abc"}),
-        replace(TOP, dtype="float16"),
-        replace(TOP, sentences_per_part=3),
+def test_a_store_of_other_settings_begins_anew_and_is_read_when_it_is_complete(
+    tmp_path: Path,
+) -> None:
+    for number, other in enumerate(
+        (
+            replace(TOP, settings=TOP.settings | {"text": "7"}),
+            replace(TOP, settings={"model": "abc"}),
+            replace(TOP, dtype="float16"),
+            replace(TOP, sentences_per_part=3),
+        )
     ):
-        with pytest.raises(ValueError, match="holds other embeddings"):
-            StoreWriter(tmp_path / "out", other)
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "foreign" / "thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match="not empty"):
-        StoreWriter(tmp_path / "foreign", TOP)
-    StoreWriter(tmp_path / "begun", TOP)
-    for name, reason in (("begun", "not complete"), ("", r"no index\.json")):
-        with pytest.raises((ValueError, FileNotFoundError), match=reason):
-            EmbeddingStore(tmp_path / name)
+        directory = tmp_path / str(number)
+        fill(directory, TOP)
+        assert StoreWriter(directory, TOP).shards().keys() == {0, 1, 2}
+        assert StoreWriter(directory, other).shards() == {} and other.is_at(directory)
+        with pytest.raises(ValueError, match="not complete"):
+            EmbeddingStore(directory)
+    with pytest.raises(FileNotFoundError, match=r"no index\.json"):
+        EmbeddingStore(tmp_path)
 
 
 @each_index

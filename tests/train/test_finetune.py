@@ -24,9 +24,6 @@ from elmokit.train.pretraining import pretrain
 from elmokit.train.snapshots import latest_snapshot, read_snapshot
 from elmokit.train.trainer import Trainer
 
-# The vocabularies of tests have a handful of words.
-pytestmark = pytest.mark.filterwarnings("ignore:.* of the words are not in the model's vocabulary")
-
 
 def write_domain(path: Path, seed: int) -> Path:
     """Write sentences with the words of the toy text, in an order that it never has."""

@@ -28,11 +28,10 @@ from elmokit.data.workers import Work, tokenize_documents
 from elmokit.fs import (
     atomic_directory,
     check_output,
-    create_bytes,
     read_blocks,
     read_json,
     suffixes_of,
-    write_json,
+    write_lines,
 )
 from elmokit.progress import ProgressBar
 from elmokit.settings import Above, Between, Count, check, conform
@@ -250,9 +249,8 @@ class ShuffledShards:
         for shard in ProgressBar(range(len(self._buffers)), unit=" shards", desc="shuffle"):
             records = b"".join(read_blocks(self._unsorted(shard))).split(b"\n\n")
             self._unsorted(shard).unlink()
-            with create_bytes(self._directory / f"shard-{shard:05d}.txt.zst") as file:
-                for record in filter(None, sorted(records)):
-                    file.write(record[KEY_DIGITS + 1 :] + b"\n")
+            texts = (record[KEY_DIGITS + 1 :].decode() for record in sorted(records) if record)
+            write_lines(self._directory / f"shard-{shard:05d}.txt.zst", texts)
 
 
 # --- The run --------------------------------------------------------------------------------------
@@ -409,7 +407,7 @@ def prepare(
             ):
                 shards.add(number, text)
         shards.finish()
-        write_json(partial / REPORT_NAME, asdict(report))
+        write_lines(partial / REPORT_NAME, [json.dumps(asdict(report), indent=1)])
         check_output(
             output, files, overwrite=overwrite, directory_of=REPORT_NAME, own_files=OWN_FILES
         )  # hours later

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elmokit.data.showing import show_reading
-from elmokit.fs import atomic_path, create_bytes, read_lines, suffixes_of
+from elmokit.fs import read_lines, suffixes_of, write_lines
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 CONLLU_ID = re.compile(r"\d+([-.]\d+)?")
@@ -217,7 +217,7 @@ class TaggedFile:
             )
 
     def format(self, words: Iterable[str], tags: Iterable[str]) -> str:
-        """A sentence as lines "WORD TAG", or of CoNLL-U without other values, and an empty line."""
+        """A sentence as lines "WORD TAG", or of CoNLL-U without other values."""
         lines = []
         for number, (word, tag) in enumerate(zip(words, tags, strict=True), start=1):
             columns = [word, tag]
@@ -225,7 +225,7 @@ class TaggedFile:
                 columns = [str(number), word, *"_" * (len(CONLLU_COLUMNS) - 2)]
                 columns[self.tag_column] = tag
             lines.append(("\t" if self.conllu else " ").join(columns) + "\n")
-        return "".join(lines) + "\n"
+        return "".join(lines)
 
     def _with_tag(self, line: Line, tag: str) -> str:
         if self.conllu:
@@ -252,7 +252,8 @@ class TaggedFile:
             ValueError: There are more tags than tokens in the file, or fewer; or it is malformed.
         """
         tags = chain.from_iterable(predictions)
-        with atomic_path(path, overwrite) as partial, create_bytes(partial) as stream:
+
+        def lines() -> Iterator[str]:
             for line in self._lines():
                 text = line.text
                 if line.columns is not None:
@@ -265,9 +266,11 @@ class TaggedFile:
                 # conlleval counts them.
                 elif not self.conllu and len(SEPARATOR.split(text.strip(" \t"))) > 1:
                     text = self._with_tag(line, "O") if _ends_sentence(line) else text
-                stream.write(f"{text}\n".encode())
+                yield text
             if next(tags, None) is not None:
                 raise ValueError(
                     f"{self.path} has fewer tokens than were predicted: give the file that the "
                     "tags are for"
                 )
+
+        write_lines(path, lines(), overwrite)

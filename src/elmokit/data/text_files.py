@@ -16,7 +16,7 @@ from typing import Any
 
 from elmokit.data.showing import show_reading
 from elmokit.data.tables import is_table, read_column
-from elmokit.fs import atomic_path, create_bytes, read_blocks, read_json, read_lines, suffixes_of
+from elmokit.fs import read_blocks, read_json, read_lines, suffixes_of, write_lines
 from elmokit.progress import ProgressBar
 from elmokit.text import TOKENIZED, Tokenizer, get_tokenizer
 
@@ -111,9 +111,7 @@ class TextFile:
         copy = directory / f"{digest.hexdigest()}.txt.zst"
         if not copy.exists():
             bar = ProgressBar(self.sentences(), f"tokenize {self.path.name}", unit=" sentences")
-            with atomic_path(copy) as partial, create_bytes(partial) as stream:
-                for words in bar:
-                    stream.write(f"{' '.join(words)}\n".encode())
+            write_lines(copy, map(" ".join, bar))
         return copy
 
     @staticmethod

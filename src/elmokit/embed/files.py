@@ -1,19 +1,19 @@
 """From a text file to a file of vectors: one for every word (`embed_file`), or one for every line
 (`encode_file`).
 
-Vectors are collected in an embedding store, part by part. A part is written whole or not at all; a
-later run with the same arguments computes the parts that are missing, and the result is bit for bit
-that of an uninterrupted run. Batches are computed ahead on other threads while the calling thread
-writes vectors, so that memory holds the words of some parts, but only a few batches of vectors.
+Vectors are collected in an embedding store, part by part, which gets its name, or is exported to a
+file, when it is complete. A part is written whole or not at all; a later run with the same
+arguments computes the parts that are missing, and the result is bit for bit that of an
+uninterrupted run. Batches are computed ahead on other threads while the calling thread writes
+vectors, so that memory holds the words of some parts, but only a few batches of vectors.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from itertools import chain, islice, tee
@@ -31,7 +31,7 @@ from elmokit.fs import (
     atomic_path,
     check_output,
     directory_lock,
-    publish_directory,
+    remove_directory,
     suffixes_of,
 )
 from elmokit.nn import BiLMState
@@ -90,10 +90,9 @@ def embed_file(
 
     Raises:
         ValueError: Invalid UTF-8 or a line that is too long (before anything is written), an empty
-            file, CoNLL-U or another format in place of text, a table without the column, a
-            directory that holds other vectors, an output that is the input, or numbers too large
-            for float16.
-        FileExistsError: A file exists, or a directory without embeddings.
+            file, a table without the column, an output that is the input, or numbers too large for
+            float16.
+        FileExistsError: A file exists, or a directory that holds other vectors, or other files.
         OSError: The output cannot be written.
     """
     file, output = Path(file).expanduser(), Path(output).expanduser()
@@ -283,32 +282,32 @@ class FileJob:
     def write(self, output: Path, export: Export | None, overwrite: bool) -> FileReport:
         """Write the vectors, or those that an earlier run left to be done.
 
-        They are collected in a store next to the output, `.NAME.parts`, or in the output itself if
-        that is a store (`export` is None) without other vectors.
+        They are collected in a store next to the output, `.NAME.parts`. If the output is a store
+        of this job already (`export` is None), only what it has lost is computed.
         """
+        #   NAME absent             .NAME.parts, then renamed to NAME, or exported
+        #   NAME of this job        NAME
+        #   NAME of another one     refused; with `overwrite` as if it were absent
         index = self.index()  # errors in the text are raised here, before anything is written
         target = output.resolve()  # so that its parts are on the same file system
         parts = target.with_name(f".{target.name}.parts")  # hidden: no directory of the user's
-
-        def holds_others(directory: Path) -> bool:
-            try:
-                return bool(index.differences(StoreIndex.read(directory)))
-            except FileNotFoundError:
-                return False
-            except ValueError:  # damaged
-                return True
-
-        with directory_lock(target if export is None else parts):
-            if export is None and not (overwrite and holds_others(target)):
+        if export is None and index.is_at(target):
+            with directory_lock(target):
                 return self._write_parts(target, index, output)
-            with directory_lock(parts) if export is None else nullcontext():
-                if holds_others(parts):  # of another job, which was interrupted
-                    for path in parts.iterdir():
-                        path.unlink() if path.is_file() else shutil.rmtree(path)
-                report = self._write_parts(parts, index, output)
-                store = EmbeddingStore(parts)
-                publish_directory(parts, target) if export is None else export(store, target)
-        shutil.rmtree(parts, ignore_errors=True)
+        if export is None and (target / EmbeddingStore.INDEX_NAME).exists() and not overwrite:
+            raise FileExistsError(
+                f"{output} holds other embeddings: remove it, name another, or ask to overwrite it "
+                "(--overwrite)"
+            )
+        with directory_lock(parts):
+            report = self._write_parts(parts, index, output)
+            if export is None:
+                if target.exists():
+                    remove_directory(target)
+                parts.rename(target)
+            else:
+                export(EmbeddingStore(parts), target)
+                remove_directory(parts)
         return report
 
     def _parts(self, kept: Set[int]) -> Iterator[_Part]:

@@ -6,38 +6,23 @@ long as it is in use. One that is not locked was left by a killed process.
 
 import glob
 import gzip
-import json
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import zstandard
 
-from elmokit.fs.json_files import read_json
-from elmokit.fs.reading import suffixes_of
+from elmokit.fs.reading import read_json, suffixes_of
 
 try:
     import fcntl
 except ImportError:  # Windows, where two runs in one directory go undetected
     fcntl = None
-
-
-def create_bytes(path: str | Path) -> BinaryIO:
-    """Create a file to write bytes to, compressed if its name ends in .gz or .zst."""
-    path = Path(path)
-    compression = suffixes_of(path).compression
-    if compression == ".gz":
-        return cast(
-            BinaryIO, gzip.GzipFile(path, "wb", mtime=0)
-        )  # without the time, which would differ in each file
-    if compression == ".zst":
-        return zstandard.ZstdCompressor(level=3).stream_writer(path.open("wb"))
-    return path.open("wb")
 
 
 def sync(path: Path) -> None:
@@ -149,14 +134,21 @@ def atomic_path(path: str | Path, overwrite: bool = True) -> Iterator[Path]:
         sync(path.parent)
 
 
-def write_json(path: str | Path, values: Any, overwrite: bool = True) -> None:
-    """Write values as a file of indented JSON, atomically; arguments and errors are those of
-    `atomic_path`.
+def write_lines(path: str | Path, lines: Iterable[str], overwrite: bool = True) -> None:
+    """Write lines of text, atomically, compressed if the file's name ends in .gz or .zst; arguments
+    and errors are those of `atomic_path`.
     """
+    compression = suffixes_of(path).compression
     with atomic_path(path, overwrite) as partial:
-        partial.write_text(
-            json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        if compression == ".gz":
+            stream: Any = gzip.GzipFile(partial, "wb", mtime=0)  # else no two files would be equal
+        else:
+            stream = partial.open("wb")
+        if compression == ".zst":
+            stream = zstandard.ZstdCompressor(level=3).stream_writer(stream)
+        with stream:
+            for line in lines:
+                stream.write(f"{line}\n".encode())
 
 
 @contextmanager
@@ -182,21 +174,14 @@ def atomic_directory(path: str | Path, overwrite: bool = False) -> Iterator[Path
     with _aside(path) as partial:
         partial.mkdir()
         yield partial
-        publish_directory(partial, path)
-
-
-def publish_directory(new: Path, path: Path) -> None:
-    """Flush a complete directory to the disk, and rename it to `path`, in the place of a directory
-    of that name.
-    """
-    _finish(new)
-    former = path.with_name(f".replaced-{path.name}")
-    if path.exists():  # else that may be the only one, after a kill between the two renames
+        _finish(partial)
+        former = path.with_name(f".replaced-{path.name}")
+        if path.exists():  # else the former may be the only one, after a kill between two renames
+            shutil.rmtree(former, ignore_errors=True)
+            os.rename(path, former)
+        os.rename(partial, path)
+        sync(path.parent)
         shutil.rmtree(former, ignore_errors=True)
-        os.rename(path, former)
-    os.rename(new, path)
-    sync(path.parent)
-    shutil.rmtree(former, ignore_errors=True)
 
 
 def remove_directory(path: Path) -> None:

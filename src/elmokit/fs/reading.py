@@ -1,15 +1,16 @@
-"""Reading text files line by line, plain or compressed."""
+"""Reading text files line by line, plain or compressed, and untrusted JSON."""
 
 import gzip
+import json
 import os
 import zlib
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import zstandard
 
+MAX_JSON_BYTES = 1 << 26
 COMPRESSIONS = (".gz", ".zst")
 PARQUET_START = b"PAR1\x15"  # and the first byte of a page's header
 READ_SIZE = 1 << 18
@@ -49,6 +50,28 @@ def open_regular(path: str | Path) -> BinaryIO:
             f"{path} is not a regular file (a pipe can be read only once: write it to a file first)"
         )
     return path.open("rb")
+
+
+def read_json(path: str | Path) -> Any:
+    """Read a file of JSON in UTF-8, limited in size and depth; `settings.conform` checks what it
+    holds.
+
+    Args:
+        path: A regular file.
+
+    Returns:
+        The value: dictionaries, lists, strings, numbers, booleans and None.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        ValueError: It is not a regular file, larger than 64 MiB, not JSON, or nested too deeply.
+    """
+    with open_regular(path) as file:
+        content = file.read(MAX_JSON_BYTES)
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _zstd_blocks(stream: BinaryIO) -> Iterator[bytes]:
@@ -93,19 +116,8 @@ def read_blocks(path: str | Path) -> Iterator[bytes]:
             ) from error
 
 
-def read_line_blocks(path: str | Path) -> Iterator[list[bytes]]:
-    r"""Stream the undecoded lines of a file (plain, .gz or .zst), many at a time.
-
-    Args:
-        path: The file.
-
-    Yields:
-        Lists of consecutive lines, without "\n", the only character that ends a line.
-
-    Raises:
-        FileNotFoundError: The file is missing.
-        ValueError: It is not a regular file, or cannot be decompressed to its end.
-    """
+def _lines(path: str | Path) -> Iterator[bytes]:
+    r"""Stream the undecoded lines of a file, without "\n", the only character that ends a line."""
     # Parts of an unfinished line, concatenated once: a line may be as long as a book.
     begun: list[bytes] = []
     for block in read_blocks(path):
@@ -113,17 +125,18 @@ def read_line_blocks(path: str | Path) -> Iterator[list[bytes]]:
         if lines:
             lines[0] = b"".join([*begun, lines[0]])
             begun.clear()
-            yield lines
+            yield from lines
         begun.append(rest)
     if last := b"".join(begun):
-        yield [last]
+        yield last
 
 
-def read_lines(path: str | Path) -> Iterator[str]:
+def read_lines(path: str | Path, errors: Literal["strict", "replace"] = "strict") -> Iterator[str]:
     r"""Stream the lines of a UTF-8 text file (plain, .gz or .zst).
 
     Args:
         path: The file.
+        errors: Whether bytes that are not UTF-8 are refused, or become U+FFFD.
 
     Yields:
         Lines without their end, "\n" or "\r\n" (no other character ends a line), and without a byte
@@ -134,13 +147,13 @@ def read_lines(path: str | Path) -> Iterator[str]:
         ValueError: It is not UTF-8 (the message names file, line and column), its lines end in CR
             alone, it is not a regular file, or cannot be decompressed.
     """
-    for number, line in enumerate(chain.from_iterable(read_line_blocks(path)), start=1):
+    for number, line in enumerate(_lines(path), start=1):
         if number == 1 and line.startswith(PARQUET_START):
             raise ValueError(
                 f"{path} is Parquet: name it .parquet, and the column of its texts (--column)"
             )
         try:
-            text = line.decode("utf-8").rstrip("\r")
+            text = line.decode("utf-8", errors).rstrip("\r")
         except UnicodeDecodeError as error:
             where = (
                 f"{path}, line {number}: byte 0x{line[error.start]:02x} at column "

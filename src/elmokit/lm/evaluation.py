@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -15,24 +13,11 @@ from typing import Any, Literal, TypeAlias
 
 from elmokit.checkpoints import ModelSource
 from elmokit.data import TextFile, find_files
-from elmokit.fs import atomic_path, check_output, create_bytes
+from elmokit.fs import check_output, write_lines
 from elmokit.lm.losses import resolve_language_model
 from elmokit.lm.scoring import BIT, ROWS, Perplexity, Score, scores
 from elmokit.progress import ProgressBar
 from elmokit.settings import StatePolicy
-
-UNKNOWN_SHARE = 0.1  # above it, a perplexity says more about <UNK> than about words
-
-
-def _warn_of_unknown(perplexity: Perplexity, file: object) -> None:
-    if perplexity.unknown_share > UNKNOWN_SHARE:
-        warnings.warn(
-            f"{file}: {perplexity.unknown_share:.0%} of the words are not in the model's "
-            f"vocabulary and count as one word, <UNK>, so that the {perplexity.measure} says "
-            "little: use a model of its language or domain",
-            stacklevel=3,
-        )
-
 
 # --- Perplexity -----------------------------------------------------------------------------------
 
@@ -95,8 +80,7 @@ def evaluate(
         predicted from the others of its window.
 
     Warns:
-        UserWarning: Many words are unknown; or `elmokit prepare` split a file by another tokenizer
-            than the model's.
+        UserWarning: `elmokit prepare` split a file by another tokenizer than the model's.
 
     Raises:
         ValueError: The model has no softmax or vocabulary, or no such state, an argument is
@@ -118,7 +102,6 @@ def evaluate(
             chain([first], sentences), f"evaluate {file.name}", unit=" sentences", unit_scale=True
         )
         results[str(file)] = Perplexity.of(pretrained, progress, state, batch_size)
-        _warn_of_unknown(results[str(file)], file)
     if not results:
         raise ValueError(f"{', '.join(map(str, paths))}: there is no sentence to evaluate")
     return Evaluation(results, reduce(add, results.values()))
@@ -221,10 +204,9 @@ def score_file(
     lines, again = tee(sentences())
     scored = scores(pretrained, (words for *_, words in again), state, batch_size)
     total: Perplexity | None = None
-    with (
-        atomic_path(output, overwrite) as path,
-        io.TextIOWrapper(create_bytes(path), encoding="utf-8", newline="\n") as stream,
-    ):
+
+    def records() -> Iterator[str]:
+        nonlocal total
         for (number, text, regions, _), score in ProgressBar(
             zip(lines, scored, strict=True), "score", unit=" sentences"
         ):
@@ -233,14 +215,16 @@ def score_file(
                 for position, row in enumerate(_rows(score, per, regions, bits), start=1):
                     row = {"line": number, "position": position, **row}
                     if total is None and position == 1:
-                        stream.write("\t".join(row) + "\n")
+                        yield "\t".join(row)
                     cells = (f"{v:.6f}" if isinstance(v, float) else str(v) for v in row.values())
-                    stream.write("\t".join(cells) + "\n")
+                    yield "\t".join(cells)
             else:
                 record = {"line": number, **score.to_json(bits)}
-                stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+                yield json.dumps(record, ensure_ascii=False)
             total = score.perplexity if total is None else total + score.perplexity
         if total is None:
             raise ValueError(f"{file} has no sentence to score")
-    _warn_of_unknown(total, file)
+
+    write_lines(output, records(), overwrite)
+    assert total is not None
     return total

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.data import TaggedFile, TaggedSentence, is_table
-from elmokit.fs import suffixes_of
+from elmokit.fs import suffixes_of, write_lines
 from elmokit.nn import CRF
 from elmokit.settings import Count, DropoutRate
 from elmokit.tasks import ColumnsConfig
@@ -34,7 +34,6 @@ from elmokit.tasks.fitting.task import (
     accuracy,
     tag_ids,
     words_of,
-    write_lines,
 )
 from elmokit.tasks.fitting.words import BiLSTM, WordBatch, WordEncoder, Words
 from elmokit.text import word_offsets
@@ -400,8 +399,8 @@ class TaggingTask(Task[TaggedSentence, Tagging]):
             super().write(predictions, output, file, overwrite)
         elif file is None:
             to_text = self.file(output).format
-            lines = (to_text(tagging.words, tagging.tags) for tagging in predictions)
-            write_lines(lines, output, overwrite)
+            sentences = (to_text(tagging.words, tagging.tags) for tagging in predictions)
+            write_lines(output, sentences, overwrite)
         else:
             tags = (prediction.tags for prediction in predictions)
             self.file(file).write_predictions(tags, output, overwrite)

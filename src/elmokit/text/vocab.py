@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.fs import atomic_path, read_lines
+from elmokit.fs import read_lines, write_lines
 from elmokit.progress import ProgressBar
 from elmokit.text.characters import BOS, EOS, UNK
 
@@ -149,10 +149,7 @@ class Vocab:
 
     def write(self, path: str | Path) -> None:
         """Write the words to a file, one per line."""
-        with atomic_path(path) as partial:
-            partial.write_text(
-                "".join(f"{word}\n" for word in self.words), encoding="utf-8", newline="\n"
-            )
+        write_lines(path, self.words)
 
     @classmethod
     def from_counts(

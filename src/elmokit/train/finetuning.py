@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from elmokit.checkpoints import Pretrained, load, save
 from elmokit.data import find_files
-from elmokit.fs import directory_lock, write_json
+from elmokit.fs import directory_lock, write_lines
 from elmokit.lm import Perplexity, evaluate
 from elmokit.runtime import fork_rng, pytorch_threads
 from elmokit.text import TOKENIZED
@@ -199,6 +200,6 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
             }
             for name, change in changes.items()
         }
-        write_json(settings.output / REPORT, values)
+        write_lines(settings.output / REPORT, [json.dumps(values, indent=1)])
         save(tuned, settings.output / MODEL, overwrite=True)
     return FinetuneReport(settings.output / MODEL, changes)

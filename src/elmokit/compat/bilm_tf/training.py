@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +19,7 @@ from elmokit.compat.bilm_tf.data import (
     Vocabulary,
 )
 from elmokit.config import BiLMConfig
-from elmokit.fs import read_json, write_json
+from elmokit.fs import read_json, write_lines
 from elmokit.lm import evaluate
 from elmokit.text import Vocab
 from elmokit.train import PretrainConfig, pretrain
@@ -107,8 +108,8 @@ def train(
         tokenize=False,
     )
     config = BiLMConfig.from_options(dict(options), data.vocab.size)
-    write_json(directory / OPTIONS, dict(options))
-    write_json(directory / ARCHITECTURE, {"model": config.to_dict()})
+    write_lines(directory / OPTIONS, [json.dumps(dict(options))])
+    write_lines(directory / ARCHITECTURE, [json.dumps({"model": config.to_dict()})])
     print(pretrain(settings))
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.data import read_rows, show_reading
-from elmokit.fs import atomic_path, create_bytes
+from elmokit.fs import write_lines
 from elmokit.tasks import TASKS, FitConfig
 from elmokit.tasks.fitting.words import WordBatch, WordEncoder, Words
 from elmokit.text import get_tokenizer
@@ -297,15 +297,8 @@ class Task(ABC, Generic[Example, Prediction]):
             file: The file of the examples, in the task's format; None if they were raw text.
             overwrite: Replace an output that exists.
         """
-        lines = (json.dumps(self.to_json(each), ensure_ascii=False) + "\n" for each in predictions)
-        write_lines(lines, output, overwrite)
-
-
-def write_lines(lines: Iterable[str], output: Path, overwrite: bool = False) -> None:
-    """Write lines, each with its line break, to a file, whole or not at all."""
-    with atomic_path(output, overwrite) as partial, create_bytes(partial) as stream:
-        for line in lines:
-            stream.write(line.encode())
+        lines = (json.dumps(self.to_json(each), ensure_ascii=False) for each in predictions)
+        write_lines(output, lines, overwrite)
 
 
 # --- Reading examples -----------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from elmokit.checkpoints import Pretrained
 from elmokit.config import PAD_CHARACTER, CharCNNConfig
-from elmokit.fs import read_line_blocks
+from elmokit.fs import read_lines
 from elmokit.nn import CharCNN, ScalarMix
 from elmokit.progress import ProgressBar
 from elmokit.tasks import WordsConfig
@@ -68,22 +68,21 @@ def read_word_vectors(
     """
     vectors: dict[str, np.ndarray] = {}
     dim, kept = 0, most_frequent
-    lines = (line for block in read_line_blocks(path) for line in block if line.strip())
+    lines = filter(str.strip, read_lines(path, errors="replace"))
     for number, line in enumerate(ProgressBar(lines, desc="word vectors", unit=" words")):
         if number == 0:
             fields = line.split()
-            if len(fields) == 2 and all(map(bytes.isdigit, fields)):
+            if len(fields) == 2 and all(map(str.isdigit, fields)):
                 dim, kept = int(fields[1]), most_frequent + 1
                 continue
             dim = len(fields) - 1
-        word, *numbers = line.rstrip(b"\r ").rsplit(b" ", dim)  # a word of GloVe's may hold spaces
+        word, *numbers = line.rstrip(" ").rsplit(" ", dim)  # a word of GloVe's may hold spaces
         if len(numbers) != dim or not numbers:
             raise ValueError(
                 f"{path}: line {number + 1} is not a word and {dim or 'its'} numbers: {line[:60]!r}"
             )
-        text = word.decode("utf-8", "replace")
-        if text not in vectors and (number < kept or text in words):
-            vectors[text] = np.array(numbers, np.float32)
+        if word not in vectors and (number < kept or word in words):
+            vectors[word] = np.array(numbers, np.float32)
     if not vectors:
         raise ValueError(
             f"{path} has a vector for none of the words: are they of another language?"
