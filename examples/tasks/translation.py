@@ -303,7 +303,7 @@ class TranslationTask(Task[ParallelSentence, Translation]):
         return path.with_name(f"{before}.{self.config.target}.{after}"[:-1])
 
     def _words(self, text: str | Words) -> tuple[str, ...]:
-        return words_of(text, self.tokenizer)
+        return words_of(text, self.config.tokenizer)
 
     def make_example(self, inputs: str | Words, answer: str | None = None) -> ParallelSentence:
         """From a string, which is tokenized as the training set was, or a list of words."""

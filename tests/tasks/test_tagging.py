@@ -78,10 +78,9 @@ def test_network_and_loss_equal_the_formulas() -> None:
     assert network.loss(batch).item() == pytest.approx(np.mean(losses))
 
 
-@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES"])
+@pytest.mark.parametrize("scheme", ["IOB2", "BIOES"])
 def test_predictions_are_in_the_scheme_of_the_training_set(scheme: str) -> None:
     tags = {
-        "IOB1": ("I-X", "I-X", "B-X", "O", "I-Y"),
         "IOB2": ("B-X", "I-X", "B-X", "O", "B-Y"),
         "BIOES": ("B-X", "E-X", "S-X", "O", "S-Y"),
     }[scheme]
@@ -165,9 +164,9 @@ def test_spans_equal_those_of_conlleval(tags, expected):
     "tags, scheme",
     [
         ("B-X I-X O", "IOB2"),
-        ("O I-X I-X B-X", "IOB1"),
+        ("O I-X I-X B-X", "IOB2"),
         ("B-X I-Y", "IOB2"),
-        ("I-X O I-Y", "IOB1"),
+        ("I-X O I-Y", "IOB2"),
         # the last two: spans of one kind
         ("B-X E-X S-X", "BIOES"),
         ("B I O B", "IOB2"),
@@ -224,7 +223,7 @@ def test_span_score_equals_seqeval_on_any_sequence(prefixes: str) -> None:
     )
 
 
-@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES"])
+@pytest.mark.parametrize("scheme", ["IOB2", "BIOES"])
 def test_from_spans_round_trips_in_every_scheme(scheme: str) -> None:
     draw = random.Random(1)
     for _ in range(200):
@@ -232,6 +231,4 @@ def test_from_spans_round_trips_in_every_scheme(scheme: str) -> None:
         converted = from_spans(spans(tags), len(tags), scheme)
         assert spans(converted) == spans(tags)
         assert spans(to_bioes(tags)) == spans(tags)
-        assert span_scheme([converted]) in (
-            (scheme, "IOB2", None) if scheme == "IOB1" else (scheme, None)
-        )
+        assert span_scheme([converted]) in (scheme, None)

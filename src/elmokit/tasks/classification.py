@@ -46,7 +46,7 @@ from elmokit.tasks.fitting.words import (
     masked_softmax,
 )
 
-TREE_TOKEN = re.compile(r"\(|\)|[^\s()]+")
+TREE_TOKEN = re.compile(r"\(\s*[^\s()]+|[()]|[^\s()]+")  # a bracket is opened with its label
 FASTTEXT = "__label__"
 
 
@@ -99,36 +99,24 @@ def labelled_phrases(tree: str) -> list[LabelledText]:
     Raises:
         ValueError: The brackets do not form one tree, or a phrase has no label or no words.
     """
+    error = ValueError("the brackets are not one tree, or one of them has no label or no words")
     words: list[str] = []
-    opened: list[int] = []  # the phrases that are not closed yet, as indices of the lists below
-    labels: list[str] = []
-    starts: list[int] = []  # first word of each phrase
-    ends: list[int] = []  # the word after its last one
-    before = ""
+    phrases: list[LabelledText] = []
+    opened: list[tuple[int, int, str]] = []  # index, first word and label of an unfinished phrase
     for token in TREE_TOKEN.findall(tree):
-        if token == "(" and (opened or not labels):
-            opened.append(len(labels))
-            labels.append("")
-            starts.append(len(words))
-            ends.append(0)
-        elif token == ")" and opened and labels[opened[-1]] and starts[opened[-1]] < len(words):
-            ends[opened.pop()] = len(words)
-        elif token in ("(", ")") or not opened:
-            opened.append(-1)
-            break
-        elif before == "(":
-            labels[-1] = token
-        else:
+        if token[0] == "(" and token != "(" and (opened or not phrases):
+            opened.append((len(phrases), len(words), token[1:].strip()))
+            phrases.append(LabelledText(()))  # whose words follow
+        elif token == ")" and opened:
+            index, start, label = opened.pop()
+            phrases[index] = LabelledText(tuple(words[start:]), label, is_phrase=index > 0)
+        elif token != "(" and opened:
             words.append(token)
-        before = token
-    if opened or not labels:
-        raise ValueError(
-            "the brackets do not form one tree, or one of them has no label or no words"
-        )
-    return [
-        LabelledText(tuple(words[start:end]), label, is_phrase=number > 0)
-        for number, (label, start, end) in enumerate(zip(labels, starts, ends, strict=True))
-    ]
+        else:
+            raise error
+    if opened or not all(phrase.words for phrase in phrases):
+        raise error
+    return phrases
 
 
 class ClassificationBatch(NamedTuple):

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from elmokit.extras import import_extra
 from elmokit.fs import read_lines
 from elmokit.settings import Count, DropoutRate, NonNegative, Positive, check
 from elmokit.tasks import FitConfig
@@ -313,12 +314,7 @@ def _b_cubed(clusters: list[set], other: list[set]) -> tuple[float, float]:
 
 def coreference_counts(gold: Clusters, predicted: Clusters) -> dict[str, Counts]:
     """MUC, B-cubed and entity-based CEAF (phi 4, Luo 2005) counts of one document."""
-    try:
-        from scipy.optimize import linear_sum_assignment
-    except ImportError as error:
-        raise ValueError(
-            "scores of coreference need SciPy: pip install scipy (elmokit's extra tasks)"
-        ) from error
+    linear_sum_assignment = import_extra("scipy.optimize", "tasks").linear_sum_assignment
     left, right = [set(cluster) for cluster in gold], [set(cluster) for cluster in predicted]
     similarity = np.zeros((len(left), len(right)))
     for row, cluster in enumerate(left):

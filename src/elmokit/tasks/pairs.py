@@ -81,8 +81,6 @@ class PairsConfig:
     """Width of the BiLSTMs, in each direction, and of the layers between them."""
     dropout: DropoutRate = 0.5
     """Dropout of the input of each layer."""
-    tokenizer: str = "english-1"
-    """Tokenizer for sentences; whitespace-1 if those of files are tokenized already."""
 
     def __post_init__(self) -> None:
         check(self)

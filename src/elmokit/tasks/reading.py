@@ -54,8 +54,6 @@ class ReadingConfig:
     """Dropout of the input of each layer; word vectors have a dropout of their own."""
     max_answer_words: Count = 17
     """Longest answer that is predicted, in words."""
-    tokenizer: str = "english-1"
-    """Tokenizer for passages and questions."""
 
     def __post_init__(self) -> None:
         check(self)

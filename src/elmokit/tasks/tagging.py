@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -113,7 +113,7 @@ def check_scheme(tags: Iterable[str]) -> None:
 
 
 def span_scheme(sequences: Iterable[Tags]) -> str | None:
-    """The scheme of tags that mark spans, "IOB1", "IOB2" or "BIOES"; None for other tags.
+    """The scheme for tags that mark spans: "BIOES", or for IOB1 and IOB2 "IOB2"; None: other tags.
 
     Tags mark spans if one of them is B-, I-, E- or S- and a type. Without a type they do where
     there are no others but O: the type of the spans is "" then.
@@ -121,7 +121,6 @@ def span_scheme(sequences: Iterable[Tags]) -> str | None:
     Raises:
         ValueError: Some tags mark spans, and others are not O.
     """
-    sequences = list(sequences)
     tags = Counter(chain.from_iterable(sequences))
     del tags["O"]
     have_no_type = {"B"} <= tags.keys() <= set(SPAN_PREFIXES)
@@ -130,15 +129,8 @@ def span_scheme(sequences: Iterable[Tags]) -> str | None:
     check_scheme(tags)
     # The majority decides, so that a few odd tags do not change the scheme of a file.
     prefixes = Counter(tag[0] for tag in tags.elements())
-    if 2 * (prefixes["E"] + prefixes["S"]) > prefixes["B"] + prefixes["S"]:
-        return "BIOES"
-    # Only after a span of the same type must IOB1 mark a beginning; IOB2 marks all of them.
-    begins: Counter[str] = Counter()
-    for sequence in sequences:
-        for previous, tag in pairwise(["O", *sequence]):
-            if previous == "O" or previous[1:] != tag[1:]:
-                begins[tag[0]] += 1
-    return "IOB1" if begins["I"] > begins["B"] else "IOB2"
+    marks_ends = 2 * (prefixes["E"] + prefixes["S"]) > prefixes["B"] + prefixes["S"]
+    return "BIOES" if marks_ends else "IOB2"
 
 
 def type_of(tag: str) -> str:
@@ -152,20 +144,15 @@ def to_bioes(tags: Tags) -> list[str]:
 
 
 def from_spans(spans_to_tag: Iterable[Span], length: int, scheme: str) -> list[str]:
-    """The tags of a sentence of `length` words from spans that do not overlap, in "IOB1", "IOB2" or
-    "BIOES".
-    """
+    """The tags, "IOB2" or "BIOES", of `length` words from spans that do not overlap."""
     tags = ["O"] * length
-    previous = Span(-1, -1, "")
-    for span in sorted(spans_to_tag):
+    for span in spans_to_tag:
         prefixes = ["I"] * (span.end - span.start)
-        if scheme != "IOB1" or (previous.end == span.start and previous.type == span.type):
-            prefixes[0] = "B"
+        prefixes[0] = "B"
         if scheme == "BIOES":
             prefixes[-1] = "E" if len(prefixes) > 1 else "S"
         ending = f"-{span.type}" if span.type else ""
         tags[span.start : span.end] = [prefix + ending for prefix in prefixes]
-        previous = span
     return tags
 
 

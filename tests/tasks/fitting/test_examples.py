@@ -18,7 +18,7 @@ from elmokit.tasks.classification import ClassificationConfig, ClassificationTas
 from elmokit.tasks.fitting import fit
 from elmokit.tasks.fitting.model import TaskModel, load_task_model, predict_file
 from elmokit.tasks.fitting.task import read_examples
-from elmokit.tasks.pairs import PairsConfig, PairsTask
+from elmokit.tasks.pairs import PairsTask
 from elmokit.tasks.tagging import TaggingTask
 
 pd = pytest.importorskip("pandas")
@@ -100,7 +100,7 @@ def test_pairs_come_from_tuples_and_frames() -> None:
     frame = pd.DataFrame(
         {"#1 String": ["A dog", "A cat"], "#2 String": ["It runs", "It sits"], "Quality": [1, 0]}
     )
-    task = PairsTask(PairsConfig(tokenizer="whitespace-1"))
+    task = PairsTask()
     pairs = list(read_examples(task, frame))
     assert [(pair.first, pair.second, pair.label) for pair in pairs] == [
         (("A", "dog"), ("It", "runs"), "1"), (("A", "cat"), ("It", "sits"), "0"),

@@ -46,11 +46,11 @@ def sentence_digest(words: Words) -> bytes:
     return digest.digest()
 
 
-class Stored(NamedTuple):
-    """The layers of a sentence: `words` rows of an array, or of a file from a byte on."""
+class InFile(NamedTuple):
+    """Where the layers of a sentence are on disk."""
 
-    segment: Path | np.ndarray
-    start: int  # row of the array, or byte of the file
+    segment: Path
+    start: int  # byte
     words: int
 
 
@@ -72,7 +72,10 @@ class LayerCache:
         self.state: StatePolicy = embedder.model.single_sentence_state
         self.shape = (embedder.num_layers, embedder.dim)
         self._word_bytes = self.dtype.itemsize * embedder.num_layers * embedder.dim
-        self._stored = {sentence_digest(()): Stored(np.empty((0, *self.shape)), 0, 0)}
+        # The layers of each sentence, (T, L+1, 2D), by its digest.
+        self._stored: dict[bytes, InFile | np.ndarray] = {
+            sentence_digest(()): np.empty((0, *self.shape), self.dtype)
+        }
         self.directory: Path | None = None
         if directory is not None:
             dtype = str(embedder.dtype).removeprefix("torch.")
@@ -85,7 +88,7 @@ class LayerCache:
                     raise ValueError(
                         f"{path} is damaged: remove it, and the vectors will be computed again"
                     )
-                self._register(index, path, start, self._word_bytes)
+                self._register(index, path, start)
 
     def add(self, sentences: Iterable[Words]) -> None:
         """Compute and store the layers of sentences that are missing. OSError on a full disk."""
@@ -94,20 +97,20 @@ class LayerCache:
         num_words, is_hidden = sum(map(len, missing)), self.directory is None
         with ProgressBar(total=num_words, desc="vectors", unit=" words", disable=is_hidden) as bar:
             for segment in chunks(missing, max(1, SEGMENT_BYTES // self._word_bytes), len):
-                index = np.array(
-                    [(sentence_digest(words), len(words)) for words in segment], INDEX_DTYPE
-                )
+                digests, lengths = list(map(sentence_digest, segment)), list(map(len, segment))
                 layers = self.compute(segment)
                 if self.directory is None:
-                    self._register(index, layers, 0, 1)
+                    of_sentences = np.split(layers, np.cumsum(lengths)[:-1])
+                    self._stored |= zip(digests, of_sentences, strict=True)
                 else:
+                    index = np.array(list(zip(digests, lengths, strict=True)), INDEX_DTYPE)
                     name = blake2b(index.tobytes(), digest_size=16).hexdigest()
                     path = self.directory / f"segment-{name}"
                     with atomic_path(path) as partial, partial.open("wb") as file:
                         np.save(file, index)
                         start = file.tell()
                         file.write(layers.data)
-                    self._register(index, path, start, self._word_bytes)
+                    self._register(index, path, start)
                 bar.update(len(layers))
 
     def compute(self, sentences: Sequence[Words]) -> np.ndarray:
@@ -122,30 +125,25 @@ class LayerCache:
                     row = end
         return layers
 
-    def _register(
-        self, index: np.ndarray, segment: Path | np.ndarray, start: int, step: int
-    ) -> None:
-        """Note the sentences of a segment whose layers begin at `start`, `step` for each word."""
+    def _register(self, index: np.ndarray, segment: Path, start: int) -> None:
+        """Note the sentences of a segment, whose layers begin at the byte `start`."""
         for digest, words in index.tolist():
             digest = digest.ljust(16, b"\0")  # NumPy drops zero bytes at the end
-            self._stored[digest] = Stored(segment, start, words)
-            start += step * words
+            self._stored[digest] = InFile(segment, start, words)
+            start += words * self._word_bytes
 
-    def find(self, sentences: Iterable[Words]) -> list[Stored]:
+    def find(self, sentences: Iterable[Words]) -> list[InFile | np.ndarray]:
         """Where the layers of sentences are. KeyError for one that was not added."""
         return [self._stored[sentence_digest(words)] for words in sentences]
 
-    def read(self, stored: Sequence[Stored]) -> np.ndarray:
+    def read(self, stored: Iterable[InFile | np.ndarray]) -> np.ndarray:
         """The layers of several sentences, one after the other, (N, L+1, 2D)."""
-        layers = np.empty((sum(sentence.words for sentence in stored), *self.shape), self.dtype)
-        row = 0
-        for segment, start, words in stored:
-            end = row + words
-            if isinstance(segment, np.ndarray):
-                layers[row:end] = segment[start : start + words]
-            else:  # opened each time: there may be more files than a process may hold open
-                count = words * self._word_bytes // self.dtype.itemsize
-                values = np.fromfile(segment, self.dtype, count, offset=start)
-                layers[row:end] = values.reshape(words, *self.shape)
-            row = end
-        return layers
+        parts = []
+        for layers in stored:
+            if isinstance(layers, InFile):
+                # Opened each time: there may be more files than a process may hold open.
+                count = layers.words * self._word_bytes // self.dtype.itemsize
+                values = np.fromfile(layers.segment, self.dtype, count, offset=layers.start)
+                layers = values.reshape(-1, *self.shape)
+            parts.append(layers)
+        return np.concatenate(parts)

@@ -189,7 +189,7 @@ class Task(ABC, Generic[Example, Prediction]):
         max_words: Maximum number of words of a sentence; None: no limit.
         config: The settings.
         labels: What `learn` returned for the training set (labels, tags, ...), as JSON values.
-        tokenizer: Name of the tokenizer of strings: that of the settings, if they have one.
+        tokenizer: Name of the tokenizer of strings.
     """
 
     name: ClassVar[str]
@@ -205,7 +205,7 @@ class Task(ABC, Generic[Example, Prediction]):
     ) -> None:
         self.config = self.Config() if config is None else config
         self.labels = dict(labels or {})
-        self.tokenizer: str = getattr(self.config, "tokenizer", tokenizer)
+        self.tokenizer = tokenizer
 
     # --- Examples ---------------------------------------------------------------------------------
 
