@@ -16,7 +16,7 @@ from same_weights import assert_same_bilm
 from elmokit.checkpoints.conversion import convert, save_hdf5
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
-from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
+from elmokit.config import BiLMConfig, CharCNNConfig, EfmlEncoderConfig, LSTMConfig
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.inference import prepack
 from elmokit.nn.softmax import FullSoftmax
@@ -35,6 +35,7 @@ HDF5_MODELS = {
 }
 
 
+DICTIONARY = EfmlEncoderConfig(("<oov>", "<pad>"), word_dim=3)
 VOCAB = Vocab(["the", "<UNK>", "</S>", "<S>"])
 WORDS = BiLMConfig(LSTMConfig(1, 6, 4), char_cnn=None, num_words=4, boundary_words=(3, 2))
 
@@ -121,6 +122,7 @@ def test_model_of_word_ids_converts_both_ways(tmp_path: Path) -> None:
         ),
         (BiLMConfig(LSTMConfig(1, 6, 4), CharCNNConfig(2, ((1, 3),), num_characters=262)), "262"),
         (BiLMConfig.preset("small-transformer"), "for LSTMs only"),
+        (BiLMConfig(LSTMConfig(1, 6, 4), None, efml=DICTIONARY), "dictionaries"),
         (None, r"prepacked.*use `elmokit\.load`"),
     ],
 )

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from mutants_of_files import tiny
 from safetensors.torch import save_file
 from same_weights import assert_same_bilm, assert_same_weights, read_tensors
 from sequence_encoders import CARRYING, CONFIGS, random_bilm
@@ -27,25 +28,10 @@ from elmokit.nn.softmax import FullSoftmax
 from elmokit.text.vocab import Vocab
 
 
-def everything() -> Pretrained:
-    """A tiny model with all that a directory can hold."""
-    torch.manual_seed(1)
-    vocab = Vocab(["<S>", "</S>", "<UNK>", "naïve", "the"])
-    return Pretrained(
-        BiLM(BiLMConfig.preset("tiny")),
-        softmax=FullSoftmax(len(vocab), 16),
-        vocab=vocab,
-        card="# Tiny\n\nA model for tests.\n",
-        tokenizer="english-1",
-        state_policy="warm",
-        mix=MixWeights((0.5, 0.0, -0.5), gamma=1.5),
-        warm_state=BiLMState(torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 32)),
-    )
-
-
 @pytest.fixture
 def model() -> Pretrained:
-    return everything()
+    """A tiny model with all that a directory can hold."""
+    return tiny()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ AllenNLP wrote.
 """
 
 import json
+import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -69,6 +70,8 @@ def test_elmo_representations_are_mixes_of_the_layers(
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(of_nested.flatten(0, 1), expected)
     assert torch.equal(nested["mask"].flatten(0, 1), out["mask"])
+    again = pickle.loads(pickle.dumps(elmo))(ids)  # as PyTorch saves whole models
+    torch.testing.assert_close(again["elmo_representations"], out["elmo_representations"])
 
 
 def test_the_state_is_a_pair_that_can_be_assigned_and_changed_in_place(files: Files) -> None:

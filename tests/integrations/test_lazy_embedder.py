@@ -7,7 +7,6 @@ import pickle
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from elmokit.checkpoints.loading import BUNDLED_MODELS, save
@@ -18,14 +17,6 @@ from elmokit.integrations.lazy_embedder import LazyEmbedder
 from elmokit.nn.bilm import BiLM
 
 TEXTS = ["a text"]
-
-
-def test_the_model_is_loaded_at_first_use_and_kept() -> None:
-    lazy = LazyEmbedder("nowhere")
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        lazy.get()
-    lazy = LazyEmbedder("en-small")
-    assert lazy.get() is lazy.get()
 
 
 def test_copies_share_the_weights_and_pickles_leave_them_out() -> None:
@@ -76,10 +67,3 @@ def test_no_new_one_keeps_the_vectors_of_files_that_were_replaced(tmp_path: Path
     # By the pickle, caches know the vectors.
     assert pickle.dumps(lazy) == pickled != pickle.dumps(LazyEmbedder(tmp_path / "model"))
     np.testing.assert_array_equal(lazy.get().encode(TEXTS), first)
-
-
-def test_pickle_of_a_model_that_only_another_machine_has() -> None:
-    assert (
-        pickle.loads(pickle.dumps(LazyEmbedder("of/another/machine"))).arguments[0]
-        == "of/another/machine"
-    )

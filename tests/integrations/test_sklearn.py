@@ -124,17 +124,6 @@ def test_clones_and_pickles_are_small_and_compute_the_same(vectorizer: ElmoVecto
         np.testing.assert_array_equal(copy.transform(TEXTS), vectors)
 
 
-def test_feature_names_and_pandas_output(vectorizer: ElmoVectorizer) -> None:
-    pandas = pytest.importorskip("pandas", reason="pandas is not installed: make test-integrations")
-    column = pandas.Series(TEXTS, index=[f"row {number}" for number in range(len(TEXTS))])
-    frame = clone(vectorizer).set_output(transform="pandas").fit_transform(column)
-    assert list(frame.columns) == list(vectorizer.get_feature_names_out())
-    assert frame.columns[0] == "elmovectorizer0"
-    assert frame.columns[-1] == "elmovectorizer511"
-    assert list(frame.index) == list(column.index)
-    np.testing.assert_allclose(frame.to_numpy(), vectorizer.transform(TEXTS), atol=1e-5)
-
-
 def test_columns_of_a_frame_are_embedded_by_a_column_transformer(
     vectorizer: ElmoVectorizer,
 ) -> None:

@@ -60,8 +60,9 @@ def tiny() -> Pretrained:
         softmax=FullSoftmax(len(vocab), 16),
         vocab=vocab,
         card="# Tiny\n",
+        tokenizer="english-1",
         state_policy="warm",
-        mix=MixWeights((0.5, 0.0, -0.5)),
+        mix=MixWeights((0.5, 0.0, -0.5), gamma=1.5),
         warm_state=BiLMState(torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 32)),
     )
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from elmokit.checkpoints.conversion import convert
 from elmokit.checkpoints.formats.efml import settings_path
-from elmokit.checkpoints.loading import describe, load
+from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import CheckpointError, Pretrained
 from elmokit.embed.embedder import Embedder
 from elmokit.nn.elmo import Elmo
@@ -103,25 +103,11 @@ def test_native_format_keeps_dictionaries_and_weights(
         assert load(tmp_path / "old").fingerprint() != model.fingerprint()
 
 
-def test_efml_model_is_not_converted_to_hdf5(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="dictionaries"):
-        convert(write_efml(tmp_path / "old"), tmp_path / "new", "hdf5")
-    assert not (tmp_path / "new").exists()
-
-
 def test_weights_in_the_format_of_pytorch_2018_are_read(tmp_path: Path) -> None:
     old = write_efml(tmp_path / "old", _use_new_zipfile_serialization=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_same_bilm(load(old).bilm, load(write_efml(tmp_path / "new")).bilm)
-
-
-def test_describe_gives_the_sizes_of_dictionaries(tmp_path: Path) -> None:
-    description = describe(write_efml(tmp_path / "model"))
-    assert description["format"] == "ELMoForManyLangs"
-    assert description["input"].split(" and ") == ["words", "characters"]
-    assert {"config.json", "word.dic", "encoder.pkl"} < set(description["files"])
-    assert description["model"]["efml"]["words"] == len(WORDS)
 
 
 # --- Settings and dictionaries --------------------------------------------------------------------
