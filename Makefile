@@ -78,8 +78,8 @@ clean:
 	$(PIP_INSTALL) mkdocs-material 'mkdocstrings[python]'
 	touch $@
 
-EXTRAS_OF_INTEGRATIONS := dev,onnx,ray,sentence-transformers,sklearn,spacy
-TESTED_WITH := sentence-transformers[train] onnxruntime openai
+EXTRAS_OF_INTEGRATIONS := dev,onnx,parquet,sentence-transformers,sklearn,spacy
+TESTED_WITH := sentence-transformers[train] onnxruntime openai ray[data]
 
 .venv/installed-integrations: $(INSTALLED_FROM) | .venv/bin/python
 	$(PIP_INSTALL) --editable '.[$(EXTRAS_OF_INTEGRATIONS)]' $(TESTED_WITH)

@@ -36,6 +36,9 @@ TUTORIALS = [
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # as a reader sees them
+@pytest.mark.filterwarnings(  # of Ray itself
+    "ignore::DeprecationWarning:ray", "ignore::FutureWarning:ray", "ignore::ResourceWarning"
+)
 @pytest.mark.parametrize("tutorial", TUTORIALS)
 def test_tutorial_runs(tutorial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for library in LIBRARIES.get(tutorial.stem, ()):

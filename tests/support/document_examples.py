@@ -90,17 +90,16 @@ def run_command(command: str) -> None:
     """
     words = shlex.split(command, comments=True)
     program, *arguments = [name for word in words for name in sorted(glob(word)) or [word]] or [""]
-    if program == "elmokit" and "--ray" not in arguments:  # Ray would stay in this process
+    if program == "elmokit":
         assert main(arguments) == 0, command
     elif program:
-        assert program in ("elmokit", "python"), command
-        module = ["-m", "elmokit"] if program == "elmokit" else []
+        assert program == "python", command
         path = os.pathsep.join(
             filter(None, [str(Path(elmokit.__file__).parents[1]), os.environ.get("PYTHONPATH")])
         )
         environment = os.environ | {"PYTHONPATH": path}
         run = subprocess.run(
-            [sys.executable, *module, *arguments], env=environment, capture_output=True, text=True
+            [sys.executable, *arguments], env=environment, capture_output=True, text=True
         )
         assert run.returncode == 0, run.stderr
         print(run.stdout, end="")

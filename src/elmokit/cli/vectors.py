@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
 from elmokit.cli.console import show
 from elmokit.cli.options import (
     LAYERS,
-    UNSET,
     Column,
     ComputeDtype,
     Device,
@@ -26,20 +25,6 @@ EMBED_OUTPUT = (
     "Directory for the vectors, or a file name ending in .hdf5 or .h5 for AllenNLP's layout, or in "
     ".parquet for a table."
 )
-RAY = (
-    "The file is a Parquet file, or a directory of them; its texts are embedded on the Ray cluster "
-    "that RAY_ADDRESS names, or else on all cores of this machine, into a directory of Parquet "
-    "files; such a run does not resume. With --device cuda each process has a GPU."
-)
-
-
-@dataclass(frozen=True)
-class RayOptions:
-    """Options for a table on a cluster, in place of text on this machine."""
-
-    ray: Annotated[bool, arg(help=RAY)] = False
-    num_actors: Annotated[int | None, UNSET] = None
-    """Processes that embed (default: as many as the cluster has processors)."""
 
 
 @dataclass(frozen=True)
@@ -69,40 +54,11 @@ class Embed:
     ones.
     """
     overwrite: Overwrite = False
-    cluster: Annotated[RayOptions, arg(name="")] = RayOptions()
 
     def run(self) -> None:
         from elmokit.embed import embed_file
 
-        options = dict(vars(self))
-        if options.pop("cluster").ray:
-            self._run_on_cluster()
-        else:
-            show(embed_file(**options))
-
-    def _run_on_cluster(self) -> None:
-        from elmokit.integrations.tables import EmbedWords, embed_parquet
-
-        unsupported = {
-            "--state": self.state is not None,
-            "--overwrite": self.overwrite,
-        }
-        if names := [name for name, is_given in unsupported.items() if is_given]:
-            raise ValueError(f"{names[0]} cannot be used with --ray: omit one of them")
-        options: Any = {
-            "storage_dtype": self.storage_dtype,
-            "tokenize": self.tokenize,
-            "device": self.device,
-            "dtype": self.dtype,
-            "layers": self.layers,
-        }
-        embed = EmbedWords(self.column or "text", self.model, **options)
-        options = {
-            "num_actors": self.cluster.num_actors,
-            "sentences_per_part": self.sentences_per_part,
-        }
-        num_gpus = int(self.device == "cuda")  # Ray hides GPUs from processes that ask for none
-        show(embed_parquet(self.file, self.output, embed, num_gpus=num_gpus, **options))
+        show(embed_file(**vars(self)))
 
 
 @dataclass(frozen=True)
