@@ -14,7 +14,7 @@ os.environ.setdefault(
 import numpy as np
 import worker
 
-from elmokit.checkpoints.formats.bilm_hdf5 import read_options
+from elmokit.checkpoints.bilm_hdf5 import read_options
 from elmokit.embed.embedder import Embedder
 from elmokit.text.vocab import Vocab
 from elmokit.train.config import PretrainConfig

@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 import torch
 
-from elmokit.checkpoints.formats.bilm_hdf5 import table_of
+from elmokit.checkpoints.bilm_hdf5 import table_of
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.fs.atomic import atomic_directory
 

@@ -11,8 +11,8 @@ import torch
 from same_weights import assert_same_bilm
 
 import elmokit.checkpoints.loading as loading
-from elmokit.checkpoints.conversion import save_hdf5
-from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
+from elmokit.checkpoints.bilm_hdf5 import write_bilm_hdf5
+from elmokit.checkpoints.exporting import save_hdf5
 from elmokit.checkpoints.loading import describe, load, save
 from elmokit.checkpoints.pretrained import CheckpointError, Pretrained
 from elmokit.config import BiLMConfig

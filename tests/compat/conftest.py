@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
+from elmokit.checkpoints.bilm_hdf5 import write_bilm_hdf5
 from elmokit.checkpoints.loading import save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.compat.shared import warn_once

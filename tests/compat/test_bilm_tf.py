@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.checkpoints.conversion import save_hdf5
+from elmokit.checkpoints.exporting import save_hdf5
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.compat.bilm_tf import (
     Batcher,

@@ -10,7 +10,7 @@ import torch
 from efml_files import changed, write_efml
 from oracle import random_weights
 
-from elmokit.checkpoints.conversion import convert
+from elmokit.checkpoints.exporting import convert
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.config import BiLMConfig, CharCNNConfig, InterleavedConfig, LSTMConfig

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from elmokit.checkpoints.formats.efml import read_config
+from elmokit.checkpoints.efml import read_config
 from elmokit.checkpoints.native import weight_shapes
 
 WORDS = ["<oov>", "<bos>", "<eos>", "<pad>", "the", "cat", "今"]

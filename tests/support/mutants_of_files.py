@@ -17,7 +17,7 @@ from allennlp_state import allennlp_state_dict
 from efml_files import write_efml
 from tf_bundle import entry, write_bundle, write_index
 
-from elmokit.checkpoints.formats.bilm_hdf5 import arrays_of, write_bilm_hdf5
+from elmokit.checkpoints.bilm_hdf5 import arrays_of, write_bilm_hdf5
 from elmokit.checkpoints.loading import load, save
 from elmokit.checkpoints.pretrained import MixWeights, Pretrained
 from elmokit.config import BiLMConfig

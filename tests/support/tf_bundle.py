@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from elmokit.checkpoints.formats.tf_checkpoint import masked_crc32c
+from elmokit.checkpoints.tf_checkpoint import masked_crc32c
 
 DTYPES = {"float32": 1, "float64": 2, "int64": 9, "float16": 19, "bool": 10}
 MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)

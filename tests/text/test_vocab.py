@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
+from elmokit.checkpoints.bilm_hdf5 import write_bilm_hdf5
 from elmokit.checkpoints.loading import load
 from elmokit.compat.bilm_tf.data import Vocabulary
 from elmokit.config import BiLMConfig, LSTMConfig

@@ -12,8 +12,8 @@ push_to_hub: publish a model on the Hugging Face Hub
 from_allennlp, to_allennlp: a biLM with the weights of AllenNLP's, and the reverse
 """
 
-from elmokit.checkpoints.conversion import convert
-from elmokit.checkpoints.formats.allennlp import from_allennlp, to_allennlp
+from elmokit.checkpoints.allennlp import from_allennlp, to_allennlp
+from elmokit.checkpoints.exporting import convert, push_to_hub
 from elmokit.checkpoints.loading import (
     ModelSource,
     describe,
@@ -22,7 +22,6 @@ from elmokit.checkpoints.loading import (
     save,
 )
 from elmokit.checkpoints.pretrained import CheckpointError, MixWeights, Pretrained
-from elmokit.checkpoints.push import push_to_hub
 
 __all__ = [
     "CheckpointError",

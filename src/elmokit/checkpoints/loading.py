@@ -8,11 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from elmokit.checkpoints.formats.allennlp import find_allennlp, load_allennlp
-from elmokit.checkpoints.formats.archives import find_archive, unpacked
-from elmokit.checkpoints.formats.bilm_hdf5 import find_hdf5, find_options, load_bilm_hdf5
-from elmokit.checkpoints.formats.efml import find_efml, load_efml
-from elmokit.checkpoints.formats.tf_checkpoint import find_prefix, load_tf_checkpoint
+from elmokit.checkpoints.allennlp import find_allennlp, load_allennlp
+from elmokit.checkpoints.archives import find_archive, unpacked
+from elmokit.checkpoints.bilm_hdf5 import find_hdf5, find_options, load_bilm_hdf5
+from elmokit.checkpoints.efml import find_efml, load_efml
 from elmokit.checkpoints.hub import PREFIX, download, hub_model
 from elmokit.checkpoints.native import DICTIONARIES, LAYOUT, load_native, write_native
 from elmokit.checkpoints.pretrained import (
@@ -21,6 +20,7 @@ from elmokit.checkpoints.pretrained import (
     check_finite,
     errors_naming,
 )
+from elmokit.checkpoints.tf_checkpoint import find_prefix, load_tf_checkpoint
 from elmokit.fs import atomic_directory, check_output
 from elmokit.settings import StorageDtype, conform
 

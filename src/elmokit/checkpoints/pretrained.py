@@ -222,20 +222,13 @@ class Pretrained:
         Raises:
             ValueError: The biLM is prepacked, so that its weights are not known.
         """
-
-        def hash_tensors(tensors: Mapping[str, Tensor]) -> bytes:
-            digest = hashlib.sha256()
-            for name, tensor in sorted(tensors.items()):
-                digest.update(name.encode())
-                digest.update(tensor.detach().float().cpu().contiguous().numpy().data)
-            return digest.hexdigest().encode()
-
-        mix, state = self.mix and asdict(self.mix), self.warm_state
+        mix, warm = self.mix and asdict(self.mix), self.warm_state
         settings = [self.config.to_dict(), mix, self.state_policy, self.tokenizer]
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-        digest.update(hash_tensors(self.bilm.state_dict()))
-        if state is not None:
-            digest.update(hash_tensors({"h": state.h, "c": state.c}))
+        state = {} if warm is None else {"state.h": warm.h, "state.c": warm.c}
+        for name, tensor in sorted({**self.bilm.state_dict(), **state}.items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().float().cpu().contiguous().numpy().data)
         if self.vocab is not None and self.config.num_words is not None:
             words = "\n".join(self.vocab.words)  # the meaning of the table's rows
             digest.update(words.encode("utf-8", "surrogatepass"))

@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from elmokit.checkpoints.formats.bilm_hdf5 import read_options
+from elmokit.checkpoints.bilm_hdf5 import read_options
 from elmokit.checkpoints.native import module_from, weight_shapes
 from elmokit.checkpoints.pretrained import (
     MixWeights,

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from elmokit.checkpoints.formats.allennlp import IN_A_LAYER, read_tensors, rearranged, translated
+from elmokit.checkpoints.allennlp import IN_A_LAYER, read_tensors, rearranged, translated
 from elmokit.checkpoints.native import module_from, read_card, weight_shapes
 from elmokit.checkpoints.pretrained import Pretrained, check_shapes, errors_naming, shapes_in
 from elmokit.config import (

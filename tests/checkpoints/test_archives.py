@@ -12,8 +12,8 @@ import pytest
 import torch
 from same_weights import assert_same_bilm
 
-from elmokit.checkpoints.formats import archives
-from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
+from elmokit.checkpoints import archives
+from elmokit.checkpoints.bilm_hdf5 import write_bilm_hdf5
 from elmokit.checkpoints.loading import describe, load
 from elmokit.checkpoints.pretrained import CheckpointError
 from elmokit.config import BiLMConfig

@@ -15,8 +15,8 @@ from efml_files import SETTINGS, WORDS, changed, write_dictionary, write_efml
 from same_weights import assert_same_bilm
 from torch import Tensor
 
-from elmokit.checkpoints.conversion import convert
-from elmokit.checkpoints.formats.efml import settings_path
+from elmokit.checkpoints.efml import settings_path
+from elmokit.checkpoints.exporting import convert
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import CheckpointError, Pretrained
 from elmokit.embed.embedder import Embedder

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.checkpoints.formats.bilm_hdf5 import read_bilm_hdf5
+from elmokit.checkpoints.bilm_hdf5 import read_bilm_hdf5
 from elmokit.checkpoints.pretrained import CheckpointError
 from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM

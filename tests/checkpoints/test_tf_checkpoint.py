@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.checkpoints.formats.bilm_hdf5 import arrays_of
-from elmokit.checkpoints.formats.tf_checkpoint import crc32c, dataset_name, find_prefix, read_index
+from elmokit.checkpoints.bilm_hdf5 import arrays_of
 from elmokit.checkpoints.loading import describe, load
 from elmokit.checkpoints.pretrained import CheckpointError, MixWeights
+from elmokit.checkpoints.tf_checkpoint import crc32c, dataset_name, find_prefix, read_index
 from elmokit.config import BiLMConfig, CharCNNConfig, LSTMConfig
 from elmokit.lm.scoring import score
 from elmokit.nn.bilm import BiLM
 
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS / "fixtures"))
 
 import make_tf_hub_like as hub_like  # noqa: E402

@@ -10,7 +10,7 @@ import pytest
 import torch
 from allennlp_state import allennlp_state_dict
 
-from elmokit.checkpoints.formats.bilm_hdf5 import write_bilm_hdf5
+from elmokit.checkpoints.bilm_hdf5 import write_bilm_hdf5
 from elmokit.checkpoints.loading import load
 from elmokit.checkpoints.pretrained import CheckpointError
 from elmokit.config import BiLMConfig
