@@ -101,7 +101,7 @@ def on_allennlp(
 ) -> dict[str, Any]:
     """Train and score the tagger on AllenNLP's module."""
     task = TaggingTask(labels=TaggingTask().learn(sets[0]))
-    table = WordTable.from_sentences((example.words for example in sets[0]), WORDS)
+    table = WordTable.from_sentences(example.words for example in sets[0])
     torch.manual_seed(config.seed)
     network = task.network(AllenNLPWords(directory, table, model))
     encoded = [

@@ -45,7 +45,7 @@ def test_decode_with_a_wide_beam_equals_exhaustive_search(bias: float, length: i
     torch.manual_seed(6)
     config = TranslationConfig(hidden_dim=8, target_dim=8, beam=200, length_penalty=1.0)
     words_config = WordsConfig(elmo="none", word_dim=8)
-    table = WordTable.from_sentences([["a", "b"]], words_config)
+    table = WordTable.from_sentences([["a", "b"]])
     words = WordEncoder(words_config, table)
     network = translation.Translator(config, words, SPECIALS + 2).eval()
     for parameter in network.parameters():

@@ -40,8 +40,6 @@ class WordsConfig:
     """Dropout of ELMo's vectors."""
     word_dim: CountOrZero = 100
     """Width of word vectors learned from the training set; 0: none."""
-    vectors: str | None = None
-    """Text file of frozen word vectors: GloVe, fastText (.vec), word2vec."""
     character_dim: CountOrZero = 0
     """Width of the output of a character CNN learned from the training set; 0: none."""
     word_dropout: DropoutRate = 0.5
@@ -51,11 +49,8 @@ class WordsConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        reads_words = self.word_dim or self.character_dim or self.vectors
-        if not reads_words and self.elmo not in ("input", "both"):
-            raise ValueError(
-                "the network has no input: give word_dim, character_dim, vectors or elmo"
-            )
+        if not (self.word_dim or self.character_dim) and self.elmo not in ("input", "both"):
+            raise ValueError("the network has no input: give word_dim, character_dim or elmo")
 
 
 @dataclass(frozen=True)

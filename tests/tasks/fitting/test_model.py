@@ -119,13 +119,10 @@ def test_every_choice_of_word_vectors_is_saved_with_the_model(
     words: WordsConfig, bilm: Pretrained, tmp_path: Path
 ) -> None:
     toy = toy_tasks()["tagging"]
-    (tmp_path / "vectors.txt").write_text("Ann 1 -1\nnew 3 4\n")  # which are needed no more
-    words = replace(words, vectors=str(tmp_path / "vectors.txt"))
     config = replace(toy.config, max_epochs=2)
     fitted, report = fit_toy(
         toy, tmp_path, words, model=bilm, output=tmp_path / "model", config=config
     )
-    (tmp_path / "vectors.txt").unlink()
     assert len(report.mixes) == {"none": 0, "both": 2}.get(words.elmo, 1)
     texts = [toy.text, ["new", "Ann", "newer"]]
     assert load_task_model(tmp_path / "model", device="cpu").predict(texts) == fitted.predict(texts)

@@ -1,20 +1,15 @@
 """Words of a training set, and vectors of each kind, against their definitions."""
 
-import gzip
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
-import zstandard
 from layers_alone import layers_alone
 from toy_tasks import toy_tasks
 
 from elmokit.checkpoints.pretrained import Pretrained
 from elmokit.data.readers import TaggedSentence
 from elmokit.embed.embedder import Embedder
-from elmokit.fs import reading
 from elmokit.nn.bilm import BiLMState
 from elmokit.tasks import WordsConfig
 from elmokit.tasks.fitting.layers import LayerCache
@@ -23,13 +18,11 @@ from elmokit.tasks.fitting.words import (
     Sentences,
     WordEncoder,
     WordTable,
-    WordVectors,
-    read_word_vectors,
 )
 from elmokit.text.characters import encode_words
 
 # Rows 2 to 5; c and d occur once.
-TABLE = WordTable.from_sentences([["a", "b"], ["a", "b", "c"], ["a", "d"]], WordsConfig())
+TABLE = WordTable.from_sentences([["a", "b"], ["a", "b", "c"], ["a", "d"]])
 SENTENCES = [["a", "c", "d"], ["b", "new"]]
 
 
@@ -42,16 +35,13 @@ def test_words_that_occur_once_are_unknown_in_training_alone() -> None:
     assert torch.equal(encoder.eval()(batch).vectors, weight[torch.tensor([[2, 4, 5], [3, 1, 0]])])
 
 
-def test_learned_spelled_and_pretrained_vectors_stand_side_by_side() -> None:
-    vectors = WordVectors(("a", "new"), np.array([[1, 2], [3, 4]], np.float32))
-    table = WordTable(TABLE.words, TABLE.num_frequent, vectors)
-    config = WordsConfig(elmo="none", word_dim=4, character_dim=6, vectors="vectors.txt")
-    encoder = WordEncoder(config, table).eval()
-    batch = Sentences(SENTENCES, table, reads_characters=True).batch(SENTENCES)
-    learned, spelled, pretrained = encoder(batch).vectors.split([4, 6, 2], dim=2)
+def test_learned_and_spelled_vectors_stand_side_by_side() -> None:
+    config = WordsConfig(elmo="none", word_dim=4, character_dim=6)
+    encoder = WordEncoder(config, TABLE).eval()
+    batch = Sentences(SENTENCES, TABLE, reads_characters=True).batch(SENTENCES)
+    learned, spelled = encoder(batch).vectors.split([4, 6], dim=2)
     assert encoder.characters is not None
     assert torch.equal(learned, encoder.words.weight[torch.tensor([[2, 4, 5], [3, 1, 0]])])
-    assert pretrained.tolist() == [[[1, 2], [0, 0], [0, 0]], [[0, 0], [3, 4], [0, 0]]]
     for row, words in zip(spelled, SENTENCES, strict=True):
         alone = [
             encoder.characters(torch.from_numpy(encode_words([word])).long())[0] for word in words
@@ -93,60 +83,3 @@ def test_elmo_starts_from_the_state_of_its_model(bilm: Pretrained) -> None:
     vectors = network.words(examples.sentences.batch(SENTENCES)).vectors.detach().numpy()
     for row, expected in zip(vectors, embedded, strict=True):
         np.testing.assert_allclose(row[: len(expected)], expected, rtol=0, atol=1e-3)  # float16
-
-
-ENTRIES = {
-    "the": [0.1, -2.0, 3e-3],
-    "Zürich": [1.0, 2.0, 3.0],
-    "dog": [4.0, 5.0, 6.0],
-    ". . .": [7.0, 8.0, 9.0],
-}
-TEXT = (
-    "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in ENTRIES.items())
-    + "dog 1 1 1\n"
-)  # again
-FILES = {
-    "glove.txt": TEXT.encode(),
-    "glove.txt.gz": gzip.compress(TEXT.encode()),
-    "glove.txt.zst": b"".join(
-        zstandard.compress(line.encode()) for line in TEXT.splitlines(keepends=True)
-    ),
-    "fasttext.vec": f"5 3\n{TEXT}".encode(),
-    "crlf.vec": f"5 3\n{TEXT}".replace("\n", " \r\n").encode(),
-}
-
-
-@pytest.mark.parametrize("read_size", [5, 1 << 18])
-@pytest.mark.parametrize("name", FILES)
-def test_every_format_is_read(
-    name: str, read_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "READ_SIZE", read_size)
-    (tmp_path / name).write_bytes(FILES[name])
-    found = read_word_vectors(tmp_path / name, {"Zürich", "dog", "cat"})
-    assert found.words == ("Zürich", "dog")
-    assert found.vectors.dtype == np.float32
-    np.testing.assert_allclose(found.vectors, [ENTRIES["Zürich"], ENTRIES["dog"]])
-    assert [found.number(word) for word in ("dog", "DOG", "Zürich", "zürich", "cat")] == [
-        2,
-        2,
-        1,
-        0,
-        0,
-    ]
-    frequent = read_word_vectors(tmp_path / name, (), most_frequent=9).words
-    assert frequent == tuple(ENTRIES)
-
-
-@pytest.mark.parametrize(
-    "name, content",
-    [
-        # none of the words
-        ("a.txt", b""), ("a.txt", b"a 1 2\nb 1\n"), ("a.txt", b"a 1 x\n"), ("a.txt", b"c 1 2\n"),
-        ("a.bin", b"1 3\nthe " + np.ones(3, "<f4").tobytes()),  # word2vec's binary format
-    ],
-)  # fmt: skip
-def test_other_and_truncated_files_are_refused(name: str, content: bytes, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError):
-        read_word_vectors(tmp_path / name, {"a", "b", "the"})

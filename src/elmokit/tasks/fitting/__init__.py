@@ -300,7 +300,7 @@ def fit(
 
     Raises:
         FileExistsError: `output` exists, and `overwrite` is not set or it is not a task model.
-        FileNotFoundError: A file of examples or of vectors, or the model, is missing.
+        FileNotFoundError: A file of examples, or the model, is missing.
         ValueError: A file or an example does not fit the task; no label of the development set is
             known; the loss or a score is not a number; or a library that the task or its score
             needs is not installed.
@@ -330,7 +330,7 @@ def fit(
     # A phrase of a sentence that is an example itself would count its words once more.
     whole = [example for example in sets[0] if not getattr(example, "is_phrase", False)]
     table = WordTable.from_sentences(
-        (sentence for example in whole for sentence in task.sentences(example)), words
+        sentence for example in whole for sentence in task.sentences(example)
     )
 
     # Compute the layers of a frozen biLM, train, and keep the best weights.

@@ -2,8 +2,7 @@
 
 config.json           format_version, the task and its settings, labels, the settings of words
 weights.safetensors   the network's weights
-words.json            the words of the training set, and those with pretrained vectors
-vectors.safetensors   `vectors` (V, D), if the network reads pretrained vectors
+words.json            the words of the training set
 bilm/                 the biLM in elmokit's format, if the network reads ELMo
 report.json           the report of the training
 """
@@ -21,8 +20,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import load_file as load_arrays
-from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -44,18 +41,18 @@ from elmokit.tasks.fitting.task import (
     find_task,
     read_examples,
 )
-from elmokit.tasks.fitting.words import Sentences, WordEncoder, WordTable, WordVectors
+from elmokit.tasks.fitting.words import Sentences, WordEncoder, WordTable
 
 WORDS_AT_ONCE = 16_384  # of examples that are held in memory to be predicted
 PADDED_WORDS = 16_384  # of a batch of several examples, which a long one would pad to its length
 
 CONFIG, WEIGHTS, WORDS = "config.json", "weights.safetensors", "words.json"
-BILM, VECTORS, REPORT = "bilm", "vectors.safetensors", "report.json"
+BILM, REPORT = "bilm", "report.json"
 # By which `check_output` knows a task model that may be replaced.
 LAYOUT: dict[str, Any] = {
     "directory_of": CONFIG,
     "keys": {"format_version", "task"},
-    "own_files": re.compile("|".join((WEIGHTS, WORDS, VECTORS, BILM, REPORT))),
+    "own_files": re.compile("|".join((WEIGHTS, WORDS, BILM, REPORT))),
 }
 
 
@@ -267,8 +264,6 @@ class TaskModel:
             words_config=self.config,
             num_frequent=self.table.num_frequent,
         )
-        vectors = self.table.vectors
-        words = {"words": self.table.words, "with vectors": vectors.words if vectors else ()}
         # Copies, since safetensors refuses tensors that share memory, as tied weights do.
         weights = self.network.state_dict()
         weights = {
@@ -277,11 +272,9 @@ class TaskModel:
         with atomic_directory(directory, overwrite=overwrite) as partial:
             if self.model is not None:
                 save(replace(self.model, softmax=None), partial / BILM)
-            if vectors is not None:
-                save_arrays({"vectors": vectors.vectors}, partial / VECTORS)
             save_file(weights, partial / WEIGHTS)
             for name, content in (
-                (WORDS, json.dumps(words, indent=0) + "\n"),
+                (WORDS, json.dumps(self.table.words, indent=0) + "\n"),
                 (CONFIG, json.dumps(asdict(described), indent=2) + "\n"),
                 (REPORT, report),
             ):
@@ -325,14 +318,11 @@ def load_task_model(
                 f"it is of the task {described.task!r}: give its class if it is not one of "
                 f"elmokit's"
             )
-        words = conform(dict[str, tuple[str, ...]], read_json(directory / WORDS))
-        vectors = model = None
-        if config.vectors is not None:
-            arrays = load_arrays(directory / VECTORS)
-            vectors = WordVectors(words["with vectors"], arrays["vectors"])
+        words = conform(tuple[str, ...], read_json(directory / WORDS))
+        model = None
         if config.elmo != "none":
             model = load(directory / BILM, softmax=False)
-        table = WordTable(words["words"], described.num_frequent, vectors)
+        table = WordTable(words, described.num_frequent)
         configured = task_class(
             conform(task_class.Config, described.task_config),
             described.labels,

@@ -1,94 +1,25 @@
-"""Sentences as tensors; words as vectors: learned, pretrained, of a character CNN, of ELMo."""
+"""Sentences as tensors; words as vectors: learned, of a character CNN, of ELMo."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from elmokit.checkpoints import Pretrained
 from elmokit.config import PAD_CHARACTER, CharCNNConfig
-from elmokit.fs import read_lines
 from elmokit.nn import CharCNN, ScalarMix
-from elmokit.progress import ProgressBar
 from elmokit.tasks import WordsConfig
 from elmokit.tasks.fitting.layers import LayerCache, Words
 from elmokit.text import encode_words
-
-# --- Pretrained vectors ---------------------------------------------------------------------------
-
-VECTORS_KEPT = 50_000  # words of a file of vectors that are kept for later texts
-
-
-@dataclass(frozen=True, eq=False)
-class WordVectors:
-    """Words and their vectors (V, D) float32, in the order of the file."""
-
-    words: tuple[str, ...]
-    vectors: np.ndarray
-
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {word: number for number, word in enumerate(self.words, start=1)}
-
-    def number(self, word: str) -> int:
-        """Row of a word, from 1, or else of the word in lower case; 0 without either."""
-        return self._numbers.get(word) or self._numbers.get(word.lower(), 0)
-
-
-def read_word_vectors(
-    path: str | Path, words: Container[str], most_frequent: int = 0
-) -> WordVectors:
-    """Read the vectors of chosen words from a text file of any size; memory holds no others.
-
-    Args:
-        path: A word and its D numbers in each line; the first line may be the number of words and D
-            (word2vec, fastText) or not (GloVe). Plain, .gz or .zst.
-        words: Words whose vectors are kept; give a word with capitals in lower case, too.
-        most_frequent: Number of words at the beginning of the file, by convention the most
-            frequent, to keep as well.
-
-    Returns:
-        The words that were found, and their vectors; the first one if a word has several.
-
-    Raises:
-        ValueError: The file is in another format, or holds none of the words.
-        FileNotFoundError: The file is missing.
-    """
-    vectors: dict[str, np.ndarray] = {}
-    dim, kept = 0, most_frequent
-    lines = filter(str.strip, read_lines(path, errors="replace"))
-    for number, line in enumerate(ProgressBar(lines, desc="word vectors", unit=" words")):
-        if number == 0:
-            fields = line.split()
-            if len(fields) == 2 and all(map(str.isdigit, fields)):
-                dim, kept = int(fields[1]), most_frequent + 1
-                continue
-            dim = len(fields) - 1
-        word, *numbers = line.rstrip(" ").rsplit(" ", dim)  # a word of GloVe's may hold spaces
-        if len(numbers) != dim or not numbers:
-            raise ValueError(
-                f"{path}: line {number + 1} is not a word and {dim or 'its'} numbers: {line[:60]!r}"
-            )
-        if word not in vectors and (number < kept or word in words):
-            vectors[word] = np.array(numbers, np.float32)
-    if not vectors:
-        raise ValueError(
-            f"{path} has a vector for none of the words: are they of another language?"
-        )
-    return WordVectors(tuple(vectors), np.stack(list(vectors.values())))
-
 
 # --- Sentences as tensors -------------------------------------------------------------------------
 
@@ -106,15 +37,13 @@ class WordTable:
     Attributes:
         words: The words; those from `num_frequent` on occurred once.
         num_frequent: Number of words that occurred more than once.
-        vectors: Pretrained vectors, also of words that are not among `words`.
     """
 
     words: tuple[str, ...]
     num_frequent: int
-    vectors: WordVectors | None = None
 
     @classmethod
-    def from_sentences(cls, sentences: Iterable[Words], config: WordsConfig) -> WordTable:
+    def from_sentences(cls, sentences: Iterable[Words]) -> WordTable:
         """The table of a training set; words of equal count are in alphabetical order.
 
         A sentence that several examples share, such as the passage of many questions, counts once,
@@ -122,17 +51,7 @@ class WordTable:
         """
         counts = Counter(word for words in dict.fromkeys(map(tuple, sentences)) for word in words)
         by_count = sorted(counts, key=lambda word: (-counts[word], word))
-        table = cls(tuple(by_count), sum(count > 1 for count in counts.values()))
-        if config.vectors is None:
-            return table
-        wanted = {*table.words, *(word.lower() for word in table.words)}
-        vectors = read_word_vectors(config.vectors, wanted, VECTORS_KEPT)
-        number = sum(vectors.number(word) > 0 for word in table.words)
-        print(
-            f"{config.vectors}: {number:,} of {len(table.words):,} distinct words have a vector",
-            file=sys.stderr,
-        )
-        return replace(table, vectors=vectors)
+        return cls(tuple(by_count), sum(count > 1 for count in counts.values()))
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -158,7 +77,6 @@ class WordBatch(NamedTuple):
     characters: Tensor | None  # (U, C) int64, of the distinct words
     character_rows: Tensor | None  # (M,) int64: row of `characters` of each of M real tokens
     layers: Tensor | None  # (L+1, B, T, 2D) float32, of a frozen biLM
-    vectors: Tensor | None  # (B, T) int64: rows of pretrained vectors, 0 for a word without one
 
     @property
     def lengths(self) -> Tensor:
@@ -187,8 +105,7 @@ class Sentences:
         self._number_of = {words: number for number, words in enumerate(distinct)}
         self._lengths = np.array([len(words) for words in distinct], dtype=np.int64)
         self._starts = np.cumsum(self._lengths) - self._lengths
-        # All sentences end to end: the indices of their words, of their distinct words (types),
-        # and of the rows of pretrained vectors.
+        # All sentences end to end: the indices of their words, and of their distinct words (types).
         words = [word for sentence in distinct for word in sentence]
         self._words = torch.tensor([table.numbers.get(word, UNKNOWN) for word in words]).long()
         self._types: Tensor | None = None
@@ -198,9 +115,6 @@ class Sentences:
             characters = encode_words(list(types), CHARACTERS.max_characters)
             self._characters = torch.from_numpy(characters)
             self._widths = (self._characters != PAD_CHARACTER).sum(1) + CHARACTERS.widest_filter
-        self._vectors: Tensor | None = None
-        if (vectors := table.vectors) is not None:
-            self._vectors = torch.tensor([vectors.number(word) for word in words]).long()
         self._layers, self._stored = layers, layers and layers.find(distinct)
 
     def batch(self, sentences: Sequence[Words]) -> WordBatch:
@@ -220,7 +134,7 @@ class Sentences:
             whole[mask] = values
             return whole
 
-        characters = character_rows = layers = vectors = None
+        characters = character_rows = layers = None
         if self._types is not None:
             distinct, character_rows = self._types[positions].unique(return_inverse=True)
             # Padding beyond the widest filter does not change the output of a character CNN (see
@@ -230,10 +144,8 @@ class Sentences:
         if self._layers is not None and self._stored is not None:
             read = self._layers.read([self._stored[number] for number in chosen])  # (M, L+1, 2D)
             layers = padded(torch.from_numpy(read).float()).permute(2, 0, 1, 3)
-        if self._vectors is not None:
-            vectors = padded(self._vectors[positions])
         words = padded(self._words[positions])
-        return WordBatch(words, mask, characters, character_rows, layers, vectors)
+        return WordBatch(words, mask, characters, character_rows, layers)
 
 
 # --- The vectors ----------------------------------------------------------------------------------
@@ -256,7 +168,7 @@ class WordEncoder(nn.Module):
 
     Args:
         config: Which of them to use, and their dropout.
-        table: The words of the training set, and pretrained vectors.
+        table: The words of the training set.
         model: The biLM, whose layers are in the batches; None with elmo "none".
 
     Attributes:
@@ -284,12 +196,7 @@ class WordEncoder(nn.Module):
                 self.mixes.append(ScalarMix(model.config.num_representations))
         self.elmo_dropout = nn.Dropout(config.elmo_dropout)
         self.dropout = nn.Dropout(config.word_dropout)
-        vectors = np.zeros((0, 0), np.float32) if table.vectors is None else table.vectors.vectors
-        # Row 0, zeros, is for words without a vector. Stored with the table, not with the weights.
-        self.register_buffer(
-            "vectors", torch.from_numpy(np.pad(vectors, ((1, 0), (0, 0)))), persistent=False
-        )
-        self.dim = config.word_dim + config.character_dim + vectors.shape[1]
+        self.dim = config.word_dim + config.character_dim
         self.dim += elmo_dim if config.elmo in ("input", "both") else 0
         self.output_dim = elmo_dim if config.elmo in ("output", "both") else 0
 
@@ -304,8 +211,6 @@ class WordEncoder(nn.Module):
             vectors = self.characters(batch.characters)[batch.character_rows]
             padded = vectors.new_zeros(*batch.mask.shape, vectors.shape[1])
             parts.append(self.dropout(padded.masked_scatter(mask, vectors)))
-        if batch.vectors is not None:
-            parts.append(self.dropout(F.embedding(batch.vectors, self.get_buffer("vectors"))))
         if self.config.elmo in ("input", "both"):
             parts.append(mixed[0])
         at_output = mixed[-1] if self.output_dim else None
