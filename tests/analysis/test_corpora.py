@@ -40,7 +40,7 @@ QUERY = "The green river bank is old ."
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("text") / "text.txt"
-    file.write_text("\n".join(LINES), encoding="utf-8")
+    file.write_text("\n".join(LINES))
     return file
 
 

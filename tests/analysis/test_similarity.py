@@ -144,9 +144,7 @@ def test_neighbors_raises_when_the_word_is_missing(corpus: Path, embedder: Embed
 def test_a_search_finds_words_in_which_the_tokenizer_removes_invisible_characters(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "text.txt").write_text(
-        "The chil\u00addren play.\nThe children sleep.\nNo one.\n", encoding="utf-8"
-    )
+    (tmp_path / "text.txt").write_text("The chil\u00addren play.\nThe children sleep.\nNo one.\n")
     found = TextCorpus(tmp_path / "text.txt", Embedder()).uses("children")
     assert [use.sentence for uses in found for use in uses] == [
         ("The", "children", "play", "."),

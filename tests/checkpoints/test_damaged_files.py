@@ -122,23 +122,23 @@ def test_json_that_is_nested_deeply_or_holds_too_many_filters_is_refused_at_once
 ) -> None:
     model = WRITERS[format](tmp_path / "model")
     for file in sorted(model.glob("*.json")):
-        whole = file.read_text(encoding="utf-8")
+        whole = file.read_text()
         for content in (
             "[" * 100_000,
             '{"a":' * 100_000,
             whole.replace("[1, ", "[1, 1], " * 20_000 + "[1, ", 1),
         ):
             if content != whole:
-                file.write_text(content, encoding="utf-8")
+                file.write_text(content)
                 with pytest.raises(
                     CheckpointError, match=r"config\.json|options\.json|dictionaries\.json|model"
                 ):
                     load(model)
-        file.write_text(whole, encoding="utf-8")
+        file.write_text(whole)
         for _ in enlarge_numbers(file):
             with suppress(CheckpointError):
                 load(model)
-        file.write_text(whole, encoding="utf-8")
+        file.write_text(whole)
     load(model)
 
 

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::elmokit.embed.embedder.Truncati
 @pytest.mark.parametrize("name", MODELS)
 def test_layers_equal_those_of_elmoformanylangs(goldens: Callable[[str], Path], name: str) -> None:
     folder = goldens("elmoformanylangs")
-    sentences = json.loads((folder / "sentences.json").read_text(encoding="utf-8"))
+    sentences = json.loads((folder / "sentences.json").read_text())
     with np.load(folder / name / "golden.npz") as golden:
         # From zeros, and with the encoder lstm without padding: alone in its batch.
         keys = (
@@ -134,8 +134,8 @@ def test_settings_file_is_found_in_the_directory(named: str, lies_at: str, tmp_p
 
 def test_blank_entries_are_the_ideographic_space(tmp_path: Path) -> None:
     model = write_efml(tmp_path / "model")
-    lines = (model / "char.dic").read_text(encoding="utf-8")
-    (model / "char.dic").write_text(lines.replace("\u3000\t", "\u00a0\t"), encoding="utf-8")
+    lines = (model / "char.dic").read_text()
+    (model / "char.dic").write_text(lines.replace("\u3000\t", "\u00a0\t"))
     assert_same_bilm(load(model).bilm, load(write_efml(tmp_path / "other")).bilm)
 
 

@@ -109,10 +109,7 @@ def test_describe_lists_sizes_and_settings(model: Pretrained, tmp_path: Path) ->
     found = describe(tmp_path / "model")
     assert found["parameters"] == sum(parameter.numel() for parameter in model.bilm.parameters())
     assert set(found["files"]) == {"config.json", "model.safetensors", "README.md"}
-    shown = ("format", "input", "layers", "dimensions", "vocabulary", "softmax", "state", "card")
-    assert [found[name] for name in shown] == [
-        "elmokit 1", "characters", 3, 32, None, False, "zeros", ["# Tiny"]
-    ]  # fmt: skip
+    assert (found["format"], found["layers"], found["card"]) == ("elmokit 1", 3, ["# Tiny"])
     json.dumps(found)  # can be printed as JSON
 
 

@@ -33,10 +33,8 @@ def _exit_code(arguments: Sequence[str]) -> int:
     [
         ("xyz", "xyz"),
         ("embed raw.txt --outpt a", "--outpt"),
-        ("embed raw.txt --output a --layers tpo", "tpo"),
         ("substitutes text --positions b", "--positions"),
         ("probe train.conllu", "DEV"),
-        ("fit pairs a b --output c --taget score", "--taget"),
         ("fit dancing a b --output c", "dancing"),
         ("fit --output c tagging a b", "fit tagging"),
     ],

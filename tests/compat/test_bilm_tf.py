@@ -39,17 +39,13 @@ UNKNOWN = 2
 
 @pytest.fixture
 def vocab_file(tmp_path: Path) -> Path:
-    (tmp_path / "vocab.txt").write_text(
-        "\n".join(["!!!MAXTERMID", *WORDS]) + "\n", encoding="utf-8"
-    )
+    (tmp_path / "vocab.txt").write_text("\n".join(["!!!MAXTERMID", *WORDS]) + "\n")
     return tmp_path / "vocab.txt"
 
 
 @pytest.fixture
 def text(tmp_path: Path) -> str:
-    (tmp_path / "text-1.txt").write_text(
-        "\n".join(map(" ".join, SENTENCES)) + "\n", encoding="utf-8"
-    )
+    (tmp_path / "text-1.txt").write_text("\n".join(map(" ".join, SENTENCES)) + "\n")
     return str(tmp_path / "text-*.txt")
 
 

@@ -32,7 +32,7 @@ def check(golden: Path, result: dict[str, list[np.ndarray]]) -> None:
 @pytest.mark.parametrize("name", ["elmo_cnn", "elmo_word"])
 def test_sents2elmo_equals_elmoformanylangs(goldens: Callable[[str], Path], name: str) -> None:
     folder = goldens("elmoformanylangs")
-    sentences = json.loads((folder / "sentences.json").read_text(encoding="utf-8"))
+    sentences = json.loads((folder / "sentences.json").read_text())
     twice = Embedder(folder / name)
     twice.sents2elmo(sentences)
     result = {

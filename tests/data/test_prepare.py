@@ -16,7 +16,6 @@ from directories import contents
 
 from elmokit.cli import main
 from elmokit.data import preparation as module
-from elmokit.data import workers
 from elmokit.data.preparation import DropCount, PrepareReport, prepare, read_report, sort_key
 from elmokit.fs.reading import read_lines
 from elmokit.text.tokenizers import get_tokenizer
@@ -38,7 +37,7 @@ def raw(tmp_path: Path) -> list[Path]:
         "\n\n" + "\n \n\n".join("\n".join(lines) for lines in half) + "\n\n" for half in halves
     ]
     paths = [tmp_path / "a.txt", tmp_path / "b.txt.zst"]
-    paths[0].write_text(texts[0], encoding="utf-8")
+    paths[0].write_text(texts[0])
     paths[1].write_bytes(zstandard.compress(texts[1].encode()))
     return paths
 
@@ -92,15 +91,6 @@ def test_prepare_equals_a_single_process_loop(
     assert has_no_litter(tmp_path)
 
 
-def test_prepare_does_not_depend_on_the_number_of_processes(
-    tmp_path: Path, raw: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workers, "CHUNK_CHARACTERS", 100)
-    prepare(raw, tmp_path / "one", num_shards=4, processes=1)
-    prepare(raw, tmp_path / "two", num_shards=4, processes=2)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-
-
 def test_prepare_writes_the_residues_of_proteins_as_words(tmp_path: Path) -> None:
     sequences = [
         "".join(random.Random(number).choices("ACDEFGHIKLMNPQRSTVWY", k=150)) for number in range(5)
@@ -129,7 +119,7 @@ def paragraph(seed: int, length: int = 60) -> str:
 
 
 def written(path: Path, documents: list[list[str]]) -> Path:
-    path.write_text("\n\n".join("\n".join(lines) for lines in documents), encoding="utf-8")
+    path.write_text("\n\n".join("\n".join(lines) for lines in documents))
     return path
 
 
@@ -198,12 +188,7 @@ def test_prepare_drops_counts_and_lists_duplicates(tmp_path: Path) -> None:
     assert notes[2]["like"] == {"file": str(raw), "line": 1}
     assert 0.8 <= notes[2]["similarity"] < 1
     assert notes[4]["like"] == {"file": str(held_out), "line": 1}
-    printed = str(report).splitlines()
-    assert (
-        printed[0]
-        == f"kept: {report.documents} documents, {report.sentences} sentences, {report.words} words"
-    )
-    assert "dropped (exact duplicate): 1 documents, 0 paragraphs, 60 words" in printed
+    assert "dropped (exact duplicate): 1 documents, 0 paragraphs, 60 words" in str(report)
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,7 @@ ROWS = st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=5)
 
 def write(path: Path, rows: list[tuple[str, str]]) -> Path:
     if path.suffix == ".jsonl":
-        path.write_text(
-            "".join(json.dumps({"id": id, "text": text}) + "\n" for id, text in rows),
-            encoding="utf-8",
-        )
+        path.write_text("".join(json.dumps({"id": id, "text": text}) + "\n" for id, text in rows))
     elif path.suffix == ".parquet":
         pa = pytest.importorskip("pyarrow")
         columns = {"id": [id for id, _ in rows], "text": [text for _, text in rows]}
@@ -52,9 +49,7 @@ def test_cells_come_back_as_they_were_written(
 
 
 def test_marks_of_quotation_are_text_in_tsv(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text(
-        'id\ttext\n1\t"Yes" or "no"\n2\t"\n3\t5" of rain\n', encoding="utf-8"
-    )
+    (tmp_path / "a.tsv").write_text('id\ttext\n1\t"Yes" or "no"\n2\t"\n3\t5" of rain\n')
     texts = [record["text"] for _, record in read_rows(tmp_path / "a.tsv")]
     assert texts == ['"Yes" or "no"', '"', '5" of rain']
 

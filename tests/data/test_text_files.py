@@ -37,7 +37,7 @@ ENGLISH = get_tokenizer("english-1")
 
 
 def write(path: Path, lines: list[str]) -> Path:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    path.write_text("".join(f"{line}\n" for line in lines))
     return path
 
 
@@ -150,7 +150,7 @@ def test_how_a_file_is_read_is_shown_once(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / name).write_text(content, encoding="utf-8")
+    (tmp_path / name).write_text(content)
     for _ in range(2):
         TextFile.open([tmp_path / name], tokenizer)
     captured = capsys.readouterr()

@@ -65,7 +65,7 @@ def embedder() -> Embedder:
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
-    path.write_text("\n".join(random_lines(23)) + "\n", encoding="utf-8")
+    path.write_text("\n".join(random_lines(23)) + "\n")
     return path
 
 
@@ -145,9 +145,7 @@ def test_a_sentence_of_100_000_words(tmp_path: Path) -> None:
         Pretrained(BiLM(replace(config, lstm=replace(config.lstm, num_layers=1)))), device="cpu"
     )
     sentence = random.Random(1).choices(WORDS, k=100_000)
-    (tmp_path / "text.txt").write_text(
-        "I like apple\n" + " ".join(sentence) + "\nlike\n", encoding="utf-8"
-    )
+    (tmp_path / "text.txt").write_text("I like apple\n" + " ".join(sentence) + "\nlike\n")
     embed_file(tmp_path / "text.txt", tmp_path / "out", embedder)
     store = EmbeddingStore(tmp_path / "out")
     assert [len(words) for words, _ in store] == [3, 100_000, 1]
@@ -177,7 +175,7 @@ def test_parts_are_the_same_on_any_number_of_cores(
         "",
         "",
     ]  # a long one, and blank ones to the end
-    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text.write_text("\n".join(lines) + "\n")
     small = Embedder(embedder.model, "cpu")
     small.pipeline.batch_words = 60  # some batches a part, begun ahead
     made = []
@@ -235,7 +233,7 @@ def test_peak_memory_does_not_grow_with_the_number_of_sentences(tmp_path: Path) 
     save(Pretrained(BiLM(wide)), tmp_path / "model")
     peaks = {}
     for count in (300, 1500):
-        (tmp_path / "text.txt").write_text((" ".join(WORDS * 10) + "\n") * count, encoding="utf-8")
+        (tmp_path / "text.txt").write_text((" ".join(WORDS * 10) + "\n") * count)
         peaks[count] = peak_megabytes(
             EMBED_FILE, tmp_path / "text.txt", tmp_path / f"{count}", tmp_path / "model"
         )
@@ -255,7 +253,7 @@ def test_a_killed_run_that_is_resumed_ends_with_the_same_vectors(
     text, model, killed, whole = (
         tmp_path / each for each in ("text.txt", "model", name, f"whole-{name}")
     )
-    text.write_text("\n".join(random_lines(1500)), encoding="utf-8")
+    text.write_text("\n".join(random_lines(1500)))
     save(embedder.model, model)
     options: dict[str, Any] = {"state": state, "device": "cpu", "sentences_per_part": KILLED_PART}
     parts = tmp_path / f".{name}.parts"
@@ -424,9 +422,7 @@ def test_what_is_no_store_is_not_overwritten(tmp_path: Path, text: Path, write: 
         write("out", layers=1, overwrite=True)
     write("out", layers=1, overwrite=True)
     assert EmbeddingStore(tmp_path / "out").index.settings["layers"] == 1
-    text.write_text(
-        text.read_text(encoding="utf-8").replace("like", "hate"), encoding="utf-8"
-    )  # of the same size
+    text.write_text(text.read_text().replace("like", "hate"))  # of the same size
     with pytest.raises(FileExistsError, match="holds other embeddings"):
         write("out", layers=1)
 

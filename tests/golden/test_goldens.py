@@ -43,7 +43,7 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def sentences(goldens: Goldens) -> Sentences:
-    return json.loads(goldens("sentences.json").read_text(encoding="utf-8"))
+    return json.loads(goldens("sentences.json").read_text())
 
 
 def files(folder: Path) -> tuple[Path, Path]:
@@ -191,7 +191,7 @@ def test_mixes_equal_those_of_bilm_tf(goldens: Goldens, sentences: Sentences, na
 def test_three_streams_of_sentences_with_carried_state(goldens: Goldens) -> None:
     folder = goldens("bilm_tf_fixture")
     run = Core(folder / "lm_weights.hdf5")
-    streams = json.loads((folder / "lm_embeddings_sentences.json").read_text(encoding="utf-8"))
+    streams = json.loads((folder / "lm_embeddings_sentences.json").read_text())
     for number, texts in enumerate(zip(*streams, strict=True)):
         layers, mask = run([text.split() for text in texts])
         for row, length in enumerate(mask.sum(dim=1)):

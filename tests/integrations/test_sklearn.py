@@ -34,11 +34,6 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def embedder() -> Embedder:
-    return Embedder()
-
-
-@pytest.fixture(scope="module")
 def vectorizer() -> ElmoVectorizer:
     return ElmoVectorizer()
 

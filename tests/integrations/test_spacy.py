@@ -38,11 +38,6 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def embedder() -> Embedder:
-    return Embedder()
-
-
-@pytest.fixture(scope="module")
 def nlp() -> Any:
     nlp = spacy.blank("en")
     nlp.add_pipe("elmo")

@@ -23,11 +23,6 @@ from elmokit.integrations.tables import EmbedTexts, EmbedWords
 TEXTS = ["The children play in the garden.", "Shakespeare wrote the play.", "", "Hä? 中文 🙂"]
 
 
-@pytest.fixture(scope="module")
-def embedder() -> Embedder:
-    return Embedder()
-
-
 def check(
     columns: Any,
     embedder: Embedder,

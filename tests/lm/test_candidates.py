@@ -79,9 +79,7 @@ def test_substitutes_are_often_plausible() -> None:
     """
     model = load()
     precisions = []
-    for item in json.loads(
-        Path(__file__).with_name("substitutes.json").read_text(encoding="utf-8")
-    ):
+    for item in json.loads(Path(__file__).with_name("substitutes.json").read_text()):
         words = item["sentence"].split()
         plausible = {word.lower() for word in item["plausible"]}
         (best,) = substitutes(words, model, positions=[words.index(item["word"])], top=11)

@@ -335,8 +335,6 @@ def test_nothing_waits_for_the_gpu() -> None:
         (("cuda", torch.bfloat16, 10, 256, 1024), 9, 227, None),
         (("cuda", torch.float32, 10, 512, 4096), 8, 163, "shared memory"),
         (("cuda", torch.bfloat16, 10, 256, 1024), 7, 64, "capability"),
-        (("cuda", torch.float64, 10, 256, 1024), 9, 227, "float64"),
-        (("cuda", torch.bfloat16, 10, 256, 256), 9, 227, "projection"),
         (("cuda", torch.bfloat16, 10, 96, 1024), 9, 227, "power of two"),
         (("cuda", torch.bfloat16, 10, 256, 1000), 9, 227, "multiple of 32"),
         (("cpu", torch.bfloat16, 10, 256, 1024), 9, 227, "on a GPU"),

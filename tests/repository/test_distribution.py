@@ -69,7 +69,7 @@ def run_installed(wheel: Path, folder: Path) -> tuple[list[str], np.ndarray]:
     # The dependencies are those that are installed here; of this checkout nothing is found, even if
     # it is editable.
     (site,) = clean.glob("lib/python*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     environment = os.environ | {"CC": "false"}
     for name in ("ELMOKIT_BACKEND", "PYTHONPATH"):
         environment.pop(name, None)

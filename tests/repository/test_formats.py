@@ -60,7 +60,7 @@ def ids_of(word: str, width: int) -> list[int]:
 
 
 def test_vectors_computed_as_the_document_says_equal_those_of_the_embedder(directory: Path) -> None:
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    config = json.loads((directory / "config.json").read_text())
     tensors = load_torch_file(directory / "model.safetensors")
     oracle = Oracle(
         SimpleNamespace(config=BiLMConfig.from_dict(config["model"]), state_dict=lambda: tensors)
@@ -78,7 +78,7 @@ def test_vectors_computed_as_the_document_says_equal_those_of_the_embedder(direc
 
 
 def test_fingerprint_is_the_documented_digest(directory: Path, model: Pretrained) -> None:
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    config = json.loads((directory / "config.json").read_text())
     digest = hashlib.sha256(
         json.dumps(
             [config[name] for name in ("model", "mix", "state", "tokenizer")], sort_keys=True
@@ -115,7 +115,7 @@ def store(model: Pretrained, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_embeddings_read_as_documented_are_those_of_every_line(
     store: Path, model: Pretrained
 ) -> None:
-    index = json.loads((store / "index.json").read_text(encoding="utf-8"))
+    index = json.loads((store / "index.json").read_text())
     assert index["complete"]
     shards = [
         load_file(store / f"part-{number:05d}.safetensors") for number in range(index["num_parts"])
@@ -142,7 +142,7 @@ def test_embeddings_read_as_documented_are_those_of_every_line(
 def test_index_names_the_model_and_the_text_by_the_documented_digests(
     store: Path, model: Pretrained
 ) -> None:
-    index = json.loads((store / "index.json").read_text(encoding="utf-8"))
+    index = json.loads((store / "index.json").read_text())
     assert index["settings"]["model"] == model.fingerprint()
     digest = hashlib.blake2b("".join(f"{line}\n" for line in LINES).encode(), digest_size=16)
     assert index["settings"]["text"] == digest.hexdigest()

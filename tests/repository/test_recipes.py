@@ -179,20 +179,14 @@ def test_every_phase_on_a_gpu_has_a_dry_run_on_the_cpu(tmp_path: Path) -> None:
     without = ("ceilings", "tests", "tuning")
     found = run(parts[0], "unpack", *without, "compare", "embedding", "steps")
     assert all(found[name]["skipped"] == "no CUDA device" for name in without)
-    assert (
-        len(found["compare"]["differences"]) == 6
-    )  # outputs, and gradients of the input and four weights
-    rates = found["embedding"]["recipe, torch.float32"]
-    assert all(rates[name] > 0 for name in ("elmokit", "torch.nn.LSTM", "elmokit, to NumPy"))
+    assert len(found["compare"]["differences"]) == 6  # outputs, and gradients of five inputs
     assert found["steps"]["8"]["positions_per_second"] > 0
-    assert found["unpack"]["files"] == 2
     found = run(parts[1], "unpack", "train")
     shards = sorted((tmp_path / "work" / "corpus").iterdir())
     assert [line for number in range(4) for line in lines[number::4]] == "".join(
         map(Path.read_text, shards)
     ).splitlines()
     assert (found["unpack"]["files"], found["unpack"]["sentences"]) == (4, 3000)
-    assert found["unpack"]["words"] == sum(len(line.split()) for line in lines)
     assert found["train"]["heldout"]["mean"] < 0.9 * len(vocab)  # some was learnt
     pieces = sorted((tmp_path / "output").glob("model.tar.*"))
     with tarfile.open(fileobj=io.BytesIO(b"".join(map(Path.read_bytes, pieces)))) as archive:

@@ -230,7 +230,7 @@ def test_neighbors_are_those_of_the_corpus_or_of_given_sentences(
     server: RunningServer, embedder: Embedder
 ) -> None:
     expected = neighbors("play", NOUN, CORPUS, embedder)
-    for sentences in ({}, {"sentences": CORPUS.read_text(encoding="utf-8").splitlines()}):
+    for sentences in ({}, {"sentences": CORPUS.read_text().splitlines()}):
         answer = server.post("/neighbors", {"word": "play", "sentence": NOUN, **sentences}).json()
         uses = [(tuple(use["words"]), use["position"], 1) for use in answer["neighbors"]]
         assert uses == [use for _, use in expected.nearest]
@@ -243,7 +243,7 @@ def test_neighbors_are_those_of_the_corpus_or_of_given_sentences(
 
 def test_senses_are_the_map_of_the_word(server: RunningServer, embedder: Embedder) -> None:
     expected = senses("bank", CORPUS, embedder).to_json()
-    for sentences in ({}, {"sentences": CORPUS.read_text(encoding="utf-8").splitlines()}):
+    for sentences in ({}, {"sentences": CORPUS.read_text().splitlines()}):
         answer = server.post("/senses", {"word": "bank", **sentences}).json()
         assert all(answer[name] == expected[name] for name in ("uses", "clusters"))
         np.testing.assert_allclose(answer["planes"], expected["planes"], rtol=0, atol=2e-3)
@@ -264,7 +264,7 @@ def test_uses_in_the_corpus_are_a_sample_and_are_kept_for_a_few_words(
 ) -> None:
     corpus = tmp_path / "corpus.txt"
     lines = [f"The play number {number} was long .\n" for number in range(60)]
-    corpus.write_text("".join(lines), encoding="utf-8")
+    corpus.write_text("".join(lines))
     monkeypatch.setattr("elmokit.serve.service.SAMPLED_USES", 20)
     service = Service(embedder, ServeConfig(corpus=corpus))
     found = service.uses("play", None, lambda: None)

@@ -120,7 +120,5 @@ def test_commands_of_the_tutorial_are_answered(server: RunningServer) -> None:
 def test_python_of_the_tutorial_gives_what_it_says(server: RunningServer, tmp_path: Path) -> None:
     pytest.importorskip("openai", reason="no OpenAI client: pip install openai")
     document = tmp_path / TUTORIAL.name
-    document.write_text(
-        TUTORIAL.read_text(encoding="utf-8").replace(ADDRESS, server.url), encoding="utf-8"
-    )
+    document.write_text(TUTORIAL.read_text().replace(ADDRESS, server.url))
     assert run_python(document) == 2

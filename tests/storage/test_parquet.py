@@ -31,7 +31,7 @@ def embedder() -> Embedder:
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
-    path.write_text("\n".join(LINES), encoding="utf-8")
+    path.write_text("\n".join(LINES))
     return path
 
 

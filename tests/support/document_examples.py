@@ -21,7 +21,7 @@ from elmokit.cli import main
 
 def blocks_of(document: Path, language: str) -> list[str]:
     """The blocks of code in a language of a Markdown file."""
-    text = document.read_text(encoding="utf-8")
+    text = document.read_text()
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
@@ -131,7 +131,7 @@ def run_tutorial(document: Path) -> list[Output]:
     names: dict[str, object] = {"__name__": "tutorial"}
     outputs = []
     printed = io.StringIO()
-    blocks = list(BLOCK.finditer(document.read_text(encoding="utf-8")))
+    blocks = list(BLOCK.finditer(document.read_text()))
     assert blocks, f"{document} has no code"
     for number, block in enumerate(blocks, start=1):
         language = block["language"]

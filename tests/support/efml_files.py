@@ -35,9 +35,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def write_dictionary(path: Path, entries: list[str]) -> None:
-    path.write_text(
-        "".join(f"{entry}\t{row}\n" for row, entry in enumerate(entries)), encoding="utf-8"
-    )
+    path.write_text("".join(f"{entry}\t{row}\n" for row, entry in enumerate(entries)))
 
 
 def changed(**changes: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,6 @@ def example_sentences() -> list[list[str]]:
     lines = (
         line
         for name in ("heldout.txt", "sentences.txt")
-        for line in (DATA / name).read_text("utf-8").splitlines()
+        for line in (DATA / name).read_text().splitlines()
     )
     return [line.split() for line in lines if line.strip()]

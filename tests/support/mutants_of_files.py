@@ -324,12 +324,12 @@ def change_weights(file: Path, draw: random.Random) -> str:
 def change_dictionary(file: Path, draw: random.Random) -> str:
     if file.suffix != ".dic":
         return ""
-    lines = file.read_text(encoding="utf-8").splitlines()
+    lines = file.read_text().splitlines()
     number = draw.randrange(len(lines))
     lines[number] = draw.choice(
         ["", "x", "x\t", "x\t-1", "x\t0", f"x\t{10**12}", "\t3", "x\t\u0664", "x\t1.5"]
     )
-    file.write_text("\n".join(lines), encoding="utf-8")
+    file.write_text("\n".join(lines))
     return f"line {number} is now {lines[number]!r}"
 
 

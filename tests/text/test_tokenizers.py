@@ -182,7 +182,7 @@ GERMAN = "Am 3. Oktober 1990 kam z.B. Dr. Müller. Er blieb. Es war schön!"
 
 
 def prepared(directory: Path, text: str, **options: object) -> list[str]:
-    (directory / "raw.txt").write_text(text, encoding="utf-8")
+    (directory / "raw.txt").write_text(text)
     prepare([directory / "raw.txt"], directory / "out", processes=1, **options)  # pyright: ignore
     return list(read_lines(directory / "out" / "shard-00000.txt.zst"))
 

@@ -54,21 +54,19 @@ def test_vocab_is_read_back_or_names_the_word_that_would_not_be(
 
 
 def test_read_leaves_out_white_space_and_the_mark_of_the_first_vocabularies(tmp_path: Path) -> None:
-    (tmp_path / "vocab.txt").write_text(
-        "!!!MAXTERMID\n<S> \n</S>\n<UNK>\t\n cat \n\u00a0\n", encoding="utf-8"
-    )
+    (tmp_path / "vocab.txt").write_text("!!!MAXTERMID\n<S> \n</S>\n<UNK>\t\n cat \n\u00a0\n")
     assert Vocab.read(tmp_path / "vocab.txt").words == ("<S>", "</S>", "<UNK>", "cat", "\u00a0")
 
 
 def test_read_accepts_a_published_vocabulary(goldens: Callable[[str], Path]) -> None:
     path = goldens("bilm_tf_training/vocab.txt")
     vocab = Vocab.read(path)
-    assert list(vocab.words) == path.read_text(encoding="utf-8").split()
+    assert list(vocab.words) == path.read_text().split()
 
 
 def test_blank_and_repeated_words_keep_their_rows_in_every_reader(tmp_path: Path) -> None:
     lines = ["<S>", "</S>", "<UNK>", "a", "", "\u3000", "b", "a", ""]
-    (tmp_path / "vocab.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    (tmp_path / "vocab.txt").write_text("\n".join([*lines, ""]))
     bilm = BiLM(BiLMConfig(LSTMConfig(1, 6, 4), None, num_words=len(lines)))
     write_bilm_hdf5(bilm, tmp_path)
     with pytest.warns(UserWarning, match="3 words of the vocabulary are blank or repeated"):
@@ -86,8 +84,8 @@ def test_read_raises_for_files_that_are_not_vocabularies(tmp_path: Path) -> None
 
 
 def test_count_words_counts_those_of_all_files(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("the cat  saw the dog\n\n the end \n", encoding="utf-8")
-    (tmp_path / "b.txt").write_text("the end\n" * 25_000, encoding="utf-8")
+    (tmp_path / "a.txt").write_text("the cat  saw the dog\n\n the end \n")
+    (tmp_path / "b.txt").write_text("the end\n" * 25_000)
     counts = Vocab.count_words([tmp_path / "a.txt", tmp_path / "b.txt"])
     assert counts == Counter({"the": 25_003, "end": 25_001, "cat": 1, "saw": 1, "dog": 1})
 

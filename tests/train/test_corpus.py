@@ -91,14 +91,6 @@ def test_a_report_counts_words_like_the_reader(tmp_path: Path) -> None:
     assert Counter(result) == Counter(" ".join(words) for words in read)
 
 
-@pytest.mark.parametrize("name", COMPRESS)
-def test_a_report_names_the_line_of_invalid_utf8(tmp_path: Path, name: str) -> None:
-    lines = [b"fine"] * 30_000 + [b"not \xff fine", b"fine"]  # more than one block of bytes
-    file = write(tmp_path / name, b"\n".join(lines))
-    with pytest.raises(ValueError, match=rf"{name}, line 30001: byte 0xff at column 5"):
-        CorpusReport.of([file])
-
-
 @pytest.mark.parametrize("content", ["", " \n\t\n", "\u00a0\n\u3000"])
 def test_a_report_rejects_a_corpus_without_sentences(tmp_path: Path, content: str) -> None:
     """The endless reader would never return."""
