@@ -32,7 +32,7 @@ from sentences import first_sentences
 
 from elmokit.config import BiLMConfig
 from elmokit.text.vocab import Vocab
-from elmokit.train.streams import TrainingStream
+from elmokit.train.corpus import TrainingStream
 
 DTYPES = ("bfloat16", "float32")
 WINDOWS = 20  # over which the number of distinct words is averaged

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.text.vocab import Vocab
+from elmokit.train.corpus import SentenceStream, TrainingStream, TrainingWindow
 from elmokit.train.objectives import draw_hidden
-from elmokit.train.streams import SentenceStream, TrainingStream, TrainingWindow
 
 VOCAB = Vocab(["<S>", "</S>", "<UNK>", *"abcdefgh"])
 SENTENCES = st.lists(

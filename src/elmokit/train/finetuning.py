@@ -19,8 +19,8 @@ from elmokit.train.pretraining import (
     MODEL,
     Text,
     check_output_of,
-    corpus_tokenizer,
     language_of,
+    prepared_options,
     read_texts,
     run_identity,
     total_steps,
@@ -176,7 +176,8 @@ def finetune(settings: FinetuneConfig) -> FinetuneReport:
         pytorch_threads(settings.threads),
         fork_rng(),
     ):
-        loaded, of_shards = load(settings.model), corpus_tokenizer(settings.corpus)
+        loaded = load(settings.model)
+        of_shards = prepared_options(settings.corpus).get("tokenizer")
         loaded.tokenizer = name = loaded.tokenizer or of_shards
         if of_shards not in (None, name, TOKENIZED) and name != TOKENIZED:
             raise ValueError(

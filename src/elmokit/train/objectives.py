@@ -25,8 +25,8 @@ from elmokit.data import PackedBatch
 from elmokit.nn import BiLM, BiLMState
 from elmokit.ops import Packing
 from elmokit.text import Vocab
+from elmokit.train.corpus import SentenceStream, TrainingStream
 from elmokit.train.processes import Processes
-from elmokit.train.streams import SentenceStream, TrainingStream
 
 HIDDEN_SHARE = 0.15  # of the words of a sentence (Devlin et al. 2019, section 3.1)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -40,54 +39,43 @@ class Muon(torch.optim.Muon):
     def step(self, closure: None = None) -> None:
         """Update all parameters from their gradients."""
         for group in self.param_groups:
-            # Nesterov's averages of gradients, as in `torch.optim._muon._single_tensor_muon`, in
-            # stacks of matrices of one shape; on a CPU, products of one at a time are faster.
-            stacks: defaultdict[Any, dict[nn.Parameter, Tensor]] = defaultdict(dict)
-            for number, parameter in enumerate(group["params"]):
+            settings = group["ns_coefficients"], group["ns_steps"], group["eps"]
+            for parameter in group["params"]:
                 if (gradient := parameter.grad) is None:
                     continue
+                # Nesterov's average of gradients, as in `torch.optim._muon._single_tensor_muon`.
                 state, momentum = self.state[parameter], group["momentum"]
                 if "momentum_buffer" not in state:
                     state["momentum_buffer"] = torch.zeros_like(gradient)
                 average = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
-                key = number if parameter.device.type == "cpu" else parameter.shape
-                stacks[key][parameter] = gradient.lerp(average, momentum).to(self.dtype)
-            settings = group["ns_coefficients"], group["ns_steps"], group["eps"]
-            for averages in stacks.values():
-                matrices = list(averages.values())
-                if len(matrices) == 1:
-                    updates = [orthogonalized(matrices[0], *settings)]
-                else:
-                    updates = orthogonalized(torch.stack(matrices), *settings)
-                for parameter, update in zip(averages, updates, strict=True):
-                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                    parameter.add_(update, alpha=-0.2 * group["lr"] * max(parameter.shape) ** 0.5)
+                update = orthogonalized(gradient.lerp(average, momentum).to(self.dtype), *settings)
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.add_(update, alpha=-0.2 * group["lr"] * max(parameter.shape) ** 0.5)
 
 
 def orthogonalized(
-    matrices: Tensor, coefficients: tuple[float, float, float], iterations: int, epsilon: float
+    matrix: Tensor, coefficients: tuple[float, float, float], iterations: int, epsilon: float
 ) -> Tensor:
-    """The Newton-Schulz iteration of Muon, in the number type of the matrices (Jordan et al. 2024).
+    """The Newton-Schulz iteration of Muon, in the number type of the matrix (Jordan et al. 2024).
 
     Args:
-        matrices: (M, N), or K of them (K, M, N).
+        matrix: (M, N).
         coefficients: a, b and c of the polynomial a X + b (X X^T) X + c (X X^T)^2 X.
         iterations: Number of iterations.
         epsilon: Smallest norm to divide by.
 
     Returns:
-        U S V^T for each matrix, where U D V^T is its singular value decomposition, and the diagonal
+        U S V^T, where U D V^T is the singular value decomposition of the matrix, and the diagonal
         of S is between 0.5 and 1.5.
     """
     a, b, c = coefficients
-    is_tall = matrices.shape[-2] > matrices.shape[-1]
-    multiply = torch.addmm if matrices.dim() == 2 else torch.baddbmm
-    wide = matrices.mT if is_tall else matrices
-    wide = wide / wide.norm(dim=(-2, -1), keepdim=True).clamp(min=epsilon)
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    wide = matrix.T if is_tall else matrix
+    wide = wide / wide.norm().clamp(min=epsilon)
     for _ in range(iterations):
-        gram = wide @ wide.mT
-        wide = multiply(wide, multiply(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
-    return wide.mT if is_tall else wide
+        gram = wide @ wide.T
+        wide = torch.addmm(wide, torch.addmm(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
+    return wide.T if is_tall else wide
 
 
 # --- Recipes, schedules and optimizers ------------------------------------------------------------

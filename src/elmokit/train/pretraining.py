@@ -100,7 +100,7 @@ def read_texts(
     report = _check("corpus", files)
     if heldout:
         _check("held-out text", heldout)
-    return Text(report.in_order(files), heldout, report)
+    return Text(files, heldout, report)
 
 
 def _check(name: str, files: list[Path]) -> CorpusReport:
@@ -115,31 +115,20 @@ def _check(name: str, files: list[Path]) -> CorpusReport:
     return report
 
 
-def _options_of_shards(corpus: Sequence[Path], name: str) -> list[str | None]:
-    """An option by which each file was prepared; None for text from other sources."""
-    return [shard_options(file).get(name) for file in find_files(corpus)]
+def prepared_options(corpus: Sequence[Path]) -> dict[str, Any]:
+    """The options by which `elmokit prepare` made the first shard of a corpus; none without one."""
+    return next(filter(None, map(shard_options, find_files(corpus))), {})
 
 
-def corpus_tokenizer(corpus: Sequence[Path]) -> str | None:
-    """The tokenizer of the first shard that `elmokit prepare` wrote, if there is one."""
-    return next(filter(None, _options_of_shards(corpus, "tokenizer")), None)
-
-
-def language_of(
-    settings: TrainingConfig, tokenizer: str | None, of_model: str | None
-) -> str | None:
-    """The language of the settings, of `elmokit prepare`, or of the initial model."""
-    of_shards = filter(None, _options_of_shards(settings.corpus, "language"))
-    return (
-        settings.language
-        or next(of_shards, of_model)
-        or ("en" if tokenizer == get_tokenizer().name else None)
-    )
+def language_of(settings: TrainingConfig, tokenizer: str | None, before: str | None) -> str | None:
+    """The language of the settings, of `elmokit prepare`, or of the initial model (`before`)."""
+    given = settings.language or prepared_options(settings.corpus).get("language") or before
+    return given or ("en" if tokenizer == get_tokenizer().name else None)
 
 
 def _tokenizer(settings: PretrainConfig) -> str | None:
     """The name of the tokenizer of the corpus; None for tokenized text of other sources."""
-    of_shards = corpus_tokenizer(settings.corpus)
+    of_shards = prepared_options(settings.corpus).get("tokenizer")
     if settings.tokenizer is not None:
         name = get_tokenizer(settings.tokenizer).name
         if of_shards not in (None, name):
@@ -148,9 +137,9 @@ def _tokenizer(settings: PretrainConfig) -> str | None:
                 f"again"
             )
         return name
-    if not settings.tokenize or all(_options_of_shards(settings.corpus, "tokenizer")):
+    if of_shards or not settings.tokenize:
         return of_shards
-    return of_shards or get_tokenizer(None, settings.language).name
+    return get_tokenizer(None, settings.language).name
 
 
 # --- Model ----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future, wait
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -245,7 +245,7 @@ class Trainer:
         progress = {
             "step": self.step,
             "rate_factor": self.rate_factor,
-            "position": before.position.to_json(),
+            "position": asdict(before.position),
             "pending": before.pending.to_json(),
         }
         return Snapshot(tensors, progress)
