@@ -398,7 +398,7 @@ def test_model_without_a_vocabulary_compares_words_and_says_that_it_predicts_non
             "/embed",
             {"inputs": [None, ["a", 1]]},
             422,
-            "inputs.0: Input should be a valid string or a valid array; in",
+            "inputs.0.str: Input should be a valid string; in",
         ),
         ("/embed", {"inputs": ["a"] * 2049}, 422, "at most 2048"),
         ("/embed", {"inputs": "a", "layers": 3}, 422, "this model has the layers 0 to 2"),

@@ -14,6 +14,7 @@ from typing import cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elmokit.checkpoints import Pretrained, load
@@ -79,12 +80,6 @@ def open_hub_module(handle: str | Path) -> Pretrained:
 # --- The state that is carried between calls; in the rest of elmokit, state is explicit -----------
 
 
-def _with_rows(state: Tensor, rows: int, device: torch.device) -> Tensor:
-    """Truncate a state (2, L, B, .) to `rows` rows, or extend it with zeros."""
-    zeros = state.new_zeros(*state.shape[:2], max(0, rows - state.shape[2]), state.shape[3])
-    return torch.cat([state, zeros], dim=2)[:, :, :rows].to(device)
-
-
 class CarriedStates(nn.Module):
     """The state carried between calls (AllenNLP, encoder_base.py; bilm-tf, model.py).
 
@@ -102,8 +97,10 @@ class CarriedStates(nn.Module):
         """The initial state of a call with `rows` rows; None for zeros."""
         if not self.stateful or self._current is None:
             return None
+        # (2, L, B, .): rows that are too many are cut, rows that are missing are zeros.
+        more = (0, 0, 0, rows - self._current.h.shape[2])
         return BiLMState(
-            _with_rows(self._current.h, rows, device), _with_rows(self._current.c, rows, device)
+            *(F.pad(part, more).to(device) for part in (self._current.h, self._current.c))
         )
 
     def update(self, final: BiLMState) -> None:

@@ -16,7 +16,7 @@ from elmokit.checkpoints import MixWeights, ModelSource, save
 from elmokit.checkpoints import load as load_model
 from elmokit.embed import layer_weights
 from elmokit.fs import read_json
-from elmokit.nn import BiLMState, Elmo, ScalarMix
+from elmokit.nn import Elmo, ScalarMix
 from elmokit.text import TOKENIZED, TruncationWarning, get_tokenizer
 
 try:
@@ -173,8 +173,7 @@ class ElmoModule(InputModule):
         """Add "token_embeddings" (B, T, 2D) to the features of `preprocess`."""
         ids, start = features["input_ids"], self._model.start(self._model.single_sentence_state)
         if start is not None:
-            start = start.to(ids.device)
-            start = BiLMState(*(part.expand(-1, -1, len(ids), -1) for part in (start.h, start.c)))
+            start = start.to(ids.device).repeated(len(ids))
         features["token_embeddings"] = self.elmo(ids, start).representations[0]
         return features
 

@@ -17,8 +17,6 @@ from starlette.responses import Response
 
 # --- Errors ---------------------------------------------------------------------------------------
 
-TYPES = ("str", "int")  # which pydantic adds to the place of an error, as it does "list[str]"
-
 
 class ErrorAnswer(BaseModel):
     """The body of every error answer, in the format of OpenAI's API: message, type, param and
@@ -68,16 +66,9 @@ def client_gone() -> RequestError:
 
 def invalid_body(error: ValidationError) -> RequestError:
     """The error for a body that is not valid: its first reasons in one line, without the body."""
-    # By the place; where there is a choice between types, each has a reason.
-    reasons: dict[str, str] = {}
-    for detail in error.errors(include_url=False, include_context=False, include_input=False):
-        parts = [str(part) for part in detail["loc"]]
-        place = ".".join(part for part in parts if part not in TYPES and "[" not in part)
-        text = detail["msg"].removeprefix("Value error, ").replace(" after validation", "")
-        more = text.removeprefix("Input should be ")
-        reasons[place] = f"{reasons[place]} or {more}" if place in reasons else text
-    lines = [f"{place}: {reason}".removeprefix(": ") for place, reason in reasons.items()]
-    return invalid_request("; ".join(lines[:3]))
+    details = error.errors(include_url=False, include_context=False, include_input=False)[:3]
+    reasons = (f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in details)
+    return invalid_request("; ".join(reasons))
 
 
 # --- Texts and numbers ----------------------------------------------------------------------------
