@@ -14,7 +14,7 @@ import torch
 
 from elmokit.config import BiLMConfig, CharCNNConfig
 from elmokit.ops.dispatch import explain
-from elmokit.ops.native.gemm import prepack, product, value_dtype
+from elmokit.ops.native.gemm import prepack, product, result_dtype, value_dtype
 from elmokit.text.characters import BOS, EOS
 
 ROWS = (64, 128, 256, 512)
@@ -141,11 +141,10 @@ def elmokit_product(rows: int, inputs: int, outputs: int, dtype: str) -> Product
     kind = DTYPES.get(dtype, torch.int8)
     if explain("prepacked linear", "cpu", kind, inputs)["native"] is not None:
         return None
-    x, weight = (
-        torch.randn(rows, inputs).to(value_dtype(kind)),
-        prepack(torch.randn(outputs, inputs), kind),
-    )
-    return lambda: product(x, weight)
+    x = torch.randn(rows, inputs).to(value_dtype(kind))
+    weight = prepack(torch.randn(outputs, inputs), kind)
+    out = torch.empty(rows, outputs, dtype=result_dtype(kind))
+    return lambda: product(x, weight, out=out)
 
 
 # By library: a factory of a product (rows, inputs, outputs, dtype), which returns None for

@@ -132,7 +132,7 @@ def use_tuning(options: argparse.Namespace) -> None:
     if torch.cuda.is_available() and "differences" not in found(options).get("compare", {}):
         set_backend("portable")
     elif best := found(options).get("tuning", {}).get("best"):
-        from elmokit.ops.triton import launch
+        from elmokit.ops import triton as launch
 
         launch.LAUNCHES.update({name: launch.Launch(*numbers) for name, numbers in best.items()})
 
@@ -269,7 +269,7 @@ def compare(options: argparse.Namespace) -> Figures:
 @phase(45, needs_gpu=True)
 def tuning(options: argparse.Namespace) -> Figures:
     """Times of the LSTM's kernels by launch settings and rows."""
-    from elmokit.ops.triton import launch
+    from elmokit.ops import triton as launch
 
     times: dict[str, Figures] = {}
     for numbers in LAUNCHES:

@@ -26,7 +26,7 @@ from elmokit.lm.evaluation import evaluate
 from elmokit.lm.scoring import Perplexity
 from elmokit.nn.bilm import BiLM
 from elmokit.nn.softmax import FullSoftmax
-from elmokit.ops.portable import logsumexp
+from elmokit.ops import portable
 from elmokit.text.vocab import Vocab
 
 
@@ -70,7 +70,7 @@ def test_perplexity_does_not_depend_on_internal_batches(
     monkeypatch: pytest.MonkeyPatch, state: str, words: int, logits: int
 ) -> None:
     monkeypatch.setattr("elmokit.lm.losses.BATCH_WORDS", words)
-    monkeypatch.setattr(logsumexp, "LOGITS_AT_ONCE", logits)
+    monkeypatch.setattr(portable, "LOGITS_AT_ONCE", logits)
     result = Perplexity.of(small(), iter(SENTENCES), state, batch_size=2)
     assert three(result) == pytest.approx(brute_force(SENTENCES, state, rows=2), rel=1e-9)
 

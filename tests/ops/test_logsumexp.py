@@ -9,8 +9,8 @@ import torch
 from backends import each_native_dtype, has_native
 from torch import Tensor
 
+from elmokit.ops import portable
 from elmokit.ops.functional import linear_logsumexp
-from elmokit.ops.portable import logsumexp as portable
 
 DTYPES = [torch.float32, torch.bfloat16]
 

@@ -14,11 +14,10 @@ from backends import FAST_BACKENDS, each_native_dtype, each_native_or_int8_dtype
 from torch import Tensor
 
 from elmokit.nn.lstm import LSTMLayer
-from elmokit.ops import reference
-from elmokit.ops.functional import Clips, LSTMState, LSTMSteps, LSTMWeights, lstm, prepack
+from elmokit.ops import portable, reference
+from elmokit.ops.functional import LSTMState, LSTMSteps, LSTMWeights, lstm, prepack
 from elmokit.ops.native import lstm as native_lstm
 from elmokit.ops.packing import PackedText, Packing
-from elmokit.ops.portable import lstm as portable_lstm
 
 RAGGED = (
     [4, 1, 0, 3, 2, 5, 9, 1, 1, 2],
@@ -81,9 +80,9 @@ class Case:
             *([draw(dim, cell, scale=3 * cell**-0.5)] if dim != cell else []),
         ]
         self.start = LSTMState(draw(1, dim), draw(1, cell)) if start == "reset to a state" else None
-        self.clips = Clips(
-            0.7 if clipped in ("cell", "both") else None,
-            0.5 if clipped in ("projection", "both") else None,
+        self.clips = (
+            0.7 if clipped in ("cell", "both") else math.inf,
+            0.5 if clipped in ("projection", "both") else math.inf,
         )
         self.upstream = [draw(slots, dim), draw(rows, dim), draw(rows, cell)]
         self.dtype = dtype
@@ -269,17 +268,17 @@ def test_a_forked_child_computes_while_another_thread_takes_memory() -> None:
 import os, signal, torch
 from elmokit.config import BiLMConfig
 from elmokit.nn.bilm import BiLM
-from elmokit.ops import workspace
+from elmokit.ops import memory
 torch.set_num_threads(2)
 bilm, ids = BiLM(BiLMConfig.preset("tiny")), torch.randint(1, 200, (2, 3, 10))
 with torch.no_grad():
     bilm(ids)
-    workspace._allocator._lock.acquire()
+    memory._allocator._lock.acquire()
     child = os.fork()
     if not child:
         signal.alarm(20)
         bilm(ids)
-        workspace.allocate((1 << 20,), torch.float32).fill_(3)
+        memory.allocate((1 << 20,), torch.float32).fill_(3)
         os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 """
@@ -298,7 +297,7 @@ def test_an_index_reads_shared_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backend(backend_name)
-    for module in (native_lstm, portable_lstm):
+    for module in (native_lstm, portable):
         monkeypatch.setattr(module, "CHUNK_SLOTS", chunk_slots)
     case = Case((6, 20), "both", "reset to a state", torch.float32)
     x, h, c, *weights = case.leaves
@@ -402,7 +401,8 @@ def test_gates_of_any_size(each_backend: str, dtype: torch.dtype, learning: bool
         )
     exact = LSTMWeights(*(weight.detach().double() for weight in weights[:3]), None)
     wide = LSTMState(*(part.double() for part in state))
-    steps = LSTMSteps(packing, Clips(3.0, None), wide.zero_row())
+    zeros = LSTMState(*(part[:1] * 0 for part in wide))
+    steps = LSTMSteps(packing, (3.0, math.inf), zeros)
     expected, _ = reference.lstm(torch.zeros(4, 4).double(), wide, exact, steps, torch.float64)
     tolerance = 2e-6 if dtype == torch.float32 else 2**-8
     torch.testing.assert_close(found.detach().double(), expected, rtol=0, atol=tolerance)

@@ -3,6 +3,7 @@ compiled.
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from elmokit.nn.lstm import BidirectionalLSTM
 from elmokit.ops import functional, reference
 from elmokit.ops.autograd import differentiable_lstm
 from elmokit.ops.dispatch import choose, explain
-from elmokit.ops.functional import Clips, LSTMState, LSTMSteps, LSTMWeights
+from elmokit.ops.functional import LSTMState, LSTMSteps, LSTMWeights
 from elmokit.ops.packing import PackedText, Packing
 
 triton = pytest.importorskip(
@@ -56,7 +57,7 @@ PACKINGS = {
     "one row": Packing.rectangle(3, 1),
     "no slots": Packing.rectangle(0, 3),
 }
-CLIPS = {"free": Clips(None, None), "clipped": Clips(0.7, 0.5)}
+CLIPS = {"free": (math.inf, math.inf), "clipped": (0.7, 0.5)}
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -80,7 +81,7 @@ class Case:
     """Random inputs of a layer."""
 
     def __init__(
-        self, packing: Packing, clips: Clips, hidden: int = HIDDEN, width: int = WIDTH
+        self, packing: Packing, clips: tuple[float, float], hidden: int = HIDDEN, width: int = WIDTH
     ) -> None:
         self.packing = packing
         self.clips = clips
@@ -200,7 +201,7 @@ def test_any_packing(sentences: list[tuple[int, int]], reset: bool, clips: str) 
 def test_the_sizes_of_the_bundled_model() -> None:
     case = Case(
         replace(Packing.rectangle(5, 40), resets=torch.arange(200) % 9 == 3),
-        Clips(0.7, 0.5),
+        (0.7, 0.5),
         1024,
         256,
     )

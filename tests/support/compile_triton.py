@@ -27,7 +27,7 @@ def compiled(kernel: object, name: str, absent: tuple[str, ...]) -> dict[str, in
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from elmokit.ops.triton import launch
+    from elmokit.ops import triton as launch
 
     rows, units, warps, stages = launch.LAUNCHES[name]
     constants = {
@@ -36,7 +36,6 @@ def compiled(kernel: object, name: str, absent: tuple[str, ...]) -> dict[str, in
         "ROWS": rows,
         "UNITS": units,
         "STAGES": stages,
-        "PRECISION": "ieee",
     }
     constants |= dict.fromkeys(absent)
     arguments = kernel.arg_names

@@ -141,16 +141,16 @@ def _cell(layer: Any) -> GraphProto:
     """A Scan's body: (h, c, the input's part of the gates, mask) of a position -> (h, c, h)."""
     from onnx import TensorProto
 
-    weights, (cell_clip, proj_clip) = layer.weights(), layer.clips
+    (_, recurrent, _, projection), (cell_clip, proj_clip) = layer.weights(), layer.clips
     graph = _Graph("cell_")
-    gates = graph.Add("x_t", graph.MatMul("h_t", weights.recurrent.T))
+    gates = graph.Add("x_t", graph.MatMul("h_t", recurrent.T))
     i, g, f, o = graph.Split(gates, outputs=4, axis=1)
     remembered = graph.Mul(graph.Sigmoid(f), "c_t")
     c = graph.Add(graph.Mul(graph.Sigmoid(i), graph.Tanh(g)), remembered)
     c = graph.clip(c, cell_clip)
     h = graph.Mul(graph.Sigmoid(o), graph.Tanh(c))
-    if weights.projection is not None:
-        h = graph.clip(graph.MatMul(h, weights.projection.T), proj_clip)
+    if projection is not None:
+        h = graph.clip(graph.MatMul(h, projection.T), proj_clip)
     # At padding the state stays as it is.
     h, c = graph.Where("mask_t", h, "h_t"), graph.Where("mask_t", c, "c_t")
     inputs = [(name, TensorProto.FLOAT, None) for name in ("h_t", "c_t", "x_t")]
@@ -160,8 +160,8 @@ def _cell(layer: Any) -> GraphProto:
 
 def _lstm(graph: _Graph, layer: Any, x: str, mask: str, state: Sequence[str], d: int) -> list[str]:
     """x (T, B, K), mask (T, B, 1), state (B, D) and (B, H) -> [h, c, outputs (T, B, D)]."""
-    weights = layer.weights()
-    gates = graph.Add(graph.MatMul(x, weights.input.T), weights.bias)
+    input, _, bias, _ = layer.weights()
+    gates = graph.Add(graph.MatMul(x, input.T), bias)
     return graph.Scan(
         *state,
         gates,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from elmokit.config import LSTMConfig
 from elmokit.nn.bidirectional import Bidirectional, BiLMState, is_observed
 from elmokit.nn.dropout import apply_dropout
-from elmokit.ops import LSTMState, LSTMWeights, Packing, lstm
+from elmokit.ops import LSTMState, Packing, lstm
 
 
 def _glorot_uniform(fan_in_and_out: int, *shape: int) -> nn.Parameter:
@@ -75,20 +75,16 @@ class LSTMLayer(nn.Module):
         x = x if index is None else F.embedding(index, x)
         return lstm(x, state, self.weights(), packing, self.clips, reset_state)
 
-    def weights(self) -> LSTMWeights:
-        """The weights as the op reads them.
+    def weights(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """The weights as the op reads them: of the input, of h, the bias, the projection.
 
         The forget bias is added here and never stored, so that weights survive a round trip to disk
         bit for bit.
         """
         constant = torch.zeros_like(self.bias).view(4, -1)
         constant[2] = self.forget_bias
-        return LSTMWeights(
-            self.input_weight,
-            self.recurrent_weight,
-            self.bias + constant.flatten(),
-            self.projection_weight,
-        )
+        bias = self.bias + constant.flatten()
+        return self.input_weight, self.recurrent_weight, bias, self.projection_weight
 
 
 class LSTMStack(nn.Module):

@@ -7,7 +7,6 @@ memory), `triton` (on an NVIDIA GPU) or `native` (C, on a CPU).
 char_conv, highway, linear, linear_logsumexp, lstm      the ops
 prepack             an op without gradients, whose weights lie as a kernel reads them
 LSTMState           what a layer carries from step to step
-LSTMWeights         the weights of a layer
 Packing             the shape of a packed stream: rows, steps, resets
 PackedText          sentences in packed streams: where each token lies
 allocate            an array from a caching allocator
@@ -19,7 +18,6 @@ describe_backends   which backends and kernels there are
 from elmokit.ops.dispatch import describe_backends, set_backend
 from elmokit.ops.functional import (
     LSTMState,
-    LSTMWeights,
     char_conv,
     highway,
     linear,
@@ -27,13 +25,11 @@ from elmokit.ops.functional import (
     lstm,
     prepack,
 )
+from elmokit.ops.memory import allocate, upload
 from elmokit.ops.packing import PackedText, Packing
-from elmokit.ops.transfer import upload
-from elmokit.ops.workspace import allocate
 
 __all__ = [
     "LSTMState",
-    "LSTMWeights",
     "PackedText",
     "Packing",
     "allocate",

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from elmokit.ops.functional import LSTMResult, LSTMState, LSTMSteps, LSTMWeights
-from elmokit.ops.workspace import converted
+from elmokit.ops.memory import converted
 from elmokit.threads import run_on_own_thread
 
 Tensors = tuple[Tensor | None, ...]
@@ -25,16 +25,11 @@ def _retains_graph() -> bool:
 class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        forward: Any,
-        backward: Any,
-        overwrites_first: bool,
-        settings: dict[str, Any],
-        *inputs: Tensor | None,
+        ctx: Any, forward: Any, backward: Any, settings: dict[str, Any], *inputs: Tensor | None
     ) -> Any:
         results, saved = forward(*inputs, **settings)
         ctx.save_for_backward(*saved)
-        ctx.compute, ctx.overwrites_first, ctx.settings = backward, overwrites_first, settings
+        ctx.compute = partial(backward, **settings)
         ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in inputs]
         return results
 
@@ -42,41 +37,34 @@ class _Apply(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         saved, device = ctx.saved_tensors, gradients[0].device
-        if ctx.overwrites_first and _retains_graph():
+        if _retains_graph():  # another pass may follow, and this one may write over the first
             saved = (saved[0].clone(), *saved[1:])
         # A backward pass that is called under autocast computes in the dtypes of the forward pass
         # all the same.
         with torch.autocast(device.type, enabled=False):
-            backward = partial(ctx.compute, saved, gradients, **ctx.settings)
-            gradients = run_on_own_thread(backward, device)
+            backward = partial(ctx.compute, saved, *gradients)
+            computed = run_on_own_thread(backward, device)
         typed = [
             None if gradient is None else converted(gradient, dtype)
-            for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)
+            for gradient, dtype in zip(computed, ctx.dtypes, strict=True)
         ]
-        return None, None, None, None, *typed
+        return None, None, None, *typed
 
 
-def differentiably(
-    forward: Any,
-    backward: Any,
-    *inputs: Tensor | None,
-    overwrites_first: bool = False,
-    **settings: Any,
-) -> tuple[Tensor, ...]:
+def differentiably(forward: Any, backward: Any, *inputs: Tensor | None, **settings: Any) -> Any:
     """Run an op whose gradients its implementation computes.
 
     Args:
         forward: `forward(*inputs, **settings)` returns the results and the tensors to save.
-        backward: `backward(saved, gradients, **settings)` returns the gradient of each input.
+        backward: `backward(saved, *gradients, **settings)` returns the gradient of each input. It
+            may write over the first of the saved tensors.
         inputs: The op's tensors; None for an optional one that is not given.
-        overwrites_first: Whether `backward` writes over the first of the saved tensors, which is
-            copied for it if another pass may follow.
         settings: The op's other arguments.
 
     Returns:
-        The results of `forward`.
+        The results of `forward`: a tensor, or several.
     """
-    return _Apply.apply(forward, backward, overwrites_first, settings, *inputs)  # type: ignore[no-any-return]
+    return _Apply.apply(forward, backward, settings, *inputs)
 
 
 def differentiable_lstm(
@@ -87,10 +75,8 @@ def differentiable_lstm(
     weights: LSTMWeights,
     steps: LSTMSteps,
     dtype: torch.dtype,
-    *,
-    overwrites_first: bool = False,
 ) -> LSTMResult:
     """`differentiably` with the arguments of `reference.lstm`; `forward` gets single tensors."""
-    settings = {"steps": steps, "dtype": dtype, "overwrites_first": overwrites_first}
-    outputs, h, c = differentiably(forward, backward, x, *state, *weights, **settings)
+    inputs = (x, *state, *weights)
+    outputs, h, c = differentiably(forward, backward, *inputs, steps=steps, dtype=dtype)
     return outputs, LSTMState(h, c)

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from elmokit.ops import triton
 from elmokit.ops.native import library
-from elmokit.ops.triton import launch
 
 BACKENDS = ("reference", "portable", "triton", "native")
 VARIABLE = "ELMOKIT_BACKEND"
@@ -91,7 +91,7 @@ def _prepacked_float_products(request: Request) -> str | None:
 def _lstm_on_cuda(request: Request) -> str | None:
     if request.device != "cuda":
         return f"it runs on a GPU, not on {request.device}"
-    return launch.unavailable_reason(request.dtype, *request.sizes[1:])
+    return triton.unavailable_reason(request.dtype, *request.sizes[1:])
 
 
 def _tables_of_characters(request: Request) -> str | None:
@@ -117,12 +117,12 @@ IMPLEMENTATIONS: dict[str, dict[str, tuple[str, Requirement]]] = {
     },
     "triton": {"lstm": ("triton.lstm", _lstm_on_cuda)},
     "portable": {
-        "lstm": ("portable.lstm", _floats),
+        "lstm": ("portable", _floats),
         **dict.fromkeys(
             ("linear", "prepacked linear", "highway", "prepacked highway"),
-            ("portable.linear", _floats),
+            ("portable", _floats),
         ),
-        "logsumexp": ("portable.logsumexp", _floats),
+        "logsumexp": ("portable", _floats),
     },
 }
 REFERENCE = "reference", _floats  # has every op
@@ -171,7 +171,7 @@ def available_backends() -> tuple[str, ...]:
     """Those of this machine: "native" needs the compiled library, "triton" a GPU and Triton."""
     there = {
         "native": bool(library.targets()),
-        "triton": torch.cuda.is_available() and launch.is_installed(),
+        "triton": torch.cuda.is_available() and triton.is_installed(),
     }
     return tuple(name for name in BACKENDS if there.get(name, True))
 

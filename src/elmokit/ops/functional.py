@@ -11,8 +11,8 @@ an op says otherwise. The results of a prepacked map may have the dtype of its G
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,13 +22,6 @@ from torch import Tensor
 from elmokit.ops.dispatch import choose
 from elmokit.ops.packing import Packing
 from elmokit.runtime import needs_grad
-
-
-@contextmanager
-def _without_grad_or_autocast(device: torch.device) -> Iterator[None]:
-    """For building prepacked weights."""
-    with torch.no_grad(), torch.autocast(device.type, enabled=False):
-        yield
 
 
 def _product_dtype(weight: Tensor) -> torch.dtype:
@@ -47,20 +40,9 @@ class LSTMState(NamedTuple):
     h: Tensor
     c: Tensor
 
-    def zero_row(self) -> LSTMState:
-        """A single row of zeros: what a reset sets, unless it is another state."""
-        return LSTMState(*(part.new_zeros(1, part.shape[1]) for part in self))
-
     def copy(self) -> LSTMState:
         """A contiguous copy, to be updated in place."""
         return LSTMState(*(part.clone(memory_format=torch.contiguous_format) for part in self))
-
-
-class Clips(NamedTuple):
-    """Bounds on the absolute values of the cell and of the projection; None: no bound."""
-
-    cell: float | None
-    projection: float | None
 
 
 class LSTMWeights(NamedTuple):
@@ -81,7 +63,8 @@ class LSTMSteps(NamedTuple):
     """The steps that a layer runs."""
 
     packing: Packing  # the shape of a stream of N slots, with B rows
-    clips: Clips
+    # bounds on the absolute values of the cell and of the projection; infinity: no bound
+    clips: tuple[float, float]
     reset_state: LSTMState  # the state after a reset: a single row, which gets no gradient
 
 
@@ -89,17 +72,22 @@ class LSTMSteps(NamedTuple):
 LSTMResult = tuple[Tensor, LSTMState]
 
 
-def _checked_and_widened(
+def _lstm_arguments(
     depths: tuple[int, int, int],
     dtype: torch.dtype,
     x: Tensor,
     state: LSTMState,
-    steps: LSTMSteps,
+    packing: Packing,
+    clips: Sequence[float | None],
+    reset_state: LSTMState | None,
     index: Tensor | None = None,
 ) -> tuple[Tensor, LSTMState, LSTMSteps]:
-    """The arguments of `lstm` in the dtype of sums. ValueError unless all sizes fit."""
-    (input_dim, width, hidden), (packing, clips, reset_state) = depths, steps
+    """The arguments of `reference.lstm`, in the dtype of sums. ValueError unless all sizes fit."""
+    input_dim, width, hidden = depths
     rows, slots = len(state.h), packing.num_slots
+    if reset_state is None:
+        reset_state = LSTMState(state.h.new_zeros(1, width), state.c.new_zeros(1, hidden))
+    # What the kernels read and write: they do not look at sizes again.
     fits = (
         x.shape[1:] == (input_dim,)
         and len(x if index is None else index) == slots
@@ -119,15 +107,16 @@ def _checked_and_widened(
     wide = torch.promote_types(dtype, torch.float32)
     state = LSTMState(state.h.to(wide), state.c.to(wide))
     reset_state = LSTMState(*(part.detach().to(wide).contiguous() for part in reset_state))
-    return x.to(wide), state, LSTMSteps(packing, clips, reset_state)
+    cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
+    return x.to(wide), state, LSTMSteps(packing, (cell_clip, projection_clip), reset_state)
 
 
 def lstm(
     x: Tensor,
     state: LSTMState,
-    weights: LSTMWeights,
+    weights: Sequence[Tensor | None],
     packing: Packing,
-    clips: tuple[float | None, float | None],
+    clips: Sequence[float | None],
     reset_state: LSTMState | None = None,
 ) -> LSTMResult:
     """Run one layer of projected, clipped LSTM over a packed stream, in one direction.
@@ -135,7 +124,7 @@ def lstm(
     Args:
         x: The layer's input (N, K), in stream order.
         state: The state from which each row starts, by rank.
-        weights: See `LSTMWeights`.
+        weights: The four of `LSTMWeights`.
         packing: The shape of the stream.
         clips: The bounds of the cell and of the projection; None: no bound.
         reset_state: The state after a reset, a single row; None: zeros.
@@ -147,14 +136,15 @@ def lstm(
         ValueError: If the sizes of the input, the packing, the states and the weights do not fit
             together, or no backend multiplies this dtype.
     """
-    dtype = _product_dtype(weights.recurrent)
+    layer: Any = LSTMWeights(*weights)  # type: ignore[arg-type]
+    dtype = _product_dtype(layer.recurrent)
     with torch.autocast(x.device.type, enabled=False):
-        if not needs_grad(x, *state, *weights):
-            return prepack("lstm", weights, dtype)(x, state, packing, clips, reset_state)
-        steps = LSTMSteps(packing, Clips(*clips), reset_state or state.zero_row())
-        x, state, steps = _checked_and_widened(weights.depths, dtype, x, state, steps)
-        implementation = choose("lstm", x.device, dtype, *weights.depths)
-        return implementation.lstm(x, state, weights, steps, dtype)
+        if not needs_grad(x, *state, *layer):
+            return prepack("lstm", layer, dtype)(x, state, packing, clips, reset_state)
+        arguments = _lstm_arguments(layer.depths, dtype, x, state, packing, clips, reset_state)
+        x, state, steps = arguments
+        implementation = choose("lstm", x.device, dtype, *layer.depths)
+        return implementation.lstm(x, state, layer, steps, dtype)
 
 
 def _run_prepacked_lstm(
@@ -164,12 +154,11 @@ def _run_prepacked_lstm(
     x: Tensor,
     state: LSTMState,
     packing: Packing,
-    clips: tuple[float | None, float | None],
+    clips: Sequence[float | None],
     reset_state: LSTMState | None = None,
     index: Tensor | None = None,
 ) -> LSTMResult:
-    steps = LSTMSteps(packing, Clips(*clips), reset_state or state.zero_row())
-    return run(*_checked_and_widened(depths, dtype, x, state, steps, index), index)
+    return run(*_lstm_arguments(depths, dtype, x, state, packing, clips, reset_state, index), index)
 
 
 # --- Characters to token vectors ------------------------------------------------------------------
@@ -228,10 +217,8 @@ def char_conv(
     filters, dtype = CharFilters(embedding, weights, biases), _product_dtype(embedding)
     _check_ids(ids, len(embedding), filters.widest)
     with torch.autocast(ids.device.type, enabled=False):
-        implementation = choose(
-            "char_conv", ids.device, torch.promote_types(dtype, embedding.dtype)
-        )
-        return implementation.char_conv(ids, filters, dtype)
+        sum_dtype = torch.promote_types(dtype, embedding.dtype)
+        return choose("char_conv", ids.device, sum_dtype).char_conv(ids, filters, dtype)
 
 
 def _run_prepacked_char_conv(
@@ -254,14 +241,16 @@ def highway(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """
     dtype = _product_dtype(weight)
     with torch.autocast(x.device.type, enabled=False):
-        return choose("highway", x.device, dtype, x.shape[1]).highway(x, weight, bias, dtype)
+        implementation = choose("highway", x.device, dtype, x.shape[1])
+        return implementation.highway(x, weight, bias, dtype=dtype)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """x (N, K) @ weight (M, K).T + bias (M,), the same bits on any number of threads."""
     dtype = _product_dtype(weight)
     with torch.autocast(x.device.type, enabled=False):
-        return choose("linear", x.device, dtype, x.shape[1]).linear(x, weight, bias, dtype)
+        implementation = choose("linear", x.device, dtype, x.shape[1])
+        return implementation.linear(x, weight, bias, dtype=dtype)
 
 
 # --- Softmax --------------------------------------------------------------------------------------
@@ -285,22 +274,17 @@ def linear_logsumexp(
     Raises:
         ValueError: If the sizes do not fit together, or there are no classes.
     """
-    (count, dim), (classes, depth) = hidden.shape, weight.shape
+    (count, dim), classes = hidden.shape, len(bias)
     entries = count if excluded is None else len(excluded)
-    if (dim, len(bias), entries) != (depth, classes, count) or 0 in weight.shape:
-        shapes = [
-            None if tensor is None else tuple(tensor.shape)
-            for tensor in (hidden, weight, bias, excluded)
-        ]
+    if weight.shape != (classes, dim) or entries != count or 0 in weight.shape:
         raise ValueError(
-            f"hidden, weight, bias and excluded do not fit together, or there are no classes: "
-            f"{shapes}"
+            f"hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)}, bias ({classes},) and "
+            f"excluded ({entries},) do not fit together, or there are no classes"
         )
     dtype = _product_dtype(weight)
     with torch.autocast(hidden.device.type, enabled=False):
-        return choose("logsumexp", hidden.device, dtype, weight.shape[1]).logsumexp(
-            hidden, weight, bias, excluded, dtype
-        )
+        implementation = choose("logsumexp", hidden.device, dtype, dim)
+        return implementation.logsumexp(hidden, weight, bias, excluded, dtype=dtype)
 
 
 # --- Prepacked weights ----------------------------------------------------------------------------
@@ -321,7 +305,7 @@ def prepack(op: str, weights: Any, dtype: torch.dtype) -> PrepackedOp:
 
     Args:
         op: "lstm", "char_conv", "highway" or "linear".
-        weights: The op's: `LSTMWeights`, (embedding, weights, biases), or (weight, bias).
+        weights: The op's: those of `LSTMWeights`, (embedding, weights, biases), or (weight, bias).
         dtype: Of the GEMMs. Results of highway and linear may have it.
 
     Returns:
@@ -331,14 +315,15 @@ def prepack(op: str, weights: Any, dtype: torch.dtype) -> PrepackedOp:
     Raises:
         ValueError: If no backend multiplies that dtype.
     """
-    device, arguments = weights[0].device, weights
-    sizes: Any = (weights[0].shape[-1],)
+    name, arguments = f"prepacked {op}", weights
+    sizes: Any = weights[0].shape[1:]
     if op == "lstm":
-        arguments, sizes = (weights,), weights.depths
+        layer = LSTMWeights(*weights)
+        name, arguments, sizes = op, (layer,), layer.depths
     if op == "char_conv":
         arguments, sizes = (CharFilters(*weights),), (len(weights[0]),)
-    name = op if op == "lstm" else f"prepacked {op}"
-    with _without_grad_or_autocast(device):
+    device = weights[0].device
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
         implementation = choose(name, device, dtype, *sizes)
         run = getattr(implementation, f"prepack_{op}")(*arguments, dtype)
     if op == "lstm":

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from elmokit.ops.dispatch import choose
-from elmokit.ops.transfer import upload
+from elmokit.ops.memory import upload
 
 
 class PackingTensors(NamedTuple):

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elmokit.ops.functional import CharFilters, LSTMResult, LSTMState, LSTMSteps, LSTMWeights
-from elmokit.ops.transfer import download, upload
+from elmokit.ops.memory import download, upload
 
 # words per convolution without gradients; on a GPU not measured
 CHUNK_WORDS, CHUNK_WORDS_ON_GPU = 512, 4096
@@ -31,7 +31,7 @@ def lstm(
     x: Tensor, state: LSTMState, weights: LSTMWeights, steps: LSTMSteps, dtype: torch.dtype
 ) -> LSTMResult:
     """One step at a time (bilm-tf; AllenNLP, lstm_cell_with_projection.py:207-231)."""
-    packing, clips, reset_state = steps
+    packing, (cell_clip, projection_clip), reset_state = steps
     inputs = _product(x, weights.input, dtype) + weights.bias
     (h, c), outputs = state, []
     for slots, rows in packing.steps():
@@ -42,13 +42,12 @@ def lstm(
             c_rows = torch.where(resets, reset_state.c, c_rows)
         i, g, f, o = (inputs[slots] + _product(h_rows, weights.recurrent, dtype)).chunk(4, dim=1)
         c_rows = torch.sigmoid(i) * torch.tanh(g) + torch.sigmoid(f) * c_rows
-        if clips.cell is not None:
-            c_rows = c_rows.clamp(-clips.cell, clips.cell)
+        c_rows = c_rows.clamp(-cell_clip, cell_clip)
         h_rows = torch.sigmoid(o) * torch.tanh(c_rows)
         if weights.projection is not None:
             h_rows = _product(h_rows, weights.projection, dtype)
-            if clips.projection is not None:  # TensorFlow clips projections only
-                h_rows = h_rows.clamp(-clips.projection, clips.projection)
+            # TensorFlow clips projections only
+            h_rows = h_rows.clamp(-projection_clip, projection_clip)
         outputs.append(h_rows)
         h, c = torch.cat([h_rows, h[rows:]]), torch.cat([c_rows, c[rows:]])
     return torch.cat([h[:0], *outputs]), LSTMState(h, c)
@@ -75,24 +74,19 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tenso
     return _product(x, weight, dtype) + bias
 
 
-def prepack_linear(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    return partial(
-        linear, weight=weight.detach().to(dtype, copy=True), bias=bias.detach().clone(), dtype=dtype
-    )
-
-
 def highway(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
     transform, carry = (_product(x, weight, dtype) + bias).chunk(2, dim=1)
     return torch.lerp(x.to(transform.dtype), torch.relu(transform), torch.sigmoid(carry)).to(dtype)
 
 
-def prepack_highway(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    return partial(
-        highway,
-        weight=weight.detach().to(dtype, copy=True),
-        bias=bias.detach().clone(),
-        dtype=dtype,
-    )
+def _prepack_map(
+    run: Callable[..., Tensor], weight: Tensor, bias: Tensor, dtype: torch.dtype
+) -> Callable[[Tensor], Tensor]:
+    weight, bias = weight.detach().to(dtype, copy=True), bias.detach().clone()
+    return partial(run, weight=weight, bias=bias, dtype=dtype)
+
+
+prepack_linear, prepack_highway = partial(_prepack_map, linear), partial(_prepack_map, highway)
 
 
 def char_conv(ids: Tensor, filters: CharFilters, dtype: torch.dtype) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from oracle import sigmoid
 from torch import Tensor
 
-from elmokit.ops.functional import Clips, LSTMState, LSTMSteps, LSTMWeights, linear_logsumexp, lstm
+from elmokit.ops.functional import LSTMState, linear_logsumexp, lstm
 from elmokit.ops.native import library
 from elmokit.ops.native.gemm import prepack, prepacked_highway, product
 from elmokit.ops.packing import Packing
@@ -58,9 +58,8 @@ def test_gates_are_those_of_float64_on_each_target(target: str) -> None:
 
 def layer(x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> list[Tensor]:
     leaves = [tensor.requires_grad_() for tensor in (x, h, c, *weights)]
-    state = LSTMState(h, c)
-    steps = LSTMSteps(Packing.rectangle(5, len(h)), Clips(1.0, 0.8), state.zero_row())
-    outputs, state = lstm(x, state, LSTMWeights(*weights), *steps)
+    packing = Packing.rectangle(5, len(h))
+    outputs, state = lstm(x, LSTMState(h, c), weights, packing, (1.0, 0.8))
     return [outputs, *state, *torch.autograd.grad([outputs.sum(), state.c.square().sum()], leaves)]
 
 

@@ -18,8 +18,8 @@ from elmokit.ops import reference
 from elmokit.ops.autograd import Tensors, differentiably
 from elmokit.ops.dispatch import MAX_ALPHABET
 from elmokit.ops.functional import CharFilters
+from elmokit.ops.memory import allocate, converted
 from elmokit.ops.native.library import native
-from elmokit.ops.workspace import allocate, converted
 from elmokit.runtime import needs_grad
 from elmokit.threads import parallel_for
 
@@ -109,29 +109,25 @@ def forward(
     rows: Tensor,
     distinct: Tensor,
     dtype: torch.dtype,
-) -> tuple[tuple[Tensor], Tensors]:
+) -> tuple[Tensor, Tensors]:
     """rows (U, C): the characters of each word, as indices into `distinct`."""
     half = len(weights_and_biases) // 2
     weights, biases = weights_and_biases[:half], weights_and_biases[half:]
     places = torch.empty(len(rows), sum(map(len, biases)), dtype=torch.uint8, device="cpu")
     tables = _tables(F.embedding(distinct, embedding), weights, biases)
     values = _pooled(rows, [len(bias) for bias in biases], tables, places)
-    return (converted(values, dtype),), (places, embedding, *weights, *biases)
+    return converted(values, dtype), (places, embedding, *weights, *biases)
 
 
 def backward(
-    saved: Tensors,
-    gradients: Sequence[Tensor],
-    rows: Tensor,
-    distinct: Tensor,
-    dtype: torch.dtype,
+    saved: Sequence[Tensor], grad: Tensor, rows: Tensor, distinct: Tensor, dtype: torch.dtype
 ) -> Tensors:
     """The first position with the maximum gets the gradient; others have the same characters."""
     places, *inputs = saved
-    grad = converted(gradients[0].contiguous(), torch.float32)
+    grad = converted(grad.contiguous(), torch.float32)
     half = len(inputs) // 2
     with torch.enable_grad():  # a table is a small product, which PyTorch differentiates
-        leaves = [tensor.detach().requires_grad_() for tensor in inputs if tensor is not None]
+        leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         tables = _tables(F.embedding(distinct, leaves[0]), leaves[1 : 1 + half], leaves[1 + half :])
     filters = [len(bias) for bias in leaves[1 + half :]]
     grad_tables = [torch.empty_like(table) for table in tables]
@@ -150,7 +146,7 @@ def char_conv(ids: Tensor, filters: CharFilters, dtype: torch.dtype) -> Tensor:
         tables = _tables(F.embedding(distinct, embedding), weights, biases)
         return converted(_pooled(rows, [len(bias) for bias in biases], tables, None), dtype)
     settings = {"rows": rows, "distinct": distinct, "dtype": dtype}
-    return differentiably(forward, backward, embedding, *weights, *biases, **settings)[0]
+    return differentiably(forward, backward, embedding, *weights, *biases, **settings)
 
 
 # --- Without gradients: tables of all characters, once --------------------------------------------

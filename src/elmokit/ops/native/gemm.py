@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from elmokit.ops.memory import HUGE_PAGE, allocate, huge_pages
 from elmokit.ops.native import library
 from elmokit.ops.native.library import Strided, native, require
-from elmokit.ops.workspace import HUGE_PAGE, allocate, huge_pages
 from elmokit.threads import num_threads, parallel_for
 
 PANEL = 64  # columns of a panel
@@ -50,19 +50,14 @@ def quantize(values: Tensor) -> Tensor:
     return rows
 
 
-def columns_in_panels(columns: int, gates: int) -> int:
-    """The columns after padding to whole panels, each with the same units of every gate."""
-    across = PANEL // gates
-    return -(-columns // gates // across) * PANEL
-
-
 def panel_order(weight: Tensor, gates: int) -> Tensor:
     """Reorder a weight (columns, ...) as in panels of `gates` gates, padded with zeros."""
-    of_gate, across = len(weight) // gates, PANEL // gates
-    units = F.pad(weight.detach().reshape(gates, of_gate, -1), (0, 0, 0, -of_gate % across))
-    return (
-        units.view(gates, -1, across, units.shape[2]).transpose(0, 1).reshape(-1, *weight.shape[1:])
-    )
+    # Four gates of 20 units each, 16 to a panel; the second panel has 12 columns of zeros a gate:
+    #     i0 .. i19 g0 .. g19 ..   ->   i0 .. i15 g0 .. g15 ..   i16 .. i19 0 .. 0 g16 .. g19 0 ..
+    units, across = len(weight) // gates, PANEL // gates
+    padded = F.pad(weight.detach().reshape(gates, units, -1), (0, 0, 0, -units % across))
+    panels = padded.view(gates, -1, across, padded.shape[2]).transpose(0, 1)
+    return panels.reshape(-1, *weight.shape[1:])
 
 
 @dataclass(frozen=True)
@@ -132,19 +127,23 @@ def prepack(weight: Tensor, dtype: torch.dtype, gates: int = 1) -> PrepackedWeig
     values_of_column = depth
     if dtype == torch.int8:  # with the column's scale, and the value at which its sum begins
         weight, values_of_column = quantize(weight), quantized_bytes(depth) + 4
-    num_panels = columns_in_panels(columns, gates) // PANEL
-    panels, function = (
-        allocate((num_panels * PANEL * values_of_column,), dtype),
-        native("prepack", dtype),
-    )
+    num_panels = -(-columns // gates // (PANEL // gates))  # each has the same units of every gate
+    panels = allocate((num_panels * PANEL * values_of_column,), dtype)
+    function = native("prepack", dtype)
 
     def run(number: int) -> None:
         first = number * CHUNK_PANELS
         function(
-            columns=columns, depth=depth, gates=gates, first_panel=first,
-            end_panel=min(first + CHUNK_PANELS, num_panels), weight=Strided(weight),
-            column_stride=weight.stride(0), depth_stride=weight.stride(1), panels=panels,
-        )  # fmt: skip
+            columns=columns,
+            depth=depth,
+            gates=gates,
+            first_panel=first,
+            end_panel=min(first + CHUNK_PANELS, num_panels),
+            weight=Strided(weight),
+            column_stride=weight.stride(0),
+            depth_stride=weight.stride(1),
+            panels=panels,
+        )
 
     parallel_for(run, -(-num_panels // CHUNK_PANELS))
     return PrepackedWeight(panels, num_panels, columns, depth)
@@ -162,7 +161,7 @@ def product(
         weight: See `prepack`.
         bias: (columns,), or None.
         out: Where to write the result (M, columns), in float32 or in the type of `result_dtype`;
-            None: a new tensor in the latter.
+            None: a new tensor in float32.
 
     Returns:
         a @ weight.T + bias (M, columns), summed in float32; for int8 summed exactly, then scaled in
@@ -171,7 +170,7 @@ def product(
     dtype = weight.panels.dtype
     a = a.to(value_dtype(dtype)).contiguous()
     if out is None:
-        out = torch.empty(len(a), weight.columns, dtype=result_dtype(dtype), device="cpu")
+        out = torch.empty(len(a), weight.columns, dtype=torch.float32, device="cpu")
     require(
         a.shape[1] == weight.depth and out.shape == (len(a), weight.columns), (a.shape, out.shape)
     )
@@ -201,13 +200,6 @@ def product(
 
     weight.for_each_range(run)
     return out
-
-
-def wide_product(a: Tensor, weight: PrepackedWeight, bias: Tensor) -> Tensor:
-    """`product` with a float32 result."""
-    return product(
-        a, weight, bias, torch.empty(len(a), weight.columns, dtype=torch.float32, device="cpu")
-    )
 
 
 def prepacked_highway(x: Tensor, gates: PrepackedWeight, bias: Tensor) -> Tensor:
@@ -240,11 +232,8 @@ def prepacked_highway(x: Tensor, gates: PrepackedWeight, bias: Tensor) -> Tensor
 
 
 def prepack_linear(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    return partial(
-        wide_product,
-        weight=prepack(weight, dtype).in_huge_pages(),
-        bias=bias.detach().float().clone(),
-    )
+    columns = prepack(weight, dtype).in_huge_pages()
+    return partial(product, weight=columns, bias=bias.detach().float().clone())
 
 
 def prepack_highway(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +29,7 @@ def _slices(total: int, groups: int, multiple: int) -> list[slice]:
 
 def forward(
     hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, dtype: torch.dtype
-) -> tuple[tuple[Tensor], Tensors]:
+) -> tuple[Tensor, Tensors]:
     hidden, weight = hidden.to(dtype), weight.to(dtype).contiguous()
     bias = bias.float().contiguous()
     excluded = None if excluded is None else excluded.int().contiguous()
@@ -51,13 +52,12 @@ def forward(
 
     parallel_for(chunk, len(groups))
     result = maximum.add_(total.log2_()).mul_(math.log(2))
-    return (result,), (hidden, weight, bias, excluded, result)
+    return result, (hidden, weight, bias, excluded, result)
 
 
-def backward(saved: Tensors, gradients: Sequence[Tensor], dtype: torch.dtype) -> Tensors:
+def backward(saved: Any, grad: Tensor, dtype: torch.dtype) -> Tensors:
     hidden, weight, bias, excluded, result = saved
-    assert hidden is not None and weight is not None and bias is not None and result is not None
-    (count, depth), grad = hidden.shape, gradients[0].contiguous()
+    (count, depth), grad = hidden.shape, grad.contiguous()
     panels = prepack(hidden, dtype).panels
     # bfloat16 values are multiplied in pairs
     across = prepack(F.pad(hidden, (0, 0, 0, count % 2)).T, dtype).panels
@@ -90,7 +90,4 @@ def backward(saved: Tensors, gradients: Sequence[Tensor], dtype: torch.dtype) ->
     return grad_hidden.sum(dim=0).T.contiguous(), grad_weight, grad_bias, None
 
 
-def logsumexp(
-    hidden: Tensor, weight: Tensor, bias: Tensor, excluded: Tensor | None, dtype: torch.dtype
-) -> Tensor:
-    return differentiably(forward, backward, hidden, weight, bias, excluded, dtype=dtype)[0]
+logsumexp = partial(differentiably, forward, backward)

@@ -14,8 +14,6 @@ computed beforehand, for distinct rows or for a chunk of the stream.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +23,7 @@ from torch import Tensor
 
 from elmokit.ops.autograd import Tensors, differentiable_lstm
 from elmokit.ops.functional import LSTMResult, LSTMState, LSTMSteps, LSTMWeights
+from elmokit.ops.memory import allocate, allocate_like
 from elmokit.ops.native.gemm import (
     PANEL,
     PrepackedWeight,
@@ -36,7 +35,6 @@ from elmokit.ops.native.gemm import (
     value_dtype,
 )
 from elmokit.ops.native.library import native, require
-from elmokit.ops.workspace import allocate, allocate_like
 from elmokit.threads import num_threads, parallel_for, parallel_rows
 
 # slots per thread: their input products are still in cache when the steps read them
@@ -56,8 +54,7 @@ def _row_ranges(rows: int, multiple: int = 1) -> list[tuple[int, int]]:
 
 def _stream(steps: LSTMSteps) -> dict[str, Any]:
     """The arguments of forward and backward functions that describe the stream."""
-    packing, clips, _ = steps
-    cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
+    packing, (cell_clip, projection_clip), _ = steps
     return {
         "steps": len(packing.batch_sizes),
         "batch_sizes": torch.tensor(packing.batch_sizes, dtype=torch.int64, device="cpu"),
@@ -246,9 +243,7 @@ def forward(
     return (outputs, state.h, state.c), saved
 
 
-def backward(
-    saved: Any, gradients: Sequence[Tensor], steps: LSTMSteps, dtype: torch.dtype
-) -> Tensors:
+def backward(saved: Any, *gradients: Tensor, steps: LSTMSteps, dtype: torch.dtype) -> Tensors:
     gates, units, xh, cells, previous_c, outputs, input, recurrent, projection = saved
     grad_outputs, grad_h, grad_c = (
         part.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
@@ -310,4 +305,4 @@ def backward(
     return grad_x, grad_h, grad_c, grad_input, grad_recurrent, grad_bias.sum(dim=0), grad_projection
 
 
-lstm = partial(differentiable_lstm, forward, backward, overwrites_first=True)
+lstm = partial(differentiable_lstm, forward, backward)

@@ -8,7 +8,6 @@ its h stays in registers. The gradient of a weight is one GEMM over all slots.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from elmokit.ops.autograd import Tensors, differentiable_lstm
 from elmokit.ops.functional import LSTMResult, LSTMState, LSTMSteps, LSTMWeights
-from elmokit.ops.triton import launch
+from elmokit.ops.triton import fitted_launch
 
 # --- Kernels --------------------------------------------------------------------------------------
 #
@@ -30,10 +29,14 @@ from elmokit.ops.triton import launch
 #     slot                starts[t]  +0  +1  +2  ..            starts[t+1]
 #     rank (row)                      0   1   2  ..  active rows of step t
 #
-# A gate of the weights (4 HIDDEN, WIDTH) begins at i: 0, g: HIDDEN, f: 2 HIDDEN, o: 3 HIDDEN.
+# Weights are (4 HIDDEN, WIDTH) and the products of x (N, 4 HIDDEN). Gate k of a block, of i g f o:
 #
-# tl.range is iterated over in kernels only:
-# pyright: reportGeneralTypeIssues=false
+#     rows of the weights, columns of the products      k HIDDEN + units
+#
+# Float32 is multiplied as PyTorch does it ("ieee"), not rounded to TF32.
+#
+# tl.range is iterated over, and numbers are constants, in kernels only:
+# pyright: reportGeneralTypeIssues=false, reportArgumentType=false
 
 
 @triton.jit
@@ -44,6 +47,11 @@ def _tanh(x):
 @triton.jit
 def _clip(x, bound):
     return tl.clamp(x, -bound, bound, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _load(pointers, mask):
+    return tl.load(pointers, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -59,12 +67,39 @@ def _fresh(resets, slots, active):
 
 
 @triton.jit
-def _gate(x, mask, low_h, recurrent, units, dims, WIDTH: tl.constexpr, PRECISION: tl.constexpr):
-    """A gate before its activation; `x` and `recurrent` point to the gate's columns and rows."""
-    weights = _block(recurrent, units, dims, WIDTH).T
-    return tl.dot(
-        low_h, weights, tl.load(x, mask=mask, other=0.0).to(tl.float32), input_precision=PRECISION
-    )
+def _gate(
+    k: tl.constexpr,
+    x,
+    mask,
+    low_h,
+    recurrent,
+    units,
+    dims,
+    HIDDEN: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Gate k before its activation; `x` points to the products of gate 0."""
+    weights = _block(recurrent + k * HIDDEN * WIDTH, units, dims, WIDTH).T
+    products = _load(x + k * HIDDEN, mask).to(tl.float32)
+    return tl.dot(low_h, weights, products, input_precision="ieee")
+
+
+@triton.jit
+def _back_through_gate(
+    k: tl.constexpr, grad, recurrent, units, dims, total, HIDDEN: tl.constexpr, WIDTH: tl.constexpr
+):
+    """`total` plus the gradient of h through gate k."""
+    weights = _block(recurrent + k * HIDDEN * WIDTH, units, dims, WIDTH)
+    return tl.dot(grad, weights, total, input_precision="ieee")
+
+
+@triton.jit
+def _store_gates(gates, i, g, f, o, mask, HIDDEN: tl.constexpr):
+    """Store what belongs to each gate; `gates` points to gate 0."""
+    tl.store(gates, i, mask=mask)
+    tl.store(gates + HIDDEN, g, mask=mask)
+    tl.store(gates + 2 * HIDDEN, f, mask=mask)
+    tl.store(gates + 3 * HIDDEN, o, mask=mask)
 
 
 @triton.jit(do_not_specialize=["steps"], do_not_specialize_on_alignment=["index"])
@@ -92,13 +127,12 @@ def forward_kernel(
     ROWS: tl.constexpr,
     UNITS: tl.constexpr,
     STAGES: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     dtype = recurrent.dtype.element_ty
     rows, dims = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     all_rows = tl.load(starts + 1)
     at_h, is_row = rows[:, None] * WIDTH + dims[None, :], (rows < all_rows)[:, None]
-    state = tl.load(h + at_h, mask=is_row, other=0.0)
+    state = _load(h + at_h, is_row)
     for step in tl.range(0, steps, num_stages=1):
         begin = tl.load(starts + step)
         active = rows < tl.load(starts + step + 1) - begin
@@ -106,6 +140,7 @@ def forward_kernel(
         fresh = _fresh(resets, slots, active)
         state = tl.where(fresh, tl.load(start_h + dims)[None, :], state)
         low_h = state.to(dtype)
+        # the row of `inputs` that each slot reads: its own, or that of its word
         sources = (
             slots if index is None else tl.load(index + slots, mask=active, other=0).to(tl.int64)
         )
@@ -113,60 +148,25 @@ def forward_kernel(
         for first in tl.range(0, HIDDEN, UNITS, num_stages=STAGES):
             units = first + tl.arange(0, UNITS)
             x = inputs + sources[:, None] * (4 * HIDDEN) + units[None, :]
-            i = tl.sigmoid(_gate(x, mask, low_h, recurrent, units, dims, WIDTH, PRECISION))
-            g = _tanh(
-                _gate(
-                    x + HIDDEN,
-                    mask,
-                    low_h,
-                    recurrent + HIDDEN * WIDTH,
-                    units,
-                    dims,
-                    WIDTH,
-                    PRECISION,
-                )
-            )
-            f = _gate(
-                x + 2 * HIDDEN,
-                mask,
-                low_h,
-                recurrent + 2 * HIDDEN * WIDTH,
-                units,
-                dims,
-                WIDTH,
-                PRECISION,
-            )
-            o = _gate(
-                x + 3 * HIDDEN,
-                mask,
-                low_h,
-                recurrent + 3 * HIDDEN * WIDTH,
-                units,
-                dims,
-                WIDTH,
-                PRECISION,
-            )
-            f, o = tl.sigmoid(f), tl.sigmoid(o)
+            i = tl.sigmoid(_gate(0, x, mask, low_h, recurrent, units, dims, HIDDEN, WIDTH))
+            g = _tanh(_gate(1, x, mask, low_h, recurrent, units, dims, HIDDEN, WIDTH))
+            f = tl.sigmoid(_gate(2, x, mask, low_h, recurrent, units, dims, HIDDEN, WIDTH))
+            o = tl.sigmoid(_gate(3, x, mask, low_h, recurrent, units, dims, HIDDEN, WIDTH))
             at_c = c + rows[:, None] * HIDDEN + units[None, :]
-            cell = tl.where(
-                fresh, tl.load(start_c + units)[None, :], tl.load(at_c, mask=mask, other=0.0)
-            )
+            cell = tl.where(fresh, tl.load(start_c + units)[None, :], _load(at_c, mask))
             cell = _clip(i * g + f * cell, cell_clip)
             tl.store(at_c, cell, mask=mask)
             value = (o * _tanh(cell)).to(dtype)
-            total = tl.dot(
-                value, _block(projection, dims, units, HIDDEN).T, total, input_precision=PRECISION
-            )
+            weights = _block(projection, dims, units, HIDDEN).T
+            total = tl.dot(value, weights, total, input_precision="ieee")
             if gates is not None:
-                at, at_gates = (
-                    slots[:, None] * HIDDEN + units[None, :],
-                    slots[:, None] * (4 * HIDDEN) + units[None, :],
+                at = slots[:, None] * HIDDEN + units[None, :]
+                at_gates = gates + slots[:, None] * (4 * HIDDEN) + units[None, :]
+                _store_gates(
+                    at_gates, i.to(dtype), g.to(dtype), f.to(dtype), o.to(dtype), mask, HIDDEN
                 )
-                tl.store(gates + at_gates, i.to(dtype), mask=mask)
-                tl.store(gates + at_gates + HIDDEN, g.to(dtype), mask=mask)
-                tl.store(gates + at_gates + 2 * HIDDEN, f.to(dtype), mask=mask)
-                tl.store(gates + at_gates + 3 * HIDDEN, o.to(dtype), mask=mask)
                 tl.store(hidden + at, value, mask=mask)
+                # `cells` (B + N, H) begins with those before the first step
                 tl.store(cells + all_rows.to(tl.int64) * HIDDEN + at, cell, mask=mask)
         at_out = slots[:, None] * WIDTH + dims[None, :]
         if previous_h is not None:
@@ -200,74 +200,60 @@ def backward_kernel(
     ROWS: tl.constexpr,
     UNITS: tl.constexpr,
     STAGES: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     dtype = recurrent.dtype.element_ty
     rows, dims = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     all_rows = tl.load(starts + 1)
     at_h, is_row = rows[:, None] * WIDTH + dims[None, :], (rows < all_rows)[:, None]
-    grad_state = tl.load(grad_h + at_h, mask=is_row, other=0.0)
+    grad_state = _load(grad_h + at_h, is_row)
     for back in tl.range(0, steps, num_stages=1):
         step = steps - 1 - back
         begin = tl.load(starts + step)
         active = rows < tl.load(starts + step + 1) - begin
         slots, mask = (begin + rows).to(tl.int64), active[:, None]
         fresh = _fresh(resets, slots, active)
-        # `cells` (B + N, H) begins with those before the first step
+        # Cells before and after step t, of 2 rows and then of slots that begin at 0 and 2:
+        #
+        #     row of `cells`    0 1     2 3     4 5
+        #                       first   slots   slots
+        #     step 0            before  after
+        #     step 1                    before  after
         before = tl.where(step == 0, 0, all_rows + tl.load(starts + tl.maximum(step - 1, 0)))
         old_slots = (before + rows).to(tl.int64)
         at_out = slots[:, None] * WIDTH + dims[None, :]
-        grad = tl.load(grad_outputs + at_out, mask=mask, other=0.0) + grad_state
-        grad = tl.where(
-            tl.abs(tl.load(outputs + at_out, mask=mask, other=0.0)) < projection_clip, grad, 0.0
-        )
+        grad = _load(grad_outputs + at_out, mask) + grad_state
+        grad = tl.where(tl.abs(_load(outputs + at_out, mask)) < projection_clip, grad, 0.0)
         low_grad = grad.to(dtype)
         tl.store(grad_projected + at_out, low_grad, mask=mask)
         total = tl.zeros((ROWS, WIDTH), tl.float32)
         for first in tl.range(0, HIDDEN, UNITS, num_stages=STAGES):
             units = first + tl.arange(0, UNITS)
-            grad_hidden = tl.dot(
-                low_grad, _block(projection, dims, units, HIDDEN), input_precision=PRECISION
-            )
+            weights = _block(projection, dims, units, HIDDEN)
+            grad_hidden = tl.dot(low_grad, weights, input_precision="ieee")
             at_gates = slots[:, None] * (4 * HIDDEN) + units[None, :]
-            i = tl.load(gates + at_gates, mask=mask, other=0.0).to(tl.float32)
-            g = tl.load(gates + at_gates + HIDDEN, mask=mask, other=0.0).to(tl.float32)
-            f = tl.load(gates + at_gates + 2 * HIDDEN, mask=mask, other=0.0).to(tl.float32)
-            o = tl.load(gates + at_gates + 3 * HIDDEN, mask=mask, other=0.0).to(tl.float32)
+            i = _load(gates + at_gates, mask).to(tl.float32)
+            g = _load(gates + at_gates + HIDDEN, mask).to(tl.float32)
+            f = _load(gates + at_gates + 2 * HIDDEN, mask).to(tl.float32)
+            o = _load(gates + at_gates + 3 * HIDDEN, mask).to(tl.float32)
             at_cells = cells + units[None, :]
-            cell = tl.load(at_cells + (all_rows + slots)[:, None] * HIDDEN, mask=mask, other=0.0)
-            old = tl.load(at_cells + old_slots[:, None] * HIDDEN, mask=mask, other=0.0)
+            cell = _load(at_cells + (all_rows + slots)[:, None] * HIDDEN, mask)
+            old = _load(at_cells + old_slots[:, None] * HIDDEN, mask)
             old = tl.where(fresh, tl.load(start_c + units)[None, :], old)
             tanh_c = _tanh(cell)
             at_c = grad_c + rows[:, None] * HIDDEN + units[None, :]
-            grad_cell = tl.load(at_c, mask=mask, other=0.0) + grad_hidden * o * (
-                1 - tanh_c * tanh_c
-            )
+            grad_cell = _load(at_c, mask) + grad_hidden * o * (1 - tanh_c * tanh_c)
             grad_cell = tl.where(tl.abs(cell) < cell_clip, grad_cell, 0.0)
+            # no gradient goes back through a reset
             tl.store(at_c, tl.where(fresh, 0.0, grad_cell * f), mask=mask)
             grad_i = (grad_cell * g * i * (1 - i)).to(dtype)
             grad_g = (grad_cell * i * (1 - g * g)).to(dtype)
             grad_f = (grad_cell * old * f * (1 - f)).to(dtype)
             grad_o = (grad_hidden * tanh_c * o * (1 - o)).to(dtype)
-            tl.store(grad_gates + at_gates, grad_i, mask=mask)
-            tl.store(grad_gates + at_gates + HIDDEN, grad_g, mask=mask)
-            tl.store(grad_gates + at_gates + 2 * HIDDEN, grad_f, mask=mask)
-            tl.store(grad_gates + at_gates + 3 * HIDDEN, grad_o, mask=mask)
-            of_gate = recurrent + HIDDEN * WIDTH
-            total = tl.dot(
-                grad_i, _block(recurrent, units, dims, WIDTH), total, input_precision=PRECISION
-            )
-            total = tl.dot(
-                grad_g, _block(of_gate, units, dims, WIDTH), total, input_precision=PRECISION
-            )
-            of_gate += HIDDEN * WIDTH
-            total = tl.dot(
-                grad_f, _block(of_gate, units, dims, WIDTH), total, input_precision=PRECISION
-            )
-            of_gate += HIDDEN * WIDTH
-            total = tl.dot(
-                grad_o, _block(of_gate, units, dims, WIDTH), total, input_precision=PRECISION
-            )
+            _store_gates(grad_gates + at_gates, grad_i, grad_g, grad_f, grad_o, mask, HIDDEN)
+            total = _back_through_gate(0, grad_i, recurrent, units, dims, total, HIDDEN, WIDTH)
+            total = _back_through_gate(1, grad_g, recurrent, units, dims, total, HIDDEN, WIDTH)
+            total = _back_through_gate(2, grad_f, recurrent, units, dims, total, HIDDEN, WIDTH)
+            total = _back_through_gate(3, grad_o, recurrent, units, dims, total, HIDDEN, WIDTH)
         grad_state = tl.where(mask, tl.where(fresh, 0.0, total), grad_state)
         # the threads of the next step read gradients of cells that others have written
         tl.debug_barrier()
@@ -279,12 +265,11 @@ def backward_kernel(
 
 def _launch(kernel: Any, name: str, steps: LSTMSteps, **tensors: Any) -> None:
     """Run a kernel over all steps."""
-    packing, clips, _ = steps
+    packing, (cell_clip, projection_clip), _ = steps
     if packing.num_slots == 0:
         return
     (width, hidden), weight = tensors["projection"].shape, tensors["recurrent"]
-    rows, units, warps, stages = launch.fitted(name, hidden, width, weight.dtype, weight.device)
-    cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
+    rows, units, warps, stages = fitted_launch(name, hidden, width, weight.dtype, weight.device)
     _, starts, resets = packing.on(weight.device)
     if weight.is_cuda:
         # The packing may be gone before this stream is through with it; its tensors share memory.
@@ -302,13 +287,38 @@ def _launch(kernel: Any, name: str, steps: LSTMSteps, **tensors: Any) -> None:
             ROWS=rows,
             UNITS=units,
             STAGES=stages,
-            PRECISION=launch.PRECISION,
             num_warps=warps,
         )
 
 
-def _contiguous(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [tensor.contiguous() for tensor in tensors]
+def _forward_steps(
+    products: Tensor,
+    state: LSTMState,
+    steps: LSTMSteps,
+    recurrent: Tensor,
+    projection: Tensor,
+    index: Tensor | None = None,
+    **trace: Tensor,
+) -> Tensor:
+    """The outputs, from the products of the input; the state is updated, a trace is filled."""
+    outputs = state.h.new_empty(steps.packing.num_slots, state.h.shape[1])
+    not_traced = dict.fromkeys(("gates", "hidden", "cells", "previous_h"))
+    _launch(
+        forward_kernel,
+        "forward",
+        steps,
+        inputs=products,
+        index=index,
+        recurrent=recurrent,
+        projection=projection,
+        h=state.h,
+        c=state.c,
+        start_h=steps.reset_state.h,
+        start_c=steps.reset_state.c,
+        outputs=outputs,
+        **(trace or not_traced),
+    )
+    return outputs
 
 
 # --- With gradients -------------------------------------------------------------------------------
@@ -317,11 +327,11 @@ def _contiguous(tensors: Sequence[Tensor]) -> list[Tensor]:
 def forward(
     x: Tensor, h: Tensor, c: Tensor, *weights: Tensor, steps: LSTMSteps, dtype: torch.dtype
 ) -> tuple[tuple[Tensor, ...], Tensors]:
-    input, recurrent, bias, projection = _contiguous([weight.to(dtype) for weight in weights])
+    input, recurrent, bias, projection = (weight.to(dtype).contiguous() for weight in weights)
     low_x, state = x.to(dtype), LSTMState(h, c).copy()
     slots, hidden, width = len(x), c.shape[1], h.shape[1]
     rows = max(steps.packing.batch_sizes, default=0)
-    outputs, cells = h.new_empty(slots, width), c.new_empty(rows + slots, hidden)
+    cells = c.new_empty(rows + slots, hidden)
     cells[:rows] = c[:rows]
     trace = {
         "gates": low_x.new_empty(slots, 4 * hidden),
@@ -329,29 +339,13 @@ def forward(
         "cells": cells,
         "previous_h": low_x.new_empty(slots, width),
     }
-    _launch(
-        forward_kernel,
-        "forward",
-        steps,
-        inputs=torch.addmm(bias, low_x, input.T),
-        index=None,
-        recurrent=recurrent,
-        projection=projection,
-        h=state.h,
-        c=state.c,
-        start_h=steps.reset_state.h,
-        start_c=steps.reset_state.c,
-        outputs=outputs,
-        **trace,
-    )
+    products = torch.addmm(bias, low_x, input.T)
+    outputs = _forward_steps(products, state, steps, recurrent, projection, **trace)
     return (outputs, *state), (*trace.values(), outputs, low_x, input, recurrent, projection)
 
 
 def backward(
-    saved: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    steps: LSTMSteps,
-    dtype: torch.dtype,
+    saved: Sequence[Tensor], *gradients: Tensor, steps: LSTMSteps, dtype: torch.dtype
 ) -> Tensors:
     gates, hidden, cells, previous_h, outputs, x, input, recurrent, projection = saved
     grad_h, grad_c = LSTMState(*gradients[1:]).copy()
@@ -398,29 +392,11 @@ def _run(
     weights: Sequence[Tensor],
 ) -> LSTMResult:
     (input, recurrent, bias, projection), state = weights, state.copy()
-    outputs = state.h.new_empty(steps.packing.num_slots, state.h.shape[1])
     assert index is None or index.is_contiguous()
-    _launch(
-        forward_kernel,
-        "forward",
-        steps,
-        inputs=torch.addmm(bias, x.to(bias.dtype), input.T),
-        index=index,
-        recurrent=recurrent,
-        projection=projection,
-        h=state.h,
-        c=state.c,
-        start_h=steps.reset_state.h,
-        start_c=steps.reset_state.c,
-        outputs=outputs,
-        gates=None,
-        hidden=None,
-        cells=None,
-        previous_h=None,
-    )
-    return outputs, state
+    products = torch.addmm(bias, x.to(bias.dtype), input.T)
+    return _forward_steps(products, state, steps, recurrent, projection, index), state
 
 
 def prepack_lstm(weights: LSTMWeights, dtype: torch.dtype) -> Callable[..., LSTMResult]:
-    copied = [weight.detach().to(dtype, copy=True) for weight in weights if weight is not None]
-    return partial(_run, weights=_contiguous(copied))
+    copies = [weight.detach().to(dtype, copy=True) for weight in weights if weight is not None]
+    return partial(_run, weights=[weight.contiguous() for weight in copies])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.ops.workspace import HUGE_PAGE, MIN_CACHED, CachingAllocator, allocate
+from elmokit.ops.memory import HUGE_PAGE, MIN_CACHED, CachingAllocator, allocate
 
 LARGE = (MIN_CACHED // 4,)
 

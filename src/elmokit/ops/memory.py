@@ -1,10 +1,4 @@
-"""A caching allocator for large arrays that are allocated again and again: in every step of
-training, for every batch.
-
-The system hands out memory page by page and zeroes each page at its first use, which takes longer
-than the computation in it; and general allocators leave gaps between large arrays that fit no
-other. A block is free again when the last tensor in it is gone, whoever held it.
-"""
+"""Arrays from a caching allocator, and copies to and from a GPU."""
 
 from __future__ import annotations
 
@@ -20,6 +14,13 @@ from threading import Lock
 import numpy as np
 import torch
 from torch import Tensor
+
+# --- A caching allocator --------------------------------------------------------------------------
+#
+# For large arrays that are allocated again and again: in every step of training, for every batch.
+# The system hands out memory page by page and zeroes each page at its first use, which takes longer
+# than the computation in it; and general allocators leave gaps between large arrays that fit no
+# other. A block is free again when the last tensor in it is gone, whoever held it.
 
 # bytes; smaller arrays come from PyTorch's allocator, which is fast enough for them
 MIN_CACHED = 1 << 20
@@ -150,3 +151,41 @@ def allocate_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 def converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """The tensor itself, or its values in another dtype."""
     return tensor if tensor.dtype == dtype else allocate_like(tensor, dtype).copy_(tensor)
+
+
+# --- Copies to and from a GPU ---------------------------------------------------------------------
+#
+# Through pinned memory, so that the caller waits only for results.
+
+ALIGNMENT = 16  # bytes
+
+
+def upload(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Tensors on a device, in one copy that nothing waits for; on the CPU themselves."""
+    if device.type == "cpu":
+        return list(tensors)
+    sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors]
+    # PyTorch does not reuse pinned memory before the copy from it has ended.
+    buffer = torch.empty(
+        sum(sizes), dtype=torch.uint8, device="cpu", pin_memory=device.type == "cuda"
+    )
+
+    def views(whole: Tensor) -> list[Tensor]:
+        parts = zip(whole.split(sizes), tensors, strict=True)
+        return [
+            part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape) for part, tensor in parts
+        ]
+
+    for view, tensor in zip(views(buffer), tensors, strict=True):
+        view.copy_(tensor)
+    return views(buffer.to(device, non_blocking=True))
+
+
+def download(tensor: Tensor) -> Tensor:
+    """A copy of a tensor in main memory, or the tensor itself if it is there."""
+    if tensor.device.type != "cuda":
+        return tensor.cpu()
+    copied = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+    copied.copy_(tensor, non_blocking=True)
+    torch.cuda.current_stream(tensor.device).record_event().synchronize()
+    return copied
