@@ -10,6 +10,9 @@ If a data set has no split of its own, examples or documents are split here, alw
   passages are part of that set;
 - LitBank by documents (80, 10 and 10).
 
+Of Chinese entities, the development sets are the test sets here, and the last tenth of the training
+sets the development sets. The titles' development set is the training set, without its last tenth.
+
 The largest sets are read only a few times (`Benchmark.training`), so that a run takes half an hour
 to an hour of one core.
 """
@@ -18,13 +21,14 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from elmokit.data import TaggedSentence
 from elmokit.tasks import FitConfig, WordsConfig
 from elmokit.tasks.classification import ClassificationTask, LabelledText
 from elmokit.tasks.coreference import CorefClusters, CorefDocument, CoreferenceTask
@@ -174,6 +178,63 @@ def litbank(task: Task, data: Path) -> Sets:
     return split_at(documents, 80, 90)
 
 
+def chinese_entities(
+    train: str, dev: str, word: int = 0, tag: int = 1
+) -> Callable[[Task, Path], Sets]:
+    """Sentences of lines of a word and its tag; of Weibo's "科0", the position in a word goes."""
+
+    def sentences(file: Path) -> Iterator[TaggedSentence]:
+        for block in file.read_text(encoding="utf-8").split("\n\n"):
+            lines = [line.split() for line in block.split("\n") if not line.startswith("# ")]
+            if lines := [line for line in lines if len(line) > tag]:
+                words = [line[word] for line in lines]
+                if "ner_weibo" in file.parts:
+                    words = [text[0] for text in words]
+                yield TaggedSentence(tuple(words), tuple(line[tag] for line in lines))
+
+    def read(task: Task, data: Path) -> Sets:
+        training = list(sentences(data / train))
+        cut = len(training) * 9 // 10
+        return training[:cut], training[cut:], list(sentences(data / dev))
+
+    return read
+
+
+def gsdsimp_pos(task: Task, data: Path) -> Sets:
+    """The development set, whose last tenth chooses the weights, and the test set."""
+    first, test = (
+        list(read_examples(task, data / "ud_gsdsimp" / f"zh_gsdsimp-ud-{part}.conllu"))
+        for part in ("dev", "test")
+    )
+    cut = len(first) * 9 // 10
+    return first[:cut], first[cut:], test
+
+
+def titles(task: Task, data: Path) -> Sets:
+    words = get_tokenizer("rjieba-1").tokenize
+
+    def texts(part: str) -> list[LabelledText]:
+        lines = (data / "cls_thucnews_titles" / f"{part}.txt").read_text(encoding="utf-8")
+        pairs = [line.rsplit("\t", 1) for line in lines.splitlines()]
+        return [LabelledText(tuple(words(text)), label) for text, label in pairs]
+
+    first = texts("dev")
+    return first[:9000], first[9000:], texts("test")
+
+
+def reviews(task: Task, data: Path) -> Sets:
+    words = get_tokenizer("rjieba-1").tokenize
+    file = data / "cls_chnsenticorp_hotel" / "ChnSentiCorp_htl_all.csv"
+    with file.open(encoding="utf-8", newline="") as opened:
+        texts = [
+            LabelledText(tuple(words(row["review"])), row["label"])
+            for row in csv.DictReader(opened)
+        ]
+    texts = [text for text in texts if text.words]
+    order = np.random.default_rng(0).permutation(len(texts))
+    return split_at([texts[number] for number in order], len(texts) * 8 // 10, len(texts) * 9 // 10)
+
+
 # --- GAP ------------------------------------------------------------------------------------------
 
 
@@ -316,3 +377,29 @@ BENCHMARKS = {
         training={"max_epochs": 5},
     ),
 }
+
+GSD = "uner_gsdsimp/zh_gsdsimp-ud-{}.iob2"
+CHINESE = {
+    "uner_gsdsimp": Benchmark(
+        TaggingTask(),
+        chinese_entities(GSD.format("train"), GSD.format("dev"), 1, 2),
+        "f1",
+        CHARACTERS,
+    ),
+    "ner_resume": Benchmark(
+        TaggingTask(),
+        chinese_entities("ner_resume/train.char.bmes", "ner_resume/dev.char.bmes"),
+        "f1",
+    ),
+    "ner_weibo": Benchmark(
+        TaggingTask(),
+        chinese_entities("ner_weibo/weiboNER_2nd_conll.train", "ner_weibo/weiboNER_2nd_conll.dev"),
+        "f1",
+    ),
+    "gsdsimp_pos": Benchmark(
+        TaggingTask(TaggingConfig(hidden_dim=128)), gsdsimp_pos, "accuracy", CHARACTERS
+    ),
+    "titles": Benchmark(ClassificationTask(), titles, "accuracy"),
+    "reviews": Benchmark(ClassificationTask(), reviews, "accuracy"),
+}
+BY_LANGUAGE = {"en": BENCHMARKS, "zh": CHINESE}

@@ -24,6 +24,12 @@ TITLES = {
     "squad": "Questions, SQuAD development set",
     "litbank": "Coreference, LitBank",
     "multi30k": "Translation, Multi30k en-de",
+    "uner_gsdsimp": "Entities in words, UNER GSDSimp",
+    "ner_resume": "Entities in characters, resumes",
+    "ner_weibo": "Entities in characters, Weibo",
+    "gsdsimp_pos": "Parts of speech, UD GSDSimp",
+    "titles": "Titles of news, ten classes",
+    "reviews": "Reviews of hotels, two classes",
 }
 Figures = dict[str, Any]
 

@@ -2,7 +2,7 @@
 training.
 
     python benchmarks/quality/tasks.py --eval DIRECTORY --work DIRECTORY [--model NAME_OR_PATH]
-    [--only TASK ...]
+    [--language zh] [--only TASK ...]
 
 The directory of --eval holds the data sets, each in a folder; task_sets.py says which files are
 read, and how they are split. Apart from ELMo, both settings are the same. Every run is written to
@@ -26,7 +26,7 @@ import_path[:0] = [str(HERE), str(HERE.parent)]
 
 import torch
 from result_files import RESULTS, write_result
-from task_sets import BENCHMARKS, Benchmark
+from task_sets import BY_LANGUAGE, Benchmark
 from task_table import WITHOUT, table
 
 from elmokit.checkpoints.loading import load
@@ -122,9 +122,8 @@ def arguments_of(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--label", help="the model's name in the results; that of its directory when not given"
     )
-    parser.add_argument(
-        "--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS), help="tasks to run"
-    )
+    parser.add_argument("--language", choices=BY_LANGUAGE, default="en", help="of the tasks")
+    parser.add_argument("--only", nargs="+", metavar="TASK", help="tasks to run, instead of all")
     parser.add_argument(
         "--words", choices=("both", "with", "without"), default="both", help="with or without ELMo"
     )
@@ -153,8 +152,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     model = load(arguments.model, softmax=False)
     label = arguments.label or (Path(arguments.model).name if arguments.model else "en-small")
     kinds = {"both": (None, model), "with": (model,), "without": (None,)}[arguments.words]
-    for name in arguments.only:
-        benchmark = BENCHMARKS[name]
+    benchmarks = BY_LANGUAGE[arguments.language]
+    for name in arguments.only or benchmarks:
+        benchmark = benchmarks[name]
         sets = benchmark.read(benchmark.task, arguments.eval)
         for seed in arguments.seeds:
             for bilm in kinds:
